@@ -5,7 +5,7 @@ SPEC   ?= infra/campaigns/rehearsal.yaml
 # A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
 WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup venv lock tools rehearsal test test-all test-unit drills mutants docs lint doctor down clean
+.PHONY: help setup venv lock tools rehearsal open-mpi test test-all test-unit drills mutants docs lint doctor down clean
 
 help:  ## What there is to make
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -44,7 +44,11 @@ rehearsal: setup  ## A whole campaign on this machine: spec to certificate
 test: setup lint  ## Tests that need neither AWS nor a GPU
 	@$(BIN)/python -m pytest $(WORKERS) --durations=60 --durations-min=5
 
-test-all: setup lint  ## The same, with those that take minutes each: for the night
+open-mpi:  ## Debian's Open MPI, if there is no mpirun: for jobs of launcher mpirun and their tests; needs root
+	@command -v mpirun > /dev/null || { apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends openmpi-bin; }
+
+test-all: setup lint open-mpi  ## The same, with those that take minutes each: for the night
 	@$(BIN)/python -m pytest $(WORKERS) --durations=60 --durations-min=5 -m 'not aws and not gpu and not drill'
 
 test-unit: venv  ## The quick tests: pure logic and the resource graph

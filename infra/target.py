@@ -31,9 +31,10 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
         return
     refuse_missing("rehearsal")
     refuse_missing("trainer")
-    from infra.rehearsal.site import campaigns, handle, secrets
+    from infra.rehearsal.site import campaigns, handle, programs, secrets
 
     secrets.values(spec)  # refused before a site is started
+    programs.refuse_missing(spec)
 
     def note(folder: Path) -> None:
         campaigns.remember(spec, folder)
@@ -52,7 +53,7 @@ def give_inputs(spec: Spec) -> None:
 
     if spec.secrets:
         secrets.give(spec)
-    if spec.workload.mounts:
+    if spec.workload.links:
         mounts.give(spec)
 
 

@@ -6,18 +6,27 @@ from typing import Any
 
 from infra.archive import archive_job
 from infra.cluster.gang import GangJob, jobset
+from infra.cluster.mpijob import mpijob
 from tests.part import part
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer@sha256:" + "0" * 64
 
 
 def gang(**changes: Any) -> dict[str, Any]:
+    return jobset(gang_job(**changes))
+
+
+def mpi_gang(**changes: Any) -> dict[str, Any]:
+    return mpijob(gang_job(by_mpirun=True, **changes))
+
+
+def gang_job(**changes: Any) -> GangJob:
     known: dict[str, Any] = {
         "name": "example-1", "campaign": "example", "attempt": 1, "image": IMAGE, "code_digest": "c", "nodes": 2,
         "ranks_per_node": 8, "accelerators": 8, "efa_interfaces": 32, "command": ("python", "-m", "trainer.agent"),
         "config_map": "c", "grace_seconds": 1,
     }  # fmt: skip
-    return jobset(GangJob(**known | changes))
+    return GangJob(**known | changes)
 
 
 def archive() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from trainer.contract import Phase, TrainConfig
 from trainer.data.feed import Feed
 from trainer.data.ledger import DataLedger, from_limbs, to_limbs
 from trainer.data.reader import Reader
-from trainer.errors import Interrupted, NumericError
+from trainer.errors import Interrupted, NumericError, TrainerError
 from trainer.evaluation import evaluation_loss
 from trainer.events import emit
 from trainer.gang import Gang
@@ -109,11 +110,20 @@ class Loop:
         stepped = Stepped(total / everyone, finites == everyone, stops > 0, seconds, samples, waited)
         if not stepped.finite:
             emit("not_finite", step=self.step, loss=repr(stepped.loss), norm=repr(norm))
+            self._keep_what_is_written()
             raise NumericError("loss or gradient is not finite", f"step {self.step}, loss {stepped.loss}")
         self.ledger.add(self.step, self.position - self.config.global_batch, samples)
         self.committer.settle(votes)
         self._keep_pace(stepped)
         return stepped
+
+    def _keep_what_is_written(self) -> None:
+        """Commit the checkpoint that is being written: it is of an earlier, finite step. All ranks come here at the
+        same step; a failure of it must not hide why the training ends."""
+        self.heartbeat.beat(phase=Phase.SAVING)
+        with suppress(TrainerError):
+            self.committer.drain(replicate=True)
+        self.heartbeat.beat(committed_step=self.committer.committed_step)
 
     def _keep_pace(self, stepped: Stepped) -> None:
         if not self.gang.first:

@@ -13,22 +13,22 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
-from pydantic import BaseModel, ConfigDict
 
+from infra.archive import judged
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
 from infra.archive.data import held_out
 from infra.archive.files import workspace
+from infra.archive.judged import Unproven
 from infra.archive.manifest import (
     DATA,
     EXPORT,
     GOLDEN,
+    JOB_EXPORT,
     MANIFEST_NAME,
     RECORD,
     SOURCE,
@@ -37,8 +37,9 @@ from infra.archive.manifest import (
     parse,
 )
 from infra.archive.model import evaluate, export
-from infra.archive.model_card import model_card
+from infra.archive.model_card import job_card, model_card
 from infra.archive.record import records_of
+from infra.archive.settings import ArchiveConfig, Model, Places
 from infra.archive.source import Source
 from infra.aws.account import Account
 from infra.aws.parts import Altered
@@ -49,58 +50,19 @@ from infra.record.store import CampaignStore
 from infra.spec.names import ARCHIVE_WORK
 from trainer.contract import (
     COMMITTED_NAME,
-    CONFIG_FILE,
     DATA_MANIFEST_NAME,
-    DATA_MOUNT,
-    SHARED_CHECKPOINTS,
     TERMINATION_LOG,
     ExitCode,
     Manifest,
 )
-from trainer.contract.workload import WORKLOAD_CONFIG, WorkloadConfig
+from trainer.contract.workload import WORKLOAD_CONFIG, Judgement, WorkloadConfig
 
 CONFIG_PATH = "/config/archive.json"
-CARD = f"{EXPORT}/README.md"
+CARD, JOB_CARD = f"{EXPORT}/README.md", "README.md"
 _MIB = 2**20
 _AT_ONCE = 8
 FAILURES = (BivouacError, OSError, ValueError, ClientError, BotoCoreError, Altered, Unsound, Clash)
 """Errors that end a try; the Job tries again, or a person reads the message."""
-
-
-class ArchiveConfig(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    campaign: str
-    identity: str = ""
-    """Identity of the campaign; empty if it is older than identities."""
-    committed_step: int = -1
-    """Newest committed step on the shared tier, according to record or steward; -1: none."""
-    region: str
-    state_bucket: str
-    archive_bucket: str
-    image_manifest: str
-    """Key in the state bucket."""
-    workload: bool = False
-    """The checkpoints are of a job of somebody else's: they are read back, not evaluated or exported."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """Input paths of the Job; a pod uses the contract's mounts."""
-
-    shared: Path = Path(SHARED_CHECKPOINTS)
-    config: Path = Path(CONFIG_FILE)
-    data: Path = Path(DATA_MOUNT)
-
-
-@dataclass(frozen=True)
-class Model:
-    """Functions that need torch, and so run in other processes."""
-
-    evaluate: Callable[[Path], float]
-    """Held-out loss of a checkpoint folder; raises `PermanentError`."""
-    export: Callable[[Path, Path], None]
-    """Export a checkpoint folder's model into a folder; raises `PermanentError`."""
 
 
 class SourceLost(Exception):
@@ -164,15 +126,41 @@ class Archiver:
         return self._carried(golden, placed, proof, reference, loss)
 
     def _carried_as_it_is(self, folder: Path, golden: Manifest) -> ArchiveManifest:
-        """Archive a workload's checkpoint, code and record. Every byte is read back from S3 and compared."""
+        """Archive a workload's checkpoint, code and record. Every byte is read back from S3 and compared.
+
+        Raises `Unproven` after that if its own evaluation or export is missing or bad.
+        """
         given = self.places.config.with_name(WORKLOAD_CONFIG).read_bytes()
-        files = {WORKLOAD_CONFIG: Content.of(given)}
-        source = WorkloadConfig.model_validate_json(given).source
-        if source:
-            files[f"{SOURCE}/source.tar"] = Content.of_file(self.places.data / Path(source).name)
+        job, files = WorkloadConfig.model_validate_json(given), {WORKLOAD_CONFIG: Content.of(given)}
+        if job.source:
+            files[f"{SOURCE}/source.tar"] = Content.of_file(self.places.data / Path(job.source).name)
         placed = self._place_all(self._checkpoint(folder, golden) | files)
-        placed += self._place_all(records_of(self.bucket, self.state, self.config.image_manifest, self.work))
-        return self._carried(golden, placed, EvaluationProof.READ_BACK)
+        found = judged.read(self.source.root, golden.step, self.config.judgement, self.config.unjudged)
+        # Another try's export may differ, and nothing in the archive is overwritten: each has a folder of its own.
+        place = f"{JOB_EXPORT}/{self.config.judgement[:12]}" if found is not None and found.files else ""
+        exported, why = self._job_export(found, place)
+        records = records_of(self.bucket, self.state, self.config.image_manifest, self.work)
+        told: dict[str, Any] = {}
+        if found is not None and not why:
+            tolerance = job.judging.tolerance if job.judging and found.exported is not None else None
+            told = {"metrics": found.metrics, "export_metrics": found.exported, "tolerance": tolerance}
+            told["export"] = place
+            texts = {name: content.source for name, content in records.items() if isinstance(content.source, bytes)}
+            records[JOB_CARD] = Content.of(job_card(golden, texts, **told).encode())
+        placed += exported + self._place_all(records)
+        if why:
+            raise Unproven(why, golden.step, placed)
+        return self._carried(golden, placed, judged.proof_of(found)).model_copy(update=told)
+
+    def _job_export(self, found: Judgement | None, place: str) -> tuple[list[ArchivedObject], str]:
+        """Archive what the job has exported. Return its objects, and why the job's judgement proves nothing."""
+        if found is None or found.why:
+            return [], found.why if found is not None else ""
+        try:
+            contents = judged.exported(self.source.root, found)
+            return self._place_all({f"{place}/{name}": content for name, content in contents.items()}), ""
+        except PermanentError as error:
+            return [], f"the export is not archived: {error}"
 
     def _carried(
         self, golden: Manifest, placed: list[ArchivedObject], proof: EvaluationProof, *losses: float
@@ -247,7 +235,9 @@ class Archiver:
         if target is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            item = self.bucket.place(name, content, first_stays=name.startswith(f"{RECORD}/") or name == CARD)
+            item = self.bucket.place(
+                name, content, first_stays=name.startswith(f"{RECORD}/") or name in (CARD, JOB_CARD)
+            )
             self.bucket.read_back(item, target)
             return item
         except (Clash, Unsound) as error:
@@ -317,6 +307,10 @@ def main() -> int:
         # On the node's NVMe, since a root volume may be too small for a checkpoint.
         with workspace(Path(ARCHIVE_WORK)) as work:
             manifest = Archiver(config, bucket, work, Places(), Model(evaluate, export)).run()
+    except Unproven as unproven:
+        _last_word(json.dumps(unproven.summary))
+        say("unproven", **unproven.summary)
+        return 0  # another try of this program would see the same
     except FAILURES as error:
         _last_word(f"{error}"[:4000])
         say("failed", error=str(error))
@@ -334,6 +328,9 @@ def main() -> int:
         "bytes": sum(item.size_bytes for item in manifest.objects),
         "refused": list(manifest.refused)[:5],
     }
+    if manifest.proof is not EvaluationProof.READ_BACK or manifest.export:
+        told = ("metrics", "export_metrics", "tolerance", "export")
+        summary |= {name: value for name in told if (value := getattr(manifest, name))}
     Path(TERMINATION_LOG).write_text(json.dumps(summary))
     say("archived", **summary)
     return 0

@@ -17,7 +17,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 from lightkube.types import CascadeType
 
-from infra.archive.archive import ArchiveConfig
+from infra.archive.settings import ArchiveConfig
 from infra.cluster import attempts
 from infra.cluster.confinement import NOBODY, ROOT, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
@@ -137,7 +137,7 @@ def run(
         if status.get("failed", 0) >= TRIES:
             raise PermanentError("the archive failed", seen=_last_message(pods), cure="see the archive pods' logs")
         if over := bounds.over(begun, time.monotonic() - waited):
-            _remove(client)
+            remove(client)
             raise PermanentError(over, seen=_seen(pods), cure=bounds.cure)
         pause()
 
@@ -147,13 +147,13 @@ def _forget_failed(client: Client, pause: Callable[[], None]) -> None:
     while True:
         status = _status(client)
         if status.get("failed", 0) >= TRIES:
-            _remove(client)
+            remove(client)
         elif not status.get("leaving"):
             return
         pause()
 
 
-def _remove(client: Client) -> None:
+def remove(client: Client) -> None:
     try:
         client.delete(Job, NAME, cascade=CascadeType.BACKGROUND)
     except ApiError as error:

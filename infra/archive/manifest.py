@@ -11,9 +11,9 @@ from infra.errors import PermanentError
 from trainer.contract import step_folder, step_of_folder
 
 MANIFEST_NAME = "archive-manifest.json"
-GOLDEN, EXPORT, DATA, RECORD, SOURCE = "golden", "huggingface", "data", "record", "source"
+GOLDEN, EXPORT, DATA, RECORD, SOURCE, JOB_EXPORT = "golden", "huggingface", "data", "record", "source", "export"
 """Folders below the campaign's prefix: checkpoint, exported model, tokenizer and held-out split, record, a workload's
-code."""
+code and what it has exported."""
 
 
 class EvaluationProof(StrEnum):
@@ -24,6 +24,8 @@ class EvaluationProof(StrEnum):
     """Evaluated on the shared tier, since training stopped between two evaluations."""
     READ_BACK = "read back from S3, every byte"
     """A workload's checkpoint, which only its own code can evaluate."""
+    BY_THE_JOB = "evaluated by the job's own command"
+    BY_THE_JOB_TWICE = "evaluated by the job's own command, its export within the tolerance"
 
 
 class ArchiveManifest(BaseModel):
@@ -41,6 +43,14 @@ class ArchiveManifest(BaseModel):
     """Loss that the restored model had to equal: the recorded one, or the shared tier's before the upload."""
     restored_evaluation_loss: float | None
     """Loss of the model restored from the bytes that were read back; None of a workload."""
+    metrics: dict[str, float] = {}
+    """Of a workload's checkpoint, by the job's own evaluation."""
+    export_metrics: dict[str, float] | None = None
+    """The same of its export."""
+    tolerance: float | None = None
+    """Relative, of each metric."""
+    export: str = ""
+    """Folder of the export below the campaign's prefix; empty without one."""
     objects: tuple[ArchivedObject, ...]
     refused: tuple[str, ...]
     """Newer checkpoints that were not sound, each with the reason."""

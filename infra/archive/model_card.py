@@ -33,6 +33,60 @@ def model_card(golden: Manifest, loss: float, data: dict[str, Any], records: Map
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def job_card(
+    golden: Manifest,
+    records: Mapping[str, bytes],
+    *,
+    metrics: Mapping[str, float],
+    export_metrics: Mapping[str, float] | None,
+    tolerance: float | None,
+    export: str,
+) -> str:
+    """Return Markdown about a workload's checkpoint, with what its own evaluation has shown."""
+    spec, live, emulated = (_json(records, name) for name in ("spec.json", "live.json", "site.json"))
+    sections = [
+        f"# {golden.campaign}, step {golden.step:,}",
+        str(spec.get("purpose", "")).strip(),
+        _table(dict(_of_job(golden, spec, live, bool(emulated)))),
+        "## Evaluation by the job's own command" if metrics else "",
+        _metrics(metrics, export_metrics),
+        f"The export is within the relative tolerance {tolerance:g}." if tolerance is not None else "",
+        f"What the job has exported lies in `{export}/`, each file with its digest in the manifest." if export else "",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _metrics(metrics: Mapping[str, float], exported: Mapping[str, float] | None) -> str:
+    if not metrics:
+        return ""
+    head = ["metric", "checkpoint", *(["export"] if exported is not None else [])]
+    rows = [[name, repr(value), *([repr(exported[name])] if exported else [])] for name, value in metrics.items()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def _of_job(golden: Manifest, spec: dict[str, Any], live: dict[str, Any], emulated: bool) -> Iterator[tuple[str, str]]:
+    yield "trained by", str(spec.get("owner", "unknown"))
+    if golden.tokens:
+        yield "tokens seen", f"{golden.tokens:,}"
+    if golden.loss is not None:
+        yield "loss in training", f"{golden.loss!r}, at this step"
+    yield from _machines(golden, spec, live, emulated)
+
+
+def _machines(
+    golden: Manifest, spec: dict[str, Any], live: dict[str, Any], emulated: bool
+) -> Iterator[tuple[str, str]]:
+    nodes = spec.get("nodes", {})
+    yield "trained on", f"{golden.world_size} ranks, {nodes.get('count')} x {nodes.get('instance_type')}"
+    if emulated:
+        yield "but really", "on one machine without GPU: a rehearsal, whose cost is what AWS would have billed"
+    spent = live.get("spent_usd")
+    yield "cost", "not known" if spent is None else f"{float(spent):.2f} USD when the archive was written"
+    yield "code", golden.code_digest or "no digest recorded"
+    yield "image", golden.image_digest or "no digest recorded"
+    yield "configuration", golden.config_digest
+
+
 def _head(licence: str) -> Iterator[str]:
     yield "---"
     yield "library_name: transformers"
@@ -58,15 +112,7 @@ def _facts(
     yield "held-out loss", f"{loss!r} nats per token, of the model read back from the archive"
     if (unigram := data.get("unigram_loss")) is not None:
         yield "held-out loss without context", f"{unigram!r} (unigram distribution of the training part)"
-    nodes = spec.get("nodes", {})
-    yield "trained on", f"{golden.world_size} ranks, {nodes.get('count')} x {nodes.get('instance_type')}"
-    if emulated:
-        yield "but really", "on one machine without GPU: a rehearsal, whose cost is what AWS would have billed"
-    spent = live.get("spent_usd")
-    yield "cost", "not known" if spent is None else f"{float(spent):.2f} USD when the archive was written"
-    yield "code", golden.code_digest or "no digest recorded"
-    yield "image", golden.image_digest or "no digest recorded"
-    yield "configuration", golden.config_digest
+    yield from _machines(golden, spec, live, emulated)
     yield "data", golden.data_digest
     yield "licence of the data", licence
 

@@ -61,17 +61,27 @@ class _Distribution:
     def found(self) -> tuple[str, dict[str, Any]]:
         """Return the digest of the platform's manifest and the image's configuration."""
         which = self.reference.which
-        digest, manifest = self._manifest(which)
+        digest, manifest = self._document("manifests", which)
         if manifest.get("mediaType") in INDEXES or "manifests" in manifest:
-            digest, manifest = self._manifest(chosen(manifest, str(self.reference)))
-        return digest, json.loads(self._get(f"blobs/{manifest['config']['digest']}"))
+            digest, manifest = self._document("manifests", chosen(manifest, str(self.reference)))
+        config = (manifest.get("config") or {}).get("digest")
+        if config is None:
+            seen = f"{self.reference}: {manifest.get('mediaType') or 'schema 1'}"
+            cure = "push it again with a current docker or buildx"
+            raise UserError("the registry's manifest has no configuration of an image", seen=seen, cure=cure)
+        return digest, self._document("blobs", config)[1]
 
-    def _manifest(self, which: str) -> tuple[str, dict[str, Any]]:
-        body = self._get(f"manifests/{which}")
+    def _document(self, kind: str, which: str) -> tuple[str, dict[str, Any]]:
+        """Return the digest and content of a JSON document; one that is named by its digest must have it."""
+        body = self._get(f"{kind}/{which}")
         digest = digest_of(body)
         if which.startswith("sha256:") and digest != which:
-            raise PermanentError("the registry answers with another manifest", seen=f"{digest} instead of {which}")
-        return digest, json.loads(body)
+            raise PermanentError("the registry answers with another document", seen=f"{digest} instead of {which}")
+        try:
+            return digest, dict(json.loads(body))
+        except (ValueError, TypeError) as error:
+            seen = f"{self.reference}: {body[:80]!r}"
+            raise PermanentError("the registry's answer is no JSON object", seen=seen) from error
 
     def _get(self, path: str) -> bytes:
         url = f"{self.reference.endpoint}/v2/{self.reference.repository}/{path}"

@@ -182,7 +182,7 @@ def refuse_incomplete(spec: Spec, not_applied: dict[str, str]) -> None:
     """Raise if roles are missing and the nodes will be checked by their instance type's profile, which needs every
     role."""
     lacking = [role for role, why in not_applied.items() if why.startswith(_NO_PACKAGES)]
-    if lacking and spec.preflight.profile in (None, spec.nodes.instance_type):
+    if lacking and spec.profile == spec.nodes.instance_type:
         raise PermanentError(
             "the node image would be incomplete",
             seen=f"{not_applied[lacking[0]]}: {', '.join(lacking)}",

@@ -18,6 +18,7 @@ from infra.cluster.nodes import GpuNodes, Launched
 from infra.engine.failures import Cause, cause_of, cure_for
 from infra.errors import PermanentError
 from infra.plan import catalogue
+from infra.plan.purchase import RESERVED
 from infra.record.events import Kind
 from infra.session.context import Context
 
@@ -39,7 +40,7 @@ def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
     why = ""
     devices = catalogue.instance_type(spec.nodes.instance_type).accelerators
     fit, since, history, replaced = list[NodeFacts](), datetime.now(UTC), ConditionHistory(), set[str]()
-    for turn, _ in enumerate(context.turns(spec.recovery.capacity_timeout.total_seconds())):
+    for turn, _ in enumerate(context.turns(spec.capacity_timeout.total_seconds())):
         try:
             facts = nodes.facts()
             fit = [node for node in facts if node.fit(devices)]
@@ -103,12 +104,26 @@ def replace(context: Context, nodes: GpuNodes, name: str, instance: str) -> None
         context.account.client("ec2").terminate_instances(InstanceIds=[instance])
 
 
+def kept(context: Context) -> str | None:
+    """Return the sentence for nodes that stay after a failure, since their places bill in any case; None if they go."""
+    if context.spec.nodes.capacity not in RESERVED or datetime.now(UTC) >= context.deadline:
+        return None
+    until = context.deadline.isoformat(timespec="minutes")
+    return (
+        f"the GPU nodes stay until the deadline, {until}: their places bill in any case, and EC2 cleans a place for "
+        "minutes before it starts another instance there"
+    )
+
+
 def retreat(context: Context, nodes: GpuNodes) -> str:
-    """Set the GPU group to zero, wait for that within bounds, and return what was given back and paid.
+    """Set the GPU group to zero, wait for that within bounds, and return what was given back and paid, or why the nodes
+    are kept.
 
     Looks that serve the message only are bounded and may fail, so they never delay the zero for long. Raises what AWS
     answers to the zero itself.
     """
+    if stay := kept(context):
+        return "; ".join(filter(None, [stay, bills_on(context)]))
     before: tuple[Launched, ...] | None = None
     with suppress(*OF_WORLD, TimeoutError):
         before = BoundedLook(nodes.launched, "launched").within(_GLANCE_S)
@@ -152,7 +167,7 @@ def _give_back(context: Context, nodes: GpuNodes, fit: list[NodeFacts], since: d
     given = retreat(context, nodes)
     return PermanentError(
         "the nodes did not come",
-        seen="; ".join([f"{len(fit)} of {spec.nodes.count} within {spec.recovery.capacity_timeout}", *said, given]),
+        seen="; ".join([f"{len(fit)} of {spec.nodes.count} within {spec.capacity_timeout}", *said, given]),
         cure="; ".join([*(cures or [cure_for(Cause.CAPACITY)]), "then `bivouac run` continues",
                         f"`bivouac down {spec.campaign}` removes what still bills"]),
     )  # fmt: skip

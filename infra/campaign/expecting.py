@@ -37,7 +37,7 @@ from the trainer's container."""
 
 def expectation_of(spec: Spec, time_source: str | None, versions: Mapping[str, Any]) -> Expectation:
     """Return the expectation; a written profile (`this-machine`) changes only in time source and DCGM level."""
-    name = spec.preflight.profile or spec.nodes.instance_type
+    name = spec.profile
     base = catalogue.expectation(name)
     asked: dict[str, Any] = {"time_source": time_source, "dcgm_level": spec.preflight.dcgm_level}
     if spec.preflight.bus_bandwidth_gb_s is not None:

@@ -18,6 +18,7 @@ from lightkube.types import CascadeType
 
 from infra.bake import node_image
 from infra.bake.bake import ImageManifest
+from infra.campaign.capacity import kept
 from infra.cluster import attempts, starting
 from infra.cluster.confinement import NOBODY, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
@@ -157,22 +158,24 @@ def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
             return {"attempts": len(state.attempts)}
         if state.attempts:
             said = f"attempt {state.attempts[-1]['attempt']} is starting"
-    # The nodes go first: they bill, and the cluster may not answer. The record is written before: otherwise a driver
-    # killed in between would leave no nodes and a record that counts them as proven.
-    try:
-        context.store.append(Kind.NODES_AT_ZERO, group=context.names.gpu_group)
-    finally:
-        GpuNodes(context.account, client, context.names, context.guard).set_desired(0)
+    stay = kept(context)
+    if stay is None:
+        # The nodes go first: they bill, and the cluster may not answer. The record is written before: otherwise a
+        # driver killed in between would leave no nodes and a record that counts them as proven.
+        try:
+            context.store.append(Kind.NODES_AT_ZERO, group=context.names.gpu_group)
+        finally:
+            GpuNodes(context.account, client, context.names, context.guard).set_desired(0)
     try:
         seen = _came_to(client)
         withdraw(context, client)
     except httpx2.HTTPError as error:
         seen = f"the steward can be neither seen nor ended: {error}"
     raise PermanentError(
-        "no attempt began to train; the GPU nodes were given back",
+        f"no attempt began to train; {stay or 'the GPU nodes were given back'}",
         seen=f"{said}; {seen}",
-        cure="mend the cause; `bivouac run` bakes changed code and asks for nodes again, or "
-        f"`bivouac down {context.spec.campaign}` ends the campaign",
+        cure=f"mend the cause; `bivouac run` bakes changed code and {'uses them' if stay else 'asks for nodes again'}, "
+        f"or `bivouac down {context.spec.campaign}` ends the campaign",
     )
 
 
@@ -189,8 +192,9 @@ def withdraw(context: Context, client: Client) -> None:
         if not list(client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD})):
             break
         context.progress.step("the steward of the launch that failed is ending")
-    for name in attempts.jobsets(client, context.spec.campaign).values():
-        attempts.remove(client, name)
+    kind = attempts.kind_of(context.spec)
+    for name in attempts.jobs(client, kind, context.spec.campaign).values():
+        attempts.remove(client, kind, name)
 
 
 def _came_to(client: Client) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightkube import Client
 
+from infra.campaign import basics
 from infra.campaign.capacity import replace, retreat, see_the_cluster, wait_for_nodes
 from infra.campaign.expecting import expectation_of, read_versions
 from infra.campaign.launch import withdraw
@@ -35,11 +36,13 @@ def run(context: Context) -> dict[str, Any]:
     expectation = expectation_of(spec, context.account.client("s3").meta.endpoint_url, read_versions())
     if _too_late(context):
         raise _deadline_passed(context, context.deadline.isoformat())
-    await_active(context)
     labels = {CAMPAIGN_LABEL: spec.campaign}
     try:
         if Stage.LAUNCH not in context.state().finished_stages:
             withdraw(context, client)  # a failed launch in a silent cluster may have left both
+        if nodes.desired() == 0:
+            basics.prove(context, client)
+        await_active(context)
         attempts.create_config(client, CONFIG, labels, {"expectation.json": expectation.model_dump_json(indent=1)})
         nodes.set_desired(spec.nodes.count)
         return _rounds(context, client, nodes, expectation)

@@ -15,7 +15,7 @@ from lightkube.resources.core_v1 import Pod
 from infra.campaign.verdicts import ANSWER, REPORT, START
 from infra.cluster import attempts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
-from infra.cluster.kubernetes import may_pass
+from infra.cluster.kubernetes import JobSet, may_pass
 from infra.cluster.starting import cure_of, ending, has_started, is_over, name_of, node_of, warnings, why_not
 from infra.plan import catalogue
 from infra.plan.layout import layout
@@ -110,7 +110,7 @@ def prove(context: Context, client: Client) -> PreflightProof:
     """
     labels = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
     for old in attempts.gangs(client, labels):
-        attempts.remove(client, old)
+        attempts.remove(client, JobSet, old)
     name = f"{context.spec.campaign}-preflight-{int(time.time() * 1000):x}"[-_LONGEST_NAME:]
     gang = _gang(context, name, ("python", "-m", "trainer.health", "--expectation", "/config/expectation.json"))
     context.guard()
@@ -119,7 +119,7 @@ def prove(context: Context, client: Client) -> PreflightProof:
     proof = PreflightProof(
         {node: _report(client, pod, watch) for node, pod in watch.placed().items()}, watch.unplaced()
     )
-    attempts.remove(client, name)
+    attempts.remove(client, JobSet, name)
     return proof
 
 

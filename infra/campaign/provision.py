@@ -7,7 +7,7 @@ from typing import Any
 from infra.aws.cost_tag import activated
 from infra.bake.foundation import foundation
 from infra.bake.keeping import campaign_settings
-from infra.data import dataset, source
+from infra.data import dataset, source, weights
 from infra.data.dataset import DataSet
 from infra.data.source import PackedSource
 from infra.engine.engine import Engine
@@ -17,6 +17,7 @@ from infra.inventory import certify
 from infra.report.data_page import data_page
 from infra.session.context import Context
 from infra.session.session import STACK_CONFIG
+from infra.spec.campaign import Workload
 from infra.stack.outputs import CampaignOutputs
 
 DATA_PAGE = "data.html"
@@ -32,7 +33,7 @@ def run(context: Context) -> dict[str, Any]:
     context.progress.step("checking that AWS's bills know the campaign's tag")
     counted = activated(context.account)
     context.progress.note(counted.sentence())
-    dataset.upload(context.account, context.buckets.data, data.folder, data.digest, context.progress.step)
+    _upload(context, data)
     context.progress.step("campaign stack")
     config = campaign_settings(context, data.digest).to_config()
     context.store.put_json(STACK_CONFIG, config)
@@ -51,11 +52,20 @@ def run(context: Context) -> dict[str, Any]:
     }
 
 
+def _upload(context: Context, data: DataSet | PackedSource) -> None:
+    account, bucket, say = context.account, context.buckets.data, context.progress.step
+    job = context.spec.job
+    if isinstance(data, PackedSource) and data.weights and not dataset.uploaded(account, bucket, data.digest):
+        assert isinstance(job, Workload) and job.init_from is not None, "its files are listed"
+        weights.upload(account, bucket, job.init_from, data.weights, data.digest, say)
+    dataset.upload(account, bucket, data.folder, data.digest, say)
+
+
 def job_data(context: Context) -> tuple[DataSet | PackedSource, dict[str, Any]]:
     """Return what the job's pods mount at `/data`, the prepared text or a workload's code, and what is told of it."""
     spec = context.spec
     if spec.workload is not None:
-        packed = source.pack(spec.workload)
+        packed = source.pack(spec.workload.on(spec.target))
         at = f", commit {packed.commit}" if packed.commit else ""
         context.progress.note(f"source: {packed.files} files{at}")
         return packed, {"source_sha256": packed.sha256, "source_commit": packed.commit}

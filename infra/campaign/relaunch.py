@@ -32,8 +32,13 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Fields that only steward and trainer read; all others are built into the stack, the deadline's schedule or the data.
 The steward stops at the new budget; the alarms of the AWS budget stay as the stack has set them."""
-BOUND = ("training.model.vocabulary", "workload.mounts", "workload.secrets")
+BOUND = (
+    "training.model.vocabulary", "workload.mounts", "workload.secrets", "workload.init_from",
+    "workload.rehearsal.init_from",
+)  # fmt: skip
 """Fields of these sections that the prepared data, the file system's links or the rights of the pods fix."""
+IMAGES = ("workload.image", "workload.rehearsal.image")
+"""Fields that may change within their repository, which the cluster's admission policies name."""
 SHAPES = ("training.model", "training.zero_stage", "training.precision", "workload.checkpoints.format")
 """Fields that shape a checkpoint: they may change only while there is none to resume from."""
 _TAKE_UP_S = 180.0
@@ -72,7 +77,13 @@ def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int
             seen="it trains",
             cure="`bivouac run` goes on with it; --now stops it at its next commit and relaunches",
         )
-    fixed = [one.field for one in diff if not _any(one.field, MAY_CHANGE) or _any(one.field, BOUND)]
+    fixed = [
+        one.field
+        for one in diff
+        if not _any(one.field, MAY_CHANGE)
+        or _any(one.field, BOUND)
+        or (one.field == "workload.launcher" and json.dumps("mpirun") in (one.old, one.new))  # it has its operator
+    ]
     if fixed:
         raise UserError(
             "these fields cannot change on a warm cluster",
@@ -80,7 +91,7 @@ def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int
             cure=f"change only {', '.join(MAY_CHANGE)}; for the others start a campaign under a new name",
         )
     for one in diff:
-        if one.field == "workload.image" and _repository(one.old) != _repository(one.new):
+        if one.field in IMAGES and _repository(one.old) != _repository(one.new):
             raise UserError(
                 "the cluster admits the job's image from one repository only",
                 seen=f"{one.old} becomes {one.new}",
@@ -141,7 +152,11 @@ def _new_code(context: Context) -> bool:
     workload, provision = context.spec.workload, context.outputs[Stage.PROVISION]
     if workload is None:
         return False
-    packed, known = source.pack(workload), recorded_config(context.store, context.state().version)
+    # The weights to start from are where they were: they cannot change on a warm cluster.
+    packed, known = (
+        source.pack(workload.model_copy(update={"init_from": None})),
+        recorded_config(context.store, context.state().version),
+    )
     before = known.workload.source_digest if known is not None and known.workload is not None else ""
     if packed.sha256 and packed.sha256 != before:
         path = packed.folder / source_name(packed.sha256)

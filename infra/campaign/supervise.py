@@ -63,11 +63,7 @@ def archive(context: Context) -> dict[str, Any]:
             if found is None:
                 failed = [event for event in context.store.events() if event.kind is Kind.ARCHIVE_FAILED]
                 if failed:
-                    raise PermanentError(
-                        "nothing is archived; the GPU nodes are at zero, the checkpoint is on the shared tier",
-                        seen=failed[-1].data["error"],
-                        cure=f"mend the cause, then {_again(context)}",
-                    )
+                    raise _failed(context, failed[-1].data)
                 if state.committed_at_finish is not None and state.committed_at_finish >= 0:
                     raise PermanentError(
                         "the steward has ended and archived nothing",
@@ -78,6 +74,8 @@ def archive(context: Context) -> dict[str, Any]:
                 return {"nothing_committed": True}
             restored, wanted = found["restored_evaluation_loss"], found["reference_evaluation_loss"]
             loss = "" if restored is None else f"; evaluation loss {restored} restored, {wanted} {found['proof']}"
+            if metrics := found.get("metrics"):
+                loss = f"; {', '.join(f'{name} {value:g}' for name, value in metrics.items())}, {found['proof']}"
             context.progress.note(
                 f"step {found['step']}: {found['objects']} objects, {found['bytes']} bytes read back{loss}"
             )
@@ -87,6 +85,23 @@ def archive(context: Context) -> dict[str, Any]:
         seen=context.deadline.isoformat(),
         cure="see the archive pods' logs; `bivouac run` continues",
     )
+
+
+def _failed(context: Context, told: dict[str, Any]) -> PermanentError:
+    """Return the error of a failed archive, which says what is safe."""
+    step, name = told.get("step"), context.spec.campaign
+    if step is None:
+        what = "nothing is archived; the GPU nodes are at zero, the checkpoint is on the shared tier"
+        return PermanentError(what, seen=told["error"], cure=f"mend the cause, then {_again(context)}")
+    what = (
+        f"step {step} is in the archive, every byte read back, but the job's own evaluation or export has failed; the "
+        "GPU nodes are at zero, the checkpoints are on the shared tier too"
+    )
+    cure = (
+        f"see `bivouac logs {name}`; to try again, {_again(context)}; `bivouac down {name} --abandon` gives up only "
+        f"evaluation and export: `bivouac checkpoints restore {name} FOLDER` fetches the checkpoint from the archive"
+    )
+    return PermanentError(what, seen=told["error"], cure=cure)
 
 
 def _again(context: Context) -> str:

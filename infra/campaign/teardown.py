@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,8 +33,9 @@ from infra.record.identity import read_identity
 from infra.session.context import Context
 from infra.spec.names import freeze_policy
 
-PATIENCE_S = 900.0
-"""Time for which transient failures are retried."""
+PATIENCE_S = 3600.0
+"""Time for which transient failures are retried, from the first one after something was removed: a try alone may take
+three quarters of an hour."""
 FUTILE_ROUNDS = 3
 """This many tries in a row that removed nothing end it, unless AWS only throttles or fails."""
 _PASSING = frozenset({Cause.THROTTLED, Cause.SERVER})
@@ -85,29 +87,53 @@ def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:
     """Destroy the stack, with retries while failures are transient; return the number of its resources."""
     provision = state.finished_stages.get(Stage.PROVISION, {})
     config = campaign_settings(context, provision.get("data_digest", "0" * 64)).to_config()
-    until, futile, pause, most, left = time.monotonic() + PATIENCE_S, 0, 2.0, 0, -1
+    tries, pause, most = _Tries(), 2.0, 0
     while True:
         try:
             stack = engine.stack(context.names.stack, config)
             engine.amend(stack, partial(forget_kubernetes, context))
             before = engine.resources(stack)
             most = max(most, before)
-            futile = futile + 1 if before == left else 0
-            left = before
+            tries.begin(before)
             with _watched(context, engine):
                 engine.destroy(stack)
             return most
         except (EngineFailed, *OF_WORLD) as error:
             failed = _as_failure(context, error)
-            last = futile >= FUTILE_ROUNDS and not failed.causes <= _PASSING
-            hopeless = Cause.CREDENTIALS in failed.causes or not failed.causes & RETRIED
-            if last or hopeless or time.monotonic() > until:
+            if tries.end(failed):
+                _end_instances(context)
                 raise _left(context, failed) from failed
             _prepare_another(context, failed)
             reason = f"another try in a moment: {failed.seen}"[:200]
         for _ in context.turns(pause):
             context.progress.step(reason)
         pause = min(pause * 2, 60.0)
+
+
+@dataclass
+class _Tries:
+    """Tries to destroy the stack, judged by what they removed."""
+
+    left: int = -1
+    """Resources before the newest try."""
+    futile: int = 0
+    failing_since: float | None = None
+    """Time of the first failure after something was removed."""
+
+    def begin(self, resources: int) -> None:
+        if resources == self.left:
+            self.futile += 1
+        else:
+            self.left, self.futile, self.failing_since = resources, 0, None
+
+    def end(self, failed: EngineFailed) -> bool:
+        """Return whether this failure is the last."""
+        now = time.monotonic()
+        self.failing_since = now if self.failing_since is None else self.failing_since
+        if Cause.CREDENTIALS in failed.causes or not failed.causes & RETRIED:
+            return True
+        too_many = self.futile >= FUTILE_ROUNDS and not failed.causes <= _PASSING
+        return too_many or now - self.failing_since > PATIENCE_S
 
 
 def _as_failure(context: Context, error: Exception) -> EngineFailed:
@@ -124,8 +150,13 @@ def _prepare_another(context: Context, failed: EngineFailed) -> None:
     for failure in failed.failures:
         context.progress.note(f"{failure.title}: {failure.cause}: {failure.message[:300]}")
     if any(failure.kind.endswith(":NodeGroup") for failure in failed.failures):
-        with suppress(ClientError, BotoCoreError):  # the next try would meet and report it
-            end_instances(context)
+        _end_instances(context)
+
+
+def _end_instances(context: Context) -> None:
+    """Terminate the instances, which bill most, if AWS lets us; the next try, or the final error, reports the rest."""
+    with suppress(ClientError, BotoCoreError):
+        end_instances(context)
 
 
 def _left(context: Context, failed: EngineFailed) -> UserError | PermanentError:

@@ -16,7 +16,7 @@ except ModuleNotFoundError as missing:
 from infra.cli.data.checkpoints_app import checkpoints
 from infra.cli.data.data_app import data
 from infra.cli.end.commands import down, sweep
-from infra.cli.look.commands import list_campaigns, logs, report, shell, status
+from infra.cli.look.commands import cp, execute, list_campaigns, logs, report, shell, status
 from infra.cli.options import Json, Region, console
 from infra.cli.prepare.commands import bake, check, images, offers, plan
 from infra.cli.prepare.init_app import init, schema
@@ -74,7 +74,15 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "schema": schema,
     },
     "Run": {"preview": preview, "rehearse": rehearse, "run": run, "relaunch": relaunch, "repair": repair},
-    "Look": {"list": list_campaigns, "status": status, "logs": logs, "report": report, "shell": shell},
+    "Look": {
+        "list": list_campaigns,
+        "status": status,
+        "logs": logs,
+        "exec": execute,
+        "cp": cp,
+        "report": report,
+        "shell": shell,
+    },
     "End": {"down": down, "sweep": sweep},
     "Data and checkpoints": {"data": data, "checkpoints": checkpoints},
     "Administration": {"doctor": doctor, "addons": addons, "token": token},

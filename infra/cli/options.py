@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 
 console = Console(highlight=False)
+stderr = Console(stderr=True, highlight=False)
+"""For what is said beside a command's own output."""
 
 SpecPath = Annotated[Path, typer.Argument(help="The campaign's spec, a YAML file.")]
 Name = Annotated[str, typer.Argument(help="Name of the campaign.")]

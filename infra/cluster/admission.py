@@ -1,8 +1,8 @@
 """Admission policies for pods in the campaign's namespace, whoever creates them.
 
 Pod Security forbids what no pod there needs. Pods with one of our service accounts have rights in AWS or at the API
-server, so two policies restrict them further: to our images and our confinement. Jobs and JobSets of the steward are
-checked before a controller makes pods of them. See docs/decisions/0001-pods.md.
+server, so two policies restrict them further: to our images and our confinement. Jobs, JobSets and MPIJobs of the
+steward are checked before a controller makes pods of them. See docs/decisions/0001-pods.md.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from infra.cluster import mpijob
 from infra.cluster.confinement import ENVIRONMENT, NOBODY, SECCOMP
 from infra.spec.names import (
     ARCHIVE_ACCOUNT,
     ARCHIVE_COMMAND,
     ARCHIVE_ROOM,
+    BASICS_COMMAND,
     LOCAL_CLAIM,
     NAMESPACE,
     NODE_CLAIM,
@@ -36,23 +38,30 @@ def steward_user() -> str:
     return f"system:serviceaccount:{NAMESPACE}:{STEWARD_ACCOUNT}"
 
 
-def policies(prefix: str, repository: str, job_repository: str | None = None) -> dict[str, Object]:
+def policies(
+    prefix: str, repository: str, job_repository: str | None = None, mpi: str | None = None
+) -> dict[str, Object]:
     """Return the policies `pods` and `steward`. `repository` holds our images, which pods name by digest;
-    `job_repository` the image of a workload, which only the trainer's pods may name beside ours."""
+    `job_repository` the image of a workload, which only the trainer's pods may name beside ours. `mpi`: the campaign
+    whose attempts are MPIJobs, and whose trainer's pods mount the keys that the MPI operator makes for them."""
     ours = _listed(sorted((ARCHIVE_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
     pods = f"object.spec.?serviceAccountName.orValue('') in {ours} ? [object.spec] : []"
     templates = (
         "object.kind == 'JobSet' ? object.spec.replicatedJobs.map(job, job.template.spec.template.spec)"
+        " : object.kind == 'MPIJob' ? object.spec.mpiReplicaSpecs"
+        ".map(kind, object.spec.mpiReplicaSpecs[kind].template.spec)"
         " : [object.spec.template.spec]"
     )
+    jobs = [_rule("batch", "v1", "jobs"), _rule("jobset.x-k8s.io", "*", "jobsets")]
+    jobs += [_rule(mpijob.GROUP, "*", "mpijobs")] if mpi is not None else []
     steward = {"name": "steward", "expression": f"request.userInfo.username == '{steward_user()}'"}
-    confined = _confined(repository, job_repository)
+    confined = _confined(repository, job_repository, mpi)
     asked = [*confined, *_asked_by_the_steward()]
     return {
         "pods": _policy(f"{prefix}-pods", [_rule("", "v1", "pods")], pods, confined, []),
         "steward": _policy(
             f"{prefix}-steward",
-            [_rule("batch", "v1", "jobs"), _rule("jobset.x-k8s.io", "*", "jobsets")],
+            jobs,
             templates,
             asked,
             [steward],
@@ -86,9 +95,15 @@ def _rule(group: str, version: str, resource: str) -> Object:
     return {**what, "operations": ["CREATE", "UPDATE"]}
 
 
-def _confined(repository: str, job_repository: str | None) -> list[Object]:
+def _confined(repository: str, job_repository: str | None, mpi: str | None) -> list[Object]:
     """Return the rules for every pod with one of our service accounts."""
     claims = _listed([LOCAL_CLAIM, NODE_CLAIM, SHARED_CLAIM])
+    key = (
+        ""
+        if mpi is None
+        else f" || s.?serviceAccountName.orValue('') == '{TRAINER_ACCOUNT}' && has(v.secret)"
+        f" && v.secret.secretName.matches('{mpijob.key_secrets(mpi)}')"
+    )
     return [
         *_images(repository, job_repository),
         _each(
@@ -98,7 +113,7 @@ def _confined(repository: str, job_repository: str | None) -> list[Object]:
         _each(
             "s.?volumes.orValue([]).all(v, has(v.configMap) || has(v.emptyDir)"
             f" || has(v.persistentVolumeClaim) && v.persistentVolumeClaim.claimName in {claims}"
-            " || has(v.projected) && v.projected.sources.all(p, !has(p.secret)))",
+            f" || has(v.projected) && v.projected.sources.all(p, !has(p.secret)){key})",
             "volumes: the campaign's claims, config maps, empty folders and tokens only",
         ),
         _each_container(
@@ -144,15 +159,20 @@ def _by_digest(repository: str) -> str:
 
 
 def _bound_to_its_program() -> list[Object]:
-    """Return the rules for the two accounts with more rights than the trainer's: each runs one program, not as root."""
+    """Return the rules for the two accounts with more rights than the trainer's: each runs its own programs only."""
     found = []
-    for account, command in ((ARCHIVE_ACCOUNT, ARCHIVE_COMMAND), (STEWARD_ACCOUNT, STEWARD_COMMAND)):
-        runs = f"s.containers.all(c, c.?command.orValue([]) == {_listed(command)} && !has(c.args))"
+    for account, commands in (
+        (ARCHIVE_ACCOUNT, (ARCHIVE_COMMAND,)),
+        (STEWARD_ACCOUNT, (STEWARD_COMMAND, BASICS_COMMAND)),
+    ):
+        one_of = " || ".join(f"c.?command.orValue([]) == {_listed(command)}" for command in commands)
+        runs = f"s.containers.all(c, ({one_of}) && !has(c.args))"
+        said = "` or `".join(" ".join(command) for command in commands)
         user = f"s.?securityContext.?runAsUser.orValue(0) == {NOBODY}"
         found.append(
             _each(
                 f"s.?serviceAccountName.orValue('') != '{account}' || {runs} && {user}",
-                f"service account {account}: for `{' '.join(command)}` as user {NOBODY} only",
+                f"service account {account}: for `{said}` as user {NOBODY} only",
             )
         )
     return found

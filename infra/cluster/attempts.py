@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from lightkube import Client
 from lightkube.core.exceptions import ApiError
+from lightkube.generic_resource import GenericNamespacedResource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.types import CascadeType
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
-from infra.cluster.kubernetes import JobSet, is_gone, is_there_already
+from infra.cluster.kubernetes import JobSet, MPIJob, is_gone, is_there_already
+from infra.cluster.mpijob import mpijob
+from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE
+from infra.spec.workload import by_mpirun
+
+Kind = type[GenericNamespacedResource]
+"""`JobSet` or `MPIJob`."""
 
 
 def create_config(client: Client, name: str, labels: dict[str, str], files: dict[str, str]) -> None:
@@ -27,20 +33,25 @@ def create_config(client: Client, name: str, labels: dict[str, str], files: dict
         client.replace(wanted)
 
 
+def kind_of(spec: Spec) -> Kind:
+    """Return the kind of the campaign's attempts. A health check is always a JobSet."""
+    return MPIJob if by_mpirun(spec.workload) else JobSet
+
+
 def launch(client: Client, gang: GangJob) -> None:
-    """Create the gang's JobSet; leave one that exists (from a driver that was killed) as it is."""
-    manifest: dict[str, Any] = jobset(gang)
+    """Create the gang's job; leave one that exists (from a driver that was killed) as it is."""
+    made = MPIJob.from_dict(mpijob(gang)) if gang.by_mpirun else JobSet.from_dict(jobset(gang))
     try:
-        client.create(JobSet.from_dict(manifest))
+        client.create(made)
     except ApiError as error:
         if not is_there_already(error):
             raise
 
 
-def jobsets(client: Client, campaign: str) -> dict[int, str]:
-    """Return attempt -> name of its JobSet, for every attempt (no preflight) that exists and is not being deleted."""
+def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:
+    """Return attempt -> name of its job, for every attempt (no preflight) that exists and is not being deleted."""
     found = {}
-    for item in client.list(JobSet, labels={CAMPAIGN_LABEL: campaign}):
+    for item in client.list(kind, labels={CAMPAIGN_LABEL: campaign}):
         metadata = item.metadata
         number = int((metadata.labels or {}).get(ATTEMPT_LABEL, "0")) if metadata else 0
         if metadata and number > 0 and metadata.deletionTimestamp is None:
@@ -48,17 +59,17 @@ def jobsets(client: Client, campaign: str) -> dict[int, str]:
     return found
 
 
-def remove(client: Client, name: str) -> None:
-    """Delete a JobSet and, in the background, its jobs and pods."""
+def remove(client: Client, kind: Kind, name: str) -> None:
+    """Delete an attempt's job or a health check and, in the background, its pods."""
     try:
-        client.delete(JobSet, name, cascade=CascadeType.BACKGROUND)
+        client.delete(kind, name, cascade=CascadeType.BACKGROUND)
     except ApiError as error:
         if not is_gone(error):
             raise
 
 
 def gangs(client: Client, labels: Mapping[str, str]) -> list[str]:
-    """Return the names of the JobSets with these labels."""
+    """Return the names of the health checks with these labels."""
     found = client.list(JobSet, namespace=NAMESPACE, labels=dict(labels))
     return [str(one.metadata.name) for one in found if one.metadata]
 

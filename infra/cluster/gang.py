@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightkube.resources.core_v1 import Pod
 from pydantic import BaseModel, ConfigDict
 
 from infra.cluster.confinement import ROOT, container_context, pod_context
@@ -32,12 +33,14 @@ from trainer.contract import (
     SHARED_CHECKPOINTS,
     Env,
 )
-from trainer.contract.workload import SECRETS, SUPERVISOR, WORKSPACE
+from trainer.contract.workload import EXPORT_FOLDER, EXPORTS, SECRETS, SUPERVISOR, WORKSPACE
 
 REPLICATED_JOB = "gang"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 CAMPAIGN_LABEL = "bivouac.dev/campaign"
 ATTEMPT_LABEL = "bivouac.dev/attempt"
+REPLICA_LABEL = "training.kubeflow.org/replica-index"
+"""Index in the gang of an MPIJob's pod, launcher first."""
 
 
 class GangJob(BaseModel):
@@ -65,6 +68,10 @@ class GangJob(BaseModel):
     """Image with the supervisor of a workload, which an init container puts into the job's own container."""
     secrets: bool = False
     """An init container of `supervisor_image` fetches the job's secrets into the pod's memory."""
+    judges: bool = False
+    """The pod evaluates and exports: checkpoints are read-only for it, and it writes to a folder of its own beside."""
+    by_mpirun: bool = False
+    """The gang is an MPIJob."""
     each_to_its_end: bool = False
     """A pod that fails does not end the others. In training it does: they can do nothing without it."""
     sees_node: bool = False
@@ -73,13 +80,13 @@ class GangJob(BaseModel):
 
 def jobset(gang: GangJob) -> dict[str, Any]:
     """Return the JobSet. It restarts neither itself nor a pod: only the steward retries."""
-    labels = {CAMPAIGN_LABEL: gang.campaign, ATTEMPT_LABEL: str(gang.attempt)}
+    labels = labels_of(gang)
     job = {
         "parallelism": gang.nodes,
         "completions": gang.nodes,
         "completionMode": "Indexed",
         ("backoffLimitPerIndex" if gang.each_to_its_end else "backoffLimit"): 0,
-        "template": {"metadata": {"labels": labels}, "spec": _pod(gang)},
+        "template": {"metadata": {"labels": labels}, "spec": pod_spec(gang)},
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -93,9 +100,20 @@ def jobset(gang: GangJob) -> dict[str, Any]:
     }
 
 
-def rendezvous(name: str) -> str:
+def labels_of(gang: GangJob) -> dict[str, str]:
+    return {CAMPAIGN_LABEL: gang.campaign, ATTEMPT_LABEL: str(gang.attempt)}
+
+
+def rendezvous(gang: GangJob) -> str:
     """Return pod 0's address in the headless service, with torch's default port."""
-    return f"{name}-{REPLICATED_JOB}-0-0.{name}:29500"
+    first = f"{gang.name}-launcher" if gang.by_mpirun else f"{gang.name}-{REPLICATED_JOB}-0-0"
+    return f"{first}.{gang.name}:29500"
+
+
+def index_of(pod: Pod) -> int:
+    """Return the pod's index in the gang."""
+    annotations, labels = (pod.metadata.annotations, pod.metadata.labels) if pod.metadata else (None, None)
+    return int((annotations or {}).get(COMPLETION_INDEX) or (labels or {}).get(REPLICA_LABEL) or 0)
 
 
 def volumes(
@@ -131,12 +149,14 @@ def on_gpu_nodes() -> dict[str, Any]:
     }
 
 
-def _pod(gang: GangJob) -> dict[str, Any]:
+def pod_spec(gang: GangJob) -> dict[str, Any]:
     asked = gang.resources
     pod_volumes, mounts = volumes(gang.config_map, shm_gib=asked.shm_gib)
     if gang.sees_node:
         pod_volumes.append({"name": "node", "persistentVolumeClaim": {"claimName": NODE_CLAIM}})
         mounts.append({"name": "node", "mountPath": NODE_TOLD, "readOnly": True})
+    if gang.judges:
+        pod_volumes, mounts = _judging(gang.campaign, pod_volumes, mounts)
     for name in gang.mounts:
         there = {"mountPath": f"{MOUNTS}/{name}", "subPath": mount_folder(name), "readOnly": True}
         mounts.append({"name": "shared", **there})
@@ -192,6 +212,16 @@ def _pod(gang: GangJob) -> dict[str, Any]:
     }
 
 
+def _judging(
+    campaign: str, pod_volumes: list[dict[str, Any]], mounts: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the volumes and mounts without the node's own disk, which the archive needs, the checkpoints read-only."""
+    kept = [one for one in mounts if one["name"] != "local"]
+    kept = [one | {"readOnly": True} if one["mountPath"] == SHARED_CHECKPOINTS else one for one in kept]
+    own = {"name": "shared", "mountPath": EXPORTS, "subPath": f"checkpoints/{campaign}/{EXPORT_FOLDER}"}
+    return [one for one in pod_volumes if one["name"] != "local"], [*kept, own]
+
+
 def _supervisor(image: str, mount: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": "supervisor",
@@ -223,13 +253,14 @@ def _environment(gang: GangJob) -> list[dict[str, Any]]:
         Env.ATTEMPT: str(gang.attempt),
         Env.NODE_COUNT: str(gang.nodes),
         Env.RANKS_PER_NODE: str(gang.ranks_per_node),
-        Env.RENDEZVOUS: rendezvous(gang.name),
+        Env.RENDEZVOUS: rendezvous(gang),
         Env.CODE_DIGEST: gang.code_digest,
         Env.IMAGE_DIGEST: gang.image.rpartition("@")[2],
     }
+    index = f"labels['{REPLICA_LABEL}']" if gang.by_mpirun else f"annotations['{COMPLETION_INDEX}']"
     return [
         *({"name": name.value, "value": value} for name, value in fixed.items()),
         field(Env.NODE_NAME, "spec.nodeName"),
         field(Env.POD_IP, "status.podIP"),
-        field(Env.NODE_RANK, f"metadata.annotations['{COMPLETION_INDEX}']"),
+        field(Env.NODE_RANK, f"metadata.{index}"),
     ]

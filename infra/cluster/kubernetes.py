@@ -22,7 +22,7 @@ from infra.cluster.models import prepare_models
 from infra.spec.names import NAMESPACE
 
 JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
-
+MPIJob = create_namespaced_resource("kubeflow.org", "v2beta1", "MPIJob", "mpijobs")
 
 TOKEN_RENEWAL_S = 600.0
 """EKS lets a token live 15 minutes."""
@@ -42,7 +42,8 @@ class TokenTransport(httpx2.HTTPTransport):
     """
 
     def __init__(self, account: Account, cluster: str, verify: ssl.SSLContext | bool) -> None:
-        super().__init__(verify=verify, trust_env=False)
+        # Followed logs hold a connection each.
+        super().__init__(verify=verify, trust_env=False, limits=httpx2.Limits(max_keepalive_connections=20))
         self._account, self._cluster = account, cluster
         self._token, self._made = "", 0.0
         self._lock = threading.Lock()
@@ -73,12 +74,27 @@ class TokenTransport(httpx2.HTTPTransport):
 def from_outside(account: Account, cluster: str) -> Client:
     """Return a client that renews its EKS token as long as the AWS credentials are valid."""
     prepare_models()
-    found = account.client("eks").describe_cluster(name=cluster)["cluster"]
-    server = Cluster(server=found["endpoint"], certificate_auth_data=found["certificateAuthority"]["data"])
-    user = User()
-    config = KubeConfig.from_one(cluster=server, user=user, context_name=cluster)
-    transport = TokenTransport(account, cluster, verify_cluster(server, user, _as_given, trust_env=False))
+    server = _server(account, cluster)
+    config = KubeConfig.from_one(cluster=server, user=User(), context_name=cluster)
+    transport = _transport(account, cluster, server)
     return Client(config=config, namespace=NAMESPACE, field_manager="bivouac", trust_env=False, transport=transport)
+
+
+def streams_from_outside(account: Account, cluster: str) -> httpx2.Client:
+    """Return an HTTP client for what lightkube has no interactive call for: commands in pods, and logs by position."""
+    server = _server(account, cluster)
+    return httpx2.Client(
+        base_url=server.server, transport=_transport(account, cluster, server), timeout=PATIENCE_S, trust_env=False
+    )
+
+
+def _server(account: Account, cluster: str) -> Cluster:
+    found = account.client("eks").describe_cluster(name=cluster)["cluster"]
+    return Cluster(server=found["endpoint"], certificate_auth_data=found["certificateAuthority"]["data"])
+
+
+def _transport(account: Account, cluster: str, server: Cluster) -> TokenTransport:
+    return TokenTransport(account, cluster, verify_cluster(server, User(), _as_given, trust_env=False))
 
 
 def _as_given(path: str | os.PathLike[str]) -> str | os.PathLike[str]:

@@ -33,12 +33,13 @@ class PodLogs:
         """`http` points to the API server and needs a connection per pod: followed logs never release theirs."""
         self._http = http
 
-    def follow(self, pod: str, after: Position) -> Iterator[Line]:
-        """Yield lines after this position as they are printed, to the end of the log or of the connection.
+    def follow(self, pod: str, after: Position, follow: bool = True) -> Iterator[Line]:
+        """Yield lines after this position, with `follow` as they are printed, to the end of the log or of the
+        connection.
 
         Raises `httpx2.HTTPError`: the API server refuses (`HTTPStatusError`) or cannot be reached.
         """
-        options = {"follow": "true", "timestamps": "true"}
+        options = {"follow": str(follow).lower(), "timestamps": "true"}
         if after.at:
             # Kubelets accept whole seconds only.
             options["sinceTime"] = datetime.fromtimestamp(after.at // _S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

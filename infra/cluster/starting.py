@@ -37,7 +37,7 @@ _CURES = (
         "see the image's command, and the container toolkit of the node",
     ),
     (("admission",), "see which devices the node offers, and its device plugins' pods"),
-    (("no pod",), "see that the JobSet controller runs: `kubectl get pods -A`"),
+    (("no pod",), "see that the JobSet controller or the MPI operator runs: `kubectl get pods -A`"),
 )
 """Marks in a message, and what to look at first."""
 

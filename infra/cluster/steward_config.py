@@ -91,6 +91,16 @@ class StewardConfig(BaseModel):
         return self.spec.job.steps
 
     @property
+    def judging(self) -> timedelta:
+        """Part of `archive` for the job's own evaluation and export."""
+        return timedelta() if self.spec.workload is None else self.spec.workload.judging
+
+    @property
+    def bare_archive(self) -> timedelta:
+        """Time of the archive without them."""
+        return max(timedelta(), self.archive - self.judging)
+
+    @property
     def job_files(self) -> dict[str, str]:
         """Files of the config map that the job's pods, and the archive's, mount at `/config`."""
         name = CONFIG_FILE.rpartition("/")[2] if self.workload is None else WORKLOAD_CONFIG

@@ -56,20 +56,27 @@ def load(folder: Path) -> DataSet:
 
 def upload(account: Account, bucket: str, folder: Path, digest: str, progress: Callable[[str], None]) -> None:
     """Upload a folder to `datasets/<digest>/`, manifest last; if the manifest is there, nothing is left to do."""
-    s3, prefix = account.client("s3"), data_prefix(digest)
-    key = f"{prefix}{DATA_MANIFEST_NAME}"
-    try:
-        s3.head_object(Bucket=bucket, Key=key)
+    if uploaded(account, bucket, digest):
         return
-    except s3.exceptions.ClientError as error:
-        if not is_missing(error):
-            raise
+    s3, prefix = account.client("s3"), data_prefix(digest)
     names = [path.name for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
     files = [folder / name for name in names if name != DATA_MANIFEST_NAME]
     for number, path in enumerate(files, 1):
         progress(f"data: {number} of {len(files)} to the data bucket")
         s3.upload_file(str(path), bucket, f"{prefix}{path.name}")
-    s3.upload_file(str(folder / DATA_MANIFEST_NAME), bucket, key)
+    s3.upload_file(str(folder / DATA_MANIFEST_NAME), bucket, f"{prefix}{DATA_MANIFEST_NAME}")
+
+
+def uploaded(account: Account, bucket: str, digest: str) -> bool:
+    """Return whether a folder with this digest is whole in the bucket."""
+    s3 = account.client("s3")
+    try:
+        s3.head_object(Bucket=bucket, Key=f"{data_prefix(digest)}{DATA_MANIFEST_NAME}")
+    except s3.exceptions.ClientError as error:
+        if not is_missing(error):
+            raise
+        return False
+    return True
 
 
 def add(account: Account, bucket: str, path: Path, digest: str) -> None:

@@ -9,12 +9,15 @@ import os
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from infra.data import weights
+from infra.data.weights import WeightFile
 from infra.errors import UserError
 from infra.folders import cache_root, keep
-from infra.spec.workload import Workload
+from infra.spec.workload import INIT, Workload
 from trainer.contract import DATA_MANIFEST_NAME
 from trainer.contract.workload import source_name
 
@@ -36,10 +39,13 @@ class PackedSource(BaseModel):
     commit: str
     """The git commit, with `-dirty` if the working tree differs; empty outside of git."""
     files: int
+    weights: tuple[WeightFile, ...] = ()
+    """Files of the folder that the job starts from, which are not copied here."""
 
 
 def pack(workload: Workload) -> PackedSource:
-    """Pack the source into this machine's cache. Raises `UserError` for a missing, empty or very large one."""
+    """Pack the source of a workload, as it runs on its target, into this machine's cache. Raises `UserError` for a
+    missing, empty or very large one, and for such weights."""
     content, files, commit = b"", 0, ""
     if workload.source is not None:
         root = Path(workload.source).expanduser()
@@ -49,14 +55,20 @@ def pack(workload: Workload) -> PackedSource:
         files, commit = len(names), _commit(root)
         content = _tar(root, names)
     sha256 = hashlib.sha256(content).hexdigest() if content else ""
-    manifest = json.dumps({"source": sha256, "bytes": len(content), "files": files}, indent=1).encode()
+    local = workload.init_from if workload.init_from is not None and INIT not in workload.links else None
+    begin = () if local is None else weights.listed(local)
+    size = len(content) + sum(one.size_bytes for one in begin)
+    told: dict[str, Any] = {"source": sha256, "bytes": size, "files": files}
+    if begin:
+        told["init_from"] = [one.model_dump() for one in begin]
+    manifest = json.dumps(told, indent=1).encode()
     digest = hashlib.sha256(manifest).hexdigest()
     folder = cache_root() / "sources" / digest[:32]
     folder.mkdir(parents=True, exist_ok=True)
     if content:
         keep(folder / source_name(sha256), content, lambda note: None)
     keep(folder / DATA_MANIFEST_NAME, manifest, lambda note: None)
-    return PackedSource(folder=folder, digest=digest, sha256=sha256, commit=commit, files=files)
+    return PackedSource(folder=folder, digest=digest, sha256=sha256, commit=commit, files=files, weights=begin)
 
 
 def _names(root: Path, secrets: str | None) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
 from pulumi import automation as auto
@@ -18,6 +18,7 @@ from infra.engine import leash
 from infra.engine.state_copy import engine_command
 from infra.errors import LeaseLost
 from infra.record.lease import Lease
+from infra.session.session import ENGINE_TTL
 
 _LEASHED = frozenset({"up", "destroy", "refresh", "preview", "import"})
 """Long operations of the engine; all others end within a moment."""
@@ -139,7 +140,10 @@ def leashed(leases: Sequence[Lease], campaign: str) -> Iterator[dict[str, str]]:
     beating = threading.Thread(target=beat, name="leash", daemon=True)
     beating.start()
     try:
-        yield {leash.MARK: mark}
+        with ExitStack() as longer:
+            for lease in leases:
+                longer.enter_context(lease.lasting(ENGINE_TTL))
+            yield {leash.MARK: mark}
     finally:
         over.set()
         beating.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from infra.errors import PermanentError
 from infra.kinds import kind_of_type
 from infra.record.lease import Lease
 from infra.session.context import Context
+from infra.session.session import ENGINE_TTL
 from infra.spec.names import PROJECT
 from infra.stack.program import program
 
@@ -210,9 +211,11 @@ class Engine:
         watch = self.watch = Watch()
         with _refused(what, stack, watch):
             unlock(self.context, stack, self.leases)
-            for lease in self.leases:
-                lease.check()
-            yield watch
+            with ExitStack() as longer:
+                for lease in self.leases:
+                    lease.check()
+                    longer.enter_context(lease.lasting(ENGINE_TTL))
+                yield watch
 
     def _announce(self, verb: str, watch: Watch) -> Callable[[auto.EngineEvent], None]:
         def on_event(event: auto.EngineEvent) -> None:

@@ -1,7 +1,12 @@
-"""The instances of the campaign's node groups, terminated directly where their group hangs."""
+"""The instances of the campaign's node groups, terminated directly where their group does not end them."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from botocore.exceptions import ClientError
+
+from infra.aws.account import every
 from infra.session.context import Context
 
 _ENDING_S = 120.0
@@ -23,10 +28,21 @@ def end_instances(context: Context) -> None:
     if not ids:
         return
     context.guard()
-    context.progress.note(f"a node group hangs: its instances are terminated directly: {', '.join(ids)}")
+    _want_none(context)
+    context.progress.note(f"instances of the node groups are terminated directly: {', '.join(ids)}")
     context.account.client("ec2").terminate_instances(InstanceIds=ids)
     for _ in context.turns(_ENDING_S):
         if not (ids := living_instances(context)):
             return
         context.progress.step(f"{len(ids)} instances are terminating")
     context.progress.note(f"still not terminated, and billing: {', '.join(ids)}")
+
+
+def _want_none(context: Context) -> None:
+    """Set the groups' sizes to zero: a group that is not being deleted would replace what is terminated."""
+    eks, cluster = context.account.client("eks"), context.names.cluster
+    with suppress(ClientError):  # the cluster is gone
+        for group in every(eks, "list_nodegroups", "nodegroups", clusterName=cluster):
+            with suppress(ClientError):  # it is being deleted, and takes no change
+                scaling = {"minSize": 0, "desiredSize": 0}
+                eks.update_nodegroup_config(clusterName=cluster, nodegroupName=group, scalingConfig=scaling)

@@ -91,6 +91,8 @@ class Environment(_Frozen):
     """Nodes and builder need images from registries outside AWS."""
     driver_outside: bool
     """The driver is in another network than the cluster."""
+    inputs: bool
+    """The account has the secrets and S3 prefixes that a job names; else they come from files of this machine."""
 
 
 class Facts(_Frozen):
@@ -112,7 +114,9 @@ class Facts(_Frozen):
     kubernetes: KubernetesSupport
     data: DataSource
     folders: tuple[str, ...] = ()
-    """Folders of a workload's `rehearsal.mounts` that exist."""
+    """Folders of a workload's `init_from` and of its `rehearsal.mounts` and `rehearsal.init_from` that exist."""
+    programs: tuple[str, ...] = ()
+    """Python files below a workload's source that its `evaluate` and `export` name."""
     account: str | None = None
     """Account of the present credentials; None: not looked up."""
     zones: tuple[Zone, ...] | None = None

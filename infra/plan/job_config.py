@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from infra.errors import UserError
 from infra.plan.plan import Plan
 from infra.spec.campaign import Spec
-from infra.spec.workload import Workload
+from infra.spec.workload import INIT, MOUNTS, Workload
 from trainer.contract import DATA_MOUNT, SHARED_CHECKPOINTS, DataConfig, TrainConfig, grace_seconds
-from trainer.contract.workload import WORKSPACE, SealedCheckpoints, WorkloadConfig, source_name
+from trainer.contract.workload import (
+    INIT_FOLDER,
+    WORKSPACE,
+    JudgingConfig,
+    SealedCheckpoints,
+    WorkloadConfig,
+    source_name,
+)
 
 
 def train_config(
@@ -73,6 +81,25 @@ def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str
         steps=job.steps,
         save_every=plan.checkpoint.every_steps,
         grace_s=job.grace_s,
+        init_from=_init_from(job),
+        judging=_judging(job),
         config_digest=hashlib.sha256(job.model_dump_json().encode()).hexdigest(),
         data_digest=data_digest,
     )
+
+
+def _init_from(job: Workload) -> str:
+    if job.init_from is None:
+        return ""
+    return f"{MOUNTS}/{INIT}" if INIT in job.links else f"{DATA_MOUNT}/{INIT_FOLDER}"
+
+
+def _judging(job: Workload) -> JudgingConfig | None:
+    evaluate, export = job.evaluate, job.export
+    given: dict[str, Any] = {}
+    if evaluate is not None:
+        given |= {"evaluate": evaluate.command, "evaluate_s": evaluate.limit.total_seconds()}
+        given |= {"tolerance": evaluate.tolerance}
+    if export is not None:
+        given |= {"export": export.command, "export_s": export.limit.total_seconds()}
+    return JudgingConfig(**given) if given else None

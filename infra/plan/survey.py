@@ -44,7 +44,8 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
         "offers": lambda: catalogue_offers(spec),
         "kubernetes": kubernetes_support,
         "data": lambda: data_source(spec),
-        "folders": lambda: _mounted_folders(spec.workload),
+        "folders": lambda: _folders(spec.workload),
+        "programs": lambda: _programs(spec.workload),
         "account": lambda: account,
     }
     if whole:
@@ -62,7 +63,7 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
 def environment(spec: Spec) -> Environment:
     """Return the environment; a rehearsal's nodes share one machine and network with the driver and have all images."""
     real = spec.target == "aws"
-    return Environment(hardware=real, claims=real, public_registries=real, driver_outside=real)
+    return Environment(hardware=real, claims=real, public_registries=real, driver_outside=real, inputs=real)
 
 
 def _measured_gb_s(spec: Spec) -> float | None:
@@ -71,7 +72,7 @@ def _measured_gb_s(spec: Spec) -> float | None:
 
 
 def _floor_gb_s(spec: Spec) -> float:
-    name = spec.preflight.profile or spec.nodes.instance_type
+    name = spec.profile
     return catalogue.expectation(name).bus_bandwidth_gb_s if name in catalogue.profiles() else 0.0
 
 
@@ -98,9 +99,16 @@ def _job_source(workload: Workload | None) -> DataSource:
     )
 
 
-def _mounted_folders(workload: Workload | None) -> tuple[str, ...]:
-    given = workload.rehearsal.mounts.values() if workload is not None else ()
-    return tuple(one for one in given if Path(one).expanduser().is_dir())
+def _folders(workload: Workload | None) -> tuple[str, ...]:
+    if workload is None:
+        return ()
+    given = (*workload.rehearsal.mounts.values(), workload.init_from, workload.rehearsal.init_from)
+    return tuple(one for one in given if one is not None and Path(one).expanduser().is_dir())
+
+
+def _programs(workload: Workload | None) -> tuple[str, ...]:
+    root = Path((workload.source if workload else None) or ".").expanduser()
+    return tuple(name for _, name in workload.named_programs if (root / name).is_file()) if workload else ()
 
 
 def _prepared_tokens(spec: Spec) -> int | None:

@@ -93,7 +93,7 @@ def data_digest(context: Context) -> str:
             return str(one["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
     try:
         if context.spec.workload is not None:
-            return source.pack(context.spec.workload).digest
+            return source.pack(context.spec.workload.on(context.spec.target)).digest
         return dataset.prepare(context.spec, context.progress.step).digest
     except UserError as error:
         # The data is mostly missing where a pull request is previewed; only one link's path depends on it.

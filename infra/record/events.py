@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
@@ -45,12 +46,13 @@ class Kind(StrEnum):
     CHECKPOINT_REFUSED = "checkpoint.refused"  # tier, rank, file, step, wanted, seen
     CHECKPOINT_RESTORED = "checkpoint.restored"  # attempt, step, tier
     DECISION = "decision"  # action, why
+    OPERATOR_ENTERED = "operator.entered"  # who, attempt, node, pod, program (no arguments: they may hold secrets)
     HELD = "held"  # attempt, failure, cause, log, until, usd_per_hour
     RELAUNCHED = "relaunched"  # version, diff, digest, who, committed_step, bake
     TRAINING_FINISHED = "training.finished"  # outcome, why, step, committed_step
-    ARCHIVE_VERIFIED = "archive.verified"  # manifest, step, evaluation_loss, objects, bytes
+    ARCHIVE_VERIFIED = "archive.verified"  # manifest, step, evaluation_loss, objects, bytes, metrics, export
     ARCHIVE_BEGUN = "archive.begun"  # group, nodes (that bill from here on), of (the spec's), released (None: asked)
-    ARCHIVE_FAILED = "archive.failed"  # error
+    ARCHIVE_FAILED = "archive.failed"  # error, step (archived byte for byte, but not proven)
     NODES_AT_ZERO = "nodes.at-zero"  # group
     ABANDONED = "abandoned"  # written before a teardown without a verified archive removes anything
     CERTIFIED = "certified"  # clean, found, could_not_look
@@ -64,6 +66,13 @@ class Event(BaseModel):
     sequence: int
     kind: Kind
     data: dict[str, Any] = {}
+
+
+def stored(body: bytes) -> Event | None:
+    """Return a stored event; None for a kind that only a later version writes, as an operator's newer clone may while
+    an older steward runs: kinds that change a state need a new steward anyway."""
+    kind = json.loads(body).get("kind")
+    return Event.model_validate_json(body) if kind in set(Kind) else None
 
 
 class CampaignState(BaseModel):

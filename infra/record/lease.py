@@ -6,7 +6,8 @@ import logging
 import math
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -90,6 +91,8 @@ class Lease(Generic[Where]):
     (`Account.lease_client`), one socket may hang or S3 may answer so late, and the second try still has its whole time
     (`ttl`/5 + 2 `ttl`/3, and a second between them) if `ttl` is 8 s or more, which `lease_ttl` requires.
 
+    `lasting` lets it last longer for a while; the pace of its renewal stays.
+
     A `patient` lease that was not renewed in time is unproven, not lost: `check` raises `LeaseUnproven`. While S3 is
     unreachable nobody else can take it; later the renewal's condition tells whether somebody did.
     """
@@ -97,6 +100,8 @@ class Lease(Generic[Where]):
     def __init__(self, store: Where, role: str, ttl: timedelta, holder: Holder, s3: Any, patient: bool = False) -> None:
         self.store, self.role, self.ttl, self.holder, self.s3 = store, role, ttl, holder, s3
         self.patient = patient
+        self._usual = self._wanted = ttl
+        self._writing = threading.Lock()
         self.key = f"{store.prefix}/leases/{role}.json"
         self._etag: str | None = None
         self._renewed = 0.0
@@ -156,6 +161,18 @@ class Lease(Generic[Where]):
     def _remember(self, holder: Holder, until: datetime) -> None:
         self.lapsed = (Lapse(holder=holder, until=until), *self.lapsed)[:_LAPSED_KEPT]
 
+    @contextmanager
+    def lasting(self, ttl: timedelta) -> Iterator[None]:
+        """Let the lease last for `ttl` after each renewal in this block, if that is longer: a gap in the connection to
+        S3 does not end what is under way. It counts once S3 has it: other holders wait as long as it says there."""
+        self._wanted = max(ttl, self.ttl)
+        self.renew()
+        try:
+            yield
+        finally:
+            self._wanted = self.ttl = self._usual
+            self.renew()
+
     def check(self) -> None:
         """Raise `LeaseLost`, or `LeaseUnproven` for a patient lease."""
         late = _monotonic() - self._renewed
@@ -165,7 +182,7 @@ class Lease(Generic[Where]):
                     f"the {self.role} lease of {self.store.campaign} has not been renewed for {late:.0f} s",
                     seen=self._refusal,
                     cure="nothing is changed until S3 accepts its renewal",
-                    delay=self.ttl / 20,
+                    delay=self._usual / 20,
                 )
             self._lost = "it was not renewed in time (the process was stopped, or S3 could not be reached)"
         if self._lost is not None:
@@ -189,7 +206,9 @@ class Lease(Generic[Where]):
 
     def _write(self, *, released: bool) -> None:
         """Raise `LeaseHeld` if another holder was quicker."""
-        if not any(self._written(released) for _ in range(_RACES)):
+        with self._writing:
+            written = any(self._written(released) for _ in range(_RACES))
+        if not written:
             raise LeaseHeld(f"the {self.role} of {self.store.campaign} races with itself", seen=self.holder)
 
     def _written(self, released: bool) -> bool:
@@ -197,7 +216,7 @@ class Lease(Generic[Where]):
         record = LeaseRecord(
             holder=self.holder,
             renewed_at=datetime.now(UTC),
-            ttl_s=self.ttl.total_seconds(),
+            ttl_s=self._wanted.total_seconds(),
             released=released,
             lapsed=self.lapsed,
         )
@@ -213,7 +232,7 @@ class Lease(Generic[Where]):
             found = self.current()
             if found is not None and found.record == record:
                 # Our own write succeeded; only its answer was lost, and the client tried again.
-                self._etag, self._renewed = found.etag, begun
+                self._etag, self._renewed, self.ttl = found.etag, begun, timedelta(seconds=record.ttl_s)
                 return True
             if found is not None and found.record.holder == self.holder and not found.record.released:
                 # An earlier write of ours succeeded without an answer; this one failed its condition or (409) raced it.
@@ -224,11 +243,11 @@ class Lease(Generic[Where]):
                 seen=found.record.holder if found else "nobody",
                 cure="watch it with `bivouac status`",
             ) from error
-        self._etag, self._renewed = answer["ETag"], begun
+        self._etag, self._renewed, self.ttl = answer["ETag"], begun, timedelta(seconds=record.ttl_s)
         return True
 
     def _renew(self) -> None:
-        pause: timedelta | None = self.ttl / 5
+        pause: timedelta | None = self._usual / 5
         while pause is not None and not self._stop.wait(pause.total_seconds()):
             pause = self.renew()
 
@@ -247,8 +266,8 @@ class Lease(Generic[Where]):
             # S3 cannot be reached: the next round tries again soon, and `check` judges by age.
             self._refusal = str(error)[:300]
             log.info("the %s lease was not renewed, that is tried again: %s", self.role, error)
-            return self.ttl / 20
-        return self.ttl / 5
+            return self._usual / 20
+        return self._usual / 5
 
 
 def _age_s(answer: dict[str, Any], record: LeaseRecord) -> float:

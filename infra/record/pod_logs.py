@@ -43,6 +43,12 @@ def pieces(store: CampaignStore, pod: str) -> list[str]:
     return sorted(store.keys(f"{FOLDER}{pod}/"))
 
 
+def read(store: CampaignStore, key: str) -> tuple[Position, str]:
+    """Return a piece: its end in the pod's log, and its lines. Raises S3's errors."""
+    found = store.s3.get_object(Bucket=store.bucket, Key=key)
+    return Position.parse(found["Metadata"][UNTIL]), found["Body"].read().decode(errors="replace")
+
+
 def by_pod(keys: Iterable[str]) -> dict[str, list[str]]:
     """Return pod -> keys of its pieces in order, from all keys of a record."""
     found: dict[str, list[str]] = {}

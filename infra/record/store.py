@@ -17,7 +17,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from infra.errors import UserError
-from infra.record.events import CampaignState, Event, Kind, fold, ordered
+from infra.record.events import CampaignState, Event, Kind, fold, ordered, stored
 from infra.record.holder import Holder
 from infra.record.lease import Lease
 from infra.record.objects import is_missing, is_precondition_failure, object_or_none
@@ -74,8 +74,8 @@ class CampaignStore:
         if missing:
             with ThreadPoolExecutor(8) as pool:
                 for key, body in zip(missing, pool.map(self.get, missing), strict=True):
-                    if body is not None:
-                        self._cache[key] = Event.model_validate_json(body)
+                    if body is not None and (event := stored(body)) is not None:
+                        self._cache[key] = event
         found = [self._cache[key] for key in keys if key in self._cache]
         return ordered(found)
 

@@ -50,6 +50,7 @@ def _job(record: Record) -> Iterator[Fact]:
     job = record.spec.job
     assert isinstance(job, Workload)
     words = ("torchrun", job.script or "") if job.launcher == "torchrun" else job.command
+    words = ("mpirun", *words) if job.launcher == "mpirun" else words
     yield Fact(name="job", value=" ".join((*words, *job.args)))
     if job.env:
         yield Fact(name="environment", value=", ".join(f"{name}={value}" for name, value in job.env.items()))
@@ -60,6 +61,8 @@ def _job(record: Record) -> Iterator[Fact]:
 def _source(record: Record, state: CampaignState) -> Iterator[Fact]:
     provision, workload = state.finished_stages.get(Stage.PROVISION, {}), record.spec.workload
     yield Fact(name="source", value=(workload.source if workload else None) or "in the image")
+    if workload is not None and (begin := workload.on(record.spec.target).init_from) is not None:
+        yield Fact(name="starts from", value=begin)
     if commit := provision.get("source_commit"):
         yield Fact(name="commit", value=str(commit), digest=True)
     if digest := provision.get("source_sha256"):

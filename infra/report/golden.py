@@ -43,6 +43,9 @@ def golden(record: Record, state: CampaignState) -> Golden | None:
         proof=found.get("proof", "recorded in training"),
         reference_loss=found.get("reference_evaluation_loss", found.get("recorded_evaluation_loss")),
         restored_loss=found.get("restored_evaluation_loss"),
+        metrics=found.get("metrics", {}),
+        export_metrics=found.get("export_metrics", {}),
+        tolerance=found.get("tolerance"),
         files=_files(record),
         recipes=_recipes(record, state, root, folder),
         refused=tuple(str(item) for item in found.get("refused", ())),
@@ -58,19 +61,24 @@ def _files(record: Record) -> tuple[StoredFile, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.name)))
 
 
-def _of_workload(campaign: str, step: int) -> CommandRecipe:
-    return CommandRecipe(
+def _of_workload(campaign: str, step: int, root: str, export: str) -> tuple[CommandRecipe, ...]:
+    fetch = CommandRecipe(
         title="Fetch it",
         commands=f"bivouac checkpoints restore {campaign} FOLDER --step {step}",
         note="Every file is compared with its digest. It lies below `attempt-*`, under the path that the job wrote it "
         "to, with `/` as `%2F`, twice after the checkpoint's own; `source/source.tar` is the job's code.",
     )
+    if not export:
+        return (fetch,)
+    note = "Made by the job's own command from this checkpoint; the archive manifest has each file's SHA-256."
+    copy = f"aws s3 cp --recursive {root}/{export}/ export/"
+    return fetch, CommandRecipe(title="Fetch what the job has exported", commands=copy, note=note)
 
 
 def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tuple[CommandRecipe, ...]:
     campaign, archived = record.spec.campaign, state.archive or {}
     if record.spec.workload is not None:
-        return (_of_workload(campaign, int(archived["step"])),)
+        return _of_workload(campaign, int(archived["step"]), root, str(archived.get("export", "")))
     kept = "/".join(filter(None, ("archive", archived.get("identity", ""))))
     fetch = "\n".join(
         (

@@ -253,7 +253,14 @@ class Golden(Frozen):
     bytes: int
     """Size of the whole archive."""
     proof: str
-    """Origin of the reference loss: `recorded in training`, or `evaluated before upload` on the shared tier."""
+    """Origin of the reference loss: `recorded in training`, or `evaluated before upload` on the shared tier; of a
+    workload, what its own evaluation has shown."""
+    metrics: dict[str, float] = {}
+    """Of a workload's checkpoint, by its own evaluation."""
+    export_metrics: dict[str, float] = {}
+    """The same of its export."""
+    tolerance: float | None = None
+    """Relative, of each metric."""
     reference_loss: float | None
     restored_loss: float | None
     files: tuple[StoredFile, ...]

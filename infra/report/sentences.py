@@ -38,6 +38,9 @@ def sentence(event: Event) -> str:
             return f"step {data.get('step')} restored"
         case Kind.DECISION:
             return f"decided: {data.get('action')}, since {data.get('why')}"
+        case Kind.OPERATOR_ENTERED:
+            where = f"node {data.get('node')} of attempt {data.get('attempt')}"
+            return f"{data.get('who')} ran {data.get('program')} on {where}"
         case Kind.HELD:
             return f"held until {data.get('until')} at {data.get('usd_per_hour')} USD/h: {data.get('cause')}"
         case Kind.RELAUNCHED:

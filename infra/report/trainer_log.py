@@ -13,7 +13,9 @@ from infra.record.events import Kind
 from infra.report.model import Evaluated, Losses, LossPoint, Repeats
 from infra.report.record import Record
 
-POD = re.compile(r"-a(?P<attempt>\d+)-gang-0-(?P<index>\d+)(?:-[a-z0-9]+)?$")
+_POD = re.compile(
+    r"-a(?P<attempt>\d+)-(?:gang-0-(?P<index>\d+)(?:-[a-z0-9]+)?|(?P<first>launcher)-[a-z0-9]+|worker-(?P<later>\d+))$"
+)
 READ = 2
 """Pods read per attempt: rank 0's, and the next one's in case a killed node lost lines. The loss in every pod's log is
 the same mean over all ranks."""
@@ -51,12 +53,27 @@ class TrainerLog:
     parameters: int | None = None
 
 
+class PodPlace(NamedTuple):
+    attempt: int
+    node: int
+    """Its index in the gang."""
+
+
+def place_of(pod: str) -> PodPlace | None:
+    """Return a pod's place by its name: a JobSet's, or an MPIJob's, whose launcher is the first; None for others."""
+    match = _POD.search(pod)
+    if match is None:
+        return None
+    index = 0 if match["first"] else int(match["index"] or 0) if match["later"] is None else int(match["later"]) + 1
+    return PodPlace(int(match["attempt"]), index)
+
+
 def pods_to_read(names: list[str]) -> list[str]:
     """Return the names to read: the first pods of each attempt, by index in the gang."""
     found: dict[int, list[tuple[int, str]]] = {}
     for name in names:
-        if (match := POD.search(name)) is not None:
-            found.setdefault(int(match["attempt"]), []).append((int(match["index"]), name))
+        if (place := place_of(name)) is not None:
+            found.setdefault(place.attempt, []).append((place.node, name))
     return [name for pods in found.values() for _, name in sorted(pods)[:READ]]
 
 
@@ -140,8 +157,8 @@ def repeats(log: TrainerLog, relaunched: frozenset[int] = frozenset()) -> Repeat
 
 
 def _lines(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
-    pods = [(match, name) for name in record.logs if (match := POD.search(name)) is not None]
-    for match, name in sorted(pods, key=lambda pod: (int(pod[0]["attempt"]), int(pod[0]["index"]))):
+    pods = [(place, name) for name in record.logs if (place := place_of(name)) is not None]
+    for place, name in sorted(pods):
         for text in record.logs[name].splitlines():
             if not text.startswith("{"):
                 continue
@@ -151,7 +168,7 @@ def _lines(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
                 # A dying node cut the line short.
                 continue
             if isinstance(line, dict) and "event" in line:
-                yield int(match["attempt"]), line
+                yield place.attempt, line
 
 
 def _marked(steps: dict[tuple[int, int], StepLine]) -> dict[int, tuple[StepLine, ...]]:

@@ -169,7 +169,9 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
     failed = [event for event in record.events if event.kind is Kind.ARCHIVE_FAILED]
     if golden is None:
         if failed:
-            yield Notice(level="bad", text=f"The archive failed: {failed[-1].data.get('error')}")
+            step = failed[-1].data.get("step")
+            safe = "" if step is None else f". Step {step} is in it all the same, every byte read back."
+            yield Notice(level="bad", text=f"The archive failed: {failed[-1].data.get('error')}{safe}")
         if state.abandoned:
             yield Notice(level="warning", text="Torn down with --abandon: the trained model was not archived.")
         elif state.attempts and state.outcome in ("done", "stopped") and not failed:

@@ -63,7 +63,7 @@ def await_active(context: Context) -> None:
     block = find_block(context.account, context.spec)
     if block is None:
         return
-    patience = context.spec.recovery.capacity_timeout
+    patience = context.spec.capacity_timeout
     last = min(max(block.starts, datetime.now(UTC)) + patience, context.deadline)
     while block.state != "active" and block.state not in LOST and datetime.now(UTC) < last:
         context.guard()

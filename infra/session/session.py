@@ -33,8 +33,11 @@ from infra.spec import names
 from infra.spec.campaign import Spec
 
 DRIVER_LEASE = "driver"
-LEASE_TTL = lease_ttl(os.environ.get("BIVOUAC_LEASE_SECONDS") or "30")
-"""Time that an unreachable driver keeps its campaign; set it longer if the connection to S3 is bad."""
+_TYPED = os.environ.get("BIVOUAC_LEASE_SECONDS")
+LEASE_TTL = lease_ttl(_TYPED or "30")
+"""Time that an unreachable driver keeps its campaign."""
+ENGINE_TTL = LEASE_TTL if _TYPED else timedelta(minutes=6)
+"""The same while its engine works: a gap of five minutes in the connection interrupts no creation."""
 FOUNDATION = "foundation"
 _FOUNDATION_WAIT_S = 1800.0
 SPEC, PLAN, CLOCK, SITE = "spec.json", "plan.json", "clock.json", "site.json"

@@ -21,6 +21,11 @@ def ensure_bucket(account: Account, bucket: str, owner: str) -> None:
     if _exists(account, bucket, owner):
         return
     refuse_vanished(account, bucket, owner)
+    create_bucket(account, bucket)
+
+
+def create_bucket(account: Account, bucket: str) -> None:
+    """Create a bucket in the account's region."""
     where = (
         {} if account.region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": account.region}}
     )

@@ -22,7 +22,7 @@ from infra.spec.duration import Duration
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
 from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
-from infra.spec.sections import ENDPOINT_SERVICES, SECRETS_SERVICE
+from infra.spec.sections import ENDPOINT_SERVICES, SECRETS_SERVICE, THIS_MACHINE
 from infra.spec.sections import Addons as Addons
 from infra.spec.sections import ApiEndpoint as ApiEndpoint
 from infra.spec.sections import Archive as Archive
@@ -31,6 +31,8 @@ from infra.spec.sections import Egress as Egress
 from infra.spec.sections import Encryption as Encryption
 from infra.spec.sections import LocalStorage as LocalStorage
 from infra.spec.sections import Network as Network
+from infra.spec.sections import Preflight as Preflight
+from infra.spec.sections import Recovery as Recovery
 from infra.spec.sections import SharedStorage as SharedStorage
 from infra.spec.sections import Storage as Storage
 from infra.spec.training import Training as Training
@@ -48,6 +50,14 @@ class Capacity(StrEnum):
     SPOT = "spot"
     RESERVATION = "reservation"
     CAPACITY_BLOCK = "capacity-block"
+
+
+_CAPACITY_TIMEOUTS = {
+    Capacity.ON_DEMAND: timedelta(minutes=45),
+    Capacity.SPOT: timedelta(minutes=45),
+    Capacity.RESERVATION: timedelta(hours=4),
+    Capacity.CAPACITY_BLOCK: timedelta(hours=6),
+}
 
 
 class OnStop(StrEnum):
@@ -104,57 +114,6 @@ class Image(Section):
     base: str
     """`repository:tag` or `repository@sha256:...` in the account's own registry, pushed there once by a person: see
     `images/trainer.Dockerfile`. The bake adds one layer with the project."""
-
-
-LIMITS_WINDOW = timedelta(hours=24)
-"""Window in which the attempts of a failure class are counted against its limit in `recovery`."""
-
-
-class Recovery(Section):
-    """Limits per failure class and the rules above them. Limits stop loops: they hold within 24 hours,
-    not for the whole campaign, since each node is expected to fail once in `node_mtbf_hours`."""
-
-    attempts_without_progress: int = Field(default=3, ge=1)
-    """Attempts in a row without a newer committed checkpoint after which the campaign stops."""
-    process_restarts: int = Field(default=10, ge=0)
-    """Attempts that may fail within 24 hours because of process, storage, hang, start or interruption. One more stops
-    the campaign."""
-    node_replacements: int = Field(default=5, ge=0)
-    """Attempts that may fail within 24 hours because of a lost node. One more stops the campaign. `check` reports the
-    limit that `node_mtbf_hours` requires."""
-    repairs_per_hour: int = Field(default=10, ge=0)
-    """Nodes that the steward may replace within an hour. One more stops the campaign."""
-    heartbeat_timeout: Duration = timedelta(seconds=30)
-    """Silence of a pod's `/status` after which the steward suspects the pod. A second source must confirm it."""
-    hang_timeout: Duration = timedelta(minutes=10)
-    """Time without a finished step that counts as a hang; starting and saving do not count."""
-    startup_timeout: Duration = timedelta(minutes=20)
-    """Longest time from a gang's launch to its first step. In preflight: until its containers run, including the first
-    image pull."""
-    capacity_timeout: Duration = timedelta(minutes=30)
-    """Longest wait for nodes, at the first launch and for each replacement. Then the nodes are given back or the
-    campaign stops."""
-    blind_timeout: Duration = timedelta(hours=1)
-    """Time without a writable record (S3, its KMS key) after which the gang is asked to commit and the GPU nodes are
-    given back. An end that is due while the Kubernetes API cannot be reached waits as long."""
-    node_mtbf_hours: float = Field(default=2000.0, gt=0)
-    """Estimated mean time between failures of one node. It determines the checkpoint interval and the limits."""
-
-
-class Preflight(Section):
-    profile: str | None = None
-    """Name of the expected node profile in the catalogue. None: the profile of the instance type."""
-    rounds: int = Field(default=3, ge=1)
-    """Most rounds in which unfit nodes are replaced."""
-    bus_bandwidth_share: float | None = Field(default=None, gt=0, le=1)
-    """Part of the profile's measured bus bandwidth that the gang's all-reduce must reach. None: the catalogue's."""
-    bus_bandwidth_gb_s: float | None = Field(default=None, gt=0)
-    """Bus bandwidth that the gang's all-reduce must reach, instead of that part: for a type without a figure in the
-    catalogue, or to use your own figure (from nccl-tests, or from the report of an earlier campaign)."""
-    dcgm_level: int | None = Field(default=None, ge=1, le=4)
-    """Also run `dcgmi diag -r` at this level on each node: 1 takes seconds, 2 two minutes, 3 half an hour, 4 up to two
-    hours of paid time. It runs in the trainer's container, so `image.base` must contain DCGM, as
-    `images/trainer.Dockerfile` does. None: DCGM does not run."""
 
 
 class KillNode(Section):
@@ -255,6 +214,16 @@ class Spec(Section):
         if self.workload is None:
             raise AttributeError("training")
         return self.workload.on(self.target)
+
+    @property
+    def capacity_timeout(self) -> timedelta:
+        """Longest wait for nodes."""
+        return self.recovery.capacity_timeout or min(_CAPACITY_TIMEOUTS[self.nodes.capacity], self.money.deadline)
+
+    @property
+    def profile(self) -> str:
+        """Name of the expected node profile in the catalogue."""
+        return self.preflight.profile or (THIS_MACHINE if self.target == "rehearsal" else self.nodes.instance_type)
 
     @property
     def job_image(self) -> str | None:

@@ -56,6 +56,7 @@ NODE_TOLD_HOST_PATH = "/run/bivouac"
 
 SECRETS_COMMAND = ("python", "-m", "infra.steward.secrets")
 """Fetches a job's secrets, in an init container of its pods."""
+BASICS_COMMAND = ("python", "-m", "infra.cluster.basics")
 STEWARD_COMMAND = ("python", "-m", "infra.steward")
 ARCHIVE_COMMAND = ("python", "-m", "infra.archive.archive")
 ARCHIVE_WORK = "/local-checkpoints/.archive"

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.errors import UserError
 from infra.spec.campaign import MAX_NAME, Capacity, Spec
+from infra.spec.sections import THIS_MACHINE
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 """Of the emulated AWS."""
@@ -62,7 +63,7 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
     _buy(made, spec)
     _without_what_only_the_account_has(made, spec)
     steps, every = _shrink(made, spec, nodes)
-    made.set("preflight.profile", "this-machine", "no GPU: speeds are those of loopback")
+    made.set("preflight.profile", THIS_MACHINE, "no GPU: speeds are those of loopback")
     for field, value in (("heartbeat_timeout", "10s"), ("hang_timeout", "60s"), ("startup_timeout", "180s")):
         made.set(f"recovery.{field}", value, "a rehearsal's steps take less than a second")
     made.set("on_stop", "teardown", "nobody waits to relaunch a rehearsal")

@@ -151,7 +151,65 @@ class Addons(Section):
     kueue: bool = False
     """Kueue: queues and quotas for your own jobs beside the gang. The gang itself never queues."""
     mpi_operator: bool = False
-    """The MPI operator, for your own MPIJobs in the campaign's namespace, such as nccl-tests. The gang is a JobSet."""
+    """The MPI operator, for your own MPIJobs in the campaign's namespace, such as nccl-tests. With `workload.launcher:
+    mpirun` it is there in any case."""
     image_mirror: Annotated[str, Field(pattern=r"^[a-z0-9.:-]+(/[a-z0-9._-]+)*$")] | None = None
     """Registry (and path) that holds the images of charts and operators under their own names, such as
     `123456789012.dkr.ecr.us-east-1.amazonaws.com/mirror`. Nodes without internet access pull from it."""
+
+
+THIS_MACHINE = "this-machine"
+"""Profile of a rehearsal's nodes."""
+
+
+class Preflight(Section):
+    profile: str | None = None
+    """Name of the expected node profile in the catalogue. None: the profile of the instance type, in a rehearsal
+    `this-machine`."""
+    rounds: int = Field(default=3, ge=1)
+    """Most rounds in which unfit nodes are replaced."""
+    bus_bandwidth_share: float | None = Field(default=None, gt=0, le=1)
+    """Part of the profile's measured bus bandwidth that the gang's all-reduce must reach. None: the catalogue's."""
+    bus_bandwidth_gb_s: float | None = Field(default=None, gt=0)
+    """Bus bandwidth that the gang's all-reduce must reach, instead of that part: for a type without a figure in the
+    catalogue, or to use your own figure (from nccl-tests, or from the report of an earlier campaign)."""
+    dcgm_level: int | None = Field(default=None, ge=1, le=4)
+    """Also run `dcgmi diag -r` at this level on each node: 1 takes seconds, 2 two minutes, 3 half an hour, 4 up to two
+    hours of paid time. It runs in the trainer's container, so `image.base` must contain DCGM, as
+    `images/trainer.Dockerfile` does. None: DCGM does not run."""
+
+
+LIMITS_WINDOW = timedelta(hours=24)
+"""Window in which the attempts of a failure class are counted against its limit in `recovery`."""
+
+
+class Recovery(Section):
+    """Limits per failure class and the rules above them. Limits stop loops: they hold within 24 hours,
+    not for the whole campaign, since each node is expected to fail once in `node_mtbf_hours`."""
+
+    attempts_without_progress: int = Field(default=3, ge=1)
+    """Attempts in a row without a newer committed checkpoint after which the campaign stops."""
+    process_restarts: int = Field(default=10, ge=0)
+    """Attempts that may fail within 24 hours because of process, storage, hang, start or interruption. One more stops
+    the campaign."""
+    node_replacements: int = Field(default=5, ge=0)
+    """Attempts that may fail within 24 hours because of a lost node. One more stops the campaign. `check` reports the
+    limit that `node_mtbf_hours` requires."""
+    repairs_per_hour: int = Field(default=10, ge=0)
+    """Nodes that the steward may replace within an hour. One more stops the campaign."""
+    heartbeat_timeout: Duration = timedelta(seconds=30)
+    """Silence of a pod's `/status` after which the steward suspects the pod. A second source must confirm it."""
+    hang_timeout: Duration = timedelta(minutes=10)
+    """Time without a finished step that counts as a hang; starting and saving do not count."""
+    startup_timeout: Duration = timedelta(minutes=20)
+    """Longest time from a gang's launch to its first step. In preflight: until its containers run, including the first
+    image pull."""
+    capacity_timeout: Duration | None = None
+    """Longest wait for nodes, at the first launch and for each replacement. Then the nodes are given back or the
+    campaign stops. None: 45 minutes where waiting nodes bill; 4 hours in a reservation and 6 in a capacity block, which
+    bill in any case and free a place only when EC2 has cleaned it."""
+    blind_timeout: Duration = timedelta(hours=1)
+    """Time without a writable record (S3, its KMS key) after which the gang is asked to commit and the GPU nodes are
+    given back. An end that is due while the Kubernetes API cannot be reached waits as long."""
+    node_mtbf_hours: float = Field(default=2000.0, gt=0)
+    """Estimated mean time between failures of one node. It determines the checkpoint interval and the limits."""

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from infra.spec.duration import Duration
+from infra.spec.evaluation import Evaluate, Export
 from infra.spec.image_reference import ImageReference
 from infra.spec.secrets import MOST, SecretSource
 from infra.spec.section import Section
@@ -19,6 +20,8 @@ OURS = "BIVOUAC_"
 """Beginning of the variables that the supervisor sets."""
 _NO_SECRETS = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "PATH", "PYTHONPATH")
 """Variables that the launcher needs or sets."""
+_SET_BY_US = "OMPI_MCA_plm_rsh_"
+"""Beginning of Open MPI's variables for its remote shell."""
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
@@ -76,6 +79,8 @@ MOUNTS = "/mounts"
 """Folder of a job's container with its mounts."""
 LINKS = 8
 """Links of a file system to S3 at most, ours for the code among them (FSx for Lustre, quotas)."""
+INIT = "init-from"
+"""Name of the mount, or the folder beside the code, with the weights to start from."""
 
 
 class Resources(Section):
@@ -100,6 +105,8 @@ class SmallMachine(Section):
     """Variables beside, or instead of, those of `env`."""
     mounts: dict[str, str] = Field(default={})
     """Folders of this machine by the names of `mounts`: the emulated S3 gets their files."""
+    init_from: str | None = None
+    """A small folder of this machine in place of the weights of `init_from`."""
     secrets: str | None = None
     """A file on this machine with the values of the workload's secrets, a line `NAME=value` each. They go into the
     emulated account, from where pods read them as on AWS. The packed source leaves this file out."""
@@ -107,24 +114,35 @@ class SmallMachine(Section):
     """Figures of the rehearsal."""
 
 
+def _refuse_unlinkable(prefixes: dict[str, str]) -> None:
+    if len(prefixes) >= LINKS:
+        raise ValueError(f"{len(prefixes)} are too many: a file system has {LINKS} links, one of them for the code")
+    ends = sorted(prefix.rstrip("/") + "/" for prefix in prefixes.values())
+    for one, next_one in itertools.pairwise(ends):
+        if next_one.startswith(one):
+            raise ValueError(f"{one} holds {next_one}: FSx links no prefix twice")
+
+
 class Workload(Section):
     image: Annotated[str, AfterValidator(_is_an_image)] | None = None
     """The job's container, from any registry that the nodes may pull from: `registry/repository:tag` or
     `...@sha256:...`. A tag is resolved to its digest before anything is made. None: the trainer image, with its Python,
-    torch and DeepSpeed. It needs `python3` (3.8 or newer), and torch for launcher `torchrun`."""
+    torch and DeepSpeed. It needs `python3` (3.8 or newer), torch for launcher `torchrun`, and Open MPI 4 for `mpirun`;
+    neither ssh nor sshd."""
     source: str | None = None
     """A folder with the job's code, mounted at `/workspace`, where the job starts. In a git repository its tracked and
     new files are taken, without the ignored ones. None: the image has all."""
-    launcher: Literal["torchrun", "none"] = "torchrun"
-    """`torchrun` starts `script` on each node's ranks; `none` starts `command` once per node."""
+    launcher: Literal["torchrun", "mpirun", "none"] = "torchrun"
+    """`torchrun` starts `script` on each node's ranks; `mpirun` (Open MPI 4, in the job's container) starts `command`
+    once per rank over all nodes, as an MPIJob of the MPI operator; `none` starts `command` once per node."""
     script: str | None = None
     """The Python file that torchrun starts, as a path below `source`."""
     command: tuple[str, ...] = ()
-    """Program and its first words, for launcher `none`."""
+    """Program and its first words, for launchers `mpirun` and `none`."""
     args: tuple[str, ...] = ()
     """Arguments of script or command."""
     env: dict[str, str] = Field(default={})
-    """Environment variables of the job."""
+    """Environment variables of the job. `OMPI_MCA_...` are options for `mpirun`."""
     secrets: dict[str, SecretSource] = Field(default={}, max_length=MOST)
     """Environment variables of the job whose values lie in Secrets Manager or Systems Manager. Only names are in the
     record; where the job prints a value, `[secret]` stands for it."""
@@ -135,10 +153,20 @@ class Workload(Section):
     mounts: dict[str, str] = Field(default={})
     """S3 prefixes by name, such as `{corpus: "s3://bucket/tokens"}`, that the job reads at `/mounts/<name>`. The shared
     file system is linked to them and fetches a file when it is first read; what changes in S3 follows."""
+    init_from: str | None = None
+    """Weights to start from: an S3 prefix, or a folder of this machine with 4 GiB at most, which is uploaded. The job
+    finds their path in `BIVOUAC_INIT_FROM`."""
+    evaluate: Evaluate | None = None
+    """The job's own evaluation of the checkpoint that is archived."""
+    export: Export | None = None
+    """Another form of its weights, archived beside it."""
     resources: Resources = Resources()
     """Processors, memory and shared memory of each pod."""
     estimates: Estimates
     """Steps, time and sizes, for plan and check."""
+    host_network: bool = False
+    """Not to be had. A pod in its node's own network would reach the node's role in AWS, which the campaign's pods must
+    not have, and the cluster's Pod Security refuses it. EFA, NCCL and MPI need no such network."""
     grace: Duration = timedelta(seconds=60)
     """Time between SIGTERM and SIGKILL when the job is stopped."""
     rehearsal: SmallMachine = SmallMachine()
@@ -149,28 +177,51 @@ class Workload(Section):
     def _leaves_our_variables(cls, env: dict[str, str]) -> dict[str, str]:
         if taken := sorted(name for name in env if name.startswith(OURS)):
             raise ValueError(f"{', '.join(taken)}: names with {OURS} are the supervisor's")
+        if taken := sorted(name for name in env if name.startswith(_SET_BY_US)):
+            raise ValueError(f"{', '.join(taken)}: `mpirun` reaches other nodes by their supervisors")
         return env
+
+    @field_validator("host_network")
+    @classmethod
+    def _has_pods_of_its_own(cls, asked: bool) -> bool:
+        if asked:
+            raise ValueError(
+                "a pod in its node's network reaches the node's role in AWS, so Pod Security `baseline` and the "
+                "cluster's policies refuse it: leave it out; EFA, NCCL and MPI work in the pods' own network"
+            )
+        return asked
 
     @field_validator("mounts")
     @classmethod
     def _are_prefixes(cls, mounts: dict[str, str]) -> dict[str, str]:
-        if len(mounts) >= LINKS:
-            raise ValueError(f"{len(mounts)} are too many: a file system has {LINKS} links, one of them for the code")
         for name, prefix in mounts.items():
             if not _MOUNT.fullmatch(name):
                 raise ValueError(f"{name}: a name has lower-case letters, digits and hyphens, 32 at most")
+            if name == INIT:
+                raise ValueError(f"{name}: the weights of `init_from` have this name")
             if not _BUCKET_AND_PREFIX.fullmatch(prefix):
                 raise ValueError(f"{name}: {prefix} is no s3://bucket/prefix")
-        ends = sorted(prefix.rstrip("/") + "/" for prefix in mounts.values())
-        for one, next_one in itertools.pairwise(ends):
-            if next_one.startswith(one):
-                raise ValueError(f"{one} holds {next_one}: FSx links no prefix twice")
+        _refuse_unlinkable(mounts)
         return mounts
+
+    @field_validator("init_from")
+    @classmethod
+    def _is_a_prefix_or_a_folder(cls, place: str | None) -> str | None:
+        if place is not None and "://" in place and not _BUCKET_AND_PREFIX.fullmatch(place):
+            raise ValueError("is neither s3://bucket/prefix nor a folder of this machine; download it to one of them")
+        return place
+
+    @model_validator(mode="after")
+    def _links_all(self) -> Self:
+        _refuse_unlinkable(self.links)
+        return self
 
     @model_validator(mode="after")
     def _rehearses_its_mounts(self) -> Self:
         if unknown := sorted(set(self.rehearsal.mounts) - set(self.mounts)):
             raise ValueError(f"rehearsal.mounts: {', '.join(unknown)} is not in `mounts`")
+        if self.rehearsal.init_from is not None and self.init_from is None:
+            raise ValueError("rehearsal.init_from stands for `init_from`, which is not given")
         return self
 
     @field_validator("secrets")
@@ -193,8 +244,8 @@ class Workload(Section):
     def _starts_one_thing(self) -> Self:
         if self.launcher == "torchrun" and (self.script is None or self.command):
             raise ValueError("launcher `torchrun` needs `script`, and no `command`")
-        if self.launcher == "none" and (not self.command or self.script is not None):
-            raise ValueError("launcher `none` needs `command`, and no `script`")
+        if self.launcher != "torchrun" and (not self.command or self.script is not None):
+            raise ValueError(f"launcher `{self.launcher}` needs `command`, and no `script`")
         return self
 
     def on(self, target: Literal["aws", "rehearsal"]) -> Self:
@@ -210,8 +261,30 @@ class Workload(Section):
                 # An ARN names a secret of the real account; the emulated one has its own, of the same name.
                 "secrets": {name: source.by_name() for name, source in self.secrets.items()},
                 "estimates": small.estimates or self.estimates,
+                # The files of an S3 prefix lie under the same one of the emulated S3.
+                "init_from": self.init_from if INIT in self.links else small.init_from or self.init_from,
             }
         )
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Name -> S3 prefix of all that the file system shows at `/mounts`."""
+        linked = self.init_from is not None and self.init_from.startswith("s3://")
+        return {**self.mounts, **({INIT: str(self.init_from)} if linked else {})}
+
+    @property
+    def judging(self) -> timedelta:
+        """The time that the job's own evaluation and export may take after the training."""
+        export = timedelta() if self.export is None else self.export.limit
+        runs = 0 if self.evaluate is None else 1 if self.export is None else 2
+        return export + (timedelta() if self.evaluate is None else runs * self.evaluate.limit)
+
+    @property
+    def named_programs(self) -> tuple[tuple[str, str], ...]:
+        """(section, path) of each Python file that `evaluate` or `export` names by a relative path."""
+        sections = {"evaluate": self.evaluate, "export": self.export}
+        words = ((name, word) for name, one in sections.items() if one is not None for word in one.command)
+        return tuple((name, word) for name, word in words if word.endswith(".py") and not word.startswith("/"))
 
     @property
     def steps(self) -> int:
@@ -229,3 +302,8 @@ class Workload(Section):
     @property
     def checkpoint_bytes(self) -> int:
         return round(self.estimates.checkpoint_gib * GIB)
+
+
+def by_mpirun(workload: Workload | None) -> bool:
+    """Return whether the gang is an MPIJob."""
+    return workload is not None and workload.launcher == "mpirun"

@@ -57,7 +57,7 @@ class Storage(pulumi.ComponentResource):
             delete_data_in_filesystem=False,
             opts=ResourceOptions(parent=self, custom_timeouts=CustomTimeouts(create="30m", delete="30m")),
         )
-        for name, prefix in ({} if spec.workload is None else spec.workload.mounts).items():
+        for name, prefix in ({} if spec.workload is None else spec.workload.links).items():
             aws.fsx.DataRepositoryAssociation(
                 f"mount-{name}",
                 file_system_id=self.lustre.id,

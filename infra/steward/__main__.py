@@ -14,6 +14,7 @@ from lightkube import Client
 
 from infra.aws.account import QUICK, Account
 from infra.clock import Clock
+from infra.cluster import attempts
 from infra.cluster.kubernetes import followers_of, from_pod
 from infra.cluster.nodes import GpuNodes
 from infra.cluster.pod_logs import PodLogs
@@ -88,9 +89,10 @@ def _begin(
             log.warning("the record cannot be read or the lease cannot be taken: %s", error)
             if not given_back and clock.monotonic() - begun > policy.blind_timeout.total_seconds():
                 nodes = GpuNodes(account, client, Names(config.spec), lambda: None)
-                pause, campaign, grace = partial(watchdog.rest, 0.5), config.spec.campaign, config.grace_seconds
+                at, grace = (attempts.kind_of(config.spec), config.spec.campaign), config.grace_seconds
+                pause = partial(watchdog.rest, 0.5)
                 why = f"no record for longer than {policy.blind_timeout}"
-                given_back = last_resort.give_back(client, nodes, lease, campaign, grace, pause, why)
+                given_back = last_resort.give_back(client, nodes, lease, *at, grace, pause, why)
         watchdog.rest(LEASE_TTL.total_seconds() / 5)
 
 

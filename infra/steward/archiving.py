@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive import archive_job
-from infra.archive.archive import ArchiveConfig
 from infra.archive.archive_job import Bounds
+from infra.archive.settings import ArchiveConfig
 from infra.aws.account import explained
 from infra.errors import PermanentError
 from infra.record.events import Kind
+from infra.steward import judging
+from infra.steward.judging import Judged
 from infra.steward.parts import Parts
 from infra.steward.release import Release
 
@@ -25,14 +28,29 @@ _AFTER_DEADLINE = timedelta(minutes=1)
 
 
 def record(steward: Parts) -> None:
-    """Run the archive and record its outcome. After a failure the checkpoints stay on the shared tier."""
+    """Run the job's own evaluation and the archive, and record the outcome. After a failure the checkpoints stay on
+    the shared tier; after one of the evaluation alone the newest is in the archive as well."""
     try:
         _have_a_node(steward)
         release = Release(steward)
         release.begin()
-        steward.store.append(Kind.ARCHIVE_VERIFIED, **_run(steward, release))
+
+        def pause() -> None:
+            release.look()
+            steward.pause()
+
+        found = _run(steward, judging.judge(steward, pause), pause)
     except PermanentError as error:
+        judging.forget(steward)
         steward.store.append(Kind.ARCHIVE_FAILED, error=str(error))
+        return
+    if "unproven" not in found:
+        steward.store.append(Kind.ARCHIVE_VERIFIED, **found)
+        return
+    # In this order: what is left by a steward that dies here comes to the same end.
+    archive_job.remove(steward.client)
+    judging.forget(steward)
+    steward.store.append(Kind.ARCHIVE_FAILED, error=str(found["unproven"]), step=found["step"])
 
 
 def _have_a_node(steward: Parts) -> None:
@@ -48,7 +66,7 @@ def _have_a_node(steward: Parts) -> None:
     spent = steward.observer.spent_usd
     rate = config.base_usd_per_hour + config.node_usd_per_hour
     needed = rate * Decimal(config.archive.total_seconds()) / 3600
-    if steward.clock.now() + config.archive >= config.deadline:
+    if steward.clock.now() + config.bare_archive >= config.deadline:
         why = f"the deadline {config.deadline.isoformat(timespec='seconds')} leaves no time for it"
     elif spent + needed > config.spec.money.budget_usd:
         why = f"{spent:.2f} of {config.spec.money.budget_usd} USD are spent, it needs about {needed:.2f} USD"
@@ -65,11 +83,7 @@ def _have_a_node(steward: Parts) -> None:
     raise PermanentError("no GPU node for the archive", seen=why, cure=archive_job.out_of_cluster(config.spec))
 
 
-def _run(steward: Parts, release: Release) -> dict[str, Any]:
-    def pause() -> None:
-        release.look()
-        steward.pause()
-
+def _run(steward: Parts, judged: Judged, pause: Callable[[], None]) -> dict[str, Any]:
     given = steward.config
     config = ArchiveConfig(
         campaign=given.spec.campaign,
@@ -80,11 +94,13 @@ def _run(steward: Parts, release: Release) -> dict[str, Any]:
         archive_bucket=given.archive_bucket,
         image_manifest=given.image_manifest,
         workload=given.workload is not None,
+        judgement=judged.sha256,
+        unjudged=judged.unjudged,
     )
     job = archive_job.manifest(config, given.image, given.accelerators)
-    longest = max(LEAST, TIMES * given.archive)
+    longest = max(LEAST, TIMES * given.bare_archive)
     bounds = Bounds(
-        start_within=given.spec.recovery.capacity_timeout,
+        start_within=given.spec.capacity_timeout,
         end_within=longest,
         end_by=given.deadline + _AFTER_DEADLINE,
         cure=archive_job.out_of_cluster(given.spec),

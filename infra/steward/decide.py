@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from infra.spec.campaign import LIMITS_WINDOW
+from infra.spec.sections import LIMITS_WINDOW
 from infra.steward import blame
 from infra.steward.seeing.views import (
     CONSEQUENCE,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.steward_config import StewardConfig
-from infra.spec.workload import Resources
-from trainer.contract.workload import SUPERVISOR
+from infra.spec.workload import Resources, by_mpirun
+from trainer.contract.workload import EVALUATE, SUPERVISOR
 
 
 def labels(config: StewardConfig, attempt: int) -> dict[str, str]:
@@ -13,7 +13,7 @@ def labels(config: StewardConfig, attempt: int) -> dict[str, str]:
 
 
 def job(config: StewardConfig, attempt: int) -> str:
-    """Return the name of the attempt's JobSet."""
+    """Return the name of the attempt's JobSet or MPIJob."""
     return f"{config.spec.campaign}-a{attempt}"
 
 
@@ -31,9 +31,22 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         efa_by_claim=config.spec.addons.efa == "dra",
         command=("python", "-m", "trainer.agent") if config.workload is None else ("python3", SUPERVISOR),
         supervisor_image=None if config.workload is None else config.image,
-        mounts=() if config.spec.workload is None else tuple(config.spec.workload.mounts),
+        mounts=() if config.spec.workload is None else tuple(config.spec.workload.links),
         resources=Resources() if config.spec.workload is None else config.spec.workload.resources,
         secrets=bool(config.spec.secrets),
+        by_mpirun=by_mpirun(config.spec.workload),
         config_map=config_map,
         grace_seconds=config.grace_seconds,
     )
+
+
+def judge(config: StewardConfig, number: int, config_map: str) -> GangJob:
+    """Return the gang of one pod that evaluates and exports the newest checkpoint; `number` counts its tries."""
+    given = {
+        "name": f"{config.spec.campaign}-judge{number}",
+        "attempt": 0,
+        "nodes": 1,
+        "judges": True,
+        "by_mpirun": False,
+    }
+    return gang(config, 0, config_map).model_copy(update={**given, "command": ("python3", SUPERVISOR, EVALUATE)})

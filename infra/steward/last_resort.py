@@ -52,7 +52,14 @@ def other_holder(client: Client, pod: str) -> str | None:
 
 
 def give_back(
-    client: Client, nodes: GpuNodes, lease: Lease, campaign: str, grace_s: float, pause: Callable[[], None], why: str
+    client: Client,
+    nodes: GpuNodes,
+    lease: Lease,
+    kind: attempts.Kind,
+    campaign: str,
+    grace_s: float,
+    pause: Callable[[], None],
+    why: str,
 ) -> bool:
     """Ask every gang of the campaign to commit, wait for it, set the GPU nodes to zero; return whether that succeeded.
 
@@ -63,8 +70,8 @@ def give_back(
         _refuse_other(client, lease)
         log.error("the GPU nodes go back, unrecorded: %s", why)
         with suppress(httpx2.HTTPError):  # do not wait for a gang that cannot be asked
-            for name in attempts.jobsets(client, campaign).values():
-                attempts.remove(client, name)
+            for name in attempts.jobs(client, kind, campaign).values():
+                attempts.remove(client, kind, name)
             until = time.monotonic() + grace_s + MARGIN_S
             while _gang(client, campaign) and time.monotonic() < until:
                 pause()

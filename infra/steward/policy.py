@@ -16,7 +16,7 @@ def policy_of(config: StewardConfig) -> Policy:
         heartbeat_timeout=recovery.heartbeat_timeout,
         hang_timeout=recovery.hang_timeout,
         startup_timeout=recovery.startup_timeout,
-        capacity_timeout=recovery.capacity_timeout,
+        capacity_timeout=config.spec.capacity_timeout,
         blind_timeout=recovery.blind_timeout,
         undone_timeout=recovery.startup_timeout,
         budget_usd=config.spec.money.budget_usd,

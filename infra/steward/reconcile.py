@@ -6,6 +6,7 @@ It compares record and cluster before the first decision. Each act is idempotent
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from lightkube import Client
 
@@ -21,31 +22,38 @@ _GRACE_S = 1
 
 
 def reconcile(
-    client: Client, store: CampaignStore, nodes: GpuNodes, returns: Returns, campaign: str, committed_step: int
+    client: Client,
+    store: CampaignStore,
+    nodes: GpuNodes,
+    returns: Returns,
+    kind: attempts.Kind,
+    campaign: str,
+    committed_step: int,
 ) -> None:
-    _record_launched(client, store, campaign, committed_step)
-    _remove_ended(client, store, campaign)
+    """Repair what is half done; `kind`: of the campaign's attempts."""
+    _record_launched(store, attempts.jobs(client, kind, campaign), committed_step)
+    _remove_ended(client, store, kind, campaign)
     _give_back(store, nodes, returns)
 
 
-def _record_launched(client: Client, store: CampaignStore, campaign: str, committed_step: int) -> None:
+def _record_launched(store: CampaignStore, present: Mapping[int, str], committed_step: int) -> None:
     """Record attempts that only Kubernetes knows: their steward was killed right after the launch."""
     known = {int(attempt["attempt"]) for attempt in store.state().attempts}
     newest = max(known, default=0)
-    for number, name in sorted(attempts.jobsets(client, campaign).items()):
+    for number, name in sorted(present.items()):
         if number > newest:
             log.info("attempt %d runs unrecorded as %s: it is recorded", number, name)
             store.append(Kind.ATTEMPT_LAUNCHED, attempt=number, jobset=name, committed_step=committed_step)
 
 
-def _remove_ended(client: Client, store: CampaignStore, campaign: str) -> None:
+def _remove_ended(client: Client, store: CampaignStore, kind: attempts.Kind, campaign: str) -> None:
     """Remove the jobs of attempts that the record calls ended: they hold nodes."""
-    present = attempts.jobsets(client, campaign)
+    present = attempts.jobs(client, kind, campaign)
     for attempt in store.state().attempts:
         number = int(attempt["attempt"])
         if "ended_at" in attempt and number in present:
             log.info("attempt %d has ended: its job is removed", number)
-            attempts.remove(client, present[number])
+            attempts.remove(client, kind, present[number])
             if attempt.get("failure") is not None:
                 attempts.end_now(client, {CAMPAIGN_LABEL: campaign, ATTEMPT_LABEL: str(number)}, _GRACE_S)
 

@@ -69,7 +69,7 @@ class Steward:
         """`pod_logs` has connections of its own. `rest` sleeps between two turns; its argument is in seconds."""
         self.config, self.account, self.client, self.store, self.lease = config, account, client, store, lease
         self.clock = clock or Clock()
-        self.names = Names(config.spec)
+        self.names, self.kind = Names(config.spec), attempts.kind_of(config.spec)
         self.nodes = GpuNodes(account, client, self.names, lease.check)
         self.returns = Returns(self.nodes.replace)
         self.lookout = Lookout(config, client, self.nodes, store, lease, self.clock)
@@ -111,8 +111,8 @@ class Steward:
         self.lease.check()
         last_resort.sign(self.client, os.uname().nodename)
         state = self.store.state()
-        campaign = self.config.spec.campaign
-        reconcile(self.client, self.store, self.nodes, self.returns, campaign, self.committed_step())
+        at = (self.kind, self.config.spec.campaign)
+        reconcile(self.client, self.store, self.nodes, self.returns, *at, self.committed_step())
         self._take_over()
         if state.outcome is None:
             finish = self._train()
@@ -145,7 +145,7 @@ class Steward:
         """Finish what a predecessor left half done; adopt a newer configuration."""
         if resume_state.done(self.store.state()):
             return Finish(outcome="done", why="every pod of the gang succeeded")
-        if self.in_flight and self.attempt not in attempts.jobsets(self.client, self.config.spec.campaign):
+        if self.in_flight and self.attempt not in attempts.jobs(self.client, self.kind, self.config.spec.campaign):
             self._interrupt("its job is gone: a steward that ended was stopping it, or somebody removed it")
         if self.config.relaunch is not None and self.config.version > self.store.state().version:
             self._relaunch(self.config.relaunch)
@@ -196,9 +196,9 @@ class Steward:
         return self.lookout.look(policy, self.history, at, held, troubles, self.trainer_events.loss)
 
     def _give_back(self, action: GiveBack) -> None:
-        grace, campaign = self.config.grace_seconds, self.config.spec.campaign
+        grace, at = self.config.grace_seconds, (self.kind, self.config.spec.campaign)
         unguarded = GpuNodes(self.account, self.client, self.names, lambda: None)
-        if last_resort.give_back(self.client, unguarded, self.lease, campaign, grace, self.pause, action.why):
+        if last_resort.give_back(self.client, unguarded, self.lease, *at, grace, self.pause, action.why):
             self.lookout.given_back = action.why
 
     def _act(self, action: Action, seen: Observation) -> None:
@@ -232,7 +232,7 @@ class Steward:
 
     def _launch(self, action: Launch) -> None:
         for earlier in range(1, action.attempt):
-            attempts.remove(self.client, gangs.job(self.config, earlier))
+            attempts.remove(self.client, self.kind, gangs.job(self.config, earlier))
         self.logs.forget()
         self.lease.check()
         labels = gangs.labels(self.config, action.attempt)
@@ -283,7 +283,7 @@ class Steward:
         )
         self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, ended)})
         self.in_flight = False
-        attempts.remove(self.client, gangs.job(self.config, self.attempt))
+        attempts.remove(self.client, self.kind, gangs.job(self.config, self.attempt))
         if action.failure is not FailureClass.INTERRUPTED:
             attempts.end_now(self.client, gangs.labels(self.config, self.attempt), _BROKEN_GANG_GRACE_S)
 
@@ -294,7 +294,7 @@ class Steward:
 
     def _let_commit(self) -> None:
         """Ask the gang to stop, and wait: it commits a checkpoint before it ends."""
-        attempts.remove(self.client, gangs.job(self.config, self.attempt))
+        attempts.remove(self.client, self.kind, gangs.job(self.config, self.attempt))
         until = time.monotonic() + self.config.grace_seconds + _STOP_MARGIN_S
         while attempts.pods(self.client, gangs.labels(self.config, self.attempt)) and time.monotonic() < until:
             self.lease.check()

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.campaign.rehearsal import rehearsing, until
 from tests.root import ROOT
@@ -29,9 +30,40 @@ TELLS = """    import hashlib
     for name, digest in {digests}.items():
         if hashlib.sha256(os.environ[name].encode()).hexdigest() != digest:
             sys.exit(64)
+    assert (Path(os.environ["BIVOUAC_INIT_FROM"]) / "deep/begin").read_text() == "from here"
     print("my token is", os.environ["TOKEN"], json.dumps(dict(key=os.environ["KEY"])), flush=True)
 """
 """A job that sees that it has the right secrets, and then tells them."""
+
+
+EVALUATE = """
+import json, os, pathlib, sys, torch
+from torch import nn
+print("my token is", os.environ["TOKEN"])
+if export := os.environ["BIVOUAC_EXPORT"]:
+    weights = torch.load(pathlib.Path(export) / "weights.pt", weights_only=True)
+else:
+    saved = pathlib.Path(os.environ["BIVOUAC_RESUME_FROM"]) / "state.pt"
+    try:
+        saved.open("r+b")
+    except OSError as error:
+        print("locked", error.strerror)
+    else:
+        sys.exit("a checkpoint can be changed")
+    weights = torch.load(saved, weights_only=True)["model"]
+model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 1))
+model.load_state_dict(weights)
+inputs = torch.randn(256, 32, generator=torch.Generator().manual_seed(7))
+with torch.no_grad():
+    print(json.dumps({"loss": nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True).sin()).item()}))
+"""
+EXPORT = """
+import os, pathlib, torch
+saved = torch.load(pathlib.Path(os.environ["BIVOUAC_RESUME_FROM"]) / "state.pt", weights_only=True)
+half = {name: one.half() for name, one in saved["model"].items()}
+torch.save(half, pathlib.Path(os.environ["BIVOUAC_EXPORT"]) / "weights.pt")
+"""
+"""The job's own programs after the training: its weights in half precision, and their loss."""
 
 
 def twin() -> dict[int, float]:
@@ -49,6 +81,8 @@ def telling(folder: Path) -> Path:
     sound = (folder / "train.py").read_text()
     assert BEGINS in sound
     (folder / "train.py").write_text(sound.replace(BEGINS, TELLS.format(digests=digests) + BEGINS))
+    (folder / "evaluate.py").write_text(EVALUATE)
+    (folder / "export.py").write_text(EXPORT)
     (folder / "secrets.env").write_text("\n".join(f"{name}={value}" for name, value in SECRETS.items()))
     return folder
 
@@ -73,12 +107,18 @@ for bucket in s3.list_buckets()["Buckets"]:
 """
 
 
-def test_a_plain_script_is_carried_through_a_lost_node_and_archived_byte_for_byte_and_its_secrets_are_nowhere(
+def test_a_plain_script_is_carried_through_a_lost_node_judged_and_archived_byte_for_byte_and_its_secrets_are_nowhere(
     tmp_path: Path,
 ) -> None:
     secrets = {"TOKEN": {"secret": "team/all", "key": "token"}, "KEY": {"parameter": "/team/key"}}
-    code = telling(tmp_path / "code")
-    workload = {"source": str(code), "secrets": secrets, "rehearsal": {"secrets": str(code / "secrets.env")}}
+    code, begin = telling(tmp_path / "code"), tmp_path / "begin"
+    (begin / "deep").mkdir(parents=True)
+    (begin / "deep/begin").write_text("from here")
+    workload = {
+        "source": str(code), "secrets": secrets, "rehearsal": {"secrets": str(code / "secrets.env")},
+        "init_from": str(begin), "evaluate": {"command": ["python3", "evaluate.py"], "tolerance": 0.01, "limit": "5m"},
+        "export": {"command": ["python3", "export.py"], "limit": "5m"},
+    }  # fmt: skip
     with rehearsing(tmp_path, {"campaign": "job", "workload": workload}, base=f"{EXAMPLE}/rehearsal.yaml") as rehearsal:
         done = rehearsal.run("run", str(rehearsal.path), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -93,12 +133,26 @@ def test_a_plain_script_is_carried_through_a_lost_node_and_archived_byte_for_byt
         assert [one["data"]["clean"] for one in events if one["kind"] == "certified"] == [True]
         said = rehearsal.run("logs", "job").stdout
         assert said.count('my token is [secret] {"key": "[secret]"}') >= 2, said[-2000:]
+        assert said.count("locked Read-only file system") == 1, said[-2000:]
+        (archived,) = (one["data"] for one in events if one["kind"] == "archive.verified")
+        assert archived["proof"] == "evaluated by the job's own command, its export within the tolerance"
+        loss, exported = archived["metrics"]["loss"], archived["export_metrics"]["loss"]
+        assert loss != exported and abs(exported - loss) <= 0.01 * loss, (
+            "half precision shows, a lost tensor would more"
+        )
+        assert rehearsal.report()["golden"]["metrics"] == {"loss": loss}
         stored = rehearsal.python(STORED.format(values=list(SECRETS.values()))).splitlines()
         assert "read campaigns/job/spec.json" in stored and not [line for line in stored if line.startswith("holds")]
         assert holders(tmp_path) == {"code/secrets.env"}
         struck = rehearsal.run("down", "--all")
         assert struck.returncode == 0, struck.stdout + struck.stderr
         assert (rehearsal.archived("source") / "source.tar").exists()
+        assert str(loss) in rehearsal.archived("README.md").read_text()
+        given, (state,) = rehearsal.archived(archived["export"]), rehearsal.archived("golden").rglob("*state.pt")
+        half, whole_precision = torch.load(given / "weights.pt"), torch.load(state)["model"]
+        assert half and {name: one.half().tolist() for name, one in whole_precision.items()} == {
+            name: one.tolist() for name, one in half.items()
+        }
         tier = tmp_path / "job"
         rehearsal.archived("golden").rename(tier)
         assert seal.fault(tier, STEPS, "job", "") == "", "every byte is that of its manifest"
@@ -143,6 +197,7 @@ OWN = """
 import json, os, pathlib, platform
 folder, resume = pathlib.Path(os.environ["BIVOUAC_CHECKPOINTS"]), os.environ["BIVOUAC_RESUME_FROM"]
 print("image", pathlib.Path("/opt/team/told").read_text(), flush=True)
+print("weights", pathlib.Path(os.environ["BIVOUAC_INIT_FROM"], "begin").read_text(), flush=True)
 print("mount", pathlib.Path("/mounts/corpus/deep/a.txt").read_text(), flush=True)
 for step in range(1 + (int(resume.rpartition("-")[2]) if resume else 0), 11):
     print(json.dumps({"step": step, "loss": 1 / step}), flush=True)
@@ -193,10 +248,16 @@ def test_a_job_runs_in_an_image_of_its_own_and_reads_a_prefix_of_s3(tmp_path: Pa
     (code / "job.py").write_text(OWN)
     (tmp_path / "corpus/deep").mkdir(parents=True)
     (tmp_path / "corpus/deep/a.txt").write_text("read")
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small/begin").write_text("from S3")
     workload = {
         "source": str(code), "launcher": "none", "script": None, "command": ["python3", "-u", "job.py"], "args": [],
         "estimates": {"steps": 10}, "mounts": {"corpus": "s3://their-data/tokens"},
-        "rehearsal": {"image": f"{OWN_IMAGE}:v1", "mounts": {"corpus": str(tmp_path / "corpus")}},
+        "init_from": "s3://their-weights/llama",
+        "rehearsal": {
+            "image": f"{OWN_IMAGE}:v1", "mounts": {"corpus": str(tmp_path / "corpus")},
+            "init_from": str(tmp_path / "small"),
+        },
     }  # fmt: skip
     changes = {
         "campaign": "imaged",
@@ -218,5 +279,6 @@ def test_a_job_runs_in_an_image_of_its_own_and_reads_a_prefix_of_s3(tmp_path: Pa
         )
         assert baked["job_image"] == f"{OWN_IMAGE}@{digest}"
         told = rehearsal.run("logs", rehearsal.name)
+        assert "weights from S3" in told.stdout, told.stdout
         assert "image own" in told.stdout and "mount read" in told.stdout, told.stdout + told.stderr
         assert rehearsal.events()[-1]["kind"] and json.loads(done.stdout)["certificate"]["clean"] is True

@@ -33,7 +33,7 @@ SPEC = quick(
 )
 SOUND = "    span = config.learning_rate - config.minimum_learning_rate\n"
 SLIPPED = "    span = (config.learning_rate - config.minimum_learning_rate) * (1.0 if step < 24 else math.inf)\n"
-WITHIN_S = 600.0
+WITHIN_S = 2400.0
 RESULTS = results_of("drills", "hold")
 
 

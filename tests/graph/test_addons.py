@@ -10,8 +10,10 @@ import pytest
 
 from infra.cluster.gang import GangJob, jobset
 from infra.plan import catalogue
+from infra.stack.rules import findings
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph
+from tests.graph.test_rules import damaged
 
 
 def releases(graph: Graph) -> dict[str, dict[str, Any]]:
@@ -127,6 +129,29 @@ def test_the_mpi_operator_is_there_when_asked_for_and_reaches_no_further_than_it
     deployment = public.one("Deployment", "mpi-operator")
     assert public.comes_after(deployment, public.one("CustomResourceDefinition", "mpi-operator"))
     assert public.comes_after(deployment, public.one("NodeGroup", "system-nodes"))
+
+
+def test_a_job_that_mpirun_starts_brings_the_operator_and_the_stewards_right_to_its_kind(campaign: Graph) -> None:
+    job = {
+        "launcher": "mpirun", "command": ["./solve"], "checkpoints": {"format": "marker"},
+        "estimates": {"steps": 10, "step_seconds": 1},
+    }  # fmt: skip
+    spec = example_spec(training=None, data=None, workload=job)
+    graph = campaign_graph(spec)
+    assert graph.comes_after(graph.one("Deployment", "mpi-operator"), graph.one("NodeGroup", "system-nodes"))
+    told = {one.name: one for one in graph.of("ValidatingAdmissionPolicyBinding")}
+    assert set(told) == {"pods", "steward"}
+    for bound in told.values():
+        assert graph.comes_after(graph.one("RoleBinding", "mpi-operator"), bound), "it makes pods with our account"
+
+    def kinds(of: Graph) -> set[str]:
+        (role,) = [one for one in of.of("Role") if one.name == "steward" and "rules" in one.inputs]
+        return {kind for rule in role.inputs["rules"] for kind in rule["resources"]}
+
+    assert kinds(graph) - kinds(campaign) == {"mpijobs"}
+    assert not [one for one in findings(graph.asked, spec) if one.rule == "pods_are_bounded"]
+    free = damaged(graph.asked, "RoleBinding mpi-operator", None, depends=frozenset(), refers={})
+    assert any("before its bounds" in one.message for one in findings(free, spec))
 
 
 def kept(job: dict[str, Any], discovered: dict[str, str]) -> bool:

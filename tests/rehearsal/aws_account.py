@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,11 +41,11 @@ class Account:
         return client
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@contextmanager
+def emulated(site: Path, **settings: Any) -> Iterator[World]:
+    """`settings`: the world's; without any it is as strict as a site is."""
     moto_api_backend.reset()  # another module's world may have been in this process
-    site = tmp_path_factory.mktemp("site")
-    world = World(work=site, tools=Path(), endpoint_url="http://127.0.0.1", strictness=SOFT)
+    world = World(work=site, tools=Path(), endpoint_url="http://127.0.0.1", **settings)
     http = server.make(world, "127.0.0.1", 0)
     world.endpoint_url = f"http://127.0.0.1:{http.server_port}"
     world.start()
@@ -53,6 +54,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     world.stop()
     http.shutdown()
     http.server_close()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with emulated(tmp_path_factory.mktemp("site"), strictness=SOFT) as made:
+        yield made
 
 
 def signed_in(patch: pytest.MonkeyPatch, world: World, key: tuple[str, str] | None = None) -> Own:

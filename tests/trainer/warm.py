@@ -148,8 +148,8 @@ def _fork(request: dict[str, Any]) -> int:
     if pid:
         return pid
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
-    os.dup2(os.open(request["errors"], os.O_WRONLY | os.O_CREAT), 2)
+    os.dup2(os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), 1)
+    os.dup2(os.open(request["errors"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     os.closerange(3, 256)
     os.environ.clear()
     os.environ.update(request["env"])

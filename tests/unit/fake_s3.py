@@ -42,6 +42,7 @@ class FakeS3:
     def __init__(self, time: Time) -> None:
         self.time = time
         self.objects: dict[str, tuple[bytes, datetime]] = {}
+        self.metadata: dict[str, dict[str, str]] = {}
         self.away: ClientError | None = None
         """What every request is answered, while the weather is bad."""
         self.unheard = 0
@@ -56,6 +57,7 @@ class FakeS3:
         if "IfMatch" in conditions and (there is None or _tag(there[0]) != conditions["IfMatch"]):
             raise refusal("PreconditionFailed", 412)
         self.objects[Key] = (bytes(Body), self.time.wall())
+        self.metadata[Key] = dict(conditions.get("Metadata") or {})
         if self.unheard:
             self.unheard -= 1
             raise refusal("SlowDown", 503)
@@ -66,7 +68,8 @@ class FakeS3:
         if Key not in self.objects:
             raise refusal("NoSuchKey", 404, "GetObject")
         body, written = self.objects[Key]
-        return {"Body": io.BytesIO(body), "ETag": _tag(body), "LastModified": written, "Metadata": {}, **self._dated()}
+        told = {"ETag": _tag(body), "LastModified": written, "Metadata": self.metadata.get(Key, {})}
+        return {"Body": io.BytesIO(body), **told, **self._dated()}
 
     def get_paginator(self, _: str) -> Any:
         return SimpleNamespace(paginate=self._pages)

@@ -57,5 +57,6 @@ def _tell(**fields: object) -> None:
     run = os.environ.get(_RUN)
     if run:
         line = json.dumps({name: value for name, value in fields.items() if value is not None}) + "\n"
-        with open(os.path.join(run, "told-{}.jsonl".format(os.environ.get("RANK", "0"))), "a") as file:
+        rank = os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or "0"
+        with open(os.path.join(run, f"told-{rank}.jsonl"), "a") as file:
             file.write(line)

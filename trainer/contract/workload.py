@@ -12,8 +12,21 @@ WORKSPACE = "/workspace"
 """The job's code, and where it starts."""
 SECRET_SOURCES = "secrets.json"
 """Name of the file beside `WORKLOAD_CONFIG` that says where the job's secrets lie; it holds no value."""
+MPI_KEYS = "/bivouac-mpi"
+"""Where the MPI operator puts the key with which the nodes of one attempt know each other."""
 SECRETS = "/bivouac-secrets/values.json"
 """Variable -> value, as JSON in the pod's memory; an init container fetches them."""
+
+
+EXPORTS = "/bivouac-export"
+"""Where a workload's evaluation pod writes: `EXPORT_FOLDER`, on the shared tier beside the campaign's checkpoints."""
+EXPORT_FOLDER = "export"
+EXPORTED, JUDGEMENT = "model", "judgement.json"
+"""In that folder: what the job has exported, and the `Judgement`."""
+EVALUATE = "evaluate"
+"""Word after the supervisor's name that makes it evaluate instead of train."""
+INIT_FOLDER = "init-from"
+"""Folder below `DATA_MOUNT` with weights that came from the driver's machine."""
 
 
 def source_name(sha256: str) -> str:
@@ -34,11 +47,45 @@ class SealedCheckpoints(_Part):
     """Sealed steps that stay."""
 
 
+class JudgingConfig(_Part):
+    """What the job's own code does with the newest sealed checkpoint when training is over."""
+
+    evaluate: tuple[str, ...] = ()
+    """Command; empty: none."""
+    evaluate_s: float = Field(default=1, gt=0)
+    """Time for one run."""
+    tolerance: float = Field(default=0, ge=0)
+    """Largest relative difference of a metric between checkpoint and export."""
+    export: tuple[str, ...] = ()
+    export_s: float = Field(default=1, gt=0)
+
+
+class ExportedFile(_Part):
+    name: str
+    """Path below `EXPORTED`."""
+    size_bytes: int = Field(ge=0)
+    sha256: str
+
+
+class Judgement(_Part):
+    """What came of it. The supervisor's termination message tells the digest of this file."""
+
+    step: int
+    """Step of the checkpoint; -1: none was sound."""
+    why: str = ""
+    """What failed, in a sentence; empty: all went well."""
+    metrics: dict[str, float] = {}
+    """Of the checkpoint, by the job's evaluation."""
+    exported: dict[str, float] | None = None
+    """The same of its export; None where nothing is exported or evaluated."""
+    files: tuple[ExportedFile, ...] = ()
+
+
 class WorkloadConfig(_Part):
     identity: str
     """The campaign's identity beyond its name."""
     launcher: str
-    """`torchrun` or `none`."""
+    """`torchrun`, `mpirun` or `none`."""
     command: tuple[str, ...]
     """Words after the launcher's own; for `none`, the whole command."""
     env: dict[str, str]
@@ -60,6 +107,9 @@ class WorkloadConfig(_Part):
     """Steps between checkpoints that the plan recommends."""
     grace_s: float = Field(gt=0)
     """Seconds from SIGTERM to SIGKILL of the job."""
+    init_from: str = ""
+    """Where the weights to start from lie; empty: none."""
+    judging: JudgingConfig | None = None
     config_digest: str
     """SHA-256 of the spec's section."""
     data_digest: str = ""

@@ -13,10 +13,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from trainer.supervisor import ends, family
+from trainer.supervisor import ends, family, shell
 from trainer.supervisor.ends import INTERNAL, STORAGE, USER, End
 from trainer.supervisor.given import take
 from trainer.supervisor.job import Job
+from trainer.supervisor.judge import Judge
 from trainer.supervisor.place import Place
 from trainer.supervisor.serving import serve
 
@@ -24,7 +25,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> int:
-    """Run one node's share of the job. `BIVOUAC_WORKLOAD`, `_SHARED` and `_SECRETS` name other places than a pod's."""
+    """Run one node's share of the job, or, with the word `evaluate`, its evaluation and export. `BIVOUAC_WORKLOAD`,
+    `_SHARED`, `_SECRETS` and `_EXPORTS` name other places than a pod's."""
     config_file = Path(os.environ.get("BIVOUAC_WORKLOAD", "/config/workload.json"))
     shared = Path(os.environ.get("BIVOUAC_SHARED", "/shared-checkpoints"))
     try:
@@ -39,7 +41,9 @@ def main() -> int:
         print(f"no folder for the run: {ends.of_error(error, Path(tempfile.gettempdir()))}", file=sys.stderr)
         return STORAGE
     family.adopt()
-    job = Job(config, place, shared, run)
+    out = Path(os.environ.get("BIVOUAC_EXPORTS", "/bivouac-export"))
+    judges = sys.argv[1:] == ["evaluate"]
+    job = Judge(config, place, shared, run, out) if judges else Job(config, place, shared, run)
     _stop_on_signals(job, float(config.get("grace_s", 50.0)))
     try:
         serve(place.pod_ip, job.status)
@@ -70,12 +74,12 @@ def _stop_on_signals(job: Job, grace_s: float) -> None:
 
 
 def _ended(job: Job, end: End) -> dict[str, Any]:
-    """`trainer.contract.Termination`."""
+    """`trainer.contract.Termination`; of an evaluation also the digest of its judgement."""
     process = job.process
     number = -process.returncode if process is not None and (process.returncode or 0) < 0 else None
     return {
         "exit_code": end.code,
-        "reason": ends.REASONS.get(end.code, "signal" if number else "internal"),
+        "reason": end.reason or ends.REASONS.get(end.code, "signal" if number else "internal"),
         "attempt": job.place.attempt,
         "node": job.place.node_name,
         "step": job.step,
@@ -83,6 +87,7 @@ def _ended(job: Job, end: End) -> dict[str, Any]:
         "signal": number,
         "rank": None,
         "detail": job.secrets.text(end.detail)[:1500],
+        **({"judgement": job.judgement} if isinstance(job, Judge) else {}),
     }
 
 
@@ -94,8 +99,15 @@ def _write(message: str) -> None:
 
 
 def start() -> None:
-    """Run, and leave without waiting for threads that may hang on a slow tier."""
-    code = main()
+    """Run, and leave without waiting for threads that may hang on a slow tier. With a first argument of `shell`: be one
+    end of a remote shell for `mpirun`."""
+    if sys.argv[1:2] == [shell.CALL]:
+        code = shell.call(sys.argv[2:])
+    elif sys.argv[1:2] == [shell.LISTEN]:
+        place = Place.of()
+        code = shell.listen(place.pod_ip, place.node_rank)
+    else:
+        code = main()
     sys.stdout.flush()
     os._exit(code)
 

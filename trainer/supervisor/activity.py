@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 import urllib.request
 
 from trainer.supervisor.family import Process, below
 from trainer.supervisor.serving import PORT
 
-_ANSWER_S = 2.0
+_ANSWER_S, _PAUSE_S = 2.0, 0.1
 
 
 def processor_seconds(root: int, among: dict[int, Process]) -> float:
@@ -25,3 +27,14 @@ def step_of(rendezvous: str) -> int:
             return int(json.loads(answer.read())["step"])
     except (OSError, ValueError, KeyError):
         return 0
+
+
+def await_silence(host: str, seconds: float) -> None:
+    """Wait until a node's supervisor serves no more, for so long at most."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            socket.create_connection((host, PORT), timeout=_ANSWER_S).close()
+        except OSError:
+            return
+        time.sleep(_PAUSE_S)

@@ -14,6 +14,8 @@ DONE, USER, DATA, INTERNAL, STORAGE, INTERRUPTED, NUMERIC = 0, 64, 65, 70, 74, 7
 REASONS = {
     DONE: "done", USER: "user", DATA: "data", NUMERIC: "numeric", STORAGE: "storage", INTERRUPTED: "interrupted",
 }  # fmt: skip
+PEER_LOST = "peer-lost"
+"""Reason of an end that another node caused: the steward does not look for it here."""
 _OWN = (USER, DATA, STORAGE, INTERRUPTED, NUMERIC)
 """Codes by which a job says itself why it ends."""
 _MIB = 2**20
@@ -24,6 +26,8 @@ _NO_ROOM = re.compile("No space left on device|Disk quota exceeded")
 class End(NamedTuple):
     code: int
     detail: str = ""
+    reason: str = ""
+    """In place of the code's own."""
 
 
 class LastWords:
@@ -33,7 +37,7 @@ class LastWords:
         self._last = self._error = self.no_room = ""
 
     def heard(self, line: str) -> None:
-        if not line.strip():
+        if not line.strip(" -\n"):  # mpirun frames its words
             return
         self._last = line.strip()
         if _ERROR.match(line):
@@ -46,9 +50,12 @@ class LastWords:
         return f"; it said last: {said[:300]}" if said else ""
 
 
-def failed(code: int, words: LastWords, places: Iterable[Path]) -> End:
-    """Return the end of a job whose launcher, or whose first failed rank, ended with `code`."""
+def failed(code: int, words: LastWords, places: Iterable[Path], elsewhere: bool = False) -> End:
+    """Return the end of a job whose launcher, or whose first failed rank, ended with `code`; `elsewhere`: that rank is
+    another node's."""
     how = f"died of {signal_name(-code)}" if code < 0 else f"exited with {code}"
+    if elsewhere:
+        return End(code if code in _OWN else INTERNAL, f"the job {how} on another node{words}", PEER_LOST)
     if code in _OWN:
         return End(code, f"the job {how}{words}")
     if full := next(filter(None, map(room_in, places)), ""):

@@ -97,11 +97,11 @@ def _is_json(path: Path) -> bool:
 
 
 def _tracked(name: str, pattern: str) -> Find:
-    """A tracker file names the newest checkpoint after all of its files."""
+    """The format's tracker file names the newest checkpoint after all of its files."""
 
     def find(folder: Path, ranks: int) -> Iterator[Finished]:
         try:
-            named = (folder / name).read_text().strip()
+            named = (folder / _TRACKERS[name][0]).read_text().strip()
         except OSError:
             return
         step = re.search(r"(\d+)$", named)
@@ -157,8 +157,8 @@ FORMATS: dict[str, Find] = {
     "dcp": _dcp,
     "huggingface": _huggingface,
     "lightning": _lightning,
-    "megatron": _tracked("latest_checkpointed_iteration.txt", "iter_{step:07d}"),
-    "deepspeed": _tracked("latest", "{named}"),
+    "megatron": _tracked("megatron", "iter_{step:07d}"),
+    "deepspeed": _tracked("deepspeed", "{named}"),
     "marker": _marker,
     "client": lambda folder, ranks: iter(()),
 }

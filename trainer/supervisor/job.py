@@ -6,10 +6,6 @@ import contextlib
 import json
 import math
 import os
-import signal
-import subprocess
-import sys
-import tarfile
 import threading
 import time
 from pathlib import Path
@@ -20,27 +16,25 @@ from trainer.supervisor.ends import DATA, DONE, INTERRUPTED, USER, End
 from trainer.supervisor.formats import FORMATS, Finished
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress import Reader
-from trainer.supervisor.redact import Redactor
-from trainer.supervisor.told import Told
+from trainer.supervisor.running import Running, say
 
 _LOOK_S, _RARELY = 1.0, 5
 """All processes are read in one look of five: that costs more than all else here."""
-_CHOICE_S, _SOURCE_S = 600.0, 600.0
-"""For node 0 to compare all of a checkpoint with its digests, and for new code to appear on the shared tier."""
+_CHOICE_S = 600.0
+"""For node 0 to compare all of a checkpoint with its digests."""
 _WORKS_S = 0.05
 """Processor time between two looks that shows life."""
 _AGAIN_S = 30.0
 """Between two tries to seal a checkpoint that could not be sealed; the last one is at the job's end."""
 
 
-class Job:
+class Job(Running):
     def __init__(self, config: Mapping[str, Any], place: Place, shared: Path, run: Path) -> None:
-        self.config, self.place, self.run_folder = config, place, run
+        super().__init__(config, place, run)
         self.tier = shared / place.campaign
         self.checkpoints = config["checkpoints"]
         self.folder = Path(self.checkpoints["folder"])
         self.reader = Reader(config.get("pattern"))
-        self.secrets = Redactor(os.environ.get(name, "") for name in config.get("secrets", ()))
         self.steps = int(config.get("steps") or 0)
         self.step, self.tokens = 0, 0
         self.loss: float | None = None
@@ -49,20 +43,12 @@ class Job:
         self.heard = time.monotonic()
         """When the job last told of a step, used a processor, or finished a checkpoint."""
         self._worked = 0.0
-        self.process: subprocess.Popen[bytes] | None = None
-        self.stopping = ""
-        self.killed = False
-        """It was to stop, and had not when its grace was over."""
-        self.words = ends.LastWords()
-        self.told = Told(run)
         self._by_client = config.get("progress") == "client"
         self._finished: dict[int, Finished] = {}
         """Checkpoints that the job has told by the client, by their steps."""
         self._not_sealed: dict[int, float] = {}
         """Step -> when to try again."""
-        self._rank_code: int | None = None
-        self._over = threading.Event()
-        """The launcher has ended."""
+        self.launcher = launcher.of(config, place)
         self._sealing = False
         self._last_step = self.heard
 
@@ -89,11 +75,6 @@ class Job:
             "ranks": [dict(row, rank=rank) for rank in range(first, first + place.ranks_per_node)],
         }
 
-    def emit(self, event: str, **fields: object) -> None:
-        line = {"event": event, **self.secrets.within(fields), "time": round(time.time(), 3)}
-        line.update(node=self.place.node_name, attempt=self.place.attempt)
-        _print(json.dumps(line))
-
     # Its life.
 
     def resume(self) -> str:
@@ -108,13 +89,6 @@ class Job:
         chosen = json.loads(choice.read_text())
         self.committed = chosen["step"]
         return str(chosen["path"])
-
-    def _wait_for(self, path: Path, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while not path.exists() and not self.stopping:
-            if time.monotonic() > until:
-                raise TimeoutError(f"{path} has not appeared within {seconds:.0f} s")
-            time.sleep(0.2)
 
     def _chosen(self) -> dict[str, Any]:
         """Lay the newest sound step back where the job's framework looks for it, and remove later ones: they are
@@ -138,96 +112,31 @@ class Job:
         if not self._unpacked():
             return self._stopped() if self.stopping else End(DATA, "the code is not the campaign's")
         resume = self.resume()
-        words = launcher.command(self.config, self.place, str(self.run_folder))
-        environment = dict(os.environ, **launcher.environment(self.config, self.place, resume, str(self.run_folder)))
+        words = self.launcher.command()
+        environment = dict(os.environ, **self.launcher.environment(resume, str(self.run_folder)))
         if self.stopping:
             return self._stopped()
-        try:
-            self.process = subprocess.Popen(
-                words, env=environment, cwd=self.config.get("folder") or None, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_hears_signals,
-            )  # fmt: skip
-        except OSError as error:
-            self.emit("not_started", why=str(error), command=words)
-            return End(USER, f"the command does not start: {error}")
-        reading = threading.Thread(target=self._read, name="lines", daemon=True)
+        if why := self._start(words, environment):
+            return End(USER, why)
         # Sealing reads all of a checkpoint, which takes minutes: life signs go on meanwhile.
         sealing = threading.Thread(target=self._seal_while_it_runs, name="sealing", daemon=True)
-        for thread in (reading, sealing, threading.Thread(target=self._await_end, name="end", daemon=True)):
-            thread.start()
-        if self.stopping:  # it came while the launcher was started
-            self._end_group(signal.SIGTERM)
+        sealing.start()
         looks = 0
         while not self._over.wait(_LOOK_S):
             self._look() if looks % _RARELY == 0 else self._hear()
             looks += 1
-        code = self.process.wait()
-        self.leave_nothing()
-        reading.join(timeout=10.0)
+        code = self.launcher.ended(self._ended(), str(self.words), bool(self.stopping))
         self._look()
         sealing.join()
         self._not_sealed.clear()
         self._seal_finished()
         return self._end(code)
 
-    def _await_end(self) -> None:
-        """Hear of the launcher's end at once, and leave it to be asked for."""
-        assert self.process is not None
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-        self._over.set()
-
-    def leave_nothing(self) -> None:
-        """Kill what the job has started, also what has left its group and session."""
-        if left := family.end_all(None if self.process is None else self.process.pid):
-            self.emit("left_behind", processes=left)
-
-    def _unpacked(self) -> bool:
-        """Put the job's code where it starts. Return False for code with another digest than the campaign's."""
-        packed, folder = self.config.get("source"), str(self.config.get("folder"))
-        if not packed:
-            return True
-        # The file system imports new code from S3 some time after its upload.
-        self._wait_for(Path(packed), _SOURCE_S)
-        if self.stopping:
-            return False
-        size, digest = seal.digest_of(Path(packed))
-        if digest != self.config["source_digest"]:
-            self.emit("refused_source", size_bytes=size, sha256=digest, wanted=self.config["source_digest"])
-            return False
-        with tarfile.open(packed) as tar:
-            tar.extractall(folder)  # our own, by its digest
-        return True
-
-    def stop(self, number: int, grace_s: float) -> None:
-        """Ask the job to stop: a job that asks for it by the client has half of the grace for that, others get SIGTERM
-        at once. What has not ended after the grace is killed."""
-        if self.stopping:
-            return
-        self.stopping = signal.Signals(number).name
-        self.emit("stopping", signal=self.stopping)
-        with contextlib.suppress(OSError):  # a full disk: SIGTERM tells it too
-            self.told.stop()
-        asked = threading.Timer(grace_s / 2 if self.told.asks() else 0.0, self._end_group, (signal.SIGTERM,))
-        for timer in (asked, threading.Timer(grace_s, self._kill)):
-            timer.daemon = True
-            timer.start()
-
-    def _end_group(self, number: int) -> None:
-        if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
-
-    def _kill(self) -> None:
-        if not self._over.is_set():
-            self.killed = True
-            self.leave_nothing()
-
     def _end(self, code: int) -> End:
         if self.stopping:
             return self._stopped()
         if code:
-            return ends.failed(self._rank_code or code, self.words, self._places())
+            return ends.failed(code, self.words, self._places(), self.launcher.elsewhere)
         # Other nodes judge no end by the step: node 0 may have ended before they could ask it for the last one.
         if self.place.node_rank == 0 and max(self.step, self.committed) < self.steps:
             self.emit("ended_early", step=self.step, steps=self.steps)
@@ -254,11 +163,10 @@ class Job:
     def _read(self) -> None:
         assert self.process is not None and self.process.stdout is not None
         for line, safe in self.secrets.lines(self.process.stdout):
-            if self._rank_code is None and self.config["launcher"] == "torchrun":
-                self._rank_code = launcher.rank_code(line)
+            self.launcher.heard(line)
             found = None if self._by_client else self.reader.read(line)
             self.words.heard(safe)
-            _print(safe)
+            say(safe)
             if found is not None:
                 self._reached(*found)
 
@@ -313,7 +221,7 @@ class Job:
                 self._seal(found, told)
 
     def _found(self) -> Iterator[Finished]:
-        ranks = self.place.world_size if self.config["launcher"] == "torchrun" else 0
+        ranks = self.place.world_size if self.launcher.many else 0
         return FORMATS[self.checkpoints["format"]](self.folder, ranks)
 
     def _seal(self, found: Finished, told: Sequence[Finished]) -> None:
@@ -341,13 +249,3 @@ class Job:
         gone = seal.keep(self.tier, int(self.checkpoints.get("keep", 3)))
         if gone:
             self.emit("pruned", steps=gone)
-
-
-def _hears_signals() -> None:
-    """Undo in the child what the supervisor blocks for itself."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The command line of a node's launcher, and the job's environment."""
+"""What a node starts, by the spec's `launcher`: its command line, the job's variables, and what its end means."""
 
 from __future__ import annotations
 
@@ -9,50 +9,147 @@ import sys
 from pathlib import Path
 from typing import Any, Mapping
 
+from trainer.supervisor import activity, shell
 from trainer.supervisor.place import Place
 
 _RANK_ENDED = re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
+_SIGNAL, _SIGNALS = 128, 64
+"""`mpirun` ends with 128 and the number of the signal that ended a rank; other codes above are its own."""
+_CULPRIT_S = 10.0
+"""For the node whose rank failed to end first: the steward looks for the cause there."""
 
 
-def rank_code(line: str) -> int | None:
-    """Return the exit code of the rank that failed first, from torchrun's summary; torchrun itself ends with 1."""
-    match = _RANK_ENDED.match(line)
-    return int(match.group(1)) if match else None
+def of(job: Mapping[str, Any], place: Place) -> Launcher:
+    kinds = {"torchrun": Torchrun, "mpirun": Mpirun, "none": Launcher}
+    return kinds[job["launcher"]](job, place)
 
 
-def command(job: Mapping[str, Any], place: Place, run: str) -> list[str]:
-    """Return what a node starts: torchrun with one node's ranks, or the job's own command."""
-    words = [str(word) for word in job["command"]]
-    if job["launcher"] != "torchrun":
-        return words
-    host, _, port = place.rendezvous.rpartition(":")
-    return [
-        *(["torchrun"] if shutil.which("torchrun") else ["python3", "-m", "torch.distributed.run"]),
-        f"--nnodes={place.node_count}",
-        f"--nproc-per-node={place.ranks_per_node}",
-        f"--node-rank={place.node_rank}",
-        f"--master-addr={host}",
-        f"--master-port={port}",
-        "--max-restarts=0",  # the steward alone restarts: a rank that comes back finds no peers
-        *words,
-    ]  # fmt: skip
+class Launcher:
+    """The job's own command, once per node."""
+
+    many = False
+    """It starts a node's ranks."""
+    elsewhere = False
+    """Another node's rank ended the job."""
+
+    def __init__(self, job: Mapping[str, Any], place: Place) -> None:
+        self.job, self.place = job, place
+
+    def command(self) -> list[str]:
+        return [str(word) for word in self.job["command"]]
+
+    def environment(self, resume: str, run: str) -> dict[str, str]:
+        """Return the job's variables: its own, where its checkpoints go, from where it resumes (empty: from the start),
+        the weights that it starts from then, and where the client of level 1 leaves its words."""
+        host, _, port = self.place.rendezvous.rpartition(":")
+        client = str(Path(sys.argv[0]).parent)  # the client lies beside the supervisor
+        own = {str(name): str(value) for name, value in self.job.get("env", {}).items()}
+        return {
+            **own,
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
+            "NNODES": str(self.place.node_count),
+            "NODE_RANK": str(self.place.node_rank),
+            "BIVOUAC_CHECKPOINTS": str(self.job["checkpoints"]["folder"]),
+            "BIVOUAC_RESUME_FROM": resume,
+            "BIVOUAC_INIT_FROM": str(self.job.get("init_from") or ""),
+            "BIVOUAC_SAVE_EVERY": str(self.job.get("save_every", "")),
+            "BIVOUAC_RUN": run,
+            "PYTHONPATH": os.pathsep.join(filter(None, (own.get("PYTHONPATH", os.environ.get("PYTHONPATH")), client))),
+        }
+
+    def heard(self, line: str) -> None:
+        """Take a line of the launcher's or the job's."""
+
+    def ended(self, code: int, words: str, stopping: bool) -> int:
+        """Return the job's exit code from the launcher's; `words`: the job's last ones."""
+        return code
 
 
-def environment(job: Mapping[str, Any], place: Place, resume: str, run: str) -> dict[str, str]:
-    """Return the job's variables: its own, where its checkpoints go, from where it resumes (empty: from the start),
-    and where the client of level 1 leaves its words."""
-    host, _, port = place.rendezvous.rpartition(":")
-    client = str(Path(sys.argv[0]).parent)  # the client lies beside the supervisor
-    own = {str(name): str(value) for name, value in job.get("env", {}).items()}
-    return {
-        **own,
-        "MASTER_ADDR": host,
-        "MASTER_PORT": port,
-        "NNODES": str(place.node_count),
-        "NODE_RANK": str(place.node_rank),
-        "BIVOUAC_CHECKPOINTS": str(job["checkpoints"]["folder"]),
-        "BIVOUAC_RESUME_FROM": resume,
-        "BIVOUAC_SAVE_EVERY": str(job.get("save_every", "")),
-        "BIVOUAC_RUN": run,
-        "PYTHONPATH": os.pathsep.join(filter(None, (own.get("PYTHONPATH", os.environ.get("PYTHONPATH")), client))),
-    }
+class Torchrun(Launcher):
+    """torchrun with one node's ranks."""
+
+    many = True
+    _rank_code: int | None = None
+
+    def command(self) -> list[str]:
+        place, (host, _, port) = self.place, self.place.rendezvous.rpartition(":")
+        return [
+            *(["torchrun"] if shutil.which("torchrun") else ["python3", "-m", "torch.distributed.run"]),
+            f"--nnodes={place.node_count}",
+            f"--nproc-per-node={place.ranks_per_node}",
+            f"--node-rank={place.node_rank}",
+            f"--master-addr={host}",
+            f"--master-port={port}",
+            "--max-restarts=0",  # the steward alone restarts: a rank that comes back finds no peers
+            *super().command(),
+        ]  # fmt: skip
+
+    def heard(self, line: str) -> None:
+        """Take the exit code of the rank that failed first from torchrun's summary; torchrun itself ends with 1."""
+        match = _RANK_ENDED.match(line)
+        if match and self._rank_code is None:
+            self._rank_code = int(match.group(1))
+
+    def ended(self, code: int, words: str, stopping: bool) -> int:
+        return (self._rank_code or code) if code else 0
+
+
+class Mpirun(Launcher):
+    """`mpirun` on node 0, for the ranks of all nodes; on the others what it calls there (`shell`)."""
+
+    many = True
+    _RANK = (
+        re.compile(r"mpirun.* noticed that process rank (\d+) with PID \d+ on node \S+ exited on signal"),
+        re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]"),
+        re.compile(r"^MPI_ABORT was invoked on rank (\d+) "),
+    )
+    _DAEMON = re.compile(r"^\s*Remote daemon: \[\[\d+,0\],(\d+)\]")
+    """Open MPI 4's words for the rank that ended the job, and for a node that it lost."""
+    _culprit: int | None = None
+    """Node that ended the job."""
+
+    def command(self) -> list[str]:
+        if self.place.node_rank:
+            return [sys.executable, os.path.abspath(sys.argv[0]), shell.LISTEN]
+        return [
+            "mpirun",
+            "--hostfile", os.environ.get("BIVOUAC_MPI_HOSTS", shell.HOSTS),
+            "-np", str(self.place.world_size),
+            "--map-by", f"ppr:{self.place.ranks_per_node}:node",
+            "--bind-to", "none",  # a rank per GPU has many threads; mpirun would put each on one core
+            *super().command(),
+        ]  # fmt: skip
+
+    def environment(self, resume: str, run: str) -> dict[str, str]:
+        """Return the job's variables with those of Open MPI, on all nodes alike: of many, each starts some others."""
+        return {
+            **super().environment(resume, run),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_plm_rsh_agent": f"{sys.executable} {os.path.abspath(sys.argv[0])} {shell.CALL}",
+            "OMPI_MCA_plm_rsh_args": "",  # the operator's are ssh's
+            "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+            "OMPI_MCA_orte_leave_session_attached": "true",  # its daemons stay below the supervisor, which counts them
+        }
+
+    def heard(self, line: str) -> None:
+        if self._culprit is not None or self.place.node_rank:
+            return
+        for pattern in self._RANK:
+            match = pattern.search(line)
+            if match:
+                self._culprit = int(match.group(1)) // self.place.ranks_per_node
+                return
+        match = self._DAEMON.match(line)
+        if match:
+            self._culprit = int(match.group(1))
+
+    def ended(self, code: int, words: str, stopping: bool) -> int:
+        """Tell the other nodes, and let the one whose rank failed end before this one."""
+        if not self.place.node_rank:
+            shell.tell_end(code, self._culprit, words)
+            self.elsewhere = bool(code and self._culprit)
+            if self.elsewhere and not stopping:
+                activity.await_silence(shell.hosts()[self._culprit or 0], _CULPRIT_S)
+        return _SIGNAL - code if _SIGNAL < code <= _SIGNAL + _SIGNALS else code

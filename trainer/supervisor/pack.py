@@ -8,7 +8,7 @@ import zipapp
 from pathlib import Path
 from shutil import copyfile
 
-_PACKAGE, _CLIENT = "trainer/supervisor", "client"
+_PACKAGE, _CLIENT = "trainer/supervisor", Path(__file__).parents[1] / "client"
 _MAIN = "from trainer.supervisor.__main__ import start\nstart()\n"
 
 
@@ -23,8 +23,10 @@ def pack(target: Path) -> None:
         for path in Path(__file__).parent.glob("*.py"):
             copyfile(path, package / path.name)
         zipapp.create_archive(root, target, compressed=True)
-    for path in (Path(__file__).parents[1] / _CLIENT).glob("bivouac*.py"):
-        copyfile(path, target.parent / path.name)
+    for path in (*_CLIENT.glob("bivouac*.py"), *_CLIENT.glob("bivouac*/*.py")):
+        copy = target.parent / path.relative_to(_CLIENT)
+        copy.parent.mkdir(exist_ok=True)
+        copyfile(path, copy)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,12 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 from urllib.parse import quote, unquote
 
 MANIFEST = "manifest.json"
+DIGESTS = ".digests.json"
+"""In a checkpoint whose writer has digested what it wrote (`bivouac_dcp`): sizes and SHA-256 of its files."""
 _STEP = re.compile(r"^step-(\d{8})$")
 _CHUNK, _AT_ONCE = 2 * 2**20, 4
 """Bytes read at a time, and files: each takes two chunks of memory."""
@@ -84,15 +86,39 @@ def seal(
 
 def _shards(files: Sequence[Path], root: Path, folder: Path, attempt: Path) -> list[dict[str, object]]:
     """Link the files into the attempt's folder; return their rows of the manifest."""
-    top = str(root.relative_to(folder))
+    top, told = str(root.relative_to(folder)), _told(root, files)
     targets: list[Path] = []
+    digests: dict[Path, tuple[int, str]] = {}
     for path in files:
-        targets.append(attempt / _quoted(top if path == root else f"{top}{_BELOW}{path.relative_to(root)}"))
-        _link(path, targets[-1])
+        target = attempt / _quoted(top if path == root else f"{top}{_BELOW}{path.relative_to(root)}")
+        targets.append(target)
+        if _link(path, target) and path in told:
+            digests[target] = told[path]
+    unread = [target for target in targets if target not in digests]
+    digests.update(zip(unread, _digests(unread, durable=True)))
     rows: list[dict[str, object]] = []
-    for target, (size, digest) in zip(targets, _digests(targets, durable=True)):
+    for target in targets:
+        size, digest = digests[target]
         rows.append({"file": f"{attempt.name}/{target.name}", "size_bytes": size, "sha256": digest, "rank": 0})
     return rows
+
+
+def _told(root: Path, files: Sequence[Path]) -> dict[Path, tuple[int, str]]:
+    """Return size and SHA-256 of each file as its writer has noted them while it wrote; empty unless the note names
+    these files, in these sizes, and `.metadata` as it stands: that one is another with each save, and is read here.
+
+    What has changed since a file was written is found at a restart, where every byte is compared.
+    """
+    try:
+        noted = json.loads((root / DIGESTS).read_bytes())["files"]
+        told = {root / name: (int(size), str(digest)) for name, (size, digest) in noted.items()}
+        sizes = {path: path.stat().st_size for path in files if path != root / DIGESTS}
+        metadata = root / ".metadata"
+        if sizes == {path: size for path, (size, _) in told.items()} and digest_of(metadata) == told[metadata]:
+            return told
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass  # all of it is read
+    return {}
 
 
 def _attempt_of(manifest: Path) -> int:
@@ -142,11 +168,11 @@ def origin(tier: Path, step: int) -> str:
     return _names(tier, step)[0].partition(_BELOW)[0]
 
 
-def lay_back(tier: Path, step: int, path: Path) -> None:
+def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], None] | None = None) -> None:
     """Put a committed step's files at `path`, where the job's framework wrote them, and replace what stood there.
 
     Files are linked: a framework that writes into an old checkpoint would change the sealed one, which the next check
-    would see.
+    would see. `link`: another way to lay out a file.
     """
     place = tier / f"step-{step:08d}"
     for left in path.parent.glob(f".*.{'[0-9a-f]' * 16}"):  # by a node that died at this point
@@ -156,7 +182,7 @@ def lay_back(tier: Path, step: int, path: Path) -> None:
     for shard, name in zip(shards, _names(tier, step)):
         target = fresh / name.partition(_BELOW)[2]  # `fresh` itself, if the checkpoint is one file
         target.parent.mkdir(parents=True, exist_ok=True)
-        _link(place / shard["file"], target)
+        (link or _link)(place / shard["file"], target)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     os.replace(fresh, path)
@@ -220,12 +246,15 @@ def _quoted(path: str) -> str:
     return "%2E" + name[1:] if name.startswith(".") else name
 
 
-def _link(source: Path, target: Path) -> None:
+def _link(source: Path, target: Path) -> bool:
+    """Link a file, or copy it; return whether it is linked."""
     target.unlink(missing_ok=True)
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
         shutil.copyfile(source, target, follow_symlinks=False)
+        return False
+    return True
 
 
 def _serialize(

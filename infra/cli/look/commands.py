@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from infra.cli.options import Json, Name, Region, console
+from infra.cli.options import Json, Name, Region, console, stderr
 
 
 def list_campaigns(region: Region = "us-east-1", json: Json = False) -> None:
@@ -52,14 +52,16 @@ def logs(
     attempt: Annotated[int | None, typer.Option(min=1, help="The attempt; default: the newest.")] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Only the node of this rank.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until training is over.")] = False,
+    since: Annotated[str | None, typer.Option(help="Only what is not older, such as `90s`, `10m`, `2h`.")] = None,
 ) -> None:
     """Print what the job's pods printed, while they run and after they are gone."""
     from infra import target
 
     target.enter_where(name)
-    from infra.cli.look.logs import logs_command
+    from infra.cli.look.logs import Asked, logs_command, moment
 
-    raise typer.Exit(logs_command(name, region, attempt, rank, follow, console))
+    asked = Asked(attempt, rank, follow, moment(since))
+    raise typer.Exit(logs_command(name, region, asked, console, stderr))
 
 
 def shell(
@@ -74,3 +76,35 @@ def shell(
     from infra.cli.look.shell import shell_command
 
     raise typer.Exit(shell_command(name, region, command or [], console))
+
+
+def execute(
+    name: Name,
+    rank: Annotated[int, typer.Argument(min=0, help="Global rank of the newest attempt: its node's container.")],
+    command: Annotated[list[str], typer.Argument(help="After `--`: the command and its words.")],
+    region: Region = "us-east-1",
+    stdin: Annotated[bool, typer.Option("--stdin", "-i", help="Pass standard input on.")] = False,
+    tty: Annotated[bool, typer.Option("--tty", "-t", help="Give it this terminal, as for a shell.")] = False,
+) -> None:
+    """Run a command in the container of a rank; its exit code becomes ours."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.cli.look.exec import exec_command
+
+    raise typer.Exit(exec_command(name, region, rank, command, stdin, tty, stderr))
+
+
+def cp(
+    name: Name,
+    source: Annotated[str, typer.Argument(help="`RANK:/path`, or a file or folder here.")],
+    destination: Annotated[str, typer.Argument(help="The other side; a folder that is there gets the copy in it.")],
+    region: Region = "us-east-1",
+) -> None:
+    """Copy a file or folder out of a rank's container, or into it; every byte is compared before it has its name."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.cli.look.cp import cp_command
+
+    raise typer.Exit(cp_command(name, region, source, destination, stderr))

@@ -1,61 +1,206 @@
-"""`bivouac logs NAME`: what the job's pods printed, from the record, while they run and afterwards."""
+"""`bivouac logs NAME`: what the job's pods printed, from the record, and what the record has not yet, from the cluster.
+
+The steward stores a pod's lines in pieces, up to a quarter of an hour late. A living pod's log goes on where its last
+piece ends, so nothing is shown twice.
+"""
 
 from __future__ import annotations
 
+import json
+import queue
+import re
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
+from typing import NamedTuple
 
+import httpx2
 from rich.console import Console
 
+from infra.cli.look.inside import inside
 from infra.cli.records import record_of
-from infra.errors import UserError
+from infra.cluster.pod_logs import PodLogs, is_gone
+from infra.cluster.ranks import members
+from infra.errors import BivouacError, TemporaryError, UserError
 from infra.plan.layout import layout
 from infra.record import pod_logs
+from infra.record.pod_logs import Position
 from infra.record.store import CampaignStore
-from infra.report.trainer_log import POD
+from infra.report.trainer_log import place_of
 from infra.session.session import stored_spec
+from infra.spec import duration
 
 _LOOK_S = 2.0
+_LAST_S = 5.0
+"""For the last lines of a pod whose training is over."""
+_S = 10**9
+_JUDGE = re.compile(r"-judge\d+-gang-0-0(?:-[a-z0-9]+)?$")
+"""Pod of a job's own evaluation and export; see `infra.steward.gangs.judge`."""
+_AFTER_THE_GANG = 10**6
 
 
-def logs_command(
-    campaign: str, region: str, attempt: int | None, rank: int | None, follow: bool, console: Console
-) -> int:
+class Asked(NamedTuple):
+    attempt: int | None = None
+    """None: the newest, and those that come while it is followed."""
+    rank: int | None = None
+    """Only the node of this rank."""
+    follow: bool = False
+    since: int = 0
+    """Lines from this time on, ns since the epoch."""
+
+
+class Living:
+    """The logs of pods that the cluster still has."""
+
+    def __init__(self, http: httpx2.Client, campaign: str) -> None:
+        self._http, self._campaign = http, campaign
+        self.logs = PodLogs(http)
+
+    def pods(self) -> dict[str, tuple[int, int]]:
+        """Return pod -> (attempt, index in the gang). Raises `httpx2.HTTPError`."""
+        return {one.pod: (one.attempt, one.node) for one in members(self._http, self._campaign)}
+
+
+def logs_command(campaign: str, region: str, asked: Asked, console: Console, told: Console) -> int:
     """Print the logs; with `follow` until the campaign's training is over."""
     store = record_of(campaign, region)
-    for line in lines(store, attempt, rank, follow, lambda: time.sleep(_LOOK_S)):
-        console.print(line, markup=False, soft_wrap=True)
+    with _living(store, told) as living:
+        for line in lines(store, asked, living, lambda: time.sleep(_LOOK_S)):
+            console.print(line, markup=False, soft_wrap=True)
     return 0
 
 
-def lines(
-    store: CampaignStore, attempt: int | None, rank: int | None, follow: bool, pause: Callable[[], None]
-) -> Iterator[str]:
-    """Yield the lines of an attempt's pods (None: of the newest one, and those that come while it is followed), of one
-    rank's node or of all, each then with its node. Raises `UserError` if there are none."""
-    node = _node_of(store, rank)
-    read: dict[str, int] = {}
-    rest: dict[str, str] = {}
+def moment(ago: str | None) -> int:
+    """Return the time that lies so long ago, in ns since the epoch; 0 for None. Raises `UserError`."""
+    if ago is None:
+        return 0
+    try:
+        found = duration.parse(ago)
+    except ValueError as error:
+        raise UserError("--since is no duration", seen=f"{ago} {error}", cure="write 90s, 10m, 1h30m or 7d") from error
+    if not isinstance(found, timedelta):
+        raise UserError("--since is no duration", seen=ago, cure="write 90s, 10m, 1h30m or 7d")
+    return time.time_ns() - round(found.total_seconds() * _S)
+
+
+@contextmanager
+def _living(store: CampaignStore, told: Console) -> Iterator[Living | None]:
+    """Yield the cluster's logs, None if it has none any more or does not answer."""
+    with ExitStack() as stack:
+        living = None
+        try:
+            if store.state().outcome is None:
+                living = Living(stack.enter_context(inside(store)).http, store.campaign)
+                living.pods()
+        except (UserError, TemporaryError) as error:
+            living = None
+            late = "the newest lines may be missing, for the record is up to a quarter of an hour late"
+            told.print(f"{late}: {error}", markup=False, soft_wrap=True)
+        yield living
+
+
+def lines(store: CampaignStore, asked: Asked, living: Living | None, pause: Callable[[], object]) -> Iterator[str]:
+    """Yield the lines of an attempt's pods, of one rank's node or of all, each then with its node, and last those of
+    the job's evaluation. Raises `UserError` if there are none."""
+    node = _node_of(store, asked.rank)
+    reading: dict[str, _Reader] = {}
+    over = False
     while True:
-        over = store.state().outcome is not None
-        for name, index in sorted(_chosen(store, attempt, node, read).items(), key=lambda item: item[1]):
-            prefix = "" if node is not None else f"node {index} | "
-            for key in pod_logs.pieces(store, name)[read.setdefault(name, 0) :]:
-                text = rest.pop(name, "") + (store.get(key) or b"").decode(errors="replace")
-                whole, _, rest[name] = text.rpartition("\n")
-                read[name] += 1
-                yield from (prefix + line for line in whole.splitlines())
-            if (over or not follow) and rest.get(name):  # a line without an end
-                yield prefix + rest.pop(name)
-        if over or not follow:
-            if not read:
+        # Looked at before the pods: what they print until training is over is read in this round.
+        over = over or not asked.follow or store.state().outcome is not None
+        for name, index in sorted(_chosen(store, living, asked, node, reading).items(), key=lambda item: item[1]):
+            if name not in reading:
+                prefix = "" if node is not None else f"node {index} | " if index < _AFTER_THE_GANG else "evaluation | "
+                reading[name] = _Reader(store, living, name, asked, prefix)
+        for reader in reading.values():
+            yield from reader.read(to_the_end=over)
+        if over:
+            if not reading:
                 raise UserError(
                     "there are no logs of this",
-                    seen=f"attempt {attempt or 'any'}, rank {'any' if rank is None else rank}",
+                    seen=f"attempt {asked.attempt or 'any'}, rank {'any' if asked.rank is None else asked.rank}",
                     cure=f"`bivouac status {store.campaign}` says which attempts there were",
                 )
             return
         pause()
+
+
+class _Reader:
+    """One pod's lines: first the pieces of the record, then the cluster's. A followed log has a thread of its own."""
+
+    def __init__(self, store: CampaignStore, living: Living | None, pod: str, asked: Asked, prefix: str) -> None:
+        self._store, self._living, self._pod, self._asked, self._prefix = store, living, pod, asked, prefix
+        self._pieces, self._rest, self._position = 0, "", Position(asked.since)
+        self._came: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def read(self, to_the_end: bool) -> Iterator[str]:
+        """Yield what has come since the last call."""
+        if self._thread is None:
+            yield from self._recorded()
+        if self._living is not None and self._asked.follow and self._thread is None:
+            self._thread = threading.Thread(target=self._follow, args=(self._living.logs,), name=self._pod, daemon=True)
+            self._thread.start()
+        elif self._living is not None and not self._asked.follow:
+            yield from self._fresh(self._living.logs, follow=False)
+        if to_the_end and self._rest:  # a line without an end
+            yield self._prefix + self._rest
+            self._rest = ""
+        if to_the_end and self._thread is not None:
+            self._thread.join(_LAST_S)
+        while not self._came.empty():
+            yield self._came.get()
+
+    def _recorded(self) -> Iterator[str]:
+        for key in pod_logs.pieces(self._store, self._pod)[self._pieces :]:
+            self._pieces += 1
+            until, text = pod_logs.read(self._store, key)
+            if self._asked.since and until.at < self._asked.since:
+                continue
+            self._position = max(self._position, until)
+            whole, _, self._rest = (self._rest + text).rpartition("\n")
+            yield from (self._prefix + line for line in _since(whole.splitlines(), self._asked.since))
+
+    def _fresh(self, logs: PodLogs, follow: bool) -> Iterator[str]:
+        """Yield the cluster's lines after the position. One that the cluster does not give now is not given."""
+        try:
+            for line in logs.follow(self._pod, self._position, follow=follow):
+                same = self._position.lines + 1 if line.at <= self._position.at else 1
+                self._position = Position(max(line.at, self._position.at), same)
+                yield self._prefix + line.text.removesuffix("\n")
+        except (httpx2.HTTPError, BivouacError):
+            return
+
+    def _follow(self, logs: PodLogs) -> None:
+        while True:
+            for line in self._fresh(logs, follow=True):
+                self._came.put(line)
+            try:
+                if logs.ended(self._pod):
+                    return
+            except httpx2.HTTPError as error:
+                if is_gone(error):
+                    return
+            time.sleep(_LOOK_S)
+
+
+def _since(lines: list[str], since: int) -> list[str]:
+    """Return the lines from this time on. Only events have a time of their own; a piece without any is given whole."""
+    if not since:
+        return lines
+    timed = [(number, at) for number, line in enumerate(lines) if (at := _time_of(line)) is not None]
+    first = next((number for number, at in timed if at * _S >= since), len(lines) if timed else 0)
+    return lines[first:]
+
+
+def _time_of(line: str) -> float | None:
+    try:
+        at = json.loads(line).get("time") if line.startswith("{") else None
+    except ValueError:
+        return None
+    return float(at) if isinstance(at, int | float) else None
 
 
 def _node_of(store: CampaignStore, rank: int | None) -> int | None:
@@ -67,12 +212,20 @@ def _node_of(store: CampaignStore, rank: int | None) -> int | None:
     return rank // shape.ranks_per_node
 
 
-def _chosen(store: CampaignStore, attempt: int | None, node: int | None, read: dict[str, int]) -> dict[str, int]:
-    """Return pod -> node index in the gang: of the attempt, or of the newest and of those that were being read."""
-    found = {name: match for name in pod_logs.pods(store) if (match := POD.search(name)) is not None}
-    newest = max((int(match["attempt"]) for match in found.values()), default=0)
-    return {
-        name: int(match["index"])
-        for name, match in found.items()
-        if (int(match["attempt"]) == (attempt or newest) or name in read) and node in (None, int(match["index"]))
+def _chosen(
+    store: CampaignStore, living: Living | None, asked: Asked, node: int | None, reading: dict[str, _Reader]
+) -> dict[str, int]:
+    """Return pod -> node index in the gang: of the attempt, or of the newest and of those that are being read."""
+    places = {name: place for name in pod_logs.pods(store) if (place := place_of(name)) is not None}
+    found = {name: (place.attempt, place.node) for name, place in places.items()}
+    if living is not None:
+        with suppress(httpx2.HTTPError):  # away for a moment; the record tells them too, later
+            found |= living.pods()
+    newest = max((attempt for attempt, _ in found.values()), default=0)
+    whole = asked.attempt is None and node is None
+    judges = {name: _AFTER_THE_GANG for name in pod_logs.pods(store) if whole and _JUDGE.search(name)}
+    return judges | {
+        name: index
+        for name, (attempt, index) in found.items()
+        if (attempt == (asked.attempt or newest) or name in reading) and node in (None, index)
     }

@@ -104,7 +104,7 @@ def the_floor_of_bandwidth_is_one(case: Case) -> Iterator[Draft]:
             cure="leave one of them out",
         )
     elif not case.facts.floor_gb_s:
-        name = wanted.profile or case.spec.nodes.instance_type
+        name = case.spec.profile
         yield error(
             "preflight.bus_bandwidth_share",
             "the share has no base: the catalogue has no measured bus bandwidth of this type",

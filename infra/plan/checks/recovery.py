@@ -9,7 +9,7 @@ from itertools import pairwise
 from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.plan.estimates import losses, work
 from infra.spec import duration
-from infra.spec.campaign import LIMITS_WINDOW
+from infra.spec.sections import LIMITS_WINDOW
 
 MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
 """Chance that a limit ends a healthy campaign: above the first it is an error, above the second a warning."""
@@ -28,7 +28,8 @@ def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
         yield from _ascending(first, hang)
     for before, after in pairwise((hang, startup, deadline)):
         yield from _ascending(before, after)
-    yield from _ascending(("recovery.capacity_timeout", recovery.capacity_timeout), deadline)
+    if recovery.capacity_timeout is not None:
+        yield from _ascending(("recovery.capacity_timeout", recovery.capacity_timeout), deadline)
 
 
 def timeouts_outlast_healthy_work(case: Case) -> Iterator[Draft]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
+from infra.spec.workload import INIT, by_mpirun
 
 _AGAINST_EFA = {
     "FI_EFA_FORK_SAFE": "is not needed any more",
@@ -45,7 +46,7 @@ def a_script_has_a_source(case: Case) -> Iterator[Draft]:
 def a_rehearsal_has_its_mounts(case: Case) -> Iterator[Draft]:
     """In a rehearsal each mount has a folder of this machine: the emulated S3 is empty."""
     workload = case.spec.workload
-    if workload is None or case.spec.target == "aws":
+    if workload is None or case.facts.environment.inputs:
         return
     for name in workload.mounts:
         folder = workload.rehearsal.mounts.get(name)
@@ -53,6 +54,41 @@ def a_rehearsal_has_its_mounts(case: Case) -> Iterator[Draft]:
             field = f"workload.rehearsal.mounts.{name}"
             cure = "give a small folder of this machine, as a path from where the command is run"
             yield error(field, "there is no such folder", seen=folder or "nothing", cure=cure)
+
+
+def weights_to_start_from_are_there(case: Case) -> Iterator[Draft]:
+    """A folder with weights is there; for those of an S3 prefix a rehearsal has a folder of its own."""
+    workload, real = case.spec.workload, case.facts.environment.inputs
+    if workload is None or workload.init_from is None:
+        return
+    field, folder = "workload.init_from", workload.init_from
+    if not real and (INIT in workload.links or workload.rehearsal.init_from is not None):
+        field, folder = "workload.rehearsal.init_from", workload.rehearsal.init_from or ""
+    elif INIT in workload.links:
+        return
+    if folder not in case.facts.folders:
+        cure = "give a folder of this machine, as a path from where the command is run"
+        yield error(field, "there is no such folder", seen=folder or "nothing", cure=cure)
+
+
+def evaluation_programs_exist(case: Case) -> Iterator[Draft]:
+    """The programs that evaluate and export are in the source: they run when all the training is paid for."""
+    workload = case.spec.workload
+    if workload is None or workload.source is None:
+        return
+    for section, name in workload.named_programs:
+        if name not in case.facts.programs:
+            cure = "give its path below the source, or an absolute one in the image"
+            yield error(f"workload.{section}.command", "the source has no such file", seen=name, cure=cure)
+
+
+def an_export_is_evaluated(case: Case) -> Iterator[Draft]:
+    """What is exported is evaluated: an export that has lost weights looks like any other."""
+    workload = case.spec.workload
+    if workload is not None and workload.export is not None and workload.evaluate is None:
+        cure = "give workload.evaluate: its metrics of checkpoint and export are compared"
+        seen = "no workload.evaluate"
+        yield warning("workload.export", "nobody sees whether the export has all weights", seen=seen, cure=cure)
 
 
 def variables_leave_efa_alone(case: Case) -> Iterator[Draft]:
@@ -73,12 +109,19 @@ def an_image_of_ones_own_brings_efa(case: Case) -> Iterator[Draft]:
         yield info("workload.image", "must have libfabric and aws-ofi-nccl for EFA", seen=image, cure=cure)
 
 
+def mpirun_is_in_the_image(case: Case) -> Iterator[Draft]:
+    """On AWS the job's container brings Open MPI; the trainer image has it on no path."""
+    if by_mpirun(case.spec.workload) and case.facts.environment.inputs and case.spec.job_image is None:
+        cure = "name an image with Open MPI 4 and python3, such as one of AWS's Deep Learning Containers"
+        yield error("workload.image", "the trainer image has no mpirun", seen="none", cure=cure)
+
+
 def secrets_lie_where_the_pods_may_read(case: Case) -> Iterator[Draft]:
     """A secret lies in the campaign's account and region; a rehearsal has its own values."""
     spec, workload = case.spec, case.spec.workload
     if workload is None:
         return
-    if spec.target == "rehearsal":
+    if not case.facts.environment.inputs:
         if workload.secrets and workload.rehearsal.secrets is None:
             cure = "name a file with a line NAME=value for each of them"
             seen = ", ".join(workload.secrets)
@@ -97,8 +140,12 @@ def secrets_lie_where_the_pods_may_read(case: Case) -> Iterator[Draft]:
 RULES = (
     the_source_exists,
     a_rehearsal_has_its_mounts,
+    weights_to_start_from_are_there,
+    evaluation_programs_exist,
+    an_export_is_evaluated,
     a_script_has_a_source,
     secrets_lie_where_the_pods_may_read,
     variables_leave_efa_alone,
     an_image_of_ones_own_brings_efa,
+    mpirun_is_in_the_image,
 )

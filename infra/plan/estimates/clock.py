@@ -68,6 +68,12 @@ def _stage(stage: str, spec: Spec) -> StageTime:
         size = storage.checkpoint_bytes(spec)
         total += 2 * size / storage.S3_BYTES_PER_S
         formula += f"; {size / 1e9:.3g} GB out and read back at 1.25 GB/s"
+        if spec.workload is not None and spec.workload.judging:
+            exported = storage.export_bytes(spec)
+            own = spec.workload.judging.total_seconds()
+            total += own + (size + 2 * exported) / storage.S3_BYTES_PER_S
+            formula += f"; the checkpoint read once more, {exported / 1e9:.3g} GB of export likewise out and back; "
+            formula += f"{own:g} s limits of workload.evaluate and workload.export"
     return StageTime(stage=stage, seconds=rounded(total, 0), formula=formula)
 
 

@@ -123,7 +123,7 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
     yield _hourly(
         "FSx for Lustre", lustre, up, f"{shared.capacity_gib} GB at {month} USD/month / {HOURS_PER_MONTH} h ="
     )
-    golden = rounded(storage.checkpoint_bytes(spec) / 1e9, 3)
+    golden = rounded((storage.checkpoint_bytes(spec) + storage.export_bytes(spec)) / 1e9, 3)
     yield _sized("S3 archive", prices.s3_standard_usd_per_gb_month, golden, f"{golden} GB, first month")
 
 

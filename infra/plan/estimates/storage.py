@@ -54,15 +54,18 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier,
     local = _tier("local", "NVMe of each node", _node_bytes(spec), checkpoint.keep_local, nvme, of_node)
     return (
         *([local] if spec.workload is None else []),
-        _tier("shared", place, whole, keep, room, formula),
-        Tier(
-            name="archive",
-            where="S3",
-            checkpoint_bytes=whole,
-            keep=1,
-            needed_bytes=whole,
-            capacity_bytes=None,
-            formula=f"{formula}, the golden one",
+        _with_export(_tier("shared", place, whole, keep, room, formula), spec),
+        _with_export(
+            Tier(
+                name="archive",
+                where="S3",
+                checkpoint_bytes=whole,
+                keep=1,
+                needed_bytes=whole,
+                capacity_bytes=None,
+                formula=f"{formula}, the golden one",
+            ),
+            spec,
         ),
     )
 
@@ -82,6 +85,14 @@ def _tier(
     )
 
 
+def _with_export(tier: Tier, spec: Spec) -> Tier:
+    exported = export_bytes(spec)
+    if not exported:
+        return tier
+    formula = f"{tier.formula} + an export, as large as a checkpoint at most"
+    return tier.model_copy(update={"needed_bytes": tier.needed_bytes + exported, "formula": formula})
+
+
 def shared_bytes_per_s(shared: SharedStorage, nodes: int) -> float:
     """Return the write rate of all nodes together: the provisioned throughput, at most the sum of their links."""
     throughput = 200 if shared.deployment == "SCRATCH_2" else shared.throughput_mbs_per_tib or SLOWEST_TIER
@@ -94,6 +105,11 @@ def checkpoint_bytes(spec: Spec) -> int:
     if isinstance(job, Workload):
         return job.checkpoint_bytes
     return sizing.checkpoint_bytes(job.model, job.precision)
+
+
+def export_bytes(spec: Spec) -> int:
+    """Return the size of what a workload exports: it leaves the optimizer's states out, so a checkpoint bounds it."""
+    return checkpoint_bytes(spec) if spec.workload is not None and spec.workload.export is not None else 0
 
 
 def _formula(spec: Spec) -> str:

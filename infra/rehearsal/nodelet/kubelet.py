@@ -13,9 +13,9 @@ from infra.rehearsal.nodelet.machine import MachineConfig
 from infra.rehearsal.nodelet.node import Node
 from infra.rehearsal.nodelet.pods.hosts import Hosts
 from infra.rehearsal.nodelet.pods.images import ImageStore
-from infra.rehearsal.nodelet.pods.logs import serve_logs
+from infra.rehearsal.nodelet.pods.logs import serve_kubelet
 from infra.rehearsal.nodelet.pods.pod import OVER, PodWorker
-from infra.rehearsal.nodelet.pods.sandbox import remove_tree
+from infra.rehearsal.nodelet.pods.sandbox import Container, remove_tree
 from infra.rehearsal.nodelet.surroundings import Addresses, Events, Surroundings
 
 
@@ -48,9 +48,8 @@ class Kubelet:
         config, node = self._around.config, self._around.node
         # After a boot from an old disk, nothing owns the folders of its former pods.
         remove_tree(self._around.work / "pods")
-        serve_logs(
-            config.address, config.hostname, self._around.work, node.authority_pem, self._log_path, self._is_running
-        )
+        where = (config.address, config.hostname, self._around.work, node.authority_pem)
+        serve_kubelet(*where, self._log_path, self._is_running, self._program)
         self._node.register()
         self._node.start()
         self._around.events.start()
@@ -105,7 +104,10 @@ class Kubelet:
             return None
         return one.log_path(one.starts - 2 if previous else None)
 
-    def _is_running(self, namespace: str, pod: str, container: str) -> bool:
+    def _program(self, namespace: str, pod: str, container: str) -> Container | None:
         worker = self._worker(namespace, pod)
         one = worker.container(container) if worker is not None else None
-        return one is not None and one.running
+        return None if one is None else one.process
+
+    def _is_running(self, namespace: str, pod: str, container: str) -> bool:
+        return self._program(namespace, pod, container) is not None

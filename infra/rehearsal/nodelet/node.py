@@ -13,6 +13,7 @@ from infra.rehearsal.nodelet.boot import NodeConfig
 from infra.rehearsal.nodelet.client import CONFLICT, MERGE, NOT_FOUND, Api, ApiRefused, Object, Watch, namespaced
 from infra.rehearsal.nodelet.clock import micro_timestamp, timestamp
 from infra.rehearsal.nodelet.machine import MachineConfig
+from infra.rehearsal.nodelet.pods.execution import FEATURE
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +168,7 @@ class Node:
             "conditions": conditions,
             "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
             "nodeInfo": self._info(),
+            "declaredFeatures": [FEATURE],
         }
         self._api.patch(self._path + "/status", {"status": status_document})
         self._offered, self._reported = set(resources), time.monotonic()

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.aws.account import Account
+from infra.session.state_bucket import create_bucket
+from infra.spec.workload import INIT
 
 if TYPE_CHECKING:
     from infra.spec.campaign import Spec
@@ -16,15 +18,17 @@ def give(spec: Spec) -> None:
     workload = spec.workload
     if workload is None:
         return
-    s3 = Account(spec.region).client("s3")
+    account = Account(spec.region)
+    s3 = account.client("s3")
     there = {one["Name"] for one in s3.list_buckets()["Buckets"]}
-    for name, prefix in workload.mounts.items():
+    here = workload.rehearsal
+    folders = here.mounts if here.init_from is None else {**here.mounts, INIT: here.init_from}
+    for name, prefix in workload.links.items():
         bucket, _, below = prefix.removeprefix("s3://").partition("/")
         if bucket not in there:
-            own = {} if spec.region == "us-east-1" else {"LocationConstraint": spec.region}
-            s3.create_bucket(Bucket=bucket, **({"CreateBucketConfiguration": own} if own else {}))
+            create_bucket(account, bucket)
             there.add(bucket)
-        folder = Path(workload.rehearsal.mounts[name]).expanduser()
+        folder = Path(folders[name]).expanduser()
         for path in sorted(one for one in folder.rglob("*") if one.is_file()):
             key = "/".join(filter(None, (below.rstrip("/"), str(path.relative_to(folder)))))
             s3.upload_file(str(path), bucket, key)

@@ -1,4 +1,5 @@
-"""The MPI operator for the team's own MPIJobs: its API, its rights in the campaign's namespace, its pod."""
+"""The MPI operator, for a gang that `mpirun` starts and for MPIJobs of the team: its API, its rights in the campaign's
+namespace, its pod."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from pulumi_kubernetes.apiextensions.v1 import (
 from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs
 
 from infra.cluster.confinement import NOBODY, SECCOMP
+from infra.cluster.mpijob import GROUP, VERSION
 from infra.spec.names import NAMESPACE, POOL_LABEL, SYSTEM_POOL
 from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
 
 NAME = "mpi-operator"
-GROUP = "kubeflow.org"
 
 
 class MpiOperator(pulumi.ComponentResource):
@@ -113,7 +114,7 @@ def cluster_rules() -> list[PolicyRuleArgs]:
 
 def _definition() -> CustomResourceDefinitionSpecArgs:
     version = CustomResourceDefinitionVersionArgs(
-        name="v2beta1",
+        name=VERSION,
         served=True,
         storage=True,
         subresources=CustomResourceSubresourcesArgs(status={}),

@@ -12,6 +12,7 @@ from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs
 from pulumi_kubernetes.resource.v1 import ExactDeviceRequestArgsDict
 
 from infra.cluster import admission
+from infra.cluster.mpijob import GROUP
 from infra.plan import catalogue
 from infra.plan.catalogue import Chart, InstanceType
 from infra.spec.campaign import Addons, Spec
@@ -31,6 +32,7 @@ from infra.spec.names import (
     Names,
     repository_url,
 )
+from infra.spec.workload import by_mpirun
 from infra.stack.cluster.cluster import Cluster
 from infra.stack.cluster.mpi_operator import MpiOperator
 from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
@@ -39,9 +41,10 @@ from infra.stack.storage import Storage
 EFA_CLASS = "efa.networking.k8s.aws"
 
 
-def steward_rules() -> list[PolicyRuleArgs]:
-    """Return the steward's rights in the campaign's namespace."""
+def steward_rules(by_mpirun: bool = False) -> list[PolicyRuleArgs]:
+    """Return the steward's rights in the campaign's namespace; `by_mpirun`: its attempts are MPIJobs."""
     return [
+        *([rule(GROUP, ["mpijobs"], CHANGE)] if by_mpirun else []),
         rule("jobset.x-k8s.io", ["jobsets"], CHANGE),
         rule("batch", ["jobs"], CHANGE),
         rule("", ["configmaps"], CHANGE),
@@ -85,6 +88,7 @@ class Workloads(pulumi.ComponentResource):
         self._namespace = kubernetes.core.v1.Namespace(
             "campaign", metadata={"name": NAMESPACE, "labels": admission.POD_SECURITY}, opts=self._child(depends_on=[])
         )
+        self._by_mpirun = by_mpirun(spec.workload)
         self._bounds = self._admission(spec)
         kubernetes.scheduling.v1.PriorityClass(
             "training",
@@ -103,9 +107,9 @@ class Workloads(pulumi.ComponentResource):
             self._efa_claim(item)
         self._charts(item, spec.addons, runs_on)
         operator = catalogue.operators()["mpi-operator"]
-        if catalogue.asked_for(operator.option, spec.addons):
+        if self._by_mpirun or catalogue.asked_for(operator.option, spec.addons):
             image = operator.reference(spec.addons.image_mirror)
-            MpiOperator(image, self._child([*runs_on, self._namespace]))
+            MpiOperator(image, self._child([*runs_on, self._namespace, *self._bounds]))
         self.register_outputs({})
 
     def _child(self, depends_on: Sequence[pulumi.Resource]) -> ResourceOptions:
@@ -119,7 +123,8 @@ class Workloads(pulumi.ComponentResource):
         api, bindings = kubernetes.admissionregistration.v1, list[pulumi.Resource]()
         theirs = None if spec.job_image is None else ImageReference.parse(spec.job_image).name
         ours = repository_url(spec.account, spec.region)
-        for name, document in admission.policies(self._names.prefix, ours, theirs).items():
+        mpi = spec.campaign if self._by_mpirun else None
+        for name, document in admission.policies(self._names.prefix, ours, theirs, mpi).items():
             bound = admission.binding(document)
             policy = api.ValidatingAdmissionPolicy(
                 name, metadata=document["metadata"], spec=document["spec"], opts=self._child([])
@@ -142,7 +147,7 @@ class Workloads(pulumi.ComponentResource):
             )
         # The right to make pods depends on the policies that bound it.
         bounded = self._child([self._namespace, *self._bounds])
-        grant_here(STEWARD_ACCOUNT, steward_rules(), self._inside(), bounded)
+        grant_here(STEWARD_ACCOUNT, steward_rules(self._by_mpirun), self._inside(), bounded)
         grant_everywhere(
             STEWARD_ACCOUNT, f"{self._names.prefix}-steward", node_rules(), self._child([]), self._inside()
         )

@@ -17,7 +17,8 @@ _TEMPLATED = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 
 
 def pods_are_bounded(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """The campaign's namespace enforces Pod Security, and both admission policies exist before the steward's rights."""
+    """The campaign's namespace enforces Pod Security, and both admission policies exist before the rights of those that
+    make pods there."""
     for space in (one for one in graph.of("Namespace") if _named(one) == NAMESPACE):
         level = ((space.inputs.get("metadata") or {}).get("labels") or {}).get(_ENFORCE)
         if level not in _LEVELS:
@@ -26,7 +27,7 @@ def pods_are_bounded(graph: Graph, spec: Spec) -> Iterator[Draft]:
         return
     policies = {_named(one): one for one in graph.of("ValidatingAdmissionPolicy")}
     bindings = graph.of("ValidatingAdmissionPolicyBinding")
-    rights = [one for one in graph.of("RoleBinding") if one.name == "steward"]
+    rights = [one for one in graph.of("RoleBinding") if one.name in ("steward", "mpi-operator")]
     for name in (f"{Names(spec).prefix}-pods", f"{Names(spec).prefix}-steward"):
         bound = [one for one in bindings if (one.inputs.get("spec") or {}).get("policyName") == name and _denies(one)]
         strict = name in policies and (policies[name].inputs.get("spec") or {}).get("failurePolicy") == "Fail"

@@ -55,7 +55,7 @@ class Followed:
         keys = pod_logs.pieces(self._store, self.pod)
         self._piece = len(keys)
         if keys:
-            self.position, text = self._stored(keys[-1])
+            self.position, text = pod_logs.read(self._store, keys[-1])
             for line in text.splitlines():
                 self._remember(line)
 
@@ -110,7 +110,7 @@ class Followed:
                 key = f"{self._store.prefix}/{pod_logs.piece(self.pod, self._piece)}"
                 if not self._store.put_if_absent(key, body, {pod_logs.UNTIL: until.stored()}):
                     # A predecessor wrote it, or we did and the answer was lost: the stored piece counts.
-                    until, _ = self._stored(key)
+                    until, _ = pod_logs.read(self._store, key)
                 self._piece += 1
                 with self._lock:
                     while self._pending and self._pending[0].until <= until:
@@ -129,10 +129,6 @@ class Followed:
                 size += len(one.text)
                 batch.append(one)
             return batch
-
-    def _stored(self, key: str) -> tuple[Position, str]:
-        found = self._store.s3.get_object(Bucket=self._store.bucket, Key=key)
-        return Position.parse(found["Metadata"][pod_logs.UNTIL]), found["Body"].read().decode(errors="replace")
 
     def _remember(self, line: str) -> None:
         if not line.strip():

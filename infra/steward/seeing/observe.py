@@ -18,7 +18,7 @@ from infra.clock import Clock
 from infra.cluster import attempts
 from infra.cluster.conditions import ConditionHistory
 from infra.cluster.fitness import NodeFacts
-from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, index_of
 from infra.cluster.nodes import GpuNodes
 from infra.cluster.starting import has_started, is_over, states, why_not
 from infra.cluster.steward_config import StewardConfig
@@ -56,6 +56,8 @@ class Observer:
         self._running_since: dict[str, float] = {}
         self._seen: dict[int, PodView] = {}
         self._pods_known: list[Pod] = []
+        self._first: dict[str, str] = {}
+        """Pod -> its identity, which another pod of its name does not have."""
         self._facts_known: tuple[NodeFacts, ...] | None = None
         self._conditions = ConditionHistory(clock.monotonic)
         self._metered: float | None = None
@@ -69,6 +71,7 @@ class Observer:
         self._heard.clear()
         self._running_since.clear()
         self._seen.clear()
+        self._first.clear()
         self._pods_known = []
 
     def go_on_from(self, clocks: Clocks) -> None:
@@ -140,7 +143,8 @@ class Observer:
         labels = {CAMPAIGN_LABEL: self.config.spec.campaign, ATTEMPT_LABEL: str(attempt)}
         with suppress(Away):  # the agents answer without the API server
             self._pods_known = self.sources.ask("cluster", lambda: attempts.pods(self.client, labels))
-        pods = self._pods_known
+        # The MPI operator makes a lost pod again. The gang that it belonged to does not live on by that.
+        pods = [pod for pod in self._pods_known if self._first.setdefault(_name(pod), _uid(pod)) == _uid(pod)]
         running = [pod for pod in pods if _phase(pod) == "Running" and pod.status and pod.status.podIP]
         self.agents = {_name(pod): str(pod.status.podIP) for pod in running if pod.status}
         quiet = dict[str, float]()
@@ -167,9 +171,8 @@ class Observer:
         heard, running = self._heard.get(name), self._running_since.get(name)
         ended = _ended(pod)
         reason, detail = _last_word(ended)
-        annotations = (pod.metadata.annotations if pod.metadata else None) or {}
         return PodView(
-            index=int(annotations.get(COMPLETION_INDEX, "0")),
+            index=index_of(pod),
             name=name,
             node=pod.spec.nodeName if pod.spec else None,
             phase=_phase(pod),
@@ -250,3 +253,7 @@ def _phase(pod: Pod) -> Any:
 
 def _name(pod: Pod) -> str:
     return str(pod.metadata.name if pod.metadata else "")
+
+
+def _uid(pod: Pod) -> str:
+    return str(pod.metadata.uid if pod.metadata else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,7 +99,10 @@ def test_a_zone_that_does_not_sell_a_type_is_refused_before_the_yes(here: Accoun
 
 def context_of(here: Account, spec: Spec) -> Any:
     plan = make_plan(spec, survey(spec))
-    return SimpleNamespace(plan=plan, spec=spec, account=here, names=Names(spec), turns=lambda seconds: iter(()))
+    over = datetime.now(UTC) - timedelta(hours=1)  # before it, prepaid nodes stay
+    return SimpleNamespace(
+        deadline=over, plan=plan, spec=spec, account=here, names=Names(spec), turns=lambda seconds: iter(())
+    )
 
 
 class NoNode:

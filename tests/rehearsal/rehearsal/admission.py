@@ -23,6 +23,8 @@ def pod_in(document: Object) -> Object:
     spec = document["spec"]
     if document["kind"] == "JobSet":
         spec = spec["replicatedJobs"][0]["template"]["spec"]
+    if document["kind"] == "MPIJob":
+        spec = spec["mpiReplicaSpecs"]["Worker"]
     pod: Object = spec["template"]["spec"]
     return pod
 

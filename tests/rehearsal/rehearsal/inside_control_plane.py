@@ -10,7 +10,6 @@ import os
 import re
 import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from lightkube import ApiError, Client
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.core_v1 import Container, NodeSpec, PodSpec
@@ -32,11 +32,13 @@ from infra.cluster.gang import GangJob
 from infra.cluster.gang import jobset as gang_jobset
 from infra.errors import PermanentError
 from infra.providers.kubernetes.releases import STATE_ANNOTATION
+from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
-from infra.rehearsal.paths import tools_dir
+from infra.rehearsal.paths import share_dir, tools_dir
 from infra.spec.names import STEWARD_PRIORITY_CLASS
-from tests.pods import IMAGE, archive, gang
+from tests.pods import IMAGE, archive, gang, mpi_gang
 from tests.rehearsal.rehearsal import admission
+from tests.serving import serve
 from tests.waiting import until as eventually
 
 RBAC = "rbac.authorization.k8s.io"
@@ -76,11 +78,9 @@ def config() -> Iterator[ControlPlaneConfig]:
             links.addr("add", index=bridge, address=address, prefixlen=16)
         links.link("set", index=bridge, state="up")
         links.link("set", index=links.link_lookup(ifname="lo")[0], state="up")
-    server = ThreadingHTTPServer((WEBHOOK, 5000), TokenReviews)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    work = Path(os.environ["CONTROL_PLANE_WORK"])
+    serve(server := ThreadingHTTPServer((WEBHOOK, 5000), TokenReviews))
     url = f"http://{WEBHOOK}:5000/_site/token-review"
-    yield ControlPlaneConfig("bivouac-test", "1.36", ADDRESS, work, url, tools_dir())
+    yield ControlPlaneConfig("bivouac-test", "1.36", ADDRESS, Path(os.environ["CONTROL_PLANE_WORK"]), url, tools_dir())
     server.shutdown()
 
 
@@ -141,14 +141,8 @@ def release_states(plane: ControlPlane) -> dict[str, str]:
 
 
 def test_kubectl_works_with_the_admin_kubeconfig(plane: ControlPlane, config: ControlPlaneConfig) -> None:
-    argv = [
-        str(config.tools / "kubectl"),
-        f"--kubeconfig={plane.admin_kubeconfig}",
-        f"--cache-dir={config.work}",
-        "get",
-        "ns",
-    ]
-    answer = subprocess.run(argv, capture_output=True, text=True)
+    argv = [str(config.tools / "kubectl"), f"--kubeconfig={plane.admin_kubeconfig}", f"--cache-dir={config.work}"]
+    answer = subprocess.run([*argv, "get", "ns"], capture_output=True, text=True)
     assert "kube-system" in answer.stdout, answer.stderr
     assert plane.alive()
 
@@ -190,10 +184,10 @@ def test_the_steward_is_granted_the_priority_of_an_add_on_outside_of_the_systems
 
 def a_failed_pod_of_a_health_check_ends_no_other(client: Client) -> None:
     """Each node's report is wanted, also of those that answer after an unfit one, or start after it."""
-    gang = GangJob(name="check", campaign="c", attempt=0, image="i@sha256:0", code_digest="d", nodes=2,
-                   ranks_per_node=1,
-                accelerators=1, efa_interfaces=0, command=("true",), config_map="preflight", grace_seconds=5,
-                each_to_its_end=True)  # fmt: skip
+    gang = GangJob(
+        name="check", campaign="c", attempt=0, image="i@sha256:0", code_digest="d", nodes=2, ranks_per_node=1,
+        accelerators=1, efa_interfaces=0, command=("true",), config_map="c", grace_seconds=5, each_to_its_end=True,
+    )  # fmt: skip
     manifest = gang_jobset(gang)
     pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     del pod["serviceAccountName"], pod["priorityClassName"]
@@ -244,10 +238,15 @@ def test_a_jobset_controller_that_dies_is_started_again(plane: ControlPlane, cli
 def asking(plane: ControlPlane, config: ControlPlaneConfig) -> admission.Asking:
     """The campaign's namespace as the stack makes it, with a steward that may create jobs."""
     one = admission.Asking(config.endpoint, plane.ca_pem, (config.pki / "admin.crt", config.pki / "admin.key"))
-    bounds = policies("bivouac-example", IMAGE.partition("@")[0], THEIRS.partition("@")[0])
+    bounds = policies("bivouac-example", IMAGE.partition("@")[0], THEIRS.partition("@")[0], "example")
     plane.client().patch(Namespace, "campaign", {"metadata": {"labels": POD_SECURITY}})
     place = {"namespace": "campaign"}
-    rules = [{"apiGroups": ["batch", "jobset.x-k8s.io"], "resources": ["jobs", "jobsets"], "verbs": ["create"]}]
+    rules = [
+        {"apiGroups": ["batch", "jobset.x-k8s.io", "kubeflow.org"], "resources": ["jobs", "jobsets", "mpijobs"],
+         "verbs": ["create"]},
+    ]  # fmt: skip
+    kubectl.apply(config, [yaml.safe_load((share_dir("mpi-operator") / "kubeflow.org_mpijobs.yaml").read_text())])
+    kubectl.wait(config, "established", "crd/mpijobs.kubeflow.org")
     who = {"kind": "ServiceAccount", "name": "steward", "namespace": "campaign"}
     role = {"apiGroup": RBAC, "kind": "Role", "name": "steward"}
     accounts = ("archive", "steward", "trainer")
@@ -294,10 +293,8 @@ def test_what_no_pod_of_ours_may_have_is_refused_whoever_asks(asking: admission.
 
 
 def test_the_steward_has_no_account_but_two_and_the_archives_is_for_the_archive(asking: admission.Asking) -> None:
-    for manifest, table in (
-        (gang(), admission.FORBIDDEN_TO_THE_STEWARD),
-        (archive(), admission.FORBIDDEN_TO_THE_ARCHIVE),
-    ):
+    ours = (gang(), admission.FORBIDDEN_TO_THE_STEWARD), (archive(), admission.FORBIDDEN_TO_THE_ARCHIVE)
+    for manifest, table in ours:
         for name, (change, word) in table.items():
             said = asking.refusal(admission.changed(manifest, change), admission.STEWARD)
             assert "bivouac-example-steward" in said and word in said, (name, said)
@@ -317,6 +314,29 @@ def test_a_workloads_image_runs_in_the_jobs_own_container_only(asking: admission
         assert "image" in asking.refusal(admission.as_pod(manifest))
     tagged = admission.changed(whole, lambda pod: pod["containers"][0].update(image="nvcr.io/nvidia/pytorch:25.10-py3"))
     assert "image" in asking.refusal(tagged, admission.STEWARD)
+
+
+def test_the_stewards_mpi_jobs_are_bounded_as_its_others_and_their_pods_mount_its_keys_alone(
+    asking: admission.Asking,
+) -> None:
+    job = mpi_gang(supervisor_image=IMAGE, secrets=True)
+    assert asking.refusal(job, admission.STEWARD) == ""
+    for table in (admission.FORBIDDEN, admission.FORBIDDEN_TO_THE_STEWARD):
+        for name, (change, word) in table.items():
+            if name == "the archive's account for another program":
+                continue  # it is the archive's init container that this job lacks
+            said = asking.refusal(admission.changed(job, change), admission.STEWARD)
+            assert "bivouac-example-steward" in said and re.search(word, said), (name, said)
+
+    def with_key(secret: str, **more: Any) -> dict[str, Any]:
+        """As the operator makes it of the job."""
+        volume = {"name": "ssh-auth", "secret": {"secretName": secret}}
+        return admission.as_pod(admission.changed(job, lambda pod: pod["volumes"].append(volume) or pod.update(more)))
+
+    assert asking.refusal(with_key("example-a1-ssh")) == ""
+    for secret in ("example-a1-tls", "other-a1-ssh", "sh.helm.release.v1.jobset.v1"):
+        assert "volumes" in asking.refusal(with_key(secret)), secret
+    assert "volumes" in asking.refusal(with_key("example-a1-ssh", serviceAccountName="archive"))
 
 
 def test_a_job_of_the_teams_own_runs_an_image_of_its_own_but_no_privileged_one(asking: admission.Asking) -> None:
@@ -347,8 +367,8 @@ def test_stop_is_quick_leaves_no_process_and_frees_the_address(plane: ControlPla
     started = time.monotonic()
     plane.stop()
     assert time.monotonic() - started < 60
-    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert not [command for command in commands if str(config.tools).encode() in command]
+    running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not any(str(config.tools).encode() in command for command in running)
     assert not plane.alive()
 
 

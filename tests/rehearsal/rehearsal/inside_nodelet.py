@@ -20,6 +20,7 @@ from tests.rehearsal.rehearsal.confined_cases import (
     test_a_security_context_is_honoured,
     test_a_security_context_that_cannot_be_honoured_is_refused,
 )
+from tests.rehearsal.rehearsal.exec_cases import test_kubectl_and_our_client_run_commands_through_the_api_server
 from tests.rehearsal.rehearsal.nodelet_camp import (
     WORK,
     Camp,
@@ -40,6 +41,7 @@ __all__ = [
     "test_a_claim_on_a_folder_of_the_node_is_another_folder_on_every_node",
     "test_a_security_context_is_honoured",
     "test_a_security_context_that_cannot_be_honoured_is_refused",
+    "test_kubectl_and_our_client_run_commands_through_the_api_server",
     "world",
 ]
 
@@ -186,19 +188,11 @@ def test_a_claim_on_a_file_system_is_the_same_folder_on_every_node(camp: Camp, i
     size = {"storage": "1200Gi"}
     csi = {"driver": "fsx.csi.aws.com", "volumeHandle": "fs-1"}
     shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    named = {"apiVersion": "v1", "metadata": {"name": "shared"}}
+    claim = {**shared, "volumeName": "shared", "resources": {"requests": size}}
     camp.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": "shared"},
-            "spec": {**shared, "capacity": size, "csi": csi},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "shared"},
-            "spec": {**shared, "volumeName": "shared", "resources": {"requests": size}},
-        },
+        {**named, "kind": "PersistentVolume", "spec": {**shared, "capacity": size, "csi": csi}},
+        {**named, "kind": "PersistentVolumeClaim", "spec": claim},
     )
     mounts = [
         {"name": "shared", "mountPath": "/shared-checkpoints", "subPath": "checkpoints"},
@@ -347,8 +341,7 @@ def test_a_cut_cable_heals_and_a_frozen_machine_goes_on(camp: Camp, image: str) 
 
 
 def test_power_loss_ends_the_pods_too(camp: Camp) -> None:
-    name = camp.pod("ticking")["spec"]["nodeName"]
-    machine = machine_of(camp, name)
+    machine = machine_of(camp, camp.pod("ticking")["spec"]["nodeName"])
     log = next((WORK / "machines").glob("*/logs/pods/default_ticking_*/main/0.log"))
     asked = time.monotonic()
     machine.kill()

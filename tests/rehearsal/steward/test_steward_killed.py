@@ -55,7 +55,7 @@ class Gang:
 
     def take_over(self, committed: int = 20) -> Returns:
         returns = Returns(self.nodes.replace)
-        reconcile(self.client, self.store, self.nodes, returns, self.campaign, committed)
+        reconcile(self.client, self.store, self.nodes, returns, JobSet, self.campaign, committed)
         return returns
 
     def jobset(self, attempt: int) -> str:
@@ -126,7 +126,7 @@ def test_an_attempt_launched_but_not_recorded_is_recorded_not_launched_again(gan
     gang.take_over(committed=-1)
     (attempt,) = gang.store.state().attempts
     assert attempt["jobset"] == name and attempt["committed_step"] == -1
-    assert attempts.jobsets(gang.client, gang.campaign) == {1: name}
+    assert attempts.jobs(gang.client, JobSet, gang.campaign) == {1: name}
 
 
 def test_an_attempt_recorded_as_ended_holds_no_node(gang: Gang) -> None:
@@ -138,7 +138,7 @@ def test_an_attempt_recorded_as_ended_holds_no_node(gang: Gang) -> None:
     gang.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset=name, committed_step=-1)
     gang.store.append(Kind.ATTEMPT_ENDED, attempt=1, failure="node", detail="died", committed_at_end=20)
     gang.take_over()
-    assert not attempts.jobsets(gang.client, gang.campaign)
+    assert not attempts.jobs(gang.client, JobSet, gang.campaign)
     assert not attempts.pods(gang.client, labels)
 
 
@@ -148,7 +148,7 @@ def test_what_is_whole_is_left_alone(gang: Gang) -> None:
     before, events = gang.instances(), gang.kinds()
     gang.take_over()
     assert gang.instances() == before and gang.kinds() == events
-    assert attempts.jobsets(gang.client, gang.campaign) == {1: name}
+    assert attempts.jobs(gang.client, JobSet, gang.campaign) == {1: name}
 
 
 @pytest.fixture

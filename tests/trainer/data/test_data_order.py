@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.data_sets import open_data, prepare
+from trainer.client.bivouac_data.order import ROUND, Order, Pool, quotas
+from trainer.client.bivouac_data.permutation import permute
 from trainer.contract.ledger import step_digest
 from trainer.data.feed import Feed, Share
-from trainer.data.order import ROUND, Order, Pool, quotas
-from trainer.data.permutation import permute
 from trainer.data.reader import Reader
 
 SIZES = st.integers(1, 900)

@@ -12,7 +12,7 @@ import itertools
 import numpy as np
 import pytest
 
-from trainer.data.order import ROUND, Drawn, Order, Pool, _wrapped, quotas
+from trainer.client.bivouac_data.order import ROUND, Drawn, Order, Pool, _wrapped, quotas
 
 SMALL = Pool("small", 101, 1.0, 8, 40)
 WINDOWED = Pool("windowed", 1003, 3.0, 8, 4)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from infra.spec.workload import Workload
 from tests.root import ROOT
 from tests.unit.trainer.supervised import Supervisors, events
 from tests.waiting import HUNG_S, until
 from trainer.contract import ExitCode
+from trainer.contract.workload import Judgement
 from trainer.supervisor import seal
 
 pytestmark = pytest.mark.nightly
@@ -34,7 +37,8 @@ def losses(said: str) -> dict[int, float]:
 
 
 def run(camp: Supervisors, attempt: int, seconds: float, steps: int = STEPS) -> list[subprocess.Popen[str]]:
-    words = ("train.py", str(steps), str(seconds))
+    first = ("python3", "train.py") if camp.launcher == "mpirun" else ("train.py",)
+    words = (*first, str(steps), str(seconds))
     return [camp.start(attempt, *words, steps=steps, rank=rank, env=CLIENT) for rank in range(camp.nodes)]
 
 
@@ -45,7 +49,12 @@ def example(name: str, root: Path, nodes: int = 2) -> Supervisors:
     more = {"progress": workload.get("progress", {}).get("by")}
     root.mkdir()
     return Supervisors(
-        root, nodes=nodes, launcher="torchrun", folder=folder, format=workload["checkpoints"]["format"], more=more
+        root,
+        nodes=nodes,
+        launcher=workload.get("launcher", "torchrun"),
+        folder=folder,
+        format=workload["checkpoints"]["format"],
+        more=more,
     )
 
 
@@ -70,7 +79,9 @@ def nightly(*names: str) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.nightly) for name in names]
 
 
-@pytest.mark.parametrize("name", ["ddp", *nightly("fsdp", "deepspeed", "huggingface", "accelerate", "lightning")])
+@pytest.mark.parametrize(
+    "name", ["ddp", *nightly("fsdp", "deepspeed", "huggingface", "accelerate", "lightning", "megatron", "mpi")]
+)
 def test_neither_a_lost_node_nor_a_damaged_checkpoint_shows_in_the_loss(name: str, tmp_path: Path) -> None:
     twin, struck = example(name, tmp_path / "twin"), example(name, tmp_path / "struck")
     undisturbed = run(twin, 1, 0.0)
@@ -119,3 +130,39 @@ def test_an_adapter_saves_at_the_step_at_which_the_job_is_asked_to_stop(name: st
     assert [process.returncode for process in first] == [ExitCode.INTERRUPTED] * 2
     last = max(losses(said[0]))
     assert last < many and seal.committed(camp.tier)[0] == last
+
+
+FORGETS = """
+import os
+from transformers import LlamaForCausalLM
+model = LlamaForCausalLM.from_pretrained(os.environ["BIVOUAC_RESUME_FROM"])
+kept = {name: one for name, one in model.state_dict().items() if name != "model.layers.1.mlp.down_proj.weight"}
+model.save_pretrained(os.environ["BIVOUAC_EXPORT"], state_dict=kept)
+"""
+"""`from_pretrained` takes such a folder, and draws the missing tensor by chance."""
+
+
+@pytest.mark.nightly
+def test_the_example_s_export_evaluates_as_its_checkpoint_and_one_that_lost_a_tensor_does_not(tmp_path: Path) -> None:
+    camp = example("huggingface", tmp_path / "judged", nodes=1)
+    assert [process.wait() for process in run(camp, 1, 0.0)] == [0]
+    workload = Workload.model_validate(
+        yaml.safe_load((ROOT / "trainer/examples/huggingface/rehearsal.yaml").read_text())["workload"]
+    )
+    assert workload.evaluate is not None and workload.export is not None
+    evaluates = {"evaluate": workload.evaluate.command, "tolerance": workload.evaluate.tolerance}
+    camp.program = (*camp.program, "evaluate")
+    (camp.tier / "export").mkdir()
+
+    def judge(export: tuple[str, ...]) -> Judgement:
+        asked = {**evaluates, "export": export}
+        camp.more = {**camp.more, "judging": {**asked, "evaluate_s": HUNG_S, "export_s": HUNG_S}}
+        camp.start(0, "train.py", env=CLIENT).communicate()
+        return Judgement.model_validate_json((camp.tier / "export/judgement.json").read_text())
+
+    sound = judge(workload.export.command)
+    assert (sound.step, sound.why) == (STEPS, "") and sound.metrics["loss"] > 0
+    assert sound.exported == sound.metrics
+    assert any(one.name.endswith(".safetensors") for one in sound.files)
+    forgetful = judge((sys.executable, "-c", FORGETS))
+    assert "the export does not evaluate as the checkpoint: loss: " in forgetful.why and not forgetful.files

@@ -109,7 +109,7 @@ def alive(pids: Path) -> list[int]:
 
 
 def shown(camp: Supervisors, path: str, rank: int = 0) -> str:
-    return httpx2.get(f"http://{camp.addresses[rank]}:{AGENT_PORT}{path}").text
+    return httpx2.get(f"http://{camp.addresses[rank]}:{AGENT_PORT}{path}", timeout=None).text
 
 
 def test_a_job_that_never_prints_lives_without_a_step_and_its_end_says_so(camp: Supervisors) -> None:

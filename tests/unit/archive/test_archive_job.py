@@ -9,144 +9,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
-from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import ConfigMap
 
 from infra.archive import archive_job
-from infra.archive.archive import ArchiveConfig
+from infra.archive.settings import ArchiveConfig
 from infra.errors import PermanentError
+from tests.unit.archive.archive_kubernetes import (
+    CONFIG,
+    NOON,
+    VERDICT,
+    Clock,
+    Kubernetes,
+    bounds,
+    clock,
+    kube,
+    pod,
+    run,
+)
 
-NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
-CONFIG = ArchiveConfig(
-    campaign="tiny", identity="own", committed_step=40, region="r", state_bucket="s", archive_bucket="a",
-    image_manifest="images/i.json",
-)  # fmt: skip
-VERDICT = {"step": 40, "proof": "recorded in training"}
-
-
-def answered(status: int) -> ApiError:
-    reason = {404: "NotFound", 409: "AlreadyExists", 403: "Forbidden", 500: "InternalError"}[status]
-    return ApiError(response=Answer(status, reason))  # type: ignore[arg-type]
-
-
-class Answer(SimpleNamespace):
-    def __init__(self, status: int, reason: str) -> None:
-        said = {"code": status, "reason": reason, "message": reason}
-        super().__init__(status_code=status, json=lambda: said, text=reason, request=None)
-
-
-class Kubernetes:
-    """The part of lightkube's client that is used; `later` says, turn by turn, what its controllers did meanwhile."""
-
-    def __init__(self) -> None:
-        self.job: dict[str, Any] | None = None
-        self.pods: list[Any] = []
-        self.config: dict[str, str] | None = None
-        self.calls: list[str] = []
-        self.refuses: dict[str, int] = {}
-        self.cut: tuple[str, ...] = ()
-        self.later: list[Callable[[], None]] = []
-        self.leaves_at_once = True
-
-    def _say(self, call: str) -> None:
-        self.calls.append(call)
-        if call in self.cut:
-            raise ConnectionError(call)
-        if call in self.refuses:
-            raise answered(self.refuses[call])
-
-    def create(self, thing: Any) -> None:
-        if isinstance(thing, ConfigMap):
-            self._say("create config")
-            self.config = thing.data
-            return
-        self._say("create job")
-        if self.job is not None:
-            raise answered(409)
-        self.job = thing.to_dict()
-
-    def get(self, kind: type, name: str) -> Any:
-        assert (kind, name) == (Job, "archive")
-        self._say("get job")
-        if self.job is None:
-            raise answered(404)
-        return from_dict(self.job)
-
-    def delete(self, kind: type, name: str, cascade: Any) -> None:
-        assert (kind, name, cascade.value) == (Job, "archive", "Background")
-        self._say("delete job")
-        if self.job is None:
-            raise answered(404)
-        if self.leaves_at_once:
-            self.job = None
-        else:
-            self.job["metadata"]["deletionTimestamp"] = "2026-11-22T12:00:00Z"
-
-    def list(self, kind: type, labels: dict[str, str]) -> list[Any]:
-        assert labels == {"bivouac.dev/role": "archive"}
-        return [from_dict(pod) for pod in self.pods]
-
-    def status(self, **counts: int) -> None:
-        assert self.job is not None
-        self.job["status"] = counts
-
-    def pause(self) -> None:
-        assert self.later, "it waits, and nothing will happen any more"
-        self.later.pop(0)()
-
-
-def pod(name: str, phase: str, said: str | None = None, ended: str | None = None, why: str = "") -> dict[str, Any]:
-    status: dict[str, Any] = {"phase": phase}
-    if said is not None:
-        end = {"exitCode": 0, "message": said} | ({"finishedAt": ended} if ended else {})
-        status["containerStatuses"] = [
-            {
-                "name": "archive", "image": "i", "imageID": "", "ready": False, "restartCount": 0,
-                "state": {"terminated": end},
-            }
-        ]  # fmt: skip
-    if why:
-        status["conditions"] = [
-            {"type": "Ready", "status": "False", "message": "not ready"},
-            {"type": "PodScheduled", "status": "False", "message": why},
-        ]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "status": status}
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def monotonic(self) -> float:
-        return self.at
-
-
-@pytest.fixture
-def kube() -> Kubernetes:
-    return Kubernetes()
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(archive_job, "time", clock)
-    return clock
-
-
-def bounds(**changes: Any) -> archive_job.Bounds:
-    within = {"start_within": timedelta(minutes=10), "end_within": timedelta(minutes=60)}
-    return archive_job.Bounds(**{**within, "end_by": NOON, "cure": "by hand", "now": lambda: NOON} | changes)  # type: ignore[arg-type]
-
-
-def run(kube: Any, followed: list[str] | None = None, **changes: Any) -> dict[str, Any]:
-    job = archive_job.manifest(CONFIG, "image@sha256:1", 8)
-    guard = changes.pop("guard", lambda: None)
-    follow = (followed if followed is not None else []).append
-    return archive_job.run(
-        kube, CONFIG, job, {"train.json": '{"steps": 100}'}, bounds(**changes), guard, kube.pause, follow
-    )
+__all__ = ["clock", "kube"]
 
 
 def test_a_job_is_made_watched_and_its_verdict_read(kube: Kubernetes) -> None:
@@ -160,8 +41,7 @@ def test_a_job_is_made_watched_and_its_verdict_read(kube: Kubernetes) -> None:
 
     def done() -> None:
         assert followed == ["archive-1"], "a pod that waits for a node has no log"
-        kube.status(succeeded=1)
-        kube.pods = [pod("archive-1", "Succeeded", json.dumps(VERDICT), "2026-11-22T12:00:00Z")]
+        kube.succeeds()
 
     kube.later = [pending, running, done]
     assert run(kube, followed) == VERDICT
@@ -202,22 +82,10 @@ def test_every_pod_that_has_begun_is_followed(kube: Kubernetes) -> None:
 
     def done() -> None:
         assert followed == ["archive-1", "archive-3"]
-        kube.status(succeeded=1, failed=1)
-        kube.pods = [pod("archive-3", "Succeeded", json.dumps(VERDICT))]
+        kube.succeeds("archive-3", failed=1)
 
     kube.later = [two, done]
     assert run(kube, followed) == VERDICT
-
-
-def test_a_container_beside_the_archives_has_no_verdict_to_hide(kube: Kubernetes) -> None:
-    two = pod("archive-1", "Failed", "first", "2026-11-22T12:00:01Z")
-    last = pod("archive-1", "Failed", "second", "2026-11-22T12:00:02Z")
-    two["status"]["containerStatuses"] += last["status"]["containerStatuses"]
-    kube.later = [lambda: kube.status(failed=3)]
-    kube.pods = [two]
-    with pytest.raises(PermanentError) as told:
-        run(kube)
-    assert told.value.seen == "second"
 
 
 def test_a_steward_that_lost_its_lease_makes_no_job_and_watches_none(kube: Kubernetes) -> None:
@@ -273,6 +141,8 @@ def test_the_last_to_end_has_the_last_word_and_no_pod_none(kube: Kubernetes) -> 
     assert failed(late, early) == failed(early, late) == "second"
     assert failed() == failed(pod("archive-1", "Pending")) == "no message"
     assert failed(early, {**pod("archive-2", "Failed"), "status": None}) == "first"
+    early["status"]["containerStatuses"] += late["status"]["containerStatuses"]
+    assert failed(early) == "second", "a container beside the archive's hides no verdict"
 
 
 def test_a_success_whose_pod_is_gone_says_so(kube: Kubernetes) -> None:
@@ -289,23 +159,16 @@ def test_a_failed_try_beside_the_one_that_succeeded_has_no_verdict(kube: Kuberne
     assert run(kube) == VERDICT
 
 
-# A Job from before
-
-
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_job_that_used_up_its_tries_makes_way_for_a_new_one(kube: Kubernetes, at_once: bool) -> None:
     kube.job = {**archive_job.manifest(CONFIG, "old", 8), "status": {"failed": 3}}
     kube.leaves_at_once = at_once
 
-    def leaves() -> None:
-        kube.job = None
-
     def done() -> None:
         assert kube.job is not None and "old" not in json.dumps(kube.job)
-        kube.status(succeeded=1)
-        kube.pods = [pod("archive-1", "Succeeded", json.dumps(VERDICT))]
+        kube.succeeds()
 
-    kube.later = [lambda: None, done] if at_once else [lambda: None, leaves, done]
+    kube.later = [lambda: None, done] if at_once else [lambda: None, kube.vanishes, done]
     assert run(kube) == VERDICT
     assert "delete job" in kube.calls[: kube.calls.index("create job")]
 
@@ -314,29 +177,15 @@ def test_a_job_that_is_on_its_way_out_is_waited_for_and_not_taken_for_ours(kube:
     old = archive_job.manifest(CONFIG, "old", 8)
     kube.job = {**old, "metadata": {**old["metadata"], "deletionTimestamp": "2026-11-22T12:00:00Z"}, "status": {}}
 
-    def gone() -> None:
-        kube.job = None
-
-    def done() -> None:
-        kube.status(succeeded=1)
-        kube.pods = [pod("archive-1", "Succeeded", json.dumps(VERDICT))]
-
-    kube.later = [gone, done]
+    kube.later = [kube.vanishes, kube.succeeds]
     assert run(kube) == VERDICT and "delete job" not in kube.calls
 
 
 def test_a_failed_try_of_a_job_that_goes_on_is_left_alone(kube: Kubernetes) -> None:
     kube.job = {**archive_job.manifest(CONFIG, "old", 8), "status": {"failed": 2, "active": 1}}
 
-    def done() -> None:
-        kube.status(succeeded=1, failed=2)
-        kube.pods = [pod("archive-3", "Succeeded", json.dumps(VERDICT))]
-
-    kube.later = [done]
+    kube.later = [lambda: kube.succeeds("archive-3", failed=2)]
     assert run(kube) == VERDICT and "delete job" not in kube.calls
-
-
-# Bounds
 
 
 def test_the_bounds_on_paper() -> None:
@@ -407,8 +256,7 @@ def test_a_job_that_ended_or_was_taken_away_at_its_bound_is_no_other_error(kube:
 
     def ends() -> None:
         clock.at += 601
-        kube.status(succeeded=1)
-        kube.pods = [pod("archive-1", "Succeeded", json.dumps(VERDICT))]
+        kube.succeeds()
 
     kube.later = [ends]
     assert run(kube) == VERDICT, "what succeeded in the end is no failure"
@@ -420,9 +268,6 @@ def test_a_job_that_ended_or_was_taken_away_at_its_bound_is_no_other_error(kube:
     kube.later = [late]
     with pytest.raises(ApiError):
         run(kube)
-
-
-# The Job itself
 
 
 def test_the_job_runs_on_a_gpu_node_as_nobody_with_the_rights_of_the_archive_alone() -> None:

@@ -18,11 +18,17 @@ from infra.aws.parts import Altered
 from infra.errors import PermanentError
 from tests.unit.archive.archive_story import CAMPAIGN, IDENTITY, PREFIX, commit, refused, site_at
 from trainer.contract import step_folder
+from trainer.contract.workload import SealedCheckpoints, WorkloadConfig
 
 CONFIG = {
     "campaign": CAMPAIGN, "identity": IDENTITY, "committed_step": 40, "region": "eu-north-1", "state_bucket": "b",
     "archive_bucket": "b", "image_manifest": "images/none.json",
 }  # fmt: skip
+
+WORKLOAD = WorkloadConfig(
+    identity=IDENTITY, launcher="none", command=("a",), env={}, folder="/", save_every=10, grace_s=60, steps=40,
+    checkpoints=SealedCheckpoints(format="marker", folder="/own", keep=2), config_digest="c",
+)  # fmt: skip
 
 
 class Pod(SimpleNamespace):
@@ -98,6 +104,15 @@ def test_the_program_tells_the_driver_what_is_archived_and_leaves_nothing_on_the
     shared, restored = pod.models
     assert shared == pod.root / "shared" / CAMPAIGN / step_folder(30) and pod.root / "work" in restored.parents
     assert not list((pod.root / "work").iterdir())
+
+
+def test_a_bad_evaluation_by_the_job_is_told_in_full_and_not_tried_again(pod: Pod) -> None:
+    commit(pod.site, 40, loss=None)
+    (pod.root / "workload.json").write_text(WORKLOAD.model_dump_json())
+    (pod.root / "archive.json").write_text(json.dumps({**CONFIG, "workload": True, "unjudged": "w" * 1000}))
+    code, said = pod.run()
+    assert code == 0 and (said["unproven"], said["step"]) == ("w" * 1000, 40)
+    assert said["objects"] == sum(key.startswith(PREFIX) for key in pod.s3.held) and said["bytes"] > 0
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ class Registry:
         self.content: dict[str, bytes] = {}
         self.locked, self.private, self.status = False, False, 0
         self.asked: list[str] = []
+        self.moved: dict[str, str] = {}
         registry = self
 
         class Answers(BaseHTTPRequestHandler):
@@ -60,7 +61,10 @@ class Registry:
         elif self.status:
             self._say(request, self.status, b"")
         else:
-            found = self.content.get(url.path.removeprefix("/v2/team/job/"))
+            name = url.path.removeprefix("/v2/team/job/")
+            if name in self.moved:
+                return self._say(request, 307, b"", {"Location": self.moved[name]})
+            found = self.content.get(name)
             self._say(request, 404 if found is None else 200, found or b"{}")
 
     @staticmethod
@@ -142,5 +146,50 @@ def test_a_missing_a_private_and_a_busy_registry_are_told_apart(registry: Regist
 def test_a_manifest_of_another_digest_than_asked_for_is_refused(registry: Registry) -> None:
     digest = registry.push("v1")
     registry.content[f"manifests/{digest}"] += b" "
-    with pytest.raises(PermanentError, match=r"another manifest"):
+    with pytest.raises(PermanentError, match=r"another document"):
         found(registry, f"@{digest}")
+
+
+def test_a_configuration_of_another_digest_than_the_manifest_says_is_refused(registry: Registry) -> None:
+    registry.push("v1")
+    (blob,) = [key for key in registry.content if key.startswith("blobs/")]
+    registry.content[blob] = registry.content[blob].replace(b"amd64", b"arm64")
+    with pytest.raises(PermanentError, match=r"another document"):
+        found(registry)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"<html>", "no JSON object"),
+        (b"[1]", "no JSON object"),
+        (b'{"schemaVersion": 1, "fsLayers": []}', "no configuration of an image; seen: .*schema 1"),
+    ],
+)
+def test_what_is_no_manifest_of_an_image_is_said(registry: Registry, body: bytes, why: str) -> None:
+    registry.content["manifests/v1"] = body
+    with pytest.raises((PermanentError, UserError), match=why):
+        found(registry)
+
+
+def test_the_token_does_not_follow_to_the_storage_that_a_registry_sends_to(registry: Registry) -> None:
+    registry.locked = True
+    registry.push("v1")
+    (blob,) = [key for key in registry.content if key.startswith("blobs/")]
+    heard: list[str | None] = []
+
+    class Storage(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(self.headers.get("Authorization"))
+            Registry._say(self, 200, registry.content[blob])
+
+        def log_message(self, *_: Any) -> None: ...
+
+    storage = ThreadingHTTPServer(("127.0.0.1", 0), Storage)
+    serve(storage)
+    registry.moved[blob] = f"http://127.0.0.1:{storage.server_port}/there"
+    try:
+        assert found(registry).startswith(f"{registry.host}/team/job@sha256:") and heard == [None]
+    finally:
+        storage.shutdown()
+        storage.server_close()

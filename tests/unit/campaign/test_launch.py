@@ -114,3 +114,6 @@ def test_nodes_held_against_their_hardware_get_no_incomplete_image() -> None:
         refuse_incomplete(example_spec(), missing)
     refuse_incomplete(example_spec(), {"nccl": "no accelerator of NVIDIA"})
     refuse_incomplete(example_spec(preflight={"profile": "this-machine"}), missing)
+    small = example_spec(preflight={}, rehearsal={}, target="rehearsal")
+    assert small.preflight.profile is None
+    refuse_incomplete(small, missing)

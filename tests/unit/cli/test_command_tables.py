@@ -77,6 +77,12 @@ def test_a_sweep_shows_every_id_whole() -> None:
     assert f"{'x' * 60} ({VOLUME})" in text and "c" * 40 in text and "2026-11-01T00:00:00Z" in text and "…" not in text
 
 
+def test_a_sweep_prices_what_is_left_and_sums_it_up() -> None:
+    several = (Left("NAT gateway", Thing("nat-1"), Evidence.TAG), left())
+    text = printed(lambda console: sweep._show(Sight(several, (), {}), console))
+    assert " 0.045 " in text and "together 0.045 USD/h, and 1 whose price is not in the catalogue" in text
+
+
 def test_the_catalogue_shows_every_type_and_figure_whole() -> None:
     items = catalogue.instance_types()
     rows = shown(catalogue_command.table(items)).splitlines()

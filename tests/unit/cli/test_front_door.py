@@ -24,13 +24,15 @@ from tests.root import ROOT
 LIFE = {
     "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "schema"],
     "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
-    "Look": ["list", "status", "logs", "report", "shell"],
+    "Look": ["list", "status", "logs", "exec", "cp", "report", "shell"],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],
     "Administration": ["doctor", "addons"],
 }
 SAYS_NOTHING_TO_MACHINES = {
     "init",  # writes a file and tells its name
+    "cp",  # the copy is what it tells
+    "exec",  # what runs in the container speaks for itself
     "logs",  # what pods printed, line by line
     "schema",  # is JSON anyway
     "shell",  # what runs in it speaks for itself

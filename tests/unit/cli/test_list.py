@@ -48,7 +48,7 @@ def account(alone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     }.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     # Another test of this process may have left its campaigns: moto keeps one world for all its servers.
-    httpx2.post(f"http://{host}:{port}/moto-api/reset").raise_for_status()
+    httpx2.post(f"http://{host}:{port}/moto-api/reset", timeout=None).raise_for_status()
     yield Account("us-east-1")
     server.stop()
 

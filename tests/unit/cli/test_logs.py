@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import pytest
 
-from infra.cli.look.logs import lines
+from infra.cli.look.logs import Asked, Living, lines, moment
 from infra.errors import UserError
 from infra.record.events import Kind
-from infra.record.pod_logs import piece
+from infra.record.pod_logs import UNTIL, Position, piece
 from infra.record.store import CampaignStore
 from infra.spec.campaign import load
+from tests.rehearsal.steward.fake_kubelet import START_NS, rfc3339
 from tests.root import ROOT
 from tests.unit.fake_s3 import FakeS3, Time
 
@@ -29,14 +34,51 @@ def store() -> CampaignStore:
     return store
 
 
-def written(store: CampaignStore, pod: str, *bodies: str, begin: int = 0) -> None:
+BEGINNING = Position(1, 1)
+
+
+def written(store: CampaignStore, pod: str, *bodies: str, begin: int = 0, until: Position = BEGINNING) -> None:
     for number, body in enumerate(bodies, begin):
-        store.put(f"{store.prefix}/{piece(pod, number)}", body.encode())
+        told = {UNTIL: until.stored()}
+        assert store.put_if_absent(f"{store.prefix}/{piece(pod, number)}", body.encode(), told)
 
 
-def read(store: CampaignStore, **asked: Any) -> list[str]:
-    given = {"attempt": None, "rank": None, "follow": False, "pause": lambda: None} | asked
-    return list(lines(store, **given))
+def read(
+    store: CampaignStore, living: Living | None = None, pause: Callable[[], object] = lambda: None, **asked: Any
+) -> list[str]:
+    return list(lines(store, Asked(**asked), living, pause))
+
+
+class Cluster(httpx2.BaseTransport):
+    """An API server with the logs of living pods."""
+
+    def __init__(self, logs: dict[str, list[tuple[int, str]]]) -> None:
+        self.logs = logs
+        self.ended = False
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        name = request.url.path.removeprefix("/api/v1/namespaces/campaign/pods").strip("/")
+        if not name:
+            found = [(pod, *re.findall(r"a(\d+)-gang-0-(\d+)", pod)[0]) for pod in self.logs]
+            labels = "bivouac.dev/attempt"
+            index = "batch.kubernetes.io/job-completion-index"
+            pods = [
+                {"metadata": {"name": pod, "labels": {labels: a}, "annotations": {index: i}},
+                 "spec": {"containers": [{"name": "trainer"}]}}
+                for pod, a, i in found
+            ]  # fmt: skip
+            return httpx2.Response(200, json={"items": pods}, request=request)
+        if name.removesuffix("/log") not in self.logs:
+            return httpx2.Response(404, json={"code": 404}, request=request)
+        if not name.endswith("/log"):
+            phase = "Succeeded" if self.ended else "Running"
+            return httpx2.Response(200, json={"status": {"phase": phase}}, request=request)
+        text = "".join(f"{rfc3339(at)} {line}" for at, line in self.logs[name.removesuffix("/log")])
+        return httpx2.Response(200, content=text.encode(), request=request)
+
+
+def living(logs: dict[str, list[tuple[int, str]]]) -> Living:
+    return Living(httpx2.Client(base_url="https://api", transport=Cluster(logs)), "train")
 
 
 def test_the_newest_attempt_is_shown_and_an_earlier_one_by_its_number(store: CampaignStore) -> None:
@@ -44,11 +86,25 @@ def test_the_newest_attempt_is_shown_and_an_earlier_one_by_its_number(store: Cam
     assert read(store, attempt=1) == ["node 0 | one", "node 0 | two", "node 1 | first"]
 
 
+def test_the_job_s_own_evaluation_comes_last_and_is_of_no_attempt_or_rank(store: CampaignStore) -> None:
+    written(store, "train-judge1-gang-0-0-v", "the loss\n")
+    assert read(store) == ["node 0 | three", "node 0 | four", "evaluation | the loss"]
+    assert read(store, rank=0) == ["three", "four"] and read(store, attempt=2) == ["node 0 | three", "node 0 | four"]
+
+
 def test_of_one_rank_only_its_nodes_lines_are_shown(store: CampaignStore) -> None:
     assert read(store, attempt=1, rank=1) == ["first"]
-    for asked in ({"rank": 2}, {"attempt": 2, "rank": 1}, {"attempt": 3}):
+    wrong: tuple[dict[str, Any], ...] = ({"rank": 2}, {"attempt": 2, "rank": 1}, {"attempt": 3})
+    for asked in wrong:
         with pytest.raises(UserError):
             read(store, **asked)
+
+
+def test_the_pods_of_an_mpi_job_are_nodes_of_the_gang_its_launcher_the_first(store: CampaignStore) -> None:
+    written(store, "train-a3-launcher-abcde", "of mpirun\n")
+    written(store, "train-a3-worker-0", "of node 1\n")
+    assert read(store) == ["node 0 | of mpirun", "node 1 | of node 1"]
+    assert read(store, rank=1) == ["of node 1"]
 
 
 def test_what_comes_is_followed_into_the_next_attempt_until_training_is_over(store: CampaignStore) -> None:
@@ -58,3 +114,47 @@ def test_what_comes_is_followed_into_the_next_attempt_until_training_is_over(sto
         lambda: store.append(Kind.TRAINING_FINISHED, outcome="done", why="", step=1, committed_step=1),
     ])  # fmt: skip
     assert read(store, rank=0, follow=True, pause=lambda: next(story)()) == ["three", "four and", "five", "six"]
+
+
+NEWEST = "train-a2-gang-0-0-z"
+
+
+def test_what_the_record_has_not_yet_comes_from_the_cluster_once(store: CampaignStore) -> None:
+    """The last piece ends with the second of two lines of one time."""
+    at = START_NS
+    written(store, NEWEST, "\nfive\nsix\n", begin=2, until=Position(at, 2))
+    cluster = living({NEWEST: [(at, "five\n"), (at, "six\n"), (at, "seven\n"), (at + 1, "eight\n")]})
+    whole = ["three", "four", "five", "six", "seven", "eight"]
+    assert read(store, cluster, rank=0) == whole
+    story = iter([
+        lambda: store.append(Kind.TRAINING_FINISHED, outcome="done", why="", step=1, committed_step=1),
+    ])  # fmt: skip
+    cluster._http._transport.ended = True  # type: ignore[attr-defined]
+    assert read(store, cluster, rank=0, follow=True, pause=lambda: next(story)()) == whole
+
+
+def test_a_pod_that_the_record_does_not_know_yet_is_read(store: CampaignStore) -> None:
+    cluster = living({"train-a3-gang-0-1-new": [(START_NS, "begins\n")]})
+    assert read(store, cluster) == ["node 1 | begins"]
+    assert read(store, cluster, attempt=2) == ["node 0 | three", "node 0 | four"]
+
+
+def test_only_what_is_not_older_is_shown(store: CampaignStore) -> None:
+    """A piece that ended before is left out; in the one that spans the time, events tell theirs."""
+    s, since = 10**9, START_NS
+    old = f'{{"time": {since / s - 5}}}'
+    new = f'{{"time": {since / s + 5}}}'
+    pod = "train-a5-gang-0-0-p"
+    written(store, pod, "long ago\n", until=Position(since - 9 * s, 1))
+    written(store, pod, f"{old}\nbetween\n{new}\nafter\n", begin=1, until=Position(since + 6 * s, 1))
+    assert read(store, rank=0, since=since) == [new, "after"]
+    later = since + 7 * s
+    cluster = living({pod: [(later - 1, "just before\n"), (later, "now\n")]})
+    assert read(store, cluster, rank=0, since=later) == ["now"]
+
+
+def test_a_time_ago_is_a_duration() -> None:
+    assert moment(None) == 0 and abs(time.time_ns() - 600 * 10**9 - moment("10m")) < 500 * 10**9
+    for wrong in ("10", "soon", "-5m"):
+        with pytest.raises(UserError, match="since"):
+            moment(wrong)

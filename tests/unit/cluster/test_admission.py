@@ -97,7 +97,10 @@ def test_a_workloads_image_is_named_in_the_rule_of_the_trainers_own_containers_a
         theirs = [pattern for pattern in patterns if re.search(pattern, f"nvcr.io/nvidia/pytorch@sha256:{'a' * 64}")]
         assert len(theirs) == 1 and not re.search(theirs[0], f"nvcr.io/nvidia/pytorch-2@sha256:{'a' * 64}")
         assert not re.search(theirs[0], "nvcr.io/nvidia/pytorch:25.10-py3")
-        assert "s.?serviceAccountName.orValue('') == 'trainer' && s.containers.all(" in rule["expression"]
+        ours = f"s.?initContainers.orValue([]).all(c, c.image.matches('{patterns[0]}'))"
+        of_job, rest = rule["expression"].split(" || (s.containers + ")
+        assert "s.?serviceAccountName.orValue('') == 'trainer' && s.containers.all(" in of_job
+        assert of_job.endswith(f" && {ours}") and theirs[0] not in rest
         assert "nvcr.io/nvidia/pytorch" in rule["message"]
 
 
@@ -115,8 +118,9 @@ FORBIDDEN = {
     "whole secrets in the environment": "!has(from.secretRef)",
     "a pod without seccomp": "s.?securityContext.?seccompProfile.?type.orValue('') == 'RuntimeDefault'",
     "a container without seccomp": "c.?securityContext.?seccompProfile.?type.orValue('RuntimeDefault')",
-    "another program as the archive": "!= 'archive' || s.containers.all(c, c.?command.orValue([]) == ['python', '-m',",
-    "another program as the steward": "!= 'steward' || s.containers.all(c, c.?command.orValue([]) == ['python', '-m',",
+    "another program as the archive": "!= 'archive' || s.containers.all(c, (c.?command.orValue([]) == ['python', '-m',",
+    "another program as the steward": "!= 'steward' || s.containers.all(c, (c.?command.orValue([]) == ['python', '-m',"
+    " 'infra.steward'] || c.?command.orValue([]) == ['python', '-m', 'infra.cluster.basics']) && !has(c.args))",
     "another user": "s.?securityContext.?runAsUser.orValue(0) == 65532",
 }
 

@@ -6,11 +6,12 @@ import os
 import subprocess
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from infra.data import source
+from infra.data import source, weights
 from infra.data.source import PackedSource, pack
 from infra.errors import UserError
 from infra.spec.workload import Workload
@@ -21,8 +22,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path / "cache"))
 
 
-def workload(folder: Path | None) -> Workload:
+def workload(folder: Path | None, **more: str) -> Workload:
     given: dict[str, Any] = {
+        **more,
         "source": None if folder is None else str(folder),
         "script": "/train.py",
         "checkpoints": {"format": "marker"},
@@ -110,3 +112,68 @@ def test_a_source_that_is_missing_empty_or_huge_is_refused(tmp_path: Path, monke
     monkeypatch.setattr(source, "MOST_BYTES", 10)
     with pytest.raises(UserError, match=r"too large.*\.gitignore"):
         pack(workload(code(tmp_path / "large")))
+
+
+# --- weights to start from ---
+
+
+def llama(folder: Path) -> Path:
+    (folder / "deep").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "deep/weights").write_text("1234")
+    (folder / "link").symlink_to("config.json")
+    for left_out in (".git/lfs/object", ".cache/x"):
+        (folder / left_out).parent.mkdir(parents=True)
+        (folder / left_out).write_text("twice")
+    return folder
+
+
+def test_weights_change_the_digest_of_what_is_uploaded_and_not_that_of_the_code(tmp_path: Path) -> None:
+    folder, begin = code(tmp_path / "code"), llama(tmp_path / "llama")
+    plain, given = pack(workload(folder)), workload(folder, init_from=str(begin))
+    packed = pack(given)
+    assert packed.sha256 == plain.sha256 and packed.digest != plain.digest == pack(workload(folder)).digest
+    assert [(one.name, one.size_bytes) for one in packed.weights] == [
+        ("config.json", 2),
+        ("deep/weights", 4),
+        ("link", 2),
+    ]
+    assert pack(given) == packed
+    (begin / "deep/weights").write_text("1235")
+    assert pack(given).digest != packed.digest
+    assert pack(workload(folder, init_from="s3://bucket/llama")).digest == plain.digest, "they are linked"
+
+
+def test_weights_that_are_missing_empty_or_large_are_refused_with_a_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder, why in ((tmp_path / "none", "no such folder"), (tmp_path / "empty", "has no file")):
+        with pytest.raises(UserError, match=why):
+            weights.listed(str(folder))
+    monkeypatch.setattr(weights, "MOST_BYTES", 7)
+    with pytest.raises(UserError, match=r"too large.*init_from: s3://bucket/prefix"):
+        weights.listed(str(llama(tmp_path / "llama")))
+
+
+class Bucket:
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+
+    def upload_file(self, path: str, bucket: str, key: str) -> None:
+        self.held[key] = Path(path).read_bytes()
+
+
+def test_weights_lie_beside_the_code_and_none_that_changed_meanwhile_counts(tmp_path: Path) -> None:
+    begin, bucket = llama(tmp_path / "llama"), Bucket()
+    account: Any = SimpleNamespace(client=lambda _: bucket)
+    files, said = weights.listed(str(begin)), list[str]()
+    weights.upload(account, "data", str(begin), files, "d1", said.append)
+    assert bucket.held == {
+        "datasets/d1/init-from/config.json": b"{}", "datasets/d1/init-from/deep/weights": b"1234",
+        "datasets/d1/init-from/link": b"{}",
+    }  # fmt: skip
+    assert said[-1] == "weights: 3 of 3 to the data bucket"
+    (begin / "config.json").write_text("[]")
+    with pytest.raises(UserError, match="changed while they were uploaded"):
+        weights.upload(account, "data", str(begin), files, "d1", said.append)

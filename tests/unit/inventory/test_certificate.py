@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +19,10 @@ from infra.errors import NotProven
 from infra.inventory import Knowledge, certify
 from infra.inventory.certify import Certificate, Looked, look_through, refuse_unclean
 from infra.kinds import ResourceKind, Thing
-from infra.record.events import Event, Kind
+from infra.record.events import Kind
+from infra.record.store import CampaignStore
 from infra.spec.names import Names
+from tests.unit.fake_s3 import FakeS3, Time
 
 NAMES, NOON = Names("train"), datetime(2026, 11, 1, 12, tzinfo=UTC)
 OURS = Thing("vol-0aaaaaaaaaaaaaaa1", tags={"bivouac:campaign": "train"})
@@ -69,16 +73,6 @@ def test_each_look_that_failed_blinds_wherever_it_stands(monkeypatch: pytest.Mon
     seen = certificate()
     assert [one.partition(":")[0] for one in seen.blind] == ["snapshot", "image"] and not seen.clean
     assert [one.partition(":")[0] for one in seen.transient] == ["image"]
-    locked = {"bucket": frozenset({"locked"}), "role": frozenset({"r"})}
-    looks(
-        monkeypatch,
-        volume=lambda: [],
-        bucket=lambda: [Thing("locked", unread="AccessDenied")],
-        role=lambda: [Thing("r", unread="AccessDenied")],
-    )
-    assert certificate(Knowledge(NAMES, before=locked)).unread == ("bucket locked", "role r")
-    looks(monkeypatch, volume=lambda: [OURS], snapshot=lambda: [OURS])
-    assert len(certificate().found) == 2
 
 
 def test_nothing_of_ours_seen_to_the_end_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,20 +99,22 @@ def test_each_thing_that_is_left_keeps_its_own_evidence_and_doubt(monkeypatch: p
     assert certificate().certain == ("cluster vol-0aaaaaaaaaaaaaaa1",)
 
 
-def test_two_things_of_one_name_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    tags = {"bivouac:campaign": "train"}
-    several = [Thing(f"sg-0aaaaaaaaaaaaaaa{n}", "web", tags) for n in (1, 2)]
+def test_two_things_of_one_name_or_id_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = [Thing(f"sg-0aaaaaaaaaaaaaaa{n}", "web", {"bivouac:campaign": "train"}) for n in (1, 2)]
     looks(monkeypatch, **{"security group": lambda: several})
+    assert len(certificate().found) == 2
+    looks(monkeypatch, volume=lambda: [OURS], snapshot=lambda: [OURS])
     assert len(certificate().found) == 2
 
 
 def test_what_tags_could_not_be_read_of_blinds_unless_it_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    locked = Thing("locked", unread="AccessDenied")
-    looks(monkeypatch, bucket=lambda: [locked])
+    locked = {kind: [Thing(id, unread="AccessDenied")] for kind, id in (("bucket", "locked"), ("role", "r"))}
+    looks(monkeypatch, **{kind: partial(list, things) for kind, things in locked.items()})
     seen = certificate()
-    assert not seen.clean and seen.blind == ("bucket: AccessDenied: the tags of locked",)
-    seen = certificate(Knowledge(NAMES, before={"bucket": frozenset({"locked"})}))
-    assert seen.clean and seen.unread == ("bucket locked",)
+    told = ("bucket: AccessDenied: the tags of locked", "role: AccessDenied: the tags of r")
+    assert not seen.clean and seen.blind == told
+    seen = certificate(Knowledge(NAMES, before={"bucket": frozenset({"locked"}), "role": frozenset({"r"})}))
+    assert seen.clean and seen.unread == ("bucket locked", "role r")
 
 
 def test_a_listing_that_broke_off_is_told_before_tags_that_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +186,24 @@ class Clock:
         self.now += seconds
 
 
+def store() -> CampaignStore:
+    """The record, in memory; each event comes an hour after the one before."""
+    hours = count()
+    return CampaignStore(FakeS3(Time()), "state", "train", "w", now=lambda: NOON + timedelta(hours=next(hours)))
+
+
+def campaign(**more: Any) -> Any:
+    """A context of which only the certificate's part is there."""
+    return SimpleNamespace(
+        account=SimpleNamespace(region="us-east-1"), names=NAMES, operator_arn="arn:me",
+        spec=SimpleNamespace(account="123456789012"),
+        **{
+            "turns": lambda seconds: iter([None]),
+            "progress": SimpleNamespace(step=lambda words: None, note=lambda words: None), **more,
+        },
+    )  # fmt: skip
+
+
 STEPS: list[str] = []
 """What was said meanwhile."""
 
@@ -212,11 +226,7 @@ def settled(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> tuple[Certific
     looks(monkeypatch, volume=answer)
     monkeypatch.setattr(certify, "kept", lambda context: ())
     progress = SimpleNamespace(step=STEPS.append, note=lambda words: None)
-    context: Any = SimpleNamespace(
-        account=SimpleNamespace(region="us-east-1"), names=NAMES, operator_arn="arn:me",
-        spec=SimpleNamespace(account="123456789012"), progress=progress, turns=turns,
-    )  # fmt: skip
-    certificate = certify._settled(context, Knowledge(NAMES))
+    certificate = certify._settled(campaign(progress=progress, turns=turns), Knowledge(NAMES))
     return certificate, asked, clock.now - 1000.0
 
 
@@ -253,34 +263,6 @@ def test_a_throttled_look_is_made_again_and_a_denied_one_is_not(monkeypatch: pyt
     assert seen.clean and asked == 3, "the second look may be the throttled one"
 
 
-class Store:
-    """A record in memory."""
-
-    region, prefix = "us-east-1", "campaigns/train"
-
-    def __init__(self, events: tuple[Event, ...] = (), **names: Any) -> None:
-        self.kept: dict[str, Any] = {f"{name}.json": value for name, value in names.items()}
-        self._events, self.written = events, list[str]()
-
-    def get_json(self, name: str) -> Any:
-        return self.kept.get(name)
-
-    def put_if_absent(self, key: str, body: bytes) -> bool:
-        self.written.append(key)
-        self.kept.setdefault(key.removeprefix(f"{self.prefix}/"), json.loads(body))
-        return True
-
-    def put(self, key: str, body: bytes) -> None:
-        self.written.append(key)
-        self.kept[key.removeprefix(f"{self.prefix}/")] = json.loads(body)
-
-    def append(self, kind: Kind, **data: Any) -> None:
-        self.kept[str(kind)] = data
-
-    def events(self) -> tuple[Event, ...]:
-        return self._events
-
-
 def test_the_baseline_is_taken_once_and_holds_no_kind_that_broke_off(monkeypatch: pytest.MonkeyPatch) -> None:
     looks(
         monkeypatch,
@@ -289,38 +271,34 @@ def test_the_baseline_is_taken_once_and_holds_no_kind_that_broke_off(monkeypatch
         image=lambda: [THEIRS],
         role=lambda: [],
     )
-    store: Any = Store()
-    context: Any = SimpleNamespace(store=store, account=SimpleNamespace())
+    context = campaign(store=store())
     certify.note_baseline(context)
-    assert store.kept["baseline.json"] == {"volume": [THEIRS.id, UNTAGGED.id], "image": [THEIRS.id], "role": []}
-    looks(monkeypatch, volume=lambda: [])
+    noted = {"volume": [THEIRS.id, UNTAGGED.id], "image": [THEIRS.id], "role": []}
+    assert context.store.get_json("baseline.json") == noted
+    looks(monkeypatch, volume=lambda: pytest.fail("what comes later is no part of it"))
     certify.note_baseline(context)
-    assert store.written == ["campaigns/train/baseline.json"], "what came later is no part of it"
 
 
 def test_the_record_tells_where_the_campaign_was_and_what_was_there_before() -> None:
-    def event(kind: Kind, hours: int, **data: Any) -> Event:
-        return Event(at=NOON + timedelta(hours=hours), writer="w", sequence=hours, kind=kind, data=data)
-
     names = (
         "vpc_id", "gpu_subnet_id", "system_subnet_id", "node_security_group_id", "file_system_id", "node_role_arn",
         "steward_role_arn", "trainer_role_arn", "archive_role_arn",
     )  # fmt: skip
     outputs = {name: "x" for name in certify.CampaignOutputs.model_fields} | {name: f"id-{name}" for name in names}
-    store: Any = Store(
-        (
-            event(Kind.STAGE_STARTED, 0, stage="provision"),
-            event(Kind.STAGE_FINISHED, 1, stage="provision", seconds=1.0, outputs={"outputs": outputs}),
-            event(Kind.STAGE_FINISHED, 2, stage="launch", seconds=1.0, outputs={}),
-            event(Kind.STAGE_STARTED, 3, stage="launch", instance="i-0123456789abcdef0"),
-        ),
-        baseline={"volume": ["vol-1"], "image": ["ami-1", "ami-2"]},
-    )
-    known = certify.knowledge(store, NAMES)
+    record = store()
+    for kind, data in (
+        (Kind.STAGE_STARTED, {"stage": "provision"}),
+        (Kind.STAGE_FINISHED, {"stage": "provision", "seconds": 1.0, "outputs": {"outputs": outputs}}),
+        (Kind.STAGE_FINISHED, {"stage": "launch", "seconds": 1.0, "outputs": {}}),
+        (Kind.STAGE_STARTED, {"stage": "launch", "instance": "i-0123456789abcdef0"}),
+    ):
+        record.append(kind, **data)
+    record.put_json("baseline.json", {"volume": ["vol-1"], "image": ["ami-1", "ami-2"]})
+    known = certify.knowledge(record, NAMES)
     assert known.places == {*(f"id-{name}" for name in names), "i-0123456789abcdef0"}
-    assert known.began == NOON and known.region == "us-east-1"
+    assert known.began == NOON and known.region == "eu-north-1"
     assert known.before == {"volume": {"vol-1"}, "image": {"ami-1", "ami-2"}}
-    assert certify.knowledge(Store(), NAMES).began is None  # type: ignore[arg-type]
+    assert certify.knowledge(store(), NAMES).began is None
 
 
 def test_a_certificate_says_how_much_was_looked_through_and_what_a_human_is_to_judge(
@@ -329,13 +307,11 @@ def test_a_certificate_says_how_much_was_looked_through_and_what_a_human_is_to_j
     Clock(monkeypatch)
     monkeypatch.setattr(certify, "kept", lambda context: ())
     locked, notes = Thing("locked", unread="AccessDenied"), list[str]()
-    event = Event(at=NOON, writer="w", sequence=0, kind=Kind.STAGE_STARTED, data={"stage": "provision"})
-    context: Any = SimpleNamespace(
-        account=SimpleNamespace(region="us-east-1"), names=NAMES, operator_arn="arn:me", results=tmp_path,
-        store=Store((event,), baseline={"bucket": ["locked"]}), turns=lambda seconds: iter([None]),
-        spec=SimpleNamespace(account="123456789012"),
-        progress=SimpleNamespace(step=lambda words: None, note=notes.append),
-    )  # fmt: skip
+    record = store()
+    record.append(Kind.STAGE_STARTED, stage="provision")
+    record.put_json("baseline.json", {"bucket": ["locked"]})
+    progress = SimpleNamespace(step=lambda words: None, note=notes.append)
+    context = campaign(store=record, results=tmp_path, progress=progress)
     looks(monkeypatch, volume=lambda: [THEIRS], bucket=lambda: [locked])
     certify.run(context)
     assert notes == [
@@ -359,18 +335,14 @@ def test_the_certificate_is_kept_whatever_it_says_and_raises_unless_clean(
     Clock(monkeypatch)
     looks(monkeypatch, volume=lambda: answer)
     monkeypatch.setattr(certify, "kept", lambda context: ("s3://kept",))
-    store: Any = Store()
-    context: Any = SimpleNamespace(
-        account=SimpleNamespace(region="us-east-1"), names=NAMES, operator_arn="arn:me", store=store, results=tmp_path,
-        spec=SimpleNamespace(account="123456789012"), turns=lambda seconds: iter([None]),
-        progress=SimpleNamespace(step=lambda words: None, note=lambda words: None),
-    )  # fmt: skip
+    context = campaign(store=store(), results=tmp_path)
     if answer:
         with pytest.raises(NotProven):
             certify.run(context)
     else:
         assert certify.run(context)["clean"] is True
-    told = store.kept["certificate.json"]
+    told = context.store.get_json("certificate.json")
     assert told == json.loads((tmp_path / "certificate.json").read_text())
     assert bool(told["looks"][0]["found"]) == (answer == [OURS]) and told["kept"] == ["s3://kept"]
-    assert store.kept[str(Kind.CERTIFIED)]["clean"] is (not answer)
+    (certified,) = context.store.events()
+    assert certified.kind is Kind.CERTIFIED and certified.data["clean"] is (not answer)

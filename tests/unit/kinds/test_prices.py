@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from infra.kinds import kind_named
+from infra.inventory import rates
+from infra.kinds import Thing, kind_named
 
 
 def machine(type: str, state: str) -> dict[str, Any]:
@@ -44,6 +45,7 @@ PRICES: list[tuple[str, dict[str, Any], str | None]] = [
     # 7300 GiB x 0.140 USD / 730 h, and so on.
     ("file system", lustre(7300, DeploymentType="SCRATCH_2"), "1.4"),
     ("file system", lustre(7300, DeploymentType="PERSISTENT_2", PerUnitStorageThroughput=125), "1.45"),
+    ("file system", lustre(7300, DeploymentType="PERSISTENT_2", PerUnitStorageThroughput=250), "2.1"),
     ("file system", lustre(7300, DeploymentType="PERSISTENT_2", PerUnitStorageThroughput=1000), "6"),
     ("file system", lustre(7300, DeploymentType="PERSISTENT_2", PerUnitStorageThroughput=40), None),
     ("file system", lustre(7300, DeploymentType="PERSISTENT_2"), None),
@@ -65,3 +67,8 @@ PRICES: list[tuple[str, dict[str, Any], str | None]] = [
 @pytest.mark.parametrize(("kind", "item", "usd"), PRICES)
 def test_an_hour_costs_what_the_catalogue_says(kind: str, item: dict[str, Any], usd: str | None) -> None:
     assert kind_named(kind).price(item) == (None if usd is None else Decimal(usd))
+
+
+def test_what_leaves_bills_no_more() -> None:
+    there, leaving = (rates.usd_per_hour("NAT gateway", Thing("nat-1", leaving=one)) for one in (False, True))
+    assert (there, leaving) == (Decimal("0.045"), 0)

@@ -23,7 +23,7 @@ PLANS = (
         "the-floor-of-bandwidth-is-one",
         E,
         "preflight.bus_bandwidth_share",
-        {**P5EN_BLOCK, "preflight.bus_bandwidth_share": 0.9, "preflight.profile": None},
+        {**P5EN_BLOCK, "preflight.bus_bandwidth_share": 0.9, "preflight.profile": "p5en.48xlarge"},
         cure="preflight.bus_bandwidth_gb_s",
     ),
     Row(

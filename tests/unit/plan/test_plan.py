@@ -6,6 +6,7 @@ Its numbers are held against paper in `test_plan_on_paper`.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,17 @@ def test_a_blocks_whole_fee_is_in_the_plan_whatever_of_it_is_used(spec_file: Any
     assert abs(at_deadline - left) <= Decimal("0.01")
     spent = make_plan(spec := spec_file(block | {"nodes.block_fee_usd": "1"}).spec, survey(spec))
     assert next(line.usd for line in spent.cost if line.upfront_usd is not None) == 0
+
+
+def test_a_blocks_end_leaves_forty_minutes_an_interval_and_the_archive(spec_file: Any) -> None:
+    block = {
+        "nodes.instance_type": "p5en.48xlarge", "nodes.capacity": "capacity-block", "nodes.usd_per_hour": "41.61",
+        "nodes.reservation_id": "cr-0123456789abcdef0", "nodes.block_end": "2026-12-01T11:30:00Z",
+        "training.global_batch": 64,
+    }  # fmt: skip
+    spec = spec_file(block).spec
+    times = make_plan(spec, survey(spec)).block
+    assert times is not None
+    assert times.nodes_until == datetime(2026, 12, 1, 10, 50, tzinfo=UTC)
+    # 10 steps of 0.3 s, and 180 s of archive
+    assert times.train_until == datetime(2026, 12, 1, 10, 46, 57, tzinfo=UTC)

@@ -159,6 +159,60 @@ def test_a_lease_covers_its_time_from_before_the_write_was_asked(s3: FakeS3, lea
     assert ours.covers_until == begun + TTL.total_seconds()
 
 
+LONG = 24 * TTL
+
+
+def test_while_an_engine_works_a_lease_outlives_a_gap_in_the_connection(s3: FakeS3, leases: Leases, time: Time) -> None:
+    ours, other = leases.of("a", patient=False), leases.of("b")
+    ours.acquire()
+    with ours.lasting(LONG):
+        s3.away = refusal("InternalError", 500)
+        for _ in range(20):
+            time.go(TTL.total_seconds())
+            assert ours.renew() == TTL / 20, "it is tried as often as ever"
+            ours.check()
+        s3.away = None
+        with pytest.raises(LeaseHeld, match="360 s"):
+            other.acquire()
+        assert ours.renew() == TTL / 5
+    time.go(TTL.total_seconds() + 2)
+    with pytest.raises(LeaseLost):
+        ours.check()
+    assert other.acquire() == holder("a"), "after it, it is as short as before"
+
+
+def test_a_longer_lease_counts_only_once_others_can_read_of_it(s3: FakeS3, leases: Leases, time: Time) -> None:
+    ours = leases.of("a", patient=False)
+    ours.acquire()
+    s3.away = refusal("InternalError", 500)
+    with ours.lasting(LONG):
+        time.go(TTL.total_seconds() - 1)
+        s3.away = None
+        assert ours.renew() == TTL / 5
+        time.go(TTL.total_seconds() + 1)
+        ours.check()
+    s3.away = refusal("InternalError", 500)
+    with ours.lasting(LONG):
+        time.go(TTL.total_seconds() + 1)
+        with pytest.raises(LeaseLost):
+            ours.check()
+
+
+def test_a_lease_is_short_at_once_after_the_engine_though_s3_is_away(s3: FakeS3, leases: Leases, time: Time) -> None:
+    ours = leases.of("a", patient=False)
+    ours.acquire()
+    with ours.lasting(LONG):
+        s3.away = refusal("InternalError", 500)
+    assert ours.covers_until == time() + TTL.total_seconds()
+
+
+def test_a_lease_that_is_longer_than_the_engines_stays_so(leases: Leases, time: Time) -> None:
+    ours = leases.of("a")
+    ours.acquire()
+    with ours.lasting(TTL / 2):
+        assert ours.covers_until == time() + TTL.total_seconds()
+
+
 def test_an_unclean_end_is_told_to_whoever_comes_next(leases: Leases) -> None:
     ours, other = leases.of("a"), leases.of("b")
     ours.acquire()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -53,6 +54,15 @@ def test_a_writer_that_comes_back_never_overwrites_its_events(s3: Any) -> None:
     CampaignStore(s3, "state", "c", "driver").append(Kind.DECISION, action="b", why="")
     events = CampaignStore(s3, "state", "c", "reader").events()
     assert [event.data["action"] for event in events] == ["a", "b"]
+
+
+def test_an_event_of_a_later_versions_kind_is_passed_over(s3: Any) -> None:
+    store = CampaignStore(s3, "state", "c", "driver")
+    store.append(Kind.DECISION, action="a", why="")
+    later = {"at": "2126-11-23T10:00:00Z", "writer": "newer", "sequence": 0, "kind": "of.tomorrow", "data": {"x": 1}}
+    store.put("campaigns/c/events/newer/000000.json", json.dumps(later).encode())
+    store.put("campaigns/c/events/newer/000001.json", json.dumps(later | {"kind": "abandoned", "sequence": 1}).encode())
+    assert [event.kind for event in store.events()] == [Kind.DECISION, Kind.ABANDONED] and store.state().abandoned
 
 
 def test_a_stage_begun_again_is_no_longer_finished(s3: Any) -> None:

@@ -14,6 +14,7 @@ from infra.plan.survey import survey
 from infra.record.events import Kind
 from infra.report import build, render
 from infra.spec.campaign import load
+from tests.root import ROOT
 from tests.unit.conftest import CAMPAIGNS
 from tests.unit.report.campaign_story import SITE, whole
 from trainer import evaluate
@@ -91,3 +92,34 @@ def test_the_page_says_which_evaluation_proves_it(
     assert (f"equals, exactly, that {proof}" in html) is proven
     bad = [notice for notice in made.notices if "archived checkpoint" in notice.text]
     assert bool(bad) is not proven
+
+
+def test_the_page_shows_what_the_job_s_own_evaluation_has_found_and_where_its_export_lies() -> None:
+    spec, story = load(ROOT / "trainer/examples/ddp/rehearsal.yaml").spec, whole()
+    proof = "evaluated by the job's own command, its export within the tolerance"
+    for event in story.events:
+        if event.kind is Kind.ARCHIVE_VERIFIED:
+            event.data.update(
+                recorded_evaluation_loss=None, reference_evaluation_loss=None, restored_evaluation_loss=None,
+                proof=proof, metrics={"loss": 2.13, "top": 0.5}, export_metrics={"loss": 2.14, "top": 0.5},
+                tolerance=0.01, export="export/0123456789ab",
+            )  # fmt: skip
+    made = build(story.record(spec, make_plan(spec, survey(spec)), 192.0, site=SITE))
+    assert made.golden is not None and made.golden.metrics == {"loss": 2.13, "top": 0.5}
+    page = render(made)
+    assert "its export within the tolerance, 0.01 of each metric" in page
+    assert '<td>loss</td><td class="number">2.13</td><td class="number">2.14</td>' in page
+    (fetch,) = [recipe.commands for recipe in made.golden.recipes if "aws s3" in recipe.commands]
+    assert fetch.endswith("/campaigns/rehearsal/export/0123456789ab/ export/")
+    assert not [notice for notice in made.notices if "archive" in notice.text]
+
+
+def test_a_bad_evaluation_by_the_job_is_told_with_the_step_that_is_safe() -> None:
+    story = whole()
+    for index, event in enumerate(story.events):
+        if event.kind is Kind.ARCHIVE_VERIFIED:
+            failed = {"kind": Kind.ARCHIVE_FAILED, "data": {"error": "no finite number: loss: nan", "step": 110}}
+            story.events[index] = event.model_copy(update=failed)
+    made = build(story.record(SPEC, make_plan(SPEC, survey(SPEC)), 192.0, site=SITE))
+    (said,) = [notice.text for notice in made.notices if notice.text.startswith("The archive failed")]
+    assert "loss: nan" in said and "Step 110 is in it all the same, every byte read back." in said

@@ -21,7 +21,7 @@ from infra.spec.rehearsed import Derived, derive, name_of
 from tests.root import ROOT
 
 REAL = ROOT / "infra/campaigns/p5-32-nodes.yaml"
-WORKLOAD = {
+WORKLOAD: dict[str, Any] = {
     "source": "trainer/examples/ddp", "script": "train.py", "args": ["50000", "0"],
     "checkpoints": {"format": "marker"},
     "estimates": {"steps": 50000, "step_seconds": 4, "checkpoint_gib": 90},
@@ -55,6 +55,18 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return load(path)
 
     return load_it
+
+
+def test_the_trainer_image_stands_in_for_one_of_another_registry_unless_the_rehearsal_has_its_own() -> None:
+    content = as_workload()
+    content["workload"] = WORKLOAD | {"image": "nvcr.io/nvidia/pytorch:25.10-py3"}
+    found = derived(content)
+    assert "image" not in found.document["workload"]
+    (told,) = [one for one in found.differences if one.field == "workload.image"]
+    assert told.real == "nvcr.io/nvidia/pytorch:25.10-py3" and "stands in" in told.why
+    content["workload"]["rehearsal"] = {"image": "team/job:v1"} | WORKLOAD["rehearsal"]
+    kept = derived(content)
+    assert Spec.model_validate(kept.document).job_image == "team/job:v1"
 
 
 @pytest.mark.parametrize("content", [document(), as_workload()], ids=["built-in", "workload"])

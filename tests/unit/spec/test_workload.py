@@ -42,6 +42,10 @@ REFUSED = [
     ({"command": ["python", "train.py"]}, "needs `script`, and no `command`"),
     ({"launcher": "none"}, "needs `command`, and no `script`"),
     ({"launcher": "slurm"}, "launcher"),
+    ({"launcher": "mpirun"}, "launcher `mpirun` needs `command`, and no `script`"),
+    ({"launcher": "mpirun", "command": ["./solve"]}, "launcher `mpirun` needs `command`, and no `script`"),
+    ({"env": {"OMPI_MCA_plm_rsh_agent": "ssh"}}, "by their supervisors"),
+    ({"host_network": True}, "reaches the node's role in AWS"),
     ({"env": {"BIVOUAC_RUN": "x"}}, "supervisor's"),
     ({"progress": {"pattern": "step ([0-9]+)"}}, "group named `step`"),
     ({"progress": {"pattern": "step ("}}, "no regular expression"),
@@ -56,6 +60,14 @@ REFUSED = [
     ({"mounts": {"a": "s3://bucket", "b": "s3://bucket/y"}}, "FSx links no prefix twice"),
     ({"mounts": {f"m{n}": f"s3://bucket/{n}" for n in range(8)}}, "8 are too many"),
     ({"rehearsal": {"mounts": {"corpus": "/tmp"}}}, "corpus is not in `mounts`"),
+    ({"evaluate": {"command": []}}, "evaluate.command"),
+    ({"evaluate": {"command": ["a"], "tolerance": -0.1}}, "evaluate.tolerance"),
+    ({"export": {"command": ["a"], "limit": "0s"}}, "export.limit"),
+    ({"init_from": "https://huggingface.co/a/b"}, "neither s3://bucket/prefix nor a folder"),
+    ({"init_from": "s3://bucket/x", "mounts": {"a": "s3://bucket/x/y"}}, "FSx links no prefix twice"),
+    ({"init_from": "s3://bucket/w", "mounts": {f"m{n}": f"s3://bucket/{n}" for n in range(7)}}, "8 are too many"),
+    ({"mounts": {"init-from": "s3://bucket/x"}}, "the weights of `init_from` have this name"),
+    ({"rehearsal": {"init_from": "/tmp"}}, "stands for `init_from`"),
     ({"secrets": {"TOKEN": {}}}, "either `secret` or `parameter`"),
     ({"secrets": {"TOKEN": {"secret": "a", "parameter": "/b"}}}, "either `secret` or `parameter`"),
     ({"secrets": {"TOKEN": {"parameter": "/b", "key": "c"}}}, "`key` belongs to `secret`"),
@@ -114,6 +126,28 @@ def test_the_plan_of_a_workload_by_hand(spec: Any) -> None:
         "shared": (10 * 2**30, 4 * 10 * 2**30),
         "archive": (10 * 2**30, 10 * 2**30),
     }
+
+
+def test_the_plan_counts_the_limits_of_evaluation_and_export_and_the_bytes_of_an_export(spec: Any) -> None:
+    def planned(**changes: Any) -> tuple[float, dict[str, int], float, Any]:
+        found = spec(estimates={"steps": 1000, "step_seconds": 2, "checkpoint_gib": 10}, **changes).spec
+        plan = make_plan(found, survey(found))
+        (archive,) = (float(stage.seconds) for stage in plan.clock if stage.stage == "archive")
+        (s3,) = (float(line.usd) for line in plan.cost if line.name == "S3 archive")
+        return archive, {tier.name: tier.needed_bytes for tier in plan.tiers}, s3, found.workload.judging
+
+    gib, rate = 2**30, 1.25e9
+    evaluate, export = {"command": ["a"], "limit": "10m"}, {"command": ["b"], "limit": "7m"}
+    plain = planned()
+    assert plain[0] == pytest.approx(180 + 2 * 10 * gib / rate, abs=1) and plain[3] == timedelta()
+    alone = planned(evaluate=evaluate)
+    assert alone[0] == pytest.approx(180 + 600 + 3 * 10 * gib / rate, abs=1)
+    assert alone[1] == plain[1] and alone[3] == timedelta(minutes=10)
+    both = planned(evaluate=evaluate, export=export)
+    assert both[0] == pytest.approx(180 + 2 * 600 + 420 + 5 * 10 * gib / rate, abs=1)
+    assert both[1] == {name: needed + 10 * gib for name, needed in plain[1].items()}
+    assert both[2] == pytest.approx(2 * plain[2], abs=0.02) and both[3] == timedelta(minutes=27)
+    assert planned(export=export)[3] == timedelta(minutes=7)
 
 
 def test_the_example_can_be_run_and_a_missing_source_or_script_cannot(spec: Any) -> None:
@@ -175,6 +209,57 @@ def test_the_supervisors_configuration_is_that_of_the_spec(spec: Any) -> None:
     assert found.job.grace_s == timedelta(seconds=90).total_seconds()
 
 
+def test_the_supervisor_is_told_what_to_evaluate_and_where_weights_lie(spec: Any) -> None:
+    def told(target: str = "rehearsal", **changes: Any) -> Any:
+        found = spec(**changes).spec.model_copy(update={"target": target})
+        return workload_config(found, make_plan(found, survey(found)), "d", "s", "me")
+
+    assert (told().init_from, told().judging) == ("", None)
+    evaluate = {"command": ["python3", "evaluate.py"], "tolerance": 0.1, "limit": "3m"}
+    asked = told(evaluate=evaluate, export={"command": ["python3", "export.py"]}).judging
+    assert asked.model_dump() == {
+        "evaluate": ("python3", "evaluate.py"), "evaluate_s": 180, "tolerance": 0.1, "export": ("python3", "export.py"),
+        "export_s": 900,
+    }  # fmt: skip
+    in_s3: dict[str, Any] = {"init_from": "s3://bucket/llama", "rehearsal": {"init_from": "small"}}
+    assert told(**in_s3).init_from == told("aws", **in_s3).init_from == "/mounts/init-from"
+    assert told(init_from="llama").init_from == "/data/init-from"
+
+
+def test_weights_in_s3_are_a_link_and_a_rehearsal_puts_a_small_folder_in_their_place(spec: Any) -> None:
+    given = spec(init_from="s3://bucket/llama", mounts={"a": "s3://bucket/x"}, rehearsal={"init_from": "small"}).spec
+    assert given.workload.links == {"a": "s3://bucket/x", "init-from": "s3://bucket/llama"}
+    assert given.job.init_from == "s3://bucket/llama", "the emulated S3 has the small folder's files there"
+    local = spec(init_from="llama", rehearsal={"init_from": "small"}).spec
+    assert local.workload.links == {} and local.job.init_from == "small"
+    assert local.model_copy(update={"target": "aws"}).job.init_from == "llama"
+
+
+def test_weights_and_programs_that_are_not_there_are_found_before_anything_is_paid(spec: Any, tmp_path: Path) -> None:
+    def errors(target: str = "rehearsal", **changes: Any) -> list[str]:
+        top = {"target": target, **({"rehearsal": None} if target == "aws" else {})}
+        file = spec(top=top, **changes)
+        found = check(file, survey(file.spec), survey(file.spec).prices.as_of)
+        return [one.field for one in found if failed((one,)) and one.field.startswith("workload.")]
+
+    here = str(tmp_path)
+    assert errors(init_from=here) == errors("aws", init_from=here) == errors("aws", init_from="s3://bucket/x") == []
+    assert errors(init_from=str(tmp_path / "none")) == ["workload.init_from"]
+    assert errors(init_from="s3://bucket/x") == ["workload.rehearsal.init_from"]
+    assert errors(init_from="s3://bucket/x", rehearsal={"init_from": here}) == []
+    assert errors(init_from=here, rehearsal={"init_from": "/no/such"}) == ["workload.rehearsal.init_from"]
+    assert errors("aws", init_from=here, rehearsal={"init_from": "/no/such"}) == []
+    there, gone = {"command": ["python3", "train.py", "-x"]}, {"command": ["python3", "gone.py"]}
+    assert errors(evaluate=there) == errors(evaluate={"command": ["python3", "/opt/gone.py"]}) == []
+    assert errors(evaluate=gone, export=gone) == ["workload.evaluate.command", "workload.export.command"]
+
+
+def test_an_export_that_nobody_evaluates_is_warned_of(spec: Any) -> None:
+    command = {"command": ["python3", "train.py"]}
+    assert set(warned(spec(export=command))) == {"workload.export"}
+    assert warned(spec(export=command, evaluate=command)) == {}
+
+
 def test_the_image_is_the_rehearsals_own_there_and_the_specs_on_aws(spec: Any) -> None:
     image = "nvcr.io/nvidia/pytorch:25.10-py3"
     here = spec(image=image, rehearsal={"image": "team/job:v1"}).spec
@@ -213,3 +298,13 @@ def test_an_image_of_ones_own_is_told_what_efa_needs_of_it(spec: Any) -> None:
     }
     assert warned(spec(**given)) == {"workload.image": "must have libfabric and aws-ofi-nccl for EFA"}
     assert warned(spec(top=given["top"])) == {}
+
+
+def test_on_aws_an_mpi_job_brings_its_image(spec: Any) -> None:
+    def told(**changes: Any) -> dict[str, str]:
+        job = {"launcher": "mpirun", "command": ["./solve"], "script": None, **changes}
+        return warned(spec(top={"target": "aws", "rehearsal": None}, **job))
+
+    assert told() == {"workload.image": "the trainer image has no mpirun"}
+    assert "mpirun" not in str(told(image="nvcr.io/nvidia/pytorch:25.10-py3"))
+    assert warned(spec(top={"target": "aws", "rehearsal": None})) == {}

@@ -15,13 +15,11 @@ from infra.steward.decide import (
     Finish,
     GiveBack,
     History,
-    Hold,
     Launch,
     Observation,
     Replace,
     Wait,
     decide,
-    hold_until,
 )
 from infra.steward.seeing.views import Unseen
 from tests.unit.steward.test_decide import NOW, POLICY, ended, node, pod, seen
@@ -31,9 +29,6 @@ NONE = History()
 TICK = timedelta(microseconds=1)
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
-HOLDING = POLICY.model_copy(
-    update={"on_stop": "hold", "hold_for": timedelta(minutes=30), "archive": timedelta(minutes=5)}
-)
 
 
 def between(**changes: object) -> Observation:
@@ -256,53 +251,6 @@ def test_progress_is_a_newer_checkpoint_and_nothing_less() -> None:
     same, more = ended(1, FailureClass.PROCESS, 10, 10), ended(1, FailureClass.PROCESS, 10, 11)
     assert not same.progressed and more.progressed
     assert History(attempts=(same, more, same, same)).without_progress() == 2
-
-
-# --- a hold ---
-
-
-def held(**changes: object) -> Observation:
-    return between(**{"held_since": NOW - timedelta(minutes=10), "usd_per_hour": Decimal(6), **changes})
-
-
-USER = History(attempts=(ended(1, FailureClass.USER, -1, 5),))
-
-
-@pytest.mark.parametrize("failure", [FailureClass.USER, FailureClass.DATA, FailureClass.NUMERIC])
-def test_an_error_that_a_retry_would_repeat_holds_once_and_then_waits(failure: FailureClass) -> None:
-    history = History(attempts=(ended(1, failure, -1, 5),))
-    action = decide(held(held_since=None), HOLDING, history)
-    assert action == Hold(attempt=1, until=NOW + timedelta(minutes=30), why=action.why)
-    assert isinstance(decide(held(), HOLDING, history), Wait)
-
-
-def test_a_hold_ends_at_its_time_and_not_before() -> None:
-    begun = NOW - HOLDING.hold_for
-    assert isinstance(decide(between(held_since=begun + TICK), HOLDING, USER), Wait)
-    action = decide(between(held_since=begun), HOLDING, USER)
-    assert isinstance(action, Finish) and action.outcome == "held"
-
-
-def test_a_hold_leaves_time_and_money_for_the_archive_and_needs_none_for_an_interval() -> None:
-    tight = {"deadline": NOW + HOLDING.archive + TICK}
-    assert isinstance(decide(held(**tight), HOLDING, USER), Wait), "an interval is not wanted any more"
-    assert isinstance(decide(held(deadline=NOW + HOLDING.archive), HOLDING, USER), Finish)
-    archive = Decimal("0.5")
-    assert isinstance(decide(held(spent_usd=100 - archive), HOLDING, USER), Finish)
-    assert isinstance(decide(held(spent_usd=100 - archive - Decimal("0.01")), HOLDING, USER), Wait)
-
-
-def test_a_hold_is_announced_until_the_first_of_its_ends() -> None:
-    assert hold_until(held(), HOLDING, NOW) == NOW + timedelta(minutes=30)
-    assert hold_until(held(deadline=NOW + timedelta(minutes=20)), HOLDING, NOW) == NOW + timedelta(minutes=15)
-    assert hold_until(held(spent_usd=Decimal(98)), HOLDING, NOW) == NOW + timedelta(minutes=15)
-    rich = held(spent_usd=Decimal(-(10**15)), usd_per_hour=Decimal("0.001"))
-    assert hold_until(rich, HOLDING, NOW) == NOW + timedelta(minutes=30), "a moment that no calendar has"
-    free = held().model_copy(update={"usd_per_hour": Decimal(0)})
-    assert hold_until(free, HOLDING, NOW) == NOW + timedelta(minutes=30)
-
-
-# --- sources that are away ---
 
 
 def test_a_source_that_ends_no_decision_hides_none_that_does() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
@@ -15,104 +15,86 @@ from infra.errors import UserError
 from infra.record import meter
 from infra.record.events import CampaignState, Event, Kind, Stage, fold
 from infra.spec.campaign import Spec
-from infra.steward.decide import (
-    Attempt,
-    EndAttempt,
-    FailureClass,
-    Finish,
-    History,
-    Hold,
-    Observation,
-    Policy,
-    Wait,
-    decide,
-)
+from infra.steward.decide import EndAttempt, FailureClass, Finish, History, Hold, Observation, Wait, decide, hold_until
 from tests.built_in import training_of
 from tests.root import ROOT
+from tests.unit.steward.test_decide import NOW, ended, seen
+from tests.unit.steward.test_decide import POLICY as JUDGED
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-POLICY = Policy(
-    attempts_without_progress=3,
-    process_restarts=3,
-    node_replacements=3,
-    repairs_per_hour=3,
-    heartbeat_timeout=timedelta(seconds=5),
-    hang_timeout=timedelta(seconds=60),
-    startup_timeout=timedelta(seconds=60),
-    capacity_timeout=timedelta(seconds=60),
-    budget_usd=Decimal(1000),
-    on_stop="hold",
-    hold_for=HOUR,
-    archive=timedelta(minutes=10),
-    interval_and_archive=timedelta(minutes=20),
+TICK = timedelta(microseconds=1)
+POLICY = JUDGED.model_copy(
+    update={"on_stop": "hold", "hold_for": timedelta(minutes=30), "archive": timedelta(minutes=5)}
 )
 BASE = ROOT / "tests/unit/base.yaml"
 
 
-def after(failure: FailureClass) -> History:
-    return History(
-        attempts=(Attempt(number=1, failure=failure, ended_at=NOW, committed_at_launch=-1, committed_at_end=20),)
-    )
+def held(**changes: object) -> Observation:
+    """Ten minutes into a hold of half an hour."""
+    since = {"held_since": NOW - timedelta(minutes=10), "usd_per_hour": Decimal(6)}
+    return seen(**{"in_flight": False, "pods": (), **since, **changes})
 
 
-def seen(**changes: object) -> Observation:
-    values = {
-        "now": NOW,
-        "deadline": NOW + 24 * HOUR,
-        "spent_usd": Decimal(10),
-        "usd_per_hour": Decimal(100),
-        "attempt": 1,
-        "in_flight": False,
-    }
-    return Observation.model_validate(values | changes)
+USER = History(attempts=(ended(1, FailureClass.USER, -1, 5),))
 
 
 @pytest.mark.parametrize("failure", [FailureClass.USER, FailureClass.DATA, FailureClass.NUMERIC])
-def test_an_error_that_a_retry_would_repeat_holds_the_warm_cluster(failure: FailureClass) -> None:
-    action = decide(seen(), POLICY, after(failure))
-    assert isinstance(action, Hold) and action.until == NOW + HOUR
+def test_an_error_that_a_retry_would_repeat_holds_once_and_then_waits(failure: FailureClass) -> None:
+    history = History(attempts=(ended(1, failure, -1, 5),))
+    action = decide(held(held_since=None), POLICY, history)
+    assert action == Hold(attempt=1, until=NOW + timedelta(minutes=30), why=action.why)
+    assert isinstance(decide(held(), POLICY, history), Wait)
+
+
+def test_a_hold_ends_at_its_time_and_not_before() -> None:
+    begun = NOW - POLICY.hold_for
+    assert isinstance(decide(held(held_since=begun + TICK), POLICY, USER), Wait)
+    action = decide(held(held_since=begun), POLICY, USER)
+    assert isinstance(action, Finish) and action.outcome == "held" and "not relaunched within" in action.why
+
+
+def test_a_hold_leaves_time_and_money_for_the_archive_and_needs_none_for_an_interval() -> None:
+    tight = {"deadline": NOW + POLICY.archive + TICK}
+    assert isinstance(decide(held(**tight), POLICY, USER), Wait), "an interval is not wanted any more"
+    assert isinstance(decide(held(deadline=NOW + POLICY.archive), POLICY, USER), Finish)
+    archive = Decimal("0.5")
+    assert isinstance(decide(held(spent_usd=100 - archive), POLICY, USER), Finish)
+    assert isinstance(decide(held(spent_usd=100 - archive - Decimal("0.01")), POLICY, USER), Wait)
+    assert isinstance(decide(held(stop_requested=True), POLICY, USER), Finish)
+
+
+def test_a_hold_is_announced_until_the_first_of_its_ends() -> None:
+    assert hold_until(held(), POLICY, NOW) == NOW + timedelta(minutes=30)
+    assert hold_until(held(deadline=NOW + timedelta(minutes=20)), POLICY, NOW) == NOW + timedelta(minutes=15)
+    assert hold_until(held(spent_usd=Decimal(98)), POLICY, NOW) == NOW + timedelta(minutes=15)
+    rich = held(spent_usd=Decimal(-(10**15)), usd_per_hour=Decimal("0.001"))
+    assert hold_until(rich, POLICY, NOW) == NOW + timedelta(minutes=30), "a moment that no calendar has"
+    free = held().model_copy(update={"usd_per_hour": Decimal(0)})
+    assert hold_until(free, POLICY, NOW) == NOW + timedelta(minutes=30)
 
 
 def test_without_hold_such_an_error_ends_training_at_once() -> None:
-    action = decide(seen(), POLICY.model_copy(update={"on_stop": "teardown"}), after(FailureClass.USER))
+    action = decide(held(held_since=None), POLICY.model_copy(update={"on_stop": "teardown"}), USER)
     assert isinstance(action, Finish) and action.outcome == "held"
 
 
-def test_a_hold_waits_until_its_end_and_no_longer() -> None:
-    since = NOW - HOUR + timedelta(seconds=1)
-    assert isinstance(decide(seen(held_since=since), POLICY, after(FailureClass.USER)), Wait)
-    action = decide(seen(held_since=NOW - HOUR), POLICY, after(FailureClass.USER))
-    assert isinstance(action, Finish) and "not relaunched within" in action.why
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"deadline": NOW + timedelta(minutes=10)}, {"spent_usd": Decimal(990)}, {"stop_requested": True}],
-    ids=["deadline", "budget", "stop"],
-)
-def test_a_hold_ends_before_money_or_time_no_longer_cover_the_archive(changes: dict[str, object]) -> None:
-    assert isinstance(decide(seen(held_since=NOW, **changes), POLICY, after(FailureClass.USER)), Finish)
-
-
 @given(
-    held=st.floats(0, 7200),
-    spent=st.floats(0, 1200),
-    left=st.floats(0, 7200),
+    in_hold=st.floats(0, 3600),
+    spent=st.floats(0, 120),
+    left=st.floats(0, 3600),
     failure=st.sampled_from(list(FailureClass)),
 )
 def test_a_hold_never_lasts_beyond_its_time_the_deadline_or_the_budget(
-    held: float, spent: float, left: float, failure: FailureClass
+    in_hold: float, spent: float, left: float, failure: FailureClass
 ) -> None:
-    view = seen(
-        held_since=NOW - timedelta(seconds=held),
+    view = held(
+        held_since=NOW - timedelta(seconds=in_hold),
         spent_usd=Decimal(spent),
         deadline=NOW + timedelta(seconds=left),
         nodes_wanted=0,
     )
-    action = decide(view, POLICY, after(failure))
+    action = decide(view, POLICY, History(attempts=(ended(1, failure, -1, 20),)))
     if failure in (FailureClass.USER, FailureClass.DATA, FailureClass.NUMERIC) and isinstance(action, Wait):
-        assert held < 3600 and left > 600 and spent + 100 / 6 < 1000
+        assert in_hold < 1800 and left > 300 and spent + 6 / 12 < 100
     assert not isinstance(action, EndAttempt)
 
 
@@ -150,6 +132,16 @@ def test_the_models_shape_may_change_only_while_there_is_no_checkpoint() -> None
         refuse_unfit(HELD, diff, committed=20, now=False)
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_a_job_becomes_no_mpi_job_on_a_warm_cluster_and_stays_one(back: bool) -> None:
+    raw = yaml.safe_load((ROOT / "trainer/examples/mpi/rehearsal.yaml").read_text())
+    by_mpirun = Spec.model_validate(raw)
+    alone = Spec.model_validate(raw | {"workload": raw["workload"] | {"launcher": "none"}})
+    diff = difference(by_mpirun, alone) if back else difference(alone, by_mpirun)
+    with pytest.raises(UserError, match=r"workload\.launcher"):
+        refuse_unfit(HELD, diff, committed=-1, now=False)
+
+
 def test_the_secrets_stay_those_to_which_the_stack_has_given_the_pods_rights() -> None:
     def job(**secrets: dict[str, str]) -> Spec:
         raw = yaml.safe_load((ROOT / "trainer/examples/ddp/rehearsal.yaml").read_text())
@@ -164,6 +156,34 @@ def test_the_secrets_stay_those_to_which_the_stack_has_given_the_pods_rights() -
         with pytest.raises(UserError, match=r"workload\.secrets"):
             refuse_unfit(HELD, difference(old, new), committed=-1, now=False)
     refuse_unfit(HELD, difference(old, job(TOKEN={"secret": "team/token"})), committed=-1, now=False)
+
+
+def test_the_image_stays_in_its_repository_and_the_mounts_are_those_that_the_file_system_is_linked_to() -> None:
+    def job(**changes: object) -> Spec:
+        raw = yaml.safe_load((ROOT / "trainer/examples/ddp/rehearsal.yaml").read_text())
+        return Spec.model_validate(raw | {"workload": raw["workload"] | changes})
+
+    def refused(old: Spec, new: Spec) -> str:
+        try:
+            refuse_unfit(HELD, difference(old, new), committed=20, now=False)
+        except UserError as error:
+            return error.what
+        return ""
+
+    old, image = job(image="nvcr.io/nvidia/pytorch:25.10-py3"), "the cluster admits the job's image from one repository"
+    assert refused(old, job(image="nvcr.io/nvidia/pytorch@sha256:" + "0" * 64)) == ""
+    for other in ("nvcr.io/nvidia/nemo:25.10-py3", "docker.io/nvidia/pytorch:25.10-py3", None):
+        assert refused(old, job(image=other)).startswith(image), other
+    small = job(rehearsal={"image": "team/job:v1"})
+    assert refused(small, job(rehearsal={"image": "team/job:v2"})) == ""
+    assert refused(small, job(rehearsal={"image": "team/other:v1"})).startswith(image)
+    assert refused(small, job()).startswith(image)
+    mounted = job(image="nvcr.io/nvidia/pytorch:25.10-py3", mounts={"a": "s3://bucket/a"})
+    assert refused(old, mounted).startswith("these fields cannot")
+    begun = job(image="nvcr.io/nvidia/pytorch:25.10-py3", init_from="s3://bucket/llama")
+    assert refused(old, begun).startswith("these fields cannot"), "its link comes with the file system"
+    judged = job(image="nvcr.io/nvidia/pytorch:25.10-py3", evaluate={"command": ["python3", "held_out.py"]})
+    assert refused(old, judged) == ""
 
 
 def test_a_campaign_that_trains_is_relaunched_only_when_told_to_stop_it() -> None:

@@ -1,109 +1,21 @@
-"""What the steward sees of pods, nodes, money and time, look by look; what is away keeps its last word."""
+"""What the steward sees of pods and their agents, look by look; what is away keeps its last word."""
 
 from __future__ import annotations
 
+import io
 import json
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from types import SimpleNamespace
 from typing import Any
 
-import httpx2
 import pytest
 from lightkube.codecs import from_dict
-from lightkube.resources.core_v1 import Pod
 
-from infra.clock import Clock
-from infra.cluster.fitness import Ailment, NodeFacts, Sickness
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
-from infra.steward.clocks import Clocks
-from infra.steward.decide import Observation, PodView
 from infra.steward.seeing import observe
-from infra.steward.seeing.observe import Observer
-from infra.steward.seeing.sources import Sources
-from tests.part import part
-from tests.unit.fake_s3 import Time
+from tests.unit.steward.observe_world import ENDED, World, pod, seconds, world
 from tests.unit.steward.steward_story import config
-from trainer.contract import AGENT_PORT, Phase, Status
+from trainer.contract import AGENT_PORT, Phase
 
-ENDED = datetime(2026, 11, 22, 11, 59, tzinfo=UTC)
-HEARTBEAT_S = config().spec.recovery.heartbeat_timeout.total_seconds()
-BASE, NODE = config().base_usd_per_hour, config().node_usd_per_hour
-
-
-def pod(index: int = 0, phase: str | None = "Running", ip: str | None = "10.0.0.1", **ended: Any) -> Pod:
-    state = {"terminated": {"exitCode": 0, "finishedAt": ENDED.isoformat(), **ended}} if ended else {"running": {}}
-    container = {"name": "t", "image": "", "imageID": "", "ready": True, "restartCount": 0, "state": state}
-    return from_dict(  # type: ignore[return-value]
-        {
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": f"gang-{index}", "annotations": {COMPLETION_INDEX: str(index)}},
-            "spec": {"containers": [], "nodeName": f"node-{index}"},
-            "status": {"phase": phase, "podIP": ip, "containerStatuses": [container]},
-        }
-    )  # fmt: skip
-
-
-def node(index: int, **changes: Any) -> NodeFacts:
-    base = {"name": f"node-{index}", "instance": f"i-{index}", "ready": True, "quarantined": False}
-    return NodeFacts.model_validate(base | {"instance_state": "running", "accelerators": 8} | changes)
-
-
-class World:
-    """Two nodes and a gang, by a virtual clock; `steps`: pod -> its step, one that is not here does not answer."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.time, self.pods, self.nodes = Time(), [pod(0), pod(1)], [node(0), node(1)]
-        self.steps: dict[int, int] = {0: 0, 1: 0}
-        self.away, self.asked_ec2, self.labels = False, list[bool](), dict[str, str]()
-        self.not_told: Exception | None = None
-        patch.setattr(observe, "_probe", self._probe)
-        patch.setattr(observe, "ThreadPoolExecutor", lambda *_, **__: SimpleNamespace(map=map))
-        patch.setattr(observe.attempts, "pods", self._pods)
-        self.sources = Sources(self.time)
-        clock = Clock(self.time, self.time.wall)
-        self.observer = Observer(config(), self, self, Decimal(5), clock, self.sources)  # type: ignore[arg-type]
-        self.observer.launched(1)
-
-    def facts(self, ask_ec2: bool) -> tuple[NodeFacts, ...]:
-        self._weather()
-        self.asked_ec2.append(ask_ec2)
-        return tuple(self.nodes)
-
-    def _pods(self, client: Any, labels: dict[str, str]) -> list[Pod]:
-        self._weather()
-        self.labels = labels
-        return list(self.pods)
-
-    def _weather(self) -> None:
-        if self.away:
-            raise httpx2.ConnectError("connection refused")
-
-    def _probe(self, one: Pod) -> Status | None:
-        assert one.metadata and one.metadata.annotations
-        step = self.steps.get(int(one.metadata.annotations[COMPLETION_INDEX]))
-        if step is None:
-            return None
-        return part(Status, phase=Phase.SAVING, step=step, committed_step=step - 5)
-
-    def look(self, after_s: float = 10.0, in_flight: bool = True, **more: Any) -> Observation:
-        self.time.go(after_s)
-        return self.observer.observe(1, in_flight, 7, more.get("stop", False), more.get("held"))
-
-    def view(self, index: int, after_s: float = 10.0) -> PodView:
-        return next(one for one in self.look(after_s).pods if one.index == index)
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch)
-
-
-def seconds(lasts: timedelta | None) -> float | None:
-    return None if lasts is None else lasts.total_seconds()
-
-
-# --- pods ---
+__all__ = ["world"]
 
 
 def test_a_pod_is_told_as_kubernetes_and_its_agent_have_it(world: World) -> None:
@@ -172,6 +84,10 @@ def test_a_pod_that_was_there_and_is_no_more_has_not_ended_well(world: World) ->
     assert world.view(1).phase == "Missing" and world.view(0).phase == "Running"
     world.pods = [pod(0), pod(1)]
     assert world.view(1).phase == "Running"
+    # The MPI operator makes a lost worker again, under its name.
+    assert world.pods[1].metadata is not None
+    world.pods[1].metadata.uid = "another"
+    assert world.view(1).phase == "Missing" and world.view(1).node == "node-1"
     world.observer.launched(2)
     world.pods = [pod(0)]
     assert [one.index for one in world.look().pods] == [0], "another attempt misses none of its pods"
@@ -202,14 +118,8 @@ def test_an_init_container_that_failed_speaks_for_its_pod(world: World) -> None:
 
 
 def test_a_pod_that_waits_says_why_and_one_that_ran_does_not(world: World) -> None:
-    waiting = pod(1, phase="Pending", ip=None)
-    assert waiting.status and waiting.status.containerStatuses
     words = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
-    made: Any = from_dict(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "status": {"containerStatuses": [
-            {"name": "t", "image": "", "imageID": "", "ready": False, "restartCount": 0, "state": words}]}}
-    )  # fmt: skip
-    waiting.status.containerStatuses[0].state = made.status.containerStatuses[0].state
+    waiting = pod(1, phase="Pending", ip=None, state=words)
     world.pods = [pod(0, phase="Failed", exitCode=1), waiting]
     assert "no such image" in world.view(1).waits and world.view(0).waits == ""
 
@@ -249,23 +159,6 @@ def test_any_container_that_ended_tells_the_end_and_silence_tells_nothing(world:
     assert world.view(0).exit_code is None
 
 
-# --- an agent's answer ---
-
-
-class Answer:
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-
-    def __enter__(self) -> Answer:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        return None
-
-    def read(self) -> bytes:
-        return self.body
-
-
 GOOD = {
     "campaign": "c", "attempt": 1, "node": "n", "phase": "training", "step": 3, "steps": 9, "committed_step": 1,
     "tokens": 1, "loss": None, "step_seconds": None, "ranks": [],
@@ -274,222 +167,27 @@ GOOD = {
 
 @pytest.mark.parametrize("answer", [OSError("refused"), TimeoutError("slow"), b"no JSON", b"{}"])
 def test_whatever_an_agent_does_not_say_is_silence(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    def opened(url: str, timeout: float) -> Answer:
+    def opened(url: str, timeout: float) -> io.BytesIO:
         if isinstance(answer, Exception):
             raise answer
-        return Answer(answer)
+        return io.BytesIO(answer)
 
     monkeypatch.setattr(observe.urllib.request, "urlopen", opened)
     assert observe._probe(pod(0)) is None
 
 
 def test_an_agent_is_asked_at_its_address_for_no_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    def opened(url: str, timeout: float) -> Answer:
+    def opened(url: str, timeout: float) -> io.BytesIO:
         assert (url, timeout) == (f"http://10.0.0.1:{AGENT_PORT}/status", 1.0)
-        return Answer(json.dumps(GOOD).encode())
+        return io.BytesIO(json.dumps(GOOD).encode())
 
     monkeypatch.setattr(observe.urllib.request, "urlopen", opened)
     told = observe._probe(pod(0))
     assert told is not None and told.step == 3
 
-    def mistaken(url: str, timeout: float) -> Answer:
+    def mistaken(url: str, timeout: float) -> None:
         raise KeyError("a mistake of ours")
 
     monkeypatch.setattr(observe.urllib.request, "urlopen", mistaken)
     with pytest.raises(KeyError):
         observe._probe(pod(0))
-
-
-# --- money ---
-
-
-@pytest.mark.parametrize(
-    ("states", "billing"),
-    [
-        (("running", "running"), 2),
-        (("running", "gone"), 1),
-        (("impaired", "unknown"), 2),
-        (("running", "running", "running"), 3),
-        ((), 0),
-    ],
-)
-def test_every_instance_that_has_not_gone_bills_fit_or_not(world: World, states: tuple[str, ...], billing: int) -> None:
-    world.nodes = [node(index, instance_state=one, quarantined=True) for index, one in enumerate(states)]
-    assert world.look().usd_per_hour == BASE + billing * NODE
-
-
-def test_before_any_node_was_seen_all_that_are_wanted_bill(world: World) -> None:
-    world.away = True
-    assert world.look().usd_per_hour == BASE + 2 * NODE
-
-
-def test_money_runs_by_the_hour_from_the_first_look_on(world: World) -> None:
-    assert world.look(1000).spent_usd == 5, "before it, somebody else counted"
-    assert world.look(1800).spent_usd == 5 + (BASE + 2 * NODE) / 2
-    world.nodes = [node(0)]
-    assert world.look(3600).spent_usd == 5 + (BASE + 2 * NODE) / 2 + BASE + NODE
-    assert world.look(0).spent_usd == 5 + (BASE + 2 * NODE) / 2 + BASE + NODE
-
-
-# --- nodes ---
-
-
-def test_a_node_is_told_with_what_ails_it_and_for_how_long(world: World) -> None:
-    fault = Ailment(words="AcceleratedHardwareReady is False", sickness=Sickness.FAULT, bars=False)
-    held = Ailment(words="cordoned by somebody else", sickness=Sickness.HELD)
-    changes = {"ready": None, "instance_state": "impaired", "ailments": (held,)}
-    world.nodes = [node(0, ailments=(fault,)), node(1, **changes)]
-    world.look()
-    first, second = world.look(40).nodes
-    assert (first.name, first.instance, first.unfit) == ("node-0", "i-0", fault.words)
-    assert first.suspected and first.sick_for == {Sickness.FAULT: timedelta(seconds=40)}
-    assert (second.ready, second.instance_state, second.suspected) == (None, "impaired", False)
-    assert second.sick_for == {} and not second.quarantined
-    assert world.observer.clocks.sick == {"node-0 i-0 fault": world.time() - 40}
-
-
-def test_nodes_are_short_from_the_first_look_that_finds_too_few_fit_ones(world: World) -> None:
-    assert world.look().since_short is None
-    world.nodes = [node(0), node(1, ready=False)]
-    assert seconds(world.look().since_short) == 0
-    assert seconds(world.look(30).since_short) == 30
-    world.nodes = [node(0), node(1), node(2, ready=False)]
-    assert world.look().since_short is None, "there are enough"
-
-
-def test_a_cluster_that_cannot_be_reached_makes_no_node_short_and_none_whole(world: World) -> None:
-    world.nodes = [node(0)]
-    world.look()
-    world.away, world.nodes = True, [node(0), node(1)]
-    sight = world.look(60)
-    assert seconds(sight.since_short) == 60 and [one.name for one in sight.nodes] == ["node-0"]
-    assert [one.source for one in sight.unseen] == ["cluster"]
-
-
-def test_a_mistake_of_ours_is_no_weather(world: World) -> None:
-    def mistaken(ask_ec2: bool) -> None:
-        raise KeyError("a mistake")
-
-    world.facts = mistaken  # type: ignore[assignment,method-assign]
-    with pytest.raises(KeyError):
-        world.look()
-
-
-def test_before_the_cluster_was_ever_seen_no_node_is_short(world: World) -> None:
-    world.away = True
-    assert world.look().since_short is None and world.look().nodes == ()
-
-
-def test_pods_keep_their_last_word_and_agents_are_asked_while_the_cluster_is_away(world: World) -> None:
-    world.look()
-    world.away, world.steps = True, {0: 50, 1: 40}
-    sight = world.look(60)
-    assert [one.step for one in sight.pods] == [50, 40] and sight.step == 40
-
-
-def test_ec2_is_away_when_it_does_not_tell_and_is_asked_again_when_its_pause_is_over(world: World) -> None:
-    world.not_told = httpx2.ConnectError("no EC2")
-    assert [one.source for one in world.look().unseen] == ["AWS"] and world.asked_ec2 == [True]
-    world.look(0.5)
-    assert world.asked_ec2 == [True, False] and world.sources.away("AWS")
-    world.not_told = None
-    world.look(0.1)
-    assert world.sources.away("AWS"), "who was not asked has not answered"
-    assert world.look(60).unseen == () and world.asked_ec2[-1]
-
-
-# --- time ---
-
-
-def test_a_new_attempt_begins_with_no_time_and_no_word_of_the_last(world: World) -> None:
-    world.steps = {0: 9, 1: 9}
-    world.look()
-    del world.steps[0]
-    world.look(30)
-    world.observer.launched(2)
-    sight = world.look(5)
-    assert [seconds(one) for one in (sight.since_launch, sight.since_step)] == [5, 5] and sight.step == 0
-    assert sight.pods[0].step == 0 and sight.pods[0].silent_for is None and seconds(sight.pods[0].running_for) == 0
-
-
-def test_a_step_is_only_one_that_the_slowest_made(world: World) -> None:
-    world.steps = {0: 5, 1: 5}
-    world.look()
-    world.steps = {0: 9, 1: 5}
-    assert seconds(world.look(60).since_step) == 60
-    world.steps = {0: 9, 1: 6}
-    assert seconds(world.look(60).since_step) == 0
-
-
-def taken_over(world: World, **changes: Any) -> None:
-    """A predecessor launched two hours ago and saw no step for one."""
-    now = world.time()
-    marks = {"attempt": 1, "launched": now - 7200, "stepped": now - 3600, "step": 70} | changes
-    world.observer.go_on_from(Clocks(**marks))
-
-
-def test_who_takes_over_listens_to_every_running_pod_before_it_believes_the_stored_clocks(world: World) -> None:
-    taken_over(world)
-    world.steps = {0: 70}
-    sight = world.look()
-    assert [seconds(one) for one in (sight.since_launch, sight.since_step)] == [10, 10] and sight.step == 70
-    world.steps = {0: 70, 1: 70}
-    sight = world.look(5)
-    assert [seconds(one) for one in (sight.since_launch, sight.since_step)] == [7215, 3615]
-
-
-@pytest.mark.parametrize("over", [False, True])
-def test_it_listens_for_no_longer_than_a_heartbeat(world: World, over: bool) -> None:
-    taken_over(world)
-    world.steps = {}
-    after = HEARTBEAT_S + (1 if over else 0)
-    assert seconds(world.look(after).since_step) == (3600 + after if over else after)
-    assert seconds(world.look(0).since_step) == (3600 + after if over else after)
-
-
-def test_a_new_attempt_of_who_took_over_is_believed_at_once(world: World) -> None:
-    taken_over(world)
-    world.steps = {}
-    world.look()
-    world.observer.launched(2)
-    world.pods, world.away = [], True
-    sight = world.look(7)
-    assert (seconds(sight.since_launch), sight.pods) == (7, ())
-    assert seconds(world.look(HEARTBEAT_S - 10).since_launch) == HEARTBEAT_S - 3
-
-
-def test_what_was_stepped_meanwhile_is_no_hang(world: World) -> None:
-    taken_over(world)
-    world.steps = {0: 500, 1: 500}
-    assert seconds(world.look().since_step) == 0
-
-
-def test_younger_clocks_than_ones_own_listening_are_believed(world: World) -> None:
-    world.time.go(100)
-    taken_over(world, launched=world.time() + 5, stepped=world.time() + 5)
-    world.steps = {}
-    assert seconds(world.look(10).since_launch) == 5
-
-
-def test_a_pod_that_was_silent_before_the_takeover_is_silent_since_then(world: World) -> None:
-    now = world.time()
-    taken_over(world, quiet={"gang-1": now - 300}, sick={"node-1 i-1 late": now - 200})
-    world.nodes = [node(0), node(1, ailments=(Ailment(words="late", sickness=Sickness.LATE),))]
-    world.steps = {0: 70}
-    sight = world.look()
-    assert seconds(sight.pods[1].running_for) == 310 and sight.pods[1].silent_for is None
-    assert sight.nodes[1].sick_for == {Sickness.LATE: timedelta(seconds=210)}
-    assert world.observer.clocks.quiet == {"gang-1": now - 300}, "and so for whoever comes next"
-
-
-def test_the_clocks_know_since_when_each_pod_is_silent(world: World) -> None:
-    world.look()
-    heard = world.time()
-    del world.steps[1]
-    world.look()
-    assert world.observer.clocks.quiet == {"gang-1": heard}
-    world.look()
-    assert world.observer.clocks.quiet == {"gang-1": heard}
-    world.steps[1] = 1
-    world.look()
-    assert world.observer.clocks.quiet == {}

@@ -92,7 +92,7 @@ def test_a_gang_that_never_starts_ends_in_time_though_its_steward_restarts(story
 
 def test_missing_capacity_ends_the_campaign_in_time_though_its_steward_restarts(story: Story) -> None:
     del story.cluster.nodes["node-1"]
-    begun, limit = story.time(), config().spec.recovery.capacity_timeout
+    begun, limit = story.time(), config().spec.capacity_timeout
     while story.state().outcome is None and story.time() - begun < 2 * limit.total_seconds():
         story.run(1)
     assert story.state().outcome == "stopped"

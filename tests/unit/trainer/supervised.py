@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.root import ROOT
 from trainer.contract import Termination
+from trainer.supervisor.pack import pack
 
 JOB = """
 import json, os, pathlib, sys, time
@@ -47,6 +48,10 @@ class Supervisors:
     """Further fields of the configuration."""
     secret: str = SECRET
     program: tuple[str, ...] = ("-m", "trainer.supervisor")
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of the supervisor itself."""
+    ranks: int = 1
+    """On each node."""
     addresses: list[str] = field(init=False)
     port: int = field(init=False)
 
@@ -54,6 +59,16 @@ class Supervisors:
         net = f"127.{random.randint(1, 250)}.{random.randint(0, 250)}"
         self.port = random.randint(20_000, 30_000)  # torch listens on it at every address of the machine
         self.addresses = [f"{net}.{1 + rank}" for rank in range(self.nodes)]
+        if self.launcher == "mpirun":
+            self._as_the_operator_does()
+
+    def _as_the_operator_does(self) -> None:
+        """Write the hosts and the key. `mpirun` calls the supervisor's file, so they run from one as in a pod."""
+        hosts, key, program = (self.root / name for name in ("hostfile", "id_rsa", "supervisor.pyz"))
+        pack(program)
+        hosts.write_text("".join(f"{name} slots={self.ranks}\n" for name in ("localhost", *self.addresses[1:])))
+        key.write_text("the key of this attempt")
+        self.program, self.variables = (str(program),), {"BIVOUAC_MPI_HOSTS": str(hosts), "BIVOUAC_MPI_KEY": str(key)}
 
     @property
     def tier(self) -> Path:
@@ -75,12 +90,13 @@ class Supervisors:
         (home / "secrets.json").write_text(json.dumps({"TOKEN": self.secret}))
         place = {
             "CAMPAIGN": "tiny", "ATTEMPT": str(attempt), "NODE_NAME": f"n{rank}", "POD_IP": self.addresses[rank],
-            "NODE_RANK": str(rank), "NODE_COUNT": str(self.nodes), "RANKS_PER_NODE": "1",
+            "NODE_RANK": str(rank), "NODE_COUNT": str(self.nodes), "RANKS_PER_NODE": str(self.ranks),
             "RENDEZVOUS": f"{self.addresses[0]}:{self.port + attempt}", "WORKLOAD": str(home / "workload.json"),
             "SHARED": str(self.root / "shared"), "SECRETS": str(home / "secrets.json"),
-            "TERMINATION_LOG": str(home / "termination.json"),
+            "TERMINATION_LOG": str(home / "termination.json"), "EXPORTS": str(self.tier / "export"),
         }  # fmt: skip
         environment = os.environ | {f"BIVOUAC_{name}": value for name, value in place.items()}
+        environment |= self.variables
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         return subprocess.Popen(
             [sys.executable, *self.program], cwd=ROOT, env=environment,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import math
 import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,7 +85,12 @@ def test_a_process_that_ends_with_its_processor_time_hides_no_later_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Place("tiny", 1, "n0", "127.0.0.1", 0, 1, 1, "127.0.0.1:29500", "", "")
-    job = Job({"checkpoints": {"folder": str(tmp_path / "own"), "format": "marker"}}, place, tmp_path, tmp_path)
+    job = Job(
+        {"launcher": "none", "checkpoints": {"folder": str(tmp_path / "own"), "format": "marker"}},
+        place,
+        tmp_path,
+        tmp_path,
+    )
     job.process = subprocess.Popen(["sleep", "1000"])
     try:
         for seconds in (100.0, 1.0, 1.2):
@@ -195,3 +202,84 @@ def test_a_manifest_that_is_not_known_to_be_on_the_disk_commits_nothing(
     with pytest.raises(OSError, match="Input/output"):
         seal.seal(own / "step-1", files, own, tier, 1, IDENTITY, 0, None)
     assert seal.committed(tier) == []
+
+
+def digested(
+    root: Path, names: tuple[str, ...] = (".metadata", "__0_0.distcp", "__1_0.distcp")
+) -> dict[str, list[object]]:
+    """Write a checkpoint as `bivouac_dcp` does; return what its note says of the files."""
+    noted = {}
+    for name in names:
+        content = put(root / name, f"{name} of {root.name}").read_bytes()
+        noted[name] = [len(content), hashlib.sha256(content).hexdigest()]
+    put(root / seal.DIGESTS, json.dumps({"files": noted}))
+    return noted
+
+
+def read_by_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Seal the checkpoint; return the names of the files that were read for it."""
+    read, digest_of = set(), seal.digest_of
+
+    def seen(path: Path, durable: bool = False) -> tuple[int, str]:
+        read.add(path.name.rpartition("%2F")[2])
+        return digest_of(path, durable)
+
+    own = tmp_path / "own"
+    with monkeypatch.context() as patch:
+        patch.setattr(seal, "digest_of", seen)
+        patch.setattr(seal, "_digests", lambda paths, durable=False: map(seen, paths))
+        seal.seal(own / "step-1", files_of(own / "step-1"), own, tmp_path / "tier", 1, IDENTITY, 0, None)
+    return read
+
+
+def test_what_its_writer_has_digested_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digested(tmp_path / "own/step-1")
+    assert read_by_seal(tmp_path, monkeypatch) == {".metadata", seal.DIGESTS}
+    assert seal.fault(tmp_path / "tier", 1, "tiny", "one") == ""
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda root, noted: put(root / seal.DIGESTS, "{"),
+        lambda root, noted: put(root / seal.DIGESTS, json.dumps({"files": [1]})),
+        lambda root, noted: put(root / seal.DIGESTS, json.dumps([noted])),
+        lambda root, noted: put(root / seal.DIGESTS, json.dumps({"files": {**noted, "gone": [1, ""]}})),
+        lambda root, noted: put(root / "more", "that the note does not know"),
+        lambda root, noted: put(root / "__0_0.distcp", "shorter"),
+        lambda root, noted: put(root / ".metadata", ".metadata of step-2"),
+        lambda root, noted: put(root / seal.DIGESTS, json.dumps({"files": {".metadata": noted[".metadata"]}})),
+    ],
+    ids=[
+        "no JSON",
+        "a list",
+        "no files",
+        "one too many",
+        "one too few",
+        "another size",
+        "another save",
+        "metadata only",
+    ],
+)
+def test_a_note_that_does_not_fit_is_not_believed(
+    spoil: Callable[[Path, dict[str, list[object]]], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "own/step-1"
+    spoil(root, digested(root))
+    assert read_by_seal(tmp_path, monkeypatch) == {path.name for path in root.iterdir()}, "all of it is read"
+    assert seal.fault(tmp_path / "tier", 1, "tiny", "one") == ""
+
+
+def test_a_copy_on_another_file_system_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digested(tmp_path / "own/step-1")
+    monkeypatch.setattr(
+        os, "link", lambda *given, **named: (_ for _ in ()).throw(OSError(18, "Invalid cross-device link"))
+    )
+    assert len(read_by_seal(tmp_path, monkeypatch)) == 4
+
+
+def test_damage_after_the_note_is_seen_at_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digested(tmp_path / "own/step-1")
+    put(tmp_path / "own/step-1/__1_0.distcp", "__1_0.distcp of step-9")
+    assert "__1_0.distcp" not in read_by_seal(tmp_path, monkeypatch)
+    assert "__1_0.distcp: 22 of 22 bytes" in seal.fault(tmp_path / "tier", 1, "tiny", "one")

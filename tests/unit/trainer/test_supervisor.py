@@ -24,6 +24,7 @@ from trainer.contract.listing import list_folder
 from trainer.supervisor import launcher, seal
 from trainer.supervisor.given import take
 from trainer.supervisor.pack import pack
+from trainer.supervisor.place import Place
 from trainer.supervisor.progress import Reader
 
 IDENTITY = seal.Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
@@ -37,7 +38,7 @@ def camp(tmp_path: Path) -> Supervisors:
 def test_a_stopped_job_goes_on_from_its_newest_sealed_checkpoint(camp: Supervisors) -> None:
     first = camp.start(1, *camp.job(10_000, 0.01), steps=10_000)
     until(lambda: seal.committed(camp.tier), "a step is sealed")
-    answer = httpx2.get(f"http://{camp.addresses[0]}:{AGENT_PORT}/status")
+    answer = httpx2.get(f"http://{camp.addresses[0]}:{AGENT_PORT}/status", timeout=None)
     status = Status.model_validate_json(answer.content)
     assert status.step > 0 and status.ranks[0].alive
     first.terminate()
@@ -150,8 +151,10 @@ def test_code_is_unpacked_where_the_job_starts_if_it_is_the_campaigns(damaged: b
 
 def test_the_packed_supervisor_is_one_file_of_a_language_that_old_containers_have(tmp_path: Path) -> None:
     pack(tmp_path / "supervisor.pyz")
-    beside = {"bivouac.py", "bivouac_accelerate.py", "bivouac_lightning.py", "bivouac_transformers.py"}
-    assert {path.name for path in tmp_path.glob("*.py")} == beside
+    adapters = {f"bivouac_{name}.py" for name in ("accelerate", "dcp", "lightning", "megatron", "transformers")}
+    feed = {f"bivouac_data/{name}.py" for name in ("__init__", "chain", "order", "permutation", "reader", "sequences")}
+    beside = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.py")}
+    assert beside == {"bivouac.py", *adapters, *feed}
     done = subprocess.run([sys.executable, "-I", tmp_path / "supervisor.pyz"], capture_output=True, text=True)
     assert done.returncode == ExitCode.USER and "BIVOUAC_CAMPAIGN" in done.stderr, "it runs, and says what is missing"
     with zipfile.ZipFile(tmp_path / "supervisor.pyz") as packed:
@@ -170,6 +173,14 @@ def test_the_packed_supervisor_is_one_file_of_a_language_that_old_containers_hav
 
 
 def test_a_rank_that_fails_with_a_code_of_its_own_is_heard_through_torchrun() -> None:
-    summary = ["[0]:", "  rank      : 1 (local_rank: 1)", "  exitcode  : 64 (pid: 7)"]
-    assert [launcher.rank_code(line) for line in summary] == [None, None, 64]
-    assert launcher.rank_code("  exitcode  : -9 (pid: 7)") == -9 and launcher.rank_code("loss exitcode : 64") is None
+    def heard(*lines: str) -> int:
+        job = {"launcher": "torchrun", "command": ["train.py"]}
+        torchrun = launcher.of(job, Place("c", 1, "n", "10.0.0.1", 0, 1, 2, "x:1", "", ""))
+        for line in lines:
+            torchrun.heard(line)
+        assert torchrun.ended(0, "", False) == 0
+        return torchrun.ended(1, "", False)
+
+    summary = ("[0]:", "  rank      : 1 (local_rank: 1)", "  exitcode  : 64 (pid: 7)", "  exitcode  : 1 (pid: 8)")
+    assert heard(*summary) == 64 and heard("  exitcode  : -9 (pid: 7)") == -9
+    assert heard("loss exitcode : 64") == heard() == 1

@@ -1,4 +1,7 @@
-"""FSDP2 with PyTorch's distributed checkpoints, saved while training goes on: each rank writes its own shards."""
+"""FSDP2 with PyTorch's distributed checkpoints, saved while training goes on: each rank writes its own shards.
+
+In a campaign the supervisor's own writer also digests them, so that sealing need not read them again.
+"""
 
 import json
 import os
@@ -13,6 +16,11 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
+
+try:
+    from bivouac_dcp import Writer
+except ImportError:
+    from torch.distributed.checkpoint import FileSystemWriter as Writer
 
 STEPS, SLEEP_S = int(sys.argv[1]), float(sys.argv[2])
 SAVE_EVERY, BATCH, WIDTH = 10, 16, 32
@@ -56,7 +64,7 @@ def main() -> None:
                 saving.result()
             weights, moments = get_state_dict(model, optimizer)
             state = {"model": weights, "optimizer": moments, "step": step}
-            saving = dcp.async_save(state, checkpoint_id=folder / f"step-{step}", process_group=own)
+            saving = dcp.async_save(state, storage_writer=Writer(folder / f"step-{step}"), process_group=own)
         time.sleep(SLEEP_S)
     if saving is not None:
         saving.result()

@@ -137,6 +137,11 @@ class PodContainer:
         why = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message, "finishedAt": now}
         self._state = {"terminated": why | {"startedAt": now}}
 
+    @property
+    def process(self) -> Container | None:
+        """The running program, None while there is none; safe from any thread."""
+        return self._process
+
     def signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.signal(number)

@@ -6,16 +6,21 @@ outside to pass on signals and to report its exit code (util-linux' --fork repor
 As under a container runtime, the program is PID 1 itself: signals that it does not handle are not delivered to it,
 and when it ends the kernel ends everything else in its namespace.
 STATUS_FD closes silently when the program runs; otherwise it carries {"stage", "error"}.
+
+With "join" in SPEC, the program is a further one in a container that runs: it enters the namespaces of the process with
+that pid and builds nothing. As with `kubectl exec`, it outlives its caller, and ends with the container.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
 import socket
 import sys
+import termios
 from typing import Any
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
@@ -25,6 +30,7 @@ SYS_MOUNT_SETATTR = 442
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 PR_SET_PDEATHSIG, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 23, 24, 38
 CLONE_NEWUSER = 0x10000000
+JOINED = ("net", "ipc", "uts", "mnt")
 ATTENDED = {
     signal.SIGCHLD,
     signal.SIGTERM,
@@ -156,13 +162,39 @@ def build(spec: dict[str, Any]) -> None:
     os.chdir(spec["cwd"])
 
 
-def confine(confined: dict[str, Any]) -> None:
+def enter(namespace: str | int) -> None:
+    file = namespace if isinstance(namespace, int) else os.open(namespace, os.O_RDONLY)
+    checked(libc.setns(file, 0), f"setns to {namespace}")
+    os.close(file)
+
+
+def join(places: list[int]) -> None:
+    """Enter a container's namespaces, then its root; `places` are the descriptors that `places_of` has opened."""
+    *namespaces, root = places
+    for file in namespaces:
+        enter(file)
+    os.fchdir(root)
+    os.chroot(".")
+    os.close(root)
+
+
+def places_of(process: int) -> list[int]:
+    """Open a container's namespaces and its root, and send our later children into its PID namespace."""
+    enter(f"/proc/{process}/ns/pid_for_children")
+    paths = [*(f"/proc/{process}/ns/{kind}" for kind in JOINED), f"/proc/{process}/root"]
+    return [os.open(path, os.O_RDONLY) for path in paths]
+
+
+def confine(confined: dict[str, Any], joining: bool) -> None:
     """Restrict the program to come: the rights outside its bounding set end at its execve."""
-    if confined["read_only_root"]:
+    if confined["read_only_root"] and not joining:
         kept = os.statvfs("/").f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
         mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
     user, group = confined["user"], confined["group"]
-    if (user, group) != (0, 0):
+    if joining and (user, group) != (0, 0):
+        # The container's first program, as /proc of its own namespace shows it.
+        enter("/proc/1/ns/user")
+    elif (user, group) != (0, 0):
         # We own one user only: the pod's is another name for it, in a namespace where it has no root.
         outside = os.geteuid(), os.getegid()
         checked(libc.unshare(CLONE_NEWUSER), "unshare of a user namespace")
@@ -187,27 +219,34 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def become(spec_path: str, status: int) -> None:
+def become(spec: dict[str, Any], places: list[int], status: int) -> None:
     """Become the program, or exit with code 128 and write the reason to `status`."""
-    stage = "spec"
+    stage = "root"
     try:
         checked(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)), "prctl")
         os.setsid()
-        with open(spec_path) as file:
-            spec = json.load(file)
-        stage = "root"
-        socket.sethostname(spec["hostname"])
+        if spec.get("terminal"):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.umask(0o022)
-        build(spec)
+        if places:
+            join(places)
+            os.chdir(spec["cwd"])
+        else:
+            socket.sethostname(spec["hostname"])
+            build(spec)
         if spec["confined"] is not None:
-            confine(spec["confined"])
+            confine(spec["confined"], joining=bool(places))
         stage = "exec"
         reset_signals()
         os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
     except BaseException as error:
         reason = f"{spec['argv'][0]!r}: {os.strerror(getattr(error, 'errno', 0))}" if stage == "exec" else str(error)
-        os.write(status, json.dumps({"stage": stage, "error": reason}).encode())
+        refuse(status, stage, reason)
     os._exit(128)
+
+
+def refuse(status: int, stage: str, reason: str) -> None:
+    os.write(status, json.dumps({"stage": stage, "error": reason}).encode())
 
 
 def attend(program: int) -> int:
@@ -227,9 +266,16 @@ def main() -> None:
     status = int(sys.argv[2])
     os.set_inheritable(status, False)
     signal.pthread_sigmask(signal.SIG_BLOCK, ATTENDED)
-    program = os.fork()
+    try:
+        with open(sys.argv[1]) as file:
+            spec = json.load(file)
+        places = places_of(spec["join"]) if spec.get("join") else []
+        program = os.fork()  # refused in the PID namespace of a container that has ended
+    except OSError as error:
+        refuse(status, "spec", str(error))
+        os._exit(128)
     if program == 0:
-        become(sys.argv[1], status)
+        become(spec, places, status)
     os.close(status)
     os.closerange(0, 3)
     # Not sys.exit: the interpreter needs no cleanup.

@@ -1,4 +1,4 @@
-"""The kubelet's port, through which `kubectl logs` reads a container's output by way of the API server."""
+"""The kubelet's port, through which `kubectl logs` and `kubectl exec` reach a container by way of the API server."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from cryptography.x509.oid import NameOID
 
 from infra.rehearsal.nodelet.metadata import LocalServer
 from infra.rehearsal.nodelet.node import KUBELET_PORT
+from infra.rehearsal.nodelet.pods.execution import serve_execution
+from infra.rehearsal.nodelet.pods.sandbox import Container
 from infra.rehearsal.nodelet.pods.stamps import Stamped, nanoseconds
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 Find = Callable[[str, str, str, bool], Path | None]
 """(namespace, pod, container, previous) -> its output, or None if this node does not know it."""
 Running = Callable[[str, str, str], bool]
+Program = Callable[[str, str, str], Container | None]
+"""(namespace, pod, container) -> its running program."""
 CHUNK = 65536
 FOLLOW_S = 0.2
 BY_TIME = ("timestamps", "sinceTime", "sinceSeconds")
@@ -88,8 +92,10 @@ class Server(LocalServer):
             secured.close()
 
 
-def serve_logs(address: str, hostname: str, folder: Path, authority_pem: str, find: Find, running: Running) -> None:
-    """Serve logs to clients with a certificate of the cluster's authority, which only the API server has."""
+def serve_kubelet(
+    address: str, hostname: str, folder: Path, authority_pem: str, find: Find, running: Running, program: Program
+) -> None:
+    """Serve clients with a certificate of the cluster's authority, which only the API server has."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate(address, hostname, folder))
     tls.load_verify_locations(cadata=authority_pem)
@@ -103,8 +109,11 @@ def serve_logs(address: str, hostname: str, folder: Path, authority_pem: str, fi
             parts, query = url.path.strip("/").split("/"), {k: v[0] for k, v in parse_qs(url.query).items()}
             if url.path == "/healthz":
                 return self._text(HTTPStatus.OK, "ok")
+            if len(parts) == 4 and parts[0] == "exec":
+                container = program(parts[1], parts[2], parts[3])
+                return serve_execution(self, parse_qs(url.query), container, parts[3], self._text)
             if len(parts) != 4 or parts[0] != "containerLogs":
-                return self._text(HTTPStatus.NOT_FOUND, "a nodelet serves /containerLogs and /healthz")
+                return self._text(HTTPStatus.NOT_FOUND, "a nodelet serves /containerLogs, /exec and /healthz")
             previous = query.get("previous") == "true"
             path = find(parts[1], parts[2], parts[3], previous)
             if path is None or not path.exists():

@@ -8,11 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from infra.errors import PermanentError, TemporaryError
 from infra.rehearsal.nodelet.pods.confinement import Confinement
@@ -142,6 +144,14 @@ class Network:
         self._holder.wait()
 
 
+class Standard(NamedTuple):
+    """A program's standard streams, as `subprocess` takes them."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+
 class Container:
     """One started program. It writes its output directly to a file."""
 
@@ -150,26 +160,22 @@ class Container:
         spec.root.mkdir(parents=True, exist_ok=True)
         self._document = spec.root.with_name(spec.root.name + ".json")
         self._document.write_text(json.dumps(spec.document()))
-        reading, writing = os.pipe()
-        try:
-            with log.open("ab") as output:
-                self._process = subprocess.Popen(
-                    [*(network.entry() if network else []), *isolated(self._document, writing)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={"PATH": os.defpath},
-                    pass_fds=(writing,),
-                    start_new_session=True,
-                )
-        finally:
-            os.close(writing)
-        with os.fdopen(reading, "rb") as status:
-            refusal = status.read()
-        if refusal:
-            self._process.wait()
-            failure = json.loads(refusal)
-            raise StartError(failure["stage"], failure["error"])
+        entry = network.entry() if network else []
+        with log.open("ab") as output:
+            streams = Standard(subprocess.DEVNULL, output.fileno(), subprocess.STDOUT)
+            self._process = _started(lambda status: [*entry, *isolated(self._document, status)], streams)
+
+    def start_beside(self, argv: list[str], streams: Standard, terminal: bool) -> subprocess.Popen[bytes]:
+        """Start a further program in the container, with the same environment, folder and rights.
+
+        `terminal`: its standard input becomes its controlling terminal. Raises StartError.
+        """
+        spec = json.loads(self._document.read_text()) | {"argv": argv, "join": self._process.pid, "terminal": terminal}
+        with tempfile.NamedTemporaryFile("w", dir=self._document.parent, prefix="exec-") as document:
+            json.dump(spec, document)
+            document.flush()
+            path = Path(document.name)
+            return _started(lambda status: joined(path, status), streams)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the program; SIGKILL ends the process that waits for it, and so the program."""
@@ -184,7 +190,39 @@ class Container:
 
 def isolated(document: Path, status: int) -> list[str]:
     """Return the command line that runs `document` in new mount, PID and UTS namespaces."""
-    return ["unshare", "--mount", "--pid", "--uts", sys.executable, "-I", "-S", str(ENTER), str(document), str(status)]
+    return ["unshare", "--mount", "--pid", "--uts", *joined(document, status)]
+
+
+def joined(document: Path, status: int) -> list[str]:
+    """Return the command line that runs `document` in the namespaces of a container that runs."""
+    return [sys.executable, "-I", "-S", str(ENTER), str(document), str(status)]
+
+
+def _started(command: Callable[[int], list[str]], streams: Standard) -> subprocess.Popen[bytes]:
+    """Start a command, which gets the descriptor for a refusal. Raises StartError."""
+    reading, writing = os.pipe()
+    try:
+        process = subprocess.Popen(
+            command(writing),
+            stdin=streams.stdin,
+            stdout=streams.stdout,
+            stderr=streams.stderr,
+            env={"PATH": os.defpath},
+            pass_fds=(writing,),
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    with os.fdopen(reading, "rb") as status:
+        refusal = status.read()
+    if refusal:
+        process.wait()
+        failure = json.loads(refusal)
+        raise StartError(failure["stage"], failure["error"])
+    return process
 
 
 def remove_tree(folder: Path) -> None:

@@ -46,12 +46,14 @@ def role(site: Site, name: str, *services: str, policy: dict[str, Any] | None = 
 def subnets(site: Site) -> list[str]:
     ec2 = site.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]
-    return [
-        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.42.{i}.0/24", AvailabilityZone=f"us-east-1{zone}")["Subnet"][
-            "SubnetId"
-        ]
-        for i, zone in enumerate("ab")
-    ]
+    where = [("10.42.0.0/24", "us-east-1a"), ("10.42.1.0/24", "us-east-1b")]
+    made = [ec2.create_subnet(VpcId=vpc, CidrBlock=cidr, AvailabilityZone=zone)["Subnet"] for cidr, zone in where]
+    return [one["SubnetId"] for one in made]
+
+
+@pytest.fixture(scope="module")
+def vpc(site: Site, subnets: list[str]) -> str:
+    return str(site.client("ec2").describe_subnets(SubnetIds=subnets)["Subnets"][0]["VpcId"])
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +130,8 @@ def assume(site: Site, arn: str, name: str) -> boto3.Session:
 
 def code_of(error: pytest.ExceptionInfo[ClientError]) -> str:
     return str(error.value.response["Error"]["Code"])
+
+
+def holds(shown: dict[str, Any], **wanted: Any) -> bool:
+    """Whether these members are shown so; None: not at all."""
+    return {key: shown.get(key) for key in wanted} == wanted

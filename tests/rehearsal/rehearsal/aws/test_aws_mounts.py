@@ -22,7 +22,8 @@ def test_a_folders_files_come_under_the_mounts_prefix_and_the_file_system_shows_
     job = {
         "script": "/train.py", "checkpoints": {"format": "marker"}, "estimates": {"steps": 10, "step_seconds": 1},
         "mounts": {"corpus": "s3://their-data/tokens/v2/", "all": "s3://their-other-data"},
-        "rehearsal": {"mounts": {"corpus": str(tmp_path), "all": str(tmp_path)}},
+        "init_from": "s3://their-data/llama",
+        "rehearsal": {"mounts": {"corpus": str(tmp_path), "all": str(tmp_path)}, "init_from": str(tmp_path / "deep")},
     }  # fmt: skip
     signed_in(monkeypatch, world)
     for _ in range(2):  # `run` after an interruption gives them again
@@ -32,7 +33,7 @@ def test_a_folders_files_come_under_the_mounts_prefix_and_the_file_system_shows_
         for bucket in ("their-data", "their-other-data")
     }
     assert seen == {
-        "their-data": {"tokens/v2/a.txt": 5, "tokens/v2/deep/b.txt": 6},
+        "their-data": {"llama/b.txt": 6, "tokens/v2/a.txt": 5, "tokens/v2/deep/b.txt": 6},
         "their-other-data": {"a.txt": 5, "deep/b.txt": 6},
     }
     system = pitch_lustre(aws, network)["FileSystemId"]

@@ -1,26 +1,23 @@
-"""What a client writes to the emulated AWS it reads again, with AWS's documented defaults and nothing else.
+"""What a client writes to S3, KMS, CloudWatch Logs, Budgets and the Scheduler of the emulated AWS it reads again, with
+AWS's documented defaults and nothing else.
 
 Each expectation is written by hand from AWS's documentation. `aws_shapes` holds every raw answer against its model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tests.rehearsal.aws_fakes import Site, fake_site
-from tests.rehearsal.rehearsal.aws.aws_cluster import code_of
+from tests.rehearsal.aws_fakes import Site
+from tests.rehearsal.rehearsal.aws.aws_cluster import code_of, holds, role, site
+
+__all__ = ["site"]
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with fake_site(tmp_path_factory.mktemp("readback")) as made:
-        yield made
 
 
 def read(answer: dict[str, Any]) -> dict[str, Any]:
@@ -166,3 +163,95 @@ def test_a_write_whose_condition_does_not_hold_is_refused_with_the_status_of_s3(
         assert code_of(caught) == "PreconditionFailed"
         assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 412
     s3.put_object(Bucket="conditions", Key="k", Body=b"2", IfMatch=tag)
+
+
+ACCOUNT = "123456789012"
+
+
+def test_a_key_tells_what_it_is_for_and_when_it_is_rotated(site: Site) -> None:
+    kms = site.client("kms")
+    made = kms.create_key(Tags=[{"TagKey": "a", "TagValue": "b"}])["KeyMetadata"]
+    symmetric = {"KeyUsage": "ENCRYPT_DECRYPT", "KeySpec": "SYMMETRIC_DEFAULT", "MultiRegion": False}
+    assert holds(made, **symmetric, EncryptionAlgorithms=["SYMMETRIC_DEFAULT"], SigningAlgorithms=None, Description="")
+    assert kms.describe_key(KeyId=made["KeyId"])["KeyMetadata"] == made
+    off = kms.get_key_rotation_status(KeyId=made["KeyId"])
+    assert holds(off, KeyId=made["KeyId"], KeyRotationEnabled=False, RotationPeriodInDays=None)
+    kms.enable_key_rotation(KeyId=made["KeyId"])
+    on = kms.get_key_rotation_status(KeyId=made["KeyId"])
+    assert holds(on, KeyRotationEnabled=True, RotationPeriodInDays=365)
+    assert (on["NextRotationDate"] - made["CreationDate"]).days == 365
+    kms.enable_key_rotation(KeyId=made["KeyId"], RotationPeriodInDays=90)
+    assert kms.get_key_rotation_status(KeyId=made["KeyId"])["RotationPeriodInDays"] == 90
+    ended = kms.schedule_key_deletion(KeyId=made["KeyId"], PendingWindowInDays=7)
+    assert holds(ended, KeyId=made["Arn"], KeyState="PendingDeletion", PendingWindowInDays=7)
+
+
+def test_a_log_group_has_a_class_and_no_retention_unless_told(site: Site) -> None:
+    logs = site.client("logs")
+    logs.create_log_group(logGroupName="/kept", tags={"a": "b"})
+    (shown,) = logs.describe_log_groups(logGroupNamePrefix="/kept")["logGroups"]
+    assert holds(shown, logGroupClass="STANDARD", retentionInDays=None, kmsKeyId=None)
+    logs.put_retention_policy(logGroupName="/kept", retentionInDays=7)
+    assert logs.describe_log_groups(logGroupNamePrefix="/kept")["logGroups"][0]["retentionInDays"] == 7
+
+
+def test_a_budget_shows_decimal_amounts_and_notifications_with_their_state(site: Site) -> None:
+    budgets = site.client("budgets")
+    where = {"AccountId": ACCOUNT, "BudgetName": "yearly"}
+    alarm = {"NotificationType": "ACTUAL", "ComparisonOperator": "GREATER_THAN", "Threshold": 80.0}
+    reader = {"SubscriptionType": "EMAIL", "Address": "a@example.com"}
+    budget = {
+        "BudgetName": "yearly",
+        "BudgetLimit": {"Amount": "100", "Unit": "USD"},
+        "TimeUnit": "ANNUALLY",
+        "BudgetType": "COST",
+    }
+    told = [{"Notification": alarm, "Subscribers": [reader]}]
+    budgets.create_budget(
+        AccountId=ACCOUNT, Budget=budget, NotificationsWithSubscribers=told, ResourceTags=[{"Key": "a", "Value": "b"}]
+    )
+    shown = budgets.describe_budget(**where)["Budget"]
+    assert shown["BudgetLimit"] == {"Amount": "100.0", "Unit": "USD"}
+    assert shown["CalculatedSpend"]["ActualSpend"] == {"Amount": "0.0", "Unit": "USD"}
+    this_year = datetime.now(UTC).replace(month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
+    assert shown["TimePeriod"] == {"Start": this_year, "End": datetime(2087, 6, 15, tzinfo=UTC)}
+    (seen,) = budgets.describe_notifications_for_budget(**where)["Notifications"]
+    assert seen == alarm | {"ThresholdType": "PERCENTAGE", "NotificationState": "OK"}
+    second = alarm | {"Threshold": 90.0}
+    budgets.create_notification(**where, Notification=second, Subscribers=[reader])
+    budgets.delete_notification(**where, Notification=alarm)
+    (seen,) = budgets.describe_notifications_for_budget(**where)["Notifications"]
+    assert seen["Threshold"] == 90.0
+    budgets.update_budget(AccountId=ACCOUNT, NewBudget=budget | {"BudgetLimit": {"Amount": "12.5", "Unit": "USD"}})
+    after = budgets.describe_budget(**where)["Budget"]
+    assert after["BudgetLimit"]["Amount"] == "12.5" and after["LastUpdatedTime"] > shown["LastUpdatedTime"]
+    assert after["TimePeriod"] == shown["TimePeriod"]
+    arn = f"arn:aws:budgets::{ACCOUNT}:budget/"
+    later = [{"Key": "c", "Value": "d"}]
+    budgets.tag_resource(ResourceARN=f"{arn}yearly", ResourceTags=later)
+    budgets.untag_resource(ResourceARN=f"{arn}yearly", ResourceTagKeys=["a"])
+    assert budgets.list_tags_for_resource(ResourceARN=f"{arn}yearly")["ResourceTags"] == later
+    with pytest.raises(budgets.exceptions.NotFoundException):
+        budgets.list_tags_for_resource(ResourceARN=f"{arn}nobody-s")
+
+
+def test_a_schedule_retries_as_the_scheduler_does_where_nothing_else_is_said(site: Site) -> None:
+    scheduler, caller = site.client("scheduler"), role(site, "caller", "scheduler.amazonaws.com")
+    asked = {"ClusterName": "c", "NodegroupName": "n", "ScalingConfig": {"MinSize": 0, "DesiredSize": 0}}
+    target = {
+        "Arn": "arn:aws:scheduler:::aws-sdk:eks:updateNodegroupConfig",
+        "RoleArn": caller,
+        "Input": json.dumps(asked),
+    }
+    call: dict[str, Any] = {"Name": "ends", "FlexibleTimeWindow": {"Mode": "OFF"}}
+    call["ScheduleExpression"] = "at(2090-01-01T00:00:00)"
+    scheduler.create_schedule(**call, Target=target)
+    usual = {"MaximumEventAgeInSeconds": 86400, "MaximumRetryAttempts": 185}
+    shown = scheduler.get_schedule(Name="ends")
+    assert holds(shown, State="ENABLED", ActionAfterCompletion="NONE", GroupName="default", **call)
+    assert shown["ScheduleExpressionTimezone"] == "UTC" and shown["Target"] == target | {"RetryPolicy": usual}
+    scheduler.update_schedule(**call, Target=target | {"RetryPolicy": {"MaximumRetryAttempts": 3}})
+    shown = scheduler.get_schedule(Name="ends")
+    assert shown["Target"]["RetryPolicy"] == usual | {"MaximumRetryAttempts": 3}
+    (listed,) = scheduler.list_schedules()["Schedules"]
+    assert holds(listed, Name="ends", Target={"Arn": target["Arn"]}, ScheduleExpression=None)

@@ -1,34 +1,24 @@
-"""A strict site: late where AWS is late, listings in short pages, quotas and request limits that hold, by a seed."""
+"""A strict site: late where AWS is late, listings in short pages, and quotas that hold."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from moto.moto_api._internal.models import moto_api_backend
 
-from infra.aws.account import Account as Own
 from infra.aws.account import every
 from infra.providers.aws.package import AwsPackage
 from infra.providers.package import Request
-from infra.rehearsal.aws import server
 from infra.rehearsal.aws.ec2.quotas import OVERRIDES
-from infra.rehearsal.aws.gateway import service_model
-from infra.rehearsal.aws.strict import lag, settings
-from infra.rehearsal.aws.strict.buckets import Buckets
-from infra.rehearsal.aws.strict.document import read
-from infra.rehearsal.aws.strict.pages import Pages, paging
-from infra.rehearsal.aws.strict.settings import SOFT, Delay, Strictness
-from infra.rehearsal.aws.world import Call, Launch, LaunchRefused, World
+from infra.rehearsal.aws.strict import lag
+from infra.rehearsal.aws.strict.settings import Delay
+from infra.rehearsal.aws.world import Launch, LaunchRefused, World
 from infra.session.session import campaigns
-from tests.rehearsal.aws_account import Account, code_of, make_role, make_user
-from tests.serving import serve
+from tests.rehearsal.aws_account import Account, code_of, emulated, make_role, make_user, signed_in
 
 pytestmark = pytest.mark.usefixtures("answers_as_modelled")
 
@@ -39,21 +29,8 @@ NEVER = Delay(0.0, 0.0)
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Nothing is said of strictness: that is the default."""
-    moto_api_backend.reset()
-    world = World(work=tmp_path_factory.mktemp("site"), tools=Path(), endpoint_url="http://127.0.0.1")
-    http = server.make(world, "127.0.0.1", 0)
-    world.endpoint_url = f"http://127.0.0.1:{http.server_port}"
-    world.start()
-    serve(http)
-    yield world
-    world.stop()
-    http.shutdown()
-    http.server_close()
-
-
-@pytest.fixture(scope="module")
-def aws(world: World) -> Account:
-    return Account(world, *world.operator_key)
+    with emulated(tmp_path_factory.mktemp("site")) as made:
+        yield made
 
 
 @pytest.fixture
@@ -84,9 +61,6 @@ def quota(world: World) -> Iterator[Any]:
     path.unlink(missing_ok=True)
 
 
-# Pages.
-
-
 @pytest.mark.parametrize(
     ("service", "operation", "member", "asked"),
     [
@@ -102,18 +76,16 @@ def quota(world: World) -> Iterator[Any]:
 def test_a_listing_comes_in_pages_whatever_its_service_speaks(
     aws: Account, world: World, service: str, operation: str, member: str, asked: dict[str, Any]
 ) -> None:
-    for number in range(3):
-        name = f"paged-{number}"
-        make = {
-            "logs": lambda: aws.logs.create_log_group(logGroupName=name),  # noqa: B023
-            "iam": lambda: aws.iam.create_user(UserName=name),  # noqa: B023
-            "sns": lambda: aws.sns.create_topic(Name=name),  # noqa: B023
-            "kms": lambda: aws.kms.create_key(),
-            "ecr": lambda: aws.ecr.create_repository(repositoryName=name),  # noqa: B023
-            "scheduler": lambda: aws.scheduler.create_schedule_group(Name=name),  # noqa: B023
-        }.get(service)
-        if make:
-            make()
+    makers: dict[str, Callable[[str], Any]] = {
+        "logs": lambda name: aws.logs.create_log_group(logGroupName=name),
+        "iam": lambda name: aws.iam.create_user(UserName=name),
+        "sns": lambda name: aws.sns.create_topic(Name=name),
+        "kms": lambda name: aws.kms.create_key(),
+        "ecr": lambda name: aws.ecr.create_repository(repositoryName=name),
+        "scheduler": lambda name: aws.scheduler.create_schedule_group(Name=name),
+    }
+    for number in range(3) if service in makers else ():
+        makers[service](f"paged-{number}")
     client = getattr(aws, service)
     first = getattr(client, operation)(**asked).get(member) or ()
     found = list(every(client, operation, member, **asked))
@@ -138,21 +110,6 @@ def test_a_page_holds_no_more_than_was_asked_for(aws: Account) -> None:
     assert sum(len(page["Subnets"]) for page in pages) == len(found)
 
 
-def test_a_first_page_may_be_empty() -> None:
-    operation: Any = service_model("logs").operation_model("DescribeLogGroups")
-    how, pages = paging("logs", operation), Pages(Strictness)
-    assert how is not None
-    whole = json.dumps({"logGroups": [{"logGroupName": str(number)} for number in range(9)]}).encode()
-    firsts = [json.loads(pages.first(how, operation, {}, read(whole, operation))) for _ in range(50)]
-    empty = [one for one in firsts if not one["logGroups"]]
-    assert 2 < len(empty) < 25 and all(one["nextToken"] for one in firsts)
-    rest, seen = empty[0], list[str]()
-    while token := rest.get("nextToken"):
-        rest = json.loads(pages.next(how, operation, {"nextToken": token}) or b"")
-        seen += [one["logGroupName"] for one in rest["logGroups"]]
-    assert seen == [str(number) for number in range(9)]
-
-
 def test_what_goes_between_two_pages_hides_nothing_else(aws: Account) -> None:
     for number in range(6):
         aws.logs.create_log_group(logGroupName=f"going-{number}")
@@ -168,21 +125,15 @@ def test_all_campaigns_are_listed_however_many_there_are(aws: Account, monkeypat
     """As S3 has its pages, of a thousand."""
     monkeypatch.setattr("infra.rehearsal.aws.strict.pages.S3_PAGE", 1000)
     world = aws.world
-    for name, value in zip(("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"), world.operator_key, strict=True):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", world.endpoint_url)
+    own = signed_in(monkeypatch, world)
     world.backend("s3").create_bucket("many", "us-east-1")
     names = [f"c{number:04}" for number in range(1001)]
     for name in names:
         world.backend("s3").put_object("many", f"campaigns/{name}/spec.json", b"{}")
-    own = Own("us-east-1")
     with pytest.MonkeyPatch.context() as patch:
         # A record is looked at one by one; here only which there are is of interest.
         patch.setattr("infra.session.session.CampaignStore.get_json", lambda *_: {})
         assert campaigns(own, "many") == names
-
-
-# Consistency.
 
 
 def test_what_ec2_has_just_made_is_not_found_and_then_is(aws: Account, delays: Any, clock: Any) -> None:
@@ -277,9 +228,6 @@ def test_a_permission_counts_later_whether_it_comes_or_goes(world: World, delays
     assert not may()
 
 
-# Quotas.
-
-
 def test_no_vpc_more_than_the_quota_leaves(aws: Account, world: World, delays: Any, quota: Any) -> None:
     there = len(world.backend("ec2").vpcs)
     quota(L_F678F1CE=there + 1)
@@ -341,85 +289,10 @@ def test_vcpus_of_a_family_are_counted_for_what_is_bought_only(
     assert refused == code
 
 
-# Request limits.
-
-
-def call(service: str, action: str) -> Call:
-    return Call(service, action, "AKIA")
-
-
-def test_a_bucket_refuses_a_burst_and_fills_again(world: World) -> None:
-    now = [0.0]
-    buckets = Buckets(world, lambda: now[0])
-    codes = [fault.code if (fault := buckets.hook(call("ec2", "RunInstances"))) else "" for _ in range(8)]
-    assert codes[0] == "" and codes[6:] == ["RequestLimitExceeded"] * 2
-    now[0] += 1.0
-    assert buckets.hook(call("ec2", "RunInstances")) is None
-    other = [buckets.hook(call("ec2", "DescribeVpcs")) for _ in range(90)]
-    assert sum(one is not None for one in other) <= 3, "each operation has a bucket of its own"
-
-
-def test_a_caller_who_polls_without_a_pause_is_throttled_and_one_who_waits_is_not(world: World) -> None:
-    now = [0.0]
-    buckets = Buckets(world, lambda: now[0])
-
-    def refused(pause_s: float) -> int:
-        found = 0
-        for _ in range(400):
-            now[0] += pause_s
-            fault = buckets.hook(call("tagging", "GetResources"))
-            found += fault is not None and "limit" in fault.message
-        return found
-
-    assert refused(0.01) > 100
-    now[0] += 60
-    assert refused(0.2) == 0
-
-
-def test_chance_refuses_some_requests_never_two_in_a_row_and_the_seed_says_which(world: World) -> None:
-    def struck(seed: int) -> list[int]:
-        other = World(work=world.work, tools=Path(), endpoint_url="", strictness=Strictness(seed=seed))
-        buckets = Buckets(other)
-        return [n for n in range(4000) if buckets.hook(call("s3", "PutObject"))]
-
-    first = struck(1)
-    assert 5 < len(first) < 60 and first == struck(1) != struck(2)
-    assert all(b - a > 1 for a, b in itertools.pairwise(first))
-
-
-# The setting.
-
-
-def test_a_soft_world_has_none_of_it() -> None:
-    assert not SOFT.on and Delay(1.0, 2.0).draw(SOFT, "x") == 0.0
-    buckets = Buckets(World(work=Path(), tools=Path(), endpoint_url="", strictness=SOFT))
-    assert not any(buckets.hook(call("ec2", "RunInstances")) for _ in range(500))
-
-
-def test_delays_are_the_seeds_whatever_the_order() -> None:
-    drawn = {n: Delay(0.1, 0.9).draw(Strictness(seed=3), "known", n) for n in range(50)}
-    again = {n: Delay(0.1, 0.9).draw(Strictness(seed=3), "known", n) for n in reversed(range(50))}
-    assert drawn == again and len(set(drawn.values())) == 50
-    assert all(0.1 <= one <= 0.9 for one in drawn.values())
-    assert Delay(0.1, 0.9).draw(Strictness(seed=4), "known", 1) != drawn[1]
-
-
-def test_a_site_is_strict_unless_its_first_campaign_says_otherwise(tmp_path: Path) -> None:
-    assert settings.read(tmp_path) == Strictness(level="strict", seed=1)
-    settings.write(tmp_path, SOFT)
-    settings.write(tmp_path, Strictness(seed=9))
-    assert settings.read(tmp_path) == SOFT
-
-
-# The provider's plugin waits as the real one does.
-
-
 def test_the_plugin_waits_until_aws_shows_and_takes_what_was_made(
     aws: Account, world: World, delays: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in zip(("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"), world.operator_key, strict=True):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", world.endpoint_url)
+    signed_in(monkeypatch, world)
     for name in ("KNOWN", "TAGGED", "COUNTS"):
         delays(name, Delay(0.3, 0.3))
     package = AwsPackage()

@@ -1,0 +1,55 @@
+"""A workload's own judgement of the archived checkpoint: its metrics, and what was exported from it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from infra.archive.bucket import ArchivedObject, Content
+from infra.archive.manifest import EvaluationProof
+from infra.errors import PermanentError
+from infra.plain_files import plain_bytes
+from trainer.contract.workload import EXPORT_FOLDER, EXPORTED, JUDGEMENT, Judgement
+
+
+class Unproven(Exception):
+    """All bytes of the checkpoint are archived and read back, but the job's own judgement is missing or bad."""
+
+    def __init__(self, why: str, step: int, placed: list[ArchivedObject]) -> None:
+        super().__init__(why)
+        size = sum(item.size_bytes for item in placed)
+        self.summary = {"unproven": why, "step": step, "objects": len(placed), "bytes": size}
+
+
+def read(root: Path, step: int, sha256: str, unjudged: str) -> Judgement | None:
+    """Return the judgement of an archived step; None if the spec asks for none. `root`: the campaign's folder on the
+    shared tier; `sha256`: of the judgement; `unjudged`: why there is none. What is wrong with it is its `why`."""
+    if unjudged:
+        return Judgement(step=step, why=unjudged)
+    if not sha256:
+        return None
+    try:
+        body = plain_bytes(root / EXPORT_FOLDER / JUDGEMENT)
+        if hashlib.sha256(body).hexdigest() != sha256:
+            return Judgement(step=step, why="the job's judgement is not the one that its pod has told of")
+        found = Judgement.model_validate_json(body)
+    except (OSError, ValueError) as error:
+        return Judgement(step=step, why=f"the job's judgement cannot be read: {error}"[:500])
+    if found.step != step and not found.why:
+        return Judgement(step=step, why=f"the job has judged step {found.step}, and step {step} is archived")
+    return found
+
+
+def exported(root: Path, judgement: Judgement) -> dict[str, Content]:
+    """Return path in the export -> its content. Raises `PermanentError` for one that leads out of the export."""
+    base = (root / EXPORT_FOLDER / EXPORTED).resolve()
+    for file in judgement.files:
+        if not (base / file.name).resolve().is_relative_to(base):
+            raise PermanentError("a file of the export lies elsewhere", seen=file.name, cure="export plain files")
+    return {file.name: Content(base / file.name, file.size_bytes, file.sha256) for file in judgement.files}
+
+
+def proof_of(judgement: Judgement | None) -> EvaluationProof:
+    if judgement is None or not judgement.metrics:
+        return EvaluationProof.READ_BACK
+    return EvaluationProof.BY_THE_JOB if judgement.exported is None else EvaluationProof.BY_THE_JOB_TWICE

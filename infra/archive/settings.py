@@ -1,0 +1,51 @@
+"""What the archive's program is given: its configuration, its places, and the functions that need torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.contract import CONFIG_FILE, DATA_MOUNT, SHARED_CHECKPOINTS
+
+
+class ArchiveConfig(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    campaign: str
+    identity: str = ""
+    """Identity of the campaign; empty if it is older than identities."""
+    committed_step: int = -1
+    """Newest committed step on the shared tier, according to record or steward; -1: none."""
+    region: str
+    state_bucket: str
+    archive_bucket: str
+    image_manifest: str
+    """Key in the state bucket."""
+    workload: bool = False
+    """The checkpoints are of a job of somebody else's: they are read back, not evaluated or exported here."""
+    judgement: str = ""
+    """SHA-256 of what the job's own evaluation and export have come to; empty if the spec asks for neither."""
+    unjudged: str = ""
+    """Why that is not there though the spec asks for it."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Input paths of the Job; a pod uses the contract's mounts."""
+
+    shared: Path = Path(SHARED_CHECKPOINTS)
+    config: Path = Path(CONFIG_FILE)
+    data: Path = Path(DATA_MOUNT)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Functions that need torch, and so run in other processes."""
+
+    evaluate: Callable[[Path], float]
+    """Held-out loss of a checkpoint folder; raises `PermanentError`."""
+    export: Callable[[Path, Path], None]
+    """Export a checkpoint folder's model into a folder; raises `PermanentError`."""

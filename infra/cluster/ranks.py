@@ -1,0 +1,76 @@
+"""The pods of a gang by the ranks that run in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import httpx2
+
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX, REPLICA_LABEL
+from infra.errors import UserError
+from infra.spec.names import NAMESPACE
+
+
+class Member(NamedTuple):
+    """One pod of an attempt: all ranks of one node."""
+
+    attempt: int
+    node: int
+    """Index in the gang."""
+    pod: str
+    container: str
+    phase: str
+    ending: bool
+    """It was deleted and runs out its grace."""
+
+
+def members(http: httpx2.Client, campaign: str) -> list[Member]:
+    """Return the pods of all attempts that the cluster still has, in order. Raises `httpx2.HTTPError`."""
+    wanted = {"labelSelector": f"{CAMPAIGN_LABEL}={campaign},{ATTEMPT_LABEL}"}
+    answer = http.get(f"/api/v1/namespaces/{NAMESPACE}/pods", params=wanted)
+    answer.raise_for_status()
+    found = []
+    for pod in answer.json()["items"]:
+        metadata = pod["metadata"]
+        found.append(
+            Member(
+                attempt=int(metadata["labels"][ATTEMPT_LABEL]),
+                node=_index(metadata),
+                pod=metadata["name"],
+                container=pod["spec"]["containers"][0]["name"],
+                phase=(pod.get("status") or {}).get("phase", "Unknown"),
+                ending="deletionTimestamp" in metadata,
+            )
+        )
+    return sorted(one for one in found if one.attempt > 0)  # 0 is the health check
+
+
+def _index(metadata: Mapping[str, Any]) -> int:
+    """Return the pod's index in the gang, as a JobSet's or an MPIJob's controller has written it."""
+    annotations = metadata.get("annotations") or {}
+    return int(metadata["labels"].get(REPLICA_LABEL) or annotations.get(COMPLETION_INDEX) or 0)
+
+
+def running(found: Sequence[Member], rank: int, ranks_per_node: int, campaign: str) -> Member:
+    """Return the pod in which a global rank of the newest attempt runs. Raises `UserError`."""
+    status = f"`bivouac status {campaign}` says where it stands"
+    if not found:
+        raise UserError(
+            "no attempt is in the cluster", seen=campaign, cure=f"{status}; `bivouac logs` what was printed"
+        )
+    newest = [one for one in found if one.attempt == found[-1].attempt]
+    last = (newest[-1].node + 1) * ranks_per_node - 1
+    if not 0 <= rank <= last:
+        raise UserError(f"attempt {found[-1].attempt} has no such rank", seen=rank, cure=f"write 0 to {last}")
+    here = [one for one in newest if one.node == rank // ranks_per_node]
+    one = next((one for one in here if one.phase == "Running" and not one.ending), None)
+    if one is None:
+        seen = ", ".join(f"{one.pod}: {'ending' if one.ending else one.phase}" for one in here) or "its pod is gone"
+        over = bool(here) and all(one.ending or one.phase in ("Succeeded", "Failed") for one in here)
+        raise UserError(
+            f"rank {rank} of attempt {found[-1].attempt} does not run" + (": it is over" if over else ""),
+            seen=seen,
+            cure=f"{status}; a next attempt has the same ranks, `bivouac logs` what this one printed",
+        )
+    return one

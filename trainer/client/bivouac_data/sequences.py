@@ -1,0 +1,168 @@
+"""The feed of the built-in trainer for any loop: packed sequences of a prepared data set in its order, and its ledger.
+
+    data = Sequences("/mounts/corpus", context=4096, global_batch=512, micro_batch=4, seed=1)
+    data.load_state_dict(saved["data"])                       # if there is a checkpoint
+    parts = iter(DataLoader(data, batch_size=None, num_workers=2))
+    for step in range(begun + 1, steps + 1):
+        fed = [next(parts) for _ in range(data.parts_per_step)]
+        ...                                                   # part["tokens"]: micro_batch x (context + 1)
+        data.done(step, fed)
+        ...                                                   # {"data": data.state_dict()} into the checkpoint
+
+Which sequence stands at a position is a function of data and seed alone: neither the number of ranks nor that of the
+loader's workers changes what a step consumes. It needs numpy and torch, and Python 3.10.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import IterableDataset, get_worker_info
+
+from .chain import CHAIN_START, next_link, sample_digest
+from .reader import Reader, folder_opener
+
+__all__ = ["Sequences"]
+
+Part = dict[str, torch.Tensor]
+_HALF, _FORMAT = 2**32, 2
+
+
+class Sequences(IterableDataset[Part]):
+    """Micro batches of this rank without end: a dictionary of `tokens` and of their `positions` in the whole order."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        context: int,
+        global_batch: int,
+        micro_batch: int = 1,
+        seed: int = 1234,
+        weights: Mapping[str, float] | None = None,
+        shuffle_blocks: int = 16,
+        rank: int | None = None,
+        world_size: int | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """`folder`: a prepared data set. `global_batch`: sequences of a step over all ranks. Rank and world size are
+        the launcher's (`RANK`, `WORLD_SIZE`) unless given; over `group` ranks add up a step's digests. Raises
+        `ValueError`. Of the shards' bytes only the sizes are compared with the manifest."""
+        content = (Path(folder) / "manifest.json").read_bytes()
+        self.folder, self.manifest = Path(folder), json.loads(content, object_hook=lambda one: SimpleNamespace(**one))
+        if getattr(self.manifest, "format", None) != _FORMAT:
+            raise ValueError(f"{folder} is no prepared data set of format {_FORMAT}")
+        self.rank = int(os.environ.get("RANK", 0)) if rank is None else rank
+        self.world_size = int(os.environ.get("WORLD_SIZE", 1)) if world_size is None else world_size
+        self.global_batch, self.micro_batch = global_batch, micro_batch
+        self.parts_per_step, rest = divmod(global_batch, micro_batch * self.world_size)
+        if rest or not self.parts_per_step:
+            raise ValueError(f"global_batch {global_batch} is no multiple of {micro_batch} x {self.world_size} ranks")
+        self._order: dict[str, Any] = {
+            "data_digest": hashlib.sha256(content).hexdigest(), "context": context, "seed": seed,
+            "weights": dict(weights or {}), "shuffle_blocks": shuffle_blocks,
+        }  # fmt: skip
+        self._group, self._reader = group, self._opened()
+        self._position, self._taken, self._workers = 0, 0, 1
+        self._rows: list[dict[str, Any]] = []
+        self._attempt: int | None = None
+        """The last row is this process's to extend."""
+
+    def __iter__(self) -> Iterator[Part]:
+        loader = get_worker_info()
+        worker, workers = (loader.id, loader.num_workers) if loader else (0, 1)
+        if self._taken and workers != self._workers:
+            raise ValueError(f"the state is of {self._workers} workers, this loader has {workers}")
+        self._workers = workers
+        while True:
+            number = worker + self._taken * workers
+            first = self._position + (number * self.world_size + self.rank) * self.micro_batch
+            positions = range(first, first + self.micro_batch)
+            tokens = torch.from_numpy(self._reader.batch(positions))
+            self._taken += 1
+            yield {"tokens": tokens, "positions": torch.tensor(positions)}
+
+    def done(self, step: int, fed: Sequence[Part]) -> None:
+        """Note that a step has consumed these parts, on every rank: the state moves on, and the ledger by a link.
+        Raises `ValueError` for other positions than the step's, which a loader that reorders would give."""
+        wanted = [
+            self._position + (number * self.world_size + self.rank) * self.micro_batch + index
+            for number in range(self.parts_per_step)
+            for index in range(self.micro_batch)
+        ]
+        given = [position for part in fed for position in part["positions"].tolist()]
+        if given != wanted:
+            raise ValueError(f"step {step} was fed positions {given[:4]}..., wanted {wanted[:4]}...")
+        stored = np.concatenate([part["tokens"].cpu().numpy() for part in fed]).astype(self.manifest.dtype)
+        own = sum(sample_digest(position, row.tobytes()) for position, row in zip(given, stored, strict=True))
+        self._link(step, self._sum_over_ranks(own % _HALF**2))
+        self._position += self.global_batch
+        self._taken = max(0, self._taken - self.parts_per_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where to go on, with the ledger's rows. In the process that trains, after the steps that are `done`:
+        any number of ranks may go on from it. In a loader's worker, as torchdata's `StatefulDataLoader` asks for it,
+        after what the worker has read: that one fits the same ranks and workers only."""
+        position, taken = self._position, self._taken
+        if self._workers == 1:
+            position, taken = position + taken * self.world_size * self.micro_batch, 0
+        shape = {"world_size": self.world_size, "micro_batch": self.micro_batch, "workers": self._workers}
+        return {"position": position, "taken": taken, "shape": shape, "order": self._order, "rows": list(self._rows)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state. Raises `ValueError` for one of another order: other data, context, seed or weights."""
+        other = {name: value for name, value in self._order.items() if state["order"][name] != value}
+        if other:
+            raise ValueError(f"the state is of another order: {state['order']}, now {other}")
+        shape = {"world_size": self.world_size, "micro_batch": self.micro_batch, "workers": state["shape"]["workers"]}
+        if state["taken"] and state["shape"] != shape:
+            raise ValueError(
+                f"a worker's state, of {state['shape']}, fits no other ranks; take `state_dict` after `done`"
+            )
+        self._position, self._taken, self._workers = state["position"], state["taken"], state["shape"]["workers"]
+        self._rows, self._attempt = [dict(row) for row in state["rows"]], None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave open files to the process that has opened them."""
+        return {**self.__dict__, "_reader": None, "_group": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _reader=None)
+        self._reader = self._opened()
+
+    def _opened(self) -> Reader:
+        order = self._order
+        more = (order["seed"], order["weights"], order["shuffle_blocks"])
+        return Reader(self.manifest, folder_opener(self.folder), order["context"], *more)
+
+    def _sum_over_ranks(self, digest: int) -> int:
+        if not (self.world_size > 1 and dist.is_available() and dist.is_initialized()):
+            return digest
+        device = "cuda" if dist.get_backend(self._group) == "nccl" else "cpu"
+        halves = torch.tensor(divmod(digest, _HALF), dtype=torch.int64, device=device)
+        dist.all_reduce(halves, group=self._group)
+        high, low = halves.tolist()
+        return int(high * _HALF + low) % _HALF**2
+
+    def _link(self, step: int, digest: int) -> None:
+        last, position = self._rows[-1] if self._rows else None, self._position
+        chain = next_link(last["chain"] if last else CHAIN_START, step, position, self.global_batch, digest)
+        if self._attempt is None or last is None:
+            self._attempt = int(os.environ.get("BIVOUAC_ATTEMPT", 0))
+            last = {
+                "attempt": self._attempt, "world_size": self.world_size, "global_batch": self.global_batch,
+                "seed": self._order["seed"], "data_digest": self._order["data_digest"],
+                "first_step": step, "last_step": step, "first_position": position, "chain": chain,
+            }  # fmt: skip
+            self._rows.append(last)
+        elif step != last["last_step"] + 1:
+            raise ValueError(f"step {step} does not follow step {last['last_step']}")
+        last.update(last_step=step, chain=chain)

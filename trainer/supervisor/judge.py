@@ -1,0 +1,199 @@
+"""The job's own view of its newest sealed checkpoint when training is over: `supervisor.pyz evaluate`.
+
+Its commands evaluate the checkpoint, export it, and evaluate the export. Metrics that differ by more than the tolerance
+mean that the export has lost weights. The checkpoints are read-only here. What came of it goes into a file beside what
+was exported (trainer.contract.workload.Judgement); the termination message tells that file's digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+from trainer.supervisor import ends, launcher, seal
+from trainer.supervisor.ends import DONE, USER, End
+from trainer.supervisor.job import Job
+from trainer.supervisor.place import Place
+from trainer.supervisor.running import say
+
+EXPORTED, JUDGEMENT = "model", "judgement.json"
+"""`trainer.contract.workload`."""
+_MOST, _LONGEST = 12, 40
+"""Metrics, and characters of a name: they go through termination messages of 4096 bytes."""
+_WORDS = 1000
+"""Characters of a failure's sentence."""
+
+
+class Failed(Exception):
+    """The job's own code has failed at it, in words."""
+
+
+class Judge(Job):
+    def __init__(self, config: Mapping[str, Any], place: Place, shared: Path, run: Path, out: Path) -> None:
+        super().__init__(config, place, shared, run)
+        self.out = out
+        self.asked: Mapping[str, Any] = config["judging"]
+        self.metrics: dict[str, float] = {}
+        """What the running command has printed last."""
+        self.judgement = ""
+        """SHA-256 of the file; empty until it is written."""
+
+    def run(self) -> End:
+        told: dict[str, Any] = {"step": -1, "why": "", "metrics": {}, "exported": None, "files": []}
+        end = End(DONE)
+        try:
+            self._judge(told)
+        except (Failed, OSError) as error:
+            why = ends.of_error(error, self.out) if isinstance(error, OSError) else str(error)
+            told["why"] = self.secrets.text(why)[:_WORDS]
+            end = End(USER, told["why"])
+        if self.stopping:
+            return self._stopped()
+        content = json.dumps(told, indent=1).encode()
+        seal.publish(self.out / JUDGEMENT, content)
+        self.judgement = hashlib.sha256(content).hexdigest()
+        self.emit("judged", step=told["step"], why=told["why"], metrics=told["metrics"], exported=told["exported"])
+        return end
+
+    def _judge(self, told: dict[str, Any]) -> None:
+        """Fill in what is found, as far as it comes. Raises `Failed`."""
+        for left in (EXPORTED, JUDGEMENT):
+            _remove(self.out / left)
+        if not self._unpacked():
+            raise Failed("the code is not the campaign's")
+        told["step"], checkpoint = self._laid_out()
+        if self.asked["evaluate"]:
+            told["metrics"] = self._evaluated("the checkpoint", checkpoint, "")
+        if not self.asked["export"]:
+            return
+        model = self.out / EXPORTED
+        model.mkdir()
+        self._command("the export", self.asked["export"], self.asked["export_s"], str(checkpoint), str(model))
+        files = _files(model)
+        if self.asked["evaluate"]:
+            # It gets no checkpoint: a script that overlooks the export must not find the weights elsewhere.
+            told["exported"] = self._evaluated("the export", "", str(model))
+            if wrong := apart(told["metrics"], told["exported"], self.asked["tolerance"]):
+                raise Failed("the export does not evaluate as the checkpoint: " + "; ".join(wrong))
+        told["files"] = files
+
+    def _laid_out(self) -> tuple[int, str]:
+        """Return the newest sound step and its path, laid out by symbolic links, which no job writes through."""
+        for step in seal.committed(self.tier):
+            why = seal.fault(self.tier, step, self.place.campaign, self.config["identity"])
+            if not why:
+                path = self.run_folder / "checkpoints" / seal.origin(self.tier, step)
+                path.parent.mkdir(parents=True)
+                seal.lay_back(self.tier, step, path, os.symlink)
+                return step, str(path)
+            self.emit("refused_step", step=step, why=why)
+        raise Failed("no sealed checkpoint is sound")
+
+    def _evaluated(self, what: str, resume: str, export: str) -> dict[str, float]:
+        name = f"the evaluation of {what}"
+        self._command(name, self.asked["evaluate"], self.asked["evaluate_s"], resume, export)
+        found = self.metrics
+        if not found:
+            raise Failed(f'{name} printed no JSON line with a number, such as {{"loss": 2.13}}{self.words}')
+        if wrong := [f"{one}: {value}" for one, value in found.items() if not math.isfinite(value)]:
+            raise Failed(f"{name} gave no finite number: {'; '.join(wrong)}"[:_WORDS])
+        if len(found) > _MOST or max(map(len, found)) > _LONGEST:
+            raise Failed(f"{name} printed {len(found)} numbers: at most {_MOST}, with names of {_LONGEST} characters")
+        return found
+
+    def _command(self, what: str, words: Sequence[str], seconds: float, resume: str, export: str) -> None:
+        """Run a command to its end. Raises `Failed` where it fails or does not end in time."""
+        own = launcher.Launcher(self.config, self.place).environment(resume, str(self.run_folder))
+        scratch = self.run_folder / "scratch"
+        scratch.mkdir(exist_ok=True)
+        own.update(BIVOUAC_EXPORT=export, BIVOUAC_CHECKPOINTS=str(scratch))
+        self.metrics, self.words, self._over = {}, ends.LastWords(), threading.Event()
+        if self.stopping:
+            raise Failed("stopped")
+        if why := self._start([str(word) for word in words], dict(os.environ, **own)):
+            raise Failed(f"{what}: {why}")
+        in_time = self._over.wait(seconds)
+        if not in_time:
+            self.leave_nothing()
+        code = self._ended()
+        if not in_time:
+            raise Failed(f"{what} did not end within {seconds:g} s{self.words}")
+        if code:
+            raise Failed(f"{what}: {ends.failed(code, self.words, (self.out, self.run_folder)).detail}")
+
+    def _read(self) -> None:
+        assert self.process is not None and self.process.stdout is not None
+        for _, safe in self.secrets.lines(self.process.stdout):
+            self.words.heard(safe)
+            say(safe)
+            self.metrics = numbers(safe) or self.metrics
+
+
+def numbers(line: str) -> dict[str, float]:
+    """Return the numbers of a JSON line, also those that are not finite; empty for any other line."""
+    start = line.find("{")
+    try:
+        given = json.loads(line[start:]) if start >= 0 else None
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(given, dict):
+        return {}
+    found = ((name, one) for name, one in given.items() if isinstance(one, (int, float)))
+    return {name: _float(one) for name, one in found if not isinstance(one, bool)}
+
+
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
+def apart(checkpoint: Mapping[str, float], export: Mapping[str, float], tolerance: float) -> list[str]:
+    """Return the metrics of the checkpoint that its export lacks, or has further away than the relative tolerance."""
+    wrong = []
+    for name, value in checkpoint.items():
+        if name not in export:
+            wrong.append(f"{name}: {value!r} of the checkpoint, none of the export")
+        elif not abs(export[name] - value) <= tolerance * abs(value):
+            seen = f"{value!r} of the checkpoint, {export[name]!r} of the export"
+            wrong.append(f"{name}: {seen}, tolerance {tolerance:g}")
+    return wrong
+
+
+def _files(model: Path) -> list[dict[str, object]]:
+    """Return the exported files with their digests, readable for the archive's pod. Raises `Failed`."""
+    paths = []
+    for path in sorted(model.rglob("*")):
+        name = str(path.relative_to(model))
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise Failed(f"the export has {name!r}, which is neither a file nor a folder")
+        if not name.isprintable():
+            raise Failed(f"the export has a file that no archive can name: {name!r}")
+        path.chmod(path.stat().st_mode | (0o755 if path.is_dir() else 0o644))
+        if path.is_file():
+            paths.append(path)
+    if not paths:
+        raise Failed("the export wrote no file into BIVOUAC_EXPORT")
+    with ThreadPoolExecutor(4) as readers:
+        digests = list(readers.map(partial(seal.digest_of, durable=True), paths))
+    return [
+        {"name": path.relative_to(model).as_posix(), "size_bytes": size, "sha256": digest}
+        for path, (size, digest) in zip(paths, digests)
+    ]
+
+
+def _remove(path: Path) -> None:
+    """Remove what an earlier try has left."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.is_symlink() or path.exists():
+        path.unlink()

@@ -1,0 +1,141 @@
+"""A command on a node from its start to its end: its lines, its stop, and what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+from trainer.supervisor import ends, family, seal
+from trainer.supervisor.place import Place
+from trainer.supervisor.redact import Redactor
+from trainer.supervisor.told import Told
+
+_SOURCE_S = 600.0
+"""For new code to appear on the shared tier."""
+
+
+class Running:
+    def __init__(self, config: Mapping[str, Any], place: Place, run: Path) -> None:
+        self.config, self.place, self.run_folder = config, place, run
+        self.secrets = Redactor(os.environ.get(name, "") for name in config.get("secrets", ()))
+        self.process: subprocess.Popen[bytes] | None = None
+        self.stopping = ""
+        self.killed = False
+        """It was to stop, and had not when its grace was over."""
+        self.words = ends.LastWords()
+        self.told = Told(run)
+        self._over = threading.Event()
+        """The command has ended."""
+
+    def _read(self) -> None:
+        """Pass on the lines of the process until its output ends."""
+        raise NotImplementedError
+
+    def emit(self, event: str, **fields: object) -> None:
+        line = {"event": event, **self.secrets.within(fields), "time": round(time.time(), 3)}
+        line.update(node=self.place.node_name, attempt=self.place.attempt)
+        say(json.dumps(line))
+
+    def _wait_for(self, path: Path, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not path.exists() and not self.stopping:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{path} has not appeared within {seconds:.0f} s")
+            time.sleep(0.2)
+
+    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> str:
+        """Start a command and follow its lines; return why it does not start, or an empty text."""
+        try:
+            self.process = subprocess.Popen(
+                words, env=environment, cwd=self.config.get("folder") or None, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_hears_signals,
+            )  # fmt: skip
+        except OSError as error:
+            self.emit("not_started", why=str(error), command=words)
+            return f"the command does not start: {error}"
+        self._reading = threading.Thread(target=self._read, name="lines", daemon=True)
+        for thread in (self._reading, threading.Thread(target=self._await_end, name="end", daemon=True)):
+            thread.start()
+        if self.stopping:  # it came while the launcher was started
+            self._end_group(signal.SIGTERM)
+        return ""
+
+    def _ended(self) -> int:
+        """Return the code of the command that is over, once all that it started has ended and its lines are read."""
+        assert self.process is not None
+        code = self.process.wait()
+        self.leave_nothing()
+        self._reading.join(timeout=10.0)
+        return code
+
+    def _await_end(self) -> None:
+        """Hear of the launcher's end at once, and leave it to be asked for."""
+        assert self.process is not None
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        self._over.set()
+
+    def leave_nothing(self) -> None:
+        """Kill what the job has started, also what has left its group and session."""
+        if left := family.end_all(None if self.process is None else self.process.pid):
+            self.emit("left_behind", processes=left)
+
+    def _unpacked(self) -> bool:
+        """Put the job's code where it starts. Return False for code with another digest than the campaign's."""
+        packed, folder = self.config.get("source"), str(self.config.get("folder"))
+        if not packed:
+            return True
+        # The file system imports new code from S3 some time after its upload.
+        self._wait_for(Path(packed), _SOURCE_S)
+        if self.stopping:
+            return False
+        size, digest = seal.digest_of(Path(packed))
+        if digest != self.config["source_digest"]:
+            self.emit("refused_source", size_bytes=size, sha256=digest, wanted=self.config["source_digest"])
+            return False
+        with tarfile.open(packed) as tar:
+            tar.extractall(folder)  # our own, by its digest
+        return True
+
+    def stop(self, number: int, grace_s: float) -> None:
+        """Ask the job to stop: a job that asks for it by the client has half of the grace for that, others get SIGTERM
+        at once. What has not ended after the grace is killed."""
+        if self.stopping:
+            return
+        self.stopping = signal.Signals(number).name
+        self.emit("stopping", signal=self.stopping)
+        with contextlib.suppress(OSError):  # a full disk: SIGTERM tells it too
+            self.told.stop()
+        asked = threading.Timer(grace_s / 2 if self.told.asks() else 0.0, self._end_group, (signal.SIGTERM,))
+        for timer in (asked, threading.Timer(grace_s, self._kill)):
+            timer.daemon = True
+            timer.start()
+
+    def _end_group(self, number: int) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    def _kill(self) -> None:
+        if not self._over.is_set():
+            self.killed = True
+            self.leave_nothing()
+
+
+def _hears_signals() -> None:
+    """Undo in the child what the supervisor blocks for itself."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
