@@ -135,6 +135,9 @@ class Rehearsal(Section):
     of these. The first campaign of a site decides."""
     seed: int = 1
     """Seed of random events in a strict AWS: the same seed gives the same delays and refusals."""
+    time_scale: float | None = Field(default=None, ge=1, le=1000)
+    """How many times as fast as AWS the emulated one works: at 60, a control plane of 12 minutes takes 12 seconds, and
+    the campaign's own waits shrink with it. Without it each work takes a moment. The site's first campaign decides."""
 
 
 class Spec(Section):
