@@ -42,7 +42,14 @@ from trainer.contract.job import (
     grace_seconds,
 )
 from trainer.contract.ledger import Consumed
-from trainer.contract.training import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
+from trainer.contract.training import (
+    CheckpointConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RecomputeConfig,
+    TrainConfig,
+)
 
 __all__ = [
     "AGENT_PORT",
@@ -76,6 +83,7 @@ __all__ = [
     "Phase",
     "Probe",
     "RankStatus",
+    "RecomputeConfig",
     "Shard",
     "SourceCounts",
     "Status",
