@@ -128,7 +128,7 @@ def built(rank: int, port: int, config: TrainConfig, folder: Path) -> None:
 
         draw(model, looked_at)
 
-    Transformer.initialize = drawn  # type: ignore[method-assign]
+    Transformer.initialize = drawn  # type: ignore[method-assign, assignment]
     engine = build_engine(config, 2)
     losses, words = [], torch.Generator().manual_seed(rank)
     for _ in range(4):
