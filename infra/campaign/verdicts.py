@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.cluster.fitness import NodeFacts
-from trainer.contract import HealthReport, Probe, Verdict
+from trainer.contract import DATA_MOUNT, SHARED_CHECKPOINTS, HealthReport, Probe, Verdict
 
 SHARED_TIER = "shared_throughput"
 START = "start"
@@ -28,6 +28,15 @@ _FAR_BELOW = 1 / 3
 """Share of the median: nodes of one type differ far less, and an array of disks is as slow as its slowest."""
 _COMPARABLE = 3
 """The fewest nodes to compare: with two, nobody can say which is the odd one."""
+
+_OF_ALL = frozenset({START, "efa_libfabric", f"mount {DATA_MOUNT}", f"mount {SHARED_CHECKPOINTS}"})
+_OF_ALL_KINDS = ("version ", "import ")
+"""Probes of what is alike on all nodes: image, spec, launch template, file system. One node's failure tells enough."""
+
+
+def of_all(probe: Probe) -> bool:
+    """Return whether every node would fail this probe too."""
+    return probe.name in _OF_ALL or probe.name.startswith(_OF_ALL_KINDS)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ class Expectation(_Frozen):
     cpus: int
     memory_gib: float
     accelerators: int
-    """CUDA devices that torch must see, and processes of the node in the collective; 0 on a CPU profile."""
+    """CUDA devices that torch must see, and processes of the node in the collective; 0 on a CPU profile, where one
+    process takes part, or two if the node is alone."""
     local_disk_gib: float
     """Free space required on the local tier."""
     shared_disk_gib: float
@@ -63,6 +64,8 @@ class Expectation(_Frozen):
     versions: dict[str, str] = {}
     """Component of the node image (`driver`, `efa`: the kernel module) -> baked version. A prefix of whole parts is
     enough: `580` matches 580.159.03. Components of the container are compared with the container's own versions."""
+    imports: tuple[str, ...] = ()
+    """Modules that Python must import on the node."""
     dcgm_level: int | None = None
     """Run DCGM's diagnostic at this level (1: seconds, 2: two minutes, 3: half an hour, 4: two hours)."""
     time_source: str | None = None
