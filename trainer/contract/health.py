@@ -29,6 +29,19 @@ class GpuExpectation(_Frozen):
     """The GPUs are known to be connected by a switch: the driver's fabric state must be completed."""
 
 
+class Limits(_Frozen):
+    """Limits that hold for every type. The infrastructure's catalogue has them, each with its source."""
+
+    slowdowns: tuple[str, ...]
+    """Reasons for lower clocks, in nvidia-smi's words, that a sound GPU does not have."""
+    uncorrectable_errors: int
+    """Most memory errors since boot that ECC could not correct."""
+    nvlink_errors_per_s: float
+    """Errors of one kind on one link, while the collective runs, from which on the link is broken."""
+    xids: dict[str, tuple[int, ...]]
+    """NVIDIA's immediate action -> Xids in the kernel's log."""
+
+
 class Expectation(_Frozen):
     """Preflight's requirements for a node, written from the instance profile to `/config/expectation.json`.
 
@@ -50,6 +63,7 @@ class Expectation(_Frozen):
     all_reduce_mib: int
     bus_bandwidth_gb_s: float
     """Floor for the all-reduce over all nodes, GB/s."""
+    limits: Limits
     gpus: GpuExpectation | None = None
     efa_devices: int = 0
     """EFA devices of the node; NCCL's log must show that it uses all of them."""

@@ -20,8 +20,6 @@ from trainer.health.throughput import throughput_probes
 _GIB = 2**30
 _IMPORT_S = 240.0
 """The first import on a node reads gigabytes of libraries from its disk."""
-_MEMORY_SHARE = 0.9
-"""Usable share of an instance type's memory: kernel and firmware keep the rest."""
 
 
 def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look) -> Iterator[Probe]:
@@ -32,11 +30,11 @@ def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look)
     yield from import_probes(expectation.imports, look)
     yield _at_least("cpus", float(len(os.sched_getaffinity(0))), float(expectation.cpus), "{:.0f}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
-    yield _at_least("memory_gib", memory, expectation.memory_gib * _MEMORY_SHARE, "{:.1f}")
+    yield _at_least("memory_gib", memory, expectation.memory_gib, "{:.1f}")
     accelerators = _accelerators() if expectation.accelerators else 0
     yield _at_least("accelerators", float(accelerators), float(expectation.accelerators), "{:.0f}")
     if expectation.gpus is not None:
-        yield from gpu_probes(expectation.gpus, look, expectation.versions.get("driver"))
+        yield from gpu_probes(expectation.gpus, expectation.limits, look, expectation.versions.get("driver"))
     yield from efa_probes(expectation.efa_devices, look)
     if expectation.efa_devices and (module := expectation.versions.get("efa")) is not None:
         yield version_probe("efa", kernel_module(look), module)
