@@ -29,6 +29,8 @@ _WORDS_S = 30.0
 _JOIN_S = 240.0
 """Boot and join take two minutes: an instance that runs longer without joining has a fault."""
 _SHOWN = 3
+_ALIKE = 2
+"""Nodes in a row that do not become fit, after which a pilot's fault is that of every node."""
 _MINIMUM = timedelta(seconds=60)
 """The shortest time that EC2 bills."""
 
@@ -62,8 +64,10 @@ def wait_for_nodes(context: Context, nodes: GpuNodes, wanted: int | None = None)
         else:
             # Show AWS's reasons every few seconds: capacity can take an hour.
             why = _why_missing(nodes, facts, devices, since) if turn % 10 == 5 else why
+        if wanted < spec.nodes.count and len(replaced) >= _ALIKE:
+            break  # a pilot's successor does not become fit either: so would no other node
         context.progress.step(f"{len(fit)} of {wanted} nodes ready{why}")
-    raise _give_back(context, nodes, f"{len(fit)} of {wanted}", since)
+    raise _give_back(context, nodes, len(fit), wanted, since)
 
 
 def _replace_sick(
@@ -179,8 +183,9 @@ def see_the_cluster(context: Context) -> str:
     return f"see that the cluster answers: `bivouac shell {context.spec.campaign} -- kubectl get nodes`"
 
 
-def _give_back(context: Context, nodes: GpuNodes, came: str, since: datetime) -> PermanentError:
-    spec = context.spec
+def _give_back(context: Context, nodes: GpuNodes, came: int, wanted: int, since: datetime) -> PermanentError:
+    spec, rest = context.spec, context.spec.nodes.count - wanted
+    waited = min(spec.capacity_timeout, timedelta(seconds=round((datetime.now(UTC) - since).total_seconds())))
     try:
         # Only running instances can tell, so this precedes the retreat; it is bounded, since they bill.
         said, cures = BoundedLook(lambda: _last_words(context, nodes, since), "last words").within(_WORDS_S)
@@ -189,8 +194,8 @@ def _give_back(context: Context, nodes: GpuNodes, came: str, since: datetime) ->
         cures[see_the_cluster(context)] = None
     given = retreat(context, nodes)
     return PermanentError(
-        "the nodes did not come",
-        seen="; ".join([f"{came} within {spec.capacity_timeout}", *said, given]),
+        f"the pilot did not come; the other {rest} were never asked for" if rest else "the nodes did not come",
+        seen="; ".join([f"{came} of {wanted} within {waited}", *said, given]),
         cure="; ".join([*(cures or [cure_for(Cause.CAPACITY)]), "then `bivouac run` continues",
                         f"`bivouac down {spec.campaign}` removes what still bills"]),
     )  # fmt: skip

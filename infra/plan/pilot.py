@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from decimal import Decimal
 
-from infra.plan.estimates.figure import Figure, cents, figure
+from infra.plan.estimates.figure import Figure, cents, figure, rounded
 from infra.plan.purchase import RESERVED
 from infra.spec.campaign import Spec
 
@@ -41,9 +41,10 @@ def pilot_figures(spec: Spec, usd_per_hour: Decimal, idle_usd_per_hour: Decimal)
         return ()
     others, hours = spec.nodes.count - 1, Decimal(PILOT_TAKES.total_seconds()) / 3600
     node, beside = (usd_per_hour - idle_usd_per_hour) / spec.nodes.count, idle_usd_per_hour
+    price = f"{rounded(node, 4)} USD/h"
     minutes = int(PILOT_TAKES.total_seconds() / 60)
-    saved = f"{others} nodes x {node:g} USD/h x {minutes} min: what they would bill until a fault of all showed"
-    costs = f"(1 node x {node:g} USD/h + {beside:g} USD/h beside it) x {minutes} min, where nothing is wrong"
+    saved = f"{others} nodes x {price} x {minutes} min: what they would bill until a fault of all showed"
+    costs = f"(1 node x {price} + {rounded(beside, 4)} USD/h beside it) x {minutes} min, where nothing is wrong"
     return (
         figure("saves at most", cents(others * node * hours), "USD", saved),
         figure("costs", cents((node + beside) * hours), "USD", costs),

@@ -6,6 +6,7 @@ An emulated account with a node group, and an API server that really answers HTT
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from io import StringIO
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from infra.campaign import pilot, preflight
 from infra.campaign.expecting import expectation_of, read_versions
+from infra.cluster.fitness import PATIENCE, Sickness
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
 from infra.plan.plan import make_plan
@@ -111,6 +113,23 @@ def test_pilots_that_differ_in_their_faults_end_after_the_rounds_of_the_spec(
     with pytest.raises(PermanentError, match="no pilot was fit in 3 rounds; the other 3 were never asked for"):
         preflight.run(context)
     assert checked == [1, 1, 1] and not gpu_nodes(made)
+
+
+def test_two_pilots_that_get_no_devices_end_the_wait_for_a_third(
+    made: Camp, context: Context, checked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where no device plugin runs: the nodes join, and offer nothing."""
+    before, nodes = launched(made), made.api.nodes
+
+    def bare() -> list[dict[str, Any]]:
+        return [{**one, "status": {**one["status"], "allocatable": {}}} for one in nodes()]
+
+    monkeypatch.setattr(made.api, "nodes", bare)
+    monkeypatch.setitem(PATIENCE, Sickness.LATE, timedelta(0))
+    with pytest.raises(PermanentError, match="the pilot did not come; the other 3 were never asked for") as refused:
+        preflight.run(context)
+    assert not checked and len(launched(made) - before) <= 3 and not gpu_nodes(made)
+    assert "0 of 1 within" in str(refused.value)
 
 
 class Killed(BaseException):
