@@ -126,8 +126,8 @@ def test_a_plain_script_is_carried_through_a_lost_node_judged_and_archived_byte_
         assert json.loads(done.stdout)["outcome"] == "done"
         events = rehearsal.events()
         pilot = [one["data"] for one in events[: [one["kind"] for one in events].index("pilot.proven")]]
-        told = {probe["name"]: probe["seen"] for one in pilot for probe in one.get("probes", ())}
-        assert told["job torch"].startswith("torch ") and told["all_reduce"] == "the right sum", told
+        alone = {probe["name"]: probe["seen"] for one in pilot for probe in one.get("probes", ())}
+        assert alone["job torch"].startswith("torch ") and alone["all_reduce"] == "the right sum", alone
         running = {one["data"]["attempt"] for one in events if one["kind"] == "attempt.running"}
         assert running == {1, 2}, "a node has died, and the second attempt has trained"
         told = [row for series in rehearsal.report()["training"]["losses"] for row in series["points"]]
