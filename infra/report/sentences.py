@@ -52,6 +52,10 @@ def sentence(event: Event) -> str:
         case Kind.ARCHIVE_VERIFIED:
             read_back = f"{data.get('objects')} objects, {size(data.get('bytes', 0))} read back"
             return f"step {data.get('step')} archived: {read_back}"
+        case Kind.PILOT_BEGUN:
+            return f"a pilot: {plural(data.get('nodes', 1), 'GPU node')} of {data.get('of')} is asked for first"
+        case Kind.PILOT_PROVEN:
+            return f"the pilot {data.get('node')} proved itself: the other nodes are asked for"
         case Kind.ARCHIVE_BEGUN:
             nodes, released = plural(data.get("nodes", 1), "node"), data.get("released")
             if released is not None:

@@ -23,7 +23,7 @@ from trainer.contract.data import (
     SourceCounts,
     TokenShard,
 )
-from trainer.contract.health import DCGM_LONGEST_S, Expectation, GpuExpectation, HealthReport, Probe, Verdict
+from trainer.contract.health import DCGM_LONGEST_S, Expectation, GpuExpectation, HealthReport, Limits, Probe, Verdict
 from trainer.contract.job import (
     AGENT_PORT,
     CONFIG_FILE,
@@ -76,6 +76,7 @@ __all__ = [
     "Foreign",
     "GpuExpectation",
     "HealthReport",
+    "Limits",
     "Manifest",
     "ModelConfig",
     "OptimizerConfig",
