@@ -7,6 +7,7 @@ from typing import Any
 from infra.aws.cost_tag import activated
 from infra.bake.foundation import foundation
 from infra.bake.keeping import campaign_settings
+from infra.campaign.telling import have_them_hear
 from infra.data import dataset, source, weights
 from infra.data.dataset import DataSet
 from infra.data.source import PackedSource
@@ -30,6 +31,7 @@ def run(context: Context) -> dict[str, Any]:
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
     foundation(context, engine)
+    have_them_hear(context)
     context.progress.step("checking that AWS's bills know the campaign's tag")
     counted = activated(context.account)
     context.progress.note(counted.sentence())

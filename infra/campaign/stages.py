@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from infra.aws.account import explained
 from infra.bake import bake
 from infra.campaign import billing, launch, preflight, provision, report, supervise, teardown
+from infra.campaign.telling import tell
 from infra.cluster.kubernetes import OF_WORLD
 from infra.errors import BivouacError, LeaseLost
 from infra.inventory import certify
@@ -55,10 +57,12 @@ def run_campaign(context: Context) -> None:
 
 
 def _say_what_bills(context: Context, stage: Stage) -> None:
-    """Print the current bill after a failed stage, or that it cannot be seen; after the teardown nothing bills."""
-    if stage in (Stage.CERTIFY, Stage.REPORT):
-        return
-    context.progress.note(billing.bill(context).sentence(context.spec.campaign))
+    """Print the current bill after a failed stage, or that it cannot be seen, and tell people; after the teardown
+    nothing bills."""
+    bills = cache(lambda: billing.bill(context).sentence(context.spec.campaign))
+    if stage not in (Stage.CERTIFY, Stage.REPORT):
+        context.progress.note(bills())
+    tell(context, bills)
 
 
 def run_step(context: Context, step: Step) -> dict[str, Any]:
@@ -84,4 +88,5 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
     context.guard()
     context.store.append(Kind.STAGE_FINISHED, stage=step.stage, seconds=seconds, outputs=outputs)
     context.outputs[step.stage] = outputs
+    tell(context, lambda: billing.bill(context).sentence(context.spec.campaign))
     return outputs

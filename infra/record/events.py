@@ -55,6 +55,7 @@ class Kind(StrEnum):
     ARCHIVE_FAILED = "archive.failed"  # error, step (archived byte for byte, but not proven)
     NODES_AT_ZERO = "nodes.at-zero"  # group
     ABANDONED = "abandoned"  # written before a teardown without a verified archive removes anything
+    NOTICE_FAILED = "notice.failed"  # way, error (the first time)
     CERTIFIED = "certified"  # clean, found, could_not_look
 
 

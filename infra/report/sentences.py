@@ -61,6 +61,8 @@ def sentence(event: Event) -> str:
             return f"{data.get('group')} is at zero nodes"
         case Kind.ABANDONED:
             return "what was trained was given up without an archive (--abandon)"
+        case Kind.NOTICE_FAILED:
+            return f"a notice was not sent by {data.get('way')}: {data.get('error')}"
         case Kind.CERTIFIED:
             return "certified: nothing left" if data.get("clean") else f"not certified: {data.get('found')}"
     return ", ".join(f"{key} {value}" for key, value in data.items())

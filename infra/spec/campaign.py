@@ -19,6 +19,8 @@ from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import Unreadable, read
 from infra.spec.duration import Duration
+from infra.spec.names import NOTICES
+from infra.spec.notify import Notify
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
 from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
@@ -135,6 +137,9 @@ class Rehearsal(Section):
     of these. The first campaign of a site decides."""
     seed: int = 1
     """Seed of random events in a strict AWS: the same seed gives the same delays and refusals."""
+    secrets: str | None = None
+    """File of this machine with a line `NOTIFY_WEBHOOK=https://...`, which a rehearsal stores where `notify.webhook`
+    points. None: nothing is stored there, and the record says that the webhook cannot be read."""
 
 
 class Spec(Section):
@@ -160,6 +165,8 @@ class Spec(Section):
     """Kubernetes version, in quotes."""
     money: Money
     """Budget, deadline and alarms."""
+    notify: Notify = Notify()
+    """People to tell of what happens, and the way."""
     nodes: Nodes
     """Number, type and purchase of the nodes."""
     network: Network = Network()
@@ -236,11 +243,17 @@ class Spec(Section):
         return {} if self.workload is None else self.workload.on(self.target).secrets
 
     @property
+    def notices_topic(self) -> str:
+        """ARN of the topic that the campaign's notices go to."""
+        return self.notify.topic or f"arn:aws:sns:{self.region}:{self.account}:{NOTICES}"
+
+    @property
     def endpoint_services(self) -> tuple[str, ...]:
         """Services that need an interface endpoint of the campaign's network; none with a NAT gateway."""
         if self.network.egress is not Egress.ENDPOINTS:
             return ()
-        asked = any(source.secret is not None for source in self.secrets.values())
+        sources = [*self.secrets.values(), *filter(None, [self.notify.webhook])]
+        asked = any(source.secret is not None for source in sources)
         return (*ENDPOINT_SERVICES, *((SECRETS_SERVICE,) if asked else ()))
 
     @property

@@ -28,6 +28,7 @@ from infra.steward.policy import policy_of
 from infra.steward.request_handling import RequestServer
 from infra.steward.seeing.sources import PASSING
 from infra.steward.steward import Steward
+from infra.steward.telling import Teller
 from trainer.contract import ExitCode
 
 log = logging.getLogger("steward")
@@ -52,6 +53,7 @@ def main() -> int:
     if steward is None:
         return int(ExitCode.USER)
     RequestServer(store, lambda: steward.observer.agents, lease.check).open()
+    Teller(config, store, lease.check, clock.now).open()
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt)
     try:
         steward.run()

@@ -64,6 +64,7 @@ ALLOWED = {
         "ec2:DescribeInstances",
         "eks:DescribeNodegroup",
         "eks:UpdateNodegroupConfig",
+        "sns:Publish",
     },
 }
 """Role -> all that its own statements may hold. A new action is written here by whoever can say why."""
@@ -140,14 +141,18 @@ KEPT_IN = {"steward": ("state",), "archive": ("archive", "state")}
 
 
 @pytest.mark.parametrize("which", ["campaign", "full"])
-def test_any_key_of_the_account_is_used_only_through_s3_for_the_roles_own_buckets(
+def test_any_key_of_the_account_is_used_only_through_s3_for_the_roles_own_buckets_and_by_the_topic(
     which: str, request: pytest.FixtureRequest
 ) -> None:
     """With a key of one's own or without: the buckets are every campaign's, and so is what encrypts them."""
     statements = held(request.getfixturevalue(which))
     names = vars(buckets(ACCOUNT, "us-east-1"))
     for role, kinds in KEPT_IN.items():
-        (one,) = [one for who, one in statements if who == role and any(a.startswith("kms:") for a in one["Action"])]
+        ours = [one for who, one in statements if who == role and any(a.startswith("kms:") for a in one["Action"])]
+        one, *more = ours
+        by_sns = {"StringEquals": {"kms:ViaService": "sns.us-east-1.amazonaws.com"}}
+        assert [other["Condition"] for other in more] == [by_sns] * (role == "steward")
+        assert all((other["Action"], other["Resource"]) == (one["Action"], one["Resource"]) for other in more)
         assert (one["Action"], one["Resource"]) == (sorted(_KEY_USE), [f"arn:aws:kms:us-east-1:{ACCOUNT}:key/*"])
         about = [f"arn:aws:s3:::{names[kind]}{end}" for kind in kinds for end in ("", "/*")]
         assert one["Condition"] == {
