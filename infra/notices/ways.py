@@ -18,7 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import Account
-from infra.aws.secrets import Refused, text_of, value_of
+from infra.cluster.secrets import Refused, text_of, value_of
 from infra.errors import TemporaryError
 from infra.notices.notice import Notice
 from infra.spec.campaign import Spec

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from infra.aws.account import QUICK, Account
-from infra.aws.secrets import Refused, text_of, value_of
+from infra.cluster.secrets import Refused, text_of, value_of
 from infra.errors import TemporaryError
 from infra.spec.secrets import SecretSources
 from trainer.contract import CONFIG_FILE, TERMINATION_LOG, Env, ExitCode, Termination
