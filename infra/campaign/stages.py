@@ -69,7 +69,7 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
     """Run one stage and record its start and its end or failure."""
     begun = time.monotonic()
     context.guard()
-    context.store.append(Kind.STAGE_STARTED, stage=step.stage)
+    context.store.append(Kind.STAGE_STARTED, stage=step.stage, who=context.operator_arn)
     try:
         with context.progress.stage(step.stage, step.purpose):
             outputs = step.run(context)

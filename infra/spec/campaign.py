@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from infra.errors import UserError
+from infra.spec.access import Access
 from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import Unreadable, read
@@ -165,6 +166,8 @@ class Spec(Section):
     """Kubernetes version, in quotes."""
     money: Money
     """Budget, deadline and alarms."""
+    access: tuple[Access, ...] = ()
+    """People and services, by IAM role or user, who may enter the cluster besides whoever drives."""
     notify: Notify = Notify()
     """People to tell of what happens, and the way."""
     nodes: Nodes
