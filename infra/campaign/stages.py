@@ -29,6 +29,12 @@ class Step:
     run: Callable[[Context], dict[str, Any]]
 
 
+_SHORT = (
+    "these credentials end, and nobody renews them (AWS_SESSION_TOKEN, or a copied session): a profile of IAM Identity "
+    "Center or with `credential_process` renews its own. When they end, this driver stops, the steward goes on, and the "
+    "same command continues"
+)
+
 STEPS: tuple[Step, ...] = (
     Step(Stage.BAKE, "foundation; node image and trainer image on builder instances, or known already", bake.run),
     Step(Stage.PROVISION, "data, and the campaign's stack with no GPU node yet", provision.run),
@@ -48,6 +54,8 @@ def run_campaign(context: Context) -> None:
     progress."""
     state = context.state()
     context.outputs |= state.finished_stages
+    if context.account.ends_by_itself():
+        context.progress.note(_SHORT)
     if state.started_at is None:
         block_clock.await_lead(context)
     for step in STEPS:
