@@ -31,8 +31,8 @@ class Step:
 
 _SHORT = (
     "these credentials end, and nobody renews them (AWS_SESSION_TOKEN, or a copied session): a profile of IAM Identity "
-    "Center or with `credential_process` renews its own. When they end, this driver stops, the steward goes on, and the "
-    "same command continues"
+    "Center or with `credential_process` renews its own. When they end, this driver stops and the steward goes on; run "
+    "the same command again then"
 )
 
 STEPS: tuple[Step, ...] = (
