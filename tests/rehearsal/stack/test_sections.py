@@ -262,6 +262,8 @@ def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(c
     eks, scheduler, names = camped.client("eks"), camped.client("scheduler"), camped.names
     group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}
     resize(eks, **group, scalingConfig={"minSize": 0, "maxSize": 3, "desiredSize": 2})
+    # EKS refuses a second update while the first is under way.
+    until(lambda: eks.describe_nodegroup(**group)["nodegroup"]["status"] == "ACTIVE")
     schedule = scheduler.get_schedule(Name=names.schedule)
     soon = datetime.now(UTC) + timedelta(seconds=1)
     kept = ("FlexibleTimeWindow", "Target", "Description", "ScheduleExpressionTimezone")
