@@ -31,6 +31,8 @@ class Teller:
                 log.info("notices wait: %s", error)
             except BivouacError:
                 return  # the lease is lost: another process tells from here on
+            except Exception:
+                log.exception("notices wait")  # a fault of ours: the next change may be told
             time.sleep(_EVERY_S)
 
     def look(self) -> int:
