@@ -21,13 +21,11 @@ from infra.plan import catalogue
 from infra.plan.purchase import RESERVED
 from infra.record.events import Kind
 from infra.session.context import Context
+from infra.spec import waits
 
-_RETREAT_S = 300.0
 _GLANCE_S = 15.0
 _WORDS_S = 30.0
 """Time for looks that only people need, while the nodes bill."""
-_JOIN_S = 240.0
-"""Boot and join take two minutes: an instance that runs longer without joining has a fault."""
 _SHOWN = 3
 _MINIMUM = timedelta(seconds=60)
 """The shortest time that EC2 bills."""
@@ -129,9 +127,10 @@ def retreat(context: Context, nodes: GpuNodes) -> str:
         before = BoundedLook(nodes.launched, "launched").within(_GLANCE_S)
     nodes.set_desired(0)
     left, blind = before or (), ""
-    for _ in context.turns(_RETREAT_S):
+    for _ in context.turns(waits.SHUTDOWN.seconds):
         try:
-            left, blind = nodes.launched(), ""
+            # What is shutting down no longer bills, and may take EC2 twenty minutes.
+            left, blind = tuple(one for one in nodes.launched() if one.bills), ""
         except OF_WORLD as error:
             blind = f"; could not look which have gone: {error}"[:200]
         if not left and not blind:
@@ -148,7 +147,7 @@ def retreat(context: Context, nodes: GpuNodes) -> str:
 
 
 def _billing(left: tuple[Launched, ...]) -> str:
-    return f"; still not terminated, and billing: {', '.join(one.instance for one in left)}" if left else ""
+    return f"; still not ending, and billing: {', '.join(one.instance for one in left)}" if left else ""
 
 
 def see_the_cluster(context: Context) -> str:
@@ -204,7 +203,8 @@ def _last_words(context: Context, nodes: GpuNodes, since: datetime) -> tuple[lis
 def _why_missing(nodes: GpuNodes, facts: Sequence[NodeFacts], devices: int, since: datetime) -> str:
     """Return the reason for the progress line; a failed look becomes part of it."""
     try:
-        lost = [one for one in _not_joined(nodes, facts) if (datetime.now(UTC) - one.at).total_seconds() > _JOIN_S]
+        by_now = datetime.now(UTC) - timedelta(seconds=waits.BOOT.seconds)
+        lost = [one for one in _not_joined(nodes, facts) if one.at < by_now]
         late = [f"{one.instance} runs and has not joined" for one in lost]
         said = [*late, *_unfit(facts, devices), *nodes.refusals(since)]
     except OF_WORLD as error:

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as kubernetes
-from pulumi import CustomTimeouts, Input, InvokeOptions, Output, ResourceOptions
+from pulumi import Input, InvokeOptions, Output, ResourceOptions
 from pulumi_aws.eks import AccessPolicyAssociationAccessScopeArgsDict, ClusterVpcConfigArgsDict
 
+from infra.spec import waits
 from infra.spec.access import Role
 from infra.spec.campaign import ApiEndpoint, Spec
 from infra.spec.names import ARCHIVE_ACCOUNT, CNI_ACCOUNT, NAMESPACE, STEWARD_ACCOUNT, TRAINER_ACCOUNT, Names
 from infra.stack.access.identity import Roles
 from infra.stack.network.addresses import SERVICE_CIDR
+from infra.stack.timeouts import bounded
 
 _POLICIES = "arn:aws:eks::aws:cluster-access-policy/"
 ADMINISTRATION = f"{_POLICIES}AmazonEKSClusterAdminPolicy"
@@ -69,7 +71,7 @@ class Cluster(pulumi.ComponentResource):
             opts=ResourceOptions(
                 parent=self,
                 depends_on=[logs, *identity.cluster_ready, *depends_on],
-                custom_timeouts=CustomTimeouts(create="30m", delete="30m"),
+                custom_timeouts=bounded(waits.CLUSTER),
             ),
         )
         self.endpoint = self.eks.endpoint

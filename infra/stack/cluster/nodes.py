@@ -7,10 +7,11 @@ from typing import Any
 
 import pulumi
 import pulumi_aws as aws
-from pulumi import CustomTimeouts, Input, InvokeOptions, Output, ResourceOptions
+from pulumi import Input, InvokeOptions, Output, ResourceOptions
 from pulumi_aws.eks import NodeGroupScalingConfigArgs
 
 from infra.plan.catalogue import instance_type
+from infra.spec import waits
 from infra.spec.campaign import Spec
 from infra.spec.names import GPU_POOL, GPU_TAINT, HUGE_PAGES, POOL_LABEL, SYSTEM_POOL, Names
 from infra.stack.cluster.capacity import SPARE_NODES, purchase
@@ -18,6 +19,7 @@ from infra.stack.cluster.cluster import Cluster
 from infra.stack.cluster.user_data import huge_pages, node_config, user_data
 from infra.stack.lustre import boot_script, client_script
 from infra.stack.network.efa import efa_layout
+from infra.stack.timeouts import bounded
 
 ROOT_VOLUME_GIB = 100
 _IMAGES = {"nvidia": "x86_64/nvidia", "neuron": "x86_64/neuron", None: "x86_64/standard"}
@@ -100,7 +102,6 @@ class _NodeGroup(pulumi.ComponentResource):
         scaling: NodeGroupScalingConfigArgs,
         capacity_type: str,
         depends_on: Sequence[pulumi.Resource],
-        minutes: int,
     ) -> aws.eks.NodeGroup:
         return aws.eks.NodeGroup(
             f"{self.pool}-nodes",
@@ -120,7 +121,7 @@ class _NodeGroup(pulumi.ComponentResource):
                 # Preflight, steward and the deadline's schedule set the size.
                 ignore_changes=["scalingConfig.desiredSize"],
                 delete_before_replace=True,
-                custom_timeouts=CustomTimeouts(create=f"{minutes}m", update=f"{minutes}m", delete=f"{minutes}m"),
+                custom_timeouts=bounded(waits.NODE_GROUP),
             ),
         )
 
@@ -157,7 +158,6 @@ class SystemNodes(_NodeGroup):
             NodeGroupScalingConfigArgs(min_size=count, desired_size=count, max_size=count + 1),
             "ON_DEMAND",
             depends_on,
-            minutes=20,
         )
         self.register_outputs({"name": self.group.node_group_name})
 
@@ -214,7 +214,6 @@ class GpuNodes(_NodeGroup):
             NodeGroupScalingConfigArgs(min_size=0, desired_size=0, max_size=spec.nodes.count + SPARE_NODES),
             bought.capacity_type,
             depends_on,
-            minutes=45,
         )
         self.register_outputs({"name": self.group.node_group_name})
 
