@@ -51,7 +51,7 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
         refuse_unproven(state, context.spec.campaign, read_identity(context.store))
     except NotProven:
         if abandon:
-            context.store.append(Kind.ABANDONED)
+            context.store.append(Kind.ABANDONED, who=context.operator_arn)
         elif not state.tells_nothing or may_hold_checkpoints(context.account, context.spec.campaign):
             raise
     _terminate_builders(context)

@@ -33,10 +33,10 @@ _BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.
 class Kind(StrEnum):
     """Kinds of event; the comments list the keys of their data."""
 
-    STAGE_STARTED = "stage.started"  # stage
+    STAGE_STARTED = "stage.started"  # stage, who (the caller's ARN)
     STAGE_FINISHED = "stage.finished"  # stage, seconds, outputs
     STAGE_FAILED = "stage.failed"  # stage, error, cut_off (no GPU node was given back)
-    DRIVER_TOOK_OVER = "driver.took-over"  # holder, previous
+    DRIVER_TOOK_OVER = "driver.took-over"  # holder, previous, who
     NODE_VERDICT = "node.verdict"  # node, instance, fit, probes
     NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
     PILOT_BEGUN = "pilot.begun"  # nodes (that bill from here on), of (the spec's)
@@ -56,7 +56,8 @@ class Kind(StrEnum):
     ARCHIVE_BEGUN = "archive.begun"  # group, nodes (that bill from here on), of (the spec's), released (None: asked)
     ARCHIVE_FAILED = "archive.failed"  # error, step (archived byte for byte, but not proven)
     NODES_AT_ZERO = "nodes.at-zero"  # group
-    ABANDONED = "abandoned"  # written before a teardown without a verified archive removes anything
+    ABANDONED = "abandoned"  # who; written before a teardown without a verified archive removes anything
+    NOTICE_FAILED = "notice.failed"  # way, error (the first time)
     CERTIFIED = "certified"  # clean, found, could_not_look
 
 

@@ -20,13 +20,14 @@ ENDPOINT_SERVICES = (
     "eks-auth",  # pod identity
     "fsx",  # the CSI driver
     "logs",
+    "sns",  # the steward's notices
     "ssm",  # the builder
     "ssmmessages",
     "sts",
 )
 """Services that nodes, add-ons and pods need without a NAT gateway. S3 has a gateway endpoint, which is free."""
 SECRETS_SERVICE = "secretsmanager"
-"""Needed besides by a job with secrets of Secrets Manager."""
+"""Needed besides by a job or webhook with a secret of Secrets Manager."""
 
 
 class Egress(StrEnum):

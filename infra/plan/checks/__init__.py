@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date
 
-from infra.plan.checks import capacity, money, nodes, placement, recovery, services, storage, training, workload
+from infra.plan.checks import capacity, money, nodes, people, placement, recovery, services, storage, training, workload
 from infra.plan.checks.finding import Case, Draft, Finding, Level, Rule, error
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, SpecError, SpecFile
@@ -22,6 +22,7 @@ RULES: tuple[Rule, ...] = (
     *services.RULES,
     *money.RULES,
     *recovery.RULES,
+    *people.RULES,
 )
 SHAPE_RULE = "shape"
 
