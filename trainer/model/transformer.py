@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig
-from trainer.recompute import next_token_loss, runner
+from trainer.model.recompute import next_token_loss, runner
 
 ROTARY_BASE = 10_000.0
 NORM_EPSILON = 1e-5
