@@ -26,11 +26,17 @@ from infra.stack.outputs import FoundationOutputs
 from infra.stack.tags import tags
 
 INSTANCE_TYPE = "m7i.large"
+ROOT_GIB = 50
+"""Root disk of a builder. EKS's images bring 20 GiB, of which drivers, kernels and container tools fill more than half.
+A bake adds EFA's installer with packages for several systems (about 2 GiB unpacked), NCCL and DCGM with its tests (2),
+the package manager's lists and downloads (1): estimates, until a bake on AWS has measured them. No more than a node's
+own disk, since nodes start from the image of this one. AWS bills a snapshot by the blocks that are written."""
 LIFE = timedelta(minutes=120)
 """No bake takes this long: installation is bounded, imaging a disk takes minutes."""
 TRANSFER = "bake/"
 """Folder of the campaign's record for files on the way to its builder."""
 LIVING = ["pending", "running", "stopping", "stopped", "shutting-down"]
+_ROOT = {"VolumeSize": ROOT_GIB, "VolumeType": "gp3", "DeleteOnTermination": True}
 _TARGET = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
 _ONLINE_S, _KNOWN_S = 300.0, 60.0
 _YOUNG = ("ValidationException", "InvalidParameterValue")
@@ -108,6 +114,7 @@ def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: dat
         IamInstanceProfile={"Name": where.build_network_instance_profile},
         MetadataOptions={"HttpTokens": "required"},
         InstanceInitiatedShutdownBehavior="terminate",
+        BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": _ROOT}],
         UserData=f"#!/bin/sh\nshutdown -h +{minutes}\n",
         TagSpecifications=[
             {"ResourceType": kind, "Tags": marks} for kind in ("instance", "volume", "network-interface")

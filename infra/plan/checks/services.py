@@ -17,7 +17,7 @@ _LEAST_DAYS = {"STANDARD_IA": 30}
 _NEVER_FROM_OUTSIDE = tuple(
     IPv4Network(cidr) for cidr in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8")
 )
-"""Ranges of private networks. "The block cannot include reserved addresses": EKS user guide, cluster endpoint access."""
+"""Ranges of private networks. EKS user guide, cluster endpoint: "cannot include reserved addresses"."""
 _NOT_READ_AT_ONCE = ("GLACIER", "DEEP_ARCHIVE")
 
 
@@ -50,8 +50,8 @@ def a_public_cluster_is_open_to_whom_it_names(case: Case) -> Iterator[Draft]:
             "network.api_allowed_cidrs",
             "nobody is named who may reach the cluster's API, not even this machine",
             seen="nothing",
-            cure="write the ranges that you come from, as [203.0.113.7/32] (`curl https://checkip.amazonaws.com` prints "
-            'your address), or ["0.0.0.0/0"] for the whole internet, which still needs a token',
+            cure="write the ranges that you come from, as [203.0.113.7/32]: `curl https://checkip.amazonaws.com` prints "
+            'your address; ["0.0.0.0/0"] admits the whole internet, which still needs a token',
         )
 
 
