@@ -50,8 +50,8 @@ def a_public_cluster_is_open_to_whom_it_names(case: Case) -> Iterator[Draft]:
             "network.api_allowed_cidrs",
             "nobody is named who may reach the cluster's API, not even this machine",
             seen="nothing",
-            cure="write the ranges that you come from, as [203.0.113.7/32]: `curl https://checkip.amazonaws.com` prints "
-            'your address; ["0.0.0.0/0"] admits the whole internet, which still needs a token',
+            cure='write those you come from, as ["203.0.113.7/32"]: `curl https://checkip.amazonaws.com` prints your '
+            'address; ["0.0.0.0/0"] admits the whole internet, which still needs a token',
         )
 
 
