@@ -126,10 +126,11 @@ def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: dat
         said = error.response["Error"]
         if said["Code"] in EXPIRED:
             raise
+        words = f"{said['Code']}: {said['Message']}"
         raise PermanentError(
             f"the builder ({INSTANCE_TYPE} from {image}) could not be started",
-            seen=f"{said['Code']}: {said['Message']}",
-            cure=f"{cure_for(cause_of(said['Code']))}; the same command goes on",
+            seen=words,
+            cure=f"{cure_for(cause_of(words))}; the same command goes on",
         ) from error
     return str(launched["Instances"][0]["InstanceId"])
 

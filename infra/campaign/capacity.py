@@ -26,6 +26,7 @@ _RETREAT_S = 300.0
 _GLANCE_S = 15.0
 _WORDS_S = 30.0
 """Time for looks that only people need, while the nodes bill."""
+_OF_BUYING = frozenset({Cause.QUOTA, Cause.CAPACITY, Cause.ADDRESSES, Cause.FORBIDDEN})
 _JOIN_S = 240.0
 """Boot and join take two minutes: an instance that runs longer without joining has a fault."""
 _SHOWN = 3
@@ -181,7 +182,7 @@ def _last_words(context: Context, nodes: GpuNodes, since: datetime) -> tuple[lis
         said += nodes.refusals(since)
     except OF_WORLD as error:
         said.append(f"could not ask AWS why: {error}")
-    cures |= dict.fromkeys(cure_for(cause) for cause in map(cause_of, said) if cause in (Cause.QUOTA, Cause.CAPACITY))
+    cures |= dict.fromkeys(cure_for(cause) for cause in map(cause_of, said) if cause in _OF_BUYING)
     try:
         facts = nodes.facts()
         lost, unfit = _not_joined(nodes, facts), _unfit(facts, devices)
