@@ -17,7 +17,7 @@ from tests.rehearsal.campaign_world import Camp, camp
 pytestmark = pytest.mark.nightly
 
 DENIED = (
-    "You are not authorized to perform this operation. User: arn:aws:sts::123456789012:assumed-role/x/AutoScaling is not "
+    "You are not authorized to perform this operation. User: arn:aws:sts::123456789012:assumed-role/x/y is not "
     "authorized to perform: ec2:RunInstances with an explicit deny in a service control policy"
 )
 FULL = "There are not enough free addresses in subnet 'subnet-0a1b2c3d' to satisfy the requested number of instances."
