@@ -21,12 +21,14 @@ DENIED = (
     "authorized to perform: ec2:RunInstances with an explicit deny in a service control policy"
 )
 FULL = "There are not enough free addresses in subnet 'subnet-0a1b2c3d' to satisfy the requested number of instances."
+RANGES = ["198.51.100.0/24", "203.0.113.7/32"]
 QUOTA = "You have requested more vCPU capacity than your current vCPU limit of 0 allows for the instance bucket."
 
 
 @pytest.fixture(scope="module")
 def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
-    with camp(tmp_path_factory.mktemp("refused"), recovery={"capacity_timeout": "8s"}) as one:
+    network = {"api_allowed_cidrs": RANGES}
+    with camp(tmp_path_factory.mktemp("refused"), recovery={"capacity_timeout": "8s"}, network=network) as one:
         yield one
 
 
@@ -36,6 +38,12 @@ def context(camped: Camp) -> Iterator[Context]:
         one.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
         one.outputs[Stage.PROVISION] = provision.run(one)
         yield one
+
+
+def test_the_cluster_is_open_to_the_ranges_of_the_spec(camped: Camp, context: Context) -> None:
+    cluster = camped.client("eks").describe_cluster(name=context.names.cluster)["cluster"]["resourcesVpcConfig"]
+    assert cluster["endpointPublicAccess"] and cluster["endpointPrivateAccess"]
+    assert sorted(cluster["publicAccessCidrs"]) == RANGES
 
 
 @pytest.mark.parametrize(
