@@ -5,7 +5,7 @@ SPEC   ?= infra/campaigns/rehearsal.yaml
 # A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
 WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup venv lock tools rehearsal open-mpi test test-all test-unit drills mutants docs lint doctor down clean
+.PHONY: help setup venv lock tools rehearsal open-mpi test test-all test-aws test-unit drills mutants docs lint doctor down clean
 
 help:  ## What there is to make
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,9 @@ open-mpi:  ## Debian's Open MPI, if there is no mpirun: for jobs of launcher mpi
 
 test-all: setup lint open-mpi  ## The same, with those that take minutes each: for the night
 	@$(BIN)/python -m pytest $(WORKERS) --durations=60 --durations-min=5 -m 'not aws and not gpu and not drill'
+
+test-aws: setup  ## The first dollar: first-contact.yaml in your AWS account, with a node killed; asks before it spends
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -s -m aws tests/aws
 
 test-unit: venv  ## The quick tests: pure logic and the resource graph
 	@$(BIN)/python -m pytest tests/unit tests/graph

@@ -23,6 +23,7 @@ def example_spec(**changes: Any) -> Spec:
         "zone": "us-east-1a",
         "money": {"budget_usd": "10000"},
         "nodes": {"count": 4, "instance_type": "p5.48xlarge"},
+        "network": {"api_allowed_cidrs": ["203.0.113.0/24"]},
         "image": {"base": "123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/base:host"},
         "data": {"source": "python:stdlib"},
         "training": {"steps": 1000, "global_batch": 256},

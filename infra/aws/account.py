@@ -55,6 +55,7 @@ _BUSY = re.compile(rf"{THROTTLED}|{SERVER}|Unavailable$|RequestTimeout|ResourceC
 """Codes of a busy service. Auto Scaling documents the last two for TerminateInstanceInAutoScalingGroup."""
 _KEY = re.compile(r"^KMS\.|^InvalidKMSKey|\bkms:(Decrypt|Encrypt|GenerateDataKey)")
 """Refusals (`code: message`) caused by the KMS key: S3 passes on KMS's code, EC2 has its own."""
+ASK_THE_ORGANIZATION = "ask who administers the AWS organization: its policy denies this to the whole account"
 _RENEW = "renew them (for instance `aws sso login`) and run the same command again: it continues"
 RETRY_AFTER = timedelta(seconds=30)
 _MISSING = ("NotFound", "NoSuch", "DoesNotExist", "404")
@@ -269,10 +270,11 @@ def explained(error: Exception) -> BivouacError:
         if _BUSY.search(code):
             cure = "run the same command again: it continues"
             return TemporaryError(f"AWS refuses {error.operation_name} now", seen=seen, delay=RETRY_AFTER, cure=cure)
+        mend = ASK_THE_ORGANIZATION if "control policy" in seen else "allow it or correct the cause"
         return PermanentError(
             f"AWS refused {error.operation_name}",
             seen=seen,
-            cure="allow it or correct the cause, and run the same command again: it continues",
+            cure=f"{mend}, and run the same command again: it continues",
         )
     unreached = TemporaryError(
         "AWS or the cluster cannot be reached, or refuses",

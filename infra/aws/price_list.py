@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
@@ -12,6 +13,8 @@ from infra.aws.account import Account
 PRICE_LIST_REGION = "us-east-1"
 """The Price List API has endpoints in few regions, each for all regions."""
 _DESCRIBED_AT_ONCE = 100
+_SPEED = re.compile(r"(?:(?P<cards>\d+)x )?(?P<gbit>\d+) Gigabit")
+"""As `4x 100 Gigabit`; "Up to" is no speed that a node can count on."""
 _LINUX = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used",
           "marketoption": "OnDemand"}  # fmt: skip
 
@@ -41,6 +44,8 @@ def fields(item: dict[str, Any]) -> dict[str, Any]:
         "efa_interfaces": (network.get("EfaInfo") or {}).get("MaximumEfaInterfaces", 0),
         "capacity_block": "capacity-block" in item.get("SupportedUsageClasses", ()),
     }
+    if speed := _SPEED.fullmatch(network.get("NetworkPerformance", "")):
+        found["network_gbit_s"] = int(speed["cards"] or 1) * int(speed["gbit"])
     if "InterfaceTypes" in cards[0]:
         found["efa_on_first_card"] = bool({"efa", "efa-only"} & set(cards[0]["InterfaceTypes"]))
     devices = (item.get("GpuInfo") or {}).get("Gpus") or (item.get("NeuronInfo") or {}).get("NeuronDevices") or ()

@@ -27,11 +27,17 @@ from infra.stack.outputs import FoundationOutputs
 from infra.stack.tags import tags
 
 INSTANCE_TYPE = "m7i.large"
+ROOT_GIB = 50
+"""Root disk of a builder. EKS's images bring 20 GiB, of which drivers, kernels and container tools fill more than half.
+A bake adds EFA's installer with packages for several systems (about 2 GiB unpacked), NCCL and DCGM with its tests (2),
+the package manager's lists and downloads (1): estimates, until a bake on AWS has measured them. No more than a node's
+own disk, since nodes start from the image of this one. AWS bills a snapshot by the blocks that are written."""
 LIFE = timedelta(minutes=120)
 """No bake takes this long: installation is bounded, imaging a disk takes minutes."""
 TRANSFER = "bake/"
 """Folder of the campaign's record for files on the way to its builder."""
 LIVING = ["pending", "running", "stopping", "stopped", "shutting-down"]
+_ROOT = {"VolumeSize": ROOT_GIB, "VolumeType": "gp3", "DeleteOnTermination": True}
 _TARGET = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
 _ONLINE_S = waits.BUILDER_BOOT.seconds
 _YOUNG = ("ValidationException", "InvalidParameterValue")
@@ -109,6 +115,7 @@ def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: dat
         IamInstanceProfile={"Name": where.build_network_instance_profile},
         MetadataOptions={"HttpTokens": "required"},
         InstanceInitiatedShutdownBehavior="terminate",
+        BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": _ROOT}],
         UserData=f"#!/bin/sh\nshutdown -h +{minutes}\n",
         TagSpecifications=[
             {"ResourceType": kind, "Tags": marks} for kind in ("instance", "volume", "network-interface")
@@ -120,10 +127,11 @@ def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: dat
         said = error.response["Error"]
         if said["Code"] in EXPIRED:
             raise
+        words = f"{said['Code']}: {said['Message']}"
         raise PermanentError(
             f"the builder ({INSTANCE_TYPE} from {image}) could not be started",
-            seen=f"{said['Code']}: {said['Message']}",
-            cure=f"{cure_for(cause_of(said['Code']))}; the same command goes on",
+            seen=words,
+            cure=f"{cure_for(cause_of(words))}; the same command goes on",
         ) from error
     return str(launched["Instances"][0]["InstanceId"])
 

@@ -26,6 +26,7 @@ from infra.spec import waits
 _GLANCE_S = 15.0
 _WORDS_S = 30.0
 """Time for looks that only people need, while the nodes bill."""
+_OF_BUYING = frozenset({Cause.QUOTA, Cause.CAPACITY, Cause.ADDRESSES, Cause.FORBIDDEN})
 _SHOWN = 3
 _ALIKE = 2
 """Nodes in a row that do not become fit, after which a pilot's fault is that of every node."""
@@ -208,7 +209,7 @@ def _last_words(context: Context, nodes: GpuNodes, since: datetime) -> tuple[lis
         said += nodes.refusals(since)
     except OF_WORLD as error:
         said.append(f"could not ask AWS why: {error}")
-    cures |= dict.fromkeys(cure_for(cause) for cause in map(cause_of, said) if cause in (Cause.QUOTA, Cause.CAPACITY))
+    cures |= dict.fromkeys(cure_for(cause) for cause in map(cause_of, said) if cause in _OF_BUYING)
     try:
         facts = nodes.facts()
         lost, unfit = _not_joined(nodes, facts), _unfit(facts, devices)

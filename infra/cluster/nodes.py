@@ -29,6 +29,9 @@ SETTLES_S = 300.0
 """Longest wait for an earlier change of the node group, such as of its size."""
 _SETTLE_PAUSE_S = 0.5
 _ACTIVITIES = 20
+_MOST_NAMED = 100
+"""Most instances that a question may name: EC2's API reference, DescribeInstanceStatus."""
+_INSTANCE = re.compile(r"\bi-\w+")
 _TOLD_ELSEWHERE = re.compile(r"node\.kubernetes\.io/(unschedulable|not-ready|unreachable)")
 """Taints that follow from a cordon or the Ready condition, which are reported themselves."""
 Guard = Callable[[], None]
@@ -196,17 +199,32 @@ class GpuNodes:
 
     def _instance_states(self, instances: list[str]) -> dict[str, str]:
         """Return EC2's state of each instance: unknown if EC2 does not list it; an empty dict after an error."""
-        if not instances:
-            return {}
-        client = self.account.client("ec2")
+        seen = dict[str, str]()
         try:
-            pages = list(client.get_paginator("describe_instance_status").paginate(IncludeAllInstances=True))
+            for start in range(0, len(instances), _MOST_NAMED):
+                seen |= self._named_states(instances[start : start + _MOST_NAMED])
         except (ClientError, BotoCoreError) as error:
             self.not_told = error
             return {}
         self.not_told = None
-        seen = {item["InstanceId"]: _state(item) for page in pages for item in page["InstanceStatuses"]}
         return {instance: seen.get(instance, "unknown") for instance in instances}
+
+    def _named_states(self, instances: Sequence[str]) -> dict[str, str]:
+        """EC2 refuses a whole question for one instance that it does not know (any more); ask again without those."""
+        client, asked = self.account.client("ec2"), list(instances)
+        while asked:
+            try:
+                told = client.describe_instance_status(InstanceIds=asked, IncludeAllInstances=True)
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "InvalidInstanceID.NotFound":
+                    raise
+                unknown = set(_INSTANCE.findall(error.response["Error"]["Message"]))
+                if not unknown & set(asked):
+                    raise
+                asked = [one for one in asked if one not in unknown]
+            else:
+                return {item["InstanceId"]: _state(item) for item in told["InstanceStatuses"]}
+        return {}
 
 
 def _state(item: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from pulumi import automation as auto
 
-from infra.aws.account import SERVER, THROTTLED
+from infra.aws.account import ASK_THE_ORGANIZATION, SERVER, THROTTLED
 from infra.errors import PermanentError
 
 
@@ -18,12 +18,14 @@ class Cause(StrEnum):
     """Cause of a failed operation, by what it means for the next step."""
 
     CREDENTIALS = "credentials have expired"
+    FORBIDDEN = "the organization forbids it"
     DENIED = "access is denied"
     DEPENDENCY = "something else still holds it"
     THROTTLED = "AWS throttles"
     SERVER = "AWS failed or did not answer"
     QUOTA = "a quota is reached"
     CAPACITY = "AWS has no capacity"
+    ADDRESSES = "the subnet has no free address"
     TAKEN = "the name is taken"
     INVALID = "AWS refuses a value"
     TIMED_OUT = "it did not end in time"
@@ -34,11 +36,13 @@ class Cause(StrEnum):
 
 _SIGNS: tuple[tuple[Cause, str], ...] = (
     (Cause.CREDENTIALS, r"ExpiredToken|RequestExpired|InvalidClientTokenId|UnrecognizedClientException"),
+    (Cause.FORBIDDEN, r"(service|resource) control polic"),
     (Cause.DENIED, r"AccessDenied|UnauthorizedOperation|not authorized to perform"),
     (Cause.STRANGER, r"asked for the client to provide credentials"),
     (Cause.CLUSTER, r"cluster is unreachable|unreachable cluster"),
     (Cause.THROTTLED, rf"{THROTTLED}|Rate exceeded"),
     (Cause.CAPACITY, r"InsufficientInstanceCapacity|InsufficientCapacity|ReservationCapacityExceeded"),
+    (Cause.ADDRESSES, r"InsufficientFreeAddresses|enough free addresses"),
     (Cause.QUOTA, r"LimitExceeded|QuotaExceeded|QuotaExceededException|MaximumReached"),
     (Cause.TAKEN, r"AlreadyExists|AlreadyOwnedByYou|BucketAlreadyOwned|Duplicate|already exists"),
     (Cause.DEPENDENCY, r"DependencyViolation|DeleteConflict|ResourceInUse|InvalidIPAddress\.InUse|\.InUse|"
@@ -55,12 +59,14 @@ RETRIED = frozenset({Cause.DEPENDENCY, Cause.THROTTLED, Cause.SERVER, Cause.TIME
 
 _CURES = {
     Cause.CREDENTIALS: "renew the credentials (for instance `aws sso login`)",
+    Cause.FORBIDDEN: f"{ASK_THE_ORGANIZATION}; no right in this account helps",
     Cause.DENIED: "allow the action that is named, or use credentials that may",
     Cause.DEPENDENCY: "remove what holds it, or let its owner do so",
     Cause.THROTTLED: "wait some minutes: others use up the account's rate of calls",
     Cause.SERVER: "wait some minutes: AWS or the network is disturbed",
     Cause.QUOTA: "raise the quota (Service Quotas) or free some of it",
     Cause.CAPACITY: "try another zone, purchase option or time",
+    Cause.ADDRESSES: "write a larger `network.cidr` (after `bivouac down`), or fewer nodes",
     Cause.TAKEN: "give the campaign another name, or remove the resource of this name, if nobody uses it in any region "
     "(if it is this campaign's, AWS's answer was lost: `bivouac sweep` removes it after `bivouac down`)",
     Cause.INVALID: "mend the value in the spec",

@@ -63,7 +63,8 @@ class Network(Section):
     api_endpoint: ApiEndpoint = ApiEndpoint.PUBLIC
     """Networks that reach the cluster's API: the internet and the VPC, or only the VPC and its peer."""
     api_allowed_cidrs: tuple[str, ...] = ()
-    """Ranges that may reach the public endpoint. Empty: all may, and still need a token."""
+    """Ranges that may reach the public endpoint: those that you come from. On AWS a public endpoint needs at least one;
+    `0.0.0.0/0` admits the whole internet, which still needs a token."""
     driver_vpc: DriverVpc | None = None
     """The driver's own VPC. A private endpoint requires it: without it the driver cannot reach the cluster."""
 

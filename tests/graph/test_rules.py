@@ -20,7 +20,8 @@ from tests.graph.engine import Graph as Built
 from tests.graph.test_fleet import GROUP, OPTIONS
 from tests.graph.test_layouts import nodes
 
-SPEC = example_spec(money={"alarm_email": "someone@example.com"})
+OPEN = {"api_allowed_cidrs": ["0.0.0.0/0"]}
+SPEC = example_spec(money={"alarm_email": "someone@example.com"}, network=OPEN)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ EVERY: dict[str, dict[str, Any]] = {
     "way out by NAT": {"network": {"egress": "nat"}},
     "no way out": {"network": {"egress": "endpoints"}},
     "private endpoint": PRIVATE,
-    "named ranges": {"network": {"api_allowed_cidrs": ["203.0.113.0/24"]}},
+    "the whole internet": {"network": OPEN},
     "Lustre over EFA": {"storage": {"shared": {"efa": True, "capacity_gib": 19200, "metadata_iops": "automatic"}}},
     "scratch file system": {
         "storage": {"shared": {"deployment": "SCRATCH_2", "throughput_mbs_per_tib": None, "compression": "LZ4"}}

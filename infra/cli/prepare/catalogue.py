@@ -119,8 +119,8 @@ def _bandwidth(item: InstanceType) -> float | None:
 
 
 def table(items: tuple[InstanceType, ...]) -> Listing:
-    rows = Listing("type", "accelerators", ">TFLOP/s", ">NVLinks", ">vCPU", ">GiB", ">NVMe GB", ">cards", ">EFA",
-                    ">all-reduce GB/s", ">USD/h", "block", ruled=True)  # fmt: skip
+    rows = Listing("type", "accelerators", ">TFLOP/s", ">NVLinks", ">vCPU", ">GiB", ">NVMe GB", ">Gbit/s", ">cards",
+                    ">EFA", ">all-reduce GB/s", ">USD/h", "block", ruled=True)  # fmt: skip
     for item in items:
         rows.row(
             item.name,
@@ -130,6 +130,7 @@ def table(items: tuple[InstanceType, ...]) -> Listing:
             str(item.vcpus),
             str(item.memory_gib),
             f"{item.nvme_count} x {item.nvme_gb}",
+            str(item.network_gbit_s),
             str(item.network_cards),
             str(item.efa_interfaces),
             _text(_bandwidth(item)),

@@ -66,6 +66,7 @@ class Answers:
     budget: str = ""
     deadline: str = ""
     email: str = ""
+    api_cidr: str = ""
     data: str = ""
     pattern: str = "**/*"
     steps: int = 0

@@ -44,6 +44,8 @@ class InstanceType(BaseModel):
     nvme_count: int
     nvme_gb: int
     """Size of one disk, in 10^9 bytes."""
+    network_gbit_s: int
+    """Nominal speed of all cards together."""
     network_cards: int
     interfaces_per_card: int
     efa_interfaces: int

@@ -14,6 +14,10 @@ DRA_SINCE = (1, 35)
 """Kubernetes version that the driver's chart requires (aws/eks-charts, stable/aws-dranet)."""
 _LEAST_DAYS = {"STANDARD_IA": 30}
 """Age in days below which S3 refuses to move an object."""
+_NEVER_FROM_OUTSIDE = tuple(
+    IPv4Network(cidr) for cidr in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8")
+)
+"""Ranges of private networks. EKS user guide, cluster endpoint: "cannot include reserved addresses"."""
 _NOT_READ_AT_ONCE = ("GLACIER", "DEEP_ARCHIVE")
 
 
@@ -37,13 +41,35 @@ def a_private_cluster_can_be_entered(case: Case) -> Iterator[Draft]:
         )
 
 
+def a_public_cluster_is_open_to_whom_it_names(case: Case) -> Iterator[Draft]:
+    """A public endpoint names the ranges that reach it: none is open to all by an omission."""
+    network = case.spec.network
+    public = network.api_endpoint is ApiEndpoint.PUBLIC
+    if public and not network.api_allowed_cidrs and case.facts.environment.driver_outside:
+        yield error(
+            "network.api_allowed_cidrs",
+            "nobody is named who may reach the cluster's API, not even this machine",
+            seen="nothing",
+            cure='write those you come from, as ["203.0.113.7/32"]: `curl https://checkip.amazonaws.com` prints your '
+            'address; ["0.0.0.0/0"] admits the whole internet, which still needs a token',
+        )
+
+
 def networks_are_networks_and_apart(case: Case) -> Iterator[Draft]:
     """Ranges are written without host bits; peered networks do not overlap."""
     network = case.spec.network
     for cidr in network.api_allowed_cidrs:
-        if _network(cidr) is None:
+        allowed = _network(cidr)
+        if allowed is None:
             cure = "write a range such as 203.0.113.0/24"
             yield error("network.api_allowed_cidrs", "this is no network", seen=cidr, cure=cure)
+        elif any(allowed.subnet_of(private) for private in _NEVER_FROM_OUTSIDE):
+            yield error(
+                "network.api_allowed_cidrs",
+                "nobody comes to a public endpoint from this range, and EKS refuses it",
+                seen=cidr,
+                cure="write the address that the internet sees: `curl https://checkip.amazonaws.com` prints it",
+            )
     if network.driver_vpc is None:
         return
     driver, own = _network(network.driver_vpc.cidr), _network(network.cidr)
@@ -159,6 +185,7 @@ def _network(cidr: str) -> IPv4Network | None:
 
 RULES = (
     a_private_cluster_can_be_entered,
+    a_public_cluster_is_open_to_whom_it_names,
     networks_are_networks_and_apart,
     images_come_from_somewhere,
     efa_is_handed_out_as_can_be,

@@ -237,6 +237,15 @@ def test_a_key_that_does_not_serve_is_named_as_the_cause(code: str, message: str
     assert isinstance(error, UserError) and "KMS key" in error.what and "enable-key" in str(error.cure)
 
 
+def test_a_denial_of_the_organization_sends_to_who_administers_it_and_another_one_does_not() -> None:
+    denied = "User: arn:aws:iam::1:user/a is not authorized to perform: fsx:CreateFileSystem with an explicit deny in a"
+    cures = [
+        str(explained(ClientError({"Error": {"Code": "AccessDeniedException", "Message": words}}, "C")).cure)
+        for words in (f"{denied} service control policy", f"{denied}n identity-based policy")
+    ]
+    assert "organization" in cures[0] and "organization" not in cures[1]
+
+
 def test_a_refusal_that_only_names_a_key_s_setting_is_no_matter_of_the_key() -> None:
     told = {"Error": {"Code": "AccessDenied", "Message": "not authorized to perform: s3:PutObject, kms:ViaService set"}}
     assert isinstance(explained(ClientError(told, "PutObject")), PermanentError)

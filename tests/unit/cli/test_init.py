@@ -18,6 +18,7 @@ from tests.root import ROOT
 
 SHIPPED = sorted((ROOT / "infra/campaigns").glob("*.yaml"))
 AWS = ["--target=aws", "--account=111122223333", "--zone=us-east-1b", "--email=a@example.com", "--data=s3://text/web"]
+AWS += ["--api-cidr=203.0.113.7/32"]
 BLOCK = ["--capacity=capacity-block", "--reservation=cr-0123456789abcdef0", "--block-fee=4000", "--block-hourly=41.61"]
 
 

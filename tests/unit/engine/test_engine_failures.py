@@ -23,6 +23,11 @@ URN = "urn:pulumi:campaign-x::bivouac::bivouac:infra:Network$aws:ec2/subnet:Subn
         ("ThrottlingException: Rate exceeded", Cause.THROTTLED),
         ("api error ExpiredToken: The security token included in the request is expired", Cause.CREDENTIALS),
         ("VpcLimitExceeded: The maximum number of VPCs has been reached.", Cause.QUOTA),
+        ("UnauthorizedOperation: You are not authorized to perform this operation. User: arn:aws:iam::1:user/a is "
+         "not authorized to perform: ec2:RunInstances with an explicit deny in a service control policy",
+         Cause.FORBIDDEN),
+        ("AsgInstanceLaunchFailures: There are not enough free addresses in subnet 'subnet-0a1b2c3d' to satisfy the "
+         "requested number of instances.", Cause.ADDRESSES),
         ("Could not launch. VcpuLimitExceeded - You have requested more vCPU capacity than your limit", Cause.QUOTA),
         ("AsgInstanceLaunchFailures: InsufficientInstanceCapacity - We currently do not", Cause.CAPACITY),
         ("EntityAlreadyExists: Role with name bivouac-x-steward already exists.", Cause.TAKEN),

@@ -25,7 +25,7 @@ P5EN_BLOCK = {
 PERSISTENT_EFA = {"storage.shared.efa": True, "storage.shared.throughput_mbs_per_tib": 1000, "money.budget_usd": 500}
 ON_AWS = {"target": "aws", "rehearsal": None}
 NO_WAY_OUT = {**ON_AWS, "network.egress": "endpoints"}
-PRIVATE = {"network.api_endpoint": "private"}
+PRIVATE = {"network.api_endpoint": "private", "network.api_allowed_cidrs": []}
 DRIVER = {"vpc_id": "vpc-0123456789abcdef0", "cidr": "10.7.0.0/16", "route_table_ids": ["rtb-0123456789abcdef0"]}
 HUGE = {"layers": 96, "width": 12288, "heads": 96, "context": 2048, "vocabulary": 50304}
 

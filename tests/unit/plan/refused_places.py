@@ -242,6 +242,20 @@ PLACES = (
         cure="public",
     ),
     Row(
+        "a-public-cluster-is-open-to-whom-it-names",
+        E,
+        "network.api_allowed_cidrs",
+        {**ON_AWS, "network.api_allowed_cidrs": []},
+        cure="0.0.0.0/0",
+    ),
+    Row(
+        "networks-are-networks-and-apart",
+        E,
+        "network.api_allowed_cidrs",
+        {"network.api_allowed_cidrs": ["192.168.1.7/32"]},
+        cure="checkip",
+    ),
+    Row(
         "networks-are-networks-and-apart",
         E,
         "network.api_allowed_cidrs",

@@ -137,6 +137,7 @@ MUST: dict[str, list[Ask]] = {
         ask("iam:CreatePolicy", FREEZE),
         ask("iam:CreateRole", role("bivouac_build_us-east-1"), UNDER),
         ask("ecr:PutImageTagMutability", TRAINER),
+        ask("ecr:GetAuthorizationToken", "*"),
         ask("kms:PutKeyPolicy", KEY, {FOUNDED: "true"}),
     ],
     "preview": [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
@@ -163,17 +163,16 @@ class FakeAws:
     def client(self, _: str) -> Any:
         return self
 
-    def get_paginator(self, _: str) -> Any:
-        return SimpleNamespace(paginate=self._statuses)
-
-    def _statuses(self, **_: Any) -> Iterator[dict[str, Any]]:
+    def describe_instance_status(self, *, InstanceIds: list[str], IncludeAllInstances: bool) -> dict[str, Any]:
         self._weather()
+        assert IncludeAllInstances
         named = [str(node.spec.providerID).rpartition("/")[2] for node in self.cluster.nodes.values() if node.spec]
         checks = {"SystemStatus": {"Status": "ok"}, "InstanceStatus": {"Status": "ok"}}
-        yield {
+        return {
             "InstanceStatuses": [
                 {"InstanceId": one, "InstanceState": {"Name": self.states.get(one, "running")}, **checks}
                 for one in named
+                if one in InstanceIds
             ]
         }
 

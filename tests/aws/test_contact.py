@@ -1,0 +1,105 @@
+"""The body of `make test-aws` against a `bivouac` that keeps a diary: what it does, and in which order."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.aws.contact import KILLED, Contact, NotAgreed, first_contact
+from tests.aws.transcript import Transcript
+
+FAKE = """
+import json, os, pathlib, sys, time
+here = pathlib.Path(os.environ["DIARY"])
+words = sys.argv[1:]
+with (here / "diary").open("a") as diary:
+    diary.write(" ".join(words) + "\\n")
+told = lambda name: json.loads((here / "story.json").read_text()).get(name)
+match words:
+    case ["check", *_]:
+        print("all sound in 482915037261")
+        sys.exit(told("check") or 0)
+    case ["plan", *_]:
+        print(json.dumps({"totals": {"usd": {"value": 3.29}, "usd_at_deadline": {"value": 10.6}}}))
+    case ["status", *_]:
+        looks = len([line for line in (here / "diary").read_text().splitlines() if line.startswith("status")])
+        print(json.dumps({"live": {"committed_step": 150 if looks > 2 else None}, "attempts": 2}))
+    case ["run", *_]:
+        print("from 198.51.100.23", flush=True)
+        while told("run") is None and "terminate-instances" not in (here / "diary").read_text():
+            time.sleep(0.01)
+        print("trained, torn down", flush=True)
+        sys.exit(told("run") or 0)
+    case ["shell", _, "--", "aws", "ec2", "describe-instances", *_]:
+        print(json.dumps({"Reservations": [{"Instances": [{"InstanceId": one}]} for one in ("i-1", "i-2")]}))
+    case ["shell", *_]:
+        print("{}")
+"""
+
+
+@pytest.fixture
+def contact(tmp_path: Path) -> Callable[..., Contact]:
+    def made(**story: int) -> Contact:
+        (tmp_path / "story.json").write_text(json.dumps(story))
+        (tmp_path / "fake.py").write_text(FAKE)
+        return Contact(
+            "first-contact", tmp_path / "spec.yaml", "g6.8xlarge", [sys.executable, str(tmp_path / "fake.py")],
+            os.environ | {"DIARY": str(tmp_path)}, Transcript(tmp_path / "transcript.txt"), pause_s=0.01,
+        )  # fmt: skip
+
+    return made
+
+
+def diary(contact: Contact) -> list[str]:
+    lines = (contact.spec.parent / "diary").read_text().splitlines()
+    return [line for line in lines if not line.startswith("status")]
+
+
+def test_a_node_is_killed_after_a_commit_and_the_campaign_is_torn_down(contact: Callable[..., Contact]) -> None:
+    asked: list[tuple[str, str]] = []
+    one = contact()
+    end = first_contact(one, lambda *usd: not asked.append(usd))
+    assert asked == [("3.29", "10.60")] and end["attempts"] == 2
+    first, plan, run, looked, killed, down = diary(one)
+    assert first.endswith("--online") and plan.startswith("plan") and run.endswith("--yes")
+    assert "tag:bivouac:campaign,Values=first-contact" in looked and "instance-type,Values=g6.8xlarge" in looked
+    assert "terminate-instances --instance-ids i-2" in killed and down == "down first-contact"
+    assert f"{KILLED} i-2" in one.said
+    told = one.transcript.path.read_text()
+    assert "all sound in <account-1>" in told and "from <ip-1>" in told and "trained, torn down" in told
+
+
+@pytest.mark.parametrize(("story", "says"), [({"check": 64}, True), ({}, False)], ids=["unsound", "not agreed"])
+def test_without_a_sound_spec_and_a_yes_nothing_is_made(
+    contact: Callable[..., Contact], story: dict[str, int], says: bool
+) -> None:
+    one = contact(**story)
+    with pytest.raises(NotAgreed):
+        first_contact(one, lambda *_: says)
+    assert not [line for line in diary(one) if line.split()[0] not in ("check", "plan")]
+
+
+def test_a_run_that_ends_early_is_torn_down_and_kills_nothing(contact: Callable[..., Contact]) -> None:
+    one = contact(run=70)
+    first_contact(one, lambda *_: True)
+    assert diary(one)[-1] == "down first-contact" and not [line for line in diary(one) if "terminate" in line]
+    assert "bivouac run ended with exit code 70" in one.said
+
+
+def test_an_interrupted_contact_ends_its_run_and_tears_down(
+    contact: Callable[..., Contact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = contact()
+
+    def interrupted() -> dict[str, int]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(one, "status", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        first_contact(one, lambda *_: True)
+    assert diary(one)[-1] == "down first-contact"
