@@ -32,9 +32,11 @@ class Cluster(pulumi.ComponentResource):
         operator_arn: str | None,
         depends_on: Sequence[pulumi.Resource],
         key_arn: str | None = None,
+        closer_arn: str | None = None,
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`key_arn`: the customer's key for the cluster's secrets and logs."""
+        """`key_arn`: the customer's key for the cluster's secrets and logs. `closer_arn`: role of the closer, which
+        removes what is in the cluster and makes a lost steward again."""
         super().__init__("bivouac:infra:Cluster", "cluster", None, opts)
         self._spec, self._names = spec, Names(spec)
         # The log group is part of the stack so that it goes with it: the ending control plane would make its own.
@@ -67,7 +69,9 @@ class Cluster(pulumi.ComponentResource):
         self.authority = self.eks.certificate_authority.apply(lambda ca: ca.data or "")
         self.security_group_id = self.eks.vpc_config.apply(lambda config: config.cluster_security_group_id or "")
         self.kubeconfig = kubeconfig(self._names.cluster, spec.region, self.endpoint, self.authority)
-        self._door = self._let_in(operator_arn)
+        self._door = self._let_in("operator", operator_arn or self._caller())
+        if closer_arn is not None:
+            self._let_in("closer", closer_arn)
         self.roles = {
             account: aws.eks.PodIdentityAssociation(
                 account,
@@ -103,20 +107,20 @@ class Cluster(pulumi.ComponentResource):
             opts=ResourceOptions(parent=self, depends_on=[self._door, nodes]),
         )
 
-    def _let_in(self, operator_arn: str | None) -> pulumi.Resource:
-        """Make the operator's access entry and its policy: the cluster's creator has no access by itself."""
-        principal: Input[str] = operator_arn or aws.get_caller_identity_output(
-            opts=InvokeOptions(parent=self)
-        ).arn.apply(principal_arn)
+    def _caller(self) -> Input[str]:
+        return aws.get_caller_identity_output(opts=InvokeOptions(parent=self)).arn.apply(principal_arn)
+
+    def _let_in(self, who: str, principal: Input[str]) -> pulumi.Resource:
+        """Make an access entry and its policy: not even the cluster's creator has access by itself."""
         entry = aws.eks.AccessEntry(
-            "operator",
+            who,
             cluster_name=self.eks.name,
             principal_arn=principal,
             type="STANDARD",
             opts=ResourceOptions(parent=self),
         )
         return aws.eks.AccessPolicyAssociation(
-            "operator",
+            who,
             cluster_name=self.eks.name,
             principal_arn=principal,
             policy_arn=ADMINISTRATION,
