@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lightkube import Client
 
+from infra.aws import closer
 from infra.aws.account import QUICK, Account
 from infra.clock import Clock
 from infra.cluster import attempts
@@ -58,6 +59,8 @@ def main() -> int:
         watchdog.over()
         log.info("over: GPU nodes at zero; waiting for the teardown")
         # Kubernetes would restart an ended steward: it stays, with its lease, until the cluster is destroyed.
+        if config.closer is not None:
+            closer.attend(account, store, config.closer)
         threading.Event().wait()
     finally:
         lease.release()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from infra.rehearsal.aws.iam import ec2_resources, iam_context
+from infra.rehearsal.aws.iam import build_context, ec2_resources, iam_context
 from infra.rehearsal.aws.iam.actions import ACTIONS, BESIDE, PREFIXES, ROLE_PASSED_BY, TAGS_WITH, VERSIONED
 from infra.rehearsal.aws.iam.asked_tags import given_tags, tagged_at_creation, taken_tags
 from infra.rehearsal.aws.operations import AwsError
@@ -284,6 +284,7 @@ RESOLVERS: dict[str, Callable[[World, str, Parameters], list[str] | None]] = {
     "s3": _s3,
     "ec2": _ec2,
     "eks": _eks,
+    "codebuild": build_context.resources,
     "eks-auth": lambda world, operation, params: [arn(world, "eks", f"cluster/{params.get('clusterName')}")],
     "autoscaling": _autoscaling,
     "iam": iam_context.resources,
@@ -319,6 +320,8 @@ def _context(
         context[f"aws:resourcetag/{key.lower()}"] = context[f"{service}:resourcetag/{key.lower()}"] = [value]
     if service == "s3" and "Prefix" in params:
         context["s3:prefix"] = [params["Prefix"]]
+    if service == "codebuild":
+        context |= build_context.context(params)
     if service == "iam":
         context |= iam_context.context(world, operation, params)
     return context
