@@ -1,13 +1,13 @@
 """The closer: a build of the account that runs `bivouac close NAME` when nobody drives a campaign any more.
 
-It costs nothing at rest. No VPC: it reaches AWS's endpoints and PyPI from CodeBuild's own network. A private cluster's API
-does not answer it, which a teardown bears: what is in the cluster goes with the cluster.
+It costs nothing at rest. No VPC: it reaches AWS's endpoints and PyPI from CodeBuild's own network. A private cluster's
+API does not answer it, which a teardown bears: what is in the cluster goes with the cluster.
 """
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pulumi
 import pulumi_aws as aws
@@ -25,7 +25,7 @@ from infra.spec.names import (
     closer_role,
 )
 from infra.stack.access import policies
-from infra.stack.access.closing import LOG_GROUP, closer, project_arn
+from infra.stack.access.closing import LOG_GROUP, closer
 from infra.stack.access.policies import CODEBUILD, AccountPlace
 
 IMAGE = "aws/codebuild/standard:7.0"
@@ -52,7 +52,7 @@ def buildspec() -> str:
         "python -m zipfile -e code.zip .",
         # An image of our own has them already.
         'python -c "import boto3, lightkube, pulumi_aws, pulumi_kubernetes, typer" 2> /dev/null || '
-        f"python -m pip install --quiet --require-hashes -r {REQUIREMENTS}",
+        f"python -m pip install --quiet --require-hashes --no-deps -r {REQUIREMENTS}",
         # `bivouac` is also kubectl's plugin for credentials.
         f"mkdir -p bin && printf '{entry}' > bin/bivouac && chmod +x bin/bivouac",
     ]
@@ -118,7 +118,7 @@ class Closer(pulumi.ComponentResource):
 
 
 class ClosersClock(pulumi.ComponentResource):
-    """A campaign's schedule that starts the closer: it looks whether anybody still drives, and ends what nobody does."""
+    """A campaign's schedule that starts the closer, which ends what is over and nobody drives."""
 
     def __init__(self, spec: Spec, code: str, role: aws.iam.Role, opts: ResourceOptions) -> None:
         """`role`: may start the closer for this campaign, with this code."""

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from lightkube import Client
 
-from infra.aws import closer
 from infra.aws.account import QUICK, Account
 from infra.clock import Clock
 from infra.cluster import attempts
@@ -23,6 +22,7 @@ from infra.cluster.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, 
 from infra.errors import LeaseHeld
 from infra.record.lease import Lease
 from infra.record.store import CampaignStore
+from infra.session import closer
 from infra.spec.names import Names
 from infra.steward import last_resort, watchdog
 from infra.steward.policy import policy_of

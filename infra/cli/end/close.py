@@ -1,5 +1,5 @@
-"""`bivouac close NAME`: what the closer's build runs. It does what `bivouac down NAME` does, under the campaign's lease, but only
-when nobody drives the campaign and it is over; else it says why not, and costs a minute."""
+"""`bivouac close NAME`: what the closer's build runs. It does what `bivouac down NAME` does, under the campaign's
+lease, but only when nobody drives the campaign and it is over; else it says why not, and costs a minute."""
 
 from __future__ import annotations
 

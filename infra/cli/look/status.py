@@ -113,8 +113,8 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
         )
     if state.detached is not None and not state.ended:
         console.print(
-            f"  detached since {state.detached:%Y-%m-%d %H:%M} UTC: the steward carries on, and a closer in the account "
-            "ends the campaign; `bivouac run` drives again"
+            f"  detached since {state.detached:%Y-%m-%d %H:%M} UTC: the steward carries on, then a closer in the "
+            "account ends the campaign; `bivouac run` drives again"
         )
     console.print(f"  money    {facts['spent_usd']:.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h")
     if state.hold:

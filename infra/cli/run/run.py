@@ -17,8 +17,8 @@ from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan.checks import Level, failed
 from infra.plan.plan import Plan, make_plan
 from infra.record.events import Event, Kind
-from infra.spec import rehearsals
 from infra.session.context import Context
+from infra.spec import rehearsals
 from infra.spec.campaign import Spec
 
 
@@ -88,8 +88,8 @@ def _say_who_goes_on(context: Context, console: Console) -> None:
     name = context.spec.campaign
     for line in (
         "training runs; this driver leaves, and the steward carries training to its archive",
-        "then a closer in the account tears down and certifies; it begins at the latest half an hour after the deadline, "
-        f"{context.deadline:%Y-%m-%d %H:%M} UTC",
+        "then a closer in the account tears down and certifies; it begins at the latest half an hour after the "
+        f"deadline, {context.deadline:%Y-%m-%d %H:%M} UTC",
         f"to look: `bivouac status {name}`; to come back: the same `bivouac run`; to end it now: `bivouac down {name}`",
     ):
         console.print(f"{'detached':<10} {line}", markup=False, soft_wrap=True)

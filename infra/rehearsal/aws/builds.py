@@ -1,7 +1,7 @@
 """CodeBuild whose builds are processes of the site, with their project's role and nothing of the caller's.
 
-A build's container is a folder, in which this machine stands in for the image: what the project needs is installed. As with
-buildspec version 0.2, all commands run in one shell, and the first that fails ends the build.
+A build's container is a folder, in which this machine stands in for the image: what the project needs is installed. As
+with buildspec version 0.2, all commands run in one shell, and the first that fails ends the build.
 https://docs.aws.amazon.com/codebuild/latest/userguide/build-spec-ref.html
 """
 

@@ -1,8 +1,8 @@
 """The rights of the closer, which ends campaigns that nobody drives any more, and of who may start it.
 
-The closer has what a teardown and its certificate take, and nothing else: it makes nothing, lends no role, and writes into no
-bucket but the state's. Whoever starts it may name the campaign and the code, both fixed here, and override nothing: a
-build's caller could otherwise run any command with the closer's role. The keys are those of
+The closer has what a teardown and its certificate take, and nothing else: it makes nothing, lends no role, and writes
+into no bucket but the state's. Whoever starts it may name the campaign and the code, both fixed here, and override
+nothing: a build's caller could otherwise run any command with the closer's role. The keys are those of
 https://docs.aws.amazon.com/codebuild/latest/userguide/action-context-keys.html
 No Pulumi here.
 """

@@ -35,7 +35,7 @@ def attend(
     rest: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Ask for the closer whenever nobody drives this campaign, which is over, until the cluster and we are gone with it.
+    """Ask for the closer whenever nobody drives this campaign, which is over; it ends the cluster, and us with it.
 
     A refusal is only logged: a schedule of the campaign starts the closer too.
     """
