@@ -36,41 +36,44 @@ FIXED = (
 )
 """What a request to start the build must leave alone."""
 
-LOOK = (
-    "autoscaling:Describe*",
-    "budgets:DescribeBudgetAction",
-    "budgets:DescribeBudgetActionsForBudget",
-    "budgets:ListTagsForResource",
-    "budgets:ViewBudget",
-    "cloudwatch:DescribeAlarms",
-    "ec2:Describe*",
-    "eks:Describe*",
-    "eks:List*",
-    "elasticloadbalancing:Describe*",
-    "events:List*",
-    "fsx:Describe*",
-    "fsx:ListTagsForResource",
-    "iam:GetInstanceProfile",
-    "iam:GetPolicy",
-    "iam:GetPolicyVersion",
-    "iam:GetRole",
-    "iam:GetRolePolicy",
-    "iam:List*",
-    "logs:DescribeLogGroups",
-    "logs:ListTagsForResource",
-    "logs:ListTagsLogGroup",
-    "s3:GetBucketTagging",
-    "s3:ListAllMyBuckets",
-    "scheduler:GetSchedule",
-    "scheduler:ListSchedules",
-    "scheduler:ListTagsForResource",
-    "sns:GetTopicAttributes",
-    "sns:ListTagsForResource",
-    "sns:ListTopics",
-    "ssm:DescribeParameters",
-    "ssm:ListTagsForResource",
-    "tag:GetResources",
-)
+_LOOKS = {
+    "autoscaling": "DescribeAutoScalingGroups DescribeLaunchConfigurations DescribeScalingActivities",
+    "budgets": "DescribeBudgetAction DescribeBudgetActionsForBudget ListTagsForResource ViewBudget",
+    "cloudwatch": "DescribeAlarms",
+    "ec2": (
+        "DescribeAddresses DescribeAvailabilityZones DescribeCapacityReservations DescribeFlowLogs "
+        "DescribeImages DescribeInstanceAttribute DescribeInstanceTypeOfferings DescribeInstances "
+        "DescribeInternetGateways DescribeKeyPairs DescribeLaunchTemplateVersions DescribeLaunchTemplates "
+        "DescribeNatGateways DescribeNetworkAcls DescribeNetworkInterfaces DescribePlacementGroups "
+        "DescribePrefixLists DescribeRouteTables DescribeSecurityGroupRules DescribeSecurityGroups "
+        "DescribeSnapshots DescribeSpotInstanceRequests DescribeSubnets DescribeTags DescribeVolumes "
+        "DescribeVpcAttribute DescribeVpcEndpoints DescribeVpcPeeringConnections DescribeVpcs"
+    ),
+    "eks": (
+        "DescribeAccessEntry DescribeAddon DescribeCluster DescribeNodegroup DescribePodIdentityAssociation "
+        "DescribeUpdate ListAccessEntries ListAddons ListAssociatedAccessPolicies ListClusters ListNodegroups "
+        "ListPodIdentityAssociations ListTagsForResource"
+    ),
+    "elasticloadbalancing": "DescribeLoadBalancers DescribeTags DescribeTargetGroups",
+    "events": "ListRules ListTargetsByRule",
+    "fsx": (
+        "DescribeBackups DescribeDataRepositoryAssociations DescribeFileSystems DescribeSnapshots "
+        "DescribeVolumes ListTagsForResource"
+    ),
+    "iam": (
+        "GetInstanceProfile GetPolicy GetPolicyVersion GetRole GetRolePolicy ListAttachedRolePolicies "
+        "ListEntitiesForPolicy ListInstanceProfileTags ListInstanceProfiles ListInstanceProfilesForRole "
+        "ListPolicies ListPolicyTags ListPolicyVersions ListRolePolicies ListRoleTags ListRoles"
+    ),
+    "kms": "DescribeKey",
+    "logs": "DescribeLogGroups ListTagsForResource ListTagsLogGroup",
+    "s3": "GetBucketTagging ListAllMyBuckets",
+    "scheduler": "GetSchedule ListSchedules ListTagsForResource",
+    "sns": "GetTopicAttributes ListTagsForResource ListTopics",
+    "ssm": "DescribeParameters ListTagsForResource",
+    "tag": "GetResources",
+}
+LOOK = tuple(f"{service}:{name}" for service, names in _LOOKS.items() for name in names.split())
 """The certificate proves that nothing is left by listing all there is; most of these calls know no resource."""
 _CLUSTER = (
     "eks:DeleteAccessEntry",
@@ -82,6 +85,7 @@ _CLUSTER = (
     "eks:UpdateNodegroupConfig",
 )
 _NETWORK = (
+    "ec2:CancelCapacityReservation",
     "ec2:CancelSpotInstanceRequests",
     "ec2:DeleteFlowLogs",
     "ec2:DeleteInternetGateway",
@@ -246,6 +250,7 @@ _ALSO = (
     "events:Remove*",
     "iam:Get*",
     "iam:List*",
+    "kms:DescribeKey",
     "logs:CreateLogStream",
     "logs:PutLogEvents",
     "s3:GetBucket*",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from infra.spec.campaign import Spec
+from infra.stack.access.closing import LOOK
 from infra.stack.rules.finding import Draft, error
 from infra.stack.rules.graph import UNKNOWN, Graph, Resource
 
@@ -18,6 +19,7 @@ TO_EVERYTHING = {
     "ec2:DescribeInstanceStatus": "the API knows no resource for it",
     "ec2:DescribeInstances": "the API knows no resource for it",
     "ecr:GetAuthorizationToken": "a token is the registry's, not a repository's",
+    **dict.fromkeys(LOOK, "the closer's certificate lists all there is"),
 }
 """Action -> why it may have every resource. None of them changes anything."""
 MANAGED = {

@@ -74,14 +74,20 @@ def said(world: World, id: str) -> str:
 def test_a_build_runs_its_projects_commands_in_one_shell_as_its_projects_role(
     world: World, aws: Account, made: Callable[..., None]
 ) -> None:
-    made("export HEARD=$BIVOUAC_CAMPAIGN", 'echo "$HEARD of $BIVOUAC_STATE in $(basename "$PWD")"', "echo $AWS_ACCESS_KEY_ID")
+    made(
+        "export HEARD=$BIVOUAC_CAMPAIGN",
+        'echo "$HEARD of $BIVOUAC_STATE in $(basename "$PWD")"',
+        "echo $AWS_ACCESS_KEY_ID",
+    )
     id = aws.codebuild.start_build(
         projectName="bivouac_closer", environmentVariablesOverride=variables(BIVOUAC_CAMPAIGN="train")
     )["build"]["id"]
     assert ended(aws, id) == "SUCCEEDED", said(world, id)
     first, key = said(world, id).split("\n")[:2]
     assert first == "train of the-bucket in src"
-    assert access.arn_of_key(world, key).startswith(f"arn:aws:sts::{world.account}:assumed-role/bivouac_closer_us-east-1/AWSCodeBuild-")
+    assert access.arn_of_key(world, key).startswith(
+        f"arn:aws:sts::{world.account}:assumed-role/bivouac_closer_us-east-1/AWSCodeBuild-"
+    )
 
 
 def test_a_build_fails_with_the_first_command_that_does(world: World, aws: Account, made: Callable[..., None]) -> None:
