@@ -52,7 +52,7 @@ def buildspec() -> str:
         "python -m zipfile -e code.zip .",
         # An image of our own has them already.
         'python -c "import boto3, lightkube, pulumi_aws, pulumi_kubernetes, typer" 2> /dev/null || '
-        f"python -m pip install --quiet --require-hashes --no-deps -r {REQUIREMENTS}",
+        f"python -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r {REQUIREMENTS}",
         # `bivouac` is also kubectl's plugin for credentials.
         f"mkdir -p bin && printf '{entry}' > bin/bivouac && chmod +x bin/bivouac",
     ]
