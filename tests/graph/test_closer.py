@@ -86,7 +86,7 @@ ENDS = (
         "RemoveRoleFromInstanceProfile",
     )
     | names("logs", "CreateLogStream DeleteLogGroup PutLogEvents")
-    | names("s3", "DeleteObject GetBucketLocation")
+    | names("s3", "AbortMultipartUpload DeleteObject GetBucketLocation ListBucketMultipartUploads")
     | {"scheduler:DeleteSchedule", "sns:DeleteTopic", "ssm:DeleteParameter"}
 )
 """What ends things; and the build's own log, and the engine's state, which it rewrites."""

@@ -133,7 +133,7 @@ _OURS = {"Null": {"aws:ResourceTag/bivouac:campaign": "false"}}
 def closer(where: AccountPlace) -> list[Statement]:
     """Allow what `bivouac down` takes: to look, to delete what is a campaign's by tag or name, to keep the record."""
     kept = buckets(where.account, where.region)
-    state, archive = f"arn:aws:s3:::{kept.state}", f"arn:aws:s3:::{kept.archive}"
+    state, archive, data = (f"arn:aws:s3:::{name}" for name in (kept.state, kept.archive, kept.data))
     iam = f"arn:aws:iam::{where.account}"
     freeze = {"ArnEquals": {"iam:PolicyARN": f"{iam}:policy/{freeze_policy(where.region)}"}}
     driver = {"Null": {"aws:ResourceTag/bivouac:driver": "false"}}
@@ -180,6 +180,9 @@ def closer(where: AccountPlace) -> list[Statement]:
         allow(["s3:DeleteObject", "s3:GetObject", "s3:PutObject"], [f"{state}/*"]),
         allow(["s3:GetObject"], [f"{archive}/*"]),
         allow(["s3:GetBucketLocation", "s3:ListBucket"], [archive, state]),
+        # Unfinished uploads bill, and no other listing shows them.
+        allow(["s3:ListBucketMultipartUploads"], [archive, data, state]),
+        allow(["s3:AbortMultipartUpload"], [f"{bucket}/campaigns/*" for bucket in (archive, data, state)]),
         allow(["logs:CreateLogStream", "logs:PutLogEvents"], [where.arn("logs", f"log-group:{LOG_GROUP}:*")]),
         *keys_through_s3(where, [kept.archive, kept.state]),
     ]
