@@ -135,6 +135,11 @@ class CampaignState(BaseModel):
         return not self.attempts and self.begun_with not in _BEFORE_TRAINING
 
     @property
+    def settled(self) -> bool:
+        """True if the steward is done and a teardown loses nothing: all is archived, or nothing was ever committed."""
+        return self.closed and (self.archive is not None or self.never_committed)
+
+    @property
     def ended(self) -> bool:
         return Stage.REPORT in self.finished_stages
 

@@ -36,12 +36,15 @@ def attend(
     now: Callable[[], float] = time.monotonic,
 ) -> None:
     """Ask for the closer whenever nobody drives this campaign, which is over; it ends the cluster, and us with it.
+    Return at once if a person must decide what becomes of its checkpoints.
 
     A refusal is only logged: a schedule of the campaign starts the closer too.
     """
     asked: float | None = None
     while True:
         try:
+            if not store.state().settled:
+                return
             found = store.lease(DRIVER_LEASE, timedelta(seconds=1)).current()
             driven = found is not None and found.living
             if not driven and (asked is None or now() - asked > _AGAIN_S):

@@ -29,7 +29,8 @@ def close_command(campaign: str, region: str, console: Console) -> int:
         console.print(f"{campaign} is driven by {found.record.holder}: left to it", markup=False, soft_wrap=True)
         return 0
     if state.ended or (why := why_over(store, state, datetime.now(UTC))) is None:
-        said = "has ended" if state.ended else "is not over"
+        unsettled = "is not archived, and waits for a person" if state.closed else "is not over"
+        said = "has ended" if state.ended else unsettled
         console.print(f"{campaign} {said}: nothing to do", markup=False, soft_wrap=True)
         return 0
     console.print(f"{campaign} is ended by the closer: {why}", markup=False, soft_wrap=True)
@@ -51,7 +52,8 @@ def why_over(store: CampaignStore, state: CampaignState, now: datetime) -> str |
     if state.abandoned or Stage.TEARDOWN in state.finished_stages or state.running_stage is Stage.TEARDOWN:
         return "its teardown was begun and nobody finished it"
     if state.closed:
-        return "the steward is done"
+        # What is not archived, a person archives or gives up.
+        return "the steward is done" if state.settled else None
     clock = store.get_json(CLOCK)
     if clock is not None and now >= datetime.fromisoformat(clock["deadline"]):
         return f"the deadline {clock['deadline']} has passed"
