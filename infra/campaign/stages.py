@@ -49,6 +49,8 @@ def run_campaign(context: Context, detach: bool = False) -> bool:
     """
     state = context.state()
     context.outputs |= state.finished_stages
+    if state.detached is not None:
+        context.store.append(Kind.ATTACHED, holder=str(context.lease.holder))
     if state.started_at is None:
         block_clock.await_lead(context)
     for step in STEPS:

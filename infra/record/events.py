@@ -55,6 +55,7 @@ class Kind(StrEnum):
     ARCHIVE_FAILED = "archive.failed"  # error, step (archived byte for byte, but not proven)
     NODES_AT_ZERO = "nodes.at-zero"  # group
     DETACHED = "detached"  # holder, deadline
+    ATTACHED = "attached"  # holder (drives again what was detached, or what the closer had begun to end)
     CLOSING = "closing"  # why (the closer ends the campaign)
     ABANDONED = "abandoned"  # written before a teardown without a verified archive removes anything
     CERTIFIED = "certified"  # clean, found, could_not_look
@@ -110,7 +111,8 @@ class CampaignState(BaseModel):
     """The steward is done: training is over, its archive is verified or has failed, and GPU nodes are at zero."""
     archive: dict[str, Any] | None = None
     detached: datetime | None = None
-    """Since then the driver is gone on purpose; None again once a driver drives a stage."""
+    """Since then the campaign needs no driver: one left on purpose, or died and the closer began to end it. None again
+    once somebody drives it by `run`."""
     abandoned: bool = False
     """A person gave up what is not archived: teardown and later sweeps may delete it."""
     certificate: dict[str, Any] | None = None
@@ -176,7 +178,6 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             stage = Stage(data["stage"])
             kept = {k: v for k, v in state.finished_stages.items() if k != stage}
             change = {"running_stage": stage, "finished_stages": kept, "started_at": state.started_at or event.at}
-            change["detached"] = None
             change["begun_with"] = state.begun_with or stage
             if stage is Stage.PREFLIGHT:
                 change["gpu_nodes_up"] = True
@@ -219,8 +220,10 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"closed": False, "gpu_nodes_up": True, "archives_on": (data["nodes"], data["of"])}
         case Kind.ARCHIVE_VERIFIED:
             change = {"archive": data}
-        case Kind.DETACHED:
-            change = {"detached": event.at}
+        case Kind.DETACHED | Kind.CLOSING:
+            change = {"detached": state.detached or event.at}
+        case Kind.ATTACHED:
+            change = {"detached": None}
         case Kind.ABANDONED:
             change = {"abandoned": True}
         case Kind.CERTIFIED:

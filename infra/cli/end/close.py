@@ -14,7 +14,8 @@ from infra.cluster.steward_config import STEWARD_LEASE
 from infra.errors import LeaseHeld
 from infra.record.events import CampaignState, Kind, Stage
 from infra.record.store import CampaignStore
-from infra.session.session import CLOCK, DRIVER_LEASE, LEASE_TTL, opened, stored_plan, stored_spec
+from infra.session.closer import driver_of, is_left
+from infra.session.session import CLOCK, LEASE_TTL, opened, stored_plan, stored_spec
 
 SILENT = timedelta(minutes=20)
 """A steward that Kubernetes starts again is back within minutes, also on another node."""
@@ -24,14 +25,9 @@ def close_command(campaign: str, region: str, console: Console) -> int:
     """End the campaign, or say why it is not ended now. Raises what `down` raises."""
     store = record_of(campaign, region)
     state = store.state()
-    found = store.lease(DRIVER_LEASE, LEASE_TTL).current()
-    if found is not None and found.living:
-        console.print(f"{campaign} is driven by {found.record.holder}: left to it", markup=False, soft_wrap=True)
-        return 0
-    if state.ended or (why := why_over(store, state, datetime.now(UTC))) is None:
-        unsettled = "is not archived, and waits for a person" if state.closed else "is not over"
-        said = "has ended" if state.ended else unsettled
-        console.print(f"{campaign} {said}: nothing to do", markup=False, soft_wrap=True)
+    why, rather = why_over(store, state, datetime.now(UTC))
+    if why is None:
+        console.print(f"{campaign} {rather}: nothing to do", markup=False, soft_wrap=True)
         return 0
     console.print(f"{campaign} is ended by the closer: {why}", markup=False, soft_wrap=True)
     target.have_engine()
@@ -47,19 +43,27 @@ def close_command(campaign: str, region: str, console: Console) -> int:
     return 0
 
 
-def why_over(store: CampaignStore, state: CampaignState, now: datetime) -> str | None:
-    """Return why nobody will go on with a campaign that nobody drives; None if its steward or a person still may."""
-    if state.abandoned or Stage.TEARDOWN in state.finished_stages or state.running_stage is Stage.TEARDOWN:
-        return "its teardown was begun and nobody finished it"
-    if state.closed:
-        # What is not archived, a person archives or gives up.
-        return "the steward is done" if state.settled else None
+def why_over(store: CampaignStore, state: CampaignState, now: datetime) -> tuple[str | None, str]:
+    """Return why the closer ends a campaign; else None, and what the campaign is: nobody but the closer would go on."""
+    if state.ended:
+        return None, "has ended"
+    driver = driver_of(store)
+    if driver is not None and driver.living:
+        return None, f"is driven by {driver.record.holder}"
+    if state.closed and not state.settled and not state.abandoned:
+        return None, "is not archived, and waits for a person"
     clock = store.get_json(CLOCK)
     if clock is not None and now >= datetime.fromisoformat(clock["deadline"]):
-        return f"the deadline {clock['deadline']} has passed"
+        return f"the deadline {clock['deadline']} has passed", ""
+    if not is_left(driver, state):
+        return None, "waits for whoever interrupted its driver, until its deadline"
+    if state.abandoned or Stage.TEARDOWN in state.finished_stages or state.running_stage is Stage.TEARDOWN:
+        return "its teardown was begun and nobody finished it", ""
+    if state.closed:
+        return "the steward is done", ""
     if state.attempts and (silence := _silence(store)) > SILENT:
-        return f"the steward has been silent for {int(silence.total_seconds() // 60)} minutes"
-    return None
+        return f"the steward has been silent for {int(silence.total_seconds() // 60)} minutes", ""
+    return None, "is not over"
 
 
 def _silence(store: CampaignStore) -> timedelta:

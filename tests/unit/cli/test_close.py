@@ -18,7 +18,9 @@ from infra.record.store import STOP, CampaignStore
 from tests.unit.fake_s3 import NOON, FakeS3, Time
 
 DEADLINE = NOON + timedelta(hours=5)
+TTL = timedelta(seconds=30)
 ELSEWHERE = Holder(user="me", host="laptop", boot_id="x", pid_namespace="", pid=1, start_ticks=1)
+NEXT = Holder(user="you", host="desk", boot_id="y", pid_namespace="", pid=2, start_ticks=2)
 LAUNCHED = (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "committed_step": -1})
 TRAINED = (LAUNCHED, (Kind.TRAINING_FINISHED, {"outcome": "done", "why": "", "committed_step": 60}))
 ARCHIVED = (*TRAINED, (Kind.ARCHIVE_VERIFIED, {"manifest": "m", "step": 60}))
@@ -63,6 +65,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> CampaignStore:
     made = CampaignStore(s3, "state", "train", "w")
     made.put_json("clock.json", {"started_at": NOON.isoformat(), "deadline": DEADLINE.isoformat()})
     made.append(Kind.STAGE_STARTED, stage="check")
+    made.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
+    s3.time.go(60)  # and there it died
     return made
 
 
@@ -71,19 +75,48 @@ def test_a_campaign_is_over_when_nobody_will_go_on_with_it(store: CampaignStore,
     events, now, why = CASES[name]
     for kind, data in events:
         store.append(kind, **data)
-    assert close.why_over(store, store.state(), now) == why
+    assert close.why_over(store, store.state(), now)[0] == why
+    store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
+    assert close.why_over(store, store.state(), now)[0] is None, "somebody drives"
 
 
 def test_a_steward_is_gone_after_twenty_minutes_and_one_that_never_was_is_not(store: CampaignStore) -> None:
     time = store.s3.time
     store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, committed_step=-1)
     time.go(3600)
-    assert close.why_over(store, store.state(), NOON) is None
+    assert close.why_over(store, store.state(), NOON)[0] is None
     store.lease("steward", timedelta(seconds=15), ELSEWHERE).acquire()
     time.go(20 * 60)
-    assert close.why_over(store, store.state(), NOON) is None
+    assert close.why_over(store, store.state(), NOON)[0] is None
     time.go(5 * 60)
-    assert close.why_over(store, store.state(), NOON) == "the steward has been silent for 24 minutes"
+    assert close.why_over(store, store.state(), NOON)[0] == "the steward has been silent for 24 minutes"
+
+
+def interrupted(store: CampaignStore) -> None:
+    """A person's Ctrl-C: the driver gives its lease back."""
+    lease = store.lease(DRIVER_LEASE, TTL, NEXT)
+    lease.acquire()
+    lease.release()
+
+
+def test_what_a_person_interrupted_is_theirs_until_the_deadline_unless_they_have_left(store: CampaignStore) -> None:
+    for kind, data in (*ARCHIVED, AT_ZERO):
+        store.append(kind, **data)
+    interrupted(store)
+    theirs = (None, "waits for whoever interrupted its driver, until its deadline")
+    assert close.why_over(store, store.state(), NOON) == theirs
+    assert close.why_over(store, store.state(), DEADLINE)[0] is not None
+    store.append(Kind.DETACHED, holder="me", deadline="")
+    assert close.why_over(store, store.state(), NOON)[0] == "the steward is done"
+    store.append(Kind.ATTACHED, holder="me")
+    assert close.why_over(store, store.state(), NOON) == theirs
+
+
+def test_a_closer_that_failed_is_followed_by_another_though_it_gave_the_lease_back(store: CampaignStore) -> None:
+    for kind, data in (*ARCHIVED, AT_ZERO, (Kind.CLOSING, {"why": "x"})):
+        store.append(kind, **data)
+    interrupted(store)
+    assert close.why_over(store, store.state(), NOON)[0] == "the steward is done"
 
 
 def test_the_closer_gives_way_to_whoever_drives_and_asks_nobody_to_stop(
@@ -93,10 +126,10 @@ def test_the_closer_gives_way_to_whoever_drives_and_asks_nobody_to_stop(
         store.append(kind, **data)
     monkeypatch.setattr(close, "record_of", lambda campaign, region: store)
     monkeypatch.setattr(close, "opened", lambda *_: pytest.fail("it takes no lease"))
-    store.lease(DRIVER_LEASE, timedelta(seconds=30), ELSEWHERE).acquire()
+    store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
     said = StringIO()
     assert close.close_command("train", "us-east-1", Console(file=said, width=200)) == 0
-    assert said.getvalue() == "train is driven by me@laptop (process 1): left to it\n"
+    assert said.getvalue() == "train is driven by you@desk (process 2): nothing to do\n"
     assert store.get_json(STOP) is None
 
 
@@ -115,9 +148,8 @@ def test_somebody_who_is_quicker_is_no_failure(store: CampaignStore, monkeypatch
         store.append(kind, **data)
 
     def quicker(*_: Any) -> Any:
-        lease = store.lease(DRIVER_LEASE, timedelta(seconds=30), Holder.this_process())
-        store.lease(DRIVER_LEASE, timedelta(seconds=30), ELSEWHERE).acquire()
-        lease.acquire()
+        store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
+        store.lease(DRIVER_LEASE, TTL).acquire()
 
     monkeypatch.setattr(close, "record_of", lambda campaign, region: store)
     monkeypatch.setattr(close, "opened", quicker)

@@ -36,6 +36,12 @@ class World:
         for kind, data in archived:
             self.store.append(kind, **data)
         self.store.append(Kind.NODES_AT_ZERO, group="gpu")
+        self.store.append(Kind.DETACHED, holder="me", deadline="")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Lease, "_renew", lambda self: None)
+            lease = self.store.lease(DRIVER_LEASE, TTL, ELSEWHERE)
+            lease.acquire()
+            lease.release()
         self.asked: list[tuple[float, dict[str, Any]]] = []
         self.refused = False
         self.account: Any = SimpleNamespace(client=lambda service: {"codebuild": self}[service])
@@ -79,10 +85,18 @@ def test_a_driver_or_a_closer_at_work_is_not_disturbed_and_one_that_died_is_foll
 ) -> None:
     world = World(ARCHIVED)
     monkeypatch.setattr(Lease, "_renew", lambda self: None)
+    world.store.append(Kind.ATTACHED, holder="me")
     world.store.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
     world.attend(60)
     (at,) = [at for at, _ in world.asked]
     assert 30 <= at <= 40, "once its lease had run out"
+
+
+def test_what_a_person_interrupted_is_left_to_them() -> None:
+    world = World(ARCHIVED)
+    world.store.append(Kind.ATTACHED, holder="me")
+    world.attend(100)
+    assert world.asked == []
 
 
 def test_a_refusal_ends_nothing_and_is_not_repeated_every_moment() -> None:
