@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,9 @@ def test_a_project_that_codebuild_would_refuse_is_refused(world: World, aws: Acc
         {"timeoutInMinutes": 3000},
         {"name": "with a space"},
     ):
-        assert code_of(lambda wrong=wrong: make(**project(role, good, **wrong))) == "InvalidInputException", wrong
-    missing = lambda: aws.codebuild.start_build(projectName="bivouac_closer")  # noqa: E731
+        refused = partial(make, **project(role, good, **wrong))
+        assert code_of(refused) == "InvalidInputException", wrong
+    missing = partial(aws.codebuild.start_build, projectName="bivouac_closer")
     assert code_of(missing) == "ResourceNotFoundException"
 
 
