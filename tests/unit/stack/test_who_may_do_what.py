@@ -46,6 +46,7 @@ from tests.unit.stack.test_what_no_role_may_do import (
 )
 
 CI = ROOT / "infra/ci"
+CLOSER = f"arn:aws:codebuild:{R}:{A}:project/bivouac_closer"
 OPERATOR = ("operator/look", "operator/network", "operator/cluster", "operator/rights")
 WRITTEN = {
     "operator": OPERATOR,
@@ -118,6 +119,9 @@ MUST: dict[str, list[Ask]] = {
         ask("iam:CreatePolicyVersion", BOUNDARY),
         ask("iam:CreatePolicy", FREEZE),
         ask("iam:CreateRole", role("bivouac_build_us-east-1"), UNDER),
+        ask("iam:PutRolePolicy", role("bivouac_closer_us-east-1"), UNDER),
+        ask("iam:PassRole", role("bivouac_closer_us-east-1"), {"iam:PassedToService": "codebuild.amazonaws.com"}),
+        ask("codebuild:CreateProject", CLOSER),
         ask("ecr:PutImageTagMutability", TRAINER),
         ask("kms:PutKeyPolicy", KEY, {FOUNDED: "true"}),
     ],
@@ -152,6 +156,9 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("ssm:SendCommand", ec2("instance"), {OURS: "train"}),
         ask("ecr:PutImageTagMutability", TRAINER),
         ask("ecr:PutLifecyclePolicy", TRAINER),
+        *(ask(f"codebuild:{call}", CLOSER) for call in ("CreateProject", "DeleteProject", "StartBuild", "UpdateProject")),
+        *(ask(f"iam:{call}", role("bivouac_closer_us-east-1"), UNDER) for call in ("PutRolePolicy", "DeleteRole")),
+        ask("iam:PassRole", role("bivouac_closer_us-east-1"), {"iam:PassedToService": "codebuild.amazonaws.com"}),
     ],
     "founder": [
         *LOSING,
