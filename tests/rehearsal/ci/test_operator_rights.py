@@ -240,9 +240,9 @@ def test_the_policies_fit_into_what_iam_takes_and_name_what_they_change() -> Non
     assert sum(one["Effect"] == "Deny" for name in OPERATOR for one in policy(name)["Statement"]) == 3
 
 
-SERVICES = ("autoscaling", "budgets", "ce", "cloudwatch", "codebuild", "ec2", "ecr", "eks", "elb", "elbv2", "events", "fsx",
-            "iam", "kms", "logs", "pricing", "resourcegroupstaggingapi", "s3", "scheduler", "service-quotas", "sns", "ssm",
-            "sts")  # fmt: skip
+SERVICES = ("autoscaling", "budgets", "ce", "cloudwatch", "codebuild", "ec2", "ecr", "eks", "elb", "elbv2", "events",
+            "fsx", "iam", "kms", "logs", "pricing", "resourcegroupstaggingapi", "s3", "scheduler", "service-quotas",
+            "sns", "ssm", "sts")  # fmt: skip
 OTHERWISE = {
     "create_bucket": "the founder's",
     "delete_bucket": "the founder's",
