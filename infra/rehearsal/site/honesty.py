@@ -16,10 +16,12 @@ EMULATED = (
     "container images: the node's own files are the base layer, the top layer goes through the registry",
     "a job's secrets: values of a local file, under their names in the emulated Secrets Manager and Systems Manager",
     "cluster DNS: hosts files kept current from EndpointSlices",
+    "CodeBuild: a build is a process of the site with the project's role; this machine stands in for the image",
 )
 NOT_REHEARSED = (
     "Helm charts other than jobset: their releases are recorded, their pods do not run (the MPI operator's pod does)",
     "EKS add-ons: recorded with their state; vpc-cni, kube-proxy, coredns and the CSI drivers do not run",
+    "packages of the closer's build: the image that stands in has them, so nothing is fetched from PyPI",
     "packages of the node image: drivers, EFA, NCCL, GDRCopy, Lustre client, DCGM",
     "GPU health, NVLink, fabric bandwidth",
     "AWS's capacity, quotas and prices at the moment",
