@@ -320,8 +320,7 @@ def _context(
         context[f"aws:resourcetag/{key.lower()}"] = context[f"{service}:resourcetag/{key.lower()}"] = [value]
     if service == "s3" and "Prefix" in params:
         context["s3:prefix"] = [params["Prefix"]]
-    if service == "codebuild":
-        context |= build_context.context(params)
+    context |= build_context.context(params) if service == "codebuild" else {}
     if service == "iam":
         context |= iam_context.context(world, operation, params)
     return context
@@ -329,9 +328,7 @@ def _context(
 
 def _resource_tags(world: World, resources: list[str]) -> dict[str, str]:
     """Return the tags of a single resource: instances, Auto Scaling groups, node groups, clusters."""
-    if len(resources) != 1:
-        return {}
-    if resources[0] == "*":
+    if len(resources) != 1 or resources[0] == "*":
         return {}
     if ":iam:" in resources[0]:
         return iam_context.tags(world, resources[0])
