@@ -37,7 +37,7 @@ LONGEST = timedelta(hours=8)
 QUEUED = timedelta(minutes=60)
 LOGS_DAYS = 30
 EVERY = timedelta(minutes=30)
-"""Between two looks. One takes about two minutes, 0.01 USD at 0.005 USD a minute (https://aws.amazon.com/codebuild/pricing/)."""
+"""Between two looks. One takes perhaps two minutes, at 0.005 USD each (https://aws.amazon.com/codebuild/pricing/)."""
 _TARGET = "arn:aws:scheduler:::aws-sdk:codebuild:startBuild"
 REQUIREMENTS = "requirements/closer.txt"
 
