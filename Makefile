@@ -31,6 +31,7 @@ LOCKED = uv pip compile $(LOCK) --universal --python-version 3.11 --generate-has
 	--no-emit-index-url --no-emit-find-links --quiet
 lock:  ## Pins and sums anew, by `uv`, as pyproject.toml allows; LOCK=--upgrade takes the newest versions
 	@$(LOCKED) --all-extras --output-file requirements/all.txt pyproject.toml
+	@$(LOCKED) --constraint requirements/all.txt --output-file requirements/closer.txt pyproject.toml
 	@$(LOCKED) --extra trainer --constraint requirements/all.txt --output-file requirements/image.txt pyproject.toml
 	@printf 'setuptools\nwheel\n' | $(LOCKED) --constraint requirements/all.txt --output-file requirements/build.txt -
 

@@ -27,7 +27,7 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
         return
     _refuse_name_in_use(spec)
     if spec.target == "aws":
-        _have_engine()
+        have_engine()
         return
     refuse_missing("rehearsal")
     refuse_missing("trainer")
@@ -105,8 +105,8 @@ def remove_lost(campaign: str, say: Callable[[str], None]) -> bool:
     return bool(lost)
 
 
-def _have_engine() -> None:
-    """Install the Pulumi engine, the only tool that AWS needs besides the Python packages."""
+def have_engine() -> None:
+    """Install the Pulumi engine unless PATH has it: the only tool that AWS needs besides the Python packages."""
     from infra.rehearsal.paths import tools_dir
     from infra.rehearsal.toolchain.ensure import ensure
 

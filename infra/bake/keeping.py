@@ -12,6 +12,7 @@ from infra.aws.account import Account, every
 from infra.aws.zones import zones_of, zones_selling
 from infra.bake import node_image
 from infra.bake.builder import INSTANCE_TYPE
+from infra.bake.closer_code import code_of
 from infra.plan.zones import build_network_zone, control_plane_zones
 from infra.record.store import CampaignStore
 from infra.session.context import Context
@@ -88,6 +89,7 @@ def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
         operator_arn=operator,
         key_arn=key_of(context.account, context.spec),
         control_plane_zones=_zones(context),
+        closer_code=code_of(context),
         node_image=None if image is None else image.ami,
     )
 

@@ -18,6 +18,7 @@ from lightkube.types import CascadeType
 
 from infra.bake import node_image
 from infra.bake.bake import ImageManifest
+from infra.bake.closer_code import code_of
 from infra.campaign.capacity import kept
 from infra.cluster import attempts, starting
 from infra.cluster.confinement import NOBODY, container_context, environment, pod_context
@@ -135,6 +136,7 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         archive=_archive(context),
         state_bucket=context.buckets.state,
         archive_bucket=context.buckets.archive,
+        closer=code_of(context),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infra.aws.cost_tag import activated
+from infra.bake.closer_code import keep_code
 from infra.bake.foundation import foundation
 from infra.bake.keeping import campaign_settings
 from infra.campaign.telling import have_them_hear
@@ -39,7 +40,9 @@ def run(context: Context) -> dict[str, Any]:
     context.progress.note(counted.sentence())
     _upload(context, data)
     context.progress.step("campaign stack")
-    config = campaign_settings(context, data.digest).to_config()
+    settings = campaign_settings(context, data.digest)
+    keep_code(context, settings.closer_code)
+    config = settings.to_config()
     context.store.put_json(STACK_CONFIG, config)
     stack = engine.stack(context.names.stack, config)
     if not context.state().attempts and (cleared := engine.clear_broken(stack)):

@@ -49,19 +49,29 @@ STEPS: tuple[Step, ...] = (
 """`check` and `plan` come before them, without a record: see `infra.cli.run.run.run_command`."""
 
 
-def run_campaign(context: Context) -> None:
-    """Run all stages that have not finished, in order. Raises the first stage's error; the record keeps the
-    progress."""
+def run_campaign(context: Context, detach: bool = False) -> bool:
+    """Run all stages that have not finished, in order; return whether the campaign has ended. Raises the first stage's
+    error; the record keeps the progress.
+
+    `detach`: leave once training runs, which the end of the launch has seen. What is over already is driven to its end.
+    """
     state = context.state()
     context.outputs |= state.finished_stages
     if context.account.ends_by_itself():
         context.progress.note(_SHORT)
+    if state.detached is not None:
+        context.store.append(Kind.ATTACHED, holder=str(context.lease.holder))
     if state.started_at is None:
         block_clock.await_lead(context)
     for step in STEPS:
+        if detach and step.stage is Stage.SUPERVISE and not context.state().closed:
+            context.guard()
+            context.store.append(Kind.DETACHED, holder=str(context.lease.holder), deadline=context.deadline.isoformat())
+            return False
         if step.stage in context.outputs and not (step.stage is Stage.BAKE and state.bake_again):
             continue
         run_step(context, step)
+    return True
 
 
 def _say_what_bills(context: Context, stage: Stage) -> None:

@@ -15,7 +15,7 @@ except ModuleNotFoundError as missing:
 
 from infra.cli.data.checkpoints_app import checkpoints
 from infra.cli.data.data_app import data
-from infra.cli.end.commands import down, sweep
+from infra.cli.end.commands import close, down, sweep
 from infra.cli.look.commands import cp, execute, list_campaigns, logs, report, shell, status
 from infra.cli.options import Json, Region, console
 from infra.cli.prepare.commands import bake, check, images, offers, plan
@@ -83,12 +83,12 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "report": report,
         "shell": shell,
     },
-    "End": {"down": down, "sweep": sweep},
+    "End": {"down": down, "close": close, "sweep": sweep},
     "Data and checkpoints": {"data": data, "checkpoints": checkpoints},
     "Administration": {"doctor": doctor, "addons": addons, "token": token},
 }
 """Commands in the order of a campaign's life, as help shows them."""
-_HIDDEN = frozenset({"token"})
+_HIDDEN = frozenset({"close", "token"})
 
 
 class _LifeOrder(TyperGroup):

@@ -84,6 +84,8 @@ class StewardConfig(BaseModel):
     archive: timedelta
     state_bucket: str
     archive_bucket: str
+    closer: str | None = None
+    """Digest of the code with which the closer ends the campaign; None: it is older than the closer."""
     poll: timedelta = timedelta(seconds=0.5)
 
     @property

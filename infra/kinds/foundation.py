@@ -1,4 +1,4 @@
-"""Kinds that only the foundation creates: the image registry and the account's own key."""
+"""Kinds that only the foundation creates: the image registry, the account's own key, the closer."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ def _keys(account: Account, given: Inputs) -> list[str]:
     return found
 
 
+def _projects(account: Account, given: Inputs) -> list[str]:
+    """Find a project by its name; its provider's id is its ARN."""
+    found = account.client("codebuild").batch_get_projects(names=[given["name"]])["projects"]
+    return [one["arn"] for one in found]
+
+
 KINDS = (
     ResourceKind(
         "image repository",
@@ -27,5 +33,10 @@ KINDS = (
     ),
     ResourceKind("image retention", type="aws:ecr/lifecyclePolicy:LifecyclePolicy", made_over=True),
     ResourceKind("key", type="aws:kms/key:Key", find=_keys),
+    ResourceKind(
+        "build project",
+        type="aws:codebuild/project:Project",
+        find=_projects,
+    ),
     ResourceKind("key alias", type="aws:kms/alias:Alias", find=named("kms", "list_aliases", "Aliases", "AliasName")),
 )

@@ -56,6 +56,9 @@ class Kind(StrEnum):
     ARCHIVE_BEGUN = "archive.begun"  # group, nodes (that bill from here on), of (the spec's), released (None: asked)
     ARCHIVE_FAILED = "archive.failed"  # error, step (archived byte for byte, but not proven)
     NODES_AT_ZERO = "nodes.at-zero"  # group
+    DETACHED = "detached"  # holder, deadline
+    ATTACHED = "attached"  # holder (drives again what was detached, or what the closer had begun to end)
+    CLOSING = "closing"  # why (the closer ends the campaign)
     ABANDONED = "abandoned"  # who; written before a teardown without a verified archive removes anything
     NOTICE_FAILED = "notice.failed"  # way, error (the first time)
     CERTIFIED = "certified"  # clean, found, could_not_look
@@ -114,6 +117,9 @@ class CampaignState(BaseModel):
     closed: bool = False
     """The steward is done: training is over, its archive is verified or has failed, and GPU nodes are at zero."""
     archive: dict[str, Any] | None = None
+    detached: datetime | None = None
+    """Since then the campaign needs no driver: one left on purpose, or died and the closer began to end it. None again
+    once somebody drives it by `run`."""
     abandoned: bool = False
     """A person gave up what is not archived: teardown and later sweeps may delete it."""
     certificate: dict[str, Any] | None = None
@@ -136,6 +142,11 @@ class CampaignState(BaseModel):
     def tells_nothing(self) -> bool:
         """True if the record cannot tell whether training began: it is empty, or its beginning is lost."""
         return not self.attempts and self.begun_with not in _BEFORE_TRAINING
+
+    @property
+    def settled(self) -> bool:
+        """True if the steward is done and a teardown loses nothing: all is archived, or nothing was ever committed."""
+        return self.closed and (self.archive is not None or self.never_committed)
 
     @property
     def ended(self) -> bool:
@@ -220,6 +231,10 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"closed": False, "gpu_nodes_up": True, "archives_on": (data["nodes"], data["of"])}
         case Kind.ARCHIVE_VERIFIED:
             change = {"archive": data}
+        case Kind.DETACHED | Kind.CLOSING:
+            change = {"detached": state.detached or event.at}
+        case Kind.ATTACHED:
+            change = {"detached": None}
         case Kind.ABANDONED:
             change = {"abandoned": True}
         case Kind.CERTIFIED:

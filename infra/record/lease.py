@@ -35,6 +35,10 @@ class RecordPlace(Protocol):
 Where = TypeVar("Where", bound=RecordPlace)
 
 
+DRIVER_LEASE = "driver"
+"""Role of whoever drives a campaign, and of the closer while it ends one."""
+
+
 class Lapse(BaseModel):
     """A holder that may have left its engine's lock: killed, cut off, or forced to end the engine."""
 
@@ -62,6 +66,11 @@ class StoredLease(NamedTuple):
     record: LeaseRecord
     etag: str
     age_s: float
+
+    @property
+    def living(self) -> bool:
+        """True while its holder may act."""
+        return not self.record.released and self.age_s <= self.record.ttl_s and not self.record.holder.provably_gone()
 
 
 _LAPSED_KEPT = 8

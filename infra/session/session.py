@@ -23,7 +23,7 @@ from infra.plan.survey import survey
 from infra.record.events import Kind
 from infra.record.holder import Holder
 from infra.record.identity import claim_identity
-from infra.record.lease import Lease, lease_ttl
+from infra.record.lease import DRIVER_LEASE, Lease, lease_ttl
 from infra.record.objects import is_missing
 from infra.record.store import CampaignStore
 from infra.session.block_clock import clock_of
@@ -32,7 +32,6 @@ from infra.session.state_bucket import ensure_bucket, refuse_vanished
 from infra.spec import names
 from infra.spec.campaign import Spec
 
-DRIVER_LEASE = "driver"
 _TYPED = os.environ.get("BIVOUAC_LEASE_SECONDS")
 LEASE_TTL = lease_ttl(_TYPED or "30")
 """Time that an unreachable driver keeps its campaign."""

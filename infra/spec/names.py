@@ -21,6 +21,11 @@ NOTICES = "bivouac_notices"
 """The account's topic on which all campaigns of a region tell people what happens. It outlives them: the last notice
 comes after the teardown."""
 
+CLOSER = "bivouac_closer"
+"""CodeBuild project of the foundation that ends campaigns which nobody drives any more."""
+CAMPAIGN_VARIABLE, CODE_VARIABLE, STATE_VARIABLE = "BIVOUAC_CAMPAIGN", "BIVOUAC_CODE", "BIVOUAC_STATE"
+"""Environment of its builds: the campaign, the digest of the code, the state bucket."""
+
 NAMESPACE = "campaign"
 PRIORITY_CLASS = "bivouac-training"
 STEWARD_PRIORITY_CLASS = "system-cluster-critical"
@@ -110,6 +115,16 @@ def builder_guard_role(region: str) -> str:
     return f"{BUILD_NETWORK}_guard_{region}"
 
 
+def closer_role(region: str) -> str:
+    """Return the name of the closer's role."""
+    return f"{CLOSER}_{region}"
+
+
+def closer_code(digest: str) -> str:
+    """Return the key of the closer's code in the state bucket. No campaign's role can write there."""
+    return f"closer/{digest}.zip"
+
+
 def boundary(region: str) -> str:
     """Return the name of the permissions boundary of all Bivouac roles in this region."""
     return f"{PROJECT}_boundary_{region}"
@@ -175,7 +190,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "volume": _MACHINES,
     "network interface": _MACHINES,
     "role": ("cluster", "node", "cni", "steward", "trainer", "archive", "guard", "budget"),
-    "schedule": ("deadline", BUILDER),
+    "schedule": ("deadline", "closer", BUILDER),
     "topic": ("alarms",),
     "budget": ("",),
     "file system": ("shared",),
@@ -288,6 +303,11 @@ class Names:
     @property
     def schedule(self) -> str:
         return self.of("schedule", "deadline")
+
+    @property
+    def closer_schedule(self) -> str:
+        """Schedule that starts the closer again and again, as long as the campaign stands."""
+        return self.of("schedule", "closer")
 
     @property
     def placement_group(self) -> str:

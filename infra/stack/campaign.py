@@ -7,8 +7,9 @@ from typing import Any
 import pulumi_aws as aws
 from pulumi import ResourceOptions
 
-from infra.spec.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets, repository_url
+from infra.spec.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets, closer_role, repository_url
 from infra.stack.access.identity import Roles
+from infra.stack.access.policies import place
 from infra.stack.budget import Budget
 from infra.stack.cluster.addons import Addons
 from infra.stack.cluster.cluster import Cluster
@@ -32,18 +33,20 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     marks = tags(spec, deadline, settings.identity)
     provider = aws.Provider("aws", region=spec.region, allowed_account_ids=[spec.account], default_tags={"tags": marks})
     opts = ResourceOptions(providers=[provider])
-    network = Network(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), opts)
+    guard = Guard(spec, deadline, settings.closer_code, opts)
+    network = Network(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), guard.first, opts)
     security = Security(spec, network.vpc.id, opts)
-    roles = Roles(spec, settings.key_arn, opts)
+    roles = Roles(spec, settings.key_arn, settings.closer_code, opts)
     control_plane = [subnet.id for subnet in network.control_plane_subnets]
-    cluster = Cluster(spec, roles, control_plane, settings.operator_arn, [network], settings.key_arn, opts)
+    closer = None if settings.closer_code is None else place(spec).role(closer_role(spec.region))
+    cluster = Cluster(spec, roles, control_plane, settings.operator_arn, [network], settings.key_arn, closer, opts)
     if spec.network.driver_vpc is not None:
         security.let_driver_in(cluster.security_group_id, spec.network.driver_vpc)
     interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
     # A pod of vpc-cni that starts before its role is associated gets the node's, which may not change interfaces.
     cni_ready = [cluster.roles[CNI_ACCOUNT], *roles.node_ready]
     before = Addons("before-nodes", cluster.eks.name, interface_tags, cni_ready, spec.addons, spec.kubernetes, opts)
-    guard, budget = Guard(spec, deadline, opts), Budget(spec, opts)
+    budget = Budget(spec, opts)
     storage = Storage(
         spec, network.gpu_subnet.id, security.lustre.id, settings.data_digest, [security], settings.key_arn, opts
     )

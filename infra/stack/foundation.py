@@ -1,4 +1,4 @@
-"""The foundation, which outlives campaigns: state, data and archive buckets, registry, role limits.
+"""The foundation, which outlives campaigns: state, data and archive buckets, registry, role limits, closer.
 
 Its stack keeps its state in the state bucket, which must exist before, so the driver makes that bucket. This program
 manages only its settings and can never delete it.
@@ -23,6 +23,7 @@ from infra.spec.names import NOTICES, REPOSITORY, Names, buckets
 from infra.stack.access import policies
 from infra.stack.access.key import CustomerKey
 from infra.stack.access.limits import Limits
+from infra.stack.closer import Closer
 from infra.stack.network.build_network import BuildNetwork
 from infra.stack.settings import FoundationSettings, StorageClass
 from infra.stack.tags import tags
@@ -183,6 +184,7 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
     where = policies.AccountPlace(settings.account, settings.region)
     limits = Limits(where, inside)
     build_network = BuildNetwork(where, limits.boundary.arn, settings.build_network_zone, inside)
+    Closer(where, limits.boundary.arn, names.state, inside)
     aws.ecr.LifecyclePolicy("trainer", repository=repository.name, policy=image_policy(), opts=opts)
     outputs: dict[str, Any] = {
         "state_bucket": state.bucket,

@@ -13,14 +13,20 @@ from infra.spec.campaign import Spec
 from infra.spec.names import Names
 from infra.stack.access import policies
 from infra.stack.access.ceiling import boundary_arn
+from infra.stack.access.closing import asking
+from infra.stack.closer import ClosersClock
 
 _TARGET = "arn:aws:scheduler:::aws-sdk:eks:updateNodegroupConfig"
 
 
 class Guard(pulumi.ComponentResource):
-    """A `schedule` that knows the node group only by name, so that it exists before and after it."""
+    """A `schedule` that knows the node group only by name, so that it exists before and after it; with `code`, another
+    one that starts the closer. `first`: what is made before anything bills and falls after it."""
 
-    def __init__(self, spec: Spec, deadline: datetime, opts: ResourceOptions | None = None) -> None:
+    def __init__(
+        self, spec: Spec, deadline: datetime, code: str | None = None, opts: ResourceOptions | None = None
+    ) -> None:
+        """`code`: digest of the closer's code; None for a campaign that is older than the closer."""
         super().__init__("bivouac:infra:Guard", "guard", None, opts)
         names = Names(spec)
         role = aws.iam.Role(
@@ -30,11 +36,14 @@ class Guard(pulumi.ComponentResource):
             permissions_boundary=boundary_arn(policies.place(spec)),
             opts=ResourceOptions(parent=self),
         )
+        rights = policies.guard(spec)
+        if code is not None:
+            rights.append(asking(policies.place(spec), spec.campaign, code))
         policy = aws.iam.RolePolicy(
             "guard",
             name="guard",
             role=role.name,
-            policy=policies.document(policies.guard(spec)),
+            policy=policies.document(rights),
             opts=ResourceOptions(parent=self),
         )
         self.schedule = aws.scheduler.Schedule(
@@ -52,6 +61,10 @@ class Guard(pulumi.ComponentResource):
             },
             opts=ResourceOptions(parent=self, depends_on=[policy]),
         )
+        self.first: list[pulumi.Resource] = []
+        if code is not None:
+            clock = ClosersClock(spec, code, role, ResourceOptions(parent=self, depends_on=[policy]))
+            self.first.append(clock.schedule)
         self.register_outputs({"schedule": self.schedule.name})
 
 

@@ -101,6 +101,8 @@ class CampaignSettings(_Settings):
     control_plane_zones: Annotated[tuple[str, str] | None, BeforeValidator(_listed)] = None
     """Chosen by the driver before the first `up`. None: an older campaign, with the spec's zone and the letter after
     it."""
+    closer_code: Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")] = None
+    """SHA-256 of the code with which the closer ends this campaign. None: an older campaign, which none ends."""
     node_image: str | None = None
     """AMI of the GPU nodes. None: the newest EKS-optimized one."""
 

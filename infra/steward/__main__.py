@@ -25,6 +25,7 @@ from infra.notices.teller import Teller
 from infra.notices.ways import ways
 from infra.record.lease import Lease
 from infra.record.store import CampaignStore
+from infra.session import closer
 from infra.spec.names import Names
 from infra.steward import last_resort, watchdog
 from infra.steward.live import bills
@@ -65,6 +66,8 @@ def main() -> int:
         watchdog.over()
         log.info("over: GPU nodes at zero; waiting for the teardown")
         # Kubernetes would restart an ended steward: it stays, with its lease, until the cluster is destroyed.
+        if config.closer is not None:
+            closer.attend(account, store, config.closer)
         threading.Event().wait()
     finally:
         lease.release()

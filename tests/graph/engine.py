@@ -23,6 +23,7 @@ ACCOUNT = "123456789012"
 KEY = f"arn:aws:kms:us-east-1:{ACCOUNT}:key/11111111-2222-3333-4444-555555555555"
 # Each resource tells the engine its place in the source. Here nobody reads it, and it takes a quarter of the time.
 resource._get_stack_trace = source_pb2.StackTrace
+CODE = "c" * 64
 DRIVER = {"vpc_id": "vpc-0123456789abcdef0", "cidr": "10.7.0.0/16", "route_table_ids": ["rtb-0123456789abcdef0"]}
 
 
@@ -159,7 +160,9 @@ def build(program: Callable[[], None], config: dict[str, str] | None = None) -> 
 
 def campaign_graph(spec: Spec, **more: str) -> Graph:
     """The campaign stack of a spec; `more` goes into its settings."""
-    settings = CampaignSettings.model_validate({"spec": spec, "deadline": DEADLINE, "data_digest": DATA_DIGEST, **more})
+    settings = CampaignSettings.model_validate(
+        {"spec": spec, "deadline": DEADLINE, "data_digest": DATA_DIGEST, "closer_code": CODE, **more}
+    )
     return build(bivouac, settings.to_config())
 
 

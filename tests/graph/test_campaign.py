@@ -17,7 +17,7 @@ from infra.stack.outputs import CampaignOutputs
 from infra.stack.settings import CampaignSettings
 from infra.stack.tags import tags
 from tests.example import DATA_DIGEST, DEADLINE, example_spec
-from tests.graph.engine import Graph, Node, build, campaign_graph
+from tests.graph.engine import CODE, Graph, Node, build, campaign_graph
 
 
 def node_config(graph: Graph, name: str) -> dict[str, Any]:
@@ -315,6 +315,7 @@ def test_the_outputs_are_what_the_driver_reads(campaign: Graph) -> None:
 
 
 def test_the_program_file_makes_the_same_graph(campaign: Graph) -> None:
-    settings = CampaignSettings(spec=example_spec(), deadline=DEADLINE, data_digest=DATA_DIGEST)
+    known = {"deadline": DEADLINE, "data_digest": DATA_DIGEST, "closer_code": CODE}
+    settings = CampaignSettings.model_validate({"spec": example_spec(), **known})
     typed = build(lambda: runpy.run_path("infra/stack"), settings.to_config())  # type: ignore[arg-type, return-value]
     assert sorted(typed.nodes) == sorted(campaign.nodes)

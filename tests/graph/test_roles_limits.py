@@ -33,11 +33,13 @@ def test_every_role_of_the_stacks_is_under_the_boundary(graphs: tuple[Graph, Gra
 
 
 SCHEDULES = f"arn:aws:scheduler:{R}:{A}:schedule-group/default"
+BUILDS = f"arn:aws:codebuild:{R}:{A}:project/bivouac_closer"
 BUDGETS = f"arn:aws:budgets::{A}:budget/*"
 ASSUMED = {
     "guard": ("scheduler.amazonaws.com", {"aws:SourceAccount": A, "aws:SourceArn": SCHEDULES}),
     "builder-guard": ("scheduler.amazonaws.com", {"aws:SourceAccount": A, "aws:SourceArn": SCHEDULES}),
     "budget": ("budgets.amazonaws.com", {"aws:SourceAccount": A, "aws:SourceArn": BUDGETS}),
+    "closer": ("codebuild.amazonaws.com", {"aws:SourceAccount": A, "aws:SourceArn": BUILDS}),
     "cluster": ("eks.amazonaws.com", {"aws:SourceAccount": A}),
     "node": ("ec2.amazonaws.com", {}),
     "builder": ("ec2.amazonaws.com", {}),
@@ -104,6 +106,7 @@ def test_the_steward_reaches_only_its_own_groups_and_folder_and_the_topic(campai
         "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:*:autoScalingGroupName/eks-bivouac-example-gpu-*",
         "arn:aws:s3:::bivouac-state-123456789012-us-east-1",
         "arn:aws:s3:::bivouac-state-123456789012-us-east-1/campaigns/example/*",
+        BUILDS,  # to end this campaign, as `test_closer` tells
         "arn:aws:kms:us-east-1:123456789012:key/*",  # through S3, for the two above, and through the topic
         "arn:aws:sns:us-east-1:123456789012:bivouac_notices",
     }

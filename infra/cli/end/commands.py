@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from infra.cli.options import Json, Region, YesRemove, console
+from infra.cli.options import Json, Name, Region, YesRemove, console
 
 
 def down(
@@ -35,6 +35,16 @@ def down(
     from infra.cli.end.down import down_command
 
     raise typer.Exit(down_command(name, region, abandon, console, as_json=json))
+
+
+def close(name: Name, region: Region = "us-east-1") -> None:
+    """End a campaign that is over and that nobody drives; what the closer in the account runs."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.cli.end.close import close_command
+
+    raise typer.Exit(close_command(name, region, console))
 
 
 def sweep(

@@ -33,17 +33,26 @@ def down_command(campaign: str, region: str, abandon: bool, console: Console, *,
     spec = stored_spec(store)
     if not abandon:
         # Before the lease: a living driver stops the campaign, and we wait for its lease.
-        store.put_json(STOP, {"asked_by": str(Holder.this_process())})
+        ask_to_stop(store)
         _await_driver(store, console)
     with opened(spec, stored_plan(store, spec), console, target.about()) as context:
-        context.outputs |= context.state().finished_stages
-        if not abandon and _can_archive(context):
-            _run(context, Stage.SUPERVISE, Stage.ARCHIVE)
-        _tear_down(context, abandon)
-        _run(context, Stage.CERTIFY, Stage.REPORT)
+        end(context, abandon)
         if as_json:
             write_json(out, ending(context))
     return 0
+
+
+def ask_to_stop(store: CampaignStore) -> None:
+    store.put_json(STOP, {"asked_by": str(Holder.this_process())})
+
+
+def end(context: Context, abandon: bool = False) -> None:
+    """End a campaign whose lease is ours: archive what is sound, tear down, certify, report."""
+    context.outputs |= context.state().finished_stages
+    if not abandon and _can_archive(context):
+        _run(context, Stage.SUPERVISE, Stage.ARCHIVE)
+    _tear_down(context, abandon)
+    _run(context, Stage.CERTIFY, Stage.REPORT)
 
 
 def _await_driver(store: CampaignStore, console: Console) -> None:

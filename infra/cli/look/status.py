@@ -91,6 +91,7 @@ def _facts_of(
         "archive": state.archive,
         "certificate": state.certificate,
         "hold": state.hold,
+        "detached": state.detached,
         "spent_usd": round(float(meter.spent(events, live or None, base, nodes, record.at)), 4),
         "bills_usd_per_hour": round(float(meter.rate(state, live or None, base, nodes)), 4),
     }, state
@@ -109,6 +110,11 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
             f"  training attempt {live['attempt']}, step {live['step']} of {live['steps']}, loss {live['loss']}, "
             f"committed {live['committed_step']}; {live['why']}",
             markup=False,
+        )
+    if state.detached is not None and not state.ended:
+        console.print(
+            f"  detached since {state.detached:%Y-%m-%d %H:%M} UTC: the steward carries on, then a closer in the "
+            "account ends the campaign; `bivouac run` drives again"
         )
     console.print(f"  money    {facts['spent_usd']:.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h")
     if state.hold:

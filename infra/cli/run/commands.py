@@ -24,11 +24,18 @@ def preview(
     raise typer.Exit(preview_command(spec, json, console, as_markdown=markdown, before=before, inside=cluster))
 
 
-def run(spec: SpecPath, yes: Yes = False, json: Json = False) -> None:
+def run(
+    spec: SpecPath,
+    yes: Yes = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Leave once training runs; the account ends the campaign by itself.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Run the whole campaign; after an interruption, run it again to continue."""
     from infra.cli.run.run import run_command
 
-    raise typer.Exit(run_command(spec, yes, console, as_json=json))
+    raise typer.Exit(run_command(spec, yes, console, as_json=json, detach=detach))
 
 
 def rehearse(

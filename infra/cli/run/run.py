@@ -17,12 +17,13 @@ from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan.checks import Level, failed
 from infra.plan.plan import Plan, make_plan
 from infra.record.events import Event, Kind
+from infra.session.context import Context
 from infra.spec import rehearsals
 from infra.spec.campaign import Spec
 
 
-def run_command(path: Path, yes: bool, console: Console, *, as_json: bool = False) -> int:
-    """Run a campaign; exit code 0 only when it ended with a clean certificate."""
+def run_command(path: Path, yes: bool, console: Console, *, as_json: bool = False, detach: bool = False) -> int:
+    """Run a campaign; exit code 0 only when it ended with a clean certificate, or with `detach` when training runs."""
     out, console = console, aside(console, as_json)
     seen = checked(path)
     if failed(seen.findings) or seen.spec is None or seen.facts is None:
@@ -38,7 +39,7 @@ def run_command(path: Path, yes: bool, console: Console, *, as_json: bool = Fals
         return UserError.exit_code
     show(path, tuple(f for f in seen.findings if f.level is not Level.INFO), False, console)
     _confirm(spec, plan, yes, console)
-    return _drive(spec, plan, console, out if as_json else None)
+    return _drive(spec, plan, console, out if as_json else None, detach)
 
 
 def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
@@ -54,7 +55,7 @@ def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
 
 
-def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None) -> int:
+def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, detach: bool) -> int:
     """Drive the campaign. `machine`: console for the result as JSON."""
     # Pulumi and boto3 take a second to import: only a run that really starts pays for it.
     from infra.campaign.stages import run_campaign
@@ -67,7 +68,11 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None) ->
             if machine is not None:
                 write_json(machine, ending(context))
             return _exit_code(context.state().outcome)
-        run_campaign(context)
+        if not run_campaign(context, detach):
+            if machine is not None:
+                write_json(machine, ending(context) | {"detached": True})
+            _say_who_goes_on(context, console)
+            return 0
         if machine is not None:
             write_json(machine, ending(context))
         _split(context.store.events()).show(console)
@@ -76,6 +81,18 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None) ->
         if outcome != "done":
             console.print(f"training ended as {outcome}: see the report")
         return _exit_code(outcome)
+
+
+def _say_who_goes_on(context: Context, console: Console) -> None:
+    """Print what happens without a driver, and how to come back."""
+    name = context.spec.campaign
+    for line in (
+        "training runs; this driver leaves, and the steward carries training to its archive",
+        "then a closer in the account tears down and certifies; it begins at the latest half an hour after the "
+        f"deadline, {context.deadline:%Y-%m-%d %H:%M} UTC",
+        f"to look: `bivouac status {name}`; to come back: the same `bivouac run`; to end it now: `bivouac down {name}`",
+    ):
+        console.print(f"{'detached':<10} {line}", markup=False, soft_wrap=True)
 
 
 def _exit_code(outcome: str | None) -> int:

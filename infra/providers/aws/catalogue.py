@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.providers.aws import budget_actions, budgets, iam, logs, policies, schedules, sns
+from infra.providers.aws import budget_actions, budgets, builds, iam, logs, policies, schedules, sns
 from infra.providers.aws.call import Resource
 from infra.providers.aws.ec2 import endpoints, gateways, launch, peering, routes, security, security_rules, vpcs
 from infra.providers.aws.eks import access, addons, clusters, nodes
@@ -28,6 +28,7 @@ _MODULES = (
     access,
     lustre,
     logs,
+    builds,
     schedules,
     budgets,
     budget_actions,

@@ -39,6 +39,7 @@ MODULES = (
     "ecr",
     "ssm",
     "schedules",
+    "builds",
     "ec2.placement",
     "ec2.reservations",
     "ec2.market",

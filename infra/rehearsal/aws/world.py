@@ -210,6 +210,8 @@ class World:
     """End of a reservation, once `reservations` is installed."""
     settling: Callable[[str, str], list[Any] | None] = lambda arn, what: None
     """Policy documents in force until a change of a role's or user's `trust` or `granted` takes effect."""
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+    """Called when the world ends: what it has started besides machines."""
     faults: list[FaultHook] = field(default_factory=list)
     """Called in order before each signed request; the first Fault is the answer."""
     routes: dict[str, SiteRoute] = field(default_factory=dict)
@@ -279,6 +281,8 @@ class World:
             self._stopping = True
             self._tick.notify()
         self._stopped.set()
+        for end in self.at_end:
+            end()
         for machine in list(self.machines.values()):
             machine.kill()
         for control_plane in list(self.control_planes.values()):

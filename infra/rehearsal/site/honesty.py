@@ -17,10 +17,12 @@ EMULATED = (
     "a job's secrets: values of a local file, under their names in the emulated Secrets Manager and Systems Manager",
     "notices: the emulated topic takes them, and no mail goes out; a webhook is called only if the site can reach it",
     "cluster DNS: hosts files kept current from EndpointSlices",
+    "CodeBuild: a build is a process of the site with the project's role; this machine stands in for the image",
 )
 NOT_REHEARSED = (
     "Helm charts other than jobset: their releases are recorded, their pods do not run (the MPI operator's pod does)",
     "EKS add-ons: recorded with their state; vpc-cni, kube-proxy, coredns and the CSI drivers do not run",
+    "packages of the closer's build: the image that stands in has them, so nothing is fetched from PyPI",
     "packages of the node image: drivers, EFA, NCCL, GDRCopy, Lustre client, DCGM",
     "GPU health, NVLink, fabric bandwidth",
     "AWS's capacity, quotas and prices at the moment",

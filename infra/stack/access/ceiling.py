@@ -10,6 +10,7 @@ No Pulumi here.
 from __future__ import annotations
 
 from infra.spec.names import BUILDER, REPOSITORY, ROLE_TAG, boundary, buckets, freeze_policy
+from infra.stack.access.closing import ceiling_of_closing
 from infra.stack.access.policies import EVERYTHING, AccountPlace, Statement, allow
 
 _OBJECTS = (
@@ -127,6 +128,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
             [where.role("*")],
             {"ArnEquals": {"iam:PolicyARN": freeze}},
         ),
+        *ceiling_of_closing(where),
     ]
 
 

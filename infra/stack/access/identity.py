@@ -10,6 +10,7 @@ from infra.spec.campaign import Spec
 from infra.spec.names import Names
 from infra.stack.access import policies
 from infra.stack.access.ceiling import boundary_arn
+from infra.stack.access.closing import asking
 
 CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
 NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
@@ -21,8 +22,15 @@ class Roles(pulumi.ComponentResource):
     """Roles `cluster`, `node`, `cni`, `steward`, `trainer`, `archive`. Cluster and nodes depend on `cluster_ready` and
     `node_ready`: EKS and the CNI need the policies until the last interface is gone."""
 
-    def __init__(self, spec: Spec, key_arn: str | None = None, opts: ResourceOptions | None = None) -> None:
-        """`key_arn`: the customer's key for the cluster's secrets."""
+    def __init__(
+        self,
+        spec: Spec,
+        key_arn: str | None = None,
+        closer_code: str | None = None,
+        opts: ResourceOptions | None = None,
+    ) -> None:
+        """`key_arn`: the customer's key for the cluster's secrets. `closer_code`: with which the steward may start the
+        closer."""
         super().__init__("bivouac:infra:Identity", "identity", None, opts)
         names, where = Names(spec), policies.place(spec)
         self._boundary = boundary_arn(where)
@@ -37,7 +45,8 @@ class Roles(pulumi.ComponentResource):
             *self._managed("cni", self.cni, CNI_POLICIES),
         ]
         self.steward = self._role("steward", names.steward_role, policies.pod_trust(where))
-        self._inline("steward", self.steward, policies.steward(spec))
+        asks = [] if closer_code is None else [asking(where, spec.campaign, closer_code)]
+        self._inline("steward", self.steward, [*policies.steward(spec), *asks])
         # Without secrets the trainer's role has no policies; without a role its pods would look for the node's.
         self.trainer = self._role("trainer", names.trainer_role, policies.pod_trust(where))
         if rights := policies.trainer(spec):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.spec.campaign import Spec
-from infra.spec.names import BUILDER, REPOSITORY, ROLE_TAG, Buckets, Names, buckets, freeze_policy
+from infra.spec.names import BUILDER, CLOSER, REPOSITORY, ROLE_TAG, Buckets, Names, buckets, freeze_policy
 from infra.spec.secrets import SecretSource
 
 Statement = dict[str, Any]
@@ -57,13 +57,16 @@ def document(statements: Sequence[Statement]) -> str:
 
 
 EC2 = "ec2.amazonaws.com"
+CODEBUILD = "codebuild.amazonaws.com"
 SOURCES = {
     "budgets.amazonaws.com": "arn:aws:budgets::{account}:budget/*",
+    CODEBUILD: f"arn:aws:codebuild:{{region}}:{{account}}:project/{CLOSER}",
     "scheduler.amazonaws.com": "arn:aws:scheduler:{region}:{account}:schedule-group/default",
 }
 """Service -> the aws:SourceArn with which it assumes our roles, by its documentation.
 https://docs.aws.amazon.com/cost-management/latest/userguide/cross-service-confused-deputy-prevention.html
-https://docs.aws.amazon.com/scheduler/latest/UserGuide/cross-service-confused-deputy-prevention.html"""
+https://docs.aws.amazon.com/scheduler/latest/UserGuide/cross-service-confused-deputy-prevention.html
+https://docs.aws.amazon.com/codebuild/latest/userguide/cross-service-confused-deputy-prevention.html"""
 
 
 def trust(service: str, where: AccountPlace, actions: Sequence[str] = ("sts:AssumeRole",)) -> str:

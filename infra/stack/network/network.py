@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pulumi
 import pulumi_aws as aws
 from pulumi import Input, ResourceOptions
@@ -15,8 +17,15 @@ class Network(pulumi.ComponentResource):
     """`control_plane_subnets` (two zones; the first is `system_subnet`) and `gpu_subnet` (the campaign's zone); all
     private."""
 
-    def __init__(self, spec: Spec, zones: tuple[str, str], opts: ResourceOptions | None = None) -> None:
-        """`zones`: of the control plane; neither is the nodes' zone if EKS does not take that."""
+    def __init__(
+        self,
+        spec: Spec,
+        zones: tuple[str, str],
+        before: Sequence[pulumi.Resource] = (),
+        opts: ResourceOptions | None = None,
+    ) -> None:
+        """`zones`: of the control plane; neither is the nodes' zone if EKS does not take that. `before`: what is made
+        before the network and falls after it."""
         super().__init__("bivouac:infra:Network", "network", None, opts)
         self._names, self._spec = Names(spec), spec
         self._plan = subnet_plan(spec.network.cidr)
@@ -26,7 +35,7 @@ class Network(pulumi.ComponentResource):
             enable_dns_hostnames=True,
             enable_dns_support=True,
             tags={"Name": self._names.of("VPC")},
-            opts=self._child(),
+            opts=self._child(depends_on=list(before)),
         )
         self.control_plane_subnets = [
             self._subnet("control-plane-a", self._plan.control_plane[0], zones[0]),
@@ -81,7 +90,13 @@ class Network(pulumi.ComponentResource):
             gateway_id=gateway.id,
             opts=self._child(),
         )
-        address = aws.ec2.Eip("nat", domain="vpc", tags={"Name": self._names.of("elastic address")}, opts=self._child())
+        address = aws.ec2.Eip(
+            "nat",
+            domain="vpc",
+            tags={"Name": self._names.of("elastic address")},
+            # It bills: it falls before the gateway, and so before the schedule that starts the closer.
+            opts=self._child(depends_on=[gateway]),
+        )
         nat = aws.ec2.NatGateway(
             "nat",
             allocation_id=address.id,

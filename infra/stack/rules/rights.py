@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from infra.spec.campaign import Spec
+from infra.stack.access.closing import LOOK
 from infra.stack.rules.finding import Draft, error
 from infra.stack.rules.graph import UNKNOWN, Graph, Resource
 
@@ -20,6 +21,8 @@ TO_EVERYTHING = {
     "ecr:GetAuthorizationToken": "a token is the registry's, not a repository's",
 }
 """Action -> why it may have every resource. None of them changes anything."""
+LISTS = {"closer": LOOK}
+"""Policy (by its name in the program) -> what else it may look at everywhere: the certificate lists all there is."""
 MANAGED = {
     "cluster": {"AmazonEKSClusterPolicy"},
     "node": {"AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly"},
@@ -74,7 +77,7 @@ def _judged(policy: Resource, statement: dict[str, Any]) -> Iterator[Draft]:
     if wild := [action for action in actions if "*" in action or "?" in action]:
         yield error(policy, "allows whole groups of actions", seen=", ".join(wild), cure="name each action")
     if any(_ALL_OF_A_SERVICE.match(resource) for resource in _listed(statement.get("Resource", "*"))):
-        known = {action.lower() for action in TO_EVERYTHING}
+        known = {action.lower() for action in (*TO_EVERYTHING, *LISTS.get(policy.name, ()))}
         if loose := [action for action in actions if action.lower() not in known]:
             yield error(
                 policy,

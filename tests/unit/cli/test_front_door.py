@@ -30,6 +30,7 @@ LIFE = {
     "Administration": ["doctor", "addons"],
 }
 SAYS_NOTHING_TO_MACHINES = {
+    "close",  # speaks into a build's log
     "init",  # writes a file and tells its name
     "cp",  # the copy is what it tells
     "exec",  # what runs in the container speaks for itself

@@ -26,7 +26,7 @@ GIVEN = {
     ],
     "topic": ["bivouac-{}-alarms"],
     "budget": ["bivouac-{}"],
-    "schedule": ["bivouac-{}-deadline", "bivouac-{}-builder"],
+    "schedule": ["bivouac-{}-deadline", "bivouac-{}-closer", "bivouac-{}-builder"],
     "launch template": ["bivouac-{}-gpu", "bivouac-{}-system"],
     "Auto Scaling group": ["eks-bivouac-{}-gpu-" + UUID, "eks-bivouac-{}-system-" + UUID],
     "placement group": ["bivouac-{}-gpu"],

@@ -150,6 +150,16 @@ def test_a_name_is_found_on_every_page_and_a_longer_one_is_another(
     assert found(kind, {"name": "alias/x"}, ByModel({operation: {result: [{key: "alias/x-2"}]}})) == []
 
 
+def test_a_build_project_is_found_by_its_name_as_its_arn() -> None:
+    operation, arn = "codebuild.batch_get_projects", "arn:aws:codebuild:us-east-1:123456789012:project/p"
+    account = ByModel({operation: {"projects": [{"name": "p", "arn": arn}]}})
+    assert found("build project", {"name": "p"}, account) == [arn]
+    assert account.calls == [(operation, {"names": ["p"]})]
+    assert (
+        found("build project", {"name": "p"}, ByModel({operation: {"projects": [], "projectsNotFound": ["p"]}})) == []
+    )
+
+
 def test_an_enabled_key_of_the_account_is_found_by_all_of_its_tags() -> None:
     wanted = {"bivouac:foundation": "true", "Name": "bivouac"}
     keys: dict[str, tuple[str, str, dict[str, str]]] = {

@@ -114,7 +114,7 @@ def test_the_workflow_may_read_code_take_the_role_and_comment_and_nothing_else()
 
 def test_the_role_of_the_workflow_reads_only() -> None:
     policy = json.loads((ROOT / "infra/ci/preview-role.json").read_text())
-    verbs = ("Describe", "Get", "List", "View")
+    verbs = ("BatchGet", "Describe", "Get", "List", "View")
     actions = [
         action
         for one in policy["Statement"]

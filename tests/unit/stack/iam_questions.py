@@ -10,7 +10,7 @@ from typing import Any
 
 from infra.rehearsal.aws.iam.policies import Question, allowed
 from infra.spec.campaign import Spec
-from infra.stack.access import policies
+from infra.stack.access import closing, policies
 from infra.stack.access.ceiling import ceiling
 from tests.example import example_spec
 
@@ -128,6 +128,7 @@ OWN = {
     "budget": written(policies.freezing(SPEC)),
     "builder": written(policies.builder(WHERE)),
     "builder-guard": written(policies.builder_guard(WHERE)),
+    "closer": written(closing.closer(WHERE)),
     "cluster": written(policies.cluster_secrets(KEY)),
     "guard": written(policies.guard(SPEC)),
     "steward": written(policies.steward(SPEC)),
@@ -137,5 +138,9 @@ OWN = {
 
 
 def arn_of(name: str) -> str:
-    shared = {"builder": "bivouac_build_us-east-1", "builder-guard": "bivouac_build_guard_us-east-1"}
+    shared = {
+        "builder": "bivouac_build_us-east-1",
+        "builder-guard": "bivouac_build_guard_us-east-1",
+        "closer": "bivouac_closer_us-east-1",
+    }
     return role(shared.get(name, f"bivouac-train-{name}"))

@@ -46,6 +46,7 @@ from tests.unit.stack.test_what_no_role_may_do import (
 )
 
 CI = ROOT / "infra/ci"
+CLOSER = f"arn:aws:codebuild:{R}:{A}:project/bivouac_closer"
 OPERATOR = ("operator/look", "operator/network", "operator/cluster", "operator/rights")
 WRITTEN = {
     "operator": OPERATOR,
@@ -136,6 +137,9 @@ MUST: dict[str, list[Ask]] = {
         ask("iam:CreatePolicyVersion", BOUNDARY),
         ask("iam:CreatePolicy", FREEZE),
         ask("iam:CreateRole", role("bivouac_build_us-east-1"), UNDER),
+        ask("iam:PutRolePolicy", role("bivouac_closer_us-east-1"), UNDER),
+        ask("iam:PassRole", role("bivouac_closer_us-east-1"), {"iam:PassedToService": "codebuild.amazonaws.com"}),
+        ask("codebuild:CreateProject", CLOSER),
         ask("ecr:PutImageTagMutability", TRAINER),
         ask("ecr:GetAuthorizationToken", "*"),
         ask("kms:PutKeyPolicy", KEY, {FOUNDED: "true"}),
@@ -173,6 +177,10 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("ecr:PutImageTagMutability", TRAINER),
         ask("ecr:PutLifecyclePolicy", TRAINER),
         *(ask(f"sns:{one}", NOTICES) for one in ("DeleteTopic", "SetTopicAttributes", "AddPermission")),
+        *(ask(f"codebuild:{call}Project", CLOSER) for call in ("Create", "Delete", "Update")),
+        ask("codebuild:StartBuild", CLOSER),
+        *(ask(f"iam:{call}", role("bivouac_closer_us-east-1"), UNDER) for call in ("PutRolePolicy", "DeleteRole")),
+        ask("iam:PassRole", role("bivouac_closer_us-east-1"), {"iam:PassedToService": "codebuild.amazonaws.com"}),
     ],
     "founder": [
         *TELLING,

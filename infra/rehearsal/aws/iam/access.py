@@ -224,6 +224,7 @@ def trust_policy(world: World, role_arn: str) -> Document:
 
 _SOURCES = {
     "budgets.amazonaws.com": "arn:aws:budgets::{account}:budget/*",
+    "codebuild.amazonaws.com": "arn:aws:codebuild:{region}:{account}:project/bivouac_closer",
     "scheduler.amazonaws.com": "arn:aws:scheduler:{region}:{account}:schedule-group/default",
 }
 """Service -> its aws:SourceArn when it assumes a role, by its documentation on confused deputies.

@@ -67,6 +67,9 @@ PREFIXES = {"monitoring": "cloudwatch", "email": "ses", "tagging": "tag"}
 
 
 ROLE_PASSED_BY = {
+    ("codebuild", "CreateProject"): ("serviceRole", "codebuild.amazonaws.com"),
+    ("codebuild", "UpdateProject"): ("serviceRole", "codebuild.amazonaws.com"),
+    ("codebuild", "StartBuild"): ("serviceRoleOverride", "codebuild.amazonaws.com"),
     ("eks", "CreateCluster"): ("roleArn", "eks.amazonaws.com"),
     ("eks", "CreateNodegroup"): ("nodeRole", "eks.amazonaws.com"),
     ("eks", "CreateAddon"): ("serviceAccountRoleArn", "eks.amazonaws.com"),

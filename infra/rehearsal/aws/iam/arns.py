@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from infra.rehearsal.aws.iam import ec2_resources, iam_context
+from infra.rehearsal.aws.iam import build_context, ec2_resources, iam_context
 from infra.rehearsal.aws.iam.actions import ACTIONS, BESIDE, PREFIXES, ROLE_PASSED_BY, TAGS_WITH, VERSIONED
 from infra.rehearsal.aws.iam.asked_tags import given_tags, tagged_at_creation, taken_tags
 from infra.rehearsal.aws.operations import AwsError
@@ -284,6 +284,7 @@ RESOLVERS: dict[str, Callable[[World, str, Parameters], list[str] | None]] = {
     "s3": _s3,
     "ec2": _ec2,
     "eks": _eks,
+    "codebuild": build_context.resources,
     "eks-auth": lambda world, operation, params: [arn(world, "eks", f"cluster/{params.get('clusterName')}")],
     "autoscaling": _autoscaling,
     "iam": iam_context.resources,
@@ -319,6 +320,7 @@ def _context(
         context[f"aws:resourcetag/{key.lower()}"] = context[f"{service}:resourcetag/{key.lower()}"] = [value]
     if service == "s3" and "Prefix" in params:
         context["s3:prefix"] = [params["Prefix"]]
+    context |= build_context.context(params) if service == "codebuild" else {}
     if service == "iam":
         context |= iam_context.context(world, operation, params)
     return context
@@ -326,9 +328,7 @@ def _context(
 
 def _resource_tags(world: World, resources: list[str]) -> dict[str, str]:
     """Return the tags of a single resource: instances, Auto Scaling groups, node groups, clusters."""
-    if len(resources) != 1:
-        return {}
-    if resources[0] == "*":
+    if len(resources) != 1 or resources[0] == "*":
         return {}
     if ":iam:" in resources[0]:
         return iam_context.tags(world, resources[0])

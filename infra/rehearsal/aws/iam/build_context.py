@@ -1,0 +1,54 @@
+"""A call of CodeBuild for IAM: the project, and what the request says, by the keys of
+https://docs.aws.amazon.com/codebuild/latest/userguide/action-context-keys.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.rehearsal.aws.world import World
+
+Parameters = dict[str, Any]
+_OVERRIDES = {
+    "artifactsOverride": "artifacts",
+    "buildspecOverride": "source.buildspec",
+    "cacheOverride": "cache",
+    "certificateOverride": "environment.certificate",
+    "computeTypeOverride": "environment.computetype",
+    "encryptionKeyOverride": "encryptionkey",
+    "environmentTypeOverride": "environment.type",
+    "fleetOverride": "environment.fleet.fleetarn",
+    "imageOverride": "environment.image",
+    "imagePullCredentialsTypeOverride": "environment.imagepullcredentialstype",
+    "logsConfigOverride": "logsconfig",
+    "privilegedModeOverride": "environment.privilegedmode",
+    "registryCredentialOverride": "environment.registrycredential",
+    "secondaryArtifactsOverride": "secondaryartifacts",
+    "secondarySourcesOverride": "secondarysources",
+    "serviceRoleOverride": "servicerole",
+    "sourceAuthOverride": "source.auth.type",
+    "sourceLocationOverride": "source.location",
+    "sourceTypeOverride": "source",
+}
+"""Parameter of StartBuild -> its key, which tells only that the request has it if its value is an object."""
+
+
+def resources(world: World, operation: str, params: Parameters) -> list[str] | None:
+    """Return the ARNs of the projects; listings know no resource."""
+    if operation.startswith("List") and "projectName" not in params:
+        return ["*"]
+    given = [params.get("projectName") or params.get("name"), *(params.get("names") or params.get("ids") or ())]
+    names = [str(name).rpartition("project/")[2].partition(":")[0] for name in given if name]
+    return [f"arn:aws:codebuild:{world.region}:{world.account}:project/{name}" for name in names] or None
+
+
+def context(params: Parameters) -> dict[str, list[str]]:
+    found = {}
+    for name, key in _OVERRIDES.items():
+        if (value := params.get(name)) is not None:
+            found[f"codebuild:{key}"] = ["true" if isinstance(value, (dict, list)) else str(value)]
+    if variables := params.get("environmentVariablesOverride"):
+        path = "codebuild:environment.environmentvariables"
+        found[f"{path}.name"] = [one["name"] for one in variables]
+        found |= {f"{path}/{one['name'].lower()}.value": [one["value"]] for one in variables}
+    return found

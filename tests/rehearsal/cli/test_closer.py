@@ -1,0 +1,84 @@
+"""The closer end to end on the emulated account: a build, started by the schedule's request, tears down and certifies.
+
+The foundation by the founder, the campaign by the operator, the end by nobody: with the closer's role alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.bake.foundation import foundation
+from infra.campaign import provision
+from infra.campaign.stages import Step, run_step
+from infra.record.events import Kind, Stage
+from infra.session.session import STACK_CONFIG
+from infra.spec.names import CLOSER
+from tests.rehearsal.acting import FOUNDER, OPERATOR, acting
+from tests.rehearsal.campaign_world import Camp, camp
+from tests.waiting import until
+
+pytestmark = pytest.mark.nightly
+
+
+@pytest.fixture(scope="module")
+def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+    with camp(tmp_path_factory.mktemp("closed")) as camped, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BIVOUAC_SITE", "in-process")
+        with acting(camped, *FOUNDER), camped.opened() as context:
+            foundation(context)
+        with acting(camped, *OPERATOR), camped.opened() as context:
+            run_step(context, Step(Stage.PROVISION, "by the operator", provision.run))
+        yield camped
+
+
+def asked(camped: Camp) -> dict[str, Any]:
+    """The schedule's request, in CodeBuild's own spelling."""
+    schedule = camped.client("scheduler").get_schedule(Name=camped.names.closer_schedule)
+    given = json.loads(schedule["Target"]["Input"])
+    variables = [{key.lower(): value for key, value in one.items()} for one in given["EnvironmentVariablesOverride"]]
+    return {"projectName": given["ProjectName"], "environmentVariablesOverride": variables}
+
+
+def built(camped: Camp) -> tuple[str, str]:
+    """Status and output of a build that is started as the schedule does it."""
+    codebuild = camped.client("codebuild")
+    id = codebuild.start_build(**asked(camped))["build"]["id"]
+
+    def ended() -> str | None:
+        (build,) = codebuild.batch_get_builds(ids=[id])["builds"]
+        return build["buildStatus"] if build["buildComplete"] else None
+
+    status = str(until(ended, "the build"))
+    return status, Path(camped.world.work, "aws", "builds", id.rpartition(":")[2], "log").read_text()
+
+
+def test_a_campaign_that_is_not_over_or_is_driven_is_left_alone(provisioned: Camp) -> None:
+    status, text = built(provisioned)
+    theirs = "drilled waits for whoever interrupted its driver"
+    assert (status, theirs in text) == ("SUCCEEDED", True), text
+    with provisioned.opened() as context:
+        context.store.append(Kind.ABANDONED)
+        status, text = built(provisioned)
+        assert (status, "drilled is driven by" in text) == ("SUCCEEDED", True), text
+        context.store.append(Kind.DETACHED, holder="me", deadline="")
+    assert provisioned.client("eks").list_clusters()["clusters"] == [provisioned.names.cluster]
+
+
+def test_what_nobody_drives_any_more_is_torn_down_and_certified_with_the_closers_rights(provisioned: Camp) -> None:
+    status, text = built(provisioned)
+    assert status == "SUCCEEDED", text
+    with provisioned.opened() as context:
+        state = context.state()
+        assert "bivouac:closerCode" in (context.store.get_json(STACK_CONFIG) or {})
+    assert state.certificate is not None and state.certificate["clean"], text
+    assert state.ended and not state.certificate.get("not_seen")
+    (why,) = [event.data["why"] for event in context.store.events() if event.kind is Kind.CLOSING]
+    assert why == "its teardown was begun and nobody finished it"
+    assert not provisioned.client("eks").list_clusters()["clusters"]
+    assert not provisioned.client("scheduler").list_schedules()["Schedules"]
+    assert [one["name"] for one in provisioned.client("codebuild").batch_get_projects(names=[CLOSER])["projects"]]

@@ -1,0 +1,76 @@
+"""A driver that leaves once training runs, and one that comes back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infra.campaign import stages
+from infra.campaign.stages import Step, run_campaign
+from infra.record.events import Kind, Stage
+from infra.record.store import CampaignStore
+from tests.unit.fake_s3 import FakeS3, Time
+
+ALL = [step.stage for step in stages.STEPS]
+
+
+class World:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        s3: Any = FakeS3(Time())
+        self.store, self.ran = CampaignStore(s3, "state", "train", "w"), list[Stage]()
+        patch.setattr(stages, "STEPS", tuple(Step(stage, "", self._run(stage)) for stage in ALL))
+        patch.setattr(stages.block_clock, "await_lead", lambda context: None)
+
+    def _run(self, stage: Stage) -> Any:
+        def run(context: Any) -> dict[str, Any]:
+            self.ran.append(stage)
+            return {}
+
+        return run
+
+    def drive(self, detach: bool) -> bool:
+        """By a new driver."""
+        self.ran.clear()
+        context: Any = SimpleNamespace(
+            store=self.store,
+            state=self.store.state,
+            outputs={},
+            guard=lambda: None,
+            lease=SimpleNamespace(holder="me@laptop"),
+            deadline=datetime(2026, 12, 1, 12, tzinfo=UTC),
+            progress=SimpleNamespace(stage=lambda *_: _Nothing(), note=lambda text: None),
+        )
+        return run_campaign(context, detach)
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_a_detached_driver_leaves_after_the_launch_and_the_next_one_goes_on_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    assert world.drive(detach=True) is False
+    assert world.ran == ALL[: ALL.index(Stage.SUPERVISE)]
+    state = world.store.state()
+    assert state.detached is not None and not state.ended
+    (left,) = [event.data for event in world.store.events() if event.kind is Kind.DETACHED]
+    assert left == {"holder": "me@laptop", "deadline": "2026-12-01T12:00:00+00:00"}
+    assert world.drive(detach=True) is False and world.ran == []
+    assert world.drive(detach=False) is True
+    assert world.ran == ALL[ALL.index(Stage.SUPERVISE) :]
+    assert world.store.state().ended and world.store.state().detached is None
+
+
+def test_what_is_over_already_is_driven_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.store.append(Kind.STAGE_STARTED, stage="check")
+    world.store.append(Kind.TRAINING_FINISHED, outcome="done", why="", committed_step=60)
+    world.store.append(Kind.NODES_AT_ZERO, group="gpu")
+    assert world.drive(detach=True) is True
+    assert world.ran == ALL and world.store.state().detached is None

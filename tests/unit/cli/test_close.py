@@ -1,0 +1,161 @@
+"""When the closer ends a campaign, and when it leaves it alone: by its record, leases and clock."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from infra.cli.end import close
+from infra.record.events import Kind
+from infra.record.holder import Holder
+from infra.record.lease import DRIVER_LEASE, Lease
+from infra.record.store import STOP, CampaignStore
+from tests.unit.fake_s3 import NOON, FakeS3, Time
+
+DEADLINE = NOON + timedelta(hours=5)
+TTL = timedelta(seconds=30)
+ELSEWHERE = Holder(user="me", host="laptop", boot_id="x", pid_namespace="", pid=1, start_ticks=1)
+NEXT = Holder(user="you", host="desk", boot_id="y", pid_namespace="", pid=2, start_ticks=2)
+LAUNCHED = (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "committed_step": -1})
+TRAINED = (LAUNCHED, (Kind.TRAINING_FINISHED, {"outcome": "done", "why": "", "committed_step": 60}))
+ARCHIVED = (*TRAINED, (Kind.ARCHIVE_VERIFIED, {"manifest": "m", "step": 60}))
+AT_ZERO = (Kind.NODES_AT_ZERO, {"group": "gpu"})
+
+
+def stage(kind: Kind, name: str) -> tuple[Kind, dict[str, Any]]:
+    return kind, {"stage": name, **({"seconds": 1.0} if kind is Kind.STAGE_FINISHED else {})}
+
+
+CASES: dict[str, tuple[list[tuple[Kind, dict[str, Any]]], datetime, str | None]] = {
+    "nothing launched yet": ([], NOON, None),
+    "training": ([LAUNCHED], NOON, None),
+    "archiving": ([*TRAINED], NOON, None),
+    "held": ([LAUNCHED, (Kind.HELD, {"attempt": 1, "until": "later", "cause": "x"})], NOON, None),
+    "archived, nodes at zero": ([*ARCHIVED, AT_ZERO], NOON, "the steward is done"),
+    "nothing committed": (
+        [LAUNCHED, (Kind.TRAINING_FINISHED, {"outcome": "failed", "why": "", "committed_step": -1}), AT_ZERO], NOON,
+        "the steward is done",
+    ),
+    "not archived": ([*TRAINED, (Kind.ARCHIVE_FAILED, {"error": "x"}), AT_ZERO], NOON, None),
+    "not archived, and late": ([*TRAINED, (Kind.ARCHIVE_FAILED, {"error": "x"}), AT_ZERO], DEADLINE, None),
+    "a second before the deadline": ([LAUNCHED], DEADLINE - timedelta(seconds=1), None),
+    "the deadline": ([LAUNCHED], DEADLINE, "the deadline 2026-11-22T17:00:00+00:00 has passed"),
+    "the deadline, never launched": ([], DEADLINE, "the deadline 2026-11-22T17:00:00+00:00 has passed"),
+    "somebody's teardown": (
+        [*ARCHIVED, AT_ZERO, stage(Kind.STAGE_STARTED, "teardown")], NOON,
+        "its teardown was begun and nobody finished it",
+    ),
+    "torn down, not certified": (
+        [*ARCHIVED, AT_ZERO, stage(Kind.STAGE_FINISHED, "teardown")], NOON,
+        "its teardown was begun and nobody finished it",
+    ),
+    "given up": ([*TRAINED, (Kind.ABANDONED, {})], NOON, "its teardown was begun and nobody finished it"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> CampaignStore:
+    monkeypatch.setattr(Lease, "_renew", lambda self: None)
+    s3: Any = FakeS3(Time())
+    made = CampaignStore(s3, "state", "train", "w")
+    made.put_json("clock.json", {"started_at": NOON.isoformat(), "deadline": DEADLINE.isoformat()})
+    made.append(Kind.STAGE_STARTED, stage="check")
+    made.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
+    s3.time.go(60)  # and there it died
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_campaign_is_over_when_nobody_will_go_on_with_it(store: CampaignStore, name: str) -> None:
+    events, now, why = CASES[name]
+    for kind, data in events:
+        store.append(kind, **data)
+    assert close.why_over(store, store.state(), now)[0] == why
+    store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
+    assert close.why_over(store, store.state(), now)[0] is None, "somebody drives"
+
+
+def test_a_steward_is_gone_after_twenty_minutes_and_one_that_never_was_is_not(store: CampaignStore) -> None:
+    time = store.s3.time
+    store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, committed_step=-1)
+    time.go(3600)
+    assert close.why_over(store, store.state(), NOON)[0] is None
+    store.lease("steward", timedelta(seconds=15), ELSEWHERE).acquire()
+    time.go(20 * 60)
+    assert close.why_over(store, store.state(), NOON)[0] is None
+    time.go(5 * 60)
+    assert close.why_over(store, store.state(), NOON)[0] == "the steward has been silent for 24 minutes"
+
+
+def interrupted(store: CampaignStore) -> None:
+    """A person's Ctrl-C: the driver gives its lease back."""
+    lease = store.lease(DRIVER_LEASE, TTL, NEXT)
+    lease.acquire()
+    lease.release()
+
+
+def test_what_a_person_interrupted_is_theirs_until_the_deadline_unless_they_have_left(store: CampaignStore) -> None:
+    for kind, data in (*ARCHIVED, AT_ZERO):
+        store.append(kind, **data)
+    interrupted(store)
+    theirs = (None, "waits for whoever interrupted its driver, until its deadline")
+    assert close.why_over(store, store.state(), NOON) == theirs
+    assert close.why_over(store, store.state(), DEADLINE)[0] is not None
+    store.append(Kind.DETACHED, holder="me", deadline="")
+    assert close.why_over(store, store.state(), NOON)[0] == "the steward is done"
+    store.append(Kind.ATTACHED, holder="me")
+    assert close.why_over(store, store.state(), NOON) == theirs
+
+
+def test_a_closer_that_failed_is_followed_by_another_though_it_gave_the_lease_back(store: CampaignStore) -> None:
+    for kind, data in (*ARCHIVED, AT_ZERO, (Kind.CLOSING, {"why": "x"})):
+        store.append(kind, **data)
+    interrupted(store)
+    assert close.why_over(store, store.state(), NOON)[0] == "the steward is done"
+
+
+def test_the_closer_gives_way_to_whoever_drives_and_asks_nobody_to_stop(
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, data in (*ARCHIVED, AT_ZERO):
+        store.append(kind, **data)
+    monkeypatch.setattr(close, "record_of", lambda campaign, region: store)
+    monkeypatch.setattr(close, "opened", lambda *_: pytest.fail("it takes no lease"))
+    store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
+    said = StringIO()
+    assert close.close_command("train", "us-east-1", Console(file=said, width=200)) == 0
+    assert said.getvalue() == "train is driven by you@desk (process 2): nothing to do\n"
+    assert store.get_json(STOP) is None
+
+
+def test_a_campaign_that_has_ended_is_not_opened_again(store: CampaignStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("teardown", "certify", "report"):
+        store.append(Kind.STAGE_FINISHED, stage=name, seconds=1.0)
+    monkeypatch.setattr(close, "record_of", lambda campaign, region: store)
+    monkeypatch.setattr(close, "opened", lambda *_: pytest.fail("it takes no lease"))
+    said = StringIO()
+    assert close.close_command("train", "us-east-1", Console(file=said, width=200)) == 0
+    assert said.getvalue() == "train has ended: nothing to do\n"
+
+
+def test_somebody_who_is_quicker_is_no_failure(store: CampaignStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, data in (*ARCHIVED, AT_ZERO):
+        store.append(kind, **data)
+
+    def quicker(*_: Any) -> Any:
+        store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
+        store.lease(DRIVER_LEASE, TTL).acquire()
+
+    monkeypatch.setattr(close, "record_of", lambda campaign, region: store)
+    monkeypatch.setattr(close, "opened", quicker)
+    monkeypatch.setattr(close, "stored_spec", lambda _: None)
+    monkeypatch.setattr(close, "stored_plan", lambda *_: None)
+    monkeypatch.setattr(close, "target", SimpleNamespace(have_engine=lambda: None, about=lambda: None))
+    said = StringIO()
+    assert close.close_command("train", "us-east-1", Console(file=said, width=200)) == 0
+    assert "somebody was quicker" in said.getvalue() and store.get_json(STOP) is None
