@@ -1,4 +1,5 @@
-"""Facts that only AWS knows before a campaign: zones and their offers, quotas, reservations, the base image.
+"""Facts that only AWS knows before a campaign: zones and their offers, an existing network, quotas, reservations, the
+base image.
 
 The rules of `bivouac check` judge the answers. Read-only.
 """
@@ -12,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from infra.aws.account import Account
 from infra.aws.base_image import find_base
+from infra.aws.network import seen_network
 from infra.aws.quota_room import quota_questions
 from infra.aws.quota_use import quota_use
 from infra.aws.reservations import refused_reservation
@@ -41,6 +43,7 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
             "offers": answer(lambda: tuple(_with_quota(account, facts, one) for one in facts.offers), facts.offers),
             "sold": answer(lambda: _sold(account, spec), None),
             "reservation": answer(lambda: refused_reservation(account, spec), None),
+            "network": answer(lambda: seen_network(account, spec), None),
             "quotas": tuple(
                 room for question in quota_questions(account, spec) if (room := answer(question, None)) is not None
             ),

@@ -282,14 +282,13 @@ def knowledge(store: CampaignStore, names: Names) -> Knowledge:
 
 
 def _places_of(event: Event) -> set[str]:
-    """Return the ids of the campaign's resources in an event."""
+    """Return the ids of the campaign's resources in an event. An existing network is none of them: things in it may be
+    anybody's."""
     data = event.data
     if event.kind is Kind.STAGE_FINISHED and data.get("stage") == Stage.PROVISION:
         outputs = CampaignOutputs.model_validate(data["outputs"]["outputs"])
-        return {
-            outputs.vpc_id,
-            outputs.gpu_subnet_id,
-            outputs.system_subnet_id,
+        network = {outputs.vpc_id, outputs.gpu_subnet_id, outputs.system_subnet_id}
+        return (network if outputs.network_made else set()) | {
             outputs.node_security_group_id,
             outputs.file_system_id,
             outputs.node_role_arn,

@@ -35,6 +35,7 @@ from infra.spec.sections import Preflight as Preflight
 from infra.spec.sections import Recovery as Recovery
 from infra.spec.sections import SharedStorage as SharedStorage
 from infra.spec.sections import Storage as Storage
+from infra.spec.sections import Subnets as Subnets
 from infra.spec.training import Training as Training
 from infra.spec.workload import Workload as Workload
 from trainer.contract import CheckpointConfig
@@ -237,9 +238,13 @@ class Spec(Section):
 
     @property
     def endpoint_services(self) -> tuple[str, ...]:
-        """Services that need an interface endpoint of the campaign's network; none with a NAT gateway."""
-        if self.network.egress is not Egress.ENDPOINTS:
-            return ()
+        """Services for which the campaign makes an interface endpoint; none with a NAT gateway, or in an existing
+        VPC."""
+        return self.services if self.network.made and self.network.egress is Egress.ENDPOINTS else ()
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Services that need an interface endpoint where nodes have no other path to AWS."""
         asked = any(source.secret is not None for source in self.secrets.values())
         return (*ENDPOINT_SERVICES, *((SECRETS_SERVICE,) if asked else ()))
 
