@@ -13,7 +13,8 @@ from botocore.exceptions import ClientError
 
 from infra.aws.account import Account
 from infra.aws.base_image import find_base
-from infra.aws.network import seen_network
+from infra.aws.given.network import seen_network
+from infra.aws.given.node_image import find_image
 from infra.aws.quota_room import quota_questions
 from infra.aws.quota_use import quota_use
 from infra.aws.reservations import refused_reservation
@@ -47,7 +48,10 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
             "quotas": tuple(
                 room for question in quota_questions(account, spec) if (room := answer(question, None)) is not None
             ),
-            "base": answer(lambda: _base(account, spec), None),
+            "base": answer(lambda: _unsuitable(lambda: find_base(account, spec)), None),
+            "node_image": None
+            if spec.image.nodes == "bake"
+            else answer(lambda: _unsuitable(lambda: find_image(account, spec)), None),
         }
     )
 
@@ -65,9 +69,9 @@ def _with_quota(account: Account, facts: Facts, offer: Offer) -> Offer:
     return offer if use is None else offer.model_copy(update={"quota_vcpus": use.free})
 
 
-def _base(account: Account, spec: Spec) -> Unsuitable | None:
+def _unsuitable(find: Callable[[], object]) -> Unsuitable | None:
     try:
-        find_base(account, spec)
+        find()
     except (UserError, PermanentError) as error:
         return Unsuitable(what=error.what, seen=str(error.seen), cure=error.cure or "")
     return None

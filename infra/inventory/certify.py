@@ -311,6 +311,7 @@ def kept(context: Context) -> tuple[str, ...]:
         rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} ({what})")
     if (image := context.outputs.get(Stage.BAKE, {}).get("image")) is not None:
         rows.append(f"{image} (trainer image)")
-    if (nodes := context.outputs.get(Stage.BAKE, {}).get("node_image")) is not None:
+    nodes = context.outputs.get(Stage.BAKE, {}).get("node_image")
+    if nodes is not None and context.spec.image.nodes == "bake":
         rows.append(f"{nodes['ami']} (node image)")
     return tuple(rows)

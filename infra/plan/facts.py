@@ -181,6 +181,8 @@ class Facts(_Frozen):
     """Quotas of the campaign's resources besides GPU nodes, as far as they were looked up."""
     base: Unsuitable | None = None
     """Reason why the registry's base image cannot be used; None: it can, or was not looked up."""
+    node_image: Unsuitable | None = None
+    """Reason why the AMI that the spec names for GPU nodes cannot be used; None: it can, or was not looked up."""
 
     @property
     def offer(self) -> Offer | None:

@@ -31,6 +31,7 @@ TYPICAL_MINUTES = {
     "certify": (2, "every service, with retries for eventual consistency"),
 }
 """Typical minutes on AWS from general knowledge, used until events of real campaigns replace them."""
+WITHOUT_NODE_IMAGE = (10, "trainer image; nothing where the inputs were baked before")
 
 
 class StageTime(BaseModel):
@@ -63,6 +64,8 @@ def gang_seconds(stages: tuple[StageTime, ...], nodes: int) -> Decimal:
 
 def _stage(stage: str, spec: Spec) -> StageTime:
     minutes, formula = TYPICAL_MINUTES[stage]
+    if stage == "bake" and spec.image.nodes != "bake":
+        minutes, formula = WITHOUT_NODE_IMAGE
     total = 60.0 * minutes
     if stage == "archive":
         size = storage.checkpoint_bytes(spec)

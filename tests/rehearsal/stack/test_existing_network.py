@@ -32,20 +32,26 @@ LISTED = {
 
 
 @pytest.fixture(scope="module")
-def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
+def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Camp, Existing]]:
+    """An account with a company's network and the foundation, before the campaign."""
     nodes = {"count": 2, "instance_type": "p5.48xlarge", "ranks_per_node": 1}
     with camp(tmp_path_factory.mktemp("existing"), nodes=nodes) as one, pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_SITE", "in-process")
+        made = build(one.client("ec2"))
+        one.spec = Spec.model_validate(one.spec.model_dump(mode="json") | {"network": made.section})
         with acting(one, *FOUNDER), one.opened() as context:
             foundation(context)
-        yield one
+        yield one, made
 
 
 @pytest.fixture(scope="module")
-def place(camped: Camp) -> Existing:
-    made = build(camped.client("ec2"))
-    camped.spec = Spec.model_validate(camped.spec.model_dump(mode="json") | {"network": made.section})
-    return made
+def camped(settled: tuple[Camp, Existing]) -> Camp:
+    return settled[0]
+
+
+@pytest.fixture(scope="module")
+def place(settled: tuple[Camp, Existing]) -> Existing:
+    return settled[1]
 
 
 def inside(camped: Camp, place: Existing) -> dict[str, Any]:
