@@ -18,7 +18,7 @@ TAGGED = {"Filters": [{"Name": "tag:bivouac:campaign", "Values": ["train"]}]}
 INSIDE = {"Filters": [{"Name": "vpc-id", "Values": ["vpc-1", "vpc-2"]}]}
 GROUPS, OWNED = "ec2.describe_security_groups", "kubernetes.io/cluster/bivouac-train"
 OF_CLUSTER = {"Filters": [{"Name": f"tag:{OWNED}", "Values": ["owned"]}]}
-NO_GROUPS = {GROUPS: {"SecurityGroups": []}}
+NO_GROUPS: dict[str, Any] = {GROUPS: {"SecurityGroups": []}}
 
 
 def left(kind: str, account: Any) -> list[Remain]:
