@@ -23,13 +23,16 @@ def spec(nodes: str, **more: Any) -> Any:
     return example_spec(image={"base": "bivouac/base:cuda", "nodes": nodes}, **more)
 
 
-@pytest.mark.parametrize(("nodes", "set_up"), [("bake", False), ("eks", True), (OWN, False)])
-def test_only_eks_own_image_is_set_up_at_boot(nodes: str, set_up: bool) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "client", "tuned"), [("bake", False, False), ("eks", True, True), (OWN, True, False)]
+)
+def test_only_eks_own_image_is_set_up_at_boot_and_only_a_baked_one_has_its_client(
+    nodes: str, client: bool, tuned: bool
+) -> None:
     graph = campaign_graph(spec(nodes), node_image=FOUND)
     assert graph.one("LaunchTemplate", "gpu-nodes").inputs["imageId"] == FOUND, "that which the bake stage recorded"
     run = scripts(graph, "gpu")
-    for script in (client_script(), tuning_script()):
-        assert (script in run) is set_up
+    assert (client_script() in run, tuning_script() in run) == (client, tuned)
     assert tuning_script() not in scripts(graph, "system")
 
 

@@ -182,8 +182,10 @@ class GpuNodes(_NodeGroup):
         item = instance_type(spec.nodes.instance_type)
         self.raid = spec.storage.local.layout
         script = boot_script(spec.storage.shared, item, spec.nodes.count + SPARE_NODES)
-        bare = (client_script(), tuning_script()) if spec.image.nodes == "eks" else ()
-        self._scripts = (*bare, *((script,) if script else ()))
+        # The client's script does nothing where the image has one; somebody's own image is set up no further.
+        client = () if spec.image.nodes == "bake" else (client_script(),)
+        tuning = (tuning_script(),) if spec.image.nodes == "eks" else ()
+        self._scripts = (*client, *tuning, *((script,) if script else ()))
         bought = purchase(spec.nodes, item)
         self.huge_pages = HUGE_PAGES if item.efa_interfaces else 0
         interfaces = [
