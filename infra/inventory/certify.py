@@ -312,6 +312,6 @@ def kept(context: Context) -> tuple[str, ...]:
     if (image := context.outputs.get(Stage.BAKE, {}).get("image")) is not None:
         rows.append(f"{image} (trainer image)")
     nodes = context.outputs.get(Stage.BAKE, {}).get("node_image")
-    if nodes is not None and context.spec.image.nodes == "bake":
+    if nodes is not None and nodes.get("ours", True):
         rows.append(f"{nodes['ami']} (node image)")
     return tuple(rows)
