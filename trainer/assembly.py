@@ -77,7 +77,9 @@ def _say_where_it_starts(restored: Any, engine: Any) -> None:
     if restored:
         emit("restored", step=restored.step, of_attempt=restored.attempt, position=restored.position)
     else:
-        emit("started_fresh", step=0, parameters=sum(p.numel() for p in engine.module.parameters()))
+        # With ZeRO stage 3 a rank holds a part of each parameter, and DeepSpeed notes the whole's size.
+        sizes = (getattr(one, "ds_numel", one.numel()) for one in engine.module.parameters())
+        emit("started_fresh", step=0, parameters=sum(sizes))
 
 
 def _identity(config: TrainConfig, data_digest: str) -> ManifestIdentity:

@@ -6,6 +6,7 @@ import logging
 import os
 import warnings
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,16 +58,22 @@ def _meet(store: torch.distributed.Store, world_size: int) -> None:
 
 
 def build_engine(config: TrainConfig, world_size: int) -> Any:
-    """Return a DeepSpeed engine with a new model; the same seed gives the same weights on every rank."""
+    """Return a DeepSpeed engine with a new model; the same seed gives the same weights on every rank.
+
+    With ZeRO stage 3 each parameter is spread over the ranks as soon as it is made: no rank ever holds the whole model.
+    """
     deepspeed = import_deepspeed()
+    settings = deepspeed_config(config, world_size)
+    with deepspeed.zero.Init(config_dict_or_path=settings, enabled=config.zero_stage == 3):
+        model = Transformer(config.model, config.recompute)
     torch.manual_seed(config.seed)
-    model = Transformer(config.model)
+    model.initialize(partial(deepspeed.zero.GatheredParameters, modifier_rank=0))
     optimizer = torch.optim.AdamW(
         parameter_groups(model, config.optimizer),
         lr=config.optimizer.learning_rate,
         betas=(config.optimizer.beta1, config.optimizer.beta2),
     )
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(config, world_size))
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
     # It copies scripts beside the shards at every save, which delays the loop; no manifest names them.
     engine._copy_recovery_script = lambda _: None
     return engine

@@ -38,6 +38,10 @@ class Stepped:
     """Digest of the sequences that all ranks consumed."""
     data_wait: float
     """Seconds that this rank waited for data."""
+    rate: float
+    """Learning rate."""
+    norm: float | None
+    """Norm of all gradients before clipping; None where DeepSpeed knows none."""
 
 
 @dataclass
@@ -93,11 +97,12 @@ class Loop:
         self.step += 1
         self.position += self.config.global_batch
         self.tokens += self.config.tokens_per_step()
-        return self._agree(loss, started, fed.digest, waited)
+        return self._agree(loss, started, fed.digest, waited, rate)
 
-    def _agree(self, loss: float, started: float, digest: int, waited: float) -> Stepped:
-        norm = self.engine.get_global_grad_norm()
-        finite = math.isfinite(loss) and (norm is None or math.isfinite(float(norm)))
+    def _agree(self, loss: float, started: float, digest: int, waited: float, rate: float) -> Stepped:
+        known = self.engine.get_global_grad_norm()
+        norm = None if known is None else float(known)
+        finite = math.isfinite(loss) and (norm is None or math.isfinite(norm))
         # Only rank 0 sets the interval: the others add 0 to the sum.
         every = float(self.pace.every if self.gang.first else 0)
         mine = [loss, float(finite), float(stop_requested(self.run_folder)), every, *to_limbs(digest)]
@@ -107,7 +112,7 @@ class Loop:
         assert len(votes) == VOTES
         everyone = self.gang.world_size
         seconds, samples = time.monotonic() - started, from_limbs(low, high)
-        stepped = Stepped(total / everyone, finites == everyone, stops > 0, seconds, samples, waited)
+        stepped = Stepped(total / everyone, finites == everyone, stops > 0, seconds, samples, waited, rate, norm)
         if not stepped.finite:
             emit("not_finite", step=self.step, loss=repr(stepped.loss), norm=repr(norm))
             self._keep_what_is_written()
@@ -150,6 +155,8 @@ class Loop:
                 seconds=round(stepped.seconds, 4),
                 samples=f"{stepped.samples:016x}",
                 data_wait=round(stepped.data_wait, 4),
+                rate=stepped.rate,
+                norm=stepped.norm,
             )
         self.heartbeat.beat(
             phase=Phase.TRAINING,

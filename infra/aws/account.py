@@ -13,6 +13,7 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
+from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -171,6 +172,11 @@ class Account:
             unreached = UserError("AWS cannot be reached", seen=str(error), cure=cure)
             raise without_credentials(error) or unreached from error
         return {"Account": answer["Account"], "Arn": answer["Arn"]}
+
+    def ends_by_itself(self) -> bool:
+        """Return True for credentials that expire and that nobody renews: a session's, given as they are."""
+        found = self.session.get_credentials()
+        return bool(found and found.token) and not isinstance(found, RefreshableCredentials)
 
     def principal(self, arn: str) -> str | None:
         """Return the IAM principal of a caller. An assumed role's caller ARN lacks the role's path, so IAM is asked.

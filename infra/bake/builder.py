@@ -21,6 +21,7 @@ from infra.aws.account import EXPIRED, Account, every
 from infra.engine.failures import cause_of, cure_for
 from infra.errors import PermanentError
 from infra.session.context import Context
+from infra.spec import waits
 from infra.spec.names import BUILDER, ROLE_TAG, Names
 from infra.stack.outputs import FoundationOutputs
 from infra.stack.tags import tags
@@ -32,7 +33,7 @@ TRANSFER = "bake/"
 """Folder of the campaign's record for files on the way to its builder."""
 LIVING = ["pending", "running", "stopping", "stopped", "shutting-down"]
 _TARGET = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"
-_ONLINE_S, _KNOWN_S = 300.0, 60.0
+_ONLINE_S = waits.BUILDER_BOOT.seconds
 _YOUNG = ("ValidationException", "InvalidParameterValue")
 """Errors of Scheduler and EC2 while a new role is not known to them."""
 _GONE = ("InvalidInstanceID.NotFound", "ResourceNotFoundException")
@@ -147,7 +148,7 @@ def _arm(context: Context, where: FoundationOutputs, instance: str, ends_at: dat
 
 def _once_known(context: Context, call: Callable[[], Any]) -> Any:
     """Retry a call while a new role or profile of the foundation is not known everywhere."""
-    until = time.monotonic() + _KNOWN_S
+    until = time.monotonic() + waits.ROLE_KNOWN.seconds
     while True:
         try:
             return call()

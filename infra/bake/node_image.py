@@ -21,6 +21,7 @@ from infra.errors import PermanentError, UserError
 from infra.plan.catalogue import instance_type
 from infra.record.store import CampaignStore
 from infra.session.context import Context
+from infra.spec import waits
 from infra.spec.campaign import Spec
 from infra.spec.names import INPUTS_TAG, MANIFEST_TAG, Names
 from infra.stack.outputs import FoundationOutputs
@@ -30,7 +31,6 @@ RECORD = "node-image.json"
 """Key in the campaign's record of the image that it began with."""
 VARIANTS = {"nvidia": "nvidia", "neuron": "neuron", None: "standard"}
 PLAYED = ("images/versions.yaml", "playbooks")
-_STOPPED_S, _IMAGED_S = 300.0, 2700.0
 _NO_PACKAGES = "no dnf"
 
 
@@ -225,7 +225,7 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
     ec2 = context.account.client("ec2")
     context.guard()
     ec2.stop_instances(InstanceIds=[instance])
-    for _ in context.turns(_STOPPED_S, 0.5):
+    for _ in context.turns(waits.BUILDER_STOP.seconds, 0.5):
         state = ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]["State"]["Name"]
         if state == "stopped":
             break
@@ -239,7 +239,7 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
         Description=f"Bivouac node image on {base}"[:255],
         TagSpecifications=[{"ResourceType": kind, "Tags": pairs} for kind in ("image", "snapshot")],
     )["ImageId"]
-    for _ in context.turns(_IMAGED_S, 0.5):
+    for _ in context.turns(waits.IMAGE.seconds, 0.5):
         # A filter instead of the id, which may not be known for a new image yet.
         by_id = [{"Name": "image-id", "Values": [made]}]
         found = list(every(ec2, "describe_images", "Images", Filters=by_id))
@@ -255,7 +255,7 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
         context.progress.step(f"image {made} is {image['State']}")
     raise PermanentError(
         "the image is not available in time",
-        seen=f"{made} after {_IMAGED_S / 60:.0f} min",
+        seen=f"{made} after {waits.IMAGE.seconds / 60:.0f} min",
         cure="look at its snapshot in the console; the same command bakes again",
     )
 

@@ -16,27 +16,27 @@ from infra.cluster.fitness import NodeFacts, Sickness, overdue, shared_cause
 from infra.cluster.kubernetes import OF_WORLD, may_pass
 from infra.cluster.nodes import GpuNodes, Launched
 from infra.engine.failures import Cause, cause_of, cure_for
-from infra.errors import PermanentError
+from infra.errors import PermanentError, UserError
 from infra.plan import catalogue
 from infra.plan.purchase import RESERVED
 from infra.record.events import Kind
 from infra.session.context import Context
+from infra.spec import waits
 
-_RETREAT_S = 300.0
 _GLANCE_S = 15.0
 _WORDS_S = 30.0
 """Time for looks that only people need, while the nodes bill."""
-_JOIN_S = 240.0
-"""Boot and join take two minutes: an instance that runs longer without joining has a fault."""
 _SHOWN = 3
+_ALIKE = 2
+"""Nodes in a row that do not become fit, after which a pilot's fault is that of every node."""
 _MINIMUM = timedelta(seconds=60)
 """The shortest time that EC2 bills."""
 
 
-def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
-    """Wait for as many fit nodes as the spec wants, each with its accelerators. Raises `PermanentError` after giving
-    all back."""
-    spec, wanted = context.spec, context.spec.nodes.count
+def wait_for_nodes(context: Context, nodes: GpuNodes, wanted: int | None = None) -> list[NodeFacts]:
+    """Wait for as many fit nodes as the spec wants, or `wanted`, each with its accelerators. Raises `PermanentError`
+    after giving all back."""
+    spec, wanted = context.spec, wanted or context.spec.nodes.count
     why = ""
     devices = catalogue.instance_type(spec.nodes.instance_type).accelerators
     fit, since, history, replaced = list[NodeFacts](), datetime.now(UTC), ConditionHistory(), set[str]()
@@ -62,8 +62,10 @@ def wait_for_nodes(context: Context, nodes: GpuNodes) -> list[NodeFacts]:
         else:
             # Show AWS's reasons every few seconds: capacity can take an hour.
             why = _why_missing(nodes, facts, devices, since) if turn % 10 == 5 else why
+        if wanted < spec.nodes.count and len(replaced) >= _ALIKE:
+            break  # a pilot's successor does not become fit either: so would no other node
         context.progress.step(f"{len(fit)} of {wanted} nodes ready{why}")
-    raise _give_back(context, nodes, fit, since)
+    raise _give_back(context, nodes, len(fit), wanted, since)
 
 
 def _replace_sick(
@@ -104,9 +106,32 @@ def replace(context: Context, nodes: GpuNodes, name: str, instance: str) -> None
         context.account.client("ec2").terminate_instances(InstanceIds=[instance])
 
 
+def finish_replacements(context: Context, nodes: GpuNodes) -> None:
+    """Replace nodes that a killed driver quarantined: no gang uses them, but they count."""
+    for node in nodes.facts():
+        if node.quarantined and node.instance_state != "gone":
+            context.progress.note(f"{node.name} was quarantined before and is replaced now")
+            replace(context, nodes, node.name, node.instance)
+
+
+def refuse_when_late(context: Context, nodes: GpuNodes) -> None:
+    """Raise `UserError` after the deadline, with what was given back: a check that it cut off says nothing."""
+    if is_late(context):
+        raise deadline_passed(context, f"{context.deadline.isoformat()}; {retreat(context, nodes)}")
+
+
+def is_late(context: Context) -> bool:
+    return datetime.now(UTC) >= context.deadline
+
+
+def deadline_passed(context: Context, seen: str) -> UserError:
+    cure = f"`bivouac down {context.spec.campaign}`; a longer `money.deadline` needs a new campaign"
+    return UserError("the campaign's deadline has passed", seen=seen, cure=cure)
+
+
 def kept(context: Context) -> str | None:
     """Return the sentence for nodes that stay after a failure, since their places bill in any case; None if they go."""
-    if context.spec.nodes.capacity not in RESERVED or datetime.now(UTC) >= context.deadline:
+    if context.spec.nodes.capacity not in RESERVED or is_late(context):
         return None
     until = context.deadline.isoformat(timespec="minutes")
     return (
@@ -129,9 +154,10 @@ def retreat(context: Context, nodes: GpuNodes) -> str:
         before = BoundedLook(nodes.launched, "launched").within(_GLANCE_S)
     nodes.set_desired(0)
     left, blind = before or (), ""
-    for _ in context.turns(_RETREAT_S):
+    for _ in context.turns(waits.SHUTDOWN.seconds):
         try:
-            left, blind = nodes.launched(), ""
+            # What is shutting down no longer bills, and may take EC2 twenty minutes.
+            left, blind = tuple(one for one in nodes.launched() if one.bills), ""
         except OF_WORLD as error:
             blind = f"; could not look which have gone: {error}"[:200]
         if not left and not blind:
@@ -148,7 +174,7 @@ def retreat(context: Context, nodes: GpuNodes) -> str:
 
 
 def _billing(left: tuple[Launched, ...]) -> str:
-    return f"; still not terminated, and billing: {', '.join(one.instance for one in left)}" if left else ""
+    return f"; still not ending, and billing: {', '.join(one.instance for one in left)}" if left else ""
 
 
 def see_the_cluster(context: Context) -> str:
@@ -156,8 +182,9 @@ def see_the_cluster(context: Context) -> str:
     return f"see that the cluster answers: `bivouac shell {context.spec.campaign} -- kubectl get nodes`"
 
 
-def _give_back(context: Context, nodes: GpuNodes, fit: list[NodeFacts], since: datetime) -> PermanentError:
-    spec = context.spec
+def _give_back(context: Context, nodes: GpuNodes, came: int, wanted: int, since: datetime) -> PermanentError:
+    spec, rest = context.spec, context.spec.nodes.count - wanted
+    waited = min(spec.capacity_timeout, timedelta(seconds=round((datetime.now(UTC) - since).total_seconds())))
     try:
         # Only running instances can tell, so this precedes the retreat; it is bounded, since they bill.
         said, cures = BoundedLook(lambda: _last_words(context, nodes, since), "last words").within(_WORDS_S)
@@ -166,8 +193,8 @@ def _give_back(context: Context, nodes: GpuNodes, fit: list[NodeFacts], since: d
         cures[see_the_cluster(context)] = None
     given = retreat(context, nodes)
     return PermanentError(
-        "the nodes did not come",
-        seen="; ".join([f"{len(fit)} of {spec.nodes.count} within {spec.capacity_timeout}", *said, given]),
+        f"the pilot did not come; the other {rest} were never asked for" if rest else "the nodes did not come",
+        seen="; ".join([f"{came} of {wanted} within {waited}", *said, given]),
         cure="; ".join([*(cures or [cure_for(Cause.CAPACITY)]), "then `bivouac run` continues",
                         f"`bivouac down {spec.campaign}` removes what still bills"]),
     )  # fmt: skip
@@ -204,7 +231,8 @@ def _last_words(context: Context, nodes: GpuNodes, since: datetime) -> tuple[lis
 def _why_missing(nodes: GpuNodes, facts: Sequence[NodeFacts], devices: int, since: datetime) -> str:
     """Return the reason for the progress line; a failed look becomes part of it."""
     try:
-        lost = [one for one in _not_joined(nodes, facts) if (datetime.now(UTC) - one.at).total_seconds() > _JOIN_S]
+        by_now = datetime.now(UTC) - timedelta(seconds=waits.BOOT.seconds)
+        lost = [one for one in _not_joined(nodes, facts) if one.at < by_now]
         late = [f"{one.instance} runs and has not joined" for one in lost]
         said = [*late, *_unfit(facts, devices), *nodes.refusals(since)]
     except OF_WORLD as error:

@@ -10,23 +10,14 @@ from typing import Any
 import yaml
 
 from infra.plan import catalogue
-from infra.plan.catalogue.expectations import floor_share
 from infra.plan.catalogue.hardware import gpu_expectation
+from infra.plan.catalogue.thresholds import number
 from infra.spec.campaign import Spec
 from trainer.contract import Expectation
 
 VERSIONS = Path(__file__).parents[2] / "images/versions.yaml"
 _THROUGHPUT_MIB = 4096
-_SHARED_FLOOR = 0.5
-"""Share of FSx's nominal throughput per node: all nodes measure at the same time."""
-_CLIENT_EFA_MB_S = 87_500.0
-"""The most that FSx gives one client with EFA, 700 Gbit/s (LustreGuide, performance.html)."""
-_CLIENT_MB_S = 625.0
-"""Throughput between one client without EFA and one file server, 5 Gbit/s (ibid.). No source says how many servers a
-capacity has, so the floor assumes one."""
 _TIB_GIB = 1024
-_SCRATCH_MB_S_PER_TIB = 100
-"""Write throughput; read throughput is twice as much (LustreGuide, ssd-storage.html), and one floor judges both."""
 _BAKED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("driver", ("nvidia_driver", "version")),
     ("efa", ("efa", "kernel_module")),
@@ -43,7 +34,7 @@ def expectation_of(spec: Spec, time_source: str | None, versions: Mapping[str, A
     if spec.preflight.bus_bandwidth_gb_s is not None:
         asked["bus_bandwidth_gb_s"] = spec.preflight.bus_bandwidth_gb_s
     elif spec.preflight.bus_bandwidth_share is not None:
-        measured = base.bus_bandwidth_gb_s / floor_share()
+        measured = base.bus_bandwidth_gb_s / number("floor_share")
         asked["bus_bandwidth_gb_s"] = measured * spec.preflight.bus_bandwidth_share
     if name in {item.name for item in catalogue.instance_types()}:
         item = catalogue.instance_type(name)
@@ -62,9 +53,10 @@ def shared_floor_mb_s(spec: Spec) -> float:
     shared = spec.storage.shared
     # SCRATCH_2 has one speed, even where the field still holds the default of PERSISTENT_2.
     tier = shared.throughput_mbs_per_tib if shared.deployment == "PERSISTENT_2" else None
-    per_tib = tier or _SCRATCH_MB_S_PER_TIB
+    per_tib = tier or number("scratch_mb_s_per_tib")
     whole = shared.capacity_gib / _TIB_GIB * per_tib
-    return min(whole / spec.nodes.count, _CLIENT_EFA_MB_S if shared.efa else _CLIENT_MB_S) * _SHARED_FLOOR
+    client = number("client_efa_mb_s" if shared.efa else "client_mb_s")
+    return min(whole / spec.nodes.count, client) * number("shared_share")
 
 
 def baked_versions(document: Mapping[str, Any]) -> dict[str, str]:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from lightkube import Client
 
-from infra.campaign import basics
-from infra.campaign.capacity import replace, retreat, see_the_cluster, wait_for_nodes
+from infra.campaign import basics, pilot
+from infra.campaign.capacity import (
+    deadline_passed,
+    finish_replacements,
+    is_late,
+    refuse_when_late,
+    replace,
+    retreat,
+    see_the_cluster,
+    wait_for_nodes,
+)
 from infra.campaign.expecting import expectation_of, read_versions
 from infra.campaign.launch import withdraw
-from infra.campaign.proving import CONFIG, prove
+from infra.campaign.proving import CONFIG, EXPECTATION, prove
 from infra.campaign.verdicts import SHARED_TIER, Judgement, judge, told, why
 from infra.cluster import attempts
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.cluster.nodes import GpuNodes
-from infra.errors import PermanentError, UserError
+from infra.errors import PermanentError
 from infra.record.events import Kind, Stage
 from infra.session.block_clock import await_active
 from infra.session.context import Context
@@ -34,8 +42,8 @@ def run(context: Context) -> dict[str, Any]:
     client = from_outside(context.account, context.names.cluster)
     nodes = GpuNodes(context.account, client, context.names, context.guard)
     expectation = expectation_of(spec, context.account.client("s3").meta.endpoint_url, read_versions())
-    if _too_late(context):
-        raise _deadline_passed(context, context.deadline.isoformat())
+    if is_late(context):
+        raise deadline_passed(context, context.deadline.isoformat())
     labels = {CAMPAIGN_LABEL: spec.campaign}
     try:
         if Stage.LAUNCH not in context.state().finished_stages:
@@ -43,7 +51,12 @@ def run(context: Context) -> dict[str, Any]:
         if nodes.desired() == 0:
             basics.prove(context, client)
         await_active(context)
-        attempts.create_config(client, CONFIG, labels, {"expectation.json": expectation.model_dump_json(indent=1)})
+        attempts.create_config(client, CONFIG, labels, {
+            EXPECTATION: expectation.model_dump_json(indent=1),
+            pilot.EXPECTATION: pilot.alone(spec, expectation).model_dump_json(indent=1),
+        })  # fmt: skip
+        if pilot.is_due(context, nodes, expectation):
+            pilot.prove(context, client, nodes, expectation)
         nodes.set_desired(spec.nodes.count)
         return _rounds(context, client, nodes, expectation)
     except OF_WORLD as error:
@@ -56,25 +69,15 @@ def run(context: Context) -> dict[str, Any]:
         ) from error
 
 
-def _too_late(context: Context) -> bool:
-    return datetime.now(UTC) >= context.deadline
-
-
-def _deadline_passed(context: Context, seen: str) -> UserError:
-    cure = f"`bivouac down {context.spec.campaign}`; a longer `money.deadline` needs a new campaign"
-    return UserError("the campaign's deadline has passed", seen=seen, cure=cure)
-
-
 def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expectation) -> dict[str, Any]:
     """Check the gang and replace unfit nodes until all are fit. Returns their verdicts, or raises."""
     spec = context.spec
-    _finish_replacements(context, nodes)
+    finish_replacements(context, nodes)
     seen, fabric_failures, before = Judgement((), (), ()), 0, list[Probe]()
     for _ in range(spec.preflight.rounds):
         fit = wait_for_nodes(context, nodes)
         proof = prove(context, client)
-        if _too_late(context):  # a check cut off by the deadline says nothing about its node
-            raise _deadline_passed(context, f"{context.deadline.isoformat()}; {retreat(context, nodes)}")
+        refuse_when_late(context, nodes)
         seen = judge(proof.reports, fit, proof.unplaced)
         for verdict in seen.verdicts:
             context.store.append(Kind.NODE_VERDICT, **verdict)
@@ -177,11 +180,3 @@ def _no_fabric(context: Context, nodes: GpuNodes, seen: Judgement, expectation: 
         "infra/plan/catalogue/expectations.yaml or the spec's preflight.bus_bandwidth_gb_s; then `bivouac run` "
         f"continues, or `bivouac down {context.spec.campaign}`",
     )
-
-
-def _finish_replacements(context: Context, nodes: GpuNodes) -> None:
-    """Replace nodes that a killed driver quarantined: no gang uses them, but they count."""
-    for node in nodes.facts():
-        if node.quarantined and node.instance_state != "gone":
-            context.progress.note(f"{node.name} was quarantined before and is replaced now")
-            replace(context, nodes, node.name, node.instance)

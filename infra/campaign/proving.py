@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx2
 from lightkube import Client
@@ -24,6 +25,7 @@ from infra.session.context import Context
 from trainer.contract import DCGM_LONGEST_S, HealthReport, Probe
 
 CONFIG = "preflight"
+EXPECTATION = "expectation.json"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _RUN_S = 600.0
 """Time for joining and measuring once all containers run, with a margin."""
@@ -102,8 +104,13 @@ class _Watch:
         return f"no pod was made for {self.unmade}" + (f"; last warning: {about[-1]}" if about else "")
 
 
-def prove(context: Context, client: Client) -> PreflightProof:
-    """Run the health check as a gang over all nodes.
+def health_check(expectation: str) -> tuple[str, ...]:
+    """Return the command of a pod; `expectation`: a file of the config map."""
+    return ("python", "-m", "trainer.health", "--expectation", f"/config/{expectation}")
+
+
+def prove(context: Context, client: Client, **changes: Any) -> PreflightProof:
+    """Run the health check as a gang over all nodes. `changes`: fields of the gang that differ.
 
     Starting is bounded by `recovery.startup_timeout`, the checks by `_RUN_S`, both by the deadline. Each gang has its
     own name, so that a pod of a killed driver's gang is never mistaken for one of this gang.
@@ -112,10 +119,10 @@ def prove(context: Context, client: Client) -> PreflightProof:
     for old in attempts.gangs(client, labels):
         attempts.remove(client, JobSet, old)
     name = f"{context.spec.campaign}-preflight-{int(time.time() * 1000):x}"[-_LONGEST_NAME:]
-    gang = _gang(context, name, ("python", "-m", "trainer.health", "--expectation", "/config/expectation.json"))
+    gang = _gang(context, name, health_check(EXPECTATION)).model_copy(update=changes)
     context.guard()
     attempts.launch(client, gang)
-    watch = _wait(context, client, labels | {JOBSET_LABEL: name}, _Watch(name, context.spec.nodes.count))
+    watch = _wait(context, client, labels | {JOBSET_LABEL: name}, _Watch(name, gang.nodes))
     proof = PreflightProof(
         {node: _report(client, pod, watch) for node, pod in watch.placed().items()}, watch.unplaced()
     )

@@ -7,6 +7,7 @@ from typing import Any
 from infra.aws.cost_tag import activated
 from infra.bake.foundation import foundation
 from infra.bake.keeping import campaign_settings
+from infra.campaign.telling import have_them_hear
 from infra.data import dataset, source, weights
 from infra.data.dataset import DataSet
 from infra.data.source import PackedSource
@@ -17,6 +18,7 @@ from infra.inventory import certify
 from infra.report.data_page import data_page
 from infra.session.context import Context
 from infra.session.session import STACK_CONFIG
+from infra.spec.access import Role
 from infra.spec.campaign import Workload
 from infra.stack.outputs import CampaignOutputs
 
@@ -25,11 +27,13 @@ DATA_PAGE = "data.html"
 
 
 def run(context: Context) -> dict[str, Any]:
+    _refuse_lesser_driver(context)
     data, told = job_data(context)
     context.progress.step("recording the account's resources before anything is made")
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
     foundation(context, engine)
+    have_them_hear(context)
     context.progress.step("checking that AWS's bills know the campaign's tag")
     counted = activated(context.account)
     context.progress.note(counted.sentence())
@@ -50,6 +54,15 @@ def run(context: Context) -> dict[str, Any]:
         "resources": count,
         "budget_counts": counted.counting,
     }
+
+
+def _refuse_lesser_driver(context: Context) -> None:
+    """Raise `UserError` if the spec gives whoever drives less than the cluster's making needs."""
+    principal = context.account.principal(context.operator_arn)
+    for number, one in enumerate(context.spec.access):
+        if one.principal == principal and one.role is not Role.ADMIN:
+            cure = "let an admin run the campaign, write `role: admin`, or take the line out"
+            raise UserError(f"access.{number}: whoever runs a campaign is its admin", seen=f"{one.role}", cure=cure)
 
 
 def _upload(context: Context, data: DataSet | PackedSource) -> None:

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from infra.aws.account import explained
 from infra.bake import bake
 from infra.campaign import billing, launch, preflight, provision, report, supervise, teardown
+from infra.campaign.telling import tell
 from infra.cluster.kubernetes import OF_WORLD
 from infra.errors import BivouacError, LeaseLost
 from infra.inventory import certify
@@ -26,6 +28,12 @@ class Step:
     purpose: str
     run: Callable[[Context], dict[str, Any]]
 
+
+_SHORT = (
+    "these credentials end, and nobody renews them (AWS_SESSION_TOKEN, or a copied session): a profile of IAM Identity "
+    "Center or with `credential_process` renews its own. When they end, this driver stops and the steward goes on; run "
+    "the same command again then"
+)
 
 STEPS: tuple[Step, ...] = (
     Step(Stage.BAKE, "foundation; node image and trainer image on builder instances, or known already", bake.run),
@@ -46,6 +54,8 @@ def run_campaign(context: Context) -> None:
     progress."""
     state = context.state()
     context.outputs |= state.finished_stages
+    if context.account.ends_by_itself():
+        context.progress.note(_SHORT)
     if state.started_at is None:
         block_clock.await_lead(context)
     for step in STEPS:
@@ -55,17 +65,19 @@ def run_campaign(context: Context) -> None:
 
 
 def _say_what_bills(context: Context, stage: Stage) -> None:
-    """Print the current bill after a failed stage, or that it cannot be seen; after the teardown nothing bills."""
-    if stage in (Stage.CERTIFY, Stage.REPORT):
-        return
-    context.progress.note(billing.bill(context).sentence(context.spec.campaign))
+    """Print the current bill after a failed stage, or that it cannot be seen, and tell people; after the teardown
+    nothing bills."""
+    bills = cache(lambda: billing.bill(context).sentence(context.spec.campaign))
+    if stage not in (Stage.CERTIFY, Stage.REPORT):
+        context.progress.note(bills())
+    tell(context, bills)
 
 
 def run_step(context: Context, step: Step) -> dict[str, Any]:
     """Run one stage and record its start and its end or failure."""
     begun = time.monotonic()
     context.guard()
-    context.store.append(Kind.STAGE_STARTED, stage=step.stage)
+    context.store.append(Kind.STAGE_STARTED, stage=step.stage, who=context.operator_arn)
     try:
         with context.progress.stage(step.stage, step.purpose):
             outputs = step.run(context)
@@ -84,4 +96,5 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
     context.guard()
     context.store.append(Kind.STAGE_FINISHED, stage=step.stage, seconds=seconds, outputs=outputs)
     context.outputs[step.stage] = outputs
+    tell(context, lambda: billing.bill(context).sentence(context.spec.campaign))
     return outputs

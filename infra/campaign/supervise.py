@@ -33,6 +33,7 @@ _TOLD = (
     Kind.HELD,
     Kind.RELAUNCHED,
     Kind.ARCHIVE_BEGUN,
+    Kind.NOTICE_FAILED,
 )
 
 

@@ -31,9 +31,10 @@ from infra.inventory.sweep import remove_left
 from infra.record.events import CampaignState, Kind, Stage
 from infra.record.identity import read_identity
 from infra.session.context import Context
+from infra.spec import waits
 from infra.spec.names import freeze_policy
 
-PATIENCE_S = 3600.0
+PATIENCE_S = waits.TEARDOWN.seconds
 """Time for which transient failures are retried, from the first one after something was removed: a try alone may take
 three quarters of an hour."""
 FUTILE_ROUNDS = 3
@@ -41,7 +42,6 @@ FUTILE_ROUNDS = 3
 _PASSING = frozenset({Cause.THROTTLED, Cause.SERVER})
 _LOOK_AFTER_S = 20.0
 _LOOK_EVERY_S = 15.0
-_TERMINATION_S = 600.0
 
 
 def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
         refuse_unproven(state, context.spec.campaign, read_identity(context.store))
     except NotProven:
         if abandon:
-            context.store.append(Kind.ABANDONED)
+            context.store.append(Kind.ABANDONED, who=context.operator_arn)
         elif not state.tells_nothing or may_hold_checkpoints(context.account, context.spec.campaign):
             raise
     _terminate_builders(context)
@@ -237,12 +237,12 @@ def _terminate_builders(context: Context) -> None:
     ids = end_builders(context.account, context.names)
     if not ids:
         return
-    for _ in context.turns(_TERMINATION_S):
+    for _ in context.turns(waits.BUILDER_END.seconds):
         if not (ids := living_builders(context.account, context.names)):
             return
         context.progress.step(f"builder {', '.join(ids)} is terminating")
     raise PermanentError(
         "a builder does not terminate",
-        seen=f"{', '.join(ids)} after {_TERMINATION_S:.0f} s",
+        seen=f"{', '.join(ids)} after {waits.BUILDER_END.seconds:.0f} s",
         cure=f"look at it in the console, or ask AWS Support; `bivouac down {context.spec.campaign}` goes on",
     )

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.cluster.fitness import NodeFacts
-from trainer.contract import HealthReport, Probe, Verdict
+from infra.plan.catalogue.thresholds import number
+from trainer.contract import DATA_MOUNT, SHARED_CHECKPOINTS, HealthReport, Probe, Verdict
 
 SHARED_TIER = "shared_throughput"
 START = "start"
@@ -24,10 +25,15 @@ COLLECTIVE = frozenset({"fabric", "all_reduce", "bus_bandwidth_gb_s", SHARED_TIE
 pod among several that does not end: what they share works for the others."""
 _COMPARED = frozenset({"local_throughput"})
 """Probes of a node's own hardware that are compared with the gang where no source states a figure."""
-_FAR_BELOW = 1 / 3
-"""Share of the median: nodes of one type differ far less, and an array of disks is as slow as its slowest."""
-_COMPARABLE = 3
-"""The fewest nodes to compare: with two, nobody can say which is the odd one."""
+
+_OF_ALL = frozenset({START, "efa_libfabric", f"mount {DATA_MOUNT}", f"mount {SHARED_CHECKPOINTS}"})
+_OF_ALL_KINDS = ("version ", "import ")
+"""Probes of what is alike on all nodes: image, spec, launch template, file system. One node's failure tells enough."""
+
+
+def of_all(probe: Probe) -> bool:
+    """Return whether every node would fail this probe too."""
+    return probe.name in _OF_ALL or probe.name.startswith(_OF_ALL_KINDS)
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,8 @@ def _compared(reports: Mapping[str, HealthReport]) -> dict[str, HealthReport]:
     for probe in (probe for report in reports.values() for probe in report.probes):
         if probe.name in _COMPARED and probe.figure is not None:
             figures.setdefault(probe.name, []).append(probe.figure)
-    floors = {name: statistics.median(all_) * _FAR_BELOW for name, all_ in figures.items() if len(all_) >= _COMPARABLE}
+    share, several = number("far_below_share"), number("comparable_nodes")
+    floors = {name: statistics.median(all_) * share for name, all_ in figures.items() if len(all_) >= several}
 
     def judged(probe: Probe) -> Probe:
         floor = floors.get(probe.name)

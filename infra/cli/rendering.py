@@ -70,6 +70,8 @@ def _plan_tables(plan: Plan) -> Iterable[Listing]:
         ):
             clock.row(what, f"{moment.astimezone(UTC):%m-%d %H:%M}Z", why)
     yield clock
+    if plan.pilot:
+        yield _figures("Pilot: one GPU node proves itself before the others are asked for", plan.pilot)
     yield _cost(plan)
     tiers = Listing(
         "tier", "~where", ">one", ">keep", ">needed", ">of", "~formula", title="Checkpoint tiers", ruled=True

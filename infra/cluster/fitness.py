@@ -39,7 +39,7 @@ CONDITIONS = {
 EXCUSED = frozenset({"NvidiaXID13Error", "NvidiaXID31Error", "NvidiaXID63Error", "NvidiaXID94Error", "DCGMError",
                      "PodStuckTerminating"})  # fmt: skip
 """Reasons that do not count against the node. Xid 13 and 31 are errors of the application, 94 is contained in it, 63 is
-a remapping that succeeded (NVIDIA's Xid catalogue, as in trainer/health/parsers/kernel_log.py). `DCGMError` means that
+a remapping that succeeded (NVIDIA's Xid catalogue, as in infra/plan/catalogue/thresholds.yaml). `DCGMError` means that
 DCGM does not answer; EKS does not repair for it. `PodStuckTerminating` stays after the pod is gone, and a shared file
 system that hangs causes it on every node. A node that is bad all the same fails attempts repeatedly."""
 _TWICE = 2

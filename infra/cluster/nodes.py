@@ -43,6 +43,11 @@ class Launched:
     state: str
     at: datetime
 
+    @property
+    def bills(self) -> bool:
+        """EC2 bills neither an instance that is shutting down nor one that is stopped."""
+        return self.state in ("pending", "running")
+
 
 class GpuNodes:
     """The GPU node group of one campaign."""

@@ -36,6 +36,7 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("Schedule", "deadline", "nothing stops the GPU nodes at the deadline if all our processes die"),
     ("Role*", "guard", "the schedule may not stop the GPU nodes at the deadline if all our processes die"),
     ("Budget", "*", "nobody gets a mail when the budget runs out"),
+    ("Topic", "notices", "people hear nothing of any campaign of the region by mail"),
     ("Topic", "*", "alarms reach nobody who subscribed to the topic"),
     ("BudgetAction", "*", "a spent budget keeps nobody from buying more"),
     ("*", "freeze", "a spent budget keeps nobody from buying more"),
@@ -52,6 +53,7 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("Role*", "cni*", _CNI),
     ("PodIdentityAssociation", "aws-node", _CNI),
     ("Role*", "cluster*", "EKS cannot manage the cluster's network interfaces: new nodes and pods fail"),
+    ("Access*", "access-*", "somebody whom the spec names cannot enter the cluster, or with other rights"),
     ("Access*", "operator", "the driver cannot speak to Kubernetes: no preflight, launch or look from outside"),
     # The network
     ("Vpc", "*", "the whole campaign is in this network"),

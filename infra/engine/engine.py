@@ -33,12 +33,12 @@ from infra.kinds import kind_of_type
 from infra.record.lease import Lease
 from infra.session.context import Context
 from infra.session.session import ENGINE_TTL
+from infra.spec import waits
 from infra.spec.names import PROJECT
 from infra.stack.program import program
 
 LATE_S = 10.0
 """Time after an engine's death until its last request is carried out and listed."""
-_READY_S = 1800.0
 
 
 class Engine:
@@ -110,7 +110,7 @@ class Engine:
         resources = (stack.export_stack().deployment or {}).get("resources", [])
         unseen = {one["urn"]: one for one in resources if one.get("initErrors")}
         names = {urn: f"{one['type'].rpartition(':')[2]} {urn.rpartition('::')[2]}" for urn, one in unseen.items()}
-        for _ in self.context.turns(_READY_S):
+        for _ in self.context.turns(waits.CREATION.seconds):
             lives = {urn: life(self.context.account, one) for urn, one in unseen.items()}
             if not (coming := [names[urn] for urn, how in lives.items() if how is Life.COMING]):
                 break
@@ -190,7 +190,7 @@ class Engine:
                 break
         for pending, error in unseen.values():
             failed(pending, error)
-        for _ in self.context.turns(_READY_S):
+        for _ in self.context.turns(waits.CREATION.seconds):
             if not (creating := still_creating(account, deployment, found)):
                 break
             say.step(f"still being created: {', '.join(creating)}")

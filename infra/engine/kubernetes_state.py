@@ -13,8 +13,9 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from infra.session.context import Context
+from infra.spec import waits
 
-PATIENCE_S = 60.0
+PATIENCE_S = waits.SILENCE.seconds
 _ANSWER_S = 5.0
 KUBERNETES = "kubernetes:"
 

@@ -8,15 +8,14 @@ from botocore.exceptions import ClientError
 
 from infra.aws.account import every
 from infra.session.context import Context
-
-_ENDING_S = 120.0
+from infra.spec import waits
 
 
 def living_instances(context: Context) -> list[str]:
-    """Return the cluster's instances that are not terminated, whoever launched them."""
+    """Return the cluster's instances that do not end, whoever launched them. What is shutting down no longer bills."""
     filters = [
         {"Name": "tag:eks:cluster-name", "Values": [context.names.cluster]},
-        {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]},
+        {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
     ]
     pages = context.account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
     return [i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"]]
@@ -31,11 +30,11 @@ def end_instances(context: Context) -> None:
     _want_none(context)
     context.progress.note(f"instances of the node groups are terminated directly: {', '.join(ids)}")
     context.account.client("ec2").terminate_instances(InstanceIds=ids)
-    for _ in context.turns(_ENDING_S):
+    for _ in context.turns(waits.ENDING.seconds):
         if not (ids := living_instances(context)):
             return
-        context.progress.step(f"{len(ids)} instances are terminating")
-    context.progress.note(f"still not terminated, and billing: {', '.join(ids)}")
+        context.progress.step(f"{len(ids)} instances are to end")
+    context.progress.note(f"still not ending, and billing: {', '.join(ids)}")
 
 
 def _want_none(context: Context) -> None:

@@ -52,6 +52,7 @@ def train_config(
         seed=training.seed,
         evaluate_every=training.evaluate_every,
         evaluate_batches=training.evaluate_batches,
+        recompute=training.recompute,
         collective_timeout_s=training.collective_timeout_s,
         grace_s=grace_seconds(training.collective_timeout_s),
     )

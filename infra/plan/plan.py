@@ -18,6 +18,7 @@ from infra.plan.estimates.storage import Tier
 from infra.plan.estimates.work import work_figures
 from infra.plan.facts import Facts, Offer
 from infra.plan.layout import Layout, layout
+from infra.plan.pilot import pilot_figures
 from infra.plan.purchase import SCALE_DOWN
 from infra.spec.campaign import Spec
 from trainer.contract import CheckpointConfig
@@ -64,6 +65,8 @@ class Plan(_Frozen):
     deadline: timedelta
     block: BlockTimes | None = None
     """None: no capacity block, or the spec lacks its end."""
+    pilot: tuple[Figure, ...] = ()
+    """What a pilot saves and costs; empty: all GPU nodes start at once."""
     cost: tuple[CostLine, ...]
     budget_usd: Decimal
     totals: Totals
@@ -109,6 +112,7 @@ def _plan(spec: Spec, facts: Facts) -> Plan:
         clock=guess.stages,
         deadline=spec.money.deadline,
         block=_block(spec, guess.stages, guess.saving.checkpoint.every_steps),
+        pilot=pilot_figures(spec, *(cost.rate_usd_per_hour(guess.lines, gpu=up) for up in (True, False))),
         cost=guess.lines,
         budget_usd=spec.money.budget_usd,
         totals=_totals(spec, guess.stages, guess.lines, guess.usd, guess.usd_at_deadline),

@@ -33,12 +33,14 @@ _BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.
 class Kind(StrEnum):
     """Kinds of event; the comments list the keys of their data."""
 
-    STAGE_STARTED = "stage.started"  # stage
+    STAGE_STARTED = "stage.started"  # stage, who (the caller's ARN)
     STAGE_FINISHED = "stage.finished"  # stage, seconds, outputs
     STAGE_FAILED = "stage.failed"  # stage, error, cut_off (no GPU node was given back)
-    DRIVER_TOOK_OVER = "driver.took-over"  # holder, previous
+    DRIVER_TOOK_OVER = "driver.took-over"  # holder, previous, who
     NODE_VERDICT = "node.verdict"  # node, instance, fit, probes
     NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
+    PILOT_BEGUN = "pilot.begun"  # nodes (that bill from here on), of (the spec's)
+    PILOT_PROVEN = "pilot.proven"  # node, instance, digest (of what it proved); the other nodes are asked for next
     ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
     ATTEMPT_RUNNING = "attempt.running"  # attempt, nodes
     # attempt, failure, detail, step, committed_at_end, dead_nodes, first_failed, instances
@@ -54,7 +56,8 @@ class Kind(StrEnum):
     ARCHIVE_BEGUN = "archive.begun"  # group, nodes (that bill from here on), of (the spec's), released (None: asked)
     ARCHIVE_FAILED = "archive.failed"  # error, step (archived byte for byte, but not proven)
     NODES_AT_ZERO = "nodes.at-zero"  # group
-    ABANDONED = "abandoned"  # written before a teardown without a verified archive removes anything
+    ABANDONED = "abandoned"  # who; written before a teardown without a verified archive removes anything
+    NOTICE_FAILED = "notice.failed"  # way, error (the first time)
     CERTIFIED = "certified"  # clean, found, could_not_look
 
 
@@ -99,6 +102,10 @@ class CampaignState(BaseModel):
     """Newest attempt at the last relaunch; failures up to it are not counted."""
     gpu_nodes_up: bool = False
     """True from preflight's request until the group is at zero, according to the record."""
+    pilot_on: tuple[int, int] | None = None
+    """(nodes asked for, nodes of the spec) while the pilot proves itself alone."""
+    pilot_proved: str = ""
+    """Digest of what the newest pilot proved: images and expectation."""
     archives_on: tuple[int, int] | None = None
     """(nodes in use, nodes of the spec) while the archive runs on some of the gang's nodes."""
     outcome: str | None = None
@@ -169,7 +176,7 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"running_stage": stage, "finished_stages": kept, "started_at": state.started_at or event.at}
             change["begun_with"] = state.begun_with or stage
             if stage is Stage.PREFLIGHT:
-                change["gpu_nodes_up"] = True
+                change |= {"gpu_nodes_up": True, "pilot_on": None}
         case Kind.STAGE_FINISHED:
             stage = Stage(data["stage"])
             done = state.finished_stages | {stage: data.get("outputs", {})}
@@ -179,7 +186,11 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
         case Kind.STAGE_FAILED:
             change = {"running_stage": None}
             if data["stage"] == Stage.PREFLIGHT and not data.get("cut_off"):
-                change["gpu_nodes_up"] = False
+                change |= {"gpu_nodes_up": False, "pilot_on": None}
+        case Kind.PILOT_BEGUN:
+            change = {"pilot_on": (data["nodes"], data["of"])}
+        case Kind.PILOT_PROVEN:
+            change = {"pilot_on": None, "pilot_proved": data["digest"]}
         case Kind.ATTEMPT_LAUNCHED:
             # The new attempt's work is neither abandoned nor archived.
             launched = {**data, "launched_at": event.at}

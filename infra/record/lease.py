@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -64,6 +65,8 @@ class StoredLease(NamedTuple):
 
 
 _LAPSED_KEPT = 8
+_EXPIRED = re.compile(r"Expired|Token has expired|refresh failed", re.IGNORECASE)
+"""Words of S3, or of whoever renews credentials, about those that are over."""
 
 
 def lease_ttl(typed: str) -> timedelta:
@@ -108,8 +111,8 @@ class Lease(Generic[Where]):
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lost: str | None = None
-        self._refusal = "no answer yet"
-        """Error of the newest failed renewal."""
+        self._refusal: str | None = None
+        """Error of the newest renewal, if it failed."""
         self.lapsed: tuple[Lapse, ...] = ()
         """Earlier holders that left unclean, from the lease record."""
         self.unclean = False
@@ -180,16 +183,18 @@ class Lease(Generic[Where]):
             if self.patient:
                 raise LeaseUnproven(
                     f"the {self.role} lease of {self.store.campaign} has not been renewed for {late:.0f} s",
-                    seen=self._refusal,
+                    seen=self._refusal or "no answer yet",
                     cure="nothing is changed until S3 accepts its renewal",
                     delay=self._usual / 20,
                 )
-            self._lost = "it was not renewed in time (the process was stopped, or S3 could not be reached)"
+            why = self._refusal or "the process was stopped, or S3 could not be reached"
+            self._lost = f"it was not renewed in time ({why})"
         if self._lost is not None:
+            first = "renew the credentials (for instance `aws sso login`), then " if _EXPIRED.search(self._lost) else ""
             raise LeaseLost(
                 f"the {self.role} lease of {self.store.campaign} is lost",
                 seen=self._lost,
-                cure="nothing more is changed; run the same command again to continue",
+                cure=f"nothing more is changed; {first}run the same command again to continue",
             )
 
     def release(self) -> None:
@@ -267,6 +272,7 @@ class Lease(Generic[Where]):
             self._refusal = str(error)[:300]
             log.info("the %s lease was not renewed, that is tried again: %s", self.role, error)
             return self._usual / 20
+        self._refusal = None
         return self._usual / 5
 
 

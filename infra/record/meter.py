@@ -43,8 +43,8 @@ def rate(
         return Decimal(0)
     if not state.gpu_nodes_up:
         return base_usd_per_hour
-    if state.archives_on is not None:
-        nodes, of = state.archives_on
+    if part := state.archives_on or state.pilot_on:
+        nodes, of = part
         return base_usd_per_hour + nodes_usd_per_hour * nodes / of
     if live is not None:
         return Decimal(str(live["usd_per_hour"]))
@@ -61,7 +61,9 @@ def _after(event: Event, base: bool, up: Decimal) -> tuple[bool, Decimal]:
             return False, Decimal(0)
         case Kind.STAGE_FAILED if stage == Stage.PREFLIGHT and not event.data.get("cut_off"):
             return base, Decimal(0)
-        case Kind.ARCHIVE_BEGUN:
+        case Kind.PILOT_PROVEN:
+            return base, Decimal(1)
+        case Kind.ARCHIVE_BEGUN | Kind.PILOT_BEGUN:
             return base, Decimal(event.data["nodes"]) / event.data["of"]
         case Kind.NODES_AT_ZERO:
             return base, Decimal(0)

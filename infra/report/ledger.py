@@ -206,14 +206,14 @@ def _windows(line: CostLine, record: Record, stages: Sequence[StageTime], paid: 
 
 
 def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Up, ...]:
-    """Return the windows of GPU nodes. Each begins with a preflight, a launch or an archive on one node, and ends when
-    the node group is at zero or the number of nodes changes."""
+    """Return the windows of GPU nodes. Each begins with a preflight, a pilot, a launch or an archive on one node, and
+    ends when the node group is at zero or the number of nodes changes."""
     marks = [(row.begun_s, 1, 1) for row in stages if row.stage == Stage.PREFLIGHT]
     for event in record.events:
         match event.kind:
-            case Kind.ATTEMPT_LAUNCHED:
+            case Kind.ATTEMPT_LAUNCHED | Kind.PILOT_PROVEN:
                 marks.append((record.seconds(event.at), 1, 1))
-            case Kind.ARCHIVE_BEGUN:
+            case Kind.ARCHIVE_BEGUN | Kind.PILOT_BEGUN:
                 marks.append((record.seconds(event.at), int(event.data["nodes"]), int(event.data["of"])))
             case Kind.NODES_AT_ZERO:
                 marks.append((record.seconds(event.at), 0, 1))

@@ -71,7 +71,7 @@ def money(record: Record, book: TimeLedger, state: CampaignState) -> Money:
         assumptions=(
             "All but GPU nodes and builder bill from the start of provision to the end of teardown, an upper bound.",
             "GPU nodes bill from the start of preflight until the node group is at zero, as many as the spec asks for, "
-            "and one as soon as the record says that the others are gone.",
+            "and one while a pilot proves itself, and as soon as the record says that the others are gone.",
             "Lines that bill by size are not measured: the plan's estimate counts.",
             *(
                 "A capacity block is paid at once: its unused part is paid too."

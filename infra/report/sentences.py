@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from infra.console.words import clock, plural, size
 from infra.record.events import Event, Kind
 from infra.report.timeline import short
@@ -11,13 +13,13 @@ def sentence(event: Event) -> str:
     data = event.data
     match event.kind:
         case Kind.STAGE_STARTED:
-            return f"{data['stage']} begins"
+            return f"{data['stage']} begins{_by(data)}"
         case Kind.STAGE_FINISHED:
             return f"{data['stage']} finished in {clock(float(data.get('seconds', 0)))}"
         case Kind.STAGE_FAILED:
             return f"{data['stage']} failed: {data.get('error')}"
         case Kind.DRIVER_TOOK_OVER:
-            return f"{data.get('holder')} took over from {data.get('previous')}"
+            return f"{data.get('holder')} took over from {data.get('previous')}{_by(data)}"
         case Kind.NODE_VERDICT:
             return f"{short(data['node'])} ({data.get('instance')}) is {'fit' if data.get('fit') else 'unfit'}"
         case Kind.NODE_QUARANTINED:
@@ -52,6 +54,10 @@ def sentence(event: Event) -> str:
         case Kind.ARCHIVE_VERIFIED:
             read_back = f"{data.get('objects')} objects, {size(data.get('bytes', 0))} read back"
             return f"step {data.get('step')} archived: {read_back}"
+        case Kind.PILOT_BEGUN:
+            return f"a pilot: {plural(data.get('nodes', 1), 'GPU node')} of {data.get('of')} is asked for first"
+        case Kind.PILOT_PROVEN:
+            return f"the pilot {data.get('node')} proved itself: the other nodes are asked for"
         case Kind.ARCHIVE_BEGUN:
             nodes, released = plural(data.get("nodes", 1), "node"), data.get("released")
             if released is not None:
@@ -60,7 +66,14 @@ def sentence(event: Event) -> str:
         case Kind.NODES_AT_ZERO:
             return f"{data.get('group')} is at zero nodes"
         case Kind.ABANDONED:
-            return "what was trained was given up without an archive (--abandon)"
+            return f"what was trained was given up without an archive (--abandon){_by(data)}"
+        case Kind.NOTICE_FAILED:
+            return f"a notice was not sent by {data.get('way')}: {data.get('error')}"
         case Kind.CERTIFIED:
             return "certified: nothing left" if data.get("clean") else f"not certified: {data.get('found')}"
     return ", ".join(f"{key} {value}" for key, value in data.items())
+
+
+def _by(data: dict[str, Any]) -> str:
+    """Return who did it: the end of an ARN, such as `user/ada` or `assumed-role/team/ada`; older records do not say."""
+    return f", by {data['who'].split(':', 5)[-1]}" if data.get("who") else ""

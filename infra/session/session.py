@@ -121,7 +121,8 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
         if about is not None:
             store.put_json(SITE, about)
         if previous is not None:
-            store.append(Kind.DRIVER_TOOK_OVER, holder=str(own.lease.holder), previous=str(previous))
+            holders = {"holder": str(own.lease.holder), "previous": str(previous)}
+            store.append(Kind.DRIVER_TOOK_OVER, **holders, who=own.operator_arn)
         yield own.context(plan, console, datetime.fromisoformat(clock["deadline"]), identity)
 
 

@@ -15,10 +15,13 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from infra.errors import UserError
+from infra.spec.access import Access
 from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import Unreadable, read
 from infra.spec.duration import Duration
+from infra.spec.names import NOTICES
+from infra.spec.notify import Notify
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
 from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
@@ -140,6 +143,12 @@ class Rehearsal(Section):
     of these. The first campaign of a site decides."""
     seed: int = 1
     """Seed of random events in a strict AWS: the same seed gives the same delays and refusals."""
+    secrets: str | None = None
+    """File of this machine with a line `NOTIFY_WEBHOOK=https://...`, which a rehearsal stores where `notify.webhook`
+    points. None: nothing is stored there, and the record says that the webhook cannot be read."""
+    time_scale: float | None = Field(default=None, ge=1, le=1000)
+    """How many times as fast as AWS the emulated one works: at 60, a control plane of 12 minutes takes 12 seconds, and
+    the campaign's own waits shrink with it. Without it each work takes a moment. The site's first campaign decides."""
 
 
 class Spec(Section):
@@ -165,6 +174,10 @@ class Spec(Section):
     """Kubernetes version, in quotes."""
     money: Money
     """Budget, deadline and alarms."""
+    access: tuple[Access, ...] = ()
+    """People and services, by IAM role or user, who may enter the cluster besides whoever drives."""
+    notify: Notify = Notify()
+    """People to tell of what happens, and the way."""
     nodes: Nodes
     """Number, type and purchase of the nodes."""
     network: Network = Network()
@@ -241,6 +254,11 @@ class Spec(Section):
         return {} if self.workload is None else self.workload.on(self.target).secrets
 
     @property
+    def notices_topic(self) -> str:
+        """ARN of the topic that the campaign's notices go to."""
+        return self.notify.topic or f"arn:aws:sns:{self.region}:{self.account}:{NOTICES}"
+
+    @property
     def endpoint_services(self) -> tuple[str, ...]:
         """Services for which the campaign makes an interface endpoint; none with a NAT gateway, or in an existing
         VPC."""
@@ -249,7 +267,8 @@ class Spec(Section):
     @property
     def services(self) -> tuple[str, ...]:
         """Services that need an interface endpoint where nodes have no other path to AWS."""
-        asked = any(source.secret is not None for source in self.secrets.values())
+        sources = [*self.secrets.values(), *filter(None, [self.notify.webhook])]
+        asked = any(source.secret is not None for source in sources)
         return (*ENDPOINT_SERVICES, *((SECRETS_SERVICE,) if asked else ()))
 
     @property

@@ -17,6 +17,10 @@ REPOSITORY = "bivouac/trainer"
 BUILD_NETWORK = "bivouac_build"
 """Network in which images are baked. No campaign's name can contain an underscore, so none collides with it."""
 
+NOTICES = "bivouac_notices"
+"""The account's topic on which all campaigns of a region tell people what happens. It outlives them: the last notice
+comes after the teardown."""
+
 NAMESPACE = "campaign"
 PRIORITY_CLASS = "bivouac-training"
 STEWARD_PRIORITY_CLASS = "system-cluster-critical"

@@ -91,6 +91,9 @@ def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
     made.drop("network.api_endpoint", "the driver is in the emulated network already")
     made.drop("money.alarm_topic_arn", "a topic of the real account")
     made.drop("money.freeze_roles", "roles of the real account")
+    made.drop("access", "people of the real account")
+    made.drop("notify.topic", "a topic of the real account")
+    made.drop("notify.webhook", "nobody is told of a rehearsal")
     if spec.secrets and spec.workload is not None:
         given = f"those in {spec.workload.rehearsal.secrets}"
         made.tell("workload.secrets", "the account's values", given, "the real values stay where they are")

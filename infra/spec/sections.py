@@ -20,13 +20,14 @@ ENDPOINT_SERVICES = (
     "eks-auth",  # pod identity
     "fsx",  # the CSI driver
     "logs",
+    "sns",  # the steward's notices
     "ssm",  # the builder
     "ssmmessages",
     "sts",
 )
 """Services that nodes, add-ons and pods need without a NAT gateway. S3 has a gateway endpoint, which is free."""
 SECRETS_SERVICE = "secretsmanager"
-"""Needed besides by a job with secrets of Secrets Manager."""
+"""Needed besides by a job or webhook with a secret of Secrets Manager."""
 
 
 class Egress(StrEnum):
@@ -203,6 +204,10 @@ class Preflight(Section):
     `this-machine`."""
     rounds: int = Field(default=3, ge=1)
     """Most rounds in which unfit nodes are replaced."""
+    pilot: bool | Literal["auto"] = "auto"
+    """One GPU node is started first and proves image, imports, CUDA, NCCL, EFA and disks; only then the others are
+    asked for. `auto`: from four nodes on, where a waiting node bills (on-demand, spot). Reservations and blocks bill
+    in any case, so all their nodes start at once."""
     bus_bandwidth_share: float | None = Field(default=None, gt=0, le=1)
     """Part of the profile's measured bus bandwidth that the gang's all-reduce must reach. None: the catalogue's."""
     bus_bandwidth_gb_s: float | None = Field(default=None, gt=0)

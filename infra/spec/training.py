@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from infra.spec.section import Section
-from trainer.contract import ModelConfig, OptimizerConfig, grace_seconds
+from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig, grace_seconds
 
 
 class Training(Section):
@@ -23,6 +23,8 @@ class Training(Section):
     """Sequences that one rank computes at once."""
     zero_stage: int = Field(default=1, ge=0, le=3)
     """Stage of DeepSpeed's ZeRO."""
+    recompute: RecomputeConfig = RecomputeConfig()
+    """Activations that the backward pass computes again instead of keeping them."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Number format of the computation."""
     seed: int = 42

@@ -19,7 +19,7 @@ from pulumi_aws.s3 import (
     BucketServerSideEncryptionConfigurationRuleArgsDict,
 )
 
-from infra.spec.names import REPOSITORY, Names, buckets
+from infra.spec.names import NOTICES, REPOSITORY, Names, buckets
 from infra.stack.access import policies
 from infra.stack.access.key import CustomerKey
 from infra.stack.access.limits import Limits
@@ -179,6 +179,7 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
         force_delete=False,
         opts=opts,
     )
+    aws.sns.Topic("notices", name=NOTICES, kms_master_key_id=key_arn, opts=opts)
     where = policies.AccountPlace(settings.account, settings.region)
     limits = Limits(where, inside)
     build_network = BuildNetwork(where, limits.boundary.arn, settings.build_network_zone, inside)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pulumi
 import pulumi_aws as aws
-from pulumi import CustomTimeouts, Input, ResourceOptions
+from pulumi import Input, ResourceOptions
 
+from infra.spec import waits
 from infra.spec.campaign import Spec
 from infra.spec.names import DATA_FOLDER, Names, buckets, data_prefix, mount_folder
 from infra.stack.lustre import file_system
+from infra.stack.timeouts import bounded
 
 _IMPORTS_LATER_CODE = aws.fsx.DataRepositoryAssociationS3Args(
     auto_import_policy=aws.fsx.DataRepositoryAssociationS3AutoImportPolicyArgs(events=["NEW"])
@@ -42,9 +44,7 @@ class Storage(pulumi.ComponentResource):
             kms_key_id=key_arn,
             skip_final_backup=True,
             tags={"Name": Names(spec).file_system},
-            opts=ResourceOptions(
-                parent=self, depends_on=depends_on, custom_timeouts=CustomTimeouts(create="40m", delete="40m")
-            ),
+            opts=ResourceOptions(parent=self, depends_on=depends_on, custom_timeouts=bounded(waits.FILE_SYSTEM)),
         )
         source = f"s3://{buckets(spec.account, spec.region).data}/{data_prefix(data_digest)}"
         self.data = aws.fsx.DataRepositoryAssociation(
@@ -55,7 +55,7 @@ class Storage(pulumi.ComponentResource):
             batch_import_meta_data_on_create=True,
             s3=None if spec.workload is None else _IMPORTS_LATER_CODE,
             delete_data_in_filesystem=False,
-            opts=ResourceOptions(parent=self, custom_timeouts=CustomTimeouts(create="30m", delete="30m")),
+            opts=ResourceOptions(parent=self, custom_timeouts=bounded(waits.DATA_LINK)),
         )
         for name, prefix in ({} if spec.workload is None else spec.workload.links).items():
             aws.fsx.DataRepositoryAssociation(
@@ -67,6 +67,6 @@ class Storage(pulumi.ComponentResource):
                 s3=_FOLLOWS_S3,
                 delete_data_in_filesystem=False,
                 # FSx makes one link of a file system after the other.
-                opts=ResourceOptions(parent=self, custom_timeouts=CustomTimeouts(create="90m", delete="60m")),
+                opts=ResourceOptions(parent=self, custom_timeouts=bounded(waits.FURTHER_LINK)),
             )
         self.register_outputs({"file_system_id": self.lustre.id, "mount_name": self.lustre.mount_name})

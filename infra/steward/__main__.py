@@ -20,10 +20,14 @@ from infra.cluster.nodes import GpuNodes
 from infra.cluster.pod_logs import PodLogs
 from infra.cluster.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, StewardConfig
 from infra.errors import LeaseHeld
+from infra.notices.outbox import Outbox
+from infra.notices.teller import Teller
+from infra.notices.ways import ways
 from infra.record.lease import Lease
 from infra.record.store import CampaignStore
 from infra.spec.names import Names
 from infra.steward import last_resort, watchdog
+from infra.steward.live import bills
 from infra.steward.policy import policy_of
 from infra.steward.request_handling import RequestServer
 from infra.steward.seeing.sources import PASSING
@@ -52,6 +56,9 @@ def main() -> int:
     if steward is None:
         return int(ExitCode.USER)
     RequestServer(store, lambda: steward.observer.agents, lease.check).open()
+    by = ways(config.spec, lease.check)
+    outbox = Outbox(store, config.spec.notify, by, clock.now)
+    Teller(outbox, lease.check, lambda: bills(config, store.state())).open()
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt)
     try:
         steward.run()

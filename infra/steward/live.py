@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from decimal import Decimal
 
+from infra.cluster.steward_config import StewardConfig
+from infra.console.words import plural
+from infra.record.events import CampaignState
 from infra.record.store import LIVE, CampaignStore
 from infra.steward.decide import Action, Observation
 
@@ -42,3 +46,13 @@ class Live:
         if said != self._said or now - self._published > _EVERY_S:
             self._said, self._published = said, now
             self._store.put_json(LIVE, figures)
+
+
+def bills(config: StewardConfig, state: CampaignState) -> str:
+    """Return what bills by the plan's prices, in words."""
+    nodes = 0
+    if state.gpu_nodes_up:
+        nodes = state.archives_on[0] if state.archives_on else config.spec.nodes.count
+    rate = config.base_usd_per_hour + nodes * config.node_usd_per_hour
+    among = f"with {plural(nodes, 'GPU node')}" if nodes else "without a GPU node"
+    return f"about {rate.quantize(Decimal('0.01'))} USD/h {among}, until the teardown"

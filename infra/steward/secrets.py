@@ -12,27 +12,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from infra.aws.account import EXPIRED, QUICK, RETRY_AFTER, Account, explained
+from infra.aws.account import QUICK, Account
+from infra.cluster.secrets import Refused, text_of, value_of
 from infra.errors import TemporaryError
-from infra.spec.secrets import SecretSource, SecretSources
+from infra.spec.secrets import SecretSources
 from trainer.contract import CONFIG_FILE, TERMINATION_LOG, Env, ExitCode, Termination
 from trainer.contract.workload import SECRET_SOURCES, SECRETS
 
-SHORTEST = 4
-"""Characters of a value. A shorter one cannot be kept out of logs: it would stand in every other line by chance."""
-_FAILED = "InternalServ"
-"""Beginning of the codes of a failed service: InternalServiceError, InternalServerError."""
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0)
 """Between tries while AWS, or the agent that lends the pod its role, does not answer. The pods of a gang ask together,
 and Systems Manager answers 40 requests a second: each pause is half as long to half as long again, by chance."""
-
-
-class Refused(Exception):
-    """A secret cannot be had as the spec names it, however often it is tried. The text holds no value."""
 
 
 def fetched(sources: SecretSources, account: Callable[[], Account], pause: Callable[[float], None]) -> dict[str, str]:
@@ -57,61 +47,13 @@ def _once(sources: SecretSources, account: Account, texts: dict[str, str]) -> di
     for name, source in sources.secrets.items():
         try:
             if source.place not in texts:
-                texts[source.place] = _text(account, source)
-            values[name] = _value(texts[source.place], source)
+                texts[source.place] = text_of(account, source)
+            values[name] = value_of(texts[source.place], source)
         except Refused as refused:
             wrong.append(f"{name}: {refused}")
     if wrong:
         raise Refused("; ".join(wrong))
     return values
-
-
-def _text(account: Account, source: SecretSource) -> str:
-    try:
-        if source.secret is None:
-            ssm = account.client("ssm")
-            return str(ssm.get_parameter(Name=source.parameter, WithDecryption=True)["Parameter"]["Value"])
-        answer = account.client("secretsmanager").get_secret_value(SecretId=source.secret)
-    except (BotoCoreError, ClientError) as error:
-        raise _meaning(error, source, account.region) from error
-    if "SecretString" not in answer:
-        raise Refused(f"{source.place} is binary: store it as text")
-    return str(answer["SecretString"])
-
-
-def _meaning(error: BotoCoreError | ClientError, source: SecretSource, region: str) -> Exception:
-    where, seen = f"{source.place} in {region}", str(error)
-    if isinstance(error, ClientError):
-        seen = error.response.get("Error", {}).get("Code", "")
-        passes = isinstance(explained(error), TemporaryError) or seen in EXPIRED or seen.startswith(_FAILED)
-        if not passes:
-            cure = "see that it is there under this name, and that its key lets the role of the pods decrypt it"
-            return Refused(f"{where}: {seen}; {cure}")
-    return TemporaryError(where, seen=seen, delay=RETRY_AFTER)
-
-
-def _value(text: str, source: SecretSource) -> str:
-    """Return the value in a secret's text. An error names what is missing, and never what is there."""
-    if source.key is not None:
-        text = _member(text, source.key, source.place)
-    if len(text.strip()) < SHORTEST:
-        raise Refused(f"{source.place} is too short to be kept out of logs: {SHORTEST} characters at least")
-    if "\0" in text:
-        raise Refused(f"{source.place} has a zero byte, which no environment variable can hold")
-    return text
-
-
-def _member(text: str, key: str, place: str) -> str:
-    try:
-        whole: Any = json.loads(text)
-    except ValueError:
-        whole = None
-    if not isinstance(whole, dict):
-        raise Refused(f"{place} is no JSON object, so it has no key {key!r}")
-    found = whole.get(key)
-    if not isinstance(found, str | int | float) or isinstance(found, bool):
-        raise Refused(f"{place} has no text or number under the key {key!r}")
-    return found if isinstance(found, str) else json.dumps(found)
 
 
 def write(path: Path, values: Mapping[str, str]) -> None:

@@ -119,11 +119,15 @@ def test_a_plain_script_is_carried_through_a_lost_node_judged_and_archived_byte_
         "init_from": str(begin), "evaluate": {"command": ["python3", "evaluate.py"], "tolerance": 0.01, "limit": "5m"},
         "export": {"command": ["python3", "export.py"], "limit": "5m"},
     }  # fmt: skip
-    with rehearsing(tmp_path, {"campaign": "job", "workload": workload}, base=f"{EXAMPLE}/rehearsal.yaml") as rehearsal:
+    changes = {"campaign": "job", "workload": workload, "preflight": {"pilot": True}}
+    with rehearsing(tmp_path, changes, base=f"{EXAMPLE}/rehearsal.yaml") as rehearsal:
         done = rehearsal.run("run", str(rehearsal.path), "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         assert json.loads(done.stdout)["outcome"] == "done"
         events = rehearsal.events()
+        pilot = [one["data"] for one in events[: [one["kind"] for one in events].index("pilot.proven")]]
+        alone = {probe["name"]: probe["seen"] for one in pilot for probe in one.get("probes", ())}
+        assert alone["job torch"].startswith("torch ") and alone["all_reduce"] == "the right sum", alone
         running = {one["data"]["attempt"] for one in events if one["kind"] == "attempt.running"}
         assert running == {1, 2}, "a node has died, and the second attempt has trained"
         told = [row for series in rehearsal.report()["training"]["losses"] for row in series["points"]]

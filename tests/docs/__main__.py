@@ -1,11 +1,15 @@
-"""Write the generated pages of docs/: the reference of the spec and that of the command line. Run by `make docs`."""
+"""Write the generated pages of docs/: the spec, the command line, the table of waits. Run by `make docs`."""
 
 from __future__ import annotations
 
-from tests.docs import command_reference, spec_reference
+from tests.docs import command_reference, spec_reference, waits_reference
 from tests.root import ROOT
 
-PAGES = {"docs/spec.md": spec_reference.page, "docs/commands.md": command_reference.page}
+PAGES = {
+    "docs/spec.md": spec_reference.page,
+    "docs/commands.md": command_reference.page,
+    "docs/waits.md": waits_reference.page,
+}
 """Path from the repository's root -> the function that returns its text."""
 
 

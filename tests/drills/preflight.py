@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from infra.plan.catalogue import limits
 from tests.results import results_of
 from tests.root import ROOT
 from trainer.contract import Env, Expectation, HealthReport
@@ -35,6 +36,7 @@ FLOOR = 0.33
 PLAIN = Expectation(
     profile="drill", cpus=1, memory_gib=0.1, accelerators=0, local_disk_gib=0.01, shared_disk_gib=0.01,
     mounts=("/shared-checkpoints",), clock_skew_s=30.0, all_reduce_mib=16, bus_bandwidth_gb_s=0.0,
+    limits=limits(),
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,7 @@ ALLOWED = {
         "ec2:DescribeInstances",
         "eks:DescribeNodegroup",
         "eks:UpdateNodegroupConfig",
+        "sns:Publish",
     },
 }
 """Role -> all that its own statements may hold. A new action is written here by whoever can say why."""
@@ -140,14 +142,18 @@ KEPT_IN = {"steward": ("state",), "archive": ("archive", "state")}
 
 
 @pytest.mark.parametrize("which", ["campaign", "full"])
-def test_any_key_of_the_account_is_used_only_through_s3_for_the_roles_own_buckets(
+def test_any_key_of_the_account_is_used_only_through_s3_for_the_roles_own_buckets_and_by_the_topic(
     which: str, request: pytest.FixtureRequest
 ) -> None:
     """With a key of one's own or without: the buckets are every campaign's, and so is what encrypts them."""
     statements = held(request.getfixturevalue(which))
     names = vars(buckets(ACCOUNT, "us-east-1"))
     for role, kinds in KEPT_IN.items():
-        (one,) = [one for who, one in statements if who == role and any(a.startswith("kms:") for a in one["Action"])]
+        ours = [one for who, one in statements if who == role and any(a.startswith("kms:") for a in one["Action"])]
+        one, *more = ours
+        by_sns = {"StringEquals": {"kms:ViaService": "sns.us-east-1.amazonaws.com"}}
+        assert [other["Condition"] for other in more] == [by_sns] * (role == "steward")
+        assert all((other["Action"], other["Resource"]) == (one["Action"], one["Resource"]) for other in more)
         assert (one["Action"], one["Resource"]) == (sorted(_KEY_USE), [f"arn:aws:kms:us-east-1:{ACCOUNT}:key/*"])
         about = [f"arn:aws:s3:::{names[kind]}{end}" for kind in kinds for end in ("", "/*")]
         assert one["Condition"] == {
@@ -196,3 +202,33 @@ def test_a_job_with_secrets_has_the_rights_and_the_endpoint_for_them_and_the_sta
     made = {node.inputs["serviceName"].removeprefix("com.amazonaws.us-east-1.") for node in graph.of("VpcEndpoint")}
     assert made == {"s3", *ENDPOINT_SERVICES, "secretsmanager"}
     assert not [one for one in findings(graph.asked, spec) if one.level is Level.ERROR]
+
+
+ADA, BOB, EVE = (f"arn:aws:iam::{ACCOUNT}:{one}" for one in ("role/team/ada", "user/bob", "user/eve"))
+POLICY = "arn:aws:eks::aws:cluster-access-policy/AmazonEKS"
+HERE = {"type": "namespace", "namespaces": ["campaign"]}
+
+
+def entries(operator: str) -> dict[str, tuple[str, Any]]:
+    """Principal -> policy and scope, with ada as admin, bob as operator and eve as viewer, driven by `operator`."""
+    people = [(ADA, "admin"), (BOB, "operator"), (EVE, "viewer")]
+    spec = example_spec(access=[{"principal": principal, "role": role} for principal, role in people])
+    graph = campaign_graph(spec, operator_arn=operator)
+    made = {node.inputs["principalArn"]: node.name for node in graph.of("AccessEntry")}
+    bound = {node.inputs["principalArn"]: node for node in graph.of("AccessPolicyAssociation")}
+    assert made.keys() == bound.keys() and len(made) == len(graph.of("AccessEntry"))
+    return {
+        who: (node.inputs["policyArn"].removeprefix(POLICY), node.inputs["accessScope"]) for who, node in bound.items()
+    }
+
+
+def test_named_people_have_an_entry_of_their_role_and_the_driver_one_more() -> None:
+    people = {
+        ADA: ("ClusterAdminPolicy", {"type": "cluster"}),
+        BOB: ("EditPolicy", HERE),
+        EVE: ("ViewPolicy", HERE),
+    }
+    assert entries(f"arn:aws:iam::{ACCOUNT}:user/driver") == people | {
+        f"arn:aws:iam::{ACCOUNT}:user/driver": ("ClusterAdminPolicy", {"type": "cluster"})
+    }
+    assert entries(ADA) == people, "EKS takes one entry for each principal"

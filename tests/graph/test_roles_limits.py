@@ -96,7 +96,7 @@ def test_the_trainers_role_may_do_nothing(campaign: Graph) -> None:
     assert campaign.one("PodIdentityAssociation", "trainer").inputs["serviceAccount"] == "trainer"
 
 
-def test_the_steward_reaches_only_its_own_groups_and_folder(campaign: Graph) -> None:
+def test_the_steward_reaches_only_its_own_groups_and_folder_and_the_topic(campaign: Graph) -> None:
     mine = {resource for role, one in statements(campaign) if role == "steward" for resource in one["Resource"]}
     assert mine == {
         "*",
@@ -104,5 +104,6 @@ def test_the_steward_reaches_only_its_own_groups_and_folder(campaign: Graph) -> 
         "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:*:autoScalingGroupName/eks-bivouac-example-gpu-*",
         "arn:aws:s3:::bivouac-state-123456789012-us-east-1",
         "arn:aws:s3:::bivouac-state-123456789012-us-east-1/campaigns/example/*",
-        "arn:aws:kms:us-east-1:123456789012:key/*",  # through S3, for the two above
+        "arn:aws:kms:us-east-1:123456789012:key/*",  # through S3, for the two above, and through the topic
+        "arn:aws:sns:us-east-1:123456789012:bivouac_notices",
     }

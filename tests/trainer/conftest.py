@@ -38,6 +38,7 @@ def config(data: Path) -> TrainConfig:
         micro_batch=2,
         evaluate_every=1000,
         evaluate_batches=2,
+        precision="bfloat16",
     )
 
 

@@ -30,7 +30,7 @@ def alone(tmp_path: Path) -> Loop:
 
 def agree(loop: Loop, step: int) -> None:
     loop.step = loop.position = step
-    loop._agree(1.0, time.monotonic(), 0, 0.0)
+    loop._agree(1.0, time.monotonic(), 0, 0.0, 0.1)
 
 
 def test_an_interval_that_the_first_rank_has_chosen_holds_from_the_next_exchange_on(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def ended(tmp_path: Path, error: Exception | None) -> tuple[Committer, list[dict
     loop.heartbeat = SimpleNamespace(beat=lambda **told: beats.append(told))  # type: ignore[assignment]
     loop.step = 26
     with pytest.raises(NumericError, match=r"not finite; seen: step 26, loss nan"):
-        loop._agree(float("nan"), time.monotonic(), 0, 0.0)
+        loop._agree(float("nan"), time.monotonic(), 0, 0.0, 0.1)
     return committer, beats
 
 

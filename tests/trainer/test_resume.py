@@ -15,7 +15,7 @@ from trainer.checkpoint.search import verified
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import Manifest, TrainConfig
 
-NODE_1_SHARD = "attempt-0001/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+NODE_1_SHARD = "attempt-0001/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
 
 
 def manifest_of(root: Path, step: int) -> Manifest:
@@ -83,6 +83,15 @@ def test_a_step_that_is_damaged_on_every_tier_is_refused_and_the_one_before_it_i
     assert attempt.losses() == {step: loss for step, loss in twin.losses().items() if step > 30}
     assert manifest_of(world.shared, 60).attempt == 2
     assert manifest_of(world.shared, 60).evaluation_loss == manifest_of(twin.world.shared, 60).evaluation_loss
+
+
+def test_each_step_tells_its_rate_and_the_norm_of_its_gradients(twin: Attempt) -> None:
+    steps = {one["step"]: one for one in twin.events("step")}
+    assert len(steps) == 60 and all(0 < one["norm"] < 100 for one in steps.values())
+    assert len({one["norm"] for one in steps.values()}) > 50, "each step has its own"
+    warm = {step: one["rate"] for step, one in steps.items() if step <= 20}
+    assert warm == pytest.approx({step: 2e-3 * step / 20 for step in range(1, 21)})
+    assert steps[60]["rate"] < steps[30]["rate"] < 2e-3
 
 
 def evaluate(checkpoint: Path, world: World) -> subprocess.CompletedProcess[str]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.multiprocessing
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from tests.trainer.agents import Attempt, World, run
 from trainer.checkpoint.convert.export import export
-from trainer.contract import ExitCode, Manifest, TrainConfig
+from trainer.contract import ExitCode, Manifest, ModelConfig, RecomputeConfig, TrainConfig
+from trainer.engine import build_engine, initialize_distributed
 from trainer.evaluate import evaluate
+from trainer.model import Transformer
 
 STAGES = [pytest.param(stage, marks=pytest.mark.drill) for stage in (0, 1, 2)] + [3]
 LAST = 6
@@ -91,3 +102,60 @@ def test_another_number_of_ranks_goes_on_at_the_same_loss(whole: Attempt, ranks:
     assert resized.losses() == pytest.approx(expected, rel=1e-5)
     ends = [manifest_of(each, LAST).evaluation_loss for each in (whole.world, world)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-5)
+
+
+def built(rank: int, port: int, config: TrainConfig, folder: Path) -> None:
+    """Build the engine and train on as one rank of two; write down the most elements that it held while building."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu"}
+    torch.set_num_threads(1)
+    initialize_distributed(config)
+    held = 0
+
+    def look(model: torch.nn.Module) -> None:
+        nonlocal held
+        held = max(held, sum(one.numel() for one in model.parameters()))
+
+    register_module_module_registration_hook(lambda parent, name, child: look(parent))
+    draw = Transformer.initialize
+
+    def drawn(model: Transformer, whole: Any = nullcontext) -> None:
+        @contextmanager
+        def looked_at(parameter: torch.Tensor) -> Iterator[None]:
+            with whole(parameter):
+                look(model)
+                yield
+
+        draw(model, looked_at)
+
+    Transformer.initialize = drawn  # type: ignore[method-assign, assignment]
+    engine = build_engine(config, 2)
+    losses, words = [], torch.Generator().manual_seed(rank)
+    for _ in range(4):
+        loss = engine(torch.randint(0, config.model.vocabulary, (1, config.model.context + 1), generator=words))
+        engine.backward(loss)
+        engine.step()
+        losses.append(float(loss.detach()))
+    (folder / f"{rank}.json").write_text(json.dumps({"held": held, "losses": losses}))
+
+
+@pytest.mark.nightly
+def test_with_stage_3_no_rank_ever_holds_the_whole_model_and_the_losses_are_those_of_stage_1(tmp_path: Path) -> None:
+    model = ModelConfig(layers=3, width=64, heads=4, context=32, vocabulary=512)
+    found = {}
+    for stage in (1, 3):
+        config = TrainConfig(
+            campaign="c", model=model, steps=4, global_batch=2, micro_batch=1, zero_stage=stage,
+            recompute=RecomputeConfig(policy="full"),
+        )  # fmt: skip
+        (folder := tmp_path / str(stage)).mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        torch.multiprocessing.spawn(built, (port, config, folder), nprocs=2)
+        found[stage] = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    whole = sum(one.numel() for one in Transformer(model).parameters())
+    assert all(one["held"] == whole for one in found[1])
+    largest = model.vocabulary * model.width
+    assert all(one["held"] <= largest for one in found[3]), found[3]
+    for there, here in zip(found[3], found[1], strict=True):
+        assert there["losses"] == pytest.approx(here["losses"], rel=1e-6)

@@ -23,7 +23,7 @@ from trainer.contract.data import (
     SourceCounts,
     TokenShard,
 )
-from trainer.contract.health import DCGM_LONGEST_S, Expectation, GpuExpectation, HealthReport, Probe, Verdict
+from trainer.contract.health import DCGM_LONGEST_S, Expectation, GpuExpectation, HealthReport, Limits, Probe, Verdict
 from trainer.contract.job import (
     AGENT_PORT,
     CONFIG_FILE,
@@ -42,7 +42,14 @@ from trainer.contract.job import (
     grace_seconds,
 )
 from trainer.contract.ledger import Consumed
-from trainer.contract.training import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
+from trainer.contract.training import (
+    CheckpointConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RecomputeConfig,
+    TrainConfig,
+)
 
 __all__ = [
     "AGENT_PORT",
@@ -69,6 +76,7 @@ __all__ = [
     "Foreign",
     "GpuExpectation",
     "HealthReport",
+    "Limits",
     "Manifest",
     "ModelConfig",
     "OptimizerConfig",
@@ -76,6 +84,7 @@ __all__ = [
     "Phase",
     "Probe",
     "RankStatus",
+    "RecomputeConfig",
     "Shard",
     "SourceCounts",
     "Status",

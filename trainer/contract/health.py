@@ -29,6 +29,19 @@ class GpuExpectation(_Frozen):
     """The GPUs are known to be connected by a switch: the driver's fabric state must be completed."""
 
 
+class Limits(_Frozen):
+    """Limits that hold for every type. The infrastructure's catalogue has them, each with its source."""
+
+    slowdowns: tuple[str, ...]
+    """Reasons for lower clocks, in nvidia-smi's words, that a sound GPU does not have."""
+    uncorrectable_errors: int
+    """Most memory errors since boot that ECC could not correct."""
+    nvlink_errors_per_s: float
+    """Errors of one kind on one link, while the collective runs, from which on the link is broken."""
+    xids: dict[str, tuple[int, ...]]
+    """NVIDIA's immediate action -> Xids in the kernel's log."""
+
+
 class Expectation(_Frozen):
     """Preflight's requirements for a node, written from the instance profile to `/config/expectation.json`.
 
@@ -39,7 +52,8 @@ class Expectation(_Frozen):
     cpus: int
     memory_gib: float
     accelerators: int
-    """CUDA devices that torch must see, and processes of the node in the collective; 0 on a CPU profile."""
+    """CUDA devices that torch must see, and processes of the node in the collective; 0 on a CPU profile, where one
+    process takes part, or two if the node is alone."""
     local_disk_gib: float
     """Free space required on the local tier."""
     shared_disk_gib: float
@@ -49,6 +63,7 @@ class Expectation(_Frozen):
     all_reduce_mib: int
     bus_bandwidth_gb_s: float
     """Floor for the all-reduce over all nodes, GB/s."""
+    limits: Limits
     gpus: GpuExpectation | None = None
     efa_devices: int = 0
     """EFA devices of the node; NCCL's log must show that it uses all of them."""
@@ -63,6 +78,8 @@ class Expectation(_Frozen):
     versions: dict[str, str] = {}
     """Component of the node image (`driver`, `efa`: the kernel module) -> baked version. A prefix of whole parts is
     enough: `580` matches 580.159.03. Components of the container are compared with the container's own versions."""
+    imports: tuple[str, ...] = ()
+    """Modules that Python must import on the node."""
     dcgm_level: int | None = None
     """Run DCGM's diagnostic at this level (1: seconds, 2: two minutes, 3: half an hour, 4: two hours)."""
     time_source: str | None = None

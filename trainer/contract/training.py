@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -28,6 +30,16 @@ class ModelConfig(_Section):
     """Rotary positions begin at 0 in each document of a packed sequence."""
     end_of_document: int = Field(default=0, ge=0)
     """Token that ends a document; must equal the data manifest's with `document_attention` or `reset_positions`."""
+
+
+class RecomputeConfig(_Section):
+    """Activations that the backward pass computes again instead of keeping: less memory for more time."""
+
+    policy: Literal["none", "selective", "full"] = "none"
+    """`selective` keeps a block's matrix products and attention, and computes what is cheap again. `full` keeps nothing
+    but a block's input, for about a third more time."""
+    every: int = Field(default=1, ge=1)
+    """Every n-th block follows the policy."""
 
 
 class OptimizerConfig(_Section):
@@ -98,6 +110,7 @@ class TrainConfig(_Section):
     global_batch: int = Field(ge=1)
     """Sequences per optimizer step over all ranks: micro_batch x ranks x accumulation."""
     micro_batch: int = Field(default=2, ge=1)
+    recompute: RecomputeConfig = RecomputeConfig()
     zero_stage: int = Field(default=1, ge=0, le=3)
     precision: str = "float32"
     """float32 or bfloat16."""

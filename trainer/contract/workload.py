@@ -25,6 +25,8 @@ EXPORTED, JUDGEMENT = "model", "judgement.json"
 """In that folder: what the job has exported, and the `Judgement`."""
 EVALUATE = "evaluate"
 """Word after the supervisor's name that makes it evaluate instead of train."""
+IMPORTS = "imports"
+"""Word after the supervisor's name that makes it tell what the image's Python is and imports, and end."""
 INIT_FOLDER = "init-from"
 """Folder below `DATA_MOUNT` with weights that came from the driver's machine."""
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from trainer.contract import LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, ExitCode, Expectation, HealthReport, Probe
 from trainer.errors import ConfigError, TrainerError
-from trainer.health import collective, fabrics, message
+from trainer.health import collective, fabrics, message, nvlinks
 from trainer.health.carried import carried_probes
 from trainer.health.collective import Collective
 from trainer.health.diagnostic import diagnose
@@ -33,8 +33,12 @@ def main() -> int:
         print(error, file=sys.stderr)
         return int(error.exit_code)
     probes = list(node_probes(expectation, options.local, options.shared, look))
+    linked = expectation.gpus is not None and expectation.gpus.nvlinks > 0
+    before = nvlinks.read_errors(look) if linked else None
     with tempfile.TemporaryDirectory(prefix="bivouac-health-") as work:
         seen = collective.run(place, expectation, options.expectation, options.join_timeout_s, Path(work))
+    if before is not None:
+        probes.append(nvlinks.errors_probe(before, nvlinks.read_errors(look), expectation.limits.nvlink_errors_per_s))
     probes += seen.probes
     if seen.error is not None:
         probes.append(Probe(name="fabric", ok=False, seen=seen.error[:400], wanted="an all-reduce over all nodes"))

@@ -39,7 +39,8 @@ def run(place: NodePlace, expectation: Expectation, expectation_file: Path, time
         wait_for_name(split_endpoint(place.rendezvous)[0], timeout_s)
     except (TrainerError, OSError) as error:
         return Collective((), None, None, str(error).splitlines()[0])
-    count = max(1, expectation.accelerators)
+    # A node alone without GPUs measures between two processes: with one there is nothing to add up.
+    count = expectation.accelerators or (2 if place.node_count == 1 else 1)
     environment = os.environ | {
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from trainer.contract import KERNEL_LOG, GpuExpectation, Probe
+from trainer.contract import KERNEL_LOG, GpuExpectation, Limits, Probe
 from trainer.health.looking import CannotLook, Look, blind, text_of
+from trainer.health.nvlinks import links_of
 from trainer.health.parsers import kernel_log, nvidia_smi
 from trainer.health.parsers.nvidia_smi import Gpu, Smi
 
 _REPLACE = "replace the node: nobody repairs a GPU of an EC2 instance"
-_HARD_THROTTLES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-"""Throttle reasons that an idle or just loaded GPU must not have; a software power cap under load is normal."""
-_LINK_ERRORS_ALLOWED = 0
-"""Per link and kind, since the driver was loaded; as in facebookresearch/gcm's `check-dcgmi nvlink`."""
 
 
-def gpu_probes(expectation: GpuExpectation, look: Look, driver: str | None = None) -> Iterator[Probe]:
+def gpu_probes(expectation: GpuExpectation, limits: Limits, look: Look, driver: str | None = None) -> Iterator[Probe]:
     """Yield all probes of a node's GPUs, in the order in which a person would look. `driver`: the baked version."""
     try:
         smi = nvidia_smi.parse_query(text_of(look("nvidia-smi", "-q", "-x", timeout_s=60), "nvidia-smi"))
@@ -25,14 +22,13 @@ def gpu_probes(expectation: GpuExpectation, look: Look, driver: str | None = Non
         cure = "the image must ask for the driver's `utility` capability: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         yield blind("gpus", error, f"{expectation.count} {expectation.product}", cure)
     else:
-        yield from query_probes(smi, expectation)
+        yield from query_probes(smi, expectation, limits)
         if driver is not None:
             yield version_probe("driver", smi.driver, driver)
-    yield _looked("xid", "no fatal Xid", lambda: xid_probe(_kernel_log(look)), _KERNEL_CURE)
+    yield _looked("xid", "no fatal Xid", lambda: xid_probe(_kernel_log(look), limits.xids), _KERNEL_CURE)
     if expectation.nvlinks:
         wanted = f"{expectation.nvlinks} active links per GPU"
         yield _looked("nvlinks", wanted, lambda: links_of(_said(look, "nvidia-smi", "nvlink", "-s"), expectation))
-        yield _looked("nvlink_errors", "none", lambda: link_errors_of(_said(look, "nvidia-smi", "nvlink", "-e")))
 
 
 def _said(look: Look, *command: str) -> str:
@@ -58,7 +54,7 @@ def _looked(name: str, wanted: str, probe: Callable[[], Probe], cure: str = "") 
         return blind(name, error, wanted, cure)
 
 
-def query_probes(smi: Smi, expectation: GpuExpectation) -> Iterator[Probe]:
+def query_probes(smi: Smi, expectation: GpuExpectation, limits: Limits) -> Iterator[Probe]:
     """Yield the probes of `nvidia-smi -q -x`: number, kind, memory errors, pending resets, clocks, lanes, switch."""
     # A whole word: an L40S is not an L4.
     named = re.compile(rf"\b{re.escape(expectation.product)}\b")
@@ -79,10 +75,14 @@ def query_probes(smi: Smi, expectation: GpuExpectation) -> Iterator[Probe]:
     )
     yield _each("mig", smi.gpus, lambda gpu: "partitioned" if gpu.mig else None, "not partitioned")
     yield _each("ecc_mode", smi.gpus, lambda gpu: "off" if gpu.ecc is False else None, "on")
-    yield _each("ecc", smi.gpus, _memory_errors, "no uncorrectable error since boot, none over the threshold")
+    most = limits.uncorrectable_errors
+    wanted = f"<= {most} uncorrectable errors since boot, none over the GPU's own threshold"
+    yield _each("ecc", smi.gpus, lambda gpu: _memory_errors(gpu, most), wanted)
     yield _each("row_remapping", smi.gpus, _remapping, "nothing failed, nothing waits for a reset")
     yield _each("recovery", smi.gpus, _recovery, "the driver recommends nothing")
-    yield _each("throttling", smi.gpus, _throttled, "no slowdown by hardware or heat")
+    yield _each(
+        "throttling", smi.gpus, lambda gpu: _throttled(gpu, limits.slowdowns), "no slowdown by hardware or heat"
+    )
     yield _each("clock_limits", smi.gpus, _limits, "power limit and lanes as built")
     if expectation.nvswitch:
         yield _each("fabric_manager", smi.gpus, _fabric, "Completed, Success")
@@ -100,8 +100,8 @@ def _memory(gpu: Gpu, wanted_gib: float) -> str | None:
     return f"{gpu.memory_mib / 1024:.1f} GiB"
 
 
-def _memory_errors(gpu: Gpu) -> str | None:
-    if gpu.uncorrectable_since_boot:
+def _memory_errors(gpu: Gpu, most: int) -> str | None:
+    if (gpu.uncorrectable_since_boot or 0) > most:
         return f"{gpu.uncorrectable_since_boot} uncorrectable since boot, {gpu.uncorrectable_in_life} in its life"
     if gpu.sram_threshold_exceeded:
         return f"SRAM errors over NVIDIA's threshold, {gpu.uncorrectable_in_life} uncorrectable in its life"
@@ -120,8 +120,8 @@ def _recovery(gpu: Gpu) -> str | None:
     return None if gpu.recovery_action in (None, "None") else gpu.recovery_action
 
 
-def _throttled(gpu: Gpu) -> str | None:
-    return ", ".join(one for one in gpu.throttles if one in _HARD_THROTTLES) or None
+def _throttled(gpu: Gpu, slowdowns: Iterable[str]) -> str | None:
+    return ", ".join(one for one in gpu.throttles if one in slowdowns) or None
 
 
 def _limits(gpu: Gpu) -> str | None:
@@ -142,39 +142,9 @@ def _fabric(gpu: Gpu) -> str | None:
     return f"{gpu.fabric_state}, {gpu.fabric_status or 'no status'}"
 
 
-def links_of(text: str, expectation: GpuExpectation) -> Probe:
-    """Require all links of the type on every GPU, none inactive."""
-    counts = {one.gpu: one.active for one in nvidia_smi.parse_links(text)}
-    bad = [f"GPU {gpu}: {active}" for gpu, active in counts.items() if active != expectation.nvlinks]
-    if len(counts) != expectation.count:
-        bad.append(f"{len(counts)} GPUs listed")
-    return Probe(
-        name="nvlinks",
-        ok=not bad,
-        seen="; ".join(bad) or f"{expectation.nvlinks} each",
-        wanted=f"{expectation.nvlinks} active links on each of {expectation.count} GPUs",
-        cure=_REPLACE if bad else "",
-    )
-
-
-def link_errors_of(text: str) -> Probe:
-    """Require zero errors on all links, as on a fresh instance. Raises `CannotLook` without counters."""
-    errors = nvidia_smi.parse_link_errors(text)
-    bad = [
-        f"GPU {gpu} link {link}: {count} {kind}"
-        for (gpu, link, kind), count in errors.items()
-        if count > _LINK_ERRORS_ALLOWED
-    ]
-    if not errors:
-        raise CannotLook("no counters")
-    seen = "; ".join(bad[:4]) + (f"; and {len(bad) - 4} more" if len(bad) > 4 else "")
-    return Probe(name="nvlink_errors", ok=not bad, seen=seen or f"{len(errors)} counters at 0",
-                 wanted=f"<= {_LINK_ERRORS_ALLOWED} each", cure=_REPLACE if bad else "")  # fmt: skip
-
-
-def xid_probe(log: str) -> Probe:
+def xid_probe(log: str, xids: Mapping[str, Iterable[int]]) -> Probe:
     """Fail on fatal events; only report others, since the node's GPUs have answered."""
-    events = kernel_log.parse(log)
+    events = kernel_log.parse(log, xids)
     fatal = list(dict.fromkeys(str(one) for one in events if one.fatal))
     other = list(dict.fromkeys(str(one) for one in events if not one.fatal))
     return Probe(

@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainer.contract import DATA_MANIFEST_NAME, DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, Probe
 from trainer.health.clocks import clock_probes
 from trainer.health.fabrics import efa_probes, kernel_module
 from trainer.health.gpus import gpu_probes, version_probe
-from trainer.health.looking import Look
+from trainer.health.looking import CannotLook, Look, Output
 from trainer.health.throughput import throughput_probes
 
 _GIB = 2**30
-_MEMORY_SHARE = 0.9
-"""Usable share of an instance type's memory: kernel and firmware keep the rest."""
+_IMPORT_S = 240.0
+"""The first import on a node reads gigabytes of libraries from its disk."""
 
 
 def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look) -> Iterator[Probe]:
@@ -26,13 +27,14 @@ def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look)
 
     Only the profile's requirements are checked: a CPU profile needs no GPU tool.
     """
+    yield from import_probes(expectation.imports, look)
     yield _at_least("cpus", float(len(os.sched_getaffinity(0))), float(expectation.cpus), "{:.0f}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
-    yield _at_least("memory_gib", memory, expectation.memory_gib * _MEMORY_SHARE, "{:.1f}")
+    yield _at_least("memory_gib", memory, expectation.memory_gib, "{:.1f}")
     accelerators = _accelerators() if expectation.accelerators else 0
     yield _at_least("accelerators", float(accelerators), float(expectation.accelerators), "{:.0f}")
     if expectation.gpus is not None:
-        yield from gpu_probes(expectation.gpus, look, expectation.versions.get("driver"))
+        yield from gpu_probes(expectation.gpus, expectation.limits, look, expectation.versions.get("driver"))
     yield from efa_probes(expectation.efa_devices, look)
     if expectation.efa_devices and (module := expectation.versions.get("efa")) is not None:
         yield version_probe("efa", kernel_module(look), module)
@@ -45,6 +47,20 @@ def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look)
     yield from throughput_probes("local_throughput", local, mib, expectation.local_mb_s)
     yield from throughput_probes("shared_throughput", shared, mib, expectation.shared_mb_s)
     yield from clock_probes(expectation.clock_skew_s, expectation.time_source, look)
+
+
+def import_probes(modules: Sequence[str], look: Look) -> Iterator[Probe]:
+    """Import each module in a process of its own, as a rank does: what it loads must be in the image and fit."""
+    for name in modules:
+        says = f"import {name}; print({name}.__version__)"
+        try:
+            done = look(sys.executable, "-c", says, timeout_s=_IMPORT_S)
+        except CannotLook as error:  # it hangs, which a rank would too
+            done = Output(1, "", str(error))
+        words = (done.text if done.code == 0 else done.errors).strip().splitlines() or ["no output"]
+        cure = f"image.base must hold a {name} that works: see images/trainer.Dockerfile"
+        yield Probe(name=f"import {name}", ok=done.code == 0, seen=words[-1][:300], wanted="imported",
+                    cure="" if done.code == 0 else cure)  # fmt: skip
 
 
 def readable(mount: Path) -> Probe:
@@ -83,8 +99,10 @@ def _free(name: str, path: Path, wanted_gib: float) -> Probe:
 
 
 def _accelerators() -> int:
-    import torch
-
+    try:
+        import torch
+    except (ImportError, OSError):
+        return 0
     return torch.cuda.device_count()
 
 

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from trainer.supervisor import ends, family, shell
+from trainer.supervisor import ends, family, imports, shell
 from trainer.supervisor.ends import INTERNAL, STORAGE, USER, End
 from trainer.supervisor.given import take
 from trainer.supervisor.job import Job
@@ -100,12 +100,16 @@ def _write(message: str) -> None:
 
 def start() -> None:
     """Run, and leave without waiting for threads that may hang on a slow tier. With a first argument of `shell`: be one
-    end of a remote shell for `mpirun`."""
+    end of a remote shell for `mpirun`; of `imports`: only tell what the image's Python is."""
     if sys.argv[1:2] == [shell.CALL]:
         code = shell.call(sys.argv[2:])
     elif sys.argv[1:2] == [shell.LISTEN]:
         place = Place.of()
         code = shell.listen(place.pod_ip, place.node_rank)
+    elif sys.argv[1:2] == [imports.CALL]:
+        message, code = json.dumps(imports.report()), 0
+        print(message)
+        _write(message)
     else:
         code = main()
     sys.stdout.flush()

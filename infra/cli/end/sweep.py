@@ -86,7 +86,7 @@ def _refuse_alive(context: Context, abandon: bool = False) -> None:
     except NotProven:
         if not abandon:
             raise
-        context.store.append(Kind.ABANDONED)
+        context.store.append(Kind.ABANDONED, who=context.operator_arn)
 
 
 def _show(seen: Sight, console: Console) -> None:

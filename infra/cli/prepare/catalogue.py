@@ -38,6 +38,28 @@ def list_command(as_json: bool, console: Console) -> int:
     return 0
 
 
+def thresholds_command(as_json: bool, console: Console) -> int:
+    """Print what the health check requires of a node, each limit with its source."""
+    table = catalogue.thresholds()
+    if as_json:
+        write_json(console, table.model_dump(mode="json"))
+        return 0
+    rows = Listing("threshold", "~judges", "~value", "~unit", "~source", ruled=True)
+    for name, one in table.numbers.items():
+        rows.row(name, one.probe, _words(one.value), one.unit, one.source)
+    for probe, source in table.states.items():
+        rows.row("", probe, "", "", source)
+    rows.show(console)
+    console.print(f"as of {table.as_of}; what differs by type: `bivouac catalogue`", markup=False, soft_wrap=True)
+    return 0
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {_words(part)}" for name, part in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def refresh_command(region: str, write: bool, as_json: bool, console: Console) -> int:
     """Compare with AWS. Exit code 0: nothing differs, or it was written; 2: AWS has other figures."""
     from infra.aws.account import Account

@@ -21,6 +21,14 @@ def catalogue_list(context: typer.Context, json: Json = False) -> None:
         raise typer.Exit(list_command(json, console))
 
 
+@catalogue.command("thresholds")
+def catalogue_thresholds(json: Json = False) -> None:
+    """List what preflight's health check requires of a node, each limit with its source. Offline."""
+    from infra.cli.prepare.catalogue import thresholds_command
+
+    raise typer.Exit(thresholds_command(json, console))
+
+
 @catalogue.command("refresh")
 def catalogue_refresh(
     region: Region = "us-east-1",

@@ -6,6 +6,7 @@ from infra.plan.catalogue.instance_types import InstanceType, instance_type, ins
 from infra.plan.catalogue.prices import Prices, service_prices
 from infra.plan.catalogue.quotas import Quota, counted, quota
 from infra.plan.catalogue.regions import regions
+from infra.plan.catalogue.thresholds import Thresholds, limits, thresholds
 from infra.plan.catalogue.zones import no_control_plane
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Operator",
     "Prices",
     "Quota",
+    "Thresholds",
     "addons",
     "asked_for",
     "bandwidth",
@@ -24,10 +26,12 @@ __all__ = [
     "expectation",
     "instance_type",
     "instance_types",
+    "limits",
     "no_control_plane",
     "operators",
     "profiles",
     "quota",
     "regions",
     "service_prices",
+    "thresholds",
 ]

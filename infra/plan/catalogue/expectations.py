@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.plan.catalogue.instance_types import USABLE, InstanceType, instance_type, instance_types
+from infra.plan.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.plan.catalogue.reading import read, unknown
+from infra.plan.catalogue.thresholds import limits, number
 from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation
 
 _MOUNTS = (DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS)
@@ -34,11 +35,6 @@ def profiles() -> tuple[str, ...]:
     return (*_content()["profiles"], *(item.name for item in instance_types()))
 
 
-def floor_share() -> float:
-    """Return the share of the measured bus bandwidth that a profile requires."""
-    return float(_content()["floor_share"])
-
-
 def bandwidth(instance_type: str) -> Bandwidth | None:
     """Return the measured bandwidth; None if no source states it: then preflight has no limit for it."""
     measured = _content()["measured"].get(instance_type)
@@ -50,7 +46,7 @@ def expectation(name: str) -> Expectation:
     """Return the profile of this name, a written one or an instance type; raise `UserError` with the nearest names."""
     written = _content()["profiles"]
     if name in written:
-        return Expectation(profile=name, mounts=_MOUNTS, **written[name])
+        return Expectation(profile=name, mounts=_MOUNTS, limits=limits(), **written[name])
     if name not in profiles():
         raise unknown("expectation", name, profiles())
     return _derived(instance_type(name))
@@ -61,13 +57,14 @@ def _derived(item: InstanceType) -> Expectation:
     return Expectation(
         profile=item.name,
         cpus=item.vcpus,
-        memory_gib=item.memory_gib * USABLE,
+        memory_gib=item.memory_gib * number("usable_share"),
         accelerators=item.accelerators,
-        local_disk_gib=item.nvme_total_gib * USABLE,
-        shared_disk_gib=100,
+        local_disk_gib=item.nvme_total_gib * number("usable_share"),
+        shared_disk_gib=number("shared_disk_gib"),
         mounts=_MOUNTS,
-        clock_skew_s=0.1,
+        limits=limits(),
+        clock_skew_s=number("clock_skew_s"),
         all_reduce_mib=measured.all_reduce_mib,
-        bus_bandwidth_gb_s=measured.bus_bandwidth_gb_s * _content()["floor_share"],
+        bus_bandwidth_gb_s=measured.bus_bandwidth_gb_s * number("floor_share"),
         gpudirect=item.name in _content()["gpudirect"]["types"],
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from infra.plan.catalogue.instance_types import USABLE, InstanceType
+from infra.plan.catalogue.instance_types import InstanceType
+from infra.plan.catalogue.thresholds import number
 from trainer.contract import GpuExpectation
 
 
@@ -14,7 +15,7 @@ def gpu_expectation(item: InstanceType) -> GpuExpectation | None:
     return GpuExpectation(
         product=item.accelerator,
         count=item.accelerators,
-        memory_gib=item.accelerator_memory_gib * USABLE,
+        memory_gib=item.accelerator_memory_gib * number("usable_share"),
         # A GPU that is sold alone has no peer at the other end of its links. If no source states the number, none is
         # required: a sound node must not be replaced because of a guess.
         nvlinks=(item.nvlinks or 0) if several else 0,

@@ -12,9 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from infra.plan.catalogue.reading import read, unknown
 
 FILE = "instance_types"
-USABLE = 0.9
-"""Share of a nominal size (memory, GPU memory, disk) that a sound node shows: kernel, driver, ECC and file system keep
-the rest."""
 
 
 class Origin(BaseModel):

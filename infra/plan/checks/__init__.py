@@ -10,6 +10,7 @@ from infra.plan.checks import (
     money,
     network,
     nodes,
+    people,
     placement,
     recovery,
     services,
@@ -34,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     *services.RULES,
     *money.RULES,
     *recovery.RULES,
+    *people.RULES,
 )
 SHAPE_RULE = "shape"
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.plan.estimates import storage, work
 from infra.plan.estimates.figure import rounded
 from infra.plan.estimates.saving import RANKS_START_S, Saving
+from infra.plan.pilot import PILOT_TAKES, pilot_first, pilot_words
 from infra.spec.campaign import Spec
 
 BEFORE_TRAINING = ("bake", "provision", "preflight", "launch")
@@ -55,11 +56,16 @@ def seconds(stages: tuple[StageTime, ...], *names: str) -> Decimal:
     return sum((stage.seconds for stage in stages if not names or stage.stage in names), Decimal(0))
 
 
-def gang_seconds(stages: tuple[StageTime, ...], nodes: int) -> Decimal:
-    """Return the billed GPU time in seconds of the whole gang; the archive runs on one node."""
+def pilot_seconds(spec: Spec) -> Decimal:
+    """Return the part of preflight in which only a pilot bills; 0 without one."""
+    return Decimal(int(PILOT_TAKES.total_seconds())) if pilot_first(spec) else Decimal(0)
+
+
+def gang_seconds(stages: tuple[StageTime, ...], nodes: int, pilot_s: Decimal = Decimal(0)) -> Decimal:
+    """Return the billed GPU time in seconds of the whole gang; the archive and a pilot run on one node."""
     archive = seconds(stages, "archive")
     going = min(archive, Decimal(GIVE_BACK_S))
-    return seconds(stages, *GPU_STAGES) - archive + going + (archive - going) / nodes
+    return seconds(stages, *GPU_STAGES) - archive - pilot_s + going + (archive - going + pilot_s) / nodes
 
 
 def _stage(stage: str, spec: Spec) -> StageTime:
@@ -67,6 +73,9 @@ def _stage(stage: str, spec: Spec) -> StageTime:
     if stage == "bake" and spec.image.nodes != "bake":
         minutes, formula = WITHOUT_NODE_IMAGE
     total = 60.0 * minutes
+    if stage == "preflight":
+        total += float(pilot_seconds(spec))
+        formula += pilot_words(spec)
     if stage == "archive":
         size = storage.checkpoint_bytes(spec)
         total += 2 * size / storage.S3_BYTES_PER_S

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.plan.catalogue import Prices
 from infra.plan.estimates import storage
-from infra.plan.estimates.clock import BEFORE_STACK, StageTime, gang_seconds, seconds
+from infra.plan.estimates.clock import BEFORE_STACK, StageTime, gang_seconds, pilot_seconds, seconds
 from infra.plan.estimates.figure import cents, rounded
 from infra.plan.facts import Facts
 from infra.plan.purchase import own_reservation
@@ -91,11 +91,12 @@ def lustre_usd_per_gb_month(spec: Spec, prices: Prices) -> Decimal | None:
 def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[CostLine]:
     prices, up = facts.prices, hours(stages, *(one.stage for one in stages if one.stage not in BEFORE_STACK))
     count, bake_hours = spec.nodes.count, hours(stages, "bake")
-    gpu_hours = rounded(gang_seconds(stages, count) / 3600, 4)
+    gpu_hours = rounded(gang_seconds(stages, count, pilot_seconds(spec)) / 3600, 4)
     price = facts.offer.usd_per_hour if facts.offer else None
     nodes = _hourly("GPU nodes", price, gpu_hours, f"{count} x {spec.nodes.instance_type}", count, gpu=True)
     if nodes.priced and count > 1:
-        nodes = nodes.model_copy(update={"formula": f"{nodes.formula} (one node while the archive runs)"})
+        pilot = ", and while a pilot proves itself" if pilot_seconds(spec) else ""
+        nodes = nodes.model_copy(update={"formula": f"{nodes.formula} (one node while the archive runs{pilot})"})
     yield nodes
     if spec.nodes.capacity is Capacity.CAPACITY_BLOCK and spec.nodes.block_fee_usd is not None:
         yield _rest(spec.nodes.block_fee_usd, nodes)

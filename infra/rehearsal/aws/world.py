@@ -7,12 +7,14 @@ import itertools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from infra.rehearsal.aws.strict import durations
 from infra.rehearsal.aws.strict.settings import STRICT, Strictness
 
 log = logging.getLogger(__name__)
@@ -224,6 +226,7 @@ class World:
         self._order = itertools.count()
         self._tick = threading.Condition()
         self._stopping = False
+        self._taken: Counter[str] = Counter()
         self._apart: list[tuple[float, Callable[[], None]]] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="aws-clockwork", daemon=True)
@@ -251,6 +254,11 @@ class World:
     def later(self, delay_s: float, function: Callable[[], None]) -> None:
         """Run `function` once, on the scheduler thread."""
         self._schedule(delay_s, function, None)
+
+    def takes(self, work: str, quick: float) -> float:
+        """Return the seconds of one of AWS's works: `quick`, or AWS's own time at the site's scale."""
+        self._taken[work] += 1
+        return durations.seconds(self.strictness, work, quick, self._taken[work])
 
     def spawn(self, function: Callable[[], None]) -> None:
         """Run a long task, such as a control plane's start, on its own thread."""

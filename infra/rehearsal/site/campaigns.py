@@ -23,7 +23,10 @@ def remember(spec: Spec, folder: Path) -> None:
     """Record the campaign and its faults in the site; the first campaign decides how strict the site's AWS is."""
     (folder / _FOLDER).mkdir(exist_ok=True)
     asked = spec.rehearsal
-    settings.write(folder, settings.Strictness(level=asked.aws, seed=asked.seed) if asked else settings.Strictness())
+    strictness = settings.Strictness()
+    if asked is not None:
+        strictness = settings.Strictness(level=asked.aws, seed=asked.seed, time_scale=asked.time_scale)
+    settings.write(folder, strictness)
     faults = [fault.model_dump(mode="json") for fault in (spec.rehearsal.faults if spec.rehearsal else ())]
     body = {"campaign": spec.campaign, "account": spec.account, "region": spec.region, "faults": faults}
     path = folder / _FOLDER / f"{spec.campaign}.json"

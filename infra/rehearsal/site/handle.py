@@ -16,9 +16,11 @@ from pathlib import Path
 
 from infra.errors import PermanentError
 from infra.record.holder import start_ticks as _start_ticks
+from infra.rehearsal.aws.strict import settings
 from infra.rehearsal.paths import site_dir, sites_dir, tools_dir
 from infra.rehearsal.site import processes
 from infra.rehearsal.site.layout import AWS_ENDPOINT, REGION
+from infra.spec import waits
 
 ENTERED = "BIVOUAC_SITE"
 """Set in the environment of a process that runs inside a site."""
@@ -191,6 +193,7 @@ def _start_site(name: str, folder: Path) -> Site:
             "PULUMI_HOME": str(folder / "pulumi"),
             processes.FOLDER_VARIABLE: str(folder),
             "PULUMI_SKIP_UPDATE_CHECK": "true",
+            waits.TIME_SCALE: str(settings.read(folder).time_scale or 1),
         },
         boot=processes.boot(),
     )

@@ -15,6 +15,7 @@ EMULATED = (
     "AMIs: the builder's disk as a folder; machines of the AMI start with a copy of it",
     "container images: the node's own files are the base layer, the top layer goes through the registry",
     "a job's secrets: values of a local file, under their names in the emulated Secrets Manager and Systems Manager",
+    "notices: the emulated topic takes them, and no mail goes out; a webhook is called only if the site can reach it",
     "cluster DNS: hosts files kept current from EndpointSlices",
 )
 NOT_REHEARSED = (

@@ -65,12 +65,32 @@ def _unquoted(value: str, where: str) -> str:
 def give(spec: Spec) -> None:
     """Put the values under the names of their sources, as somebody has done on AWS. Called inside the site."""
     account, given = Account(spec.region), values(spec)
-    for source, text in _stored(spec.secrets, given):
+    for source, text in [*_stored(spec.secrets, given), *_webhook(spec)]:
         if source.secret is None:
             parameter = {"Name": source.parameter, "Value": text, "Type": "SecureString", "Overwrite": True}
             account.client("ssm").put_parameter(**parameter)
         else:
             _store(account.client("secretsmanager"), source.secret, text)
+
+
+def _webhook(spec: Spec) -> list[tuple[SecretSource, str]]:
+    """Return the webhook's place with its address, if the rehearsal has one."""
+    source, file = spec.notify.webhook, spec.rehearsal.secrets if spec.rehearsal is not None else None
+    if source is None or file is None:
+        return []
+    if source.place in {one.place for one in spec.secrets.values()}:
+        raise UserError(
+            "the webhook lies in a secret of the job", seen=source.place, cure="give it a secret of its own"
+        )
+    path, name = Path(file).expanduser(), "NOTIFY_WEBHOOK"
+    try:
+        address = _read(path).get(name)
+    except (OSError, UnicodeDecodeError) as error:
+        seen = f"{path}: {type(error).__name__}"
+        raise UserError("the file of rehearsal.secrets cannot be read", seen=seen, cure="write it") from error
+    if address is None:
+        raise UserError(f"{path} has no value for the webhook", seen=name, cure=f"add a line {name}=https://...")
+    return [(source, address if source.key is None else json.dumps({source.key: address}))]
 
 
 def _store(client: Any, name: str, text: str) -> None:

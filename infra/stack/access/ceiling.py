@@ -62,7 +62,7 @@ _AGENT = (
     "ssmmessages:*",
 )
 """GetParameter is missing: the stored parameters are not ours. Of them a trainer's role reads those that its spec
-names."""
+names, and a steward's role the webhook's address."""
 
 
 def ceiling(where: AccountPlace) -> list[Statement]:
@@ -73,8 +73,9 @@ def ceiling(where: AccountPlace) -> list[Statement]:
     of_network = [
         where.arn("ec2", f"{kind}/*") for kind in ("network-interface", "instance", "subnet", "security-group")
     ]
-    by_s3 = {"StringEquals": {"kms:ViaService": f"s3.{where.region}.amazonaws.com"}}
-    of_trainer = {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-trainer")}}
+    by_services = {"StringEquals": {"kms:ViaService": [f"{one}.{where.region}.amazonaws.com" for one in ("s3", "sns")]}}
+    readers = {"ArnLike": {"aws:PrincipalArn": [where.role(f"bivouac-*-{one}") for one in ("steward", "trainer")]}}
+    steward = {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-steward")}}
     by_keepers = {"kms:ViaService": [f"{one}.{where.region}.amazonaws.com" for one in ("secretsmanager", "ssm")]}
     freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
     return [
@@ -90,7 +91,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
         allow(_INTERFACES, of_network),
         allow(_OBJECTS, [f"{arn}/*" for arn in kept]),
         allow(["s3:ListBucket", "s3:ListBucketMultipartUploads"], kept),
-        allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_s3),
+        allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_services),
         allow(
             ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"],
             [where.arn("kms", "key/*")],
@@ -99,9 +100,10 @@ def ceiling(where: AccountPlace) -> list[Statement]:
         allow(
             ["secretsmanager:GetSecretValue", "ssm:GetParameter"],
             [where.arn("secretsmanager", "secret:*"), where.arn("ssm", "parameter/*")],
-            of_trainer,
+            readers,
         ),
-        allow(["kms:Decrypt"], [where.arn("kms", "key/*")], {**of_trainer, "StringEquals": by_keepers}),
+        allow(["kms:Decrypt"], [where.arn("kms", "key/*")], {**readers, "StringEquals": by_keepers}),
+        allow(["sns:Publish"], [where.arn("sns", "*")], steward),
         allow(_PULL, [where.repository("*")]),
         # A workload's image may be in another account's registry, such as AWS's Deep Learning Containers.
         allow(

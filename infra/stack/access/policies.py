@@ -10,6 +10,7 @@ from typing import Any
 
 from infra.spec.campaign import Spec
 from infra.spec.names import BUILDER, REPOSITORY, ROLE_TAG, Buckets, Names, buckets, freeze_policy
+from infra.spec.secrets import SecretSource
 
 Statement = dict[str, Any]
 EVERYTHING = "*"
@@ -83,7 +84,8 @@ def pod_trust(where: AccountPlace) -> str:
 
 
 def steward(spec: Spec) -> list[Statement]:
-    """Allow to resize the GPU node group, end single instances, and use the campaign's folder of the state bucket."""
+    """Allow to resize the GPU node group, end single instances, use the campaign's folder of the state bucket, and
+    tell people."""
     where, names = place(spec), Names(spec)
     group = where.arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
     # EKS names a node group's Auto Scaling group `eks-<node group>-<uuid>`, a prefix that may match another campaign's;
@@ -109,13 +111,17 @@ def steward(spec: Spec) -> list[Statement]:
         ),
         *_folder(_buckets(spec).state, names.state_prefix),
         *keys_through_s3(where, [_buckets(spec).state]),
+        *notices(spec),
     ]
 
 
 def trainer(spec: Spec) -> list[Statement]:
     """Allow to read the secrets that the spec names, and their keys through the services that keep them. Nothing else:
     whoever writes the job has these rights."""
-    where, sources = place(spec), spec.secrets.values()
+    return _reading(place(spec), list(spec.secrets.values()))
+
+
+def _reading(where: AccountPlace, sources: Sequence[SecretSource]) -> list[Statement]:
     # Secrets Manager ends each ARN with a dash and six characters of its own.
     secrets = {
         one.secret if one.owner else where.arn("secretsmanager", f"secret:{one.secret}-??????")
@@ -134,6 +140,20 @@ def trainer(spec: Spec) -> list[Statement]:
         through = {"StringEquals": {"kms:ViaService": keepers}}
         made.append(allow(["kms:Decrypt"], [where.arn("kms", "key/*")], through))
     return made
+
+
+def notices(spec: Spec) -> list[Statement]:
+    """Allow to tell people: to publish on the one topic, also if a key encrypts it, and to read the webhook's address.
+
+    A publisher asks the key for both (Amazon SNS Developer Guide, "Managing Amazon SNS encryption keys and costs").
+    """
+    where, webhook = place(spec), spec.notify.webhook
+    by_sns = {"StringEquals": {"kms:ViaService": f"sns.{where.region}.amazonaws.com"}}
+    return [
+        allow(["sns:Publish"], [spec.notices_topic]),
+        allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_sns),
+        *_reading(where, [webhook] if webhook is not None else []),
+    ]
 
 
 def archive(spec: Spec) -> list[Statement]:

@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 import pulumi
 import pulumi_aws as aws
-from pulumi import CustomTimeouts, Input, ResourceOptions
+from pulumi import Input, ResourceOptions
 
 from infra.plan import catalogue
+from infra.spec import waits
 from infra.spec.campaign import Addons as Wanted
 from infra.spec.names import POOL_LABEL, SYSTEM_POOL
+from infra.stack.timeouts import bounded
 
 Stage = Literal["before-nodes", "after-nodes"]
 _SYSTEM_ONLY = {POOL_LABEL: SYSTEM_POOL}
@@ -52,7 +54,7 @@ class Addons(pulumi.ComponentResource):
                     opts=ResourceOptions(
                         parent=self,
                         depends_on=list(depends_on),
-                        custom_timeouts=CustomTimeouts(create="20m", delete="20m"),
+                        custom_timeouts=bounded(waits.ADD_ON),
                     ),
                 )
             )

@@ -1,4 +1,4 @@
-"""The EKS cluster, its access entry, and the Kubernetes provider that uses it."""
+"""The EKS cluster, its access entries, and the Kubernetes provider that uses it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,26 @@ from collections.abc import Sequence
 import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as kubernetes
-from pulumi import CustomTimeouts, Input, InvokeOptions, Output, ResourceOptions
-from pulumi_aws.eks import ClusterVpcConfigArgsDict
+from pulumi import Input, InvokeOptions, Output, ResourceOptions
+from pulumi_aws.eks import AccessPolicyAssociationAccessScopeArgsDict, ClusterVpcConfigArgsDict
 
+from infra.spec import waits
+from infra.spec.access import Role
 from infra.spec.campaign import ApiEndpoint, Spec
 from infra.spec.names import ARCHIVE_ACCOUNT, CNI_ACCOUNT, NAMESPACE, STEWARD_ACCOUNT, TRAINER_ACCOUNT, Names
 from infra.stack.access.identity import Roles
 from infra.stack.network.addresses import SERVICE_CIDR
+from infra.stack.timeouts import bounded
 
-ADMINISTRATION = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
+_POLICIES = "arn:aws:eks::aws:cluster-access-policy/"
+ADMINISTRATION = f"{_POLICIES}AmazonEKSClusterAdminPolicy"
+_HERE: AccessPolicyAssociationAccessScopeArgsDict = {"type": "namespace", "namespaces": [NAMESPACE]}
+RIGHTS: dict[Role, tuple[str, AccessPolicyAssociationAccessScopeArgsDict]] = {
+    Role.ADMIN: (ADMINISTRATION, {"type": "cluster"}),
+    Role.OPERATOR: (f"{_POLICIES}AmazonEKSEditPolicy", _HERE),
+    Role.VIEWER: (f"{_POLICIES}AmazonEKSViewPolicy", _HERE),
+}
+"""https://docs.aws.amazon.com/eks/latest/userguide/access-policy-permissions.html"""
 _SESSION = re.compile(r"^arn:(?P<partition>[\w-]+):sts::(?P<account>\d{12}):assumed-role/(?P<role>[^/]+)/.+$")
 
 
@@ -60,14 +71,14 @@ class Cluster(pulumi.ComponentResource):
             opts=ResourceOptions(
                 parent=self,
                 depends_on=[logs, *identity.cluster_ready, *depends_on],
-                custom_timeouts=CustomTimeouts(create="30m", delete="30m"),
+                custom_timeouts=bounded(waits.CLUSTER),
             ),
         )
         self.endpoint = self.eks.endpoint
         self.authority = self.eks.certificate_authority.apply(lambda ca: ca.data or "")
         self.security_group_id = self.eks.vpc_config.apply(lambda config: config.cluster_security_group_id or "")
         self.kubeconfig = kubeconfig(self._names.cluster, spec.region, self.endpoint, self.authority)
-        self._door = self._let_in(operator_arn)
+        self._doors = self._let_in(operator_arn)
         self.roles = {
             account: aws.eks.PodIdentityAssociation(
                 account,
@@ -100,29 +111,42 @@ class Cluster(pulumi.ComponentResource):
             delete_unreachable=True,
             # Take over an object whose creation was interrupted: the cluster is the campaign's alone.
             upsert_existing_objects=True,
-            opts=ResourceOptions(parent=self, depends_on=[self._door, nodes]),
+            opts=ResourceOptions(parent=self, depends_on=[*self._doors, nodes]),
         )
 
-    def _let_in(self, operator_arn: str | None) -> pulumi.Resource:
-        """Make the operator's access entry and its policy: the cluster's creator has no access by itself."""
-        principal: Input[str] = operator_arn or aws.get_caller_identity_output(
-            opts=InvokeOptions(parent=self)
-        ).arn.apply(principal_arn)
+    def _let_in(self, operator_arn: str | None) -> list[pulumi.Resource]:
+        """Make the access entries of the spec, and the driver's own unless the spec has it: the cluster's creator has
+        no access by itself. A driver that the spec names keeps one entry whoever drives next."""
+        named = self._spec.access
+        doors = [self._entry(label_of(one.principal), one.principal, one.role) for one in named]
+        if operator_arn in {one.principal for one in named}:
+            return doors
+        caller = aws.get_caller_identity_output(opts=InvokeOptions(parent=self)).arn if operator_arn is None else None
+        principal: Input[str] = operator_arn or (caller.apply(principal_arn) if caller is not None else "")
+        return [*doors, self._entry("operator", principal, Role.ADMIN)]
+
+    def _entry(self, label: str, principal: Input[str], role: Role) -> pulumi.Resource:
         entry = aws.eks.AccessEntry(
-            "operator",
+            label,
             cluster_name=self.eks.name,
             principal_arn=principal,
             type="STANDARD",
             opts=ResourceOptions(parent=self),
         )
+        policy, scope = RIGHTS[role]
         return aws.eks.AccessPolicyAssociation(
-            "operator",
+            label,
             cluster_name=self.eks.name,
             principal_arn=principal,
-            policy_arn=ADMINISTRATION,
-            access_scope={"type": "cluster"},
+            policy_arn=policy,
+            access_scope=scope,
             opts=ResourceOptions(parent=self, depends_on=[entry]),
         )
+
+
+def label_of(principal: str) -> str:
+    """Return the name of a principal's entry in the stack: `access-role-team-ada`."""
+    return f"access-{principal.split(':')[5].replace('/', '-')}"
 
 
 def vpc_config(spec: Spec, subnet_ids: Sequence[Input[str]]) -> ClusterVpcConfigArgsDict:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pulumi
 import pulumi_aws as aws
-from pulumi import CustomTimeouts, Input, InvokeOptions, Output, ResourceOptions
+from pulumi import Input, InvokeOptions, Output, ResourceOptions
 from pulumi_aws.eks import NodeGroupScalingConfigArgs
 
 from infra.aws.given.node_image import image_parameter
 from infra.plan.catalogue import instance_type
+from infra.spec import waits
 from infra.spec.campaign import Spec
 from infra.spec.names import GPU_POOL, GPU_TAINT, HUGE_PAGES, POOL_LABEL, SYSTEM_POOL, Names
 from infra.stack.cluster.capacity import SPARE_NODES, purchase
@@ -20,6 +21,7 @@ from infra.stack.cluster.tuning import tuning_script
 from infra.stack.cluster.user_data import huge_pages, node_config, user_data
 from infra.stack.lustre import boot_script, client_script
 from infra.stack.network.efa import efa_layout
+from infra.stack.timeouts import bounded
 
 ROOT_VOLUME_GIB = 100
 
@@ -96,7 +98,6 @@ class _NodeGroup(pulumi.ComponentResource):
         scaling: NodeGroupScalingConfigArgs,
         capacity_type: str,
         depends_on: Sequence[pulumi.Resource],
-        minutes: int,
     ) -> aws.eks.NodeGroup:
         return aws.eks.NodeGroup(
             f"{self.pool}-nodes",
@@ -116,7 +117,7 @@ class _NodeGroup(pulumi.ComponentResource):
                 # Preflight, steward and the deadline's schedule set the size.
                 ignore_changes=["scalingConfig.desiredSize"],
                 delete_before_replace=True,
-                custom_timeouts=CustomTimeouts(create=f"{minutes}m", update=f"{minutes}m", delete=f"{minutes}m"),
+                custom_timeouts=bounded(waits.NODE_GROUP),
             ),
         )
 
@@ -153,7 +154,6 @@ class SystemNodes(_NodeGroup):
             NodeGroupScalingConfigArgs(min_size=count, desired_size=count, max_size=count + 1),
             "ON_DEMAND",
             depends_on,
-            minutes=20,
         )
         self.register_outputs({"name": self.group.node_group_name})
 
@@ -213,7 +213,6 @@ class GpuNodes(_NodeGroup):
             NodeGroupScalingConfigArgs(min_size=0, desired_size=0, max_size=spec.nodes.count + SPARE_NODES),
             bought.capacity_type,
             depends_on,
-            minutes=45,
         )
         self.register_outputs({"name": self.group.node_group_name})
 

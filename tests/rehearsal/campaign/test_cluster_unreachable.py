@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
@@ -35,6 +36,7 @@ from infra.record import meter
 from infra.record.events import Kind, Stage
 from infra.rehearsal.aws.eks import nodegroups
 from infra.session.context import Context
+from infra.spec import waits
 from infra.spec.names import NAMESPACE
 from tests.rehearsal.aws_fakes import until
 from tests.rehearsal.steward_world import GANG_OF, Camp, Fuse, gpu_nodes
@@ -78,7 +80,8 @@ def test_an_api_server_that_stays_away_is_said_and_the_nodes_are_given_back(made
     text = str(refused.value)
     assert "the cluster does not answer" in text and f"{GANG_OF} instances given back" in text
     assert "kubectl get nodes" in (refused.value.cure or "")
-    assert nodes.desired() == 0 and not gpu_nodes(made)
+    assert nodes.desired() == 0
+    until(lambda: not gpu_nodes(made))
 
 
 def test_a_health_check_that_cannot_be_started_gives_the_nodes_back(
@@ -95,7 +98,8 @@ def test_a_health_check_that_cannot_be_started_gives_the_nodes_back(
     monkeypatch.setattr(preflight, "wait_for_nodes", then_gone)
     with pytest.raises(PermanentError, match="the cluster does not answer") as refused:
         preflight.run(context)
-    assert f"{GANG_OF} instances given back" in str(refused.value) and not gpu_nodes(made)
+    assert f"{GANG_OF} instances given back" in str(refused.value)
+    until(lambda: not gpu_nodes(made))
 
 
 @pytest.fixture
@@ -118,7 +122,7 @@ def test_a_look_for_onlookers_that_aws_refuses_neither_ends_the_wait_nor_keeps_t
     made: Camp, context: Context, refusing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     """The nodes boot and none joins: it ended the driver, and all of them went on billing."""
-    monkeypatch.setattr(capacity, "_RETREAT_S", 3.0)
+    monkeypatch.setattr(waits, "SHUTDOWN", replace(waits.SHUTDOWN, minutes=0.05))
     nodes, seen = nodes_of(context), made.api.nodes
     refusing(action, "AccessDenied", None, 403)
     made.api.nodes = lambda: []
@@ -141,7 +145,8 @@ def test_a_preflight_that_aws_cuts_off_gives_the_nodes_back(
     monkeypatch.setattr(preflight, "wait_for_nodes", cut_off)
     with pytest.raises(PermanentError, match="AWS or the cluster does not answer, or refuses") as refused:
         preflight.run(context)
-    assert f"{GANG_OF} instances given back" in str(refused.value) and not gpu_nodes(made)
+    assert f"{GANG_OF} instances given back" in str(refused.value)
+    until(lambda: not gpu_nodes(made))
 
 
 @pytest.mark.nightly

@@ -16,6 +16,7 @@ import pytest
 from infra.campaign import preflight, proving
 from infra.errors import PermanentError, UserError
 from infra.session.context import Context
+from tests.rehearsal.aws_fakes import until
 from tests.rehearsal.steward_world import GANG_OF, Camp, gpu_nodes
 
 FIT = {"name": "cpus", "ok": True, "seen": "8", "wanted": ">= 1"}
@@ -96,7 +97,8 @@ def test_a_gang_whose_image_cannot_be_pulled_replaces_nobody_and_says_what_it_wa
     text = str(refused.value)
     assert "ImagePullBackOff: Back-off pulling image; last warning: Failed: failed to pull image: 403" in text
     assert f"{GANG_OF} instances given back" in text and "repository" in (refused.value.cure or "")
-    assert len(pods.gangs) == 1 and not quarantined(pods) and not gpu_nodes(made)
+    assert len(pods.gangs) == 1 and not quarantined(pods)
+    until(lambda: not gpu_nodes(made))
     assert f"0 of {GANG_OF} pods run; " in said.getvalue() and "403 Forbidden" in said.getvalue()
 
 
@@ -153,4 +155,5 @@ def test_a_deadline_that_passes_while_pods_start_blames_no_node(
     pods.state = state
     with pytest.raises(UserError, match="deadline has passed") as refused:
         preflight.run(context)
-    assert f"{GANG_OF} instances given back" in str(refused.value) and not quarantined(pods) and not gpu_nodes(made)
+    assert f"{GANG_OF} instances given back" in str(refused.value) and not quarantined(pods)
+    until(lambda: not gpu_nodes(made))

@@ -144,7 +144,7 @@ def test_what_a_group_or_open_reservations_bill_is_said_to_be_outside_the_campai
 
 
 def test_the_plan_counts_a_reservation_while_it_waits_for_its_nodes() -> None:
-    reservation, bought = reserved("cr-0123456789abcdef0"), example_spec(nodes={"count": 8})
+    reservation, bought = reserved("cr-0123456789abcdef0"), example_spec(nodes={"count": 8}, preflight={"pilot": False})
     plan, plain = (make_plan(spec, survey(spec)) for spec in (reservation, bought))
     (rest,) = [line for line in plan.cost if line.name == RESERVATION_REST]
     assert rest.usd > 100 and "cr-0123456789abcdef0 bills 440.32" in rest.formula

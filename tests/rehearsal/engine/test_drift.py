@@ -30,11 +30,32 @@ from tests.rehearsal.acting import as_reader
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.rehearsal.engine.drift_cases import HANDS, desired, mutations
 
+VIEWER = "arn:aws:iam::123456789012:user/eve"
+HOOK = "https://hooks.example.com/services/T0/B0/hush-hush"
+SECRET_FORMS = (
+    r"-----BEGIN [A-Z ]*PRIVATE KEY",
+    r"client-(key|certificate)-data",
+    r"k8s-aws-v1\.[A-Za-z0-9_-]{20}",  # an EKS token
+    r"X-Amz-(Signature|Security-Token)=",  # a presigned URL
+    r"\b(AKIA|ASIA)[A-Z0-9]{12,}",
+    r"4dabf18193072939515e22adb298388d",  # Pulumi's mark of an encrypted value: the state's passphrase is empty
+    r'(?i)"[a-z_-]*(password|passwd|secret_?(access_?)?key|session_?token|bearer)[a-z_-]*"\s*:\s*"[^"]+"',
+)
+
+
+def secrets_in(text: str, known: tuple[str, ...]) -> list[str]:
+    """Forms of a secret, and known secrets, that stand in a text."""
+    return [form for form in SECRET_FORMS if re.search(form, text)] + [one for one in known if one in text]
+
 
 @pytest.fixture(scope="module")
 def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
-    with camp(tmp_path_factory.mktemp("Lager mit Lücke")) as one, pytest.MonkeyPatch.context() as patch:
+    webhook, people = {"secret": "team/hook"}, [{"principal": VIEWER, "role": "viewer"}]
+    lair = camp(tmp_path_factory.mktemp("Lager mit Lücke"), access=people, notify={"webhook": webhook})
+    with lair as one, pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_SITE", "in-process")
+        one.client("iam").create_user(UserName="eve")
+        one.client("secretsmanager").create_secret(Name=webhook["secret"], SecretString=HOOK)
         yield one
 
 
@@ -70,6 +91,59 @@ def provisioned(camped: Camp) -> Camp:
         run_step(context, Step(Stage.PROVISION, "drill", provision.run))
         context.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="attempt-1", committed_step=None)
     return camped
+
+
+@pytest.mark.nightly
+def test_nothing_that_a_campaign_keeps_in_its_state_bucket_holds_a_secret(provisioned: Camp) -> None:
+    """The engine's states with their histories, what the driver recorded, and what it gave the engine."""
+    s3, bucket = provisioned.client("s3"), f"bivouac-state-{provisioned.world.account}-{provisioned.world.region}"
+    keys = [one["Key"] for one in s3.list_objects_v2(Bucket=bucket)["Contents"]]
+    texts = {key: s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode() for key in keys}
+    states = [key for key in keys if key.startswith(".pulumi/stacks/") and key.endswith(".json")]
+    assert {Path(key).stem for key in states} == {provisioned.names.stack, "foundation"}
+    assert all(len(json.loads(texts[key])["checkpoint"]["latest"]["resources"]) > 10 for key in states)
+    assert "team/hook" in texts[f".pulumi/stacks/bivouac/{provisioned.names.stack}.json"], "the name, not the address"
+    known = (*provisioned.world.operator_key, HOOK)
+    assert {key: found for key, text in texts.items() if (found := secrets_in(text, known))} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"data": "-----BEGIN RSA PRIVATE KEY-----\\nMIIE"}',
+        '{"kubeconfig": "users: [{user: {client-key-data: LS0t}}]"}',
+        '{"token": "k8s-aws-v1.aHR0cHM6Ly9zdHMudXMtZWFzdC0x"}',
+        '{"url": "https://b.s3.amazonaws.com/x?X-Amz-Signature=abc"}',
+        '{"id": "AKIAIOSFODNN7EXAMPLE"}',
+        '{"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "v1:x"}',
+        '{"masterPassword": "hunter22"}',
+        '{"aws_secret_access_key": "x"}',
+        f'{{"address": "{HOOK}"}}',
+    ],
+)
+def test_a_secret_of_each_form_would_be_found(text: str) -> None:
+    assert secrets_in(text, (HOOK,)) and not secrets_in('{"secret": "team/hook", "kmsKeyId": "arn:x"}', (HOOK,))
+
+
+@pytest.mark.nightly
+def test_a_viewer_has_an_entry_in_its_namespace_and_looks_with_the_previews_rights(provisioned: Camp) -> None:
+    eks, cluster = provisioned.client("eks"), provisioned.names.cluster
+    known = eks.list_associated_access_policies(clusterName=cluster, principalArn=VIEWER)["associatedAccessPolicies"]
+    assert [(one["policyArn"].rpartition("/")[2], one["accessScope"]) for one in known] == [
+        ("AmazonEKSViewPolicy", {"type": "namespace", "namespaces": ["campaign"]})
+    ]
+    with as_reader(provisioned), mutations(provisioned) as heard:
+        code, text = said(status_command, "drilled", provisioned.spec.region, False)
+    assert code == 0 and not heard and "provision" in text, text
+
+
+@pytest.mark.nightly
+def test_the_record_says_who_began_a_stage(provisioned: Camp) -> None:
+    with provisioned.opened() as context:
+        begun = [event for event in context.store.events() if event.kind is Kind.STAGE_STARTED]
+    assert [(event.data["stage"], event.data["who"]) for event in begun] == [
+        ("provision", f"arn:aws:iam::{provisioned.world.account}:user/operator")
+    ]
 
 
 @pytest.mark.nightly

@@ -22,6 +22,7 @@ from tests.rehearsal.rehearsal.confined_cases import (
 )
 from tests.rehearsal.rehearsal.exec_cases import test_kubectl_and_our_client_run_commands_through_the_api_server
 from tests.rehearsal.rehearsal.nodelet_camp import (
+    LOOK_AROUND,
     WORK,
     Camp,
     camp,
@@ -44,34 +45,6 @@ __all__ = [
     "test_kubectl_and_our_client_run_commands_through_the_api_server",
     "world",
 ]
-
-LOOK_AROUND = """
-import json, os, pathlib, sys
-seen = {
-    "python": sys.executable,
-    "uid": os.getuid(),
-    "pid": os.getpid(),
-    "clone": os.path.exists(os.environ["CLONE"]),
-    "home": sorted(os.listdir("/root")) if os.path.isdir("/root") else [],
-    "work": os.path.exists(os.environ["WORK"]),
-    "greeting": open(os.environ["GREETING"]).read(),
-    "steps": open("/config/steps").read(),
-    "word": os.environ["WORD"],
-    "both": os.environ["BOTH"],
-    "ip": os.environ["IP"],
-    "token": len(open("/var/run/secrets/kubernetes.io/serviceaccount/token").read()) > 100,
-    "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
-    "endpoint": os.environ["AWS_ENDPOINT_URL"],
-}
-try:
-    open("/usr/intruder", "w")
-except OSError as error:
-    seen["usr"] = error.errno
-open("/nvme/state", "w").write("kept")
-open("/dev/termination-log", "w").write("last words")
-print(json.dumps(seen), flush=True)
-sys.exit(7)
-"""
 
 
 def test_nodes_join_with_labels_taints_a_lease_and_a_provider_id(camp: Camp) -> None:

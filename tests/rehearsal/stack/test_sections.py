@@ -24,7 +24,7 @@ from infra.record.events import Stage
 from infra.session.context import Context
 from infra.session.session import ensure_bucket
 from infra.spec.campaign import Spec
-from infra.spec.names import FOUNDATION_STACK
+from infra.spec.names import FOUNDATION_STACK, NOTICES
 from infra.stack.settings import Keeping
 from tests.rehearsal.aws_account import until
 from tests.rehearsal.aws_fakes import resize
@@ -262,6 +262,8 @@ def test_the_deadline_sets_the_gpu_nodes_to_zero_by_itself_and_as_its_own_role(c
     eks, scheduler, names = camped.client("eks"), camped.client("scheduler"), camped.names
     group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}
     resize(eks, **group, scalingConfig={"minSize": 0, "maxSize": 3, "desiredSize": 2})
+    # EKS refuses a second update while the first is under way.
+    until(lambda: eks.describe_nodegroup(**group)["nodegroup"]["status"] == "ACTIVE")
     schedule = scheduler.get_schedule(Name=names.schedule)
     soon = datetime.now(UTC) + timedelta(seconds=1)
     kept = ("FlexibleTimeWindow", "Target", "Description", "ScheduleExpressionTimezone")
@@ -322,5 +324,5 @@ def test_teardown_lifts_the_freeze_and_leaves_nothing_but_what_is_the_foundation
     certify.run(context)
     certificate = context.state().certificate
     assert certificate is not None and certificate["clean"], certificate
-    assert not camped.client("sns").list_topics()["Topics"]
+    assert [one["TopicArn"].split(":")[5] for one in camped.client("sns").list_topics()["Topics"]] == [NOTICES]
     assert camped.client("kms").describe_key(KeyId="alias/bivouac")["KeyMetadata"]["KeyState"] == "Enabled"

@@ -27,7 +27,7 @@ from trainer.errors import StorageError
 
 PIECE = 2**20
 SIZE = 11 * PIECE + 12345
-NODE_1_SHARD = "attempt-0001/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+NODE_1_SHARD = "attempt-0001/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
 
 
 @pytest.mark.nightly

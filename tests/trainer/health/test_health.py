@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from infra.plan.catalogue import limits
 from tests.root import ROOT
 from tests.trainer.agents import PORT
 from tests.trainer.warm import start_module
@@ -30,6 +31,7 @@ PLAIN = Expectation(
     clock_skew_s=5.0,
     all_reduce_mib=4,
     bus_bandwidth_gb_s=0.0001,
+    limits=limits(),
 )
 
 
@@ -80,9 +82,13 @@ def test_two_sound_nodes_are_fit_and_agree_on_the_bandwidth(tmp_path: Path) -> N
 
 
 def test_a_node_below_its_profile_is_unfit_and_says_in_what(tmp_path: Path) -> None:
-    ((code, report),) = examine(tmp_path, 1, cpus=4096, mounts=("/nowhere",))
+    ((code, report),) = examine(tmp_path, 1, cpus=4096, mounts=("/nowhere",), imports=("json", "no_such_module"))
     assert code == 70 and not report.fit
-    assert {probe.name for probe in report.probes if probe.verdict is Verdict.FAIL} == {"cpus", "mount /nowhere"}
+    failed = {probe.name for probe in report.probes if probe.verdict is Verdict.FAIL}
+    assert failed == {"cpus", "mount /nowhere", "import no_such_module"}
+    said = {probe.name: probe for probe in report.probes}
+    assert said["import json"].ok and "No module named" in said["import no_such_module"].seen
+    assert said["all_reduce"].ok and (report.bus_bandwidth_gb_s or 0) > 0, "alone, two of its processes add up"
 
 
 @pytest.mark.nightly

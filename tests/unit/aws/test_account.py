@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -172,6 +173,29 @@ def test_missing_credentials_get_one_answer_from_every_command(
     assert told[0] == 64 and cure in told[2]
     assert told == _told(lambda: offered(Account("us-east-1"), "1.36"))
     assert told == _told(lambda: Account("us-east-1").client("s3").list_buckets())
+
+
+@pytest.mark.parametrize(
+    ("token", "config", "ends"),
+    [
+        (None, None, False),
+        ("FwoGZXIvYXdzEBY", None, True),
+        (None, "[profile mine]\naws_access_key_id = A\naws_secret_access_key = s\naws_session_token = t\n", True),
+        (None, "[profile mine]\ncredential_process = {program}\n", False),
+    ],
+    ids=["a user's key", "a session in the environment", "a copied session", "a program that renews"],
+)
+def test_only_a_session_that_nobody_renews_ends_by_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, token: str | None, config: str | None, ends: bool
+) -> None:
+    if token is not None:
+        monkeypatch.setenv("AWS_SESSION_TOKEN", token)
+    if config is not None:
+        given = {"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "s", "SessionToken": "t",
+                 "Expiration": "2126-11-23T00:00:00Z"}  # fmt: skip
+        (tmp_path / "given.json").write_text(json.dumps(given))
+        _profile(monkeypatch, tmp_path, config.format(program=f"cat {tmp_path}/given.json"))
+    assert Account("us-east-1").ends_by_itself() is ends
 
 
 @pytest.mark.parametrize(

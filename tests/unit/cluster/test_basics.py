@@ -69,7 +69,8 @@ def test_a_file_system_that_is_full_absent_or_lies_is_seen(s3: FakeS3, tmp_path:
 
     class Lying(type(tmp_path)):  # type: ignore[misc]
         def read_bytes(self) -> bytes:
-            return super().read_bytes()[:-1] + b"?"
+            read = super().read_bytes()
+            return read[:-1] + bytes([read[-1] ^ 1])
 
     found = [seen(s3, Lying(tmp_path), "file")["file_system"]]
     assert not found[0].ok and "other bytes" in found[0].seen

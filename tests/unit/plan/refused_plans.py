@@ -15,6 +15,7 @@ from tests.unit.plan.refused import (
     tokens,
 )
 
+ADA = "arn:aws:iam::123456789012:role/team/ada"
 PLANS = (
     Row(
         "preflight-profile-is-known", E, "preflight.profile", {"preflight.profile": "this-machin"}, cure="this-machine"
@@ -186,5 +187,42 @@ PLANS = (
         "rehearsal.faults.0.after_step",
         {"rehearsal.faults.0.after_step": 10},
         cure="more than 10",
+    ),
+    Row(
+        "people-have-one-role-each",
+        E,
+        "access.1.principal",
+        {"access": [{"principal": ADA, "role": "admin"}, {"principal": ADA, "role": "viewer"}]},
+        cure="one line",
+    ),
+    Row(
+        "people-can-have-an-access-entry",
+        E,
+        "access.0.principal",
+        {"access": [{"principal": ADA.replace("123456789012", "210987654321"), "role": "viewer"}]},
+        cure="a role of 123456789012",
+    ),
+    Row(
+        "people-can-have-an-access-entry",
+        E,
+        "access.0.principal",
+        {"access": [{"principal": "arn:aws:iam::123456789012:role/aws-service-role/x/y", "role": "viewer"}]},
+        cure="a role that people take",
+    ),
+    Row("notices-reach-their-topic", E, "notify.topic", {"notify.topic": "arn:aws:sns:eu-west-1:123456789012:pager"}),
+    Row("notices-reach-their-topic", E, "notify.topic", {"notify.topic": "arn:aws:sns:us-east-1:210987654321:pager"}),
+    Row(
+        "notices-reach-their-webhook",
+        E,
+        "notify.webhook",
+        {"notify.webhook": {"secret": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:hook-AbC123"}},
+        cure="store it in 123456789012",
+    ),
+    Row(
+        "notices-reach-their-webhook",
+        W,
+        "notify.webhook",
+        {"notify.webhook": {"secret": "hook"}, "network.egress": "endpoints"},
+        cure="NAT",
     ),
 )

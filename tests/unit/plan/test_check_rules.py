@@ -51,6 +51,9 @@ PASSED: tuple[dict[str, Any], ...] = (
     {"storage.archive": {"storage_class": "GLACIER_IR", "move_after": "1d"}},
     {"money.alarm_email": None, "money.alarm_topic_arn": "arn:aws:sns:us-east-1:123456789012:pager"},
     {"checkpoint": None, "rehearsal": None},
+    {"access": [{"principal": "arn:aws:iam::123456789012:user/ada", "role": "operator"}]},
+    {"notify.topic": "arn:aws:sns:us-east-1:123456789012:pager", "notify.webhook": {"parameter": "/team/hook"}},
+    {"notify.email": ["ada@example.com"], "notify.on": ["held"]},
     {"rehearsal.faults": []},
     {"preflight.profile": None},
 )

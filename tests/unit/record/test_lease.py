@@ -268,3 +268,33 @@ def test_a_lease_is_a_second_younger_than_the_whole_seconds_of_s3_say(seconds: i
     asked = format_datetime(NOON + timedelta(seconds=seconds), usegmt=True)
     answer = {"ResponseMetadata": {"HTTPHeaders": {"date": asked}}, "LastModified": NOON}
     assert module._age_s(answer, module.LeaseRecord.model_validate(told)) == age
+
+
+def test_a_driver_whose_credentials_ended_is_told_to_renew_them_and_its_successor_goes_on(
+    s3: FakeS3, leases: Leases, time: Time
+) -> None:
+    ours = leases.of("a", patient=False)
+    ours.acquire()
+    s3.away = refusal("ExpiredToken", 400, message="The provided token has expired.")
+    ours.renew()
+    time.go(TTL.total_seconds() + 1)
+    with pytest.raises(LeaseLost) as lost:
+        ours.check()
+    assert "ExpiredToken" in str(lost.value.seen) and "aws sso login" in str(lost.value.cure)
+    s3.away = None
+    successor = leases.of("b", patient=False)
+    successor.acquire()
+    successor.check()
+
+
+def test_a_driver_that_was_merely_away_is_not_sent_to_renew_anything(s3: FakeS3, leases: Leases, time: Time) -> None:
+    ours = leases.of("a", patient=False)
+    ours.acquire()
+    s3.away = refusal("SlowDown", 503)
+    ours.renew()
+    s3.away = None
+    ours.renew()
+    time.go(TTL.total_seconds() + 1)
+    with pytest.raises(LeaseLost, match="the process was stopped, or S3 could not be reached") as lost:
+        ours.check()
+    assert "sso" not in str(lost.value.cure)

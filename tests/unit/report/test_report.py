@@ -82,6 +82,17 @@ def test_gpu_nodes_bill_from_preflight_until_the_group_is_at_zero(report: Make) 
     assert gpu.usd == pytest.approx(Decimal("13.76") * Decimal(gpu.seconds) / 3600, abs=Decimal("0.0001"))
 
 
+def test_while_a_pilot_proves_itself_alone_one_node_bills(report: Make) -> None:
+    story = whole()
+    story.event(56, Kind.PILOT_BEGUN, nodes=1, of=2)
+    story.event(62, Kind.PILOT_PROVEN, node=NODES[0], instance="i-0a", digest="d")
+    found = report(story)
+    gpu = next(row for row in found.money.items if row.name == "GPU nodes")
+    assert gpu.seconds == pytest.approx((163 - 55.1) + (171.4 - 163) / 2 - (62 - 56) / 2)
+    assert found.gpu_up == ((55.1, 171.4),)
+    assert f"the pilot {NODES[0]} proved itself" in " ".join(row.text for row in found.happened)
+
+
 def test_an_interruption_has_its_cause_its_answer_its_seconds_and_its_price(report: Make) -> None:
     (found,) = report().interruptions
     assert found.cause == "node failure" and found.attempt == 1 and "second witness" in found.what

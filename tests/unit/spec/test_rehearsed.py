@@ -132,6 +132,15 @@ def test_a_rehearsed_job_has_the_secrets_of_a_local_file_and_the_page_says_so(
     assert not [one for one in check(file, facts, facts.prices.as_of) if failed((one,)) and "secrets" in one.field]
 
 
+def test_nobody_is_told_of_a_rehearsal_or_let_into_it(made: Any) -> None:
+    people = [{"principal": "arn:aws:iam::123456789012:role/ada", "role": "admin"}]
+    notify = {"topic": "arn:aws:sns:us-west-2:123456789012:pager", "webhook": {"secret": "hook"}, "on": ["held"]}
+    found = derived(document(access=people, notify=notify))
+    spec = made(found).spec
+    assert not spec.access and spec.notify.topic is None and spec.notify.webhook is None
+    assert {"access", "notify.topic", "notify.webhook"} <= {one.field for one in found.differences}
+
+
 def test_the_name_is_never_that_of_a_campaign_that_bills() -> None:
     for name in ("short", "a" * 20, "sixteen-letters-x-y"):
         assert name_of(name) != name and len(name_of(name)) <= 20 and name_of(name).endswith("-dry")

@@ -61,6 +61,9 @@ def through_s3(*buckets: str) -> list[Grant]:
     ]
 
 
+TOPIC = f"arn:aws:sns:{R}:{A}:bivouac_notices"
+
+
 def folder(bucket: str, more: str = "") -> list[Grant]:
     objects = (f"{bucket}/campaigns/train/x", f"{bucket}/campaigns/train/1a2b/step-1/y")
     others = (
@@ -96,6 +99,8 @@ GRANTS: dict[str, list[Grant]] = {
         ),
         *folder(STATE),
         *through_s3(STATE),
+        Grant("sns:Publish", (TOPIC,), {}, (f"{TOPIC}2", TOPIC.replace("bivouac_notices", "payroll"))),
+        Grant("kms:Decrypt kms:GenerateDataKey", (KEY,), {"kms:ViaService": f"sns.{R}.amazonaws.com"}, (ec2("key"),)),
     ],
     "archive": [
         *folder(ARCHIVE, "s3:GetObjectVersion s3:AbortMultipartUpload s3:ListMultipartUploadParts"),
@@ -239,17 +244,40 @@ OF_TRAINER = (
 )
 
 
-def test_the_boundary_lets_only_a_trainers_role_read_secrets() -> None:
+def test_the_boundary_lets_only_a_trainers_and_a_stewards_role_read_secrets() -> None:
     asked = [one for grant in OF_TRAINER for one in grant.asked()]
-    trainer = role("bivouac-train-trainer")
-    assert refused(asked, trainer, ANYTHING, LIMIT) == []
-    assert granted((one for grant in OF_TRAINER for one in grant.missed()), trainer, ANYTHING, LIMIT) == []
+    trainer, steward = role("bivouac-train-trainer"), role("bivouac-train-steward")
+    for reader in (trainer, steward):
+        assert refused(asked, reader, ANYTHING, LIMIT) == []
+        assert granted((one for grant in OF_TRAINER for one in grant.missed()), reader, ANYTHING, LIMIT) == []
     strangers = (f"arn:aws:iam::{A}:role/payroll-trainer", trainer.replace(A, STRANGER), f"{trainer}-2")
-    for other in (SOMEBODY, f"arn:aws:iam::{A}:role/bivouac-train-steward", *strangers):
+    for other in (SOMEBODY, role("bivouac-train-archive"), *strangers):
         assert granted(asked, other, ANYTHING, LIMIT) == [], other
     more = "secretsmanager:PutSecretValue secretsmanager:DescribeSecret ssm:GetParametersByPath ssm:PutParameter"
     places = (f"{SECRET}any-AbC123", f"{PARAMETER}any")
     assert not any(may((one, at, {}), trainer, ANYTHING, LIMIT) for one in more.split() for at in places)
+
+
+def test_the_boundary_lets_only_a_stewards_role_tell_people_and_only_on_topics_of_the_account() -> None:
+    (asked,) = Grant("sns:Publish", (TOPIC,)).asked()
+    assert may(asked, role("bivouac-train-steward"), ANYTHING, LIMIT)
+    for other in (SOMEBODY, role("bivouac-train-trainer"), role("bivouac-train-archive")):
+        assert not may(asked, other, ANYTHING, LIMIT), other
+    for topic in (TOPIC.replace(A, STRANGER), TOPIC.replace(R, "eu-west-1")):
+        assert not may(("sns:Publish", topic, {}), role("bivouac-train-steward"), ANYTHING, LIMIT), topic
+
+
+def test_a_steward_reads_the_webhooks_address_and_no_other_secret() -> None:
+    spec = example_spec(notify={"webhook": {"secret": "team/webhook"}, "topic": TOPIC.replace("bivouac_", "pager_")})
+    own, them = written(policies.steward(spec)), role("bivouac-train-steward")
+    assert may(("secretsmanager:GetSecretValue", f"{SECRET}team/webhook-AbC123", {}), them, own, LIMIT)
+    assert may(("sns:Publish", TOPIC.replace("bivouac_", "pager_"), {}), them, own, LIMIT)
+    for action, at in (
+        ("secretsmanager:GetSecretValue", f"{SECRET}team/webhook2-AbC123"),
+        ("ssm:GetParameter", f"{PARAMETER}team/webhook"),
+        ("sns:Publish", TOPIC),
+    ):
+        assert not may((action, at, {}), them, own, LIMIT), at
 
 
 def test_a_trainer_has_the_rights_that_its_secrets_need_and_without_them_none() -> None:

@@ -61,6 +61,16 @@ def read(*names: str) -> list[Document]:
 
 EXISTING = {"aws:ResourceTag/bivouac:network": "true"}
 """A network of the company's own that campaigns may use."""
+NOTICES = f"arn:aws:sns:{R}:{A}:bivouac_notices"
+TELLING = [
+    ask("sns:Publish", f"arn:aws:sns:{R}:{A}:payroll"),
+    ask("sns:Subscribe", f"arn:aws:sns:{R}:{A}:payroll"),
+    ask("sns:SetTopicAttributes", f"arn:aws:sns:{R}:{A}:payroll"),
+    ask("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{R}:{A}:secret:team/token-AbC123"),
+    ask("ssm:GetParameter", f"arn:aws:ssm:{R}:{A}:parameter/team/token"),
+    ask("kms:Decrypt", KEY, {"kms:ViaService": f"secretsmanager.{R}.amazonaws.com"}),
+]
+"""To tell strangers, or to read secrets that are not the webhook's."""
 MUST: dict[str, list[Ask]] = {
     "operator": [
         ask("fsx:CreateFileSystem", f"{FS}*", MARKED),
@@ -111,8 +121,16 @@ MUST: dict[str, list[Ask]] = {
         ask("ssm:SendCommand", ec2("instance"), BUILDER),
         ask("eks:CreateCluster", f"arn:aws:eks:{R}:{A}:cluster/bivouac-train", MARKED),
         ask("eks:TagResource", f"arn:aws:eks:{R}:{A}:cluster/bivouac-train", MARKED),
+        ask("eks:CreateAccessEntry", f"arn:aws:eks:{R}:{A}:cluster/bivouac-train", MARKED),
+        ask("sns:Publish", NOTICES),
+        ask("sns:Subscribe", NOTICES),
+        ask("kms:GenerateDataKey", KEY, {"kms:ViaService": f"sns.{R}.amazonaws.com"}),
+        ask("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{R}:{A}:secret:bivouac_webhook-AbC123"),
+        ask("ssm:GetParameter", f"arn:aws:ssm:{R}:{A}:parameter/bivouac_webhook"),
     ],
     "founder": [
+        ask("sns:CreateTopic", NOTICES, MARKED),
+        ask("sns:SetTopicAttributes", NOTICES),
         ask("s3:CreateBucket", ARCHIVE),
         ask("s3:PutBucketPolicy", ARCHIVE),
         ask("s3:PutLifecycleConfiguration", ARCHIVE),
@@ -143,6 +161,7 @@ MUST: dict[str, list[Ask]] = {
 }
 MUST_NOT: dict[str, list[Ask]] = {
     "operator": [
+        *TELLING,
         *WEAKENING,
         *LOSING,
         *RULING,
@@ -162,8 +181,10 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("ssm:SendCommand", ec2("instance"), {OURS: "train"}),
         ask("ecr:PutImageTagMutability", TRAINER),
         ask("ecr:PutLifecyclePolicy", TRAINER),
+        *(ask(f"sns:{one}", NOTICES) for one in ("DeleteTopic", "SetTopicAttributes", "AddPermission")),
     ],
     "founder": [
+        *TELLING,
         *LOSING,
         *(one for one in RULING if one[:2] not in {
             ("iam:CreatePolicyVersion", BOUNDARY), ("iam:DeletePolicy", BOUNDARY), ("iam:CreatePolicyVersion", FREEZE),
@@ -174,6 +195,7 @@ MUST_NOT: dict[str, list[Ask]] = {
         *(one for one in STEALING if one[0].startswith(("fsx:", "ec2:CreateTags"))),
     ],
     "preview": [
+        *TELLING,
         *WEAKENING,
         *LOSING,
         *RULING,
@@ -185,8 +207,11 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("s3:GetObject", f"{DATA}/datasets/abc/shard"),
         ask("iam:GetRolePolicy", role("admin")),
         ask("kms:Decrypt", KEY),
+        ask("sns:Publish", NOTICES),
+        ask("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{R}:{A}:secret:bivouac_webhook-AbC123"),
     ],
     "buyer": [
+        *TELLING,
         *WEAKENING,
         *LOSING,
         *RULING,

@@ -7,11 +7,15 @@ import re
 import pytest
 import yaml
 
+from infra.plan.catalogue import limits
 from tests.root import ROOT
 from trainer.health.parsers import clock, dcgm, fabric, kernel_log, nvidia_smi
 from trainer.health.parsers.kernel_log import Resolution
 
 SAMPLES = ROOT / "tests/samples"
+
+
+XIDS = limits().xids
 
 
 def sample(name: str) -> str:
@@ -85,17 +89,19 @@ def test_nvlink_error_counters_have_gpu_link_and_kind() -> None:
     ],
 )  # fmt: skip
 def test_the_kernel_log_tells_which_errors_end_a_node(name: str, wanted: list[tuple[int, Resolution, bool]]) -> None:
-    events = kernel_log.parse(sample(f"kernel_log/{name}.txt"))
+    events = kernel_log.parse(sample(f"kernel_log/{name}.txt"), XIDS)
     assert [(one.code, one.resolution, one.fatal) for one in events] == wanted
     assert all(re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}(\.0)?", one.device) for one in events)
 
 
 def test_no_xid_is_in_two_groups_and_an_unknown_one_is_told_but_ends_nothing() -> None:
-    codes = [code for several in kernel_log._CODES.values() for code in several]
+    codes = [code for several in XIDS.values() for code in several]
     assert len(codes) == len(set(codes)) and not set(codes) & {*kernel_log.NVLINK5, kernel_log.RECOVERY_CHANGED}
-    (event,) = kernel_log.parse("NVRM: Xid (PCI:0000:04:00): 999, unknown")
+    (event,) = kernel_log.parse("NVRM: Xid (PCI:0000:04:00): 999, unknown", XIDS)
     assert event.resolution is Resolution.UNKNOWN and not event.fatal
-    assert not kernel_log.parse("[1.0] EXT4-fs (nvme0n1p1): mounted\nNVRM: loading NVIDIA UNIX x86_64 Kernel Module")
+    assert not kernel_log.parse(
+        "[1.0] EXT4-fs (nvme0n1p1): mounted\nNVRM: loading NVIDIA UNIX x86_64 Kernel Module", XIDS
+    )
 
 
 def test_dcgm_of_both_generations_is_read() -> None:

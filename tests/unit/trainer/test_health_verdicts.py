@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.plan.catalogue import limits, thresholds
 from tests.unit.campaign.test_gang_verdicts import probe, report
 from tests.unit.trainer.test_health_parsers import sample
 from trainer.contract import GpuExpectation, HealthReport, Probe, Verdict
-from trainer.health import clocks, diagnostic, fabrics, gpus, message
+from trainer.health import clocks, diagnostic, fabrics, gpus, message, nvlinks
 from trainer.health.bisection import Group, locate
 from trainer.health.fabric import Reading, blame_probe
 from trainer.health.looking import CannotLook, Output, look
@@ -48,13 +50,13 @@ def tools(query: str = QUERY, log: str = FIRST_LINE, links: str = LINKS, errors:
 
 
 def verdicts(look: Callable[..., Output], driver: str | None = None) -> dict[str, Probe]:
-    return {probe.name: probe for probe in gpus.gpu_probes(A100, look, driver)}
+    return {probe.name: probe for probe in gpus.gpu_probes(A100, limits(), look, driver)}
 
 
 def test_a_sound_node_passes_every_probe() -> None:
     seen = verdicts(tools(), "535.54")
     assert [one.name for one in seen.values() if one.verdict is not Verdict.PASS] == []
-    assert {"gpus", "ecc", "row_remapping", "xid", "nvlinks", "nvlink_errors", "version driver"} <= set(seen)
+    assert {"gpus", "ecc", "row_remapping", "xid", "nvlinks", "version driver"} <= set(seen)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_a_software_power_cap_under_load_is_no_fault() -> None:
 def test_an_l40s_is_no_l4() -> None:
     query = QUERY.replace("NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
     wanted = A100.model_copy(update={"product": "L4"})
-    assert not next(gpus.gpu_probes(wanted, tools(query))).ok
+    assert not next(gpus.gpu_probes(wanted, limits(), tools(query))).ok
 
 
 def test_fatal_xids_end_a_node_and_an_applications_error_is_only_told() -> None:
@@ -104,12 +106,35 @@ def test_fatal_xids_end_a_node_and_an_applications_error_is_only_told() -> None:
     assert told.ok and "not fatal: Xid 31" in told.seen
 
 
-def test_a_missing_link_and_a_counter_above_zero_name_gpu_and_link() -> None:
-    down = LINKS.replace("Link 7: 25 GB/s", "Link 7: <inactive>")
-    seen = verdicts(tools(links=down, errors=ERRORS.replace("Link 3: CRC Errors: 0", "Link 3: CRC Errors: 891")))
+def test_a_missing_link_names_its_gpu() -> None:
+    seen = verdicts(tools(links=LINKS.replace("Link 7: 25 GB/s", "Link 7: <inactive>")))
     assert seen["nvlinks"].seen == "GPU 0: 11" and not seen["nvlinks"].ok
-    assert seen["nvlink_errors"].seen == "GPU 0 link 3: 891 CRC" and not seen["nvlink_errors"].ok
-    assert verdicts(tools(errors=""))["nvlink_errors"].verdict is Verdict.BLIND
+
+
+def errors_while(seconds: float, before: str, after: str) -> Probe:
+    """The verdict on links whose counters are `after` so many seconds after they were `before`."""
+    old, new = (nvlinks.read_errors(tools(errors=text)) for text in (before, after))
+    return nvlinks.errors_probe(old, replace(new, at_s=old.at_s + seconds), 100.0)
+
+
+def test_link_errors_are_judged_by_their_rate_while_the_links_work_and_old_ones_are_only_told() -> None:
+    old = ERRORS.replace("Link 3: Replay Errors: 0", "Link 3: Replay Errors: 5")
+    told = errors_while(4.0, old, old)
+    assert told.ok and told.seen == "in all since the driver was loaded GPU 0 link 3: 5 Replay"
+    few = errors_while(4.0, old, old.replace("Link 3: Replay Errors: 5", "Link 3: Replay Errors: 12"))
+    assert few.ok and "12 Replay" in few.seen, "a handful is corrected"
+    assert errors_while(4.0, ERRORS, ERRORS.replace("Link 3: CRC Errors: 0", "Link 3: CRC Errors: 399")).ok
+    bad = errors_while(4.0, ERRORS, ERRORS.replace("Link 3: CRC Errors: 0", "Link 3: CRC Errors: 400"))
+    assert bad.verdict is Verdict.FAIL and bad.seen.startswith("GPU 0 link 3: 100 CRC errors/s; ") and bad.cure
+    assert errors_while(4.0, "", ERRORS).verdict is errors_while(4.0, ERRORS, "").verdict is Verdict.BLIND
+
+
+def test_every_verdict_has_a_threshold_or_a_state_with_a_source() -> None:
+    table = thresholds()
+    judged = {name for one in table.numbers.values() for name in one.probe.split(", ")} | set(table.states)
+    names = {name for name in verdicts(tools(), "535.54") if not name.startswith("version ")}
+    assert names <= judged, names - judged
+    assert all(one.source for one in table.numbers.values()) and all(table.states.values())
 
 
 def test_another_driver_than_the_baked_one_is_told_with_the_file_that_decides() -> None:

@@ -14,6 +14,7 @@ import yaml
 
 from images import build_args
 from infra.campaign.verdicts import judge
+from infra.plan.catalogue import limits
 from tests.root import ROOT
 from tests.unit.campaign.test_gang_verdicts import FACTS, probe, report
 from tests.unit.trainer.test_health_parsers import sample
@@ -26,7 +27,7 @@ from trainer.health.probes import node_probes
 
 PLAIN = Expectation(
     profile="p", cpus=1, memory_gib=0.1, accelerators=0, local_disk_gib=0, shared_disk_gib=0, mounts=(),
-    clock_skew_s=1, all_reduce_mib=1, bus_bandwidth_gb_s=0,
+    clock_skew_s=1, all_reduce_mib=1, bus_bandwidth_gb_s=0, limits=limits(),
 )  # fmt: skip
 DIRECT = sample("nccl/p5-efa-direct.txt") + "x:1:2 [0] NCCL INFO Using network Libfabric\n"
 CHANNEL = "x:1:2 [0] NCCL INFO Channel 00/0 : 1[1] -> 8[0] [send] via NET/Libfabric/0{how}\n"

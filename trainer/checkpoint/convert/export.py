@@ -1,6 +1,6 @@
 """`python -m trainer.checkpoint.convert.export`: export a checkpoint's model for `transformers`.
 
-The trainer's model (`trainer/model.py`) has Llama's architecture, so the export renames and splits tensors and changes
+The trainer's model (`trainer.model`) has Llama's architecture, so the export renames and splits tensors and changes
 no number. The result is read again and compared with the checkpoint bit for bit.
 """
 

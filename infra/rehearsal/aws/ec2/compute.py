@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import InstanceBackend
 from moto.ec2.responses import EC2Response
 
@@ -35,6 +34,8 @@ CONSOLE_BYTES = 64 * 1024
 class Machines:
     def __init__(self, world: World, images: Images) -> None:
         self.world, self.images = world, images
+        self._boots: dict[str, float] = {}
+        """Instance -> seconds from its launch until its machine starts."""
 
     def reconcile(self) -> None:
         with self.world.lock:
@@ -44,10 +45,13 @@ class Machines:
                 elif instance.state in ("shutting-down", "terminated", "stopped"):
                     self._end(instance)
 
-    @staticmethod
-    def _settled(instance: Any) -> bool:
+    def _settled(self, instance: Any) -> bool:
         age = datetime.now(UTC) - instance.launch_time.replace(tzinfo=UTC)
-        return NODE_GROUP_TAG in tags_of(instance) or age.total_seconds() > SETTLE_S
+        if instance.id not in self._boots:
+            boots = "GPU instance boots" if instances.gpus(instance.instance_type) else "instance boots"
+            quick = 0.0 if NODE_GROUP_TAG in tags_of(instance) else SETTLE_S
+            self._boots[instance.id] = self.world.takes(boots, quick)
+        return age.total_seconds() >= self._boots[instance.id]
 
     def _start(self, instance: Any) -> None:
         world = self.world
@@ -141,9 +145,8 @@ class Machines:
 
 def capacity(instance: Any) -> dict[str, str]:
     """Return the extended resources of the hardware: GPUs of the type, requested EFA interfaces."""
-    gpus = INSTANCE_TYPES.get(instance.instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
     found = {
-        "nvidia.com/gpu": sum(gpu["Count"] for gpu in gpus if gpu["Manufacturer"] == "NVIDIA"),
+        "nvidia.com/gpu": instances.gpus(instance.instance_type),
         "vpc.amazonaws.com/efa": interfaces.requested_efas(instance),
     }
     offered = {name: str(count) for name, count in found.items() if count}

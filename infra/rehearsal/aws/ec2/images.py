@@ -43,7 +43,7 @@ class Images:
         image.root_device_type, image.root_device_name = "ebs", "/dev/xvda"
         image.ebs_snapshot.add_tags(tags.get("snapshot", {}))
         image.state = "pending"
-        self.world.later(IMAGED_S, functools.partial(self._finish, image, instance_id))
+        self.world.later(self.world.takes("image made", IMAGED_S), functools.partial(self._finish, image, instance_id))
         return image
 
     def _finish(self, image: Any, instance_id: str) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Instance, InstanceBackend
 
 from infra.rehearsal.aws.ec2 import interfaces
@@ -29,6 +30,12 @@ def tags_of(instance: Any) -> dict[str, str]:
 def needs_machine(instance: Any) -> bool:
     tags = tags_of(instance)
     return NODE_GROUP_TAG in tags or tags.get(ROLE_TAG) == BUILDER
+
+
+def gpus(instance_type: str) -> int:
+    """Return the number of NVIDIA GPUs of an instance type."""
+    known = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
+    return sum(gpu["Count"] for gpu in known if gpu["Manufacturer"] == "NVIDIA")
 
 
 def set_state(instance: Any, name: str) -> None:
@@ -125,7 +132,9 @@ class Instances:
             if instance.state in LIVE:
                 set_state(instance, "shutting-down")
                 instance._reason = f"User initiated ({datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC)"
-                self.world.later(SHUTDOWN_S, functools.partial(self._end, original, ec2, instance.id))
+                ends = "GPU instance ends" if gpus(instance.instance_type) else "instance ends"
+                after = self.world.takes(ends, SHUTDOWN_S)
+                self.world.later(after, functools.partial(self._end, original, ec2, instance.id))
         return changes
 
     def _end(self, original: Callable[..., Any], ec2: Any, instance_id: str) -> None:

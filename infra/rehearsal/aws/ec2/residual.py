@@ -135,7 +135,10 @@ class Lifecycles:
             gateway = answer.result["NatGateway"]  # type: ignore[index]
             gateway.state = "pending"
             _claim(gateway._eni, f"Interface for NAT Gateway {gateway.id}", "nat_gateway")
-            self.world.later(NAT_CREATION_S, lambda: self._nat_state(gateway, "pending", "available"))
+            self.world.later(
+                self.world.takes("NAT gateway made", NAT_CREATION_S),
+                lambda: self._nat_state(gateway, "pending", "available"),
+            )
             return answer
 
     def _nat_state(self, gateway: Any, before: str, after: str) -> None:
@@ -149,7 +152,9 @@ class Lifecycles:
             raise AwsError("NatGatewayNotFound", f"The Nat Gateway {params['NatGatewayId']} was not found")
         if gateway.state in ("pending", "available"):
             gateway.state = "deleting"
-            self.world.later(NAT_DELETION_S, lambda: self._nat_deleted(gateway))
+            self.world.later(
+                self.world.takes("NAT gateway deleted", NAT_DELETION_S), lambda: self._nat_deleted(gateway)
+            )
         return {"NatGatewayId": gateway.id}
 
     def _nat_deleted(self, gateway: Any) -> None:
@@ -186,7 +191,8 @@ class Lifecycles:
                 failed.append({"ResourceId": endpoint_id, "Error": error})
             elif endpoint.state != "deleting":
                 endpoint.state = "deleting"
-                self.world.later(ENDPOINT_DELETION_S, functools.partial(self._endpoint_deleted, endpoint))
+                gone_after = self.world.takes("endpoint deleted", ENDPOINT_DELETION_S)
+                self.world.later(gone_after, functools.partial(self._endpoint_deleted, endpoint))
         return {"Unsuccessful": failed}
 
     def _endpoint_deleted(self, endpoint: Any) -> None:

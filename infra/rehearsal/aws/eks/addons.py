@@ -126,7 +126,7 @@ class Addons:
                 elif cluster.addons.get(addon["addonName"]) is addon:
                     del cluster.addons[addon["addonName"]]
 
-        self.world.later(DELETION_S, gone)
+        self.world.later(self.world.takes("add-on deleted", DELETION_S), gone)
         return {"addon": addon}
 
     def describe_addon_versions(self, params: Parameters) -> dict[str, Any]:

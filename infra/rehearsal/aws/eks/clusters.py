@@ -235,6 +235,7 @@ class Clusters:
             tools=world.tools,
             service_cidr=document["kubernetesNetworkConfig"]["serviceIpv4Cidr"],
         )
+        time.sleep(world.takes("cluster made", 0.0))
         try:
             if trouble := world.troubles.of("cluster", cluster.name, "create"):
                 raise AwsError("InternalFailure", trouble.message)
@@ -274,6 +275,7 @@ class Clusters:
 
     def _stop(self, cluster: Cluster) -> None:
         world = self.world
+        time.sleep(world.takes("cluster deleted", 0.0))
         while world.troubles.of("cluster", cluster.name, "delete"):
             time.sleep(0.2)
         plane = world.control_planes.get(cluster.name)

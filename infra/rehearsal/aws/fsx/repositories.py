@@ -150,7 +150,9 @@ class Repositories:
         )
         self.associations[association_id] = association
         self.lustre.backend.tagger.tag_resource(association.arn, params.get("Tags") or [])
-        world.later(CREATION_S, lambda: world.spawn(lambda: self._become_available(association)))
+        world.later(
+            world.takes("link made", CREATION_S), lambda: world.spawn(lambda: self._become_available(association))
+        )
         return {"Association": association.describe(self.lustre.tags_of(association.arn))}
 
     def _check_association(self, file_system: Any, path: str, repository: str) -> None:
@@ -212,7 +214,7 @@ class Repositories:
             if wipe:
                 shutil.rmtree(association.link.folder, ignore_errors=True)
 
-        self.world.later(DELETION_S, vanish)
+        self.world.later(self.world.takes("link deleted", DELETION_S), vanish)
         identity = {"AssociationId": association.association_id, "Lifecycle": association.lifecycle}
         return identity | {"DeleteDataInFileSystem": wipe}
 

@@ -127,7 +127,7 @@ class Lustre:
         fsx_rules.check_lustre(params, lustre)
         created = self._create(params, lustre, token)
         self.backend.tagger.tag_resource(created.resource_arn, params.get("Tags") or [])
-        self.world.later(CREATION_S, lambda: self._become_available(created))
+        self.world.later(self.world.takes("file system made", CREATION_S), lambda: self._become_available(created))
         return {"FileSystem": created.describe(self.tags_of(created.resource_arn))}
 
     def _create(self, params: Parameters, lustre: dict[str, Any], token: str | None) -> FileSystem:
@@ -249,7 +249,7 @@ class Lustre:
         if file_system.lifecycle != "DELETING":
             file_system.lifecycle = "DELETING"
             self.repositories.forget(file_system.file_system_id)
-            self.world.later(DELETION_S, lambda: self._go(file_system))
+            self.world.later(self.world.takes("file system deleted", DELETION_S), lambda: self._go(file_system))
         return {"FileSystemId": file_system.file_system_id, "Lifecycle": file_system.lifecycle}
 
     def _back_up(self, file_system: FileSystem) -> None:

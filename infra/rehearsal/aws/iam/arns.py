@@ -43,6 +43,8 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
         if (service, operation) in TAGS_WITH and given_tags(params):
             new = [tagged_at_creation(operation, params, resources or ["*"])]
             yield Need(TAGS_WITH[service, operation], new, _context(world, service, operation, params, new))
+    for asked, key, via in keys.through(world, service, operation, params):
+        yield Need(asked, [key], via)
     if (service, operation) in ROLE_PASSED_BY:
         path, principal = ROLE_PASSED_BY[service, operation]
         role: Any = params
@@ -67,8 +69,6 @@ def _of_s3(world: World, operation: str, action: str, resources: list[str], para
         if operation == "CreateBucket" and params.get("ObjectLockEnabledForBucket"):
             yield Need("s3:PutBucketObjectLockConfiguration", [one], context)
             yield Need("s3:PutBucketVersioning", [one], context)
-    for asked, key, via in keys.through_s3(world, operation, params):
-        yield Need(asked, [key], dict(via))
     if operation == "CopyObject":
         source = str(params["CopySource"]).lstrip("/").partition("?")[0]
         yield Need("s3:GetObject", [f"arn:aws:s3:::{source}"], {})

@@ -1,6 +1,7 @@
-"""Customer-managed keys: S3's use of KMS on a caller's behalf, and the verdict of a key's own policy.
+"""Customer-managed keys: the use of KMS by S3 and SNS on a caller's behalf, and the verdict of a key's own policy.
 
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/UsingKMSEncryption.html
+https://docs.aws.amazon.com/sns/latest/dg/sns-key-management.html
 https://docs.aws.amazon.com/kms/latest/developerguide/key-policies.html
 """
 
@@ -29,8 +30,22 @@ ASKS = {
 """S3 operation -> the permissions it needs on the key."""
 
 
-def through_s3(world: World, operation: str, params: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, list[str]]]]:
-    """Yield action, key and conditions; a read uses the object's key, a write the requested or the bucket's."""
+Asked = Iterator[tuple[str, str, dict[str, list[str]]]]
+"""Action, key and conditions of a call to KMS on the caller's behalf."""
+
+
+def through(world: World, service: str, operation: str, params: dict[str, Any]) -> Asked:
+    """Yield what a service asks of KMS for this call."""
+    if service == "s3":
+        yield from _through_s3(world, operation, params)
+    elif (service, operation) == ("sns", "Publish"):
+        topic = world.backend("sns").topics.get(params.get("TopicArn"))
+        for action in (*_MAKES, *_READS) if topic is not None and topic.kms_master_key_id else ():
+            yield action, topic.kms_master_key_id, {"kms:viaservice": [f"sns.{world.region}.amazonaws.com"]}
+
+
+def _through_s3(world: World, operation: str, params: dict[str, Any]) -> Asked:
+    """A read uses the object's key, a write the requested or the bucket's."""
     bucket = world.backend("s3").buckets.get(params.get("Bucket"))
     if bucket is None or operation not in ASKS:
         return

@@ -21,6 +21,8 @@ class Strictness(BaseModel):
 
     level: Level = "strict"
     seed: int = 1
+    time_scale: float | None = None
+    """How many times as fast as AWS its works are, from a control plane to a file system. None: each takes a moment."""
 
     @property
     def on(self) -> bool:

@@ -6,12 +6,16 @@ It must compute what `LlamaForCausalLM` computes: `trainer/checkpoint/convert/ex
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.contract import ModelConfig, OptimizerConfig
+from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig
+from trainer.model.recompute import next_token_loss, runner
 
 ROTARY_BASE = 10_000.0
 NORM_EPSILON = 1e-5
@@ -65,28 +69,31 @@ class Transformer(nn.Module):
     cosine: Tensor
     sine: Tensor
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None) -> None:
         super().__init__()
         self.config = config
+        self._runners = [runner(recompute or RecomputeConfig(), block) for block in range(config.layers)]
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=NORM_EPSILON)
-        cosine, sine = _rotation_table(config)
-        self.register_buffer("cosine", cosine, persistent=False)
-        self.register_buffer("sine", sine, persistent=False)
-        self._initialize(config.layers)
+        for name in ("cosine", "sine"):
+            self.register_buffer(name, torch.empty(0), persistent=False)
+        self.initialize()
 
     def forward(self, sequences: Tensor) -> Tensor:
-        logits = self.logits(sequences[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1).float(), sequences[:, 1:].flatten())
+        hidden = self._hidden(sequences[:, :-1])
+        return next_token_loss(hidden.flatten(0, 1), self.embedding.weight, sequences[:, 1:].flatten())
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Return the scores of every next token, shape (batch, length, vocabulary)."""
+        return F.linear(self._hidden(tokens), self.embedding.weight)
+
+    def _hidden(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
         rotation, mask = self._bounds(tokens, x.dtype)
-        for block in self.blocks:
-            x = block(x, rotation, mask)
-        return F.linear(self.norm(x), self.embedding.weight)
+        for run, block in zip(self._runners, self.blocks, strict=True):
+            x = run(block, x, rotation, mask)
+        return self.norm(x)
 
     def _bounds(self, tokens: Tensor, kind: torch.dtype) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
         """Return the rotation by position and the attention mask; None for the plain causal one."""
@@ -103,14 +110,19 @@ class Transformer(nn.Module):
             return plain, mask
         return (plain[0][position].unsqueeze(1), plain[1][position].unsqueeze(1)), mask
 
-    def _initialize(self, layers: int) -> None:
+    def initialize(self, whole: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext) -> None:
+        """Draw new weights and compute the rotation table. `whole` makes a parameter whole that is spread over ranks.
+
+        Both are computed in float32 whatever the parameters' type, so that they are equal with every ZeRO stage.
+        """
+        self.cosine, self.sine = _rotation_table(self.config)
         for name, parameter in self.named_parameters():
-            if parameter.dim() < 2:
-                continue
-            residual = name.endswith("project_out.weight")
-            nn.init.normal_(
-                parameter, std=_INITIAL_DEVIATION / math.sqrt(2 * layers) if residual else _INITIAL_DEVIATION
-            )
+            with whole(parameter), torch.no_grad():
+                if parameter.dim() < 2:
+                    continue
+                residual = name.endswith("project_out.weight")
+                deviation = _INITIAL_DEVIATION / math.sqrt(2 * self.config.layers) if residual else _INITIAL_DEVIATION
+                parameter.copy_(torch.empty(parameter.shape).normal_(std=deviation))
 
 
 def document_bounds(tokens: Tensor, end: int) -> tuple[Tensor, Tensor]:
@@ -127,11 +139,11 @@ def document_bounds(tokens: Tensor, end: int) -> tuple[Tensor, Tensor]:
 
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, object]]:
     """Return AdamW's groups: weight decay applies to matrices, not to gains."""
-    parameters = list(model.parameters())
-    return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
+    matrices, gains = list[nn.Parameter](), list[nn.Parameter]()
+    for one in model.parameters():
+        # A parameter that is spread over ranks is empty, and DeepSpeed notes its shape.
+        (matrices if len(getattr(one, "ds_shape", one.shape)) >= 2 else gains).append(one)
+    return [{"params": matrices, "weight_decay": config.weight_decay}, {"params": gains, "weight_decay": 0.0}]
 
 
 def swiglu_width(width: int) -> int:

@@ -1,0 +1,133 @@
+"""The pilot: one GPU node proves what all of them need before the others are asked for; see infra.plan.pilot."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from lightkube import Client
+
+from infra.campaign import proving
+from infra.campaign.capacity import finish_replacements, refuse_when_late, replace, retreat, wait_for_nodes
+from infra.campaign.reserved import node_usd_per_hour
+from infra.campaign.verdicts import ANSWER, REPORT, judge, of_all, told
+from infra.cluster.nodes import GpuNodes
+from infra.errors import PermanentError
+from infra.plan.pilot import pilot_first
+from infra.record.events import Kind, Stage
+from infra.session.context import Context
+from infra.spec.campaign import Spec
+from trainer.contract import Expectation, Probe, Verdict
+from trainer.contract.workload import IMPORTS, SUPERVISOR
+
+EXPECTATION = "pilot.json"
+"""The pilot's expectation in the config map."""
+_BUILT_IN = ("torch", "deepspeed")
+"""What the built-in trainer imports."""
+_QUICK_DCGM = 1
+
+
+def alone(spec: Spec, expectation: Expectation) -> Expectation:
+    """Return what one node can show: no floor between nodes, DCGM's shortest level, and the trainer's imports."""
+    level = None if expectation.dcgm_level is None else _QUICK_DCGM
+    imports = () if spec.training is None else _BUILT_IN
+    return expectation.model_copy(update={"bus_bandwidth_gb_s": 0.0, "dcgm_level": level, "imports": imports})
+
+
+def is_due(context: Context, nodes: GpuNodes, expectation: Expectation) -> bool:
+    """Return whether a pilot comes first. Not if all nodes were asked for already, by a driver that was killed, or if
+    an earlier pilot of this campaign has proven the same images and expectation."""
+    if not pilot_first(context.spec) or nodes.desired() > 1:
+        return False
+    return context.state().pilot_proved != _digest(context, expectation)
+
+
+def prove(context: Context, client: Client, nodes: GpuNodes, expectation: Expectation) -> None:
+    """Bring up one node, check it, and replace it while it fails by its own fault. Raises `PermanentError` for a fault
+    that every node would have, or that replacements do not cure; the other nodes were never asked for."""
+    spec = context.spec
+    context.guard()
+    context.store.append(Kind.PILOT_BEGUN, nodes=1, of=spec.nodes.count)
+    nodes.set_desired(1)
+    finish_replacements(context, nodes)
+    before, failed, since = set[tuple[str, str]](), list[Probe](), None
+    for _ in range(spec.preflight.rounds):
+        fit = wait_for_nodes(context, nodes, 1)
+        since = since or datetime.now(UTC)
+        proofs = [proving.prove(context, client, **changes) for changes in _checks(context)]
+        refuse_when_late(context, nodes)
+        failed, instance = list[Probe](), fit[0].instance
+        for proof in proofs:
+            failed += [probe for probe in _probes(proof) if probe.verdict is Verdict.FAIL]
+            failed += _blind_where_asked(_probes(proof), alone(spec, expectation))
+            for verdict in judge(proof.reports, fit, proof.unplaced).verdicts:
+                sound = all(one["ok"] or not one["looked"] for one in verdict["probes"])
+                context.store.append(Kind.NODE_VERDICT, **verdict | {"fit": sound})
+        if not failed:
+            context.guard()
+            digest = _digest(context, expectation)
+            context.store.append(Kind.PILOT_PROVEN, node=fit[0].name, instance=instance, digest=digest)
+            rest = spec.nodes.count - 1
+            context.progress.note(f"the pilot {fit[0].name} proved what all nodes need; {rest} more are asked for")
+            return
+        if shared := [one for one in failed if of_all(one) or not one.looked or _mark(one) in before]:
+            raise _refused(context, nodes, shared, since, "the pilot shows a fault that every node would have")
+        before |= {_mark(one) for one in failed}
+        words = "; ".join(map(told, failed))
+        context.progress.note(f"the pilot {fit[0].name} is unfit: {words} (profile {expectation.profile}); replaced")
+        replace(context, nodes, fit[0].name, instance)
+    what = f"no pilot was fit in {spec.preflight.rounds} rounds"
+    raise _refused(context, nodes, failed, since or datetime.now(UTC), what)
+
+
+def _checks(context: Context) -> Iterator[dict[str, Any]]:
+    """Yield the checks of the node as changes of preflight's gang: its health, and a workload's own Python."""
+    yield {"nodes": 1, "command": proving.health_check(EXPECTATION)}
+    workload, baked = context.spec.workload, context.outputs[Stage.BAKE]
+    if workload is not None:
+        yield {
+            "nodes": 1,
+            "image": baked.get("job_image") or baked["image"],
+            "supervisor_image": baked["image"],
+            "command": ("python3", SUPERVISOR, IMPORTS),
+            "resources": workload.on(context.spec.target).resources,
+        }
+
+
+def _probes(proof: proving.PreflightProof) -> Iterator[Probe]:
+    yield from proof.unplaced
+    for report in proof.reports.values():
+        yield from report.probes
+
+
+def _blind_where_asked(probes: Iterator[Probe], expectation: Expectation) -> list[Probe]:
+    return [one for one in probes if one.name == f"dcgm_{expectation.dcgm_level}" and not one.looked]
+
+
+def _mark(probe: Probe) -> tuple[str, str]:
+    """Return by what a failure is known again on the next node: last words of a log differ each time."""
+    return probe.name, "" if probe.name in (ANSWER, REPORT) else probe.seen
+
+
+def _refused(context: Context, nodes: GpuNodes, failed: Sequence[Probe], since: datetime, what: str) -> PermanentError:
+    rest, hours = context.spec.nodes.count - 1, Decimal((datetime.now(UTC) - since).total_seconds()) / 3600
+    saved = (node_usd_per_hour(context) * rest * hours).quantize(Decimal("0.01"))
+    given = retreat(context, nodes)
+    cures = dict.fromkeys(one.cure for one in failed if one.cure)
+    return PermanentError(
+        f"{what}; the other {rest} were never asked for",
+        seen="; ".join([*map(told, failed), given, f"about {saved} USD saved, which {rest} more nodes would have "
+                        "billed meanwhile"]),
+        cure="; ".join([*cures, f"mend image, launch template or spec (profile {context.spec.profile}); then "
+                        f"`bivouac run` continues, `bivouac down {context.spec.campaign}` removes what still bills"]),
+    )  # fmt: skip
+
+
+def _digest(context: Context, expectation: Expectation) -> str:
+    """Return what a pilot proves, as one digest."""
+    baked = context.outputs[Stage.BAKE]
+    parts = [str(baked.get(name)) for name in ("image", "code", "job_image", "node_image")]
+    return hashlib.sha256("\n".join([*parts, expectation.model_dump_json()]).encode()).hexdigest()

@@ -1,0 +1,98 @@
+"""What was told and what was not yet, in the campaign's record, so that every process tells each change once.
+
+Driver and steward may both look, at any time. A try is claimed by a conditional write before it is made: so no notice
+is sent twice, but where a process dies, or cannot write, between sending and noting it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import cache, partial
+
+from infra.notices.changes import Told, changes
+from infra.notices.notice import Notice, notice
+from infra.notices.ways import NotSent, Way
+from infra.record.events import Kind
+from infra.record.store import CampaignStore
+from infra.spec.notify import Notify
+
+log = logging.getLogger("notices")
+FOLDER = "notices"
+TRIES = 3
+AGAIN = timedelta(minutes=2)
+"""Time from one try to the next, also where the first one's process died."""
+
+
+class Outbox:
+    def __init__(
+        self, store: CampaignStore, notify: Notify, ways: Mapping[str, Way], now: Callable[[], datetime]
+    ) -> None:
+        self._store, self._notify, self._ways, self._now = store, notify, ways, now
+        self._over = set[str]()
+        """Folders of notices that were sent, or given up."""
+
+    def tell(self, cost: Callable[[], str]) -> int:
+        """Send what is due by the record; return the number sent. `cost` is asked once, if there is something to send.
+
+        Raises what the record raises; a way that fails is recorded once.
+        """
+        due = [one for one in changes(self._store.events(), self._now()) if one.change in self._notify.on]
+        priced = cache(cost)
+
+        def made(one: Told) -> Notice:
+            return notice(one, self._store.campaign, self._store.region, priced())
+
+        return self.say({one.key: partial(made, one) for one in due})
+
+    def say(self, notices: Mapping[str, Callable[[], Notice]]) -> int:
+        """Send each notice once in the campaign's life, by its key; return the number sent."""
+        waiting = [
+            (way, key) for key in notices for way in self._ways if self._folder(way, key) not in self._over
+        ]  # fmt: skip
+        known = set(self._store.keys(f"{FOLDER}/")) if waiting else set[str]()
+        sent, silent = 0, set[str]()
+        for way, key in waiting:
+            if way in silent or not self._claimed(self._folder(way, key), known):
+                continue
+            try:
+                self._ways[way](notices[key]())
+            except NotSent as error:
+                self._record(way, str(error))
+                silent.add(way)  # its next try would take as long
+            else:
+                self._end(self._folder(way, key), "sent")
+                sent += 1
+        return sent
+
+    def _folder(self, way: str, key: str) -> str:
+        return f"{self._store.prefix}/{FOLDER}/{way}/{key}"
+
+    def _claimed(self, folder: str, known: set[str]) -> bool:
+        """Return True if this process may try now."""
+        tries = sorted(key for key in known if key.startswith(f"{folder}/try-"))
+        if f"{folder}/over.json" in known:
+            self._over.add(folder)
+            return False
+        if tries and self._now() - self._at(tries[-1]) < AGAIN:
+            return False
+        if len(tries) == TRIES:
+            self._end(folder, "given up")
+            return False
+        claim = {"at": self._now().isoformat(), "by": self._store.writer}
+        return self._store.put_if_absent(f"{folder}/try-{len(tries) + 1}.json", json.dumps(claim).encode())
+
+    def _at(self, key: str) -> datetime:
+        return datetime.fromisoformat(json.loads(self._store.get(key) or b"{}")["at"])
+
+    def _end(self, folder: str, how: str) -> None:
+        self._over.add(folder)
+        self._store.put_if_absent(f"{folder}/over.json", json.dumps({"how": how}).encode())
+
+    def _record(self, way: str, error: str) -> None:
+        log.warning("a notice was not sent by %s: %s", way, error)
+        failed = [event.data for event in self._store.events() if event.kind is Kind.NOTICE_FAILED]
+        if {"way": way, "error": error} not in failed:
+            self._store.append(Kind.NOTICE_FAILED, way=way, error=error)

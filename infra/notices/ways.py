@@ -1,0 +1,97 @@
+"""The ways by which a notice reaches people: an SNS topic, and a webhook in the form of Slack's.
+
+No error holds the webhook's address: whoever knows it can post.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.aws.account import Account
+from infra.cluster.secrets import Refused, text_of, value_of
+from infra.errors import TemporaryError
+from infra.notices.notice import Notice
+from infra.spec.campaign import Spec
+
+TOPIC, WEBHOOK = "topic", "webhook"
+_TIMEOUT_S = 5.0
+SHORT = Config(retries={"mode": "standard", "total_max_attempts": 2}, connect_timeout=2, read_timeout=_TIMEOUT_S)
+"""For AWS: the campaign does not wait for a notice."""
+_WELL = range(200, 300)
+
+
+class NotSent(Exception):
+    """A notice did not get through; the text says why, for the record."""
+
+
+Way = Callable[[Notice], None]
+
+
+def ways(spec: Spec, guard: Callable[[], None] | None = None) -> dict[str, Way]:
+    """Return name -> function that sends one notice within seconds or raises `NotSent`. `guard`: see `Account`."""
+    own = Account(spec.region, SHORT)
+    own.guard = guard
+    found: dict[str, Way] = {TOPIC: lambda notice: publish(own, spec.notices_topic, notice)}
+    if (source := spec.notify.webhook) is not None:
+
+        def post_it(notice: Notice) -> None:
+            try:
+                address = value_of(text_of(own, source), source).strip()
+            except (Refused, TemporaryError) as error:
+                raise NotSent(f"the webhook's address cannot be read: {error}") from None
+            post(address, notice)
+
+        found[WEBHOOK] = post_it
+    return found
+
+
+def publish(account: Account, topic: str, notice: Notice) -> None:
+    try:
+        account.client("sns").publish(TopicArn=topic, Subject=notice.subject, Message=notice.text)
+    except (ClientError, BotoCoreError) as error:
+        code = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
+        raise NotSent(f"{topic}: {code}") from error
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect could lead to plain HTTP, or to a stranger."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def post(address: str, notice: Notice, trust: ssl.SSLContext | None = None) -> None:
+    """Post as to Slack's incoming webhooks, which take JSON with `text`.
+    https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
+
+    `trust`: by default the machine's certificates.
+    """
+    if urlsplit(address).scheme != "https":
+        raise NotSent("the webhook's address does not begin with https://")
+    # The three characters that Slack's text must escape.
+    said = f"*{notice.subject}*\n{notice.text}".replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    body = json.dumps({"text": said}).encode()
+    opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=trust))
+    try:
+        asked = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        with opener.open(asked, timeout=_TIMEOUT_S) as answer:
+            status = answer.status
+    except urllib.error.HTTPError as error:
+        error.close()
+        status = error.code
+    except (OSError, HTTPException, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        # Only its kind: the words may quote the address.
+        raise NotSent(f"the webhook cannot be reached: {type(reason).__name__}") from None
+    if status not in _WELL:
+        raise NotSent(f"the webhook answers with status {status}")

@@ -1,0 +1,62 @@
+"""Rules about people: who enters the cluster, who is told, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.plan.checks.finding import Case, Draft, error, warning
+from infra.spec.campaign import Egress
+
+
+def people_have_one_role_each(case: Case) -> Iterator[Draft]:
+    """EKS has one access entry for each principal."""
+    known = set[str]()
+    for number, one in enumerate(case.spec.access):
+        if one.principal in known:
+            cure = "leave one line for each principal"
+            yield error(f"access.{number}.principal", "stands here twice", seen=one.principal, cure=cure)
+        known.add(one.principal)
+
+
+def people_can_have_an_access_entry(case: Case) -> Iterator[Draft]:
+    """Principals are of the campaign's account, and no service's own roles.
+
+    https://docs.aws.amazon.com/eks/latest/userguide/creating-access-entries.html
+    """
+    for number, one in enumerate(case.spec.access):
+        field = f"access.{number}.principal"
+        if one.principal.split(":")[4] != case.spec.account:
+            cure = f"name a role of {case.spec.account} which the other account's people may take"
+            yield error(field, "is of another account than the campaign", seen=one.principal, cure=cure)
+        elif ":role/aws-service-role/" in one.principal:
+            yield error(field, "is a service's own role", seen=one.principal, cure="name a role that people take")
+
+
+def notices_reach_their_topic(case: Case) -> Iterator[Draft]:
+    """The steward's role may publish on topics of the campaign's own account and region."""
+    topic, spec = case.spec.notify.topic, case.spec
+    if topic is not None and topic.split(":")[3:5] != [spec.region, spec.account]:
+        cure = f"name a topic of {spec.account} in {spec.region}; it can pass notices on by a subscription"
+        yield error("notify.topic", "is of another account or region", seen=topic, cure=cure)
+
+
+def notices_reach_their_webhook(case: Case) -> Iterator[Draft]:
+    """The steward has a way to the webhook, and its address lies in the campaign's own account."""
+    webhook, spec = case.spec.notify.webhook, case.spec
+    if webhook is None:
+        return
+    if webhook.owner not in (None, (spec.region, spec.account)):
+        cure = f"store it in {spec.account}, {spec.region}"
+        yield error("notify.webhook", "lies in another account or region", seen=webhook.place, cure=cure)
+    if spec.network.egress is Egress.ENDPOINTS:
+        cure = "let the topic call it, or use a NAT gateway"
+        seen = "network.egress: endpoints"
+        yield warning("notify.webhook", "the steward has no way to the internet", seen=seen, cure=cure)
+
+
+RULES = (
+    people_have_one_role_each,
+    people_can_have_an_access_entry,
+    notices_reach_their_topic,
+    notices_reach_their_webhook,
+)

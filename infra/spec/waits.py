@@ -1,0 +1,98 @@
+"""Every wait for a work of AWS, in one table: how long AWS takes, who says so, and for how long we wait.
+
+A rehearsal may let its emulated AWS take AWS's own times at a fraction of them; the same fraction then holds here.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+TIME_SCALE = "BIVOUAC_TIME_SCALE"
+"""Environment variable of a rehearsal: how many times as fast as AWS its emulation is. Without it, waits are whole."""
+_SHORTEST_S = 30.0
+"""No scale goes below it: the processes of a rehearsal need their time at any scale."""
+
+
+def time_scale() -> float:
+    return float(os.environ.get(TIME_SCALE, "1"))
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A bound on one work of AWS."""
+
+    what: str
+    takes: str
+    """What AWS takes."""
+    source: str
+    minutes: float
+    """For how long we wait."""
+    waiters: tuple[str, ...] = ()
+    """AWS's own waiters for the same work, as `service.name` of botocore: none waits for longer than we do."""
+
+    @property
+    def seconds(self) -> float:
+        """The bound at the target's time scale."""
+        whole = 60 * self.minutes
+        return max(whole / time_scale(), min(whole, _SHORTEST_S))
+
+    @property
+    def timeout(self) -> str:
+        """The bound as Pulumi writes it."""
+        return f"{self.seconds:.0f}s"
+
+
+_SEEN = "as operators of P5 clusters report"
+
+CLUSTER = Wait(
+    "EKS makes or deletes a control plane",
+    "8 to 15 min",
+    _SEEN,
+    30,
+    ("eks.cluster_active", "eks.cluster_deleted"),
+)
+NODE_GROUP = Wait(
+    "EKS makes, changes or deletes a node group, and its instances with it",
+    "5 to 45 min",
+    _SEEN,
+    60,
+    ("eks.nodegroup_active", "eks.nodegroup_deleted"),
+)
+ADD_ON = Wait("EKS makes or deletes an add-on", "up to 20 min", _SEEN, 40, ("eks.addon_active", "eks.addon_deleted"))
+FILE_SYSTEM = Wait("FSx makes or deletes a file system", "10 to 30 min", _SEEN, 40)
+DATA_LINK = Wait("FSx links a file system with S3", "minutes", "FSx for Lustre's guide, data repositories", 30)
+FURTHER_LINK = Wait(
+    "FSx makes a further link, one after the other", "minutes each", "FSx for Lustre's guide, data repositories", 90
+)
+BOOT = Wait("a GPU instance boots and joins", "2 min, P5 10 to 20 min", _SEEN, 20, ("ec2.instance_status_ok",))
+SHUTDOWN = Wait(
+    "a GPU instance shuts down; it no longer bills then",
+    "P5 10 to 20 min, with the cleaning of its place",
+    f"{_SEEN}; EC2's guide, instance lifecycle: shutting-down is not billed",
+    25,
+    ("ec2.instance_terminated",),
+)
+ENDING = Wait("EC2 takes up the end of instances that no group ends", "seconds", "EC2's guide, terminate instances", 3)
+BUILDER_END = Wait("EC2 ends a builder", "minutes", "botocore's waiter", 20, ("ec2.instance_terminated",))
+BUILDER_STOP = Wait("EC2 stops a builder", "minutes", "botocore's waiter", 15, ("ec2.instance_stopped",))
+BUILDER_BOOT = Wait("a builder boots, and its SSM agent answers", "2 to 5 min", _SEEN, 10, ("ec2.instance_running",))
+IMAGE = Wait("EC2 makes an image of a builder's disk", "10 to 20 min", _SEEN, 45, ("ec2.image_available",))
+ROLE_KNOWN = Wait(
+    "IAM makes a new role known everywhere", "seconds, at times minutes", "IAM's guide, eventual consistency", 3
+)
+CREATION = Wait(
+    "AWS ends a creation that an interrupted engine began",
+    "as long as the slowest of them",
+    "the rows above",
+    60,
+    ("eks.nodegroup_active", "eks.cluster_active"),
+)
+TEARDOWN = Wait("a teardown fails without progress before it gives up", "one try may rightly last 40 min", _SEEN, 60)
+SILENCE = Wait(
+    "an API server is silent before its objects are given up with it",
+    "a gap of 5 min in S3 or a VPN is no fault",
+    "our own choice",
+    5,
+)
+WAITS: tuple[Wait, ...] = tuple(one for one in list(globals().values()) if isinstance(one, Wait))

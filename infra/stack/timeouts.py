@@ -1,0 +1,11 @@
+"""The table of waits as Pulumi's timeouts of a resource."""
+
+from __future__ import annotations
+
+from pulumi import CustomTimeouts
+
+from infra.spec.waits import Wait
+
+
+def bounded(wait: Wait) -> CustomTimeouts:
+    return CustomTimeouts(create=wait.timeout, update=wait.timeout, delete=wait.timeout)

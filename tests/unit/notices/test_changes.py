@@ -1,0 +1,138 @@
+"""What people are told of a record, and in which words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from infra.notices.changes import changes
+from infra.notices.notice import SUBJECT, notice
+from infra.record.events import Event, Kind
+from infra.spec.notify import Change
+
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+RUNNING = (Kind.ATTEMPT_RUNNING, {"attempt": 1, "nodes": ["a", "b"]})
+HELD = (Kind.HELD, {"until": "2026-11-23T20:00:00+00:00", "cause": "the loss is NaN"})
+AT_ZERO = (Kind.NODES_AT_ZERO, {"group": "bivouac-train-gpu"})
+TEARDOWN_BEGINS = (Kind.STAGE_STARTED, {"stage": "teardown"})
+TEARDOWN_FAILS = (Kind.STAGE_FAILED, {"stage": "teardown", "error": "the VPC has a stranger's interface"})
+TORN_DOWN = (Kind.STAGE_FINISHED, {"stage": "teardown", "seconds": 300.0, "outputs": {"resources": 91, "swept": []}})
+
+
+def record(*told: tuple[Kind, dict[str, Any]], hours: tuple[float, ...] = ()) -> list[Event]:
+    """Events of one writer, a second after each other, or at the `hours` after noon."""
+    at = hours or tuple(number / 3600 for number in range(len(told)))
+    return [
+        Event(at=NOON + timedelta(hours=hour), writer="w", sequence=number, kind=kind, data=data)
+        for number, (hour, (kind, data)) in enumerate(zip(at, told, strict=True))
+    ]
+
+
+def told(events: list[Event], after: float = 0.01) -> list[tuple[Change, str]]:
+    """Change and key of what is told so many hours after noon."""
+    return [(one.change, one.key) for one in changes(events, NOON + timedelta(hours=after))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "change"),
+    [
+        (*RUNNING, Change.TRAINING),
+        (Kind.NODE_QUARANTINED, {"node": "ip-1", "instance": "i-1", "reason": "dead"}, Change.NODE),
+        (*HELD, Change.HELD),
+        (Kind.TRAINING_FINISHED, {"outcome": "stopped", "why": "the deadline leaves no time"}, Change.FINISHED),
+        (Kind.ARCHIVE_VERIFIED, {"step": 110, "objects": 12}, Change.ARCHIVED),
+        (Kind.ARCHIVE_FAILED, {"error": "no GPU node"}, Change.FAILED),
+        (*TEARDOWN_FAILS, Change.FAILED),
+        (*TORN_DOWN, Change.TORN_DOWN),
+        (Kind.CERTIFIED, {"clean": False, "found": ["volume vol-1"]}, Change.FAILED),
+        (Kind.CERTIFIED, {"clean": True, "found": []}, None),
+        (Kind.STAGE_FINISHED, {"stage": "bake"}, None),
+        (Kind.DECISION, {"action": "launch", "why": "enough fit nodes"}, None),
+    ],
+)
+def test_a_change_is_told_by_its_place_in_the_record(kind: Kind, data: dict[str, Any], change: Change | None) -> None:
+    assert told(record((kind, data))) == ([] if change is None else [(change, "w-000000")])
+
+
+def test_only_the_first_attempt_begins_the_training_and_one_after_a_hold_begins_it_again() -> None:
+    relaunched = (Kind.RELAUNCHED, {"version": 1})
+    events = record(RUNNING, RUNNING, HELD, relaunched, RUNNING, RUNNING)
+    assert told(events) == [(Change.TRAINING, "w-000000"), (Change.HELD, "w-000002"), (Change.TRAINING, "w-000004")]
+
+
+def test_what_nobody_told_for_a_day_is_told_no_more() -> None:
+    assert told(record(RUNNING), after=23.9) and not told(record(RUNNING), after=24.0)
+
+
+@pytest.mark.parametrize(
+    ("hours", "reminder"),
+    [(0.99, None), (1.0, 1), (6.99, 1), (7.0, 2), (13.0, 3), (49.0, 9)],  # 1 + 6 n
+)
+def test_a_hold_is_told_again_after_an_hour_and_then_every_six(hours: float, reminder: int | None) -> None:
+    due = [key for change, key in told(record(HELD), after=hours) if change is Change.BILLING]
+    assert due == ([] if reminder is None else [f"w-000000+{reminder}"])
+
+
+@pytest.mark.parametrize(
+    ("then", "waits"),
+    [
+        (TEARDOWN_BEGINS, False),
+        ((Kind.RELAUNCHED, {"version": 1}), False),
+        ((Kind.TRAINING_FINISHED, {"outcome": "held", "why": "x"}), False),
+        ((Kind.STAGE_STARTED, {"stage": "supervise"}), True),  # a driver that only watches
+        ((Kind.DECISION, {"action": "wait", "why": "held"}), True),
+    ],
+)
+def test_a_wait_ends_when_somebody_acts(then: tuple[Kind, dict[str, Any]], waits: bool) -> None:
+    reminded = [change for change, _ in told(record(HELD, then), after=2.0) if change is Change.BILLING]
+    assert bool(reminded) is waits
+
+
+def test_gpu_nodes_at_zero_and_no_teardown_still_bill() -> None:
+    assert (Change.BILLING, "w-000000+1") in told(record(AT_ZERO), after=1.5)
+    assert told(record(AT_ZERO, TEARDOWN_BEGINS, TORN_DOWN), after=9) == [(Change.TORN_DOWN, "w-000002")]
+
+
+def test_a_teardown_that_fails_again_and_again_is_told_once_and_then_by_reminders() -> None:
+    """A closer tries every quarter of an hour, say: its tries are no news, that it still bills is."""
+    tries = [event for _ in range(6) for event in (TEARDOWN_BEGINS, TEARDOWN_FAILS)]
+    events = record(*tries, hours=(0, 0.1, 0.3, 0.4, 0.6, 0.7, 0.9, 1.0, 1.2, 1.3, 1.5, 1.6))
+    assert told(events[:8], after=1.05) == [(Change.FAILED, "w-000001")]
+    assert told(events, after=1.61) == [(Change.FAILED, "w-000001"), (Change.BILLING, "w-000001+1")]
+    assert told(events, after=7.2)[-1] == (Change.BILLING, "w-000001+2")
+    done = [
+        *events,
+        *(one.model_copy(update={"sequence": 12, "at": NOON + timedelta(hours=2)}) for one in record(TORN_DOWN)),
+    ]
+    assert told(done, after=9)[-1] == (Change.TORN_DOWN, "w-000012")
+
+
+def said(event: tuple[Kind, dict[str, Any]], after: float = 0.01) -> tuple[str, str]:
+    due = changes(record(event), NOON + timedelta(hours=after))[-1]
+    made = notice(due, "train", "us-east-1", "bills now: 4.27 USD/h")
+    return made.subject, made.text
+
+
+def test_a_notice_says_who_what_the_cost_and_the_next_command() -> None:
+    assert said(HELD) == (
+        "bivouac train: held until 2026-11-23T20:00:00+00:00 for you to judge: the loss is NaN",
+        "held until 2026-11-23T20:00:00+00:00 for you to judge: the loss is NaN.\n"
+        "Cost: bills now: 4.27 USD/h.\n"
+        "Next: `bivouac relaunch train --spec FILE` goes on with a mended spec; `bivouac down train` ends it\n"
+        "Campaign train in us-east-1, 23 November 2026, 12:00 UTC.",
+    )
+    subject, text = said(TEARDOWN_FAILS, after=7.0)
+    assert subject.startswith(
+        "bivouac train: still billing, and waiting for somebody since 23 November 2026, 12:00 UTC"
+    )
+    assert "teardown has failed: the VPC has a stranger's interface" in text and "`bivouac down train` ends it" in text
+
+
+def test_a_subject_is_what_sns_takes() -> None:
+    """https://docs.aws.amazon.com/sns/latest/api/API_Publish.html: ASCII, no line break, fewer than 100 characters."""
+    error = "Zürich\nis away: " + "x" * 5000
+    subject, text = said((Kind.STAGE_FAILED, {"stage": "provision", "error": error}))
+    assert len(subject) == SUBJECT < 100 and subject.isascii() and subject.isprintable() and subject[0].isalpha()
+    assert "Zürich" in text and len(text.encode()) < 4096

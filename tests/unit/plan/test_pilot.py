@@ -1,0 +1,73 @@
+"""When a pilot comes first, what the plan says of it, and what bills meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from infra.plan.pilot import pilot_figures, pilot_first
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.record.events import Event, Kind, Stage, fold
+from infra.record.meter import rate, spent
+
+RESERVED = {"nodes.capacity": "reservation", "nodes.reservation_id": "cr-0123456789abcdef0"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({"nodes.count": 3}, False),
+        ({"nodes.count": 4}, True),
+        ({"nodes.count": 4, "nodes.capacity": "spot"}, True),
+        ({"nodes.count": 32, **RESERVED}, False),
+        ({"nodes.count": 32, "preflight.pilot": False}, False),
+        ({"nodes.count": 2, "preflight.pilot": True}, True),
+        ({"nodes.count": 32, "preflight.pilot": True, **RESERVED}, True),
+        ({"nodes.count": 1, "preflight.pilot": True}, False),
+    ],
+)
+def test_a_pilot_comes_first_where_many_waiting_nodes_bill_or_the_spec_says_so(
+    spec_file: Callable[..., Any], changes: dict[str, Any], first: bool
+) -> None:
+    assert pilot_first(spec_file({"training.global_batch": 256} | changes).spec) is first
+
+
+def test_the_plan_says_what_it_saves_and_costs_and_how_long_it_takes(spec_file: Callable[..., Any]) -> None:
+    spec = spec_file({"nodes.count": 4, "training.global_batch": 256}).spec
+    figures = {one.name: one for one in pilot_figures(spec, Decimal(241), Decimal(1))}
+    # 3 nodes x 60 USD/h x 10 min = 30; (60 + 1) / 6 = 10.17
+    assert figures["saves at most"].value == 30 and figures["costs"].value == Decimal("10.17")
+    assert figures["takes"].value == 10
+    plan = make_plan(spec, survey(spec))
+    preflight = next(one for one in plan.clock if one.stage == "preflight")
+    assert preflight.seconds == 1200 and "a pilot, 1 of 4 nodes, 10" in preflight.formula and plan.pilot
+    prepaid = spec_file({"nodes.count": 4, "training.global_batch": 256, **RESERVED}).spec
+    plan = make_plan(prepaid, survey(prepaid))
+    preflight = next(one for one in plan.clock if one.stage == "preflight")
+    assert preflight.seconds == 600 and "reservation bills in any case" in preflight.formula and not plan.pilot
+
+
+def test_while_a_pilot_proves_itself_one_node_bills_and_then_all_do() -> None:
+    began = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    told: list[tuple[int, Kind, dict[str, Any]]] = [
+        (0, Kind.STAGE_STARTED, {"stage": Stage.PREFLIGHT}),
+        (0, Kind.PILOT_BEGUN, {"nodes": 1, "of": 4}),
+        (30, Kind.PILOT_PROVEN, {"node": "n", "instance": "i", "digest": "d"}),
+    ]
+    events = [
+        Event(at=began + timedelta(minutes=at), writer="w", sequence=number, kind=kind, data=data)
+        for number, (at, kind, data) in enumerate(told)
+    ]
+    alone, proved = fold(events[:2]), fold(events)
+    base, gang = Decimal(2), Decimal(400)
+    assert rate(alone, None, base, gang) == 102 and rate(proved, None, base, gang) == 402
+    # half an hour at 102, half an hour at 402
+    assert spent(events, None, base, gang, began + timedelta(hours=1)) == 51 + 201
+    assert proved.pilot_proved == "d" and alone.pilot_proved == ""
+    failed = Event(at=began, writer="x", sequence=0, kind=Kind.STAGE_FAILED, data={"stage": "preflight", "error": "e"})
+    assert fold([*events[:2], failed]).pilot_on is None
