@@ -1,4 +1,5 @@
-"""Facts that only AWS knows before a campaign: zones and their offers, quotas, reservations, the base image.
+"""Facts that only AWS knows before a campaign: zones and their offers, an existing network, quotas, reservations, the
+base image.
 
 The rules of `bivouac check` judge the answers. Read-only.
 """
@@ -12,6 +13,8 @@ from botocore.exceptions import ClientError
 
 from infra.aws.account import Account
 from infra.aws.base_image import find_base
+from infra.aws.given.network import seen_network
+from infra.aws.given.node_image import find_image
 from infra.aws.quota_room import quota_questions
 from infra.aws.quota_use import quota_use
 from infra.aws.reservations import refused_reservation
@@ -41,10 +44,14 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
             "offers": answer(lambda: tuple(_with_quota(account, facts, one) for one in facts.offers), facts.offers),
             "sold": answer(lambda: _sold(account, spec), None),
             "reservation": answer(lambda: refused_reservation(account, spec), None),
+            "network": answer(lambda: seen_network(account, spec), None),
             "quotas": tuple(
                 room for question in quota_questions(account, spec) if (room := answer(question, None)) is not None
             ),
-            "base": answer(lambda: _base(account, spec), None),
+            "base": answer(lambda: _unsuitable(lambda: find_base(account, spec)), None),
+            "node_image": None
+            if spec.image.nodes == "bake"
+            else answer(lambda: _unsuitable(lambda: find_image(account, spec)), None),
         }
     )
 
@@ -62,9 +69,9 @@ def _with_quota(account: Account, facts: Facts, offer: Offer) -> Offer:
     return offer if use is None else offer.model_copy(update={"quota_vcpus": use.free})
 
 
-def _base(account: Account, spec: Spec) -> Unsuitable | None:
+def _unsuitable(find: Callable[[], object]) -> Unsuitable | None:
     try:
-        find_base(account, spec)
+        find()
     except (UserError, PermanentError) as error:
         return Unsuitable(what=error.what, seen=str(error.seen), cure=error.cure or "")
     return None

@@ -23,13 +23,14 @@ _NAT_STATES = [{"Name": "state", "Values": ["pending", "available", "deleting"]}
 
 def quota_questions(account: Account, spec: Spec) -> Iterator[Callable[[], QuotaRoom]]:
     """Yield one function for each quota that the campaign uses; each returns the room or raises botocore's errors."""
-    nat = spec.network.egress is Egress.NAT
-    yield partial(_vpcs, account)
+    made = spec.network.made
+    nat = made and spec.network.egress is Egress.NAT
+    yield partial(_vpcs, account, int(made))
     yield partial(_internet_gateways, account, nat)
     if nat:
         yield partial(_room, account, "addresses", "network.egress", partial(_addresses, account), 1)
         yield partial(_room, account, "NAT gateways", "zone", partial(_nat_gateways, account, spec.zone), 1)
-    else:
+    elif made:
         yield partial(_room, account, "endpoints", "network.egress", lambda: 0, len(spec.endpoint_services))
     yield partial(_room, account, "clusters", "campaign", partial(_clusters, account), 1)
     shared = spec.storage.shared
@@ -46,11 +47,11 @@ def _room(account: Account, what: str, field: str, used: Callable[[], int], want
     return QuotaRoom(quota=quota, field=field, allowed=allowed(account, quota), used=used(), wanted=wanted)
 
 
-def _vpcs(account: Account) -> QuotaRoom:
-    """Return the room for VPCs; the account's first campaign also needs the build network."""
+def _vpcs(account: Account, own: int) -> QuotaRoom:
+    """Return the room for VPCs, `own` of the campaign; the account's first campaign also needs the build network."""
     there = list(every(account.client("ec2"), "describe_vpcs", "Vpcs"))
     build_network = any({"Key": "Name", "Value": BUILD_NETWORK} in (one.get("Tags") or ()) for one in there)
-    return _room(account, "VPCs", "network", lambda: len(there), 1 if build_network else 2)
+    return _room(account, "VPCs", "network", lambda: len(there), own + int(not build_network))
 
 
 def _internet_gateways(account: Account, nat: bool) -> QuotaRoom:

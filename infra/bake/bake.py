@@ -78,7 +78,12 @@ def images(context: Context, own: node_image.NodeImage | None = None, force: boo
         **trainer,
         "baked": trainer["baked"] or fresh,
         "job_image": job,
-        "node_image": {"ami": nodes.ami, "manifest": node_image.manifest_key(nodes.inputs_digest), "baked": fresh},
+        "node_image": {
+            "ami": nodes.ami,
+            "manifest": nodes.key,
+            "baked": fresh,
+            "ours": bool(nodes.inputs_digest),
+        },
         OUTPUTS: where.model_dump(),
     }
 

@@ -102,7 +102,10 @@ def _identity(context: Context) -> str | None:
 
 
 def _zones(context: Context) -> tuple[str, str] | None:
-    """Return the stack's zones, which never change; without a stack, choose by what the account has now."""
+    """Return the stack's zones, which never change; without a stack, choose by what the account has now. None: an
+    existing network's subnets have theirs."""
+    if not context.spec.network.made:
+        return None
     stored = context.store.get_json(STACK_CONFIG)
     if stored is None:
         return control_plane_zones(context.spec, zones_of(context.account))

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from infra.aws.account import every
+from infra.aws.given.node_image import find_image
 from infra.bake.builder import Builder, builder
 from infra.bake.playbook import ROOT, play
 from infra.bake.sources import digest_of, sources
@@ -41,6 +42,7 @@ class NodeImage(BaseModel):
     ami: str
     snapshots: tuple[str, ...]
     inputs_digest: str
+    """Empty for an AMI that no bake of ours made."""
     base_ami: str
     base: str
     """Name of the EKS-optimised image."""
@@ -54,6 +56,11 @@ class NodeImage(BaseModel):
     """Content of the builder at the end: kernel, driver, packages."""
     baked_at: datetime
 
+    @property
+    def key(self) -> str:
+        """Key of this manifest in the state bucket."""
+        return manifest_key(self.inputs_digest) if self.inputs_digest else f"images/given/{self.ami}.json"
+
 
 def manifest_key(inputs: str) -> str:
     return f"images/nodes/{inputs}.json"
@@ -65,6 +72,8 @@ def ensure(
     """Return the node image of this spec, and whether it was baked now; `own` is used whatever the inputs are."""
     if own is not None and not force and _available(context, own.ami):
         return own, False
+    if context.spec.image.nodes != "bake":
+        return _as_given(context), False
     base_ami, base = find_base(context)
     inputs = inputs_digest(ROOT, base_ami, context.spec)
     known = stored(context.store, inputs)
@@ -81,6 +90,27 @@ def ensure(
         roles = ", ".join(role for role, why in image.not_applied.items() if why == reason)
         context.progress.note(f"not applied, {reason}: {roles}")
     return image, True
+
+
+def _as_given(context: Context) -> NodeImage:
+    """Return and record the AMI that the spec names, as it is."""
+    ami, name = find_image(context.account, context.spec)
+    image = NodeImage(
+        ami=ami,
+        snapshots=(),
+        inputs_digest="",
+        base_ami=ami,
+        base=name,
+        versions={},
+        applied=(),
+        not_applied={"every role": f"image.nodes: {context.spec.image.nodes}"},
+        machine={},
+        baked_at=datetime.now(UTC),
+    )
+    context.guard()
+    context.store.put(image.key, image.model_dump_json(indent=1).encode())
+    context.progress.note(f"node image {ami} ({name}), which no bake of ours made: preflight judges it on the nodes")
+    return image
 
 
 def find_base(context: Context) -> tuple[str, str]:

@@ -282,14 +282,13 @@ def knowledge(store: CampaignStore, names: Names) -> Knowledge:
 
 
 def _places_of(event: Event) -> set[str]:
-    """Return the ids of the campaign's resources in an event."""
+    """Return the ids of the campaign's resources in an event. An existing network is none of them: things in it may be
+    anybody's."""
     data = event.data
     if event.kind is Kind.STAGE_FINISHED and data.get("stage") == Stage.PROVISION:
         outputs = CampaignOutputs.model_validate(data["outputs"]["outputs"])
-        return {
-            outputs.vpc_id,
-            outputs.gpu_subnet_id,
-            outputs.system_subnet_id,
+        network = {outputs.vpc_id, outputs.gpu_subnet_id, outputs.system_subnet_id}
+        return (network if outputs.network_made else set()) | {
             outputs.node_security_group_id,
             outputs.file_system_id,
             outputs.node_role_arn,
@@ -312,6 +311,7 @@ def kept(context: Context) -> tuple[str, ...]:
         rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} ({what})")
     if (image := context.outputs.get(Stage.BAKE, {}).get("image")) is not None:
         rows.append(f"{image} (trainer image)")
-    if (nodes := context.outputs.get(Stage.BAKE, {}).get("node_image")) is not None:
+    nodes = context.outputs.get(Stage.BAKE, {}).get("node_image")
+    if nodes is not None and nodes.get("ours", True):
         rows.append(f"{nodes['ami']} (node image)")
     return tuple(rows)

@@ -11,6 +11,7 @@ from infra.aws.account import Account, every, says_missing
 from infra.kinds.finding import tagged_as
 from infra.kinds.kind import Ask, Find, Inputs, ResourceKind, Step
 from infra.kinds.listed import listed
+from infra.kinds.thing import CLUSTER_TAG, OWNED
 from infra.spec.names import CAMPAIGN_TAG, Names
 
 HOLDERS = ("network interface", "security group", "VPC endpoint")
@@ -72,6 +73,13 @@ def in_its_vpc(account: Account, names: Names, operation: str, result: str) -> I
     vpcs = [vpc["VpcId"] for vpc in every(client, "describe_vpcs", "Vpcs", Filters=of_campaign(names))]
     if vpcs:
         yield from every(client, operation, result, Filters=[{"Name": "vpc-id", "Values": vpcs}])
+
+
+def its_groups(account: Account, names: Names) -> Iterator[dict[str, Any]]:
+    """Yield the security groups of the campaign and its cluster, by tag, in whatever VPC they are."""
+    client, cluster = account.client("ec2"), [{"Name": f"tag:{CLUSTER_TAG}{names.cluster}", "Values": [OWNED]}]
+    for filters in (of_campaign(names), cluster):
+        yield from every(client, "describe_security_groups", "SecurityGroups", Filters=filters)
 
 
 def gone(account: Account, operation: str, **arguments: Any) -> bool:

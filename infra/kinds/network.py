@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from infra.aws.account import Account, every
-from infra.kinds.ec2 import HOLDERS, asked_by, ec2, gone, in_its_vpc, tagged
+from infra.kinds.ec2 import HOLDERS, asked_by, ec2, gone, in_its_vpc, its_groups, tagged
 from infra.kinds.finding import status_of, tagged_as
 from infra.kinds.kind import Checkpoints, Inputs, Remain, ResourceKind, Step, unpriced
 from infra.kinds.listed import arn_of, call
@@ -39,8 +39,18 @@ def _remove_interface(account: Account, one: Thing) -> None:
     ec2.delete_network_interface(NetworkInterfaceId=one.id)
 
 
+def _interfaces(account: Account, names: Names) -> Iterator[dict[str, Any]]:
+    """Yield the interfaces in the campaign's VPC and, in a VPC of others, those that hold its security groups."""
+    listing = ("describe_network_interfaces", "NetworkInterfaces")
+    found = {item["NetworkInterfaceId"]: item for item in in_its_vpc(account, names, *listing)}
+    if groups := sorted({group["GroupId"] for group in its_groups(account, names)}):
+        holding = every(account.client("ec2"), *listing, Filters=[{"Name": "group-id", "Values": groups}])
+        found |= {item["NetworkInterfaceId"]: item for item in holding}
+    yield from found.values()
+
+
 def _interfaces_left(account: Account, names: Names) -> Iterator[Remain]:
-    for item in in_its_vpc(account, names, "describe_network_interfaces", "NetworkInterfaces"):
+    for item in _interfaces(account, names):
         text, tags = str(item.get("Description") or ""), tags_of(item.get("TagSet"))
         what = f"network interface {item['NetworkInterfaceId']} in {item['SubnetId']}"
         service = next((name for start, name in _SERVICES.items() if text.startswith(start)), None)

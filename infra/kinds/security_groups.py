@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from infra.aws.account import Account, every
-from infra.kinds.ec2 import HOLDERS, asked_by, ec2, gone, in_its_vpc
+from infra.kinds.ec2 import HOLDERS, asked_by, ec2, gone, in_its_vpc, its_groups
 from infra.kinds.kind import Inputs, Remain, ResourceKind, Step
 from infra.kinds.listed import arn_of
-from infra.kinds.thing import CLUSTER_TAG, OWNED, Thing, tags_of
-from infra.spec.names import CAMPAIGN_TAG, Names
+from infra.kinds.thing import Thing
+from infra.spec.names import Names
 
 
 def _remove(account: Account, one: Thing) -> None:
@@ -27,14 +27,12 @@ def _remove(account: Account, one: Thing) -> None:
 
 
 def _left(account: Account, names: Names) -> Iterator[Remain]:
-    """Yield groups in the campaign's VPC: ours if a rule elsewhere refers to them, then other people's."""
-    seen = in_its_vpc(account, names, "describe_security_groups", "SecurityGroups")
-    groups = [group for group in seen if group["GroupName"] != "default"]
-    ours = {group["GroupId"]: group for group in groups if _is_ours(group, names)}
+    """Yield our groups if a rule elsewhere refers to them, then other people's in the campaign's VPC."""
+    ours = {group["GroupId"]: group for group in its_groups(account, names)}
     if ours:
         yield from _named_elsewhere(account, ours)
-    for group in groups:
-        if group["GroupId"] not in ours:
+    for group in in_its_vpc(account, names, "describe_security_groups", "SecurityGroups"):
+        if group["GroupId"] not in ours and group["GroupName"] != "default":
             what = f"security group {group['GroupId']} ({group['GroupName']})"
             yield Remain(what, "someone else made it in the campaign's VPC", "its owner deletes it")
 
@@ -50,11 +48,6 @@ def _named_elsewhere(account: Account, ours: Mapping[str, Mapping[str, Any]]) ->
                 f"a rule of {other['GroupId']} ({other['GroupName']}) names it",
                 f"the owner of {other['GroupId']} revokes that rule",
             )
-
-
-def _is_ours(group: Mapping[str, Any], names: Names) -> bool:
-    tags = tags_of(group.get("Tags"))
-    return tags.get(CAMPAIGN_TAG) == names.campaign or tags.get(f"{CLUSTER_TAG}{names.cluster}") == OWNED
 
 
 def _remake_rule(egress: bool) -> Callable[[Account, Inputs], bool]:

@@ -47,6 +47,56 @@ class Unsuitable(_Frozen):
     cure: str
 
 
+class AclEntry(_Frozen):
+    """One rule of a network ACL; the first that matches a packet, by number, decides."""
+
+    egress: bool
+    number: int
+    allow: bool
+    protocol: str
+    """IANA's number; `-1`: all."""
+    first: int
+    last: int
+    """Ports, 0 to 65535 where the rule names none."""
+    cidr: str
+
+
+class SeenSubnet(_Frozen):
+    """A subnet of an existing VPC, as AWS describes it."""
+
+    id: str
+    zone: str
+    cidr: str
+    free_addresses: int
+    public_addresses: bool
+    """Instances get public addresses."""
+    default_route: str
+    """Id of the target of 0.0.0.0/0; empty without such a route, or if its target is gone."""
+    s3_gateway: bool
+    """Its route table leads to S3's gateway endpoint."""
+    acl_id: str
+    acl: tuple[AclEntry, ...]
+
+
+class SeenNetwork(_Frozen):
+    """The existing VPC that a spec names, as AWS describes it."""
+
+    exists: bool
+    owner: str = ""
+    """Account of the VPC."""
+    mark: str = ""
+    """A tag of Bivouac by which a teardown deletes it, as `key=value`."""
+    cidrs: tuple[str, ...] = ()
+    dns_support: bool = False
+    dns_hostnames: bool = False
+    name_servers: tuple[str, ...] = ()
+    """Of its DHCP options."""
+    subnets: tuple[SeenSubnet, ...] = ()
+    """Those of the spec that are in it."""
+    endpoints: dict[str, tuple[str, ...]] = {}
+    """Service with an interface endpoint and private DNS -> ranges that its security groups admit by HTTPS."""
+
+
 class QuotaRoom(_Frozen):
     """One quota of the account and a campaign's demand."""
 
@@ -125,10 +175,14 @@ class Facts(_Frozen):
     """Instance type of the nodes -> zones of the region that offer it; None: not looked up."""
     reservation: Unsuitable | None = None
     """Reason why the spec's reservation cannot hold the nodes; None: it can, or was not looked up."""
+    network: SeenNetwork | None = None
+    """The existing VPC of the spec; None: it has none, or was not looked up."""
     quotas: tuple[QuotaRoom, ...] = ()
     """Quotas of the campaign's resources besides GPU nodes, as far as they were looked up."""
     base: Unsuitable | None = None
     """Reason why the registry's base image cannot be used; None: it can, or was not looked up."""
+    node_image: Unsuitable | None = None
+    """Reason why the AMI that the spec names for GPU nodes cannot be used; None: it can, or was not looked up."""
 
     @property
     def offer(self) -> Offer | None:

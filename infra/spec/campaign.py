@@ -38,6 +38,7 @@ from infra.spec.sections import Preflight as Preflight
 from infra.spec.sections import Recovery as Recovery
 from infra.spec.sections import SharedStorage as SharedStorage
 from infra.spec.sections import Storage as Storage
+from infra.spec.sections import Subnets as Subnets
 from infra.spec.training import Training as Training
 from infra.spec.workload import Workload as Workload
 from trainer.contract import CheckpointConfig
@@ -117,6 +118,10 @@ class Image(Section):
     base: str
     """`repository:tag` or `repository@sha256:...` in the account's own registry, pushed there once by a person: see
     `images/trainer.Dockerfile`. The bake adds one layer with the project."""
+    nodes: Literal["bake", "eks"] | Annotated[str, Field(pattern=r"^ami-[0-9a-f]{8,17}$")] = "bake"
+    """AMI of the GPU nodes. `bake`: ours, by the roles in `playbooks`. `eks`: AWS's own for EKS, Amazon Linux 2023 and
+    the accelerator, the newest when the campaign begins; a boot script sets it up. An id: somebody's own, derived from
+    that one, which gets a Lustre client where it lacks one. Preflight judges the nodes of all three alike."""
 
 
 class KillNode(Section):
@@ -255,9 +260,13 @@ class Spec(Section):
 
     @property
     def endpoint_services(self) -> tuple[str, ...]:
-        """Services that need an interface endpoint of the campaign's network; none with a NAT gateway."""
-        if self.network.egress is not Egress.ENDPOINTS:
-            return ()
+        """Services for which the campaign makes an interface endpoint; none with a NAT gateway, or in an existing
+        VPC."""
+        return self.services if self.network.made and self.network.egress is Egress.ENDPOINTS else ()
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Services that need an interface endpoint where nodes have no other path to AWS."""
         sources = [*self.secrets.values(), *filter(None, [self.notify.webhook])]
         asked = any(source.secret is not None for source in sources)
         return (*ENDPOINT_SERVICES, *((SECRETS_SERVICE,) if asked else ()))

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from infra.spec.section import model_of
 
 _NEAR = 0.75
-"""Likeness from which a field counts as misspelt: `regoin` for `region`, but not `vpc_id` for `cidr`."""
+"""Likeness from which a field counts as misspelt: `regoin` for `region`, but not `range` for `cidr`."""
 LEAST, MOST = 1e-12, 1e12
 """Range of a spec's numbers: from a learning rate to a seed or a budget, with a margin on both sides."""
 

@@ -81,8 +81,13 @@ def _buy(made: _Made, spec: Spec) -> None:
 
 def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
     made.set("image.base", "bivouac/base:host", "this machine's own Python stands for the base image")
+    if spec.image.nodes not in ("bake", "eks"):
+        made.drop("image.nodes", "an AMI of the real account")
     made.drop("encryption.key_arn", "a key of the real account")
-    made.drop("network.driver_vpc", "a network of the real account")
+    for field in ("driver_vpc", "vpc_id", "subnet_ids"):
+        made.drop(f"network.{field}", "a network of the real account")
+    if spec.network.driver_cidrs:
+        made.drop("network.api_allowed_cidrs", "ranges of the real network")
     made.drop("network.api_endpoint", "the driver is in the emulated network already")
     made.drop("money.alarm_topic_arn", "a topic of the real account")
     made.drop("money.freeze_roles", "roles of the real account")

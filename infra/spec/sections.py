@@ -55,18 +55,53 @@ class DriverVpc(Section):
     """Route tables of the driver's subnets. Each gets a route to the campaign."""
 
 
+SubnetId = Annotated[str, Field(pattern=r"^subnet-[0-9a-f]{8,17}$")]
+
+
+class Subnets(Section):
+    """Private subnets of an existing VPC."""
+
+    gpu: SubnetId
+    """The GPU nodes and the shared file system, in the campaign's zone."""
+    control_plane: tuple[SubnetId, SubnetId]
+    """The control plane, in two zones. The first also holds the system nodes."""
+
+
+OWN_CIDR = "10.42.0.0/16"
+
+
 class Network(Section):
-    cidr: str = "10.42.0.0/16"
-    """Range of the campaign's VPC."""
+    cidr: str = OWN_CIDR
+    """Range of the VPC that the campaign makes."""
     egress: Egress = Egress.NAT
-    """Path from private nodes to AWS: a NAT gateway, or only interface endpoints."""
+    """Path from private nodes to AWS: a NAT gateway (in an existing VPC any default route), or only interface
+    endpoints."""
     api_endpoint: ApiEndpoint = ApiEndpoint.PUBLIC
     """Networks that reach the cluster's API: the internet and the VPC, or only the VPC and its peer."""
     api_allowed_cidrs: tuple[str, ...] = ()
     """Ranges that may reach the public endpoint: those that you come from. On AWS a public endpoint needs at least one;
-    `0.0.0.0/0` admits the whole internet, which still needs a token."""
+    `0.0.0.0/0` admits the whole internet, which still needs a token. With a private endpoint in an existing VPC: the
+    driver's ranges, there or in a network that is connected with it."""
     driver_vpc: DriverVpc | None = None
-    """The driver's own VPC. A private endpoint requires it: without it the driver cannot reach the cluster."""
+    """The driver's own VPC, which is peered with the VPC that the campaign makes. A private endpoint in that requires
+    it: without it the driver cannot reach the cluster."""
+    vpc_id: Annotated[str, Field(pattern=r"^vpc-[0-9a-f]{8,17}$")] | None = None
+    """Id of an existing VPC of the account, in which the campaign makes nothing but security groups. None: the campaign
+    makes a VPC. `check --online` and `run` say what the VPC lacks."""
+    subnet_ids: Subnets | None = None
+    """Subnets of `vpc_id`, which requires them."""
+
+    @property
+    def made(self) -> bool:
+        """The campaign makes its network."""
+        return self.vpc_id is None
+
+    @property
+    def driver_cidrs(self) -> tuple[str, ...]:
+        """Ranges from which the driver reaches a private endpoint."""
+        if self.driver_vpc is not None:
+            return (self.driver_vpc.cidr,)
+        return self.api_allowed_cidrs if self.api_endpoint is ApiEndpoint.PRIVATE else ()
 
 
 class SharedStorage(Section):

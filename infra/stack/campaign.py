@@ -17,7 +17,7 @@ from infra.stack.cluster.nodes import GpuNodes, SystemNodes
 from infra.stack.cluster.workloads import Workloads
 from infra.stack.guard import Guard
 from infra.stack.network.addresses import second_zone
-from infra.stack.network.network import Network
+from infra.stack.network.network import place_of
 from infra.stack.network.security import Security
 from infra.stack.settings import CampaignSettings
 from infra.stack.storage import Storage
@@ -34,33 +34,31 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     provider = aws.Provider("aws", region=spec.region, allowed_account_ids=[spec.account], default_tags={"tags": marks})
     opts = ResourceOptions(providers=[provider])
     guard = Guard(spec, deadline, settings.closer_code, opts)
-    network = Network(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), guard.first, opts)
-    security = Security(spec, network.vpc.id, opts)
+    network = place_of(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), guard.first, opts)
+    security = Security(spec, network.vpc_id, opts)
     roles = Roles(spec, settings.key_arn, settings.closer_code, opts)
-    control_plane = [subnet.id for subnet in network.control_plane_subnets]
     closer = None if settings.closer_code is None else place(spec).role(closer_role(spec.region))
-    cluster = Cluster(spec, roles, control_plane, settings.operator_arn, [network], settings.key_arn, closer, opts)
-    if spec.network.driver_vpc is not None:
-        security.let_driver_in(cluster.security_group_id, spec.network.driver_vpc)
+    subnets, made = network.control_plane, network.made
+    cluster = Cluster(spec, roles, subnets, settings.operator_arn, made, settings.key_arn, closer, opts)
+    security.let_driver_in(cluster.security_group_id, spec.network.driver_cidrs)
     interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
     # A pod of vpc-cni that starts before its role is associated gets the node's, which may not change interfaces.
     cni_ready = [cluster.roles[CNI_ACCOUNT], *roles.node_ready]
     before = Addons("before-nodes", cluster.eks.name, interface_tags, cni_ready, spec.addons, spec.kubernetes, opts)
     budget = Budget(spec, opts)
-    storage = Storage(
-        spec, network.gpu_subnet.id, security.lustre.id, settings.data_digest, [security], settings.key_arn, opts
-    )
+    apart = [security, *network.made]
+    storage = Storage(spec, network.gpu, security.lustre.id, settings.data_digest, apart, settings.key_arn, opts)
 
     groups = [security.nodes.id, cluster.security_group_id]
-    ready = [*before.all, *roles.node_ready, network, security]
+    ready = [*before.all, *roles.node_ready, *network.made, security]
     key, node_role = settings.key_arn, roles.node.arn
-    system = SystemNodes(spec, cluster, marks, node_role, network.system_subnet.id, groups, ready, key, opts)
+    system = SystemNodes(spec, cluster, marks, node_role, network.control_plane[0], groups, ready, key, opts)
     gpu = GpuNodes(
         spec,
         cluster,
         marks,
         node_role,
-        network.gpu_subnet.id,
+        network.gpu,
         groups,
         [*ready, guard.schedule, budget],
         settings.node_image,
@@ -76,9 +74,10 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         "cluster_name": cluster.eks.name,
         "cluster_endpoint": cluster.endpoint,
         "kubeconfig": cluster.kubeconfig,
-        "vpc_id": network.vpc.id,
-        "gpu_subnet_id": network.gpu_subnet.id,
-        "system_subnet_id": network.system_subnet.id,
+        "vpc_id": network.vpc_id,
+        "gpu_subnet_id": network.gpu,
+        "system_subnet_id": network.control_plane[0],
+        "network_made": spec.network.made,
         "node_security_group_id": security.nodes.id,
         "gpu_group": gpu.group.node_group_name,
         "system_group": system.group.node_group_name,

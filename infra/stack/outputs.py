@@ -32,6 +32,8 @@ class CampaignOutputs(_Outputs):
     vpc_id: str
     gpu_subnet_id: str
     system_subnet_id: str
+    network_made: bool = True
+    """VPC and subnets are the campaign's; else they existed before, and what else is in them is other people's."""
     node_security_group_id: str
     gpu_group: str
     system_group: str

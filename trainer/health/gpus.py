@@ -35,7 +35,7 @@ def _said(look: Look, *command: str) -> str:
     return text_of(look(*command), " ".join(command))
 
 
-_KERNEL_CURE = "look at the node's service bivouac-kernel-log, a part of the node image: bake that again"
+_KERNEL_CURE = "look at the node's service bivouac-kernel-log, which `image.nodes: bake` and `eks` have"
 _KERNEL_BEGINS = "Linux version"
 
 

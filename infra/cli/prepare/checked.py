@@ -57,6 +57,8 @@ def with_answers(seen: Checked, console: Console) -> Checked:
         return seen
     refuse_namesake(account, seen.spec.campaign)
     progress = Progress(console)
-    with progress.stage("ask", "zones, types, quota, reservation and base image, as the account has them; reads only"):
+    with progress.stage(
+        "ask", "zones, types, network, quota, reservation and base image, as the account has them; reads only"
+    ):
         facts = asked(account, seen.spec, seen.facts, progress.note)
     return replace(seen, facts=facts, findings=check(seen.file, facts, datetime.now(UTC).date()))

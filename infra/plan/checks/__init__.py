@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date
 
-from infra.plan.checks import capacity, money, nodes, people, placement, recovery, services, storage, training, workload
+from infra.plan.checks import (
+    capacity,
+    money,
+    network,
+    nodes,
+    people,
+    placement,
+    recovery,
+    services,
+    storage,
+    training,
+    workload,
+)
 from infra.plan.checks.finding import Case, Draft, Finding, Level, Rule, error
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, SpecError, SpecFile
@@ -14,6 +26,7 @@ __all__ = ["RULES", "Finding", "Level", "check", "failed", "rule_name", "shape_f
 
 RULES: tuple[Rule, ...] = (
     *placement.RULES,
+    *network.RULES,
     *nodes.RULES,
     *capacity.RULES,
     *training.RULES,

@@ -100,6 +100,13 @@ def base_image_is_there(case: Case) -> Iterator[Draft]:
         yield error("image.base", refused.what, seen=refused.seen, cure=refused.cure)
 
 
+def node_image_is_there(case: Case) -> Iterator[Draft]:
+    """If the AMI of the GPU nodes was looked up, nodes can start from it."""
+    refused = case.facts.node_image
+    if refused is not None:
+        yield error("image.nodes", refused.what, seen=refused.seen, cure=refused.cure)
+
+
 def network_is_large_enough_and_apart(case: Case) -> Iterator[Draft]:
     """The network is a private range that can be cut into subnets, apart from the services' network."""
     cidr, example = case.spec.network.cidr, "for instance 10.42.0.0/16"
@@ -144,6 +151,7 @@ RULES = (
     zone_belongs_to_the_region,
     zones_hold_the_campaign,
     base_image_is_there,
+    node_image_is_there,
     network_is_large_enough_and_apart,
     kubernetes_version_is_supported,
 )

@@ -22,9 +22,19 @@ _NOT_READ_AT_ONCE = ("GLACIER", "DEEP_ARCHIVE")
 
 
 def a_private_cluster_can_be_entered(case: Case) -> Iterator[Draft]:
-    """The driver reaches a private endpoint through a peered network of its own."""
+    """The driver reaches a private endpoint through a peered network of its own, or from ranges that an existing VPC
+    knows."""
     network = case.spec.network
     private = network.api_endpoint is ApiEndpoint.PRIVATE
+    if private and not network.made:
+        if not network.api_allowed_cidrs and case.facts.environment.driver_outside:
+            yield error(
+                "network.api_allowed_cidrs",
+                "a private endpoint admits only the ranges that are named",
+                seen="none",
+                cure="write the driver's range, in the VPC or connected with it; or write api_endpoint: public",
+            )
+        return
     if private and network.driver_vpc is None and case.facts.environment.driver_outside:
         yield error(
             "network.api_endpoint",

@@ -32,6 +32,7 @@ TYPICAL_MINUTES = {
     "certify": (2, "every service, with retries for eventual consistency"),
 }
 """Typical minutes on AWS from general knowledge, used until events of real campaigns replace them."""
+WITHOUT_NODE_IMAGE = (10, "trainer image; nothing where the inputs were baked before")
 
 
 class StageTime(BaseModel):
@@ -69,6 +70,8 @@ def gang_seconds(stages: tuple[StageTime, ...], nodes: int, pilot_s: Decimal = D
 
 def _stage(stage: str, spec: Spec) -> StageTime:
     minutes, formula = TYPICAL_MINUTES[stage]
+    if stage == "bake" and spec.image.nodes != "bake":
+        minutes, formula = WITHOUT_NODE_IMAGE
     total = 60.0 * minutes
     if stage == "preflight":
         total += float(pilot_seconds(spec))

@@ -109,12 +109,13 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
     yield beside.model_copy(update={"formula": f"{beside.formula} ({stands_by})"})
     yield _hourly("builder", system, bake_hours, f"1 x {spec.nodes.system_instance_type}")
     yield _hourly("EKS control plane", prices.eks_cluster_usd_per_hour, up, "1 cluster")
-    if spec.network.egress is Egress.NAT:
+    # An existing network's gateway and endpoints are on its owner's bill.
+    if spec.network.made and spec.network.egress is Egress.NAT:
         gateway = prices.nat_gateway_usd_per_hour + prices.public_ipv4_usd_per_hour
         yield _hourly("NAT gateway", gateway, up, "1 gateway with a public address")
         traffic = NAT_GB_PER_NODE * (spec.nodes.count + 1)
         yield _sized("NAT traffic", prices.nat_gateway_usd_per_gb, Decimal(traffic), f"{traffic} GB")
-    else:
+    elif spec.endpoint_services:
         per_hour = prices.interface_endpoint_usd_per_hour
         services = len(spec.endpoint_services)  # each in the nodes' zone
         yield _hourly("interface endpoints", per_hour, up, f"{services} endpoints", services)

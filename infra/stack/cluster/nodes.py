@@ -10,24 +10,20 @@ import pulumi_aws as aws
 from pulumi import Input, InvokeOptions, Output, ResourceOptions
 from pulumi_aws.eks import NodeGroupScalingConfigArgs
 
+from infra.aws.given.node_image import image_parameter
 from infra.plan.catalogue import instance_type
 from infra.spec import waits
 from infra.spec.campaign import Spec
 from infra.spec.names import GPU_POOL, GPU_TAINT, HUGE_PAGES, POOL_LABEL, SYSTEM_POOL, Names
 from infra.stack.cluster.capacity import SPARE_NODES, purchase
 from infra.stack.cluster.cluster import Cluster
+from infra.stack.cluster.tuning import tuning_script
 from infra.stack.cluster.user_data import huge_pages, node_config, user_data
 from infra.stack.lustre import boot_script, client_script
 from infra.stack.network.efa import efa_layout
 from infra.stack.timeouts import bounded
 
 ROOT_VOLUME_GIB = 100
-_IMAGES = {"nvidia": "x86_64/nvidia", "neuron": "x86_64/neuron", None: "x86_64/standard"}
-
-
-def image_parameter(kubernetes: str, maker: str | None) -> str:
-    """Return the public SSM parameter with the newest EKS-optimized image; `maker` of the accelerator, or None."""
-    return f"/aws/service/eks/optimized-ami/{kubernetes}/amazon-linux-2023/{_IMAGES[maker]}/recommended/image_id"
 
 
 class _NodeGroup(pulumi.ComponentResource):
@@ -186,7 +182,10 @@ class GpuNodes(_NodeGroup):
         item = instance_type(spec.nodes.instance_type)
         self.raid = spec.storage.local.layout
         script = boot_script(spec.storage.shared, item, spec.nodes.count + SPARE_NODES)
-        self._scripts = (script,) if script else ()
+        # The client's script does nothing where the image has one; somebody's own image is set up no further.
+        client = () if spec.image.nodes == "bake" else (client_script(),)
+        tuning = (tuning_script(),) if spec.image.nodes == "eks" else ()
+        self._scripts = (*client, *tuning, *((script,) if script else ()))
         bought = purchase(spec.nodes, item)
         self.huge_pages = HUGE_PAGES if item.efa_interfaces else 0
         interfaces = [

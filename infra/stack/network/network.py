@@ -1,8 +1,9 @@
-"""The campaign's VPC: control plane in two zones, GPU nodes in one subnet, one egress."""
+"""The campaign's network, own or existing: control plane in two zones, GPU nodes in one subnet, one egress."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pulumi
 import pulumi_aws as aws
@@ -13,9 +14,33 @@ from infra.spec.names import Names
 from infra.stack.network.addresses import subnet_plan
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the campaign stands: in a network of its own, or in one that existed before and stays."""
+
+    vpc_id: Input[str]
+    control_plane: tuple[Input[str], Input[str]]
+    """Subnets in two zones; the first also holds the system nodes."""
+    gpu: Input[str]
+    """The subnet in the campaign's zone."""
+    made: tuple[pulumi.Resource, ...] = ()
+    """What is made before nodes and falls after them: the network that the campaign makes, and what comes before it."""
+
+
+def place_of(
+    spec: Spec, zones: tuple[str, str], before: Sequence[pulumi.Resource] = (), opts: ResourceOptions | None = None
+) -> Place:
+    """Return the existing network that the spec names, else make one with a control plane in `zones`. `before`: what is
+    made before all that bills and falls after it."""
+    network = spec.network
+    if network.vpc_id is None or network.subnet_ids is None:
+        return Network(spec, zones, before, opts).place
+    return Place(network.vpc_id, network.subnet_ids.control_plane, network.subnet_ids.gpu, tuple(before))
+
+
 class Network(pulumi.ComponentResource):
     """`control_plane_subnets` (two zones; the first is `system_subnet`) and `gpu_subnet` (the campaign's zone); all
-    private."""
+    private. `place` is what the rest of the campaign knows of them."""
 
     def __init__(
         self,
@@ -51,6 +76,8 @@ class Network(pulumi.ComponentResource):
             self._interface_endpoints()
         if spec.network.driver_vpc is not None:
             self._peer(spec.network.driver_vpc)
+        first, second = self.control_plane_subnets
+        self.place = Place(self.vpc.id, (first.id, second.id), self.gpu_subnet.id, (self,))
         self.register_outputs({"vpc_id": self.vpc.id, "gpu_subnet_id": self.gpu_subnet.id})
 
     def _child(self, **changes: object) -> ResourceOptions:

@@ -3,11 +3,13 @@ addresses."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pulumi
 import pulumi_aws as aws
 from pulumi import Input, ResourceOptions
 
-from infra.spec.campaign import DriverVpc, Spec
+from infra.spec.campaign import Spec
 from infra.spec.names import Names
 
 LUSTRE_PORTS = ((988, 988), (1018, 1023))
@@ -37,17 +39,18 @@ class Security(pulumi.ComponentResource):
 
         self.register_outputs({"nodes": self.nodes.id, "lustre": self.lustre.id})
 
-    def let_driver_in(self, cluster_group: Input[str], driver: DriverVpc) -> None:
-        """Allow HTTPS from the driver's network to the cluster's API."""
-        aws.vpc.SecurityGroupIngressRule(
-            "driver-api",
-            security_group_id=cluster_group,
-            cidr_ipv4=driver.cidr,
-            ip_protocol="tcp",
-            from_port=443,
-            to_port=443,
-            opts=ResourceOptions(parent=self),
-        )
+    def let_driver_in(self, cluster_group: Input[str], cidrs: Sequence[str]) -> None:
+        """Allow HTTPS from the driver's ranges to the cluster's API."""
+        for number, cidr in enumerate(cidrs):
+            aws.vpc.SecurityGroupIngressRule(
+                f"driver-api-{number}" if number else "driver-api",
+                security_group_id=cluster_group,
+                cidr_ipv4=cidr,
+                ip_protocol="tcp",
+                from_port=443,
+                to_port=443,
+                opts=ResourceOptions(parent=self),
+            )
 
     def _group(self, name: str, description: str) -> aws.ec2.SecurityGroup:
         full = self._names.of("security group", name)

@@ -15,10 +15,12 @@ _INSIDE = "name a security group, or the VPC's own range"
 
 def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """No rule admits addresses outside the VPC; only the NAT gateway and a builder have public addresses."""
-    inside = IPv4Network(spec.network.cidr)
+    # The range of an existing VPC is not known here: no rule needs it.
+    inside = IPv4Network(spec.network.cidr) if spec.network.made else None
     for rule in graph.of("SecurityGroupIngressRule"):
         cidr = rule.known("cidrIpv4")
-        if cidr is not None and not IPv4Network(cidr).subnet_of(inside) and not _admits_the_driver(graph, rule, spec):
+        within = cidr is None or (inside is not None and IPv4Network(cidr).subnet_of(inside))
+        if not within and not _admits_the_driver(graph, rule, spec):
             yield error(rule, "lets in addresses outside the VPC", seen=cidr, cure=_INSIDE)
         if rule.known("cidrIpv6") is not None or rule.known("prefixListId") is not None:
             seen = rule.known("cidrIpv6") or rule.known("prefixListId")
@@ -37,13 +39,13 @@ def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
 
 
 def _admits_the_driver(graph: Graph, rule: Resource, spec: Spec) -> bool:
-    """Return whether the rule is the one ingress of a private endpoint: the peered driver's addresses to the cluster's
-    API, by HTTPS alone."""
-    driver = spec.network.driver_vpc
-    if driver is None or not graph.behind(rule, "securityGroupId", "Cluster"):
+    """Return whether the rule is the one ingress of a private endpoint: the driver's addresses to the cluster's API, by
+    HTTPS alone."""
+    if not graph.behind(rule, "securityGroupId", "Cluster"):
         return False
     door = tuple(rule.inputs.get(name) for name in ("ipProtocol", "fromPort", "toPort"))
-    return door == ("tcp", 443, 443) and IPv4Network(str(rule.inputs["cidrIpv4"])).subnet_of(IPv4Network(driver.cidr))
+    cidr = IPv4Network(str(rule.inputs["cidrIpv4"]))
+    return door == ("tcp", 443, 443) and any(cidr.subnet_of(IPv4Network(one)) for one in spec.network.driver_cidrs)
 
 
 def control_plane_from_outside(graph: Graph, spec: Spec) -> Iterator[Draft]:
@@ -104,7 +106,14 @@ def one_zone(graph: Graph, spec: Spec) -> Iterator[Draft]:
         *((one, "subnetIds") for one in graph.of("NodeGroup") if one.name == GPU_TEMPLATE),
         *((one, "subnetIds") for one in graph.of("LustreFileSystem")),
     ]
+    given = spec.network.subnet_ids
     for resource, name in places:
+        if given is not None:
+            # Its zone is AWS's word, which `check --online` and `run` ask for.
+            named = resource.inputs.get(name)
+            if named not in (given.gpu, [given.gpu]):
+                yield error(resource, "is not in the given subnet of the GPU nodes", seen=named, cure=given.gpu)
+            continue
         subnets = graph.behind(resource, name, "Subnet")
         zones = sorted({str(one.inputs.get("availabilityZone")) for one in subnets})
         if len(subnets) != 1 or zones != [spec.zone]:

@@ -69,7 +69,7 @@ def test_a_duration_without_a_unit_is_refused_with_the_four_that_it_may_mean(tmp
     assert found.level == "error" and f"{number}s, {number}m, {number}h or {number}d" in found.cure
 
 
-@pytest.mark.parametrize(("written", "suggested"), [("vpc_id", None), ("egres", "egress"), ("cdir", "cidr")])
+@pytest.mark.parametrize(("written", "suggested"), [("range", None), ("egres", "egress"), ("cdir", "cidr")])
 def test_only_a_near_name_is_suggested(tmp_path: Path, written: str, suggested: str | None) -> None:
     path = tmp_path / "campaign.yaml"
     path.write_text(BASE.replace("  cidr: 10.42.0.0/16", f"  {written}: x"))

@@ -50,3 +50,8 @@ def test_each_stage_that_ended_is_told_by_itself(outputs: dict[Stage, dict[str, 
 
 def test_of_a_workload_its_code_is_kept() -> None:
     assert kept(campaign(outputs=DATA, workload="a job"))[1] == "s3://data/datasets/d1/ (the job's code)"
+
+
+def test_a_node_image_of_others_is_not_told_as_kept_and_one_of_ours_is() -> None:
+    for ours, rows in ((False, (RECORD,)), (True, (RECORD, "ami-1 (node image)"))):
+        assert kept(campaign(outputs={Stage.BAKE: {"node_image": {"ami": "ami-1", "ours": ours}}})) == rows

@@ -16,6 +16,9 @@ VPCS = "ec2.describe_vpcs"
 TWO_VPCS = {VPCS: {"Vpcs": [{"VpcId": "vpc-1"}, {"VpcId": "vpc-2"}]}}
 TAGGED = {"Filters": [{"Name": "tag:bivouac:campaign", "Values": ["train"]}]}
 INSIDE = {"Filters": [{"Name": "vpc-id", "Values": ["vpc-1", "vpc-2"]}]}
+GROUPS, OWNED = "ec2.describe_security_groups", "kubernetes.io/cluster/bivouac-train"
+OF_CLUSTER = {"Filters": [{"Name": f"tag:{OWNED}", "Values": ["owned"]}]}
+NO_GROUPS: dict[str, Any] = {GROUPS: {"SecurityGroups": []}}
 
 
 def left(kind: str, account: Any) -> list[Remain]:
@@ -33,11 +36,29 @@ IN_NETWORK = [
 
 @pytest.mark.parametrize(("kind", "operation", "result"), IN_NETWORK)
 def test_only_the_campaigns_networks_are_searched(kind: str, operation: str, result: str) -> None:
-    account = ByModel({**TWO_VPCS, operation: {result: []}})
+    """Besides, by tag, its groups: they may be in an existing network."""
+    groups = [] if kind == "VPC endpoint" else [(GROUPS, TAGGED), (GROUPS, OF_CLUSTER)]
+    account = ByModel({**TWO_VPCS, **NO_GROUPS, operation: {result: []}})
     assert left(kind, account) == []
-    assert account.calls == [(VPCS, TAGGED), (operation, INSIDE)]
-    account = ByModel({VPCS: {"Vpcs": []}})
-    assert left(kind, account) == [] and account.calls == [(VPCS, TAGGED)]
+    network = [(VPCS, TAGGED), (operation, INSIDE)]
+    assert sorted(map(str, account.calls)) == sorted(map(str, network + groups))
+    account = ByModel({VPCS: {"Vpcs": []}, **NO_GROUPS})
+    assert left(kind, account) == [] and sorted(map(str, account.calls)) == sorted(map(str, [*network[:1], *groups]))
+
+
+def test_in_an_existing_network_only_interfaces_with_the_campaigns_groups_remain() -> None:
+    def groups(asked: dict[str, Any]) -> dict[str, Any]:
+        assert asked in (TAGGED, OF_CLUSTER)
+        found = {"GroupId": "sg-1", "Tags": OURS} if asked == TAGGED else {"GroupId": "sg-2"}
+        return {"SecurityGroups": [found]}
+
+    interface = {"NetworkInterfaceId": "eni-1", "SubnetId": "subnet-1", "Status": "available",
+                 "Description": "aws-K8S-i-1"}  # fmt: skip
+    listing = "ec2.describe_network_interfaces"
+    account = ByModel({VPCS: {"Vpcs": []}, GROUPS: groups, listing: {"NetworkInterfaces": [interface]}})
+    (row,) = left("network interface", account)
+    assert row.what == "network interface eni-1 in subnet-1" and row.ours
+    assert account.calls[-1] == (listing, {"Filters": [{"Name": "group-id", "Values": ["sg-1", "sg-2"]}]})
 
 
 def test_instances_by_tag_and_in_the_network_remain_once_each() -> None:
@@ -163,7 +184,9 @@ def test_an_interface_remains_with_who_made_it(
 ) -> None:
     whole = {"NetworkInterfaceId": "eni-1", "SubnetId": "subnet-1", "Status": "available", **item}
     answer = {"NetworkInterfaces": [whole, {**whole, "NetworkInterfaceId": "eni-2"}]}
-    first, second = left("network interface", ByModel({**TWO_VPCS, "ec2.describe_network_interfaces": answer}))
+    first, second = left(
+        "network interface", ByModel({**TWO_VPCS, **NO_GROUPS, "ec2.describe_network_interfaces": answer})
+    )
     assert first == Remain("network interface eni-1 in subnet-1", why, do, ours=ours, waits=waits)
     assert second.what == "network interface eni-2 in subnet-1"
 
@@ -172,8 +195,8 @@ def test_groups_remain_if_a_rule_elsewhere_names_them_or_somebody_else_made_them
     def naming(*ids: str) -> list[dict[str, Any]]:
         return [{"UserIdGroupPairs": [{"GroupId": id} for id in ids]}]
 
-    owned = [{"Key": "kubernetes.io/cluster/bivouac-train", "Value": "owned"}]
-    shared = [{"Key": "kubernetes.io/cluster/bivouac-train", "Value": "shared"}]
+    owned = [{"Key": OWNED, "Value": "owned"}]
+    shared = [{"Key": OWNED, "Value": "shared"}]
     inside: list[dict[str, Any]] = [
         {"GroupId": "sg-0", "GroupName": "default", "IpPermissions": naming("sg-1")},
         {"GroupId": "sg-1", "GroupName": "nodes", "Tags": OURS, "IpPermissions": naming("sg-2")},
@@ -189,17 +212,19 @@ def test_groups_remain_if_a_rule_elsewhere_names_them_or_somebody_else_made_them
     outside = [{"GroupId": "sg-5", "GroupName": "peer", "IpPermissions": [*naming("sg-9"), *naming("sg-2")]}]
 
     def answer(asked: dict[str, Any]) -> dict[str, Any]:
-        assert asked in (INSIDE, {})
+        assert asked in (INSIDE, TAGGED, OF_CLUSTER, {})
+        if asked in (TAGGED, OF_CLUSTER):
+            tags = OURS if asked == TAGGED else owned
+            return {"SecurityGroups": [one for one in inside if one.get("Tags") == tags]}
         return {"SecurityGroups": [*inside, *outside] if asked == {} else inside}
 
-    groups = "ec2.describe_security_groups"
     foreign = ("someone else made it in the campaign's VPC", "its owner deletes it")
 
     def named(what: str, other: str) -> Remain:
         id = other.partition(" ")[0]
         return Remain(f"security group {what}", f"a rule of {other} names it", f"the owner of {id} revokes that rule")
 
-    assert left("security group", ByModel({**TWO_VPCS, groups: answer})) == [
+    assert left("security group", ByModel({**TWO_VPCS, GROUPS: answer})) == [
         named("sg-1 (nodes)", "sg-0 (default)"),
         named("sg-1 (nodes)", "sg-3 (theirs)"),
         named("sg-2 (eks)", "sg-3 (theirs)"),
@@ -208,11 +233,11 @@ def test_groups_remain_if_a_rule_elsewhere_names_them_or_somebody_else_made_them
         Remain("security group sg-4 (used)", *foreign),
     ]
     inside[:] = inside[3:]
-    account = ByModel({**TWO_VPCS, groups: answer})
+    account = ByModel({**TWO_VPCS, GROUPS: answer})
     assert [one.what for one in left("security group", account)] == [
         "security group sg-3 (theirs)", "security group sg-4 (used)",
     ]  # fmt: skip
-    assert account.calls[1:] == [(groups, INSIDE)], "nothing of ours can be named"
+    assert (GROUPS, {}) not in account.calls, "nothing of ours can be named"
 
 
 def test_a_remain_reads_as_one_sentence() -> None:

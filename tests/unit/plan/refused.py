@@ -77,6 +77,11 @@ def no_base(facts: Facts) -> Facts:
     return facts.model_copy(update={"base": refused})
 
 
+def no_node_image(facts: Facts) -> Facts:
+    refused = Unsuitable(what="the account sees no such AMI", seen="ami-1 in us-east-1", cure="write nodes: eks")
+    return facts.model_copy(update={"node_image": refused})
+
+
 def sold(**types: str) -> Callable[[Facts], Facts]:
     """Type, with _ for its dot -> zones that sell it."""
     found = {name.replace("_", "."): tuple(zones.split()) for name, zones in types.items()}

@@ -21,10 +21,11 @@ from tests.unit.plan.refused import (
     quota,
     tokens,
 )
+from tests.unit.plan.refused_networks import FIRST, GPU, NETWORKS, SECOND, SOUND, existing
 from tests.unit.plan.refused_places import PLACES
 from tests.unit.plan.refused_plans import PLANS
 
-REFUSED = PLACES + PLANS
+REFUSED = PLACES + NETWORKS + PLANS
 PASSED: tuple[dict[str, Any], ...] = (
     {},
     {"campaign": "c" * MAX_NAME},
@@ -70,6 +71,20 @@ def test_a_rule_refuses_with_place_value_and_cure(row: Row, findings: Any) -> No
 @pytest.mark.parametrize("changes", PASSED, ids=str)
 def test_a_sound_spec_has_no_finding(changes: dict[str, Any], findings: Any) -> None:
     assert findings(changes) == ()
+
+
+@pytest.mark.parametrize("egress", ["nat", "endpoints"])
+def test_an_existing_network_that_has_all_is_no_finding(egress: str, findings: Any) -> None:
+    assert findings({**SOUND, "network.egress": egress}, existing()) == ()
+
+
+def test_free_addresses_that_just_suffice_are_enough(findings: Any) -> None:
+    """Two nodes and a spare of 8, 2 of the file system; a system node and a spare of 20, 6 of the control plane."""
+    free = {GPU: 26, FIRST: 46, SECOND: 6}
+    assert findings(SOUND, existing({one: {"free_addresses": count} for one, count in free.items()})) == ()
+    seen = findings(SOUND, existing({one: {"free_addresses": count - 1} for one, count in free.items()}))
+    assert {one.rule for one in seen} == {"the-existing-network-has-room"} and len(seen) == 3
+    assert "25 free, 26 wanted" in seen[0].seen
 
 
 @pytest.mark.parametrize("enough", [25_600, None])

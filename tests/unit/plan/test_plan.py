@@ -21,6 +21,7 @@ from infra.plan.layout import layout
 from infra.plan.plan import Plan, make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import load
+from tests.example import example_spec
 from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig
 
 CAMPAIGNS = ("rehearsal", "p5-32-nodes", "p5en-capacity-block")
@@ -155,3 +156,15 @@ def test_a_blocks_end_leaves_forty_minutes_an_interval_and_the_archive(spec_file
     assert times.nodes_until == datetime(2026, 12, 1, 10, 50, tzinfo=UTC)
     # 10 steps of 0.3 s, and 180 s of archive
     assert times.train_until == datetime(2026, 12, 1, 10, 46, 57, tzinfo=UTC)
+
+
+def test_a_node_image_that_is_not_baked_takes_no_time_of_the_bake() -> None:
+    def bake(nodes: str) -> tuple[int, str]:
+        spec = example_spec(image={"base": "bivouac/base:cuda", "nodes": nodes})
+        (stage,) = [one for one in make_plan(spec, survey(spec)).clock if one.stage == "bake"]
+        return int(stage.seconds), stage.formula
+
+    baked, formula = bake("bake")
+    assert "node image" in formula
+    for nodes in ("eks", "ami-0123456789abcdef0"):
+        assert bake(nodes) == (baked - 20 * 60, "trainer image; nothing where the inputs were baked before")

@@ -60,6 +60,8 @@ def read(*names: str) -> list[Document]:
     return [json.loads((CI / f"{name}.json").read_text()) for name in names]
 
 
+EXISTING = {"aws:ResourceTag/bivouac:network": "true"}
+"""A network of the company's own that campaigns may use."""
 NOTICES = f"arn:aws:sns:{R}:{A}:bivouac_notices"
 TELLING = [
     ask("sns:Publish", f"arn:aws:sns:{R}:{A}:payroll"),
@@ -100,6 +102,8 @@ MUST: dict[str, list[Ask]] = {
         ask("ec2:CreateImage", f"arn:aws:ec2:{R}::image/*", MARKED),
         ask("ec2:CreateSubnet", ec2("vpc"), {OURS: "train"}),
         ask("ec2:DeleteVpc", ec2("vpc"), {OURS: "train"}),
+        ask("ec2:CreateSecurityGroup", ec2("vpc"), EXISTING),
+        ask("ec2:RunInstances", ec2("subnet"), EXISTING),
         ask("ec2:CreateTags", ec2("vpc"), {OURS: "train", "aws:TagKeys": "bivouac:expires"}),
         ask("ec2:TerminateInstances", ec2("instance"), {OURS: "train"}),
         ask("iam:CreateRole", role("bivouac-train-node"), {**MARKED, **UNDER}),
@@ -173,6 +177,12 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("s3:DeleteObjectVersion", f"{STATE}/.pulumi/stacks/bivouac/campaign-train.json"),
         ask("s3:CreateBucket", ARCHIVE),
         ask("ec2:TerminateInstances", ec2("instance"), BUILDER),
+        ask("ec2:CreateSecurityGroup", ec2("vpc")),
+        ask("ec2:RunInstances", ec2("subnet")),
+        *(ask(f"ec2:{action}", ec2(kind), EXISTING) for action, kind in (
+            ("CreateSubnet", "vpc"), ("DeleteVpc", "vpc"), ("ModifyVpcAttribute", "vpc"), ("DeleteSubnet", "subnet"),
+            ("CreateVpcEndpoint", "vpc"), ("CreateRoute", "route-table"), ("DeleteSecurityGroup", "security-group"))),
+        *(ask("ec2:CreateTags", ec2(kind), {"aws:TagKeys": "bivouac:network"}) for kind in ("vpc", "subnet")),
         ask("ssm:SendCommand", ec2("instance"), {OURS: "train"}),
         ask("ecr:PutImageTagMutability", TRAINER),
         ask("ecr:PutLifecyclePolicy", TRAINER),

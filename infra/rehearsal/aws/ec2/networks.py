@@ -19,17 +19,34 @@ from infra.rehearsal.aws.world import World
 TAG_TYPES = {"eipalloc": "elastic-ip", "nat": "natgateway", "pcx": "vpc-peering-connection"}
 """ID prefix -> DescribeTags' resource type, if moto has another or none."""
 POOL = "amazon"
+AMAZON_DNS = "AmazonProvidedDNS"
 Moto = Callable[..., ActionResult]
 
 
 def _vpc(moto: Callable[..., Any], ec2: Any, *args: Any, **kwargs: Any) -> Any:
-    """Add a default security group whose members reach each other."""
+    """Add a default security group whose members reach each other, and the region's default DHCP options."""
     vpc = moto(ec2, *args, **kwargs)
+    domain = "ec2.internal" if ec2.region_name == "us-east-1" else f"{ec2.region_name}.compute.internal"
+    default = {"domain_name_servers": [AMAZON_DNS], "domain_name": [domain]}
+    known = next(iter(ec2.dhcp_options_sets.values()), None)
+    ec2.associate_dhcp_options(known or ec2.create_dhcp_options(**default), vpc)
     group = ec2.get_security_group_from_name("default", vpc_id=vpc.id)
     if not group.ingress_rules:
         itself = [{"GroupId": group.id}]
         ec2.authorize_security_group_ingress(group.id, "-1", None, None, [], source_groups=itself, vpc_id=vpc.id)
     return vpc
+
+
+def _delete_vpc(moto: Callable[..., Any], ec2: Any, vpc_id: str) -> Any:
+    """Keep the DHCP options, which moto deletes with the VPC: other VPCs have the same."""
+    options, vpc = None, ec2.vpcs.get(vpc_id)
+    if vpc is not None:
+        options, vpc.dhcp_options = vpc.dhcp_options, None
+    try:
+        return moto(ec2, vpc_id)
+    finally:
+        if vpc is not None and vpc_id in ec2.vpcs:
+            vpc.dhcp_options = options
 
 
 def _authorize(direction: str) -> Callable[..., ActionResult]:
@@ -77,6 +94,7 @@ def _address(moto: Moto, response: Any) -> ActionResult:
 def install(world: World) -> None:
     EC2_PREFIX_TO_RESOURCE.update(TAG_TYPES)
     wrap(VPCBackend, "create_vpc", _vpc)
+    wrap(VPCBackend, "delete_vpc", _delete_vpc)
     for direction in ("ingress", "egress"):
         wrap(EC2Response, f"authorize_security_group_{direction}", _authorize(direction))
     wrap(NatGatewayBackend, "create_nat_gateway", _nat)

@@ -1,0 +1,41 @@
+"""AMIs of GPU nodes that no bake of ours made: EKS's own, or somebody's. Read-only."""
+
+from __future__ import annotations
+
+from infra.aws.account import Account, every
+from infra.errors import UserError
+from infra.plan.catalogue import instance_type
+from infra.spec.campaign import Spec
+
+ROOT_DISK = "/dev/xvda"
+"""Root device of EKS's Amazon Linux images, which the launch templates size and encrypt."""
+_ARCHITECTURE = "x86_64"
+_VARIANTS = {"nvidia": "nvidia", "neuron": "neuron", None: "standard"}
+
+
+def image_parameter(kubernetes: str, maker: str | None) -> str:
+    """Return the public SSM parameter with the newest EKS-optimized image; `maker` of the accelerator, or None.
+    https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html"""
+    variant = f"{_ARCHITECTURE}/{_VARIANTS[maker]}"
+    return f"/aws/service/eks/optimized-ami/{kubernetes}/amazon-linux-2023/{variant}/recommended/image_id"
+
+
+def find_image(account: Account, spec: Spec) -> tuple[str, str]:
+    """Return (AMI, name) of the spec's `image.nodes`, `eks` or an id. Raises `UserError` if nodes could not start from
+    it. Whether its software suits is seen on the node, by preflight."""
+    ami = spec.image.nodes
+    if ami == "eks":
+        parameter = image_parameter(spec.kubernetes, instance_type(spec.nodes.instance_type).maker)
+        ami = str(account.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
+    by_id = [{"Name": "image-id", "Values": [ami]}]
+    found = list(every(account.client("ec2"), "describe_images", "Images", Filters=by_id))
+    if not found:
+        cure = f"name one of {spec.region} that is the account's, public or shared with it; or write nodes: eks"
+        raise UserError("the account sees no such AMI", seen=f"{ami} in {spec.region}", cure=cure)
+    image = found[0]
+    wanted = {"State": "available", "Architecture": _ARCHITECTURE, "RootDeviceName": ROOT_DISK}
+    wrong = [f"{key} is {image.get(key)}, not {value}" for key, value in wanted.items() if image.get(key) != value]
+    if wrong:
+        cure = "derive one from EKS's Amazon Linux 2023 image for x86_64, or write nodes: eks"
+        raise UserError("nodes cannot start from this AMI", seen=f"{ami}: {'; '.join(wrong)}", cure=cure)
+    return ami, str(image.get("Name", ""))

@@ -1,0 +1,269 @@
+"""Rules about an existing VPC: the spec names it whole, and it has what a campaign's own network would have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Network, collapse_addresses
+
+from infra.plan.acl import Traffic, let_through
+from infra.plan.catalogue import no_control_plane
+from infra.plan.checks.finding import Case, Draft, error, warning
+from infra.plan.checks.placement import SERVICE_NETWORK
+from infra.plan.facts import SeenNetwork, SeenSubnet
+from infra.spec.campaign import Egress, Spec
+from infra.spec.sections import OWN_CIDR
+from trainer.contract import AGENT_PORT
+
+_VPC, _GPU, _CONTROL = "network.vpc_id", "network.subnet_ids.gpu", "network.subnet_ids.control_plane"
+AMAZON_DNS = "AmazonProvidedDNS"
+CONTROL_PLANE_ADDRESSES = 6
+"""EKS requires them in each subnet of a cluster.
+https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html"""
+GPU_NODE_ADDRESSES = 8
+"""The node's own, two that the CNI keeps warm, five pods: the gang's, device plugins and agents. EFA-only interfaces
+take none."""
+SYSTEM_NODE_ADDRESSES = 20
+"""The node's own, two warm, 17 pods: DNS, controllers, the steward, its archive job, every add-on."""
+GIB_PER_INTERFACE = 1200
+"""FSx does not publish how many interfaces a file system has: assumed is one per smallest step of capacity, and one."""
+_EPHEMERAL = (32768, 60999)
+"""Linux's ports for answers (net.ipv4.ip_local_port_range)."""
+_INSIDE = (
+    *(("6", port, port, what) for port, what in (
+        (443, "the cluster's API"), (10250, "kubelet"), (53, "DNS"), (9443, "webhooks"), (988, "Lustre"),
+        (AGENT_PORT, "the ranks' status"),
+    )),
+    ("6", 1018, 1023, "Lustre"), ("6", *_EPHEMERAL, "answers"), ("17", 53, 53, "DNS"), ("17", *_EPHEMERAL, "answers"),
+)  # fmt: skip
+"""Traffic between a campaign's subnets: protocol, ports, purpose. EFA and collectives stay in one subnet, where no ACL
+counts."""
+_NO_WAY_OUT = ("igw-", "pcx-")
+"""Targets of a default route that lead a private node nowhere: it has no public address, and no peer forwards."""
+
+
+def an_existing_network_is_named_whole(case: Case) -> Iterator[Draft]:
+    """VPC and subnets are named together, and nothing besides that only a network of the campaign's own has."""
+    network, spec = case.spec.network, case.spec
+    if network.subnet_ids is not None and network.vpc_id is None:
+        cure = "write vpc_id, or remove subnet_ids: the campaign makes its own"
+        yield error("network.subnet_ids", "names subnets and no VPC", seen="vpc_id is not set", cure=cure)
+    if network.vpc_id is None:
+        return
+    if network.subnet_ids is None:
+        cure = f"write subnet_ids: {{gpu: subnet-..., control_plane: [subnet-..., subnet-...]}}, gpu in {spec.zone}"
+        yield error(_VPC, "an existing VPC needs its subnets", seen="subnet_ids is not set", cure=cure)
+    elif len(set(network.subnet_ids.control_plane)) == 1:
+        seen = network.subnet_ids.control_plane[0]
+        yield error(_CONTROL, "the control plane needs two different subnets", seen=seen, cure="name two, in two zones")
+    idle = {
+        "network.cidr": network.cidr if network.cidr != OWN_CIDR else None,
+        "network.driver_vpc": network.driver_vpc.vpc_id if network.driver_vpc else None,
+        "second_zone": spec.second_zone,
+    }
+    for field, value in idle.items():
+        if value is not None:
+            cure = "remove it" if field != "network.driver_vpc" else (
+                "remove it, connect the networks yourself, and write the driver's ranges into api_allowed_cidrs"
+            )  # fmt: skip
+            yield error(field, "belongs to a network that the campaign makes", seen=value, cure=cure)
+
+
+def the_existing_network_is_there(case: Case) -> Iterator[Draft]:
+    """The VPC is the account's and nobody's to delete; the subnets are in it and in the right zones."""
+    seen, named, spec = case.facts.network, case.spec.network.subnet_ids, case.spec
+    if seen is None or named is None:
+        return
+    if not seen.exists:
+        cure = f"name one of {spec.account}, {spec.region}: `aws ec2 describe-vpcs` lists them"
+        yield error(_VPC, "account and region have no such VPC", seen=spec.network.vpc_id, cure=cure)
+        return
+    if seen.owner != spec.account:
+        cure = (
+            "name a VPC of the spec's account: a shared one cannot hold the campaign's security groups and file system"
+        )
+        yield error(_VPC, "is another account's", seen=seen.owner, cure=cure)
+    if seen.mark:
+        cure = "name a VPC that no campaign and no foundation made"
+        yield error(_VPC, "Bivouac made it, and a teardown deletes it", seen=seen.mark, cure=cure)
+    known = {one.id: one for one in seen.subnets}
+    for field, subnet_id in ((_GPU, named.gpu), *((_CONTROL, one) for one in named.control_plane)):
+        if subnet_id not in known:
+            cure = f"name a subnet of it: `aws ec2 describe-subnets --filters Name=vpc-id,Values={spec.network.vpc_id}`"
+            yield error(field, f"{spec.network.vpc_id} has no such subnet", seen=subnet_id, cure=cure)
+    gpu = known.get(named.gpu)
+    if gpu is not None and gpu.zone != spec.zone:
+        cure = f"name one in {spec.zone}, or write zone: {gpu.zone}: EFA does not leave a zone"
+        yield error(_GPU, "is not in the campaign's zone", seen=f"{gpu.id} in {gpu.zone}", cure=cure)
+    control = [known[one] for one in named.control_plane if one in known]
+    if len(control) == 2 and len({one.zone for one in control}) == 1 and control[0].id != control[1].id:
+        where = ", ".join(f"{one.id} in {one.zone}" for one in control)
+        yield error(_CONTROL, "EKS needs subnets in two zones", seen=where, cure="name another second one")
+    ids = {zone.name: zone.id for zone in case.facts.zones or ()}
+    for one in control:
+        if ids.get(one.zone) in no_control_plane():
+            seen_there = f"{one.id} in {one.zone} ({ids[one.zone]})"
+            yield error(_CONTROL, "EKS places no control plane there", seen=seen_there, cure="name one in another zone")
+
+
+def the_existing_network_resolves_names(case: Case) -> Iterator[Draft]:
+    """Names inside the VPC are Amazon's to resolve: the cluster's private endpoint, FSx and interface endpoints need
+    it. https://docs.aws.amazon.com/eks/latest/userguide/cluster-endpoint.html"""
+    seen = _there(case)
+    if seen is None:
+        return
+    for on, name in ((seen.dns_support, "enableDnsSupport"), (seen.dns_hostnames, "enableDnsHostnames")):
+        if not on:
+            option = {"enableDnsSupport": "--enable-dns-support", "enableDnsHostnames": "--enable-dns-hostnames"}[name]
+            cure = f"`aws ec2 modify-vpc-attribute --vpc-id {case.spec.network.vpc_id} {option}`"
+            yield error(_VPC, "nodes would not find the cluster or the file system by name", seen=f"{name} is off",
+                        cure=cure)  # fmt: skip
+    if AMAZON_DNS not in seen.name_servers:
+        cure = f"a DHCP options set with {AMAZON_DNS}; forward other zones by Route 53 Resolver rules"
+        told = ", ".join(seen.name_servers) or "no name server"
+        yield error(_VPC, "its DHCP options name no resolver of Amazon's", seen=told, cure=cure)
+
+
+def the_existing_network_is_apart(case: Case) -> Iterator[Draft]:
+    """No range of the VPC overlaps that of Kubernetes services: nodes would take its addresses for services."""
+    seen = _there(case)
+    for cidr in () if seen is None else seen.cidrs:
+        if IPv4Network(cidr).overlaps(SERVICE_NETWORK):
+            cure = f"take a VPC outside of {SERVICE_NETWORK}"
+            yield error(_VPC, "overlaps the network of Kubernetes services", seen=cidr, cure=cure)
+
+
+def the_existing_network_has_room(case: Case) -> Iterator[Draft]:
+    """Each subnet has free addresses for nodes and pods, a replacement beside them, file system and control plane."""
+    for field, one in _subnets(case):
+        wanted = _wanted(case.spec, one.id)
+        if one.free_addresses < sum(wanted.values()):
+            formula = " + ".join(f"{count} {what}" for what, count in wanted.items())
+            yield error(
+                field,
+                "has too few free addresses",
+                seen=f"{one.id} ({one.cidr}): {one.free_addresses} free, {sum(wanted.values())} wanted ({formula})",
+                cure="name a larger subnet, or free addresses in it",
+            )
+
+
+def the_existing_network_reaches_aws(case: Case) -> Iterator[Draft]:
+    """Nodes are private, and have a default route to a NAT gateway or its like, else every endpoint that they need."""
+    seen, spec = _there(case), case.spec
+    if seen is None:
+        return
+    nodes = [(field, one) for field, one in _subnets(case) if one.id in _of_nodes(spec)]
+    lacking = [service for service in spec.services if service not in seen.endpoints]
+    for field, one in nodes:
+        if one.public_addresses:
+            cure = (
+                f"`aws ec2 modify-subnet-attribute --subnet-id {one.id} --no-map-public-ip-on-launch`, or name another"
+            )
+            told = f"{one.id} has MapPublicIpOnLaunch; EC2 gives none to a node with several interfaces"
+            yield error(field, "gives nodes public addresses", seen=told, cure=cure)
+        if spec.network.egress is Egress.NAT:
+            yield from _way_out(field, one, lacking)
+        elif not one.s3_gateway and "s3" not in seen.endpoints:
+            cure = "make a gateway endpoint for S3 and associate the subnet's route table with it"
+            yield error(field, "nodes without a way out need S3's endpoint", seen=f"{one.id}: none", cure=cure)
+    if spec.network.egress is Egress.NAT:
+        return
+    if lacking:
+        cure = "make interface endpoints with private DNS for them, or write egress: nat where there is a default route"
+        yield error("network.egress", "the VPC lacks endpoints that nodes need", seen=", ".join(lacking), cure=cure)
+    for field, one in nodes:
+        closed = [name for name in spec.services if not _admitted(one.cidr, seen.endpoints.get(name, (one.cidr,)))]
+        if closed:
+            cure = f"allow TCP 443 from {one.cidr} in the endpoints' security groups"
+            yield error(field, "endpoints do not admit its nodes", seen=", ".join(closed), cure=cure)
+
+
+def _way_out(field: str, one: SeenSubnet, lacking: list[str]) -> Iterator[Draft]:
+    if not one.default_route or one.default_route.startswith(_NO_WAY_OUT):
+        instead = f"add endpoints for {', '.join(lacking)}" if lacking else "its endpoints suffice"
+        cure = f"route 0.0.0.0/0 to a NAT gateway (or transit gateway); or write egress: endpoints, {instead}"
+        told = f"{one.id}: {one.default_route or 'no default route'}"
+        yield error(field, "private nodes have no way out", seen=told, cure=cure)
+    elif not one.s3_gateway:
+        cure = "make a gateway endpoint for S3, which is free, and associate the subnet's route table with it"
+        told = f"{one.id}: S3 through {one.default_route}"
+        yield warning(field, "data and checkpoints go through the default route, which bills each GB", seen=told,
+                      cure=cure)  # fmt: skip
+
+
+def the_existing_network_blocks_nothing(case: Case) -> Iterator[Draft]:
+    """No network ACL blocks the nodes' way to AWS or the traffic between the campaign's subnets."""
+    seen = {one.id: (field, one) for field, one in _subnets(case)}
+    for field, one in seen.values():
+        blocked = [] if one.id not in _of_nodes(case.spec) else [
+            f"{what} {where}"
+            for traffic, what, where in (
+                (Traffic(True, "6", 443, 443, IPv4Network("0.0.0.0/0")), "HTTPS", "to 0.0.0.0/0"),
+                (Traffic(False, "6", *_EPHEMERAL, IPv4Network("0.0.0.0/0")), "answers", "from 0.0.0.0/0"),
+            )
+            if not let_through(one.acl, traffic)
+        ]  # fmt: skip
+        for _, other in seen.values():
+            if other.id != one.id:
+                blocked += _blocked(one, other)
+        if blocked:
+            cure = "allow it in that ACL, or name another subnet; security groups already keep others out"
+            told = f"{one.acl_id or 'no ACL'} of {one.id}: {'; '.join(blocked)}"
+            yield error(field, "its network ACL blocks traffic of the campaign", seen=told, cure=cure)
+
+
+def _blocked(one: SeenSubnet, other: SeenSubnet) -> Iterator[str]:
+    cidr = IPv4Network(other.cidr)
+    for protocol, first, last, what in _INSIDE:
+        for egress in (True, False):
+            if not let_through(one.acl, Traffic(egress, protocol, first, last, cidr)):
+                ports = f"{'tcp' if protocol == '6' else 'udp'} {first}" + (f"-{last}" if last != first else "")
+                yield f"{what} ({ports}) {'to' if egress else 'from'} {other.id}"
+
+
+def _there(case: Case) -> SeenNetwork | None:
+    seen = case.facts.network
+    return seen if seen is not None and seen.exists else None
+
+
+def _subnets(case: Case) -> Iterator[tuple[str, SeenSubnet]]:
+    """Yield each subnet that was found, once, with its field."""
+    seen, named = _there(case), case.spec.network.subnet_ids
+    if seen is not None and named is not None:
+        yield from ((_GPU if one.id == named.gpu else _CONTROL, one) for one in seen.subnets)
+
+
+def _of_nodes(spec: Spec) -> tuple[str, str]:
+    named = spec.network.subnet_ids
+    return ("", "") if named is None else (named.gpu, named.control_plane[0])
+
+
+def _wanted(spec: Spec, subnet_id: str) -> dict[str, int]:
+    """Return what takes addresses in a subnet -> how many."""
+    gpu, system = _of_nodes(spec)
+    named, wanted = spec.network.subnet_ids, dict[str, int]()
+    if subnet_id == gpu:
+        wanted[f"of {spec.nodes.count} GPU nodes and a spare"] = (spec.nodes.count + 1) * GPU_NODE_ADDRESSES
+        wanted["of the file system"] = -(-spec.storage.shared.capacity_gib // GIB_PER_INTERFACE) + 1
+    if subnet_id == system:
+        count = spec.nodes.system_count
+        wanted[f"of {count} system nodes and a spare"] = (count + 1) * SYSTEM_NODE_ADDRESSES
+    if named is not None and subnet_id in named.control_plane:
+        wanted["of the control plane"] = CONTROL_PLANE_ADDRESSES
+    return wanted
+
+
+def _admitted(cidr: str, ranges: tuple[str, ...]) -> bool:
+    """Return whether the ranges together cover a subnet."""
+    whole = collapse_addresses(IPv4Network(one) for one in ranges)
+    return any(IPv4Network(cidr).subnet_of(one) for one in whole)
+
+
+RULES = (
+    an_existing_network_is_named_whole,
+    the_existing_network_is_there,
+    the_existing_network_resolves_names,
+    the_existing_network_is_apart,
+    the_existing_network_has_room,
+    the_existing_network_reaches_aws,
+    the_existing_network_blocks_nothing,
+)
