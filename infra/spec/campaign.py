@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from infra.errors import UserError
+from infra.spec.checkpoint import Checkpoint as Checkpoint
 from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import Unreadable, read
@@ -37,7 +38,6 @@ from infra.spec.sections import SharedStorage as SharedStorage
 from infra.spec.sections import Storage as Storage
 from infra.spec.training import Training as Training
 from infra.spec.workload import Workload as Workload
-from trainer.contract import CheckpointConfig
 
 MAX_NAME = 20
 """Longest campaign name. The longest AWS name with it, an IAM role `bivouac-<name>-<workload>-...`, may have 64."""
@@ -178,7 +178,7 @@ class Spec(Section):
     """The built-in trainer's model, optimizer, batch and length. Give either `training` or `workload`."""
     workload: Workload | None = None
     """A training job of your own."""
-    checkpoint: CheckpointConfig | None = None
+    checkpoint: Checkpoint | None = None
     """Schedule and retention of checkpoints. None: plan derives the interval (Daly's formula)."""
     recovery: Recovery = Recovery()
     """Limits and timeouts of the steward."""
