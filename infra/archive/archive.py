@@ -39,7 +39,7 @@ from infra.archive.manifest import (
 from infra.archive.model import evaluate, export
 from infra.archive.model_card import job_card, model_card
 from infra.archive.record import records_of
-from infra.archive.removal import remove_below
+from infra.archive.removal import forget_copies
 from infra.archive.settings import ArchiveConfig, Model, Places
 from infra.archive.source import Source
 from infra.aws.account import Account
@@ -317,7 +317,7 @@ def main() -> int:
         say("failed", error=str(error))
         return int(ExitCode.STORAGE)
     summary = {
-        "copies_left": _forget_copies(s3, config),
+        "copies_left": forget_copies(s3, config.archive_bucket, copies_prefix(config.campaign, config.identity), say),
         "manifest": f"s3://{config.archive_bucket}/{bucket.prefix}/{MANIFEST_NAME}",
         "step": manifest.step,
         "identity": manifest.identity,
@@ -336,18 +336,6 @@ def main() -> int:
     Path(TERMINATION_LOG).write_text(json.dumps(summary))
     say("archived", **summary)
     return 0
-
-
-def _forget_copies(s3: Any, config: ArchiveConfig) -> int:
-    """Remove the interval copies, for which the golden checkpoint now stands; return how many objects are left."""
-    try:
-        removed, locked = remove_below(s3, config.archive_bucket, f"{copies_prefix(config.campaign, config.identity)}/")
-    except (ClientError, BotoCoreError) as error:
-        say("copies not removed", why=str(error)[:300])
-        return -1
-    if removed:
-        say("copies removed", objects=removed, locked=locked)
-    return locked
 
 
 def last_word(text: str) -> None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.record.objects import DELETE_AT_ONCE
 from trainer.contract import COMMITTED_NAME
 
 
-def remove_below(s3: Any, bucket: str, prefix: str) -> tuple[int, int]:
-    """Remove all copies below a prefix, each manifest first, so that no half removed copy is taken for a whole one.
-    Return how many objects there were, and how many versions a lock keeps."""
-    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-    keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
-    for manifest in (key for key in keys if key.endswith(f"/{COMMITTED_NAME}")):
-        s3.delete_object(Bucket=bucket, Key=manifest)
-    return len(keys), forget_versions(s3, bucket, prefix)
+def forget_copies(s3: Any, bucket: str, prefix: str, say: Callable[..., None]) -> int:
+    """Remove all copies in a campaign's folder, for which its golden checkpoint now stands, each manifest first, so
+    that no half removed copy is taken for a whole one. Return how many objects a lock keeps, -1 after an error."""
+    try:
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
+        keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+        for manifest in (key for key in keys if key.endswith(f"/{COMMITTED_NAME}")):
+            s3.delete_object(Bucket=bucket, Key=manifest)
+        locked = forget_versions(s3, bucket, f"{prefix}/")
+    except (ClientError, BotoCoreError) as error:
+        say("copies not removed", why=str(error)[:300])
+        return -1
+    if keys:
+        say("copies removed", objects=len(keys), locked=locked)
+    return locked
 
 
 def forget_versions(s3: Any, bucket: str, prefix: str) -> int:

@@ -21,7 +21,7 @@ from infra.kinds import ResourceKind, Thing
 from infra.record.events import Event, Kind, Stage
 from infra.record.store import CampaignStore
 from infra.session.context import Context
-from infra.spec.names import Names, data_prefix
+from infra.spec.names import Names, copies_prefix, data_prefix
 from infra.stack.outputs import CampaignOutputs
 
 CERTIFICATE, BASELINE = "certificate.json", "baseline.json"

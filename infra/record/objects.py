@@ -6,7 +6,6 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-
 DELETE_AT_ONCE = 1000
 """Objects of one `delete_objects` call: S3's limit."""
 

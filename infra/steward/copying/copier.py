@@ -33,7 +33,7 @@ class Copier:
         self._state = steward.store.state()
 
     def look(self, committed: int) -> None:
-        """Watch the copy under way, or start one that is due. What fails here is told and never disturbs the training."""
+        """Watch the copy under way, or start one that is due. What fails here never disturbs the training."""
         now = self._steward.clock.monotonic()
         if now < self._next:
             return
