@@ -35,8 +35,11 @@ ALLOWED = {
     | _KEY_USE
     | {
         "s3:AbortMultipartUpload",
+        "s3:DeleteObject",
+        "s3:DeleteObjectVersion",
         "s3:GetObjectVersion",
         "s3:ListBucketMultipartUploads",
+        "s3:ListBucketVersions",
         "s3:ListMultipartUploadParts",
     },
     "budget": {"iam:AttachRolePolicy", "iam:DetachRolePolicy"},

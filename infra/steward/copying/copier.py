@@ -8,7 +8,7 @@ from infra.archive import archive_job
 from infra.checkpoints import copy_job
 from infra.checkpoints.copies import CopiesConfig
 from infra.checkpoints.copy_job import COPY, FETCH, CopyJob, Ended
-from infra.record.events import CampaignState, Kind
+from infra.record.events import Kind
 from infra.steward.archiving import LEAST, TIMES
 from infra.steward.copying.due import is_due, lacks
 from infra.steward.decide import Action, Finish, Launch, Wait
@@ -50,15 +50,16 @@ class Copier:
             return action
         self._state = self._steward.store.state()
         committed = self._steward.committed
-        step = committed.step()
-        why = "" if step < 0 and committed.troubles() else lacks(self._state, step)
-        if not why:
-            self._fetching = ""
-            return action
+        if not self._fetching and copy_job.is_there(self._steward.client, FETCH):
+            self._fetching = "an earlier steward found none"  # its manifest may be there before its Job has ended
         if not self._fetching:
+            step = committed.step()
+            why = "" if step < 0 and committed.troubles() else lacks(self._state, step)
+            if not why:
+                return action
             self._start(FETCH)
             self._fetching = why
-        ended = self._ended(FETCH)
+        why, ended = self._fetching, self._ended(FETCH)
         if ended is None:
             return Wait(why=self.under_way()[0])
         self._fetching = ""
@@ -77,14 +78,16 @@ class Copier:
     def stop(self) -> None:
         """End what is under way: training is over, and the archive takes the node."""
         for job in (COPY, FETCH):
-            archive_job.remove(self._steward.client, job.name)
+            if copy_job.is_there(self._steward.client, job):
+                archive_job.remove(self._steward.client, job.name)
 
     def _look(self, committed: int) -> None:
         steward = self._steward
         if self._copying:
             self._watch()
             return
-        self._state = steward.store.state()
+        if not self._state.attempts:
+            self._state = steward.store.state()
         every = steward.config.archive_every
         if is_due(self._state, committed, every, steward.clock.now()) and not self._still_there():
             self._start(COPY)
@@ -99,16 +102,17 @@ class Copier:
         if ended is None:
             return
         self._steward.lease.check()
-        self._tell(ended, self._steward.store.state())
+        self._tell(ended)
         archive_job.remove(client, COPY.name)
         self._copying = False
 
-    def _tell(self, ended: Ended, state: CampaignState) -> None:
+    def _tell(self, ended: Ended) -> None:
         store = self._steward.store
         if ended.error:
             store.append(Kind.CHECKPOINT_COPY_FAILED, error=ended.error)
-        elif ended.told["step"] > state.copied:  # else a predecessor ended before it removed the Job
+        elif ended.told["step"] > store.state().copied:  # else a predecessor ended before it removed the Job
             store.append(Kind.CHECKPOINT_COPIED, **ended.told)
+        self._state = store.state()
 
     def _still_there(self) -> bool:
         return copy_job.is_there(self._steward.client, COPY)
