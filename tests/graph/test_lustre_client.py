@@ -78,7 +78,12 @@ def test_nobody_else_mounts_the_shared_claim() -> None:
         for path in (ROOT / "infra").rglob("*.py")
         if '"claimName": SHARED_CLAIM' in (text := path.read_text()) or "= volumes(" in text
     }
-    assert using == {"infra/campaign/launch.py", "infra/cluster/gang.py", "infra/archive/archive_job.py"}
+    assert using == {
+        "infra/campaign/launch.py",
+        "infra/cluster/gang.py",
+        "infra/archive/archive_job.py",
+        "infra/checkpoints/copy_job.py",
+    }
 
 
 @pytest.mark.parametrize("egress", ["nat", "endpoints"])

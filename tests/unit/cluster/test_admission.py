@@ -124,7 +124,7 @@ FORBIDDEN = {
     "'-m', 'infra.cluster.basics'] && s.?securityContext.?runAsUser.orValue(0) == 65532) && !has(c.args))",
     "root as the archive": "'infra.archive.archive'] && s.?securityContext.?runAsUser.orValue(0) == 65532 || ",
     "root as the copy to S3": "copies', 'send'] && s.?securityContext.?runAsUser.orValue(0) == 65532 || ",
-    "another user than the trainer's as the way back": "copies', 'fetch'] && s.?securityContext.?runAsUser.orValue(0) == 0)",
+    "another user as the way back": "copies', 'fetch'] && s.?securityContext.?runAsUser.orValue(0) == 0)",
 }
 
 

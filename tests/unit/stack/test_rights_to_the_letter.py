@@ -91,7 +91,7 @@ def of_copies() -> list[Grant]:
     return [
         Grant(" ".join(f"s3:{act}" for act in [*acts.split(), "DeleteObjectVersion"]),
               (f"{ARCHIVE}/copies/train/1a2b/step-00000020/attempt-0001/x",), {}, others),
-        Grant(removed, (f"{ARCHIVE}/copies/train/x",), {}, (f"{ARCHIVE}/campaigns/train/x", f"{STATE}/campaigns/train/x")),
+        Grant(removed, (f"{ARCHIVE}/copies/train/x",), {}, (f"{ARCHIVE}/campaigns/train/x", f"{STATE}/copies/train/x")),
         *(
             Grant(act, (ARCHIVE,), {"s3:prefix": "copies/train/1a2b/"}, (f"{ARCHIVE}-2", STATE))
             for act in ("s3:ListBucket", "s3:ListBucketVersions")
@@ -176,6 +176,10 @@ INTERFACES = (
 OBJECTS = tuple(f"{bucket}/campaigns/train/x" for bucket in (STATE, DATA, ARCHIVE))
 MOST = [
     Grant(f"{AGENT} {LOOKS}", ("*",)),
+    Grant("s3:DeleteObject s3:DeleteObjectVersion", (f"{ARCHIVE}/copies/train/x",), {}, (
+        f"{ARCHIVE}/campaigns/train/x", f"{ARCHIVE}/copiesx", f"{STATE}/copies/train/x", f"{DATA}/copies/train/x",
+    )),
+    Grant("s3:ListBucketVersions", (ARCHIVE,), {}, (STATE, DATA)),
     Grant(
         "ec2:CreateTags", (ec2("instance"),), {"aws:TagKeys": "kubernetes.io/cluster/bivouac-train"}, (ec2("volume"),)
     ),

@@ -19,7 +19,7 @@ from botocore.exceptions import EndpointConnectionError
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
 from lightkube.models.batch_v1 import JobStatus
-from lightkube.models.core_v1 import ContainerStatus
+from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated, ContainerStatus
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Node, Pod
 
@@ -114,12 +114,11 @@ class FakeCluster:
         """End a copy's Job: with its summary, or in a failure with these words."""
         failed = isinstance(told, str)
         self.copies[name].status = JobStatus(failed=3) if failed else JobStatus(succeeded=1)
-        end = {"exitCode": 74 if failed else 0, "message": told if failed else json.dumps(told)}
-        row = {**RUNS, "state": {"terminated": end}}
+        words = told if isinstance(told, str) else json.dumps(told)
         labels = {"bivouac.dev/role": name}
         one = pod(f"{name}-pod", 0, labels, "Failed" if failed else "Succeeded")
         assert one.status is not None
-        one.status.containerStatuses = [ContainerStatus.from_dict(row)]
+        one.status.containerStatuses = [ended(74 if failed else 0, words)]
         self.pods[f"{name}-pod"] = one
 
     def replace(self, document: Any) -> None:
@@ -161,6 +160,11 @@ def pod(name: str, index: int, labels: dict[str, str], phase: str = "Running") -
             "status": {"phase": phase, "podIP": f"10.0.0.{index}", "containerStatuses": [RUNS]},
         }
     )  # fmt: skip
+
+
+def ended(code: int, message: str) -> ContainerStatus:
+    end = ContainerState(terminated=ContainerStateTerminated(exitCode=code, message=message))
+    return ContainerStatus(name="trainer", image="", imageID="", ready=False, restartCount=0, state=end)
 
 
 def gpu_node(index: int, ready: str = "True") -> Node:

@@ -14,7 +14,7 @@ import pytest
 from infra.record.events import CampaignState, Kind, fold
 from infra.steward.copying.due import is_due, lacks
 from tests.unit.fake_s3 import NOON, refusal
-from tests.unit.steward.steward_story import Story, story
+from tests.unit.steward.steward_story import Story, ended, story
 from trainer.contract import COMMITTED_NAME, NOTHING_SOUND, step_folder
 
 __all__ = ["story"]
@@ -53,14 +53,11 @@ class Cluster:
 
 
 def gang_ends(story: Story, code: int = 70, reason: str = "") -> None:
-    for name, one in story.cluster.pods.items():
+    for one in story.cluster.pods.values():
         assert one.status is not None
         one.status.phase = "Failed"
         told = f'{{"reason": "{reason}", "detail": "it ended"}}'
-        end = {"exitCode": code, "message": told if reason else ""}
-        status = one.status.containerStatuses[0] if one.status.containerStatuses else None
-        assert status is not None and name
-        one.status.containerStatuses = [type(status).from_dict({**status.to_dict(), "state": {"terminated": end}})]
+        one.status.containerStatuses = [ended(code, told if reason else "")]
 
 
 def test_the_newest_committed_step_is_copied_each_hour_beside_the_training(story: Story, tier: Path) -> None:
