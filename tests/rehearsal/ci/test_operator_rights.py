@@ -246,6 +246,7 @@ SERVICES = ("autoscaling", "budgets", "ce", "cloudwatch", "ec2", "ecr", "eks", "
 OTHERWISE = {
     "create_bucket": "the founder's",
     "delete_bucket": "the founder's",
+    "list_object_versions": "of the archive's role, in its pods",
     "publish": "a method of ours, no topic's",
     "purchase_capacity_block": "the buyer's",
     "verify": "a method of ours, no key's",
