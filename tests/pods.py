@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from infra.archive import archive_job
+from infra.checkpoints import copy_job
+from infra.checkpoints.copy_job import COPY, FETCH, CopyJob
 from infra.cluster.gang import GangJob, jobset
 from infra.cluster.mpijob import mpijob
 from tests.part import part
@@ -27,6 +30,14 @@ def gang_job(**changes: Any) -> GangJob:
         "config_map": "c", "grace_seconds": 1,
     }  # fmt: skip
     return GangJob(**known | changes)
+
+
+def copy(job: CopyJob = COPY) -> dict[str, Any]:
+    return copy_job.manifest(job, "example", IMAGE, timedelta(hours=1))
+
+
+def fetch() -> dict[str, Any]:
+    return copy(FETCH)
 
 
 def archive() -> dict[str, Any]:

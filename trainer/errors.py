@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from trainer.contract import ExitCode
+from trainer.contract import NOTHING_SOUND, ExitCode
 
 _LOST_PEER = ("gloo", "Connection closed by peer", "Connection reset", "NCCL", "ncclRemoteError", "Timed out waiting")
 
@@ -42,6 +42,12 @@ class DataError(TrainerError):
 class StorageError(TrainerError):
     exit_code = ExitCode.STORAGE
     reason = "storage"
+
+
+class NothingSound(StorageError):
+    """The steward then brings back a copy from S3, if there is one."""
+
+    reason = NOTHING_SOUND
 
 
 class NumericError(TrainerError):

@@ -39,6 +39,7 @@ from infra.archive.manifest import (
 from infra.archive.model import evaluate, export
 from infra.archive.model_card import job_card, model_card
 from infra.archive.record import records_of
+from infra.archive.removal import forget_copies
 from infra.archive.settings import ArchiveConfig, Model, Places
 from infra.archive.source import Source
 from infra.aws.account import Account
@@ -47,7 +48,7 @@ from infra.errors import BivouacError, PermanentError
 from infra.plain_files import plain_bytes, sha256_of
 from infra.record.identity import archive_prefix
 from infra.record.store import CampaignStore
-from infra.spec.names import ARCHIVE_WORK
+from infra.spec.names import ARCHIVE_WORK, copies_prefix
 from trainer.contract import (
     COMMITTED_NAME,
     DATA_MANIFEST_NAME,
@@ -308,14 +309,15 @@ def main() -> int:
         with workspace(Path(ARCHIVE_WORK)) as work:
             manifest = Archiver(config, bucket, work, Places(), Model(evaluate, export)).run()
     except Unproven as unproven:
-        _last_word(json.dumps(unproven.summary))
+        last_word(json.dumps(unproven.summary))
         say("unproven", **unproven.summary)
         return 0  # another try of this program would see the same
     except FAILURES as error:
-        _last_word(f"{error}"[:4000])
+        last_word(f"{error}"[:4000])
         say("failed", error=str(error))
         return int(ExitCode.STORAGE)
     summary = {
+        "copies_left": forget_copies(s3, config.archive_bucket, copies_prefix(config.campaign, config.identity), say),
         "manifest": f"s3://{config.archive_bucket}/{bucket.prefix}/{MANIFEST_NAME}",
         "step": manifest.step,
         "identity": manifest.identity,
@@ -336,7 +338,7 @@ def main() -> int:
     return 0
 
 
-def _last_word(text: str) -> None:
+def last_word(text: str) -> None:
     """Write the pod's termination message, if possible; the exit code matters more."""
     with contextlib.suppress(OSError):
         Path(TERMINATION_LOG).write_text(text)

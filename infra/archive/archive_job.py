@@ -126,16 +126,18 @@ def run(
     while True:
         guard()
         # The Job is read before its pods: if it reports an end, the later listing shows the pod's end too.
-        status = _status(client)
+        status = status_of(client, NAME)
         pods = list(client.list(Pod, labels={"bivouac.dev/role": "archive"}))
         for pod in pods:
             if pod.status and pod.status.phase != "Pending" and pod.metadata:
                 begun = True
                 follow(str(pod.metadata.name))
         if status.get("succeeded"):
-            return _verdict(pods)
+            return verdict_of(pods)
         if status.get("failed", 0) >= TRIES:
-            raise PermanentError("the archive failed", seen=_last_message(pods), cure="see the archive pods' logs")
+            raise PermanentError(
+                "the archive failed", seen=last_message(pods) or "no message", cure="see the archive pods' logs"
+            )
         if over := bounds.over(begun, time.monotonic() - waited):
             remove(client)
             raise PermanentError(over, seen=_seen(pods), cure=bounds.cure)
@@ -145,7 +147,7 @@ def run(
 def _forget_failed(client: Client, pause: Callable[[], None]) -> None:
     """Remove a Job without tries left and wait for its deletion: a new request means that the cause is corrected."""
     while True:
-        status = _status(client)
+        status = status_of(client, NAME)
         if status.get("failed", 0) >= TRIES:
             remove(client)
         elif not status.get("leaving"):
@@ -153,17 +155,18 @@ def _forget_failed(client: Client, pause: Callable[[], None]) -> None:
         pause()
 
 
-def remove(client: Client) -> None:
+def remove(client: Client, name: str = NAME) -> None:
     try:
-        client.delete(Job, NAME, cascade=CascadeType.BACKGROUND)
+        client.delete(Job, name, cascade=CascadeType.BACKGROUND)
     except ApiError as error:
         if not is_gone(error):
             raise
 
 
-def _status(client: Client) -> dict[str, int]:
+def status_of(client: Client, name: str) -> dict[str, int]:
+    """Return a Job's counts; empty if there is none."""
     try:
-        job = client.get(Job, NAME)
+        job = client.get(Job, name)
     except ApiError as error:
         if is_gone(error):
             return {}
@@ -173,6 +176,7 @@ def _status(client: Client) -> dict[str, int]:
         "leaving": int(job.metadata is not None and job.metadata.deletionTimestamp is not None),
         "succeeded": (status.succeeded if status else None) or 0,
         "failed": (status.failed if status else None) or 0,
+        "over": int(any(c.type == "Failed" and c.status == "True" for c in (status and status.conditions) or ())),
     }
 
 
@@ -197,7 +201,8 @@ def _messages(pods: list[Pod]) -> list[tuple[str, str]]:
     return [(phase, message) for _, phase, message in sorted(found, key=itemgetter(0))]
 
 
-def _verdict(pods: list[Pod]) -> dict[str, Any]:
+def verdict_of(pods: list[Pod]) -> dict[str, Any]:
+    """Return what the pod that succeeded has told; raise `PermanentError` if it is gone."""
     message = next((text for phase, text in _messages(pods) if phase == "Succeeded"), None)
     if message is None:
         raise PermanentError("the archive succeeded but its pod is gone", seen="no message", cure="run it again")
@@ -205,6 +210,7 @@ def _verdict(pods: list[Pod]) -> dict[str, Any]:
     return verdict
 
 
-def _last_message(pods: list[Pod]) -> str:
+def last_message(pods: list[Pod]) -> str:
+    """Return the message of the pod that ended last; empty without one."""
     messages = _messages(pods)
-    return messages[-1][1][-500:] if messages else "no message"
+    return messages[-1][1][-500:] if messages else ""

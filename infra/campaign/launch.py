@@ -28,6 +28,7 @@ from infra.cluster.nodes import GpuNodes
 from infra.cluster.steward_config import CONFIG_NAME, Relaunch, StewardConfig, config_key, config_map
 from infra.errors import PermanentError, UserError
 from infra.plan import catalogue
+from infra.plan.estimates.saving import archive_every
 from infra.plan.job_config import train_config, workload_config
 from infra.plan.layout import layout
 from infra.record.events import Kind, Stage
@@ -137,6 +138,7 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         state_bucket=context.buckets.state,
         archive_bucket=context.buckets.archive,
         closer=code_of(context),
+        archive_every=archive_every(spec),
     )
 
 

@@ -115,8 +115,7 @@ def _repository(image: str) -> str:
 def committed_step(store: CampaignStore, state: CampaignState) -> int:
     """Return the step of the newest recorded checkpoint, -1 for none."""
     live = store.get_json(LIVE) or {}
-    ends = [int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts]
-    return max([*ends, int(live.get("committed_step", -1))])
+    return max(state.newest_committed, int(live.get("committed_step", -1)))
 
 
 def _refuse_unfit_now(context: Context, diff: tuple[Changed, ...], now: bool) -> None:

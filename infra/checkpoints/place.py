@@ -16,12 +16,11 @@ from infra.aws.parts import Altered
 from infra.aws.transfer import Transfer
 from infra.errors import UserError
 from infra.plain_files import open_plain
-from infra.record.objects import is_missing, object_or_none
+from infra.record.objects import DELETE_AT_ONCE, is_missing, object_or_none
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, parse_manifest, step_folder, step_of_folder
 from trainer.contract.listing import Listed, list_folder, listed
 
 _CHUNK = 4 * 2**20
-_DELETE_AT_ONCE = 1000
 
 
 class Place(ABC):
@@ -195,8 +194,8 @@ class BucketPlace(Place):
         self.remove_keys([key for key, _ in self.objects(self.key(step, ""))])
 
     def remove_keys(self, keys: list[str]) -> None:
-        for start in range(0, len(keys), _DELETE_AT_ONCE):
-            named = [{"Key": key} for key in keys[start : start + _DELETE_AT_ONCE]]
+        for start in range(0, len(keys), DELETE_AT_ONCE):
+            named = [{"Key": key} for key in keys[start : start + DELETE_AT_ONCE]]
             answer = self.s3.delete_objects(Bucket=self.bucket, Delete={"Objects": named, "Quiet": True})
             for error in answer.get("Errors", ()):
                 seen = f"{error.get('Key')}: {error.get('Code')}"

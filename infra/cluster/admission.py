@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from infra.cluster import mpijob
-from infra.cluster.confinement import ENVIRONMENT, NOBODY, SECCOMP
+from infra.cluster.confinement import ENVIRONMENT, NOBODY, ROOT, SECCOMP
 from infra.spec.names import (
     ARCHIVE_ACCOUNT,
     ARCHIVE_COMMAND,
     ARCHIVE_ROOM,
     BASICS_COMMAND,
+    COPY_COMMAND,
+    FETCH_COMMAND,
     LOCAL_CLAIM,
     NAMESPACE,
     NODE_CLAIM,
@@ -162,17 +164,19 @@ def _bound_to_its_program() -> list[Object]:
     """Return the rules for the two accounts with more rights than the trainer's: each runs its own programs only."""
     found = []
     for account, commands in (
-        (ARCHIVE_ACCOUNT, (ARCHIVE_COMMAND,)),
-        (STEWARD_ACCOUNT, (STEWARD_COMMAND, BASICS_COMMAND)),
+        (ARCHIVE_ACCOUNT, ((ARCHIVE_COMMAND, NOBODY), (COPY_COMMAND, NOBODY), (FETCH_COMMAND, ROOT))),
+        (STEWARD_ACCOUNT, ((STEWARD_COMMAND, NOBODY), (BASICS_COMMAND, NOBODY))),
     ):
-        one_of = " || ".join(f"c.?command.orValue([]) == {_listed(command)}" for command in commands)
+        one_of = " || ".join(
+            f"c.?command.orValue([]) == {_listed(command)} && s.?securityContext.?runAsUser.orValue(0) == {user}"
+            for command, user in commands
+        )
         runs = f"s.containers.all(c, ({one_of}) && !has(c.args))"
-        said = "` or `".join(" ".join(command) for command in commands)
-        user = f"s.?securityContext.?runAsUser.orValue(0) == {NOBODY}"
+        said = " or ".join(f"`{' '.join(command)}` as user {user}" for command, user in commands)
         found.append(
             _each(
-                f"s.?serviceAccountName.orValue('') != '{account}' || {runs} && {user}",
-                f"service account {account}: for `{said}` as user {NOBODY} only",
+                f"s.?serviceAccountName.orValue('') != '{account}' || {runs}",
+                f"service account {account}: for {said} only",
             )
         )
     return found

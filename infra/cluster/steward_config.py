@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from infra.spec.campaign import Spec
+from infra.spec.checkpoint import LONGEST_INTERVAL
 from infra.spec.secrets import SecretSources
 from trainer.contract import CONFIG_FILE, TrainConfig
 from trainer.contract.workload import SECRET_SOURCES, WORKLOAD_CONFIG, WorkloadConfig
@@ -86,6 +87,8 @@ class StewardConfig(BaseModel):
     archive_bucket: str
     closer: str | None = None
     """Digest of the code with which the closer ends the campaign; None: it is older than the closer."""
+    archive_every: timedelta = LONGEST_INTERVAL
+    """Interval between copies of the newest committed checkpoint to S3."""
     poll: timedelta = timedelta(seconds=0.5)
 
     @property

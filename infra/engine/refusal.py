@@ -14,6 +14,7 @@ from infra.kinds import kind_of_type
 from infra.record.events import Kind, Stage
 from infra.session.context import Context
 
+FILE_SYSTEM = "aws:fsx/lustreFileSystem:LustreFileSystem"
 _CLUSTER, _NODE_GROUP, _BUCKET = "aws:eks/cluster:Cluster", "aws:eks/nodeGroup:NodeGroup", "aws:s3/bucket:Bucket"
 _GENTLE = ("scalingConfig", "tags", "labels", "updateConfig")
 """Properties of a node group that change without a node's restart."""
@@ -28,6 +29,8 @@ class Standing:
     """An attempt was launched and nothing has ended it."""
     falling: bool
     """Its teardown has begun."""
+    copied: int = -1
+    """Newest step with an interval copy in S3, from which training goes on where the file system is lost."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Refusal:
 def standing(context: Context) -> Standing:
     events, state = context.store.events(), context.state()
     falling = any(e.kind is Kind.STAGE_STARTED and e.data["stage"] == Stage.TEARDOWN for e in events)
-    return Standing(bool(events), bool(state.attempts) and state.outcome is None, falling)
+    return Standing(bool(events), bool(state.attempts) and state.outcome is None, falling, state.copied)
 
 
 def refusals(seen: Look, where: Standing, campaign: str) -> tuple[Refusal, ...]:
@@ -91,6 +94,8 @@ def _refused(row: Row, lost: set[str], where: Standing, campaign: str) -> Refusa
         return Refusal(
             row, f"it would be {_PAST[row.verb]}{_forced(row)}", f"set back by hand what was changed, or {down}"
         )
+    if row.verb == "create" and row.urn in lost and row.kind == FILE_SYSTEM and where.copied >= 0:
+        return None
     if row.verb == "create" and row.urn in lost and row.kind != _BUCKET:
         return Refusal(row, "it was deleted by hand, and a new one would be empty", down)
     if row.verb == "update" and row.kind == _CLUSTER and any(one.path == "version" for one in row.changes):

@@ -21,7 +21,7 @@ from infra.kinds import ResourceKind, Thing
 from infra.record.events import Event, Kind, Stage
 from infra.record.store import CampaignStore
 from infra.session.context import Context
-from infra.spec.names import Names, data_prefix
+from infra.spec.names import Names, copies_prefix, data_prefix
 from infra.stack.outputs import CampaignOutputs
 
 CERTIFICATE, BASELINE = "certificate.json", "baseline.json"
@@ -306,6 +306,10 @@ def kept(context: Context) -> tuple[str, ...]:
     rows = [f"s3://{context.buckets.state}/campaigns/{campaign}/ (record)"]
     if state.archive is not None:
         rows.insert(0, f"{state.archive['manifest']} (golden checkpoint of step {state.archive['step']})")
+    if state.copied >= 0 and (state.archive is None or state.archive.get("copies_left")):
+        copies = f"s3://{context.buckets.archive}/{copies_prefix(campaign, context.identity)}/"
+        why = "the campaign has no archive" if state.archive is None else "locked, or not removed"
+        rows.append(f"{copies} (interval copies up to step {state.copied}; {why}; they bill until they are removed)")
     if (digest := context.outputs.get(Stage.PROVISION, {}).get("data_digest")) is not None:
         what = "prepared data" if context.spec.workload is None else "the job's code"
         rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} ({what})")

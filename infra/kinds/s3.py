@@ -12,7 +12,7 @@ from infra.kinds.finding import there
 from infra.kinds.kind import Checkpoints, ResourceKind, Step, unpriced
 from infra.kinds.listed import call, listed
 from infra.kinds.thing import Thing, tags_of, thing
-from infra.spec.names import CAMPAIGN_TAG, FOUNDATION_TAG, buckets
+from infra.spec.names import CAMPAIGN_TAG, COPIES_PREFIX, FOUNDATION_TAG, buckets
 
 
 def _tags(account: Account, one: Thing) -> Mapping[str, str]:
@@ -29,7 +29,7 @@ def _uploads(account: Account) -> Iterator[Thing]:
     for bucket in vars(buckets(account.identity()["Account"], account.region)).values():
         try:
             for item in every(s3, "list_multipart_uploads", "Uploads", Bucket=bucket):
-                part = item["Key"].split("/")[1] if item["Key"].startswith("campaigns/") else ""
+                part = item["Key"].split("/")[1] if item["Key"].startswith(("campaigns/", COPIES_PREFIX)) else ""
                 tags = {CAMPAIGN_TAG: part} if part else {FOUNDATION_TAG: "true"}
                 yield thing(item, f"{bucket}/{item['Key']}#{item['UploadId']}", item["Key"], tags)
         except ClientError as error:

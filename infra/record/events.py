@@ -47,6 +47,11 @@ class Kind(StrEnum):
     ATTEMPT_ENDED = "attempt.ended"
     CHECKPOINT_REFUSED = "checkpoint.refused"  # tier, rank, file, step, wanted, seen
     CHECKPOINT_RESTORED = "checkpoint.restored"  # attempt, step, tier
+    CHECKPOINT_COPIED = "checkpoint.copied"  # step, place, objects, bytes, seconds, removed, locked
+    CHECKPOINT_COPY_FAILED = "checkpoint.copy-failed"  # error
+    # attempt (that is launched with it), step, bytes, seconds, refused
+    CHECKPOINT_FETCHED = "checkpoint.fetched"
+    CHECKPOINT_FETCH_FAILED = "checkpoint.fetch-failed"  # error
     DECISION = "decision"  # action, why
     OPERATOR_ENTERED = "operator.entered"  # who, attempt, node, pod, program (no arguments: they may hold secrets)
     HELD = "held"  # attempt, failure, cause, log, until, usd_per_hour
@@ -96,6 +101,12 @@ class CampaignState(BaseModel):
     """Some attempt has trained, so a failed launch is not the image's fault."""
     bake_again: bool = False
     """The launch failed and no attempt ever ran: the cause may be a bug in the code, corrected since."""
+    copied: int = -1
+    """Newest step with an interval copy in S3 that counts: after a fetch, the one that came back."""
+    copy_tried_at: datetime | None = None
+    """Time of the last copy, or of its failure."""
+    fetched: tuple[int, int] | None = None
+    """(attempt, step) of the last copy that came back from S3: what was committed before is lost beyond that step."""
     repairs: tuple[datetime, ...] = ()
     hold: dict[str, Any] | None = None
     """The data of HELD, and `since`, while the warm cluster waits for a relaunch."""
@@ -129,7 +140,8 @@ class CampaignState(BaseModel):
         """Step of the newest recorded checkpoint on the shared tier; -1: none is known."""
         if self.committed_at_finish is not None:
             return self.committed_at_finish
-        return max((_committed(attempt) for attempt in self.attempts), default=-1)
+        since, least = self.fetched or (0, -1)
+        return max((_committed(attempt) for attempt in self.attempts if attempt["attempt"] >= since), default=least)
 
     @property
     def never_committed(self) -> bool:
@@ -213,6 +225,12 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
                 {**a, **data, "ended_at": event.at} if a["attempt"] == data["attempt"] else a for a in state.attempts
             )
             change = {"attempts": ended}
+        case Kind.CHECKPOINT_COPIED:
+            change = {"copied": data["step"], "copy_tried_at": event.at}
+        case Kind.CHECKPOINT_COPY_FAILED:
+            change = {"copy_tried_at": event.at}
+        case Kind.CHECKPOINT_FETCHED:
+            change = {"copied": data["step"], "fetched": (data["attempt"], data["step"])}
         case Kind.NODE_QUARANTINED:
             change = {"repairs": (*state.repairs, event.at)}
         case Kind.TRAINING_FINISHED:

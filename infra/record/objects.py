@@ -6,6 +6,9 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+DELETE_AT_ONCE = 1000
+"""Objects of one `delete_objects` call: S3's limit."""
+
 
 def is_precondition_failure(error: ClientError) -> bool:
     """Return True if a conditional write lost its race (412) or met a simultaneous write (409)."""

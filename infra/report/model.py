@@ -91,7 +91,7 @@ class AttemptTime(Frozen):
 class Mark(Frozen):
     at_s: float
     kind: str
-    """quarantine, refused, takeover, unfit."""
+    """quarantine, refused, fetched, takeover, unfit."""
     label: str
 
 

@@ -38,6 +38,15 @@ def sentence(event: Event) -> str:
             return f"checkpoint of step {data.get('step')} refused on the {data.get('tier')} tier: {where}"
         case Kind.CHECKPOINT_RESTORED:
             return f"step {data.get('step')} restored"
+        case Kind.CHECKPOINT_COPIED:
+            return f"step {data.get('step')} copied to S3, {size(data.get('bytes', 0))} read back: {data.get('place')}"
+        case Kind.CHECKPOINT_COPY_FAILED:
+            return f"no copy to S3, training goes on and the next interval tries again: {data.get('error')}"
+        case Kind.CHECKPOINT_FETCHED:
+            refused = f"; refused: {'; '.join(data['refused'])}" if data.get("refused") else ""
+            return f"step {data.get('step')} is back from S3, {size(data.get('bytes', 0))}{refused}"
+        case Kind.CHECKPOINT_FETCH_FAILED:
+            return f"no checkpoint came back from S3: {data.get('error')}"
         case Kind.DECISION:
             return f"decided: {data.get('action')}, since {data.get('why')}"
         case Kind.OPERATOR_ENTERED:

@@ -66,6 +66,9 @@ def marks(record: Record) -> tuple[Mark, ...]:
             case Kind.CHECKPOINT_REFUSED:
                 label = f"checkpoint of step {data.get('step')} refused on {data.get('tier')}"
                 found.append(Mark(at_s=now, kind="refused", label=label))
+            case Kind.CHECKPOINT_FETCHED:
+                label = f"step {data.get('step')} brought back from S3"
+                found.append(Mark(at_s=now, kind="fetched", label=label))
             case Kind.DRIVER_TOOK_OVER:
                 found.append(Mark(at_s=now, kind="takeover", label="driver took over"))
             case Kind.NODE_VERDICT if not data.get("fit", True):

@@ -16,6 +16,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from infra.errors import UserError
 from infra.spec.access import Access
+from infra.spec.checkpoint import Checkpoint as Checkpoint
 from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import Unreadable, read
@@ -41,7 +42,6 @@ from infra.spec.sections import Storage as Storage
 from infra.spec.sections import Subnets as Subnets
 from infra.spec.training import Training as Training
 from infra.spec.workload import Workload as Workload
-from trainer.contract import CheckpointConfig
 
 MAX_NAME = 20
 """Longest campaign name. The longest AWS name with it, an IAM role `bivouac-<name>-<workload>-...`, may have 64."""
@@ -196,7 +196,7 @@ class Spec(Section):
     """The built-in trainer's model, optimizer, batch and length. Give either `training` or `workload`."""
     workload: Workload | None = None
     """A training job of your own."""
-    checkpoint: CheckpointConfig | None = None
+    checkpoint: Checkpoint | None = None
     """Schedule and retention of checkpoints. None: plan derives the interval (Daly's formula)."""
     recovery: Recovery = Recovery()
     """Limits and timeouts of the steward."""

@@ -68,6 +68,9 @@ SECRETS_COMMAND = ("python", "-m", "infra.steward.secrets")
 BASICS_COMMAND = ("python", "-m", "infra.cluster.basics")
 STEWARD_COMMAND = ("python", "-m", "infra.steward")
 ARCHIVE_COMMAND = ("python", "-m", "infra.archive.archive")
+COPY_COMMAND = ("python", "-m", "infra.checkpoints.copies", "send")
+FETCH_COMMAND = ("python", "-m", "infra.checkpoints.copies", "fetch")
+"""Copy the newest committed checkpoint to S3, and the newest sound copy back to the shared tier."""
 ARCHIVE_WORK = "/local-checkpoints/.archive"
 ARCHIVE_ROOM = ("install", "-d", "-m", "1777", ARCHIVE_WORK)
 """First step of the archive, as root: a folder on the NVMe disk for the archive program, which is not root."""
@@ -173,6 +176,16 @@ def data_prefix(manifest_digest: str) -> str:
 def mount_folder(name: str) -> str:
     """Return the folder of the shared file system that is linked to a workload's S3 prefix."""
     return f"mounts/{name}"
+
+
+COPIES_PREFIX = "copies/"
+"""Folder of all campaigns' interval copies in the archive bucket: apart from the archives, so that the right to remove
+a copy covers no archive."""
+
+
+def copies_prefix(campaign: str, identity: str = "") -> str:
+    """Return a campaign's folder of interval copies in the archive bucket, without a slash at its end."""
+    return "/".join(filter(None, (COPIES_PREFIX.rstrip("/"), campaign, identity)))
 
 
 def campaign_stack(campaign: str) -> str:

@@ -19,7 +19,7 @@ from pulumi_aws.s3 import (
     BucketServerSideEncryptionConfigurationRuleArgsDict,
 )
 
-from infra.spec.names import NOTICES, REPOSITORY, Names, buckets
+from infra.spec.names import COPIES_PREFIX, NOTICES, REPOSITORY, Names, buckets
 from infra.stack.access import policies
 from infra.stack.access.key import CustomerKey
 from infra.stack.access.limits import Limits
@@ -135,6 +135,16 @@ FORGET_REWRITES: BucketLifecycleConfigurationRuleArgsDict = {
 }
 
 
+FORGET_COPIES: BucketLifecycleConfigurationRuleArgsDict = {
+    # An interval copy is removed with its versions. This rule removes those that a lock held, once it is over.
+    "id": "forget-removed-copies",
+    "status": "Enabled",
+    "filter": {"prefix": COPIES_PREFIX},
+    "expiration": {"expired_object_delete_marker": True},
+    "noncurrent_version_expiration": {"noncurrent_days": 1},
+}
+
+
 def moving(one: StorageClass) -> BucketLifecycleConfigurationRuleArgsDict:
     """Return the rule that moves one campaign's objects to a cheaper class."""
     return {
@@ -167,7 +177,7 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
     archive = PrivateBucket(
         "archive",
         names.archive,
-        rules=[moving(one) for one in keeping.classes],
+        rules=[FORGET_COPIES, *(moving(one) for one in keeping.classes)],
         key_arn=key_arn,
         lock_days=keeping.lock_days,
         opts=inside,

@@ -25,6 +25,7 @@ from infra.record.store import CampaignStore
 from infra.spec.names import Names
 from infra.steward import archiving, gangs, last_resort, resume_state
 from infra.steward.blame import causes_first
+from infra.steward.copying.copier import Copier
 from infra.steward.decide import (
     Action,
     Attempt,
@@ -48,6 +49,7 @@ from infra.steward.seeing.lookout import Lookout
 from infra.steward.seeing.sources import PASSING
 from infra.steward.seeing.tiers import TierWatch
 from infra.steward.seeing.trainer_events import TrainerEvents
+from trainer.contract import NOTHING_SOUND
 
 _SHIP_REST_S = 15.0
 _BROKEN_GANG_GRACE_S = 1
@@ -80,6 +82,7 @@ class Steward:
         self.committed = Committed(config.spec.campaign, store.state())
         self.policy = policy_of(config)
         self._archived = False
+        self.copier = Copier(self)
         self._take_over()
         self.lookout.take_over(store.state(), self.attempt)
         self._rest = rest
@@ -118,6 +121,7 @@ class Steward:
             finish = self._train()
             committed = self.committed.to_record()
             self.store.append(Kind.TRAINING_FINISHED, outcome=finish.outcome, why=finish.why, committed_step=committed)
+        self.copier.stop()
         # The archive copies the logs from the bucket.
         self.logs.flush()
         if not self._archived and self.store.state().archive is None and self.committed.may_be_there():
@@ -177,12 +181,14 @@ class Steward:
         while True:
             self.returns.again()
             seen, action = self._look(self.policy)
+            action = self.copier.before(action)
             for pod in seen.pods:
                 if pod.phase != "Pending":
                     self.logs.follow(pod.name)
             self.tiers.tell(self.observer.agents)
             if not self.sources.away("record"):
                 self._note_running(seen)
+                self.copier.look(seen.committed_step)
             if isinstance(action, Finish):
                 self._finished(action, seen)
                 return action
@@ -192,7 +198,7 @@ class Steward:
 
     def _look(self, policy: Policy) -> tuple[Observation, Action]:
         at, held = (self.attempt, self.in_flight, self.committed_step()), self.held_since
-        troubles = (*self.returns.refused(), *self.committed.troubles())
+        troubles = (*self.returns.refused(), *self.committed.troubles(), *self.copier.under_way())
         return self.lookout.look(policy, self.history, at, held, troubles, self.trainer_events.loss)
 
     def _give_back(self, action: GiveBack) -> None:
@@ -269,6 +275,7 @@ class Steward:
             instances=instances,
             step=max((pod.step for pod in seen.pods), default=0),
             committed_at_end=committed,
+            nothing_sound=any(pod.reason == NOTHING_SOUND for pod in seen.pods),
             log=self._last_words(action, seen),
         )
         ended = Attempt(

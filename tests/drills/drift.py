@@ -34,7 +34,7 @@ from infra.engine.refusal import refusals, standing
 from infra.errors import UserError
 from infra.preview.looking import looking, stacks
 from infra.preview.preview import preview
-from infra.record.events import Stage
+from infra.record.events import Kind, Stage
 from infra.session.context import Context
 from tests.rehearsal.acting import as_reader
 from tests.rehearsal.campaign_world import Camp, camp
@@ -132,6 +132,23 @@ def refused_repair(camp: Camp) -> dict[str, Any]:
     return {"hands": ["repair of a lost file system"]}
 
 
+def new_file_system_case(camp: Camp) -> dict[str, Any]:
+    """With a copy of a checkpoint in S3 a lost file system is made anew, and nothing else is replaced."""
+    with camp.opened() as context:
+        copy = {"step": 20, "place": "", "objects": 1, "bytes": 1, "seconds": 1, "removed": [], "locked": 0}
+        context.store.append(Kind.CHECKPOINT_COPIED, **copy)
+    clusters = camp.client("eks").list_clusters()["clusters"]
+    with mutations(camp) as heard:
+        assert repair_command("drilled", camp.spec.region, True, Console(file=StringIO(), width=300)) == 0
+    made = sorted({str(one[1]) for one in heard if str(one[1]).startswith(("Create", "Delete"))} - {"DeleteObject"})
+    assert made == ["CreateDataRepositoryAssociation", "CreateFileSystem"], made
+    assert camp.client("eks").list_clusters()["clusters"] == clusters
+    (system,) = camp.client("fsx").describe_file_systems()["FileSystems"]
+    volume = camp.plane().api.objects["v1", "persistentvolumes", "", "bivouac-drilled-shared"]
+    assert volume["spec"]["csi"]["volumeHandle"] == system["FileSystemId"], volume
+    return {"hands": ["a new file system"]}
+
+
 def refused_case(camp: Camp, context: Context) -> dict[str, Any]:
     lose_file_system(camp)
     name = context.names.stack
@@ -183,6 +200,7 @@ def main() -> int:
         failed += told(
             rows, options.count + 1, lambda: refused_repair(one) or {"hands": ["repair of a lost file system"]}
         )
+        failed += told(rows, options.count + 2, partial(new_file_system_case, one))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1))
     print(f"drill drift: {len(rows)} cases, {failed} failed, {time.monotonic() - begun:.0f} s")

@@ -29,7 +29,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 
-from tests.drills.parts import storage_archive
+from tests.drills.parts import storage_archive, storage_lost
 from tests.drills.parts.storage_damage import expected, inflict
 from tests.drills.parts.storage_gang import NOBODY, Camp, Orders, run_attempt
 from tests.drills.parts.storage_operations import Count, KillAt, install
@@ -71,11 +71,12 @@ class Drill:
             "damage": self.damage,
             "power": self.power,
             "archive": self.archive_case,
+            "lost": self.lost,
         }
 
     def run(self, number: int) -> dict[str, Any]:
         chance = random.Random(f"{self.seed}/{number}")
-        kind = chance.choices(list(self.kinds), (35, 30, 20, 15))[0]
+        kind = chance.choices(list(self.kinds), (35, 30, 20, 15, 5))[0]
         kind = self.only_kind or kind
         case = Case(number, kind, self.work / f"case-{number}", chance)
         case.folder.mkdir()
@@ -217,6 +218,13 @@ class Drill:
     def archive_case(self, case: Case) -> None:
         case.phase, case.detail = self.archive.case(case.number, case.folder, case.chance)
 
+    def lost(self, case: Case) -> None:
+        """The file system and every node go; the ranks go on from the newest sound copy in S3."""
+        camp = self.copy(case, *case.chance.choice(LAYOUTS))
+        step, case.phase = storage_lost.lose(camp, case.folder, case.number, case.chance)
+        case.detail = f"{camp.ranks}x{camp.ranks_per_node} harmed by {case.phase}, goes on from step {step}"
+        _goes_on(camp, 3, least=step, most=step)
+
     def close(self) -> None:
         self.archive.close()
 
@@ -265,7 +273,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--only", type=int, help="the number of one case, whose folder is kept")
-    parser.add_argument("--kind", choices=("kill", "damage", "power", "archive"))
+    parser.add_argument("--kind", choices=("kill", "damage", "power", "archive", "lost"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

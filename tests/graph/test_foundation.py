@@ -42,10 +42,15 @@ def test_a_bucket_with_content_is_never_destroyed(foundation: Graph) -> None:
     assert foundation.one("Repository", "trainer").inputs.get("forceDelete") is False
 
 
-def test_old_versions_are_forgotten_only_of_state(foundation: Graph) -> None:
+def test_old_versions_are_forgotten_only_of_state_and_of_interval_copies(foundation: Graph) -> None:
     rules = [node.inputs for node in foundation.of("BucketLifecycleConfiguration")]
-    forgetful = [inputs["bucket"] for inputs in rules if "noncurrent" in str(inputs)]
-    assert forgetful == [BUCKETS.state]
+    forgetful = {
+        (inputs["bucket"], rule["filter"]["prefix"])
+        for inputs in rules
+        for rule in inputs["rules"]
+        if "noncurrent" in str(rule)
+    }
+    assert forgetful == {(BUCKETS.state, ""), (BUCKETS.state, "campaigns/"), (BUCKETS.archive, "copies/")}
 
 
 def test_what_is_rewritten_every_few_seconds_is_forgotten_after_a_day_and_the_engines_state_is_not(

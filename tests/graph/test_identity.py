@@ -37,8 +37,11 @@ ALLOWED = {
     | _KEY_USE
     | {
         "s3:AbortMultipartUpload",
+        "s3:DeleteObject",
+        "s3:DeleteObjectVersion",
         "s3:GetObjectVersion",
         "s3:ListBucketMultipartUploads",
+        "s3:ListBucketVersions",
         "s3:ListMultipartUploadParts",
     },
     "budget": {"iam:AttachRolePolicy", "iam:DetachRolePolicy"},
@@ -229,6 +232,7 @@ def entries(operator: str) -> dict[str, tuple[str, Any]]:
 
 def test_named_people_have_an_entry_of_their_role_and_the_driver_one_more() -> None:
     people = {
+        f"arn:aws:iam::{ACCOUNT}:role/bivouac_closer_us-east-1": ("ClusterAdminPolicy", {"type": "cluster"}),
         ADA: ("ClusterAdminPolicy", {"type": "cluster"}),
         BOB: ("EditPolicy", HERE),
         EVE: ("ViewPolicy", HERE),

@@ -21,6 +21,7 @@ from infra.stack.lustre import CLIENT_PAUSE_S, CLIENT_TRIES, CLIENT_TRY_S, VERSI
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph
 from tests.part import part
+from tests.pods import copy, fetch
 from tests.waiting import HUNG_S
 
 ROOT = VERSIONS.parents[1]
@@ -55,7 +56,7 @@ def scripts(graph: Graph, pool: str) -> list[str]:
 
 
 def test_every_pool_whose_pods_mount_the_shared_file_system_has_a_client() -> None:
-    manifests = [steward_pod("i", 0, 2), jobset(GANG), archive_job.manifest(ARCHIVE, "i", 8)]
+    manifests = [steward_pod("i", 0, 2), jobset(GANG), archive_job.manifest(ARCHIVE, "i", 8), copy(), fetch()]
     found = [pod for manifest in manifests for pod in pods(manifest)]
     pools = {pod["nodeSelector"][POOL_LABEL] for pod in found if mounts_shared(pod)}
     assert len(found) == len(manifests) and pools == {SYSTEM_POOL, GPU_POOL}
@@ -78,7 +79,12 @@ def test_nobody_else_mounts_the_shared_claim() -> None:
         for path in (ROOT / "infra").rglob("*.py")
         if '"claimName": SHARED_CLAIM' in (text := path.read_text()) or "= volumes(" in text
     }
-    assert using == {"infra/campaign/launch.py", "infra/cluster/gang.py", "infra/archive/archive_job.py"}
+    assert using == {
+        "infra/campaign/launch.py",
+        "infra/cluster/gang.py",
+        "infra/archive/archive_job.py",
+        "infra/checkpoints/copy_job.py",
+    }
 
 
 @pytest.mark.parametrize("egress", ["nat", "endpoints"])

@@ -152,8 +152,8 @@ def test_a_locked_archive_is_under_governance_and_only_the_archive() -> None:
 def test_each_campaigns_class_is_a_rule_of_its_own_part_of_the_archive() -> None:
     graph = foundation_with(classes=(StorageClass(campaign="big", name="GLACIER_IR", after_days=7),))
     rules = graph.one("BucketLifecycleConfiguration", "archive").inputs["rules"]
-    assert rules[1]["filter"] == {"prefix": "campaigns/big/"}
-    assert rules[1]["transitions"] == [{"days": 7, "storageClass": "GLACIER_IR"}]
+    assert rules[2]["filter"] == {"prefix": "campaigns/big/"}
+    assert rules[2]["transitions"] == [{"days": 7, "storageClass": "GLACIER_IR"}]
     assert "transitions" not in str(graph.one("BucketLifecycleConfiguration", "data").inputs)
 
 

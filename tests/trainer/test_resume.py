@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.checkpoints.place import FolderPlace
+from infra.checkpoints.work import restore
 from tests.trainer.agents import Attempt, Hold, World, run
 from tests.trainer.warm import run_module
 from trainer.checkpoint.search import verified
@@ -92,6 +94,29 @@ def test_each_step_tells_its_rate_and_the_norm_of_its_gradients(twin: Attempt) -
     warm = {step: one["rate"] for step, one in steps.items() if step <= 20}
     assert warm == pytest.approx({step: 2e-3 * step / 20 for step in range(1, 21)})
     assert steps[60]["rate"] < steps[30]["rate"] < 2e-3
+
+
+@pytest.mark.nightly
+def test_with_the_file_system_and_all_nodes_lost_training_goes_on_from_a_copy_bit_equal_to_the_twin(
+    twin: Attempt, tmp_path: Path
+) -> None:
+    """The copy comes back as the steward's Job brings it: only the shared tier of a new file system has it."""
+    world = twin.world.copy(tmp_path / "world")
+    copies = tmp_path / "copies"
+    shutil.copytree(world.shared / "tiny" / "step-00000030", copies / "step-00000030")
+    for tier in (world.local(0), world.local(1), world.shared):
+        shutil.rmtree(tier / "tiny")
+    restore(FolderPlace(copies), 30, world.shared / "tiny", lambda said: None)
+
+    attempt = run(world, 2)
+
+    assert [agent.returncode for agent in attempt.agents] == [0, 0], attempt.log(0).read_text()
+    assert attempt.events("restored")[0]["step"] == 30
+    assert attempt.losses() == {step: loss for step, loss in twin.losses().items() if step > 30}
+    digests = [
+        {s.file.rpartition("/")[2]: s.sha256 for s in manifest_of(w.shared, 60).shards} for w in (twin.world, world)
+    ]
+    assert digests[0] == digests[1]
 
 
 def evaluate(checkpoint: Path, world: World) -> subprocess.CompletedProcess[str]:

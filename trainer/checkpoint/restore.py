@@ -26,7 +26,7 @@ from trainer.checkpoint.search import PAUSES_S, FoundShard, Search, identity_of,
 from trainer.checkpoint.tiers import RESHAPING, Claim, Tier, Tiers
 from trainer.checkpoint.writing import set_rng_state
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, attempt_folder, parse_manifest
-from trainer.errors import ConfigError, Fenced, StorageError
+from trainer.errors import ConfigError, Fenced, NothingSound, StorageError
 from trainer.events import emit
 from trainer.gang import Gang
 
@@ -122,7 +122,7 @@ def _choose(
     claims = gang.together("look at the shared tier", lambda: list(tiers.shared.claims()))
     if gang.sums([float(bool(claims))])[0]:
         unread = [f"step {claim.step}: {claim.why}" for claim in claims if claim.manifest is None]
-        raise StorageError(
+        raise NothingSound(
             "the shared tier holds checkpoints but none of them is sound",
             ", ".join([*(f"step {manifest.step}" for manifest in fitting), *unread[:5]]) or "damaged manifests",
             "restore a sound copy from the archive, or remove the folder to start from the beginning",

@@ -49,6 +49,10 @@ class ExitCode(IntEnum):
     NUMERIC = 76
 
 
+NOTHING_SOUND = "nothing-sound"
+"""Reason of a termination: the shared tier holds checkpoints, and not one of them can be used."""
+
+
 class Phase(StrEnum):
     STARTING = "starting"
     RESTORING = "restoring"

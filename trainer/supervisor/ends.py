@@ -16,6 +16,8 @@ REASONS = {
 }  # fmt: skip
 PEER_LOST = "peer-lost"
 """Reason of an end that another node caused: the steward does not look for it here."""
+NOTHING_SOUND = "nothing-sound"
+"""`trainer.contract.NOTHING_SOUND`: the steward then brings back a copy from S3, if there is one."""
 _OWN = (USER, DATA, STORAGE, INTERRUPTED, NUMERIC)
 """Codes by which a job says itself why it ends."""
 _MIB = 2**20

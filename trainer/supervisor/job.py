@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping, Sequence
 
 from trainer.supervisor import activity, ends, family, formats, launcher, seal
-from trainer.supervisor.ends import DATA, DONE, INTERRUPTED, USER, End
+from trainer.supervisor.ends import DATA, DONE, INTERRUPTED, STORAGE, USER, End
 from trainer.supervisor.formats import FORMATS, Finished
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress import Reader
@@ -26,6 +26,10 @@ _WORKS_S = 0.05
 """Processor time between two looks that shows life."""
 _AGAIN_S = 30.0
 """Between two tries to seal a checkpoint that could not be sealed; the last one is at the job's end."""
+
+
+class NothingSound(Exception):
+    """The tier has sealed checkpoints, and none may be used: a start from the beginning would be a person's choice."""
 
 
 class Job(Running):
@@ -92,8 +96,9 @@ class Job(Running):
 
     def _chosen(self) -> dict[str, Any]:
         """Lay the newest sound step back where the job's framework looks for it, and remove later ones: they are
-        damaged or were never sealed, and the job would write over them or take them up."""
+        damaged or were never sealed, and the job would write over them or take them up. Raises `NothingSound`."""
         seal.tidy(self.tier)
+        refused: list[str] = []
         for step in seal.committed(self.tier):
             why = seal.fault(self.tier, step, self.place.campaign, self.config["identity"])
             if not why:
@@ -103,6 +108,9 @@ class Job(Running):
                 self.emit("restored", step=step)
                 return {"step": step, "path": str(path)}
             self.emit("refused_step", step=step, why=why)
+            refused.append(f"step {step}: {why}")
+        if refused:
+            raise NothingSound(f"none of its {len(refused)} sealed checkpoints is sound; {refused[0]}")
         formats.forget_later(self.checkpoints["format"], self.folder, None)
         self.emit("started_fresh", step=0)
         return {"step": -1, "path": ""}
@@ -111,7 +119,10 @@ class Job(Running):
         """Run the job to its end; return how it ended. Nothing that it started is left."""
         if not self._unpacked():
             return self._stopped() if self.stopping else End(DATA, "the code is not the campaign's")
-        resume = self.resume()
+        try:
+            resume = self.resume()
+        except NothingSound as error:
+            return End(STORAGE, str(error), ends.NOTHING_SOUND)
         words = self.launcher.command()
         environment = dict(os.environ, **self.launcher.environment(resume, str(self.run_folder)))
         if self.stopping:

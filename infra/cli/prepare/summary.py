@@ -42,7 +42,8 @@ def _cadence(plan: Plan) -> str:
     shared = plan.checkpoint.shared_every
     part = "all" if shared == 1 else f"one in {shared}"
     every = f"{plan.checkpoint.every_steps:,} steps ({_text(_interval(plan))})"
-    return f"a checkpoint every {every}, {part} on the shared tier"
+    copied = _text(plan.figure("archive every").value)
+    return f"a checkpoint every {every}, {part} on the shared tier, a copy in S3 every {copied}"
 
 
 def _risk(plan: Plan) -> str:

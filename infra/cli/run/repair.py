@@ -39,7 +39,7 @@ def repair_command(campaign: str, region: str, yes: bool, console: Console, *, a
 def _repair(context: Context, yes: bool, console: Console, machine: Console | None) -> int:
     """Repair. `machine`: console for the remaining drift as JSON."""
     from infra.engine import explain
-    from infra.engine.refusal import error_of, refusals, standing
+    from infra.engine.refusal import FILE_SYSTEM, error_of, refusals, standing
     from infra.preview.looking import look_at_stacks
 
     campaign, where = context.spec.campaign, standing(context)
@@ -62,13 +62,31 @@ def _repair(context: Context, yes: bool, console: Console, machine: Console | No
         return 0
     if target.spends(context.spec) and not yes and not agreed("Do it?", console):
         raise UserError("nothing was repaired", seen="no", cure="answer yes, or give --yes")
+    anew = any(row.verb == "create" and row.kind == FILE_SYSTEM for each in looks for row in each.planned)
     with context.progress.stage("repair", "refresh the state from AWS, then apply the spec"):
+        if anew:
+            _let_go(context)
         _apply(context, [each.stack for each in wrong])
+        if anew:
+            _go_on(context)
     with context.progress.stage("look", "compare again"):
         again = look_at_stacks(context, {each.stack for each in wrong})
     explain.print_drift(console, again, campaign)
     _answer(machine, campaign, wrong, again)
     return 0 if not any(each.drifted or each.planned for each in again) else 1
+
+
+def _let_go(context: Context) -> None:
+    from infra.campaign.remount import let_go
+
+    context.progress.note(f"a new file system: training goes on from the copy of step {context.state().copied} in S3")
+    let_go(context)
+
+
+def _go_on(context: Context) -> None:
+    from infra.campaign.remount import go_on
+
+    go_on(context)
 
 
 def _answer(machine: Console | None, campaign: str, wrong: Sequence[Look], again: Sequence[Look]) -> None:

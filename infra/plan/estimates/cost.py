@@ -11,9 +11,12 @@ from infra.plan.catalogue import Prices
 from infra.plan.estimates import storage
 from infra.plan.estimates.clock import BEFORE_STACK, StageTime, gang_seconds, pilot_seconds, seconds
 from infra.plan.estimates.figure import cents, rounded
+from infra.plan.estimates.saving import archive_every
 from infra.plan.facts import Facts
 from infra.plan.purchase import own_reservation
+from infra.spec import duration
 from infra.spec.campaign import Capacity, Egress, Spec
+from infra.spec.checkpoint import KEPT_COPIES
 
 HOURS_PER_MONTH = Decimal(730)
 _STANDBY = "if one dies, the steward on the other takes over within half a minute"
@@ -127,6 +130,22 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
     )
     golden = rounded((storage.checkpoint_bytes(spec) + storage.export_bytes(spec)) / 1e9, 3)
     yield _sized("S3 archive", prices.s3_standard_usd_per_gb_month, golden, f"{golden} GB, first month")
+    yield _copies(spec, prices, hours(stages, "supervise"))
+
+
+def _copies(spec: Spec, prices: Prices, trains: Decimal) -> CostLine:
+    """Return the line of the interval copies. They go with the golden archive, those under a lock when it ends."""
+    made = int(trains * 3600 / Decimal(str(archive_every(spec).total_seconds())))
+    lock = spec.storage.archive.lock_for
+    stay, lasts = min(made, KEPT_COPIES + 1), trains
+    what = f"{stay} copies"
+    if lock is not None:
+        stay, lasts = made, trains + Decimal(str(lock.total_seconds())) / 3600
+        what = f"{stay} copies, each locked for {duration.text(lock)}"
+    size = rounded(storage.checkpoint_bytes(spec) * stay / 1e9, 3)
+    months = rounded(lasts / HOURS_PER_MONTH, 6)
+    line = f"{what}, {size} GB x {months} months"
+    return _sized("S3 interval copies", prices.s3_standard_usd_per_gb_month, size * months, line)
 
 
 def _hourly(

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import timedelta
 
-from infra.plan.estimates import storage
+from infra.plan.estimates import storage, work
 from infra.plan.estimates.figure import Figure, figure
 from infra.plan.facts import Facts
+from infra.spec import duration
 from infra.spec.campaign import Spec
+from infra.spec.checkpoint import (
+    FEWEST_COPIES,
+    KEPT_COPIES,
+    LONGEST_INTERVAL,
+    SHORTEST_INTERVAL,
+    archive_interval,
+)
 from trainer.contract import CheckpointConfig, cadence
 
 REPLACEMENT_S = 300.0
@@ -56,7 +65,8 @@ def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
         restart_s=given.restart_s,
     )
     shared_every = max(1, math.ceil(given.shared_write_s / (best.every_steps * given.step_s)))
-    used = spec.checkpoint or CheckpointConfig(
+    own = None if spec.checkpoint is None else spec.checkpoint.of_ranks
+    used = own or CheckpointConfig(
         every_steps=best.every_steps,
         shared_every=shared_every,
         measured=True,
@@ -68,7 +78,7 @@ def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
         period, used.shared_every * given.stall_s, given.mtbf_s, given.restart_s, given.shared_write_s
     )
     figures = (*_rates(spec, given), *_interval(given, best), *_chosen(spec, given, best, used, useful))
-    return Saving(checkpoint=used, derived=spec.checkpoint is None, efficiency=useful, figures=figures)
+    return Saving(checkpoint=used, derived=own is None, efficiency=useful, figures=figures)
 
 
 def _rates(spec: Spec, given: _Inputs) -> tuple[Figure, ...]:
@@ -101,7 +111,7 @@ def _chosen(
     spec: Spec, given: _Inputs, best: cadence.Cadence, used: CheckpointConfig, useful: float
 ) -> tuple[Figure, ...]:
     every, shared = "spec: checkpoint.every_steps", "spec: checkpoint.shared_every"
-    if spec.checkpoint is None:
+    if spec.checkpoint is None or spec.checkpoint.of_ranks is None:
         every, shared = _REASONS[best.bound], "shared write / interval, rounded up"
     waste = (
         "1 - (T-C) / [(mu+D) e^(R/mu) (e^(T/mu)-1)], T and C between shared checkpoints,"
@@ -111,7 +121,22 @@ def _chosen(
         figure("save every", used.every_steps, "steps", every),
         figure("re-evaluated", int(used.measured), "", "1: while running, from measured stall, dip and failures"),
         figure("replicate every", used.shared_every, "saves", shared),
+        figure("archive every", archive_every(spec).total_seconds(), "s", _why_archive(spec)),
         figure("expected waste", 100 * (1 - useful), "%", waste),
+    )
+
+
+def archive_every(spec: Spec) -> timedelta:
+    """Return the interval between the copies of committed checkpoints to S3."""
+    return archive_interval(spec.checkpoint, timedelta(seconds=work.training_seconds(spec)))
+
+
+def _why_archive(spec: Spec) -> str:
+    if spec.checkpoint is not None and spec.checkpoint.archive_every is not None:
+        return "spec: checkpoint.archive_every"
+    return (
+        f"training time / {FEWEST_COPIES}, at most {duration.text(LONGEST_INTERVAL)}, "
+        f"at least {duration.text(SHORTEST_INTERVAL)}; the newest {KEPT_COPIES} copies stay in S3"
     )
 
 

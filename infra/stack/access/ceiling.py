@@ -9,7 +9,7 @@ No Pulumi here.
 
 from __future__ import annotations
 
-from infra.spec.names import BUILDER, REPOSITORY, ROLE_TAG, boundary, buckets, freeze_policy
+from infra.spec.names import BUILDER, COPIES_PREFIX, REPOSITORY, ROLE_TAG, boundary, buckets, freeze_policy
 from infra.stack.access.closing import ceiling_of_closing
 from infra.stack.access.policies import EVERYTHING, AccountPlace, Statement, allow
 
@@ -92,6 +92,8 @@ def ceiling(where: AccountPlace) -> list[Statement]:
         allow(_INTERFACES, of_network),
         allow(_OBJECTS, [f"{arn}/*" for arn in kept]),
         allow(["s3:ListBucket", "s3:ListBucketMultipartUploads"], kept),
+        allow(["s3:DeleteObject", "s3:DeleteObjectVersion"], [f"arn:aws:s3:::{names.archive}/{COPIES_PREFIX}*"]),
+        allow(["s3:ListBucketVersions"], [f"arn:aws:s3:::{names.archive}"]),
         allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_services),
         allow(
             ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"],

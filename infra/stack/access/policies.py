@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.spec.campaign import Spec
-from infra.spec.names import BUILDER, CLOSER, REPOSITORY, ROLE_TAG, Buckets, Names, buckets, freeze_policy
+from infra.spec.names import (
+    BUILDER,
+    CLOSER,
+    REPOSITORY,
+    ROLE_TAG,
+    Buckets,
+    Names,
+    buckets,
+    copies_prefix,
+    freeze_policy,
+)
 from infra.spec.secrets import SecretSource
 
 Statement = dict[str, Any]
@@ -160,13 +170,22 @@ def notices(spec: Spec) -> list[Statement]:
 
 
 def archive(spec: Spec) -> list[Statement]:
-    """Allow to use the campaign's folders in the archive and state buckets, and to read the image manifests."""
+    """Allow to use the campaign's folders in the archive and state buckets, and to read the image manifests. Of the
+    interval copies, and of nothing else, it may remove old ones, with their versions."""
     names, where = Names(spec), _buckets(spec)
+    of_uploads = ("s3:GetObjectVersion", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
+    copies = f"{copies_prefix(spec.campaign)}/"
     return [
+        *_folder(where.archive, copies, extra=(*of_uploads, "s3:DeleteObject", "s3:DeleteObjectVersion")),
+        allow(
+            ["s3:ListBucketVersions"],
+            [f"arn:aws:s3:::{where.archive}"],
+            {"StringLike": {"s3:prefix": [f"{copies}*"]}},
+        ),
         *_folder(
             where.archive,
             names.state_prefix,
-            extra=("s3:GetObjectVersion", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
+            extra=of_uploads,
         ),
         # Needed to abort unfinished uploads of a killed archive; IAM has no condition on the prefix for it.
         allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{where.archive}"]),

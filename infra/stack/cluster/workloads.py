@@ -153,7 +153,9 @@ class Workloads(pulumi.ComponentResource):
         )
 
     def _shared_volume(self, spec: Spec, storage: Storage) -> None:
-        """Make a static volume: the file system is Pulumi's, so nothing is left when the CSI driver is gone."""
+        """Make a static volume: the file system is Pulumi's, so nothing is left when the CSI driver is gone. With a new
+        file system both are made anew, the claim deleted first: Kubernetes keeps a volume while a claim has it."""
+        anew = ResourceOptions(delete_before_replace=True, replace_on_changes=["spec"])
         size = {"storage": f"{spec.storage.shared.capacity_gib}Gi"}
         lustre = storage.lustre
         volume = kubernetes.core.v1.PersistentVolume(
@@ -172,7 +174,7 @@ class Workloads(pulumi.ComponentResource):
                     "volume_attributes": {"dnsname": lustre.dns_name, "mountname": lustre.mount_name},
                 },
             },
-            opts=self._child([storage.data]),
+            opts=ResourceOptions.merge(self._child([storage.data]), anew),
         )
         kubernetes.core.v1.PersistentVolumeClaim(
             SHARED_CLAIM,
@@ -183,7 +185,7 @@ class Workloads(pulumi.ComponentResource):
                 "volume_name": volume.metadata.apply(lambda metadata: metadata.name or ""),
                 "resources": {"requests": size},
             },
-            opts=self._child([self._namespace, volume]),
+            opts=ResourceOptions.merge(self._child([self._namespace, volume]), anew),
         )
 
     def _node_folder(self, claim: str, path: str) -> None:

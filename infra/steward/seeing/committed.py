@@ -18,7 +18,7 @@ class Committed:
     def __init__(self, campaign: str, state: CampaignState, shared: str | None = None) -> None:
         self._folder = Path(shared or SHARED_CHECKPOINTS) / campaign
         self._look = BoundedLook(self._newest, "committed")
-        self._last = _recorded(state)
+        self._last = state.newest_committed
         self._trouble: str | None = "nobody has looked at the shared tier yet"
 
     def step(self) -> int:
@@ -49,8 +49,3 @@ class Committed:
     def _newest(self) -> int:
         found = [path.parent.name for path in self._folder.glob(f"step-*/{COMMITTED_NAME}")]
         return max((step for name in found if (step := step_of_folder(name)) is not None), default=-1)
-
-
-def _recorded(state: CampaignState) -> int:
-    known = [int(a.get("committed_at_end", a["committed_step"])) for a in state.attempts]
-    return max([*known, -1 if state.committed_at_finish is None else state.committed_at_finish], default=-1)

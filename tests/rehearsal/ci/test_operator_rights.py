@@ -246,6 +246,7 @@ SERVICES = ("autoscaling", "budgets", "ce", "cloudwatch", "codebuild", "ec2", "e
 OTHERWISE = {
     "create_bucket": "the founder's",
     "delete_bucket": "the founder's",
+    "list_object_versions": "of the archive's role, in its pods",
     "start_build": "the steward's and the schedule's",
     "publish": "a method of ours, no topic's",
     "purchase_capacity_block": "the buyer's",

@@ -30,7 +30,7 @@ from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.rehearsal.paths import share_dir
 from infra.spec.names import STEWARD_PRIORITY_CLASS
-from tests.pods import IMAGE, archive, gang, mpi_gang
+from tests.pods import IMAGE, archive, copy, fetch, gang, mpi_gang
 from tests.rehearsal.rehearsal import admission
 from tests.rehearsal.rehearsal.plane_camp import ask, client, config, plane
 from tests.waiting import until as eventually
@@ -208,7 +208,8 @@ ROGUE = admission.changed(gang(), lambda pod: pod["containers"][0].update(image=
 
 
 def test_what_we_make_is_admitted(asking: admission.Asking) -> None:
-    for manifest in (gang(), gang(sees_node=True), gang(supervisor_image=IMAGE, secrets=True), archive()):
+    of_jobs = gang(), gang(sees_node=True), gang(supervisor_image=IMAGE, secrets=True)
+    for manifest in (*of_jobs, archive(), copy(), fetch()):
         assert asking.refusal(manifest, admission.STEWARD) == ""
         assert asking.refusal(admission.as_pod(manifest)) == ""
     steward = {"kind": "Pod", "spec": steward_pod(IMAGE, 0, 2)}
@@ -234,6 +235,8 @@ def test_the_steward_has_no_account_but_two_and_the_archives_is_for_the_archive(
         for name, (change, word) in table.items():
             said = asking.refusal(admission.changed(manifest, change), admission.STEWARD)
             assert "bivouac-example-steward" in said and word in said, (name, said)
+    as_root = admission.changed(copy(), lambda pod: pod["securityContext"].update(runAsUser=0, runAsNonRoot=False))
+    assert "infra.checkpoints.copies send` as user 65532" in asking.refusal(as_root, admission.STEWARD)
 
 
 def test_a_workloads_image_runs_in_the_jobs_own_container_only(asking: admission.Asking) -> None:

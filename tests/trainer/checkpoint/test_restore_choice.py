@@ -19,8 +19,8 @@ from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.checkpoint.search import FoundShard
 from trainer.checkpoint.tiers import Claim, Tiers, campaign_tiers
-from trainer.contract import Manifest, Shard
-from trainer.errors import ConfigError, Fenced, StorageError
+from trainer.contract import NOTHING_SOUND, Manifest, Shard
+from trainer.errors import ConfigError, Fenced, NothingSound
 
 Events = list[dict[str, Any]]
 
@@ -293,8 +293,9 @@ def test_where_the_shared_tier_holds_nothing_sound_training_does_not_silently_be
     for step in (20, 30):
         flip(tiers.shared.folder(step) / "manifest.json")
     searched = Searched(Told.of(ranks=2), tiers, incomplete=(10, 40))
-    with pytest.raises(StorageError) as told:
+    with pytest.raises(NothingSound) as told:
         chosen(searched, [candidate(40, world_size=2), candidate(10, world_size=2)])
+    assert told.value.reason == NOTHING_SOUND, "the steward then brings back a copy from S3"
     assert re.search(
         r"none of them is sound.*: step 40, step 10, step 30: no manifest.*, step 20: no manifest", str(told.value)
     )

@@ -81,6 +81,19 @@ class S3:
         found = [key for key in sorted(self.held) if key.startswith(Prefix) and not key.startswith(PREFIX)]
         return [{"Contents": [{"Key": key}]} for key in found]  # of the record, which is another bucket's
 
+    def _list_object_versions(self, Prefix: str, **_: Any) -> list[dict[str, Any]]:
+        found = [key for key in sorted(self.held) if key.startswith(Prefix)]
+        return [{"Versions": [{"Key": key, "VersionId": self.version, "IsLatest": True}]} for key in found]
+
+    def delete_object(self, Key: str, **_: Any) -> None:
+        self.calls.append(f"delete {Key}")
+        self.held.pop(Key, None)
+
+    def delete_objects(self, Delete: dict[str, Any], **_: Any) -> dict[str, Any]:
+        for one in Delete["Objects"]:
+            self.delete_object(one["Key"])
+        return {}
+
     def _list_multipart_uploads(self, Prefix: str, **_: Any) -> list[dict[str, Any]]:
         found = [(name, one) for name, one in self.uploads.items() if one["key"].startswith(Prefix)]
         return [{"Uploads": [{"Key": one["key"], "UploadId": name, "Initiated": name}]} for name, one in found]

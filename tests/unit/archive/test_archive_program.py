@@ -96,7 +96,7 @@ def test_the_program_tells_the_driver_what_is_archived_and_leaves_nothing_on_the
     assert said == {
         "manifest": f"s3://b/{PREFIX}/archive-manifest.json", "step": 30, "identity": IDENTITY, "accounts_for": 90,
         "proof": "evaluated before upload", "recorded_evaluation_loss": None, "reference_evaluation_loss": 2.25,
-        "restored_evaluation_loss": 2.25, "objects": len(held), "bytes": sum(map(len, held.values())),
+        "restored_evaluation_loss": 2.25, "copies_left": 0, "objects": len(held), "bytes": sum(map(len, held.values())),
         "refused": [f"{step_folder(step)}: {refusal}" for step in (90, 80, 70, 60, 50)],
     }  # fmt: skip
     rows = [json.loads(row) for row in capsys.readouterr().out.splitlines()]
@@ -104,6 +104,34 @@ def test_the_program_tells_the_driver_what_is_archived_and_leaves_nothing_on_the
     shared, restored = pod.models
     assert shared == pod.root / "shared" / CAMPAIGN / step_folder(30) and pod.root / "work" in restored.parents
     assert not list((pod.root / "work").iterdir())
+
+
+COPIES = f"copies/{CAMPAIGN}/{IDENTITY}/"
+
+
+def test_once_the_golden_checkpoint_is_archived_the_interval_copies_go_manifests_first(pod: Pod) -> None:
+    commit(pod.site, 40)
+    step = f"{step_folder(20)}/attempt-0001"
+    for name in (f"{COPIES}{step}/a.pt", f"{COPIES}{step_folder(20)}/manifest.json", f"copies/{CAMPAIGN}/other/x"):
+        pod.s3.held[name] = (b"a copy", {})
+    code, said = pod.run()
+    assert (code, said["copies_left"]) == (0, 0)
+    assert [key for key in pod.s3.held if key.startswith("copies/")] == [f"copies/{CAMPAIGN}/other/x"]
+    gone = [call for call in pod.s3.calls if call.startswith("delete ")]
+    assert gone[0] == f"delete {COPIES}{step_folder(20)}/manifest.json"
+    assert pod.s3.calls.index(gone[0]) > pod.s3.calls.index("put archive-manifest.json")
+
+
+def test_copies_that_cannot_be_removed_do_not_fail_the_archive(pod: Pod) -> None:
+    commit(pod.site, 40)
+    pod.s3.held[f"{COPIES}{step_folder(20)}/manifest.json"] = (b"a copy", {})
+
+    def refuse(**_: Any) -> None:
+        raise refused("AccessDenied", 403)
+
+    pod.patch.setattr(pod.s3, "delete_object", refuse)
+    code, said = pod.run()
+    assert (code, said["copies_left"], said["step"]) == (0, -1, 40)
 
 
 def test_a_bad_evaluation_by_the_job_is_told_in_full_and_not_tried_again(pod: Pod) -> None:

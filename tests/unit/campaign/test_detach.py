@@ -36,6 +36,7 @@ class World:
         self.ran.clear()
         context: Any = SimpleNamespace(
             store=self.store,
+            account=SimpleNamespace(ends_by_itself=lambda: False),
             state=self.store.state,
             outputs={},
             guard=lambda: None,

@@ -46,7 +46,7 @@ def test_a_plan_shows_cost_clock_tiers_and_cadence(campaigns: Path, name: str) -
 def test_a_plan_begins_with_five_lines_that_say_what_matters(campaigns: Path) -> None:
     _, text = _run(plan_command, campaigns / "p5-32-nodes.yaml")
     cost, time, cadence, risk, decided, blank = text.splitlines()[:6]
-    assert cost.startswith("cost     21,469.95 USD planned of a budget of 32,000.00 USD, at most 28,262.75 USD")
+    assert cost.startswith("cost     21,470.07 USD planned of a budget of 32,000.00 USD, at most 28,262.87 USD")
     assert time == "time     12h9m21s in all, 11h47m21s until archived; the deadline is 16h"
     assert cadence.startswith("cadence  a checkpoint every 720 steps (22m48s)")
     # 38,000 s of training / (3,700 h / 32 nodes)

@@ -120,8 +120,11 @@ FORBIDDEN = {
     "a container without seccomp": "c.?securityContext.?seccompProfile.?type.orValue('RuntimeDefault')",
     "another program as the archive": "!= 'archive' || s.containers.all(c, (c.?command.orValue([]) == ['python', '-m',",
     "another program as the steward": "!= 'steward' || s.containers.all(c, (c.?command.orValue([]) == ['python', '-m',"
-    " 'infra.steward'] || c.?command.orValue([]) == ['python', '-m', 'infra.cluster.basics']) && !has(c.args))",
-    "another user": "s.?securityContext.?runAsUser.orValue(0) == 65532",
+    " 'infra.steward'] && s.?securityContext.?runAsUser.orValue(0) == 65532 || c.?command.orValue([]) == ['python', "
+    "'-m', 'infra.cluster.basics'] && s.?securityContext.?runAsUser.orValue(0) == 65532) && !has(c.args))",
+    "root as the archive": "'infra.archive.archive'] && s.?securityContext.?runAsUser.orValue(0) == 65532 || ",
+    "root as the copy to S3": "copies', 'send'] && s.?securityContext.?runAsUser.orValue(0) == 65532 || ",
+    "another user as the way back": "copies', 'fetch'] && s.?securityContext.?runAsUser.orValue(0) == 0)",
 }
 
 

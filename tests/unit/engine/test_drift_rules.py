@@ -71,6 +71,16 @@ def test_a_lost_bucket_is_made_anew_but_a_lost_node_group_is_not() -> None:
         assert not refused(Row(lost.urn, "create"), IDLE), "not yet made is not lost"
 
 
+def test_a_lost_file_system_is_made_anew_where_s3_has_a_copy_of_a_checkpoint() -> None:
+    lost = Row(urn("aws:fsx/lustreFileSystem:LustreFileSystem", "shared"), "deleted")
+    other = Row(urn("aws:eks/cluster:Cluster", "cluster"), "deleted")
+    copied = Standing(begun=True, training=True, falling=False, copied=40)
+    assert "a new one would be empty" in refused(Row(lost.urn, "create"), TRAINING, (lost,))
+    assert not refused(Row(lost.urn, "create"), copied, (lost,))
+    assert refused(Row(lost.urn, "replace"), copied, (lost,)), "one that stands is never given up"
+    assert refused(Row(other.urn, "create"), copied, (other,))
+
+
 def test_two_long_documents_are_told_by_the_lines_in_which_they_differ() -> None:
     old = {"Statement": [{"Effect": "Allow", "Action": f"s3:Get{n}", "Resource": "*"} for n in range(20)]}
     new = json.loads(json.dumps(old).replace("s3:Get7", "s3:Delete7"))

@@ -16,11 +16,15 @@ DATA, BAKE = {Stage.PROVISION: {"data_digest": "d1"}}, {"image": "i@sha256:1", "
 
 
 def campaign(
-    archive: dict[str, Any] | None = None, outputs: dict[Stage, dict[str, Any]] | None = None, workload: Any = None
+    archive: dict[str, Any] | None = None,
+    outputs: dict[Stage, dict[str, Any]] | None = None,
+    workload: Any = None,
+    copied: int = -1,
 ) -> Any:
     return SimpleNamespace(
-        state=lambda: SimpleNamespace(archive=archive), spec=SimpleNamespace(campaign="train", workload=workload),
-        buckets=SimpleNamespace(state="state", data="data"), outputs=outputs or {},
+        state=lambda: SimpleNamespace(archive=archive, copied=copied),
+        spec=SimpleNamespace(campaign="train", workload=workload), identity="id",
+        buckets=SimpleNamespace(state="state", data="data", archive="archive"), outputs=outputs or {},
     )  # fmt: skip
 
 
@@ -55,3 +59,14 @@ def test_of_a_workload_its_code_is_kept() -> None:
 def test_a_node_image_of_others_is_not_told_as_kept_and_one_of_ours_is() -> None:
     for ours, rows in ((False, (RECORD,)), (True, (RECORD, "ami-1 (node image)"))):
         assert kept(campaign(outputs={Stage.BAKE: {"node_image": {"ami": "ami-1", "ours": ours}}})) == rows
+
+
+COPIES = "s3://archive/copies/train/id/ (interval copies up to step 30; {why}; they bill until they are removed)"
+
+
+def test_interval_copies_are_kept_where_no_archive_stands_for_them() -> None:
+    assert kept(campaign(copied=30)) == (RECORD, COPIES.format(why="the campaign has no archive"))
+    locked = COPIES.format(why="locked, or not removed")
+    for left in (2, -1):
+        assert kept(campaign({**ARCHIVE, "copies_left": left}, copied=30))[-1] == locked
+    assert kept(campaign({**ARCHIVE, "copies_left": 0}, copied=30))[-1] == RECORD

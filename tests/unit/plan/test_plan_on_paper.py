@@ -66,6 +66,7 @@ P5_CADENCE: Numbers = {
     "save every": "720",
     "re-evaluated": "1",
     "replicate every": "1",  # 19.66 s of 720 x 1.9 = 1,368 s
+    "archive every": "3600",  # an hour, since a tenth of the training is longer
     # T = 1,370.2505, mu = 416,250, D = 30 + 300 + 30 = 360, R = 19.6588
     # 1,368 / [416,610 x 1.00004723 x (e^0.003291893 - 1 = 0.003297317)] = 1,368 / 1,373.760 = 0.9958070
     "expected waste": "0.419",
@@ -87,6 +88,7 @@ P5_COST: Lines = {
     "NAT traffic": ("0", "0", "2.97"),  # 33 nodes x 2 GB x 0.045
     "FSx for Lustre": ("4.471233", "11.6558", "52.12"),  # 9,600 x 0.340 / 730
     "S3 archive": ("0", "0", "2.12"),  # 92.150 GB x 0.023
+    "S3 interval copies": ("0", "0", "0.12"),  # 3 kept + 1: 368.602 GB x 10.665 h / 730 x 0.023
 }
 P5_TIERS = {
     # 13,164,355,584 + 78,986,133,504 / 32 = 13,164,355,584 + 2,468,316,672; 2 kept + 1; 8 x 3,800 GB
@@ -97,12 +99,12 @@ P5_TIERS = {
 P5_TOTALS: Numbers = {
     "clock": "43761",  # 41,961 + 1,800
     "gpu_clock": "42441",  # without the last 1,320
-    # 19,169.77 + 2,240.00 + 1.17 + 0.05 + 1.17 + 0.58 + 2.97 + 52.12 + 2.12
-    "usd": "21469.95",
+    # 19,169.77 + 2,240.00 + 1.17 + 0.05 + 1.17 + 0.58 + 2.97 + 52.12 + 2.12 + 0.12
+    "usd": "21470.07",
     "usd_per_hour": "1766.002",  # 1,761.28 + 4.722
     "usd_per_hour_idle": "4.722",  # 0.1008 + 0.1 + 0.05 + 4.471233
-    # 16 x 1,766.002033 = 28,256.0325; teardown 0.3333 x 4.722033 = 1.5739; builder, traffic, archive 5.14
-    "usd_at_deadline": "28262.75",
+    # 16 x 1,766.002033 = 28,256.0325; teardown 0.3333 x 4.722033 = 1.5739; builder, traffic, S3 5.26
+    "usd_at_deadline": "28262.87",
 }
 
 # 16 x p5en.48xlarge: 8 H200, 8 disks of 3,800 GB; a block of 15,978.24 USD, 41.61 USD/h. 40 layers, width 5,120,
@@ -138,6 +140,7 @@ P5EN_CADENCE: Numbers = {
     "save every": "756",
     "re-evaluated": "1",
     "replicate every": "1",
+    "archive every": "3600",
     # T = 2,726.0555, mu = 832,500, D = 360, R = 38.0911
     # 2,721.6 / [832,860 x 1.00004576 x (e^0.003274541 - 1 = 0.003279908)] = 2,721.6 / 2,731.829 = 0.9962555
     "expected waste": "0.374",
@@ -158,6 +161,7 @@ P5EN_COST: Lines = {
     "interface endpoints": ("0.12", "11.1022", "1.33"),
     "FSx for Lustre": ("3.945205", "11.1022", "43.80"),  # 4,800 x 0.600 / 730
     "S3 archive": ("0", "0", "4.11"),  # 178.552 GB x 0.023
+    "S3 interval copies": ("0", "0", "0.23"),  # 714.208 GB x 10.0728 h / 730 x 0.023
 }
 P5EN_TIERS = {
     # 25,507,440,640 + 153,044,643,840 / 16 = 25,507,440,640 + 9,565,290,240
@@ -168,13 +172,13 @@ P5EN_TIERS = {
 P5EN_TOTALS: Numbers = {
     "clock": "41768",
     "gpu_clock": "40448",
-    # 6,855.00 + 9,123.24 + 1.12 + 0.05 + 1.11 + 1.33 + 43.80 + 4.11
-    "usd": "16029.76",
+    # 6,855.00 + 9,123.24 + 1.12 + 0.05 + 1.11 + 1.33 + 43.80 + 4.11 + 0.23
+    "usd": "16029.99",
     "usd_per_hour": "670.026",  # 665.76 + 4.266
     "usd_per_hour_idle": "4.266",  # 0.1008 + 0.1 + 0.12 + 3.945205
     # 16 x 670.026005 = 10,720.4161; of the block 15,978.24 - 16 x 665.76 = 5,326.08; 0.3333 x 4.266 = 1.4219;
-    # builder and archive 0.05 + 4.11
-    "usd_at_deadline": "16052.08",
+    # builder and S3 0.05 + 4.11 + 0.23 + 0.23
+    "usd_at_deadline": "16052.31",
 }
 
 # 2 x p5.4xlarge: 1 H100, one disk of 3,800 GB, 6.88 USD/h. 2 layers, width 256, context 128, vocabulary 2,048. 110
@@ -207,6 +211,7 @@ SMALL_CADENCE: Numbers = {
     "save every": "20",
     "re-evaluated": "0",
     "replicate every": "1",
+    "archive every": "300",  # 38.5 s / 10 is less than five minutes
     # T = 7.008552, mu = 3,600,000, D = 5 + 300 + 30: 7 / [3,600,335 x 1.00000003 x 1.946822e-6] = 7 / 7.009211
     "expected waste": "0.131",
 }
@@ -224,6 +229,7 @@ SMALL_COST: Lines = {
     "NAT traffic": ("0", "0", "0.27"),  # 3 nodes x 2 GB x 0.045
     "FSx for Lustre": ("0.345205", "0.9697", "0.33"),  # 1,200 x 0.210 / 730
     "S3 archive": ("0", "0", "0.00"),  # 0.034 GB x 0.023
+    "S3 interval copies": ("0", "0", "0.00"),  # it ends before the first one is due
 }
 SMALL_TIERS = {
     "local": (21_312_000, 63_936_000, 3_800_000_000_000),

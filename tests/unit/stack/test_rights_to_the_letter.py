@@ -81,6 +81,27 @@ def folder(bucket: str, more: str = "") -> list[Grant]:
     ]
 
 
+def of_copies() -> list[Grant]:
+    """The interval copies, and no archive, may be removed."""
+    acts = "GetObject PutObject GetObjectVersion AbortMultipartUpload ListMultipartUploadParts DeleteObject"
+    others = (
+        f"{ARCHIVE}/copies/train",
+        f"{ARCHIVE}/copies/train-gpu/x",
+        f"{ARCHIVE}/campaigns/train-gpu/x",
+        f"{STATE}/copies/train/x",
+    )
+    removed = "s3:DeleteObject s3:DeleteObjectVersion"
+    return [
+        Grant(" ".join(f"s3:{act}" for act in [*acts.split(), "DeleteObjectVersion"]),
+              (f"{ARCHIVE}/copies/train/1a2b/step-00000020/attempt-0001/x",), {}, others),
+        Grant(removed, (f"{ARCHIVE}/copies/train/x",), {}, (f"{ARCHIVE}/campaigns/train/x", f"{STATE}/copies/train/x")),
+        *(
+            Grant(act, (ARCHIVE,), {"s3:prefix": "copies/train/1a2b/"}, (f"{ARCHIVE}-2", STATE))
+            for act in ("s3:ListBucket", "s3:ListBucketVersions")
+        ),
+    ]  # fmt: skip
+
+
 OTHER_GROUPS = (
     f"arn:aws:eks:{R}:{A}:nodegroup/bivouac-train/bivouac-train-gpu2/9a",
     f"arn:aws:eks:{R}:{A}:nodegroup/bivouac-train/bivouac-train-system/9a",
@@ -104,6 +125,7 @@ GRANTS: dict[str, list[Grant]] = {
     ],
     "archive": [
         *folder(ARCHIVE, "s3:GetObjectVersion s3:AbortMultipartUpload s3:ListMultipartUploadParts"),
+        *of_copies(),
         *folder(STATE),
         Grant("s3:ListBucketMultipartUploads", (ARCHIVE,), {}, (STATE, f"{ARCHIVE}-2")),
         Grant("s3:GetObject", (f"{STATE}/images/abc.json",), {}, (f"{STATE}/imagesx", f"{ARCHIVE}/images/abc.json")),
@@ -159,6 +181,10 @@ INTERFACES = (
 OBJECTS = tuple(f"{bucket}/campaigns/train/x" for bucket in (STATE, DATA, ARCHIVE))
 MOST = [
     Grant(f"{AGENT} {LOOKS}", ("*",)),
+    Grant("s3:DeleteObject s3:DeleteObjectVersion", (f"{ARCHIVE}/copies/train/x",), {}, (
+        f"{ARCHIVE}/campaigns/train/x", f"{ARCHIVE}/copiesx", f"{STATE}/copies/train/x", f"{DATA}/copies/train/x",
+    )),
+    Grant("s3:ListBucketVersions", (ARCHIVE,), {}, (STATE, DATA)),
     Grant(
         "ec2:CreateTags", (ec2("instance"),), {"aws:TagKeys": "kubernetes.io/cluster/bivouac-train"}, (ec2("volume"),)
     ),

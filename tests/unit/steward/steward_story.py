@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,6 +18,9 @@ import yaml
 from botocore.exceptions import EndpointConnectionError
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
+from lightkube.models.batch_v1 import JobStatus
+from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated, ContainerStatus
+from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Node, Pod
 
 from infra.bounded import BoundedLook
@@ -65,6 +69,8 @@ class FakeCluster:
 
     config_maps: dict[str, ConfigMap] = field(default_factory=dict)
     jobs: dict[str, Any] = field(default_factory=dict)
+    copies: dict[str, Any] = field(default_factory=dict)
+    """Jobs, of which none ends by itself; `end` ends one."""
     pods: dict[str, Pod] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     away: bool = False
@@ -80,10 +86,10 @@ class FakeCluster:
 
     def get(self, kind: Any, name: str, namespace: str = "") -> Any:
         self._weather()
-        assert kind is ConfigMap
-        if name not in self.config_maps:
+        kinds: dict[Any, dict[str, Any]] = {ConfigMap: self.config_maps, Job: self.copies}
+        if name not in kinds[kind]:
             raise answer(404, "NotFound")
-        return self.config_maps[name]
+        return kinds[kind][name]
 
     def create(self, document: Any) -> None:
         self._weather()
@@ -93,12 +99,27 @@ class FakeCluster:
                 raise answer(409, "AlreadyExists")
             self.config_maps[name] = document
             return
+        if isinstance(document, Job):
+            self.writes.append(f"create {name}")
+            self.copies[name] = document
+            return
         if self.refused:
             raise answer(422, self.refused)
         self.writes.append(f"create {name}")
         self.jobs[name] = document
         for index in range(PODS):
             self.pods[f"{name}-{index}"] = pod(f"{name}-{index}", index, document.metadata.labels)
+
+    def end(self, name: str, told: dict[str, Any] | str) -> None:
+        """End a copy's Job: with its summary, or in a failure with these words."""
+        failed = isinstance(told, str)
+        self.copies[name].status = JobStatus(failed=3) if failed else JobStatus(succeeded=1)
+        words = told if isinstance(told, str) else json.dumps(told)
+        labels = {"bivouac.dev/role": name}
+        one = pod(f"{name}-pod", 0, labels, "Failed" if failed else "Succeeded")
+        assert one.status is not None
+        one.status.containerStatuses = [ended(74 if failed else 0, words)]
+        self.pods[f"{name}-pod"] = one
 
     def replace(self, document: Any) -> None:
         self._weather()
@@ -110,7 +131,9 @@ class FakeCluster:
         if kind is Pod:
             self.pods.pop(name, None)
             return
-        if self.jobs.pop(name, None) is None:
+        if kind is Job:
+            self.pods.pop(f"{name}-pod", None)
+        if (self.copies if kind is Job else self.jobs).pop(name, None) is None:
             raise answer(404, "NotFound")
         self.pods = {known: one for known, one in self.pods.items() if not known.startswith(f"{name}-")}
 
@@ -137,6 +160,11 @@ def pod(name: str, index: int, labels: dict[str, str], phase: str = "Running") -
             "status": {"phase": phase, "podIP": f"10.0.0.{index}", "containerStatuses": [RUNS]},
         }
     )  # fmt: skip
+
+
+def ended(code: int, message: str) -> ContainerStatus:
+    end = ContainerState(terminated=ContainerStateTerminated(exitCode=code, message=message))
+    return ContainerStatus(name="trainer", image="", imageID="", ready=False, restartCount=0, state=end)
 
 
 def gpu_node(index: int, ready: str = "True") -> Node:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,9 +18,11 @@ from typing import Any
 import httpx2
 import pytest
 
+from infra.checkpoints.place import FolderPlace
+from infra.checkpoints.work import restore
 from tests.unit.trainer.supervised import SECRET, Supervisors, events
 from tests.waiting import until
-from trainer.contract import AGENT_PORT, ExitCode, Status, parse_manifest
+from trainer.contract import AGENT_PORT, NOTHING_SOUND, ExitCode, Status, parse_manifest
 from trainer.contract.listing import list_folder
 from trainer.supervisor import launcher, seal
 from trainer.supervisor.given import take
@@ -90,6 +93,33 @@ def test_a_damaged_checkpoint_is_refused_before_the_job_sees_it(camp: Supervisor
     assert events(said, "restored")[0]["step"] == before
     assert seal.committed(camp.tier) == [50, newest], "it was done again"
     assert seal.fault(camp.tier, newest, "tiny", "one") == "", "and takes the damaged one's place"
+
+
+def test_where_every_sealed_checkpoint_is_damaged_the_job_does_not_begin_anew(camp: Supervisors) -> None:
+    """The steward brings a copy back from S3 for that reason; a start from the beginning is a person's choice."""
+    assert camp.start(1, *camp.job(40, 0.0)).wait() == 0
+    steps = seal.committed(camp.tier)
+    for step in steps:
+        for shard in (camp.tier / f"step-{step:08d}/attempt-0001").iterdir():
+            shard.write_bytes(b"44")
+    process = camp.start(2, *camp.job(50, 0.0), steps=50)
+    said = process.communicate()[0]
+    assert [one["step"] for one in events(said, "refused_step")] == steps and not events(said, "step")
+    assert (camp.ended().exit_code, camp.ended().reason) == (ExitCode.STORAGE, NOTHING_SOUND)
+    assert f"none of its {len(steps)} sealed checkpoints is sound" in camp.ended().detail
+
+
+def test_on_a_new_file_system_the_job_goes_on_from_a_copy_that_came_back(camp: Supervisors, tmp_path: Path) -> None:
+    assert camp.start(1, *camp.job(40, 0.0)).wait() == 0
+    newest, older = seal.committed(camp.tier)
+    copies = tmp_path / "copies"
+    shutil.copytree(camp.tier / f"step-{older:08d}", copies / f"step-{older:08d}")
+    shutil.rmtree(camp.tier)
+    restore(FolderPlace(copies), older, camp.tier, lambda said: None)
+    said = camp.start(2, *camp.job(40, 0.0)).communicate()[0]
+    assert [one["step"] for one in events(said, "restored")] == [older] and camp.ended().exit_code == 0
+    assert min(one["step"] for one in events(said, "step")) == older + 1
+    assert seal.committed(camp.tier) == [newest, older] and not seal.fault(camp.tier, newest, "tiny", "one")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""The removal of interval copies from the archive bucket, which keeps versions: those would bill on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.record.objects import DELETE_AT_ONCE
+from trainer.contract import COMMITTED_NAME
+
+
+def forget_copies(s3: Any, bucket: str, prefix: str, say: Callable[..., None]) -> int:
+    """Remove all copies in a campaign's folder, for which its golden checkpoint now stands, each manifest first, so
+    that no half removed copy is taken for a whole one. Return how many objects a lock keeps, -1 after an error."""
+    try:
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
+        keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+        for manifest in (key for key in keys if key.endswith(f"/{COMMITTED_NAME}")):
+            s3.delete_object(Bucket=bucket, Key=manifest)
+        locked = forget_versions(s3, bucket, f"{prefix}/")
+    except (ClientError, BotoCoreError) as error:
+        say("copies not removed", why=str(error)[:300])
+        return -1
+    if keys:
+        say("copies removed", objects=len(keys), locked=locked)
+    return locked
+
+
+def forget_versions(s3: Any, bucket: str, prefix: str) -> int:
+    """Delete every version and delete marker below a prefix; return how many a lock keeps. A locked version gets a
+    marker, and the bucket's lifecycle removes it when its lock is over."""
+    pages = s3.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=prefix)
+    versions, markers, current = list[dict[str, str]](), list[dict[str, str]](), set[str]()
+    for page in pages:
+        for one in page.get("Versions", ()):
+            versions.append({"Key": one["Key"], "VersionId": one["VersionId"]})
+            current |= {one["Key"]} if one.get("IsLatest") else set()
+        markers += [{"Key": one["Key"], "VersionId": one["VersionId"]} for one in page.get("DeleteMarkers", ())]
+    refused = _delete(s3, bucket, versions)
+    kept = {one["Key"] for one in refused}
+    _delete(s3, bucket, [{"Key": key} for key in sorted(kept & current)])
+    # The marker of a version that stays hides it.
+    _delete(s3, bucket, [one for one in markers if one["Key"] not in kept])
+    return len(refused)
+
+
+def _delete(s3: Any, bucket: str, named: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Delete; return the refused ones."""
+    refused: list[dict[str, Any]] = []
+    for start in range(0, len(named), DELETE_AT_ONCE):
+        some = {"Objects": named[start : start + DELETE_AT_ONCE], "Quiet": True}
+        refused += s3.delete_objects(Bucket=bucket, Delete=some).get("Errors", ())
+    return refused

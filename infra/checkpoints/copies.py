@@ -1,0 +1,196 @@
+"""Interval copies: committed checkpoints of the shared tier in S3 while training runs, and back when it has none.
+
+`send` copies the newest sound step and reads every byte back before its manifest is written; then it keeps the newest
+few. `fetch` brings the newest copy whose every byte has its digest to the shared tier. The steward runs both as Jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import BaseModel, ConfigDict
+
+from infra.archive.archive import FAILURES, last_word, say
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
+from infra.archive.removal import forget_versions
+from infra.archive.source import Source
+from infra.aws.account import Account
+from infra.aws.parts import Altered
+from infra.aws.transfer import Transfer
+from infra.checkpoints import work
+from infra.checkpoints.place import BucketPlace
+from infra.errors import BivouacError, PermanentError
+from infra.spec.checkpoint import KEPT_COPIES
+from infra.spec.names import copies_prefix
+from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, ExitCode, Manifest, parse_manifest, step_folder
+
+CONFIG = "copies.json"
+_AT_ONCE = 4
+"""Files at once, and parts: half of what an archive takes, since the node trains."""
+
+
+class CopiesConfig(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    campaign: str
+    identity: str = ""
+    region: str
+    archive_bucket: str
+    above: int = -1
+    """Newest step that the record calls copied; older ones are not worth a copy, newer ones in S3 are not believed."""
+
+
+class Copies:
+    """One campaign's interval copies and its folder on the shared tier."""
+
+    def __init__(self, config: CopiesConfig, bucket: ArchiveBucket, shared: Path) -> None:
+        """`bucket`: its prefix is the campaign's folder of copies."""
+        self.config, self.bucket, self.root = config, bucket, shared / config.campaign
+        transfer = bucket.transfer or Transfer(bucket.s3, bucket.bucket)
+        self.place = BucketPlace(bucket.s3, bucket.bucket, bucket.prefix, transfer)
+
+    def send(self) -> dict[str, Any]:
+        """Copy the newest sound step and return a summary; raise `PermanentError` if there is none to copy."""
+        begun, source = time.monotonic(), Source(self.root, self.config.identity, -1, say)
+        try:
+            for folder, manifest in source.sound():
+                if manifest.step <= self.config.above:
+                    break
+                try:
+                    placed = self._sent(folder, manifest)
+                except Altered as error:
+                    source.refuse(folder, str(error))
+                    continue
+                removed, locked = self._retain(manifest.step)
+                return {
+                    "step": manifest.step,
+                    "place": self.bucket.place_of(step_folder(manifest.step)),
+                    "objects": len(placed),
+                    "bytes": sum(item.size_bytes for item in placed),
+                    "seconds": round(time.monotonic() - begun, 1),
+                    "removed": removed,
+                    "locked": locked,
+                }
+        finally:
+            self._abort_uploads()
+        raise PermanentError(
+            "no step is newer than the newest copy and sound on the shared tier",
+            seen="; ".join(source.refused) or f"none after step {self.config.above}",
+            cure="if it was removed while it was copied, raise checkpoint.keep_shared (workload.checkpoints.keep)",
+        )
+
+    def fetch(self) -> dict[str, Any]:
+        """Bring the newest sound copy to the shared tier and return a summary; raise `PermanentError` if there is none.
+
+        A copy that is damaged is refused, and the one before it is taken.
+        """
+        begun, refused = time.monotonic(), list[str]()
+        for step in (row.step for row in self.place.rows()):
+            try:
+                manifest = self._checked(step)
+                work.restore(self.place, step, self.root, lambda said: say("fetching", said=said))
+            except (BivouacError, ValueError) as error:
+                refused.append(f"{step_folder(step)}: {error}"[:200])
+                say("refused", tier="archive", folder=step_folder(step), why=str(error)[:500])
+                if not (self.root / step_folder(step) / COMMITTED_NAME).exists():
+                    shutil.rmtree(self.root / step_folder(step), ignore_errors=True)
+                continue
+            size = sum(shard.size_bytes for shard in manifest.shards)
+            seconds = round(time.monotonic() - begun, 1)
+            return {"step": step, "bytes": size, "seconds": seconds, "refused": refused[:5]}
+        raise PermanentError(
+            "no copy in S3 is sound",
+            seen="; ".join(refused)[:1000] or f"{self.place.name} is empty",
+            cure=f"look at {self.place.name}: `bivouac checkpoints verify` reads every byte",
+        )
+
+    def _checked(self, step: int) -> Manifest:
+        content = self.place.manifest_bytes(step)
+        if content is None:
+            raise ValueError("no manifest: the copy was never finished, or is being removed")
+        return parse_manifest(content, step, self.config.campaign, self.config.identity)
+
+    def _sent(self, folder: Path, manifest: Manifest) -> list[ArchivedObject]:
+        """Place and read back all shards, then the manifest. What stands in its place and is another, or damaged, is
+        removed and sent anew."""
+        there = self.place.manifest_bytes(manifest.step)
+        if there not in (None, manifest.serialize()):
+            self._remove(manifest.step)
+        try:
+            return self._place(folder, manifest)
+        except (Clash, Unsound) as error:
+            say("sent anew", step=manifest.step, why=str(error)[:300])
+            self._remove(manifest.step)
+            return self._place(folder, manifest)
+
+    def _place(self, folder: Path, manifest: Manifest) -> list[ArchivedObject]:
+        def one(name: str, content: Content) -> ArchivedObject:
+            item = self.bucket.place(f"{step_folder(manifest.step)}/{name}", content)
+            self.bucket.read_back(item, None)
+            return item
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            running = [
+                pool.submit(one, s.file, Content(folder / s.file, s.size_bytes, s.sha256)) for s in manifest.shards
+            ]
+            try:
+                placed = [each.result() for each in running]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return [*placed, one(COMMITTED_NAME, Content.of(manifest.serialize()))]
+
+    def _retain(self, newest: int) -> tuple[list[int], int]:
+        """Remove all steps but the newest few up to `newest`: a later one was refused, or training has gone back behind
+        it. Return them, and how many of their objects a lock keeps. What cannot be removed is tried again next time."""
+        locked, removed = 0, list[int]()
+        try:
+            rows = self.place.rows()
+            kept = [row.step for row in rows if row.committed and row.step <= newest][:KEPT_COPIES]
+            for step in sorted({row.step for row in rows} - {*kept, newest}):
+                locked += self._remove(step)
+                removed.append(step)
+        except (BivouacError, ClientError, BotoCoreError) as error:
+            say("not removed", why=str(error)[:300])
+        return removed, locked
+
+    def _remove(self, step: int) -> int:
+        self.place.remove(step)
+        return forget_versions(self.bucket.s3, self.bucket.bucket, self.place.key(step, ""))
+
+    def _abort_uploads(self) -> None:
+        with contextlib.suppress(ClientError, BotoCoreError):
+            self.bucket.abort_uploads()
+
+
+def main(arguments: list[str]) -> int:
+    config = CopiesConfig.model_validate_json((Path("/config") / CONFIG).read_text())
+    try:
+        s3 = Account(config.region).client("s3")
+        transfer = Transfer(s3, config.archive_bucket, at_once=_AT_ONCE)
+        prefix = copies_prefix(config.campaign, config.identity)
+        bucket = ArchiveBucket(s3, config.archive_bucket, prefix, say, transfer=transfer)
+        copies = Copies(config, bucket, Path(SHARED_CHECKPOINTS))
+        acts: dict[str, Callable[[], dict[str, Any]]] = {"send": copies.send, "fetch": copies.fetch}
+        (act,) = arguments
+        summary = acts[act]()
+    except FAILURES as error:
+        last_word(f"{error}"[:4000])
+        say("failed", error=str(error))
+        return int(ExitCode.STORAGE)
+    last_word(json.dumps(summary))
+    say(act, **summary)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

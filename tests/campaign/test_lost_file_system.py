@@ -1,0 +1,87 @@
+"""The file system is deleted under a campaign that trains: a new one takes its place, and training goes on from S3."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.campaign.rehearsal import Rehearsal, quick, rehearsing, until
+from tests.waiting import HUNG_S
+
+pytestmark = pytest.mark.nightly
+
+STEPS = 1500
+SPEC = quick(STEPS, campaign="lost", checkpoint={"every_steps": 20, "archive_every": "5s"})
+_FOUND = """
+import boto3, json
+fsx, eks = boto3.client("fsx"), boto3.client("eks")
+systems = [one["FileSystemId"] for one in fsx.describe_file_systems()["FileSystems"] if one["Lifecycle"] == "AVAILABLE"]
+made = [str(eks.describe_cluster(name=name)["cluster"]["createdAt"]) for name in eks.list_clusters()["clusters"]]
+print(json.dumps([systems, made]))
+"""
+_LOSE = """
+import boto3
+fsx = boto3.client("fsx")
+for one in fsx.describe_file_systems()["FileSystems"]:
+    fsx.delete_file_system(FileSystemId=one["FileSystemId"])
+"""
+
+
+@dataclass
+class Seen:
+    rehearsal: Rehearsal
+    before: list[Any]
+    after: list[Any]
+    """[file systems, when the clusters were made]."""
+    copied: int
+    repaired: subprocess.CompletedProcess[str]
+    code: int
+    """Exit code of the driver that went on to the end."""
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event["data"] for event in self.rehearsal.events() if event["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    with rehearsing(tmp_path_factory.mktemp("lost"), SPEC) as rehearsal:
+        driver = rehearsal.start()
+
+        def copies() -> list[int]:
+            assert driver.poll() is None, rehearsal.log()
+            return [e["data"]["step"] for e in rehearsal.events() if e["kind"] == "checkpoint.copied"]
+
+        until(lambda: driver.poll() is not None or "\nsupervise " in rehearsal.log(), "it trains")
+        copied = until(copies, "a copy is in S3")[-1]
+        driver.send_signal(signal.SIGINT)
+        driver.wait(timeout=HUNG_S)
+        before = json.loads(rehearsal.python(_FOUND))
+        rehearsal.python(_LOSE)
+        repaired = rehearsal.run("repair", rehearsal.name, "--yes")
+        after = json.loads(rehearsal.python(_FOUND)) if repaired.returncode == 0 else []
+        code = rehearsal.start().wait(timeout=HUNG_S) if repaired.returncode == 0 else -1
+        yield Seen(rehearsal, before, after, copied, repaired, code)
+
+
+def test_a_new_file_system_takes_the_lost_ones_place_and_the_cluster_stays(seen: Seen) -> None:
+    assert seen.repaired.returncode == 0, seen.repaired.stdout + seen.repaired.stderr
+    (old,), clusters = seen.before
+    (new,), same = seen.after
+    assert new != old and same == clusters
+
+
+def test_training_goes_on_from_the_newest_copy_and_the_golden_checkpoint_is_archived(seen: Seen) -> None:
+    assert seen.code == 0, seen.rehearsal.log()
+    (fetched,) = seen.events("checkpoint.fetched")
+    assert fetched["step"] >= seen.copied and not fetched["refused"]
+    launched = {one["attempt"]: one["committed_step"] for one in seen.events("attempt.launched")}
+    assert launched[fetched["attempt"]] == fetched["step"]
+    (archived,) = seen.events("archive.verified")
+    assert archived["step"] == STEPS and archived["copies_left"] == 0
+    assert [one["clean"] for one in seen.events("certified")][-1:] == [True]

@@ -1,0 +1,225 @@
+"""Interval copies against an emulated S3 that keeps versions: what is sent, what stays, and what comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from infra.archive.bucket import ArchiveBucket
+from infra.aws.transfer import MIB, Transfer
+from infra.checkpoints.copies import Copies, CopiesConfig
+from infra.errors import PermanentError
+from infra.rehearsal.aws.world import World
+from tests.manifests import manifest_of, seal, shard_at
+from trainer.checkpoint.tiers import Tier
+from trainer.contract import COMMITTED_NAME, attempt_folder, step_folder
+
+CAMPAIGN, IDENTITY, PART = "tiny", "20261101T000000Z-0a1b2c3d", 5 * MIB
+PREFIX = f"copies/{CAMPAIGN}/{IDENTITY}"
+LARGE = bytes(range(256)) * (PART // 256) + b"one part more"
+
+
+@pytest.fixture
+def site(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> SimpleNamespace:
+    session = boto3.Session(*world.operator_key, region_name=world.region)
+    s3 = session.client("s3", endpoint_url=world.endpoint_url, config=Config(signature_version="s3v4"))
+    name = f"copies-{hashlib.sha256(request.node.name.encode()).hexdigest()[:12]}"
+    s3.create_bucket(Bucket=name, ObjectLockEnabledForBucket="a_lock" in request.node.name)
+    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    return SimpleNamespace(s3=s3, name=name, root=tmp_path / "shared")
+
+
+def copies(site: SimpleNamespace, above: int = -1) -> Copies:
+    config = CopiesConfig(
+        campaign=CAMPAIGN, identity=IDENTITY, region="us-east-1", archive_bucket=site.name, above=above
+    )
+    transfer = Transfer(site.s3, site.name, PART, 4)
+    pause = timedelta(milliseconds=1)
+    bucket = ArchiveBucket(site.s3, site.name, PREFIX, lambda event, **_: None, 2, pause, transfer)
+    return Copies(config, bucket, site.root)
+
+
+def commit(site: SimpleNamespace, step: int, attempt: int = 1, body: bytes = b"small", large: bytes = LARGE) -> Path:
+    folder = site.root / CAMPAIGN / step_folder(step)
+    for name, content in (("large.pt", large), ("small.pt", body + b"%d" % step)):
+        path = folder / attempt_folder(attempt) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    shards = tuple(shard_at(folder / attempt_folder(attempt) / name) for name in ("large.pt", "small.pt"))
+    seal(folder, manifest_of(step, shards, campaign=CAMPAIGN, identity=IDENTITY, attempt=attempt))
+    return folder
+
+
+def keys(site: SimpleNamespace) -> list[str]:
+    found = site.s3.list_objects_v2(Bucket=site.name).get("Contents", ())
+    return [item["Key"].removeprefix(f"{PREFIX}/") for item in found]
+
+
+def steps_in_s3(site: SimpleNamespace) -> list[int]:
+    return [row.step for row in copies(site).place.rows() if row.committed]
+
+
+def versions(site: SimpleNamespace) -> int:
+    found = site.s3.list_object_versions(Bucket=site.name)
+    return len(found.get("Versions", ())) + len(found.get("DeleteMarkers", ()))
+
+
+def spoil(site: SimpleNamespace, step: int, name: str = "small.pt", attempt: int = 1) -> None:
+    key = f"{PREFIX}/{step_folder(step)}/{attempt_folder(attempt)}/{name}"
+    body = site.s3.get_object(Bucket=site.name, Key=key)["Body"].read()
+    site.s3.put_object(Bucket=site.name, Key=key, Body=b"?" + body[1:])
+
+
+def test_the_newest_sound_step_is_sent_whole(site: SimpleNamespace) -> None:
+    commit(site, 20)
+    folder = commit(site, 40)
+    (commit(site, 60) / attempt_folder(1) / "small.pt").write_bytes(b"an6th60")
+    told = copies(site).send()
+    assert (told["step"], told["objects"], told["removed"], told["locked"]) == (40, 3, [60], 0)
+    assert told["place"] == f"s3://{site.name}/{PREFIX}/{step_folder(40)}"
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        key = f"{PREFIX}/{step_folder(40)}/{path.relative_to(folder)}"
+        assert site.s3.get_object(Bucket=site.name, Key=key)["Body"].read() == path.read_bytes()
+    assert steps_in_s3(site) == [40]
+    with pytest.raises(PermanentError, match="small"):
+        copies(site, above=40).send()
+
+
+def test_only_the_newest_copies_stay_and_no_version_of_an_older_one_bills_on(site: SimpleNamespace) -> None:
+    told = {}
+    for step in (10, 20, 30, 40, 50):
+        commit(site, step)
+        told = copies(site, above=step - 10).send()
+        shutil.rmtree(site.root / CAMPAIGN / step_folder(step))  # the trainer's own retention
+    assert steps_in_s3(site) == [50, 40, 30] and told["removed"] == [20]
+    assert versions(site) == 3 * 3
+
+
+def test_what_a_lock_keeps_is_hidden_and_counted(site: SimpleNamespace) -> None:
+    rule = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
+    locked = {"ObjectLockEnabled": "Enabled", "Rule": rule}
+    site.s3.put_object_lock_configuration(Bucket=site.name, ObjectLockConfiguration=locked)
+    told = {}
+    for step in (10, 20, 30, 40):
+        commit(site, step, large=b"in one request: moto locks no other")
+        told = copies(site, above=step - 10).send()
+    assert steps_in_s3(site) == [40, 30, 20] and (told["removed"], told["locked"]) == ([10], 3)
+
+
+def test_a_half_sent_copy_is_finished_and_another_attempts_replaced(site: SimpleNamespace) -> None:
+    commit(site, 40)
+    copies(site).send()
+    site.s3.delete_object(Bucket=site.name, Key=f"{PREFIX}/{step_folder(40)}/{COMMITTED_NAME}")
+    assert copies(site).send()["step"] == 40 and steps_in_s3(site) == [40]
+    shutil.rmtree(site.root)
+    commit(site, 40, attempt=2, body=b"other")
+    copies(site).send()
+    assert sorted(keys(site)) == [
+        f"{step_folder(40)}/{name}" for name in ("attempt-0002/large.pt", "attempt-0002/small.pt", COMMITTED_NAME)
+    ]
+
+
+def test_a_damaged_object_in_the_place_of_a_shard_is_sent_anew(site: SimpleNamespace) -> None:
+    folder = commit(site, 40)
+    copies(site).send()
+    site.s3.delete_object(Bucket=site.name, Key=f"{PREFIX}/{step_folder(40)}/{COMMITTED_NAME}")
+    spoil(site, 40)
+    copies(site).send()
+    key = f"{PREFIX}/{step_folder(40)}/attempt-0001/small.pt"
+    assert (
+        site.s3.get_object(Bucket=site.name, Key=key)["Body"].read() == (folder / "attempt-0001/small.pt").read_bytes()
+    )
+
+
+def test_a_step_that_the_campaign_has_gone_back_behind_makes_room(site: SimpleNamespace) -> None:
+    for step in (20, 40):
+        commit(site, step)
+        copies(site).send()
+    shutil.rmtree(site.root)
+    commit(site, 30, attempt=2)
+    assert copies(site, above=20).send()["removed"] == [40]
+    assert steps_in_s3(site) == [30, 20]
+
+
+def sent(site: SimpleNamespace, *steps: int) -> dict[int, dict[str, bytes]]:
+    """Step -> its files, all copied; then the file system is lost."""
+    held = {}
+    for step in steps:
+        folder = commit(site, step)
+        held[step] = {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+        copies(site, above=step - 1).send()
+    shutil.rmtree(site.root)
+    return held
+
+
+def on_tier(site: SimpleNamespace) -> dict[int, dict[str, bytes]]:
+    root = site.root / CAMPAIGN
+    committed = Tier("shared", root, IDENTITY).committed()
+    return {
+        one.step: {
+            str(path.relative_to(root / step_folder(one.step))): path.read_bytes()
+            for path in (root / step_folder(one.step)).rglob("*")
+            if path.is_file()
+        }
+        for one in committed
+    }
+
+
+def test_the_newest_copy_comes_back_byte_for_byte_to_a_new_file_system(site: SimpleNamespace) -> None:
+    held = sent(site, 20, 40)
+    told = copies(site).fetch()
+    assert (told["step"], told["refused"]) == (40, [])
+    assert on_tier(site) == {40: held[40]}
+
+
+def lose_shard(site: SimpleNamespace) -> None:
+    site.s3.delete_object(Bucket=site.name, Key=f"{PREFIX}/{step_folder(40)}/attempt-0001/large.pt")
+
+
+def break_manifest(site: SimpleNamespace) -> None:
+    key = f"{PREFIX}/{step_folder(40)}/{COMMITTED_NAME}"
+    body = site.s3.get_object(Bucket=site.name, Key=key)["Body"].read()
+    site.s3.put_object(Bucket=site.name, Key=key, Body=body.replace(b'"position": ', b'"position": 1'))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda site: spoil(site, 40), lambda site: spoil(site, 40, "large.pt"), lose_shard, break_manifest],
+    ids=["a small shard", "a large shard", "a shard is lost", "the manifest"],
+)
+def test_a_damaged_copy_is_refused_and_the_one_before_is_taken(
+    site: SimpleNamespace, damage: Callable[[SimpleNamespace], Any]
+) -> None:
+    held = sent(site, 20, 40)
+    damage(site)
+    told = copies(site).fetch()
+    assert told["step"] == 20 and len(told["refused"]) == 1 and told["refused"][0].startswith(step_folder(40))
+    assert on_tier(site) == {20: held[20]}
+    assert not (site.root / CAMPAIGN / step_folder(40)).exists()
+
+
+def test_where_no_copy_is_sound_nothing_looks_committed(site: SimpleNamespace) -> None:
+    sent(site, 20, 40)
+    spoil(site, 20)
+    spoil(site, 40)
+    with pytest.raises(PermanentError, match="no copy in S3 is sound"):
+        copies(site).fetch()
+    assert on_tier(site) == {}
+
+
+def test_a_damaged_step_on_the_tier_is_made_whole_by_its_copy(site: SimpleNamespace) -> None:
+    folder = commit(site, 40)
+    whole = {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    copies(site).send()
+    (folder / "attempt-0001/large.pt").write_bytes(LARGE.swapcase())
+    copies(site).fetch()
+    assert on_tier(site) == {40: whole}
