@@ -13,9 +13,9 @@ from infra.cli.run.run import run_command
 from infra.console.tables import Listing
 from infra.errors import UserError
 from infra.folders import keep, refuse_unwritable, results_folder
+from infra.record.rehearsals import Rehearsal, remember
 from infra.spec.campaign import load
 from infra.spec.document import read
-from infra.spec.rehearsals import Rehearsal, remember
 from infra.spec.rehearsed import ACCOUNT, REGION, Derived, derive, name_of
 
 NOTES = "rehearsed.md"

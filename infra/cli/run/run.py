@@ -16,9 +16,9 @@ from infra.errors import TemporaryError, UserError
 from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan.checks import Level, failed
 from infra.plan.plan import Plan, make_plan
+from infra.record import rehearsals
 from infra.record.events import Event, Kind
 from infra.session.context import Context
-from infra.spec import rehearsals
 from infra.spec.campaign import Spec
 
 

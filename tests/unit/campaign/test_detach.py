@@ -23,6 +23,7 @@ class World:
         self.store, self.ran = CampaignStore(s3, "state", "train", "w"), list[Stage]()
         patch.setattr(stages, "STEPS", tuple(Step(stage, "", self._run(stage)) for stage in ALL))
         patch.setattr(stages.block_clock, "await_lead", lambda context: None)
+        patch.setattr(stages, "tell", lambda context, cost: None)
 
     def _run(self, stage: Stage) -> Any:
         def run(context: Any) -> dict[str, Any]:
@@ -39,6 +40,7 @@ class World:
             account=SimpleNamespace(ends_by_itself=lambda: False),
             state=self.store.state,
             outputs={},
+            operator_arn="arn:aws:iam::123456789012:user/me",
             guard=lambda: None,
             lease=SimpleNamespace(holder="me@laptop"),
             deadline=datetime(2026, 12, 1, 12, tzinfo=UTC),

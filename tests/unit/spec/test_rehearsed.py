@@ -14,9 +14,9 @@ from infra.cli.run.rehearse import notes, parse_faults
 from infra.errors import UserError
 from infra.plan.checks import check, failed
 from infra.plan.survey import survey
-from infra.spec import rehearsals
+from infra.record import rehearsals
+from infra.record.rehearsals import Rehearsal, remember, sentence
 from infra.spec.campaign import Spec, SpecFile, load
-from infra.spec.rehearsals import Rehearsal, remember, sentence
 from infra.spec.rehearsed import Derived, derive, name_of
 from tests.root import ROOT
 
