@@ -135,7 +135,8 @@ def environment(folder: Path) -> Iterator[tuple[Environment, Context]]:
     with camp(folder) as camped:
         ground = Environment(camped)
         with camped.opened() as context:
-            outputs = {name: "x" for name in CampaignOutputs.model_fields}
+            outputs: dict[str, str | bool] = dict.fromkeys(CampaignOutputs.model_fields, "x")
+            outputs["network_made"] = True
             own = ground.own
             outputs |= {"vpc_id": own.vpc, "gpu_subnet_id": own.subnet, "system_subnet_id": own.subnet}
             outputs |= {"node_security_group_id": own.group}
