@@ -31,6 +31,7 @@ def down_command(campaign: str, region: str, abandon: bool, console: Console, *,
         # Nothing can be archived without its record: all that has its tag is removed.
         return orphans_command(region, True, as_json, out, Forgotten(campaign, True, unknown))
     spec = stored_spec(store)
+    target.have_engine()  # before anybody is asked to stop: this may be another machine than the driver's
     if not abandon:
         # Before the lease: a living driver stops the campaign, and we wait for its lease.
         ask_to_stop(store)
