@@ -9,6 +9,7 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 TAG = "bivouac:campaign"
+LISTED_S = 900.0
+"""Time for which gone resources are still listed with their tags."""
 MORE_THAN_PLANNED = Decimal("1.25")
 """AWS's bill by the tag, over our own account of it, from which on the two disagree."""
 Ask = Callable[..., tuple[Any, str]]
@@ -41,9 +44,16 @@ class Seen:
         return f"{self.service}: {', '.join(self.shown) or 'nothing of the campaign'}{ended}"
 
 
-def left_over(ask: Ask, campaign: str) -> tuple[Seen, Seen]:
-    """Return what the tagging service and Resource Explorer show of a campaign after its teardown."""
-    return _seen("tagging service", ask, campaign, _by_tag), _seen("Resource Explorer", ask, campaign, _by_search)
+def left_over(ask: Ask, campaign: str, patience_s: float = 0.0) -> tuple[Seen, Seen]:
+    """Return what the tagging service and Resource Explorer show of a campaign after its teardown. Both list what is
+    gone for a while: so they are asked until they show nothing, or `patience_s` is over."""
+    until = time.monotonic() + patience_s
+    while True:
+        tagged = _seen("tagging service", ask, campaign, _by_tag)
+        found = _seen("Resource Explorer", ask, campaign, _by_search)
+        if not (tagged.shown or found.shown) or time.monotonic() >= until:
+            return tagged, found
+        time.sleep(5.0)
 
 
 def disagreements(certificate: dict[str, Any], seen: tuple[Seen, ...]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.aws import comparison
 from tests.aws.comparison import bill, costs, disagreements, left_over
 
 HERE = "arn:aws:ec2:us-east-1:111122223333"
@@ -47,6 +48,18 @@ def test_what_is_shown_beside_a_clean_certificate_is_a_disagreement_but_an_ended
     ]  # fmt: skip
     known = {"looks": [{"found": ["vol-1"]}], "kept": ["an archive beside i-alive"]}
     assert disagreements(known, seen) == []
+
+
+def test_what_is_gone_but_listed_for_a_while_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [tagged(f"{HERE}:natgateway/nat-1"), tagged()]
+    paused: list[float] = []
+    monkeypatch.setattr(comparison.time, "sleep", paused.append)
+
+    def ask(*words: str) -> tuple[Any, str]:
+        return (listed.pop(0), "") if words[0] == "resourcegroupstaggingapi" else ({"Resources": []}, "")
+
+    assert [one.shown for one in left_over(ask, "first-contact", patience_s=1000.0)] == [(), ()]
+    assert len(paused) == 1 and not listed
 
 
 def pages(words: tuple[str, ...]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def test_the_first_dollar() -> None:
 
 def _compared(contact: Contact, results: Path) -> tuple[comparison.Seen, ...]:
     """Write into the transcript what AWS's own services show after the teardown."""
-    seen = comparison.left_over(contact.aws, contact.name)
+    seen = comparison.left_over(contact.aws, contact.name, comparison.LISTED_S)
     for one in seen:
         contact.tell(str(one))
     report = json.loads((results / "report.json").read_text())

@@ -32,7 +32,7 @@ def test_a_node_is_killed_and_what_aws_shows_afterwards_agrees_with_the_certific
             rehearsal.environment | {"COLUMNS": "2000"}, transcript, online=False, pause_s=1.0,
         )  # fmt: skip
         end = first_contact(contact, lambda planned, most: float(planned) < float(most))
-        seen = comparison.left_over(contact.aws, contact.name)
+        seen = comparison.left_over(contact.aws, contact.name, comparison.LISTED_S)
         transcript.close()
         told = transcript.path.read_text()
         assert any(line.startswith(KILLED) for line in contact.said), told
