@@ -27,7 +27,7 @@ from tests.trainer.agents import World, run
 from tests.waiting import HUNG_S
 from trainer.contract import TrainConfig
 
-STEPS, EVERY, KILL_AFTER = 60, 10, 25
+STEPS, EVERY, KILL_AFTER = 90, 10, 25
 SHORT = quick(
     STEPS,
     campaign="faulty",
@@ -71,12 +71,13 @@ def _told(rehearsal: Rehearsal) -> Story:
     first = rehearsal.start()
     until(lambda: first.poll() is not None or rehearsal.step() >= 5, "training has begun")
     assert first.poll() is None, rehearsal.log()
-    # First what needs the campaign's own things, which end with it; a command takes seconds beside a training.
-    denied = rehearsal.python(AS_STEWARD.format(role=f"bivouac-{rehearsal.name}-steward"))
-    strayed = rehearsal.python(LEAVE_A_VOLUME.format(key="bivouac:campaign", value=rehearsal.name))
-    left = rehearsal.python(LEAVE_A_VOLUME.format(key="Name", value=f"bivouac-{rehearsal.name}-builder"))
+    # These need the campaign's own things, which end with it; a command takes seconds beside a training.
+    seen = until(
+        lambda: _whole(rehearsal) or first.poll() is not None, "three nodes are Ready, the gang's pod is there"
+    )
+    assert first.poll() is None, f"the campaign ended before its nodes were seen\n{rehearsal.log()}"
+    strayed, left, denied = rehearsal.python(LEAVE_VOLUMES_AND_TRY.format(name=rehearsal.name)).split()
     listens = listening(rehearsal)
-    nodes = until(lambda: _whole(rehearsal), "three nodes are Ready and the gang's first pod is there")
     second = rehearsal.run("run", str(rehearsal.path))
     logs = rehearsal.run("shell", rehearsal.name, "--", "kubectl", "logs", "deployment/steward").stdout
     stack = rehearsal.run("shell", rehearsal.name, "--", "pulumi", "stack", "--show-urns").stdout
@@ -87,7 +88,7 @@ def _told(rehearsal: Rehearsal) -> Story:
     page = rehearsal.run("report", rehearsal.name, "--json")
     events = rehearsal.events()
     first_end = _text(leaky)
-    return Story(rehearsal, listens, second, nodes, logs, stack, denied, first_end, strayed, left, last, page, events)
+    return Story(rehearsal, listens, second, seen, logs, stack, denied, first_end, strayed, left, last, page, events)
 
 
 def _whole(rehearsal: Rehearsal) -> str:
@@ -96,20 +97,21 @@ def _whole(rehearsal: Rehearsal) -> str:
     return said if said.count(" Ready ") == 3 and re.search(f"{rehearsal.name}-a[12]-gang-0-0", said) else ""
 
 
-AS_STEWARD = """
+LEAVE_VOLUMES_AND_TRY = """
+import boto3
 from botocore.exceptions import ClientError
 from tests.campaign.role_credentials import of_role
-session = of_role("{role}")
+
+def volume(key, value):
+    tags = [dict(ResourceType="volume", Tags=[dict(Key=key, Value=value)])]
+    return boto3.client("ec2").create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=tags)["VolumeId"]
+
+print(volume("bivouac:campaign", "{name}"), volume("Name", "bivouac-{name}-builder"))
 try:
-    session.client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1)
+    of_role("bivouac-{name}-steward").client("ec2").run_instances(ImageId="ami-1", MinCount=1, MaxCount=1)
     print("allowed")
 except ClientError as error:
     print(error.response["Error"]["Code"])
-"""
-LEAVE_A_VOLUME = """
-import boto3
-tags = [dict(ResourceType="volume", Tags=[dict(Key="{key}", Value="{value}")])]
-print(boto3.client("ec2").create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=tags)["VolumeId"])
 """
 
 
