@@ -44,6 +44,7 @@ from trainer.contract.job import (
 )
 from trainer.contract.ledger import Consumed
 from trainer.contract.training import (
+    GRADIENT_BUCKET,
     CheckpointConfig,
     DataConfig,
     ModelConfig,
@@ -61,6 +62,7 @@ __all__ = [
     "DATA_REPORT_NAME",
     "DATA_SUMMARY_NAME",
     "DCGM_LONGEST_S",
+    "GRADIENT_BUCKET",
     "KERNEL_LOG",
     "LOCAL_CHECKPOINTS",
     "NODE_TOLD",

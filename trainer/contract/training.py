@@ -6,6 +6,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+GRADIENT_BUCKET = 500_000_000
+"""Elements of DeepSpeed's buffer of gradients on their way, which it allocates whole: no more than the model has."""
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

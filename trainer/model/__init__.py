@@ -5,8 +5,17 @@ from trainer.model.transformer import (
     ROTARY_BASE,
     Transformer,
     document_bounds,
+    parameter_count,
     parameter_groups,
     swiglu_width,
 )
 
-__all__ = ["NORM_EPSILON", "ROTARY_BASE", "Transformer", "document_bounds", "parameter_groups", "swiglu_width"]
+__all__ = [
+    "NORM_EPSILON",
+    "ROTARY_BASE",
+    "Transformer",
+    "document_bounds",
+    "parameter_count",
+    "parameter_groups",
+    "swiglu_width",
+]

@@ -137,6 +137,11 @@ def document_bounds(tokens: Tensor, end: int) -> tuple[Tensor, Tensor]:
     return document, place - torch.where(begins, place, 0).cummax(dim=1).values
 
 
+def parameter_count(model: nn.Module) -> int:
+    """Return the whole model's, though with ZeRO stage 3 a rank holds a part of each: DeepSpeed notes its size."""
+    return sum(getattr(one, "ds_numel", one.numel()) for one in model.parameters())
+
+
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, object]]:
     """Return AdamW's groups: weight decay applies to matrices, not to gains."""
     matrices, gains = list[nn.Parameter](), list[nn.Parameter]()
