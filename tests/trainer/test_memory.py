@@ -32,7 +32,6 @@ def case(stage: int, model: ModelConfig = SMALL, policy: str = "none", accumulat
     )  # fmt: skip
 
 
-SEEN = dict(zip(("0","0, twice","1","1, full","2, twice","2, selective","3","3, deep"),(190949060,201638084,169570876,81636348,164390460,110104252,186030033,41886021)))
 CASES = {
     "0": case(0),
     "0, twice": case(0, accumulate=2),
