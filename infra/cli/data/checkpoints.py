@@ -59,7 +59,7 @@ def list_command(typed: str, region: str, json: bool, console: Console) -> int:
         console.print(f"no checkpoints at {found.place.name}", markup=False, soft_wrap=True)
         return 0
     now = datetime.now(UTC)
-    table(rows, golden, {step: at and now - at for step, at in read_back.items()}).show(console)
+    table(rows, golden, {step: None if at is None else now - at for step, at in read_back.items()}).show(console)
     if copies:
         console.print(
             f"copies: `bivouac checkpoints restore {copies_place.name} FOLDER` fetches one",

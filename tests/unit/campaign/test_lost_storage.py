@@ -98,8 +98,7 @@ class World:
         if copied is not None:
             self.store.append(Kind.CHECKPOINT_COPIED, step=copied)
         self.fsx, self.clock, self.notes, self.done = Fsx(GONE), 0.0, list[str](), list[tuple[Row, ...]]()
-        self.planned = ITS
-        self.kept_rows: Callable[[], None] = lambda: None
+        self.planned: tuple[Row, ...] = ITS
         figure = SimpleNamespace
         self.context: Any = SimpleNamespace(
             store=self.store, state=self.store.state, account=account(self.fsx), guard=lambda: None,
