@@ -6,6 +6,7 @@ What lay on it is lost in any case. A new one costs an interval of training, if 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -193,13 +194,11 @@ def _remove(context: Context, id: str) -> None:
     """Delete a file system that has FAILED, which AWS calls unrecoverable: the engine would keep it as it is."""
     context.guard()
     fsx = context.account.client("fsx")
-    fsx.delete_file_system(FileSystemId=id)
-    for _ in context.turns(waits.FILE_SYSTEM.seconds, 5.0):
-        try:
+    with suppress(fsx.exceptions.FileSystemNotFound):  # a driver that was killed may have deleted it
+        fsx.delete_file_system(FileSystemId=id)
+        for _ in context.turns(waits.FILE_SYSTEM.seconds, 5.0):
+            context.progress.step(f"file system {id} is being deleted: it has failed")
             fsx.describe_file_systems(FileSystemIds=[id])
-        except fsx.exceptions.FileSystemNotFound:
-            return
-        context.progress.step(f"file system {id} is being deleted: it has failed")
-    raise PermanentError(
-        "the failed file system is not deleted", seen=id, cure="ask AWS Support, then run the same command again"
-    )
+        raise PermanentError(
+            "the failed file system is not deleted", seen=id, cure="ask AWS Support, then run the same command again"
+        )

@@ -237,7 +237,7 @@ def ceiling_of_closing(where: AccountPlace) -> list[Statement]:
     return [
         allow([*_BY_LETTER, *_ALSO], [EVERYTHING], alone),
         allow(
-            ["iam:D*", "iam:Remove*", "s3:DeleteObject"],
+            [*_ROLES, "iam:DeleteInstanceProfile", "iam:DeletePolicy*", "iam:Remove*", "s3:DeleteObject"],
             [
                 *(f"{iam}:{kind}/bivouac-*" for kind in ("instance-profile", "policy", "role")),
                 f"arn:aws:s3:::{buckets(where.account, where.region).state}/*",

@@ -39,6 +39,8 @@ class Fsx:
         raise ClientError({"Error": {"Code": self.word, "Message": "no"}}, "DescribeFileSystems")
 
     def delete_file_system(self, FileSystemId: str) -> None:
+        if self.word == GONE:
+            self.describe_file_systems([FileSystemId])
         self.deleted.append(FileSystemId)
         self.word = GONE
 
@@ -176,6 +178,12 @@ def test_a_repair_that_a_killed_driver_began_is_carried_on_by_the_next_at_once(w
     world.fsx.word = "AVAILABLE"  # it was made, and the steward not started
     StorageWatch(world.context).look()
     assert len(world.done) == 1 and world.store.state().lost is None
+
+
+def test_a_repair_killed_after_the_failed_one_was_deleted_goes_on_without_it(world: World) -> None:
+    world.store.append(Kind.FILE_SYSTEM_LOST, id=FS, repair=True, word="has FAILED", copied=40, why="x")
+    StorageWatch(world.context).look()
+    assert world.done == [ITS] and not world.fsx.deleted
 
 
 def ends(world: World) -> None:
