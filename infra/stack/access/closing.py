@@ -191,8 +191,8 @@ def closer(where: AccountPlace) -> list[Statement]:
 
 
 def _telling(where: AccountPlace) -> list[Statement]:
-    """Allow to tell people of what no driver is there to tell: as the operator may, on topics of the account, and by
-    the webhook whose address is called `bivouac_webhook*`."""
+    """Allow to tell people of what no driver is there to tell, as the operator may: on topics and by a webhook's
+    address that are called `bivouac*`."""
     named = [where.arn("secretsmanager", "secret:bivouac_webhook*"), where.arn("ssm", "parameter/bivouac_webhook*")]
     keys = [where.arn("kms", "key/*")]
 
@@ -200,13 +200,15 @@ def _telling(where: AccountPlace) -> list[Statement]:
         return {"StringEquals": {"kms:ViaService": [f"{one}.{where.region}.amazonaws.com" for one in services]}}
 
     return [
-        allow(["sns:Publish"], [where.arn("sns", "*")]),
+        allow(["sns:Publish"], [where.arn("sns", f"{CLOSERS_TOPICS}*")]),
         allow(["kms:Decrypt", "kms:GenerateDataKey"], keys, through("sns")),
         allow(["secretsmanager:GetSecretValue", "ssm:GetParameter"], named),
         allow(["kms:Decrypt"], keys, through("secretsmanager", "ssm")),
     ]
 
 
+CLOSERS_TOPICS = "bivouac"
+"""How the names of topics begin on which the closer may tell."""
 _EKS = ("access-entry", "addon", "cluster", "nodegroup", "podidentityassociation")
 LOG_GROUP = f"/aws/codebuild/{CLOSER}"
 

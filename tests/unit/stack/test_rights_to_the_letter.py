@@ -184,6 +184,7 @@ def test_the_closer_tells_on_topics_of_the_account_and_reads_no_secret_but_a_web
     own, them = OWN["closer"], arn_of("closer")
     for action, at, other in (
         ("sns:Publish", TOPIC, TOPIC.replace(A, STRANGER)),
+        ("sns:Publish", TOPIC, TOPIC.replace("bivouac_", "payroll_")),
         ("secretsmanager:GetSecretValue", f"{SECRET}bivouac_webhook-AbC123", f"{SECRET}team/webhook-AbC123"),
         ("ssm:GetParameter", f"{PARAMETER}bivouac_webhook", f"{PARAMETER}team/bivouac_webhook"),
     ):
