@@ -1,4 +1,4 @@
-"""Specs whose existing VPC is refused: what they name, and what AWS says of it."""
+"""Specs whose network is refused: its ranges and doors, and an existing VPC, what they name of it and AWS says."""
 
 from __future__ import annotations
 
@@ -67,7 +67,56 @@ THERE, REACHES, BLOCKS = (
 NAMES, ROOM = "the-existing-network-resolves-names", "the-existing-network-has-room"
 WHOLE, APART = "an-existing-network-is-named-whole", "the-existing-network-is-apart"
 CLOSED = (entry(90, True, False, (443, 443), protocol="6"), *OPEN)
-NETWORKS = (
+DOORS = (
+    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "10.42.0.1/16"}, cure="10.42.0.0/16"),
+    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "10.42.0.0/24"}),
+    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "172.20.0.0/16"}, cure="stay out"),
+    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "8.8.0.0/16"}),
+    Row("a-private-cluster-can-be-entered", E, "network.api_endpoint", {**ON_AWS, **PRIVATE}, cure="driver_vpc"),
+    Row(
+        "a-private-cluster-can-be-entered",
+        E,
+        "network.api_allowed_cidrs",
+        {**PRIVATE, "network.api_allowed_cidrs": ["203.0.113.0/24"]},
+        cure="public",
+    ),
+    Row(
+        "a-public-cluster-is-open-to-whom-it-names",
+        E,
+        "network.api_allowed_cidrs",
+        {**ON_AWS, "network.api_allowed_cidrs": []},
+        cure="0.0.0.0/0",
+    ),
+    Row(
+        "networks-are-networks-and-apart",
+        E,
+        "network.api_allowed_cidrs",
+        {"network.api_allowed_cidrs": ["192.168.1.7/32"]},
+        cure="checkip",
+    ),
+    Row(
+        "networks-are-networks-and-apart",
+        E,
+        "network.api_allowed_cidrs",
+        {"network.api_allowed_cidrs": ["203.0.113.7/24"]},
+        cure="203.0.113.0/24",
+    ),
+    Row(
+        "networks-are-networks-and-apart",
+        E,
+        "network.driver_vpc.cidr",
+        {**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": "ten"}},
+        cure="10.0.0.0/16",
+    ),
+    Row(
+        "networks-are-networks-and-apart",
+        E,
+        "network.cidr",
+        {**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": "10.42.128.0/20"}},
+        cure="another",
+    ),
+)
+VPCS = (
     Row(WHOLE, E, "network.vpc_id", without("subnet_ids"), cure="gpu in us-east-1a"),
     Row(WHOLE, E, "network.subnet_ids", without("vpc_id"), cure="vpc_id"),
     Row(WHOLE, E, IN_CONTROL,
@@ -104,3 +153,4 @@ NETWORKS = (
     row(BLOCKS, IN_GPU, existing({GPU: {"acl": CLOSED}}), "ACL"),
     row(BLOCKS, IN_CONTROL, existing({SECOND: {"acl": ()}}), "ACL"),
 )  # fmt: skip
+NETWORKS = DOORS + VPCS

@@ -25,6 +25,7 @@ KEY = f"arn:aws:kms:{R}:{A}:key/11111111-2222-3333-4444-555555555555"
 GROUP = f"arn:aws:eks:{R}:{A}:nodegroup/bivouac-train/bivouac-train-gpu/9a"
 SCALING = f"arn:aws:autoscaling:{R}:{A}:autoScalingGroup:7:autoScalingGroupName/eks-bivouac-train-gpu-9a"
 SECRET, PARAMETER = f"arn:aws:secretsmanager:{R}:{A}:secret:", f"arn:aws:ssm:{R}:{A}:parameter/"
+TOPIC = f"arn:aws:sns:{R}:{A}:bivouac_notices"
 TRAINER, BASE = (f"arn:aws:ecr:{R}:{A}:repository/{name}" for name in ("bivouac/trainer", "team/base"))
 PULL = "ecr:BatchCheckLayerAvailability ecr:BatchGetImage ecr:GetDownloadUrlForLayer"
 PUSH = "ecr:CompleteLayerUpload ecr:DescribeImages ecr:InitiateLayerUpload ecr:PutImage ecr:UploadLayerPart"
