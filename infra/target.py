@@ -51,7 +51,10 @@ def give_inputs(spec: Spec) -> None:
         return
     from infra.rehearsal.site import mounts, secrets
 
-    if spec.secrets:
+    bought.give(spec)
+    if spec.workload is None:
+        return
+    if secrets.sources(spec):
         secrets.give(spec)
     if spec.workload.links:
         mounts.give(spec)

@@ -108,8 +108,9 @@ class SmallMachine(Section):
     init_from: str | None = None
     """A small folder of this machine in place of the weights of `init_from`."""
     secrets: str | None = None
-    """A file on this machine with the values of the workload's secrets, a line `NAME=value` each. They go into the
-    emulated account, from where pods read them as on AWS. The packed source leaves this file out."""
+    """A file on this machine with the values of the workload's secrets, a line `NAME=value` each, and of its
+    `pull_secret`, as `workload.pull_secret={...}`. They go into the emulated account, from where they are read as on
+    AWS. The packed source leaves this file out."""
     estimates: Estimates | None = None
     """Figures of the rehearsal."""
 
@@ -129,6 +130,9 @@ class Workload(Section):
     `...@sha256:...`. A tag is resolved to its digest before anything is made. None: the trainer image, with its Python,
     torch and DeepSpeed. It needs `python3` (3.8 or newer), torch for launcher `torchrun`, and Open MPI 4 for `mpirun`;
     neither ssh nor sshd."""
+    pull_secret: SecretSource | None = None
+    """Where the login to the private registry of `image` lies, as JSON with `username` and `password`. The driver reads
+    it, kubelets pull with it. The operator's policy reads secrets and parameters `bivouac_pull*`. ECR needs none."""
     source: str | None = None
     """A folder with the job's code, mounted at `/workspace`, where the job starts. In a git repository its tracked and
     new files are taken, without the ignored ones. None: the image has all."""
@@ -224,6 +228,16 @@ class Workload(Section):
             raise ValueError("rehearsal.init_from stands for `init_from`, which is not given")
         return self
 
+    @model_validator(mode="after")
+    def _pulls_with_a_login(self) -> Self:
+        if self.pull_secret is None:
+            return self
+        if self.image is None or ImageReference.parse(self.image).ecr is not None:
+            raise ValueError("pull_secret is the login to the registry of `image`; ECR takes the nodes' own role")
+        if self.pull_secret.key is not None:
+            raise ValueError("pull_secret.key: leave it out; the whole text is the login")
+        return self
+
     @field_validator("secrets")
     @classmethod
     def _are_variables(cls, secrets: dict[str, SecretSource]) -> dict[str, SecretSource]:
@@ -260,6 +274,7 @@ class Workload(Section):
                 "env": self.env | small.env,
                 # An ARN names a secret of the real account; the emulated one has its own, of the same name.
                 "secrets": {name: source.by_name() for name, source in self.secrets.items()},
+                "pull_secret": None if self.pull_secret is None else self.pull_secret.by_name(),
                 "estimates": small.estimates or self.estimates,
                 # The files of an S3 prefix lie under the same one of the emulated S3.
                 "init_from": self.init_from if INIT in self.links else small.init_from or self.init_from,

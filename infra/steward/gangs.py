@@ -34,6 +34,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         mounts=() if config.spec.workload is None else tuple(config.spec.workload.links),
         resources=Resources() if config.spec.workload is None else config.spec.workload.resources,
         secrets=bool(config.spec.secrets),
+        pull_secret=config.spec.pull_secret is not None,
         by_mpirun=by_mpirun(config.spec.workload),
         config_map=config_map,
         grace_seconds=config.grace_seconds,

@@ -98,6 +98,11 @@ def test_a_jobs_secrets_lie_in_the_pods_memory_where_one_container_writes_and_th
     assert "secrets" not in {one["name"] for one in plain["volumes"]}
 
 
+def test_a_job_from_a_private_registry_is_pulled_with_its_login_and_no_container_sees_that() -> None:
+    (pod,), (plain,) = pods_of(gang(pull_secret=True)), pods_of(gang())
+    assert pod.pop("imagePullSecrets") == [{"name": "job-image"}] and pod == plain
+
+
 @pytest.fixture(scope="module")
 def whole() -> Graph:
     return campaign_graph(SPEC).asked

@@ -121,20 +121,21 @@ def secrets_lie_where_the_pods_may_read(case: Case) -> Iterator[Draft]:
     spec, workload = case.spec, case.spec.workload
     if workload is None:
         return
+    sources = {f"secrets.{name}": source for name, source in workload.secrets.items()}
+    if workload.pull_secret is not None:
+        sources["pull_secret"] = workload.pull_secret
     if not case.facts.environment.inputs:
-        if workload.secrets and workload.rehearsal.secrets is None:
+        if sources and workload.rehearsal.secrets is None:
             cure = "name a file with a line NAME=value for each of them"
-            seen = ", ".join(workload.secrets)
+            seen = ", ".join(name.removeprefix("secrets.") for name in sources)
             yield error(
                 "workload.rehearsal.secrets", "the rehearsal has no values for these secrets", seen=seen, cure=cure
             )
         return
-    for name, source in workload.secrets.items():
+    for name, source in sources.items():
         if source.owner is not None and source.owner != (spec.region, spec.account):
-            cure = f"store it in account {spec.account} in {spec.region}: the pods' role ends there"
-            yield error(
-                f"workload.secrets.{name}.secret", "is of another account or region", seen=source.secret, cure=cure
-            )
+            cure = f"store it in account {spec.account} in {spec.region}: the campaign's roles end there"
+            yield error(f"workload.{name}.secret", "is of another account or region", seen=source.secret, cure=cure)
 
 
 RULES = (

@@ -61,7 +61,7 @@ def test_the_trainer_image_stands_in_for_one_of_another_registry_unless_the_rehe
     content = as_workload()
     content["workload"] = WORKLOAD | {"image": "nvcr.io/nvidia/pytorch:25.10-py3"}
     found = derived(content)
-    assert "image" not in found.document["workload"]
+    assert Spec.model_validate(found.document).job_image is None
     (told,) = [one for one in found.differences if one.field == "workload.image"]
     assert told.real == "nvcr.io/nvidia/pytorch:25.10-py3" and "stands in" in told.why
     content["workload"]["rehearsal"] = {"image": "team/job:v1"} | WORKLOAD["rehearsal"]
@@ -130,6 +130,20 @@ def test_a_rehearsed_job_has_the_secrets_of_a_local_file_and_the_page_says_so(
     file = SpecFile(path=tmp_path / "x.yaml", spec=small, lines={})
     facts = survey(small)
     assert not [one for one in check(file, facts, facts.prices.as_of) if failed((one,)) and "secrets" in one.field]
+
+
+def test_the_login_of_a_private_registry_is_rehearsed_with_a_value_of_this_machine() -> None:
+    content = as_workload()
+    content["workload"] = WORKLOAD | {
+        "image": "registry.example.com/team/job:v1",
+        "pull_secret": {"secret": "arn:aws:secretsmanager:us-west-2:999999999999:secret:bivouac_pull-AbC123"},
+        "rehearsal": {**WORKLOAD["rehearsal"], "secrets": "secrets.env"},  # type: ignore[dict-item]
+    }
+    found = derived(content)
+    (told,) = (one for one in found.differences if one.field == "workload.pull_secret")
+    assert told.rehearsed == "those in secrets.env"
+    small = Spec.model_validate(found.document)
+    assert small.pull_secret is not None and small.pull_secret.secret == "bivouac_pull" and small.job_image is None
 
 
 def test_nobody_is_told_of_a_rehearsal_or_let_into_it(made: Any) -> None:

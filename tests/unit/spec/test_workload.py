@@ -179,6 +179,26 @@ def test_secrets_lie_in_the_campaigns_account_and_region_and_a_rehearsal_has_a_f
     assert errors("rehearsal", "team/token") == [("workload.rehearsal.secrets", "TOKEN")]
 
 
+def test_a_login_is_for_the_image_of_a_registry_that_is_no_ecr(spec: Any) -> None:
+    def errors(target: str, image: str | None, **login: str) -> list[str]:
+        top = {"target": target, **({"rehearsal": None} if target == "aws" else {})}
+        try:
+            file = spec(top=top, pull_secret=login, **({"image": image} if image else {}))
+        except SpecError as wrong:
+            return [one.message for one in wrong.problems]
+        found = check(file, survey(file.spec), survey(file.spec).prices.as_of)
+        return [f"{one.field}: {one.seen}" for one in found if failed((one,)) and "secret" in one.field]
+
+    assert errors("aws", "nvcr.io/team/job:v1", secret="bivouac_pull") == []
+    away = ARN.replace("us-east-1", "eu-west-1") + "a-AbC123"
+    assert errors("aws", "nvcr.io/team/job:v1", secret=away) == [f"workload.pull_secret.secret: {away}"]
+    assert errors("rehearsal", "nvcr.io/team/job:v1", secret="a") == ["workload.rehearsal.secrets: pull_secret"]
+    ecr = "123456789012.dkr.ecr.us-east-1.amazonaws.com/team/job:v1"
+    for image in (None, ecr):
+        assert ["role" in one for one in errors("aws", image, secret="a")] == [True]
+    assert ["whole text" in one for one in errors("aws", "nvcr.io/team/job:v1", secret="a", key="b")] == [True]
+
+
 def test_a_value_in_place_of_a_source_is_refused_unseen_and_the_rest_is_judged(spec: Any, tmp_path: Path) -> None:
     spec()
     document = yaml.safe_load((tmp_path / "spec.yaml").read_text())
