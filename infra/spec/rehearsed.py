@@ -74,9 +74,9 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
 
 def _buy(made: _Made, spec: Spec) -> None:
     if spec.nodes.capacity not in (Capacity.ON_DEMAND, Capacity.SPOT):
-        made.set("nodes.capacity", "on-demand", "the emulated account has no such reservation or block")
-        for field in ("reservation_id", "block_end", "block_fee_usd"):
-            made.drop(f"nodes.{field}", "belongs to it")
+        here = "of the same kind and name, free for these nodes"
+        made.tell("nodes.reservation_id", str(spec.nodes.reservation_id), here, "the emulated account holds it")
+    made.drop("nodes.block_end", "the emulated block has begun and lasts a day")
 
 
 def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:

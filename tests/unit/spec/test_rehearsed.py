@@ -97,7 +97,35 @@ def test_every_field_is_that_of_aws_or_a_named_difference(made: Any) -> None:
     spec = made(found).spec
     assert (spec.region, spec.zone, spec.second_zone) == ("us-east-1", "us-east-1b", None)
     assert spec.encryption.customer_key and spec.encryption.key_arn is None and spec.addons.mpi_operator
-    assert spec.storage == Spec.model_validate(content).storage and spec.nodes.capacity == "on-demand"
+    assert spec.storage == Spec.model_validate(content).storage and spec.nodes.capacity == "reservation"
+
+
+BLOCK = ROOT / "infra/campaigns/p5en-capacity-block.yaml"
+
+
+@pytest.mark.parametrize(
+    "bought",
+    [
+        {"capacity": "reservation", "reservation_id": "cr-0fedcba9876543210"},
+        {"capacity": "reservation", "reservation_id": "open"},
+        {"capacity": "capacity-block", "reservation_id": "cr-0fedcba9876543210", "block_fee_usd": "15978.24",
+         "block_end": "2026-11-20T11:30:00Z"},
+    ],
+)  # fmt: skip
+def test_capacity_that_was_bought_stays_of_its_kind_and_name(bought: dict[str, Any], made: Any) -> None:
+    content = yaml.safe_load(BLOCK.read_text())
+    content["nodes"] = {**{key: content["nodes"][key] for key in ("count", "instance_type")}, **bought}
+    content["nodes"]["usd_per_hour"] = 41.61
+    found = derived(content)
+    file = made(found)
+    nodes = file.spec.nodes
+    assert (str(nodes.capacity), nodes.reservation_id) == (bought["capacity"], bought["reservation_id"])
+    assert str(nodes.block_fee_usd or "") == bought.get("block_fee_usd", "") and nodes.block_end is None
+    facts = survey(file.spec)
+    assert not failed(check(file, facts, facts.prices.as_of)), "a block that is over on AWS is none here"
+    named = {one.field for one in found.differences}
+    assert "nodes.reservation_id" in named and ("nodes.block_end" in named) is ("block_end" in bought)
+    assert "nodes.capacity" not in named and "- `nodes.capacity`" in notes("p5en", found, 0)
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
