@@ -35,9 +35,9 @@ MAY_CHANGE = (
 The steward stops at the new budget; the alarms of the AWS budget stay as the stack has set them."""
 BOUND = (
     "training.model.vocabulary", "workload.mounts", "workload.secrets", "workload.init_from",
-    "workload.rehearsal.init_from",
+    "workload.rehearsal.init_from", "workload.host_network",
 )  # fmt: skip
-"""Fields of these sections that the prepared data, the file system's links or the rights of the pods fix."""
+"""Fields of these sections that the prepared data, the file system's links or the bounds of the pods fix."""
 IMAGES = ("workload.image", "workload.rehearsal.image")
 """Fields that may change within their repository, which the cluster's admission policies name."""
 SHAPES = ("training.model", "training.zero_stage", "training.precision", "workload.checkpoints.format")

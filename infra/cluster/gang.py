@@ -70,6 +70,8 @@ class GangJob(BaseModel):
     """Kubelets pull with the login in `PULL_SECRET`."""
     supervisor_image: str | None = None
     """Image with the supervisor of a workload, which an init container puts into the job's own container."""
+    host_network: bool = False
+    """The pods are in their nodes' network."""
     secrets: bool = False
     """An init container of `supervisor_image` fetches the job's secrets into the pod's memory."""
     judges: bool = False
@@ -192,6 +194,8 @@ def pod_spec(gang: GangJob) -> dict[str, Any]:
     return {
         **claims,
         **on_gpu_nodes(),
+        # The usual DNS policy would leave such a pod with the node's resolver, which knows no pod's name.
+        **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if gang.host_network else {}),
         "restartPolicy": "Never",
         "serviceAccountName": TRAINER_ACCOUNT,
         **({"imagePullSecrets": [{"name": PULL_SECRET}]} if gang.pull_secret else {}),

@@ -169,8 +169,8 @@ class Workload(Section):
     estimates: Estimates
     """Steps, time and sizes, for plan and check."""
     host_network: bool = False
-    """Not to be had. A pod in its node's own network would reach the node's role in AWS, which the campaign's pods must
-    not have, and the cluster's Pod Security refuses it. EFA, NCCL and MPI need no such network."""
+    """Run the job's pods in their nodes' own network, for a job that insists on it. There it reaches the node's role in
+    AWS, and with it all that the node may: `check` says what that opens. EFA, NCCL and MPI work without."""
     grace: Duration = timedelta(seconds=60)
     """Time between SIGTERM and SIGKILL when the job is stopped."""
     rehearsal: SmallMachine = SmallMachine()
@@ -184,16 +184,6 @@ class Workload(Section):
         if taken := sorted(name for name in env if name.startswith(_SET_BY_US)):
             raise ValueError(f"{', '.join(taken)}: `mpirun` reaches other nodes by their supervisors")
         return env
-
-    @field_validator("host_network")
-    @classmethod
-    def _has_pods_of_its_own(cls, asked: bool) -> bool:
-        if asked:
-            raise ValueError(
-                "a pod in its node's network reaches the node's role in AWS, so Pod Security `baseline` and the "
-                "cluster's policies refuse it: leave it out; EFA, NCCL and MPI work in the pods' own network"
-            )
-        return asked
 
     @field_validator("mounts")
     @classmethod
@@ -317,6 +307,11 @@ class Workload(Section):
     @property
     def checkpoint_bytes(self) -> int:
         return round(self.estimates.checkpoint_gib * GIB)
+
+
+def in_host_network(workload: Workload | None) -> bool:
+    """Return whether the gang's pods are in their nodes' network."""
+    return workload is not None and workload.host_network
 
 
 def by_mpirun(workload: Workload | None) -> bool:

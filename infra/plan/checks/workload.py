@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
-from infra.spec.workload import INIT, by_mpirun
+from infra.spec.workload import INIT, by_mpirun, in_host_network
 
 _AGAINST_EFA = {
     "FI_EFA_FORK_SAFE": "is not needed any more",
@@ -109,6 +109,18 @@ def an_image_of_ones_own_brings_efa(case: Case) -> Iterator[Draft]:
         yield info("workload.image", "must have libfabric and aws-ofi-nccl for EFA", seen=image, cure=cure)
 
 
+def the_nodes_network_is_opened(case: Case) -> Iterator[Draft]:
+    """Where the job is in its nodes' network, that is said with what it opens."""
+    if in_host_network(case.spec.workload):
+        yield warning(
+            "workload.host_network",
+            "the job reaches its node's role in AWS and each service of the node: it may pull the account's images, "
+            "act at the cluster's API as this node, and read the secrets of the node's pods",
+            seen="true",
+            cure="leave it out if you can: EFA, NCCL and MPI work in the pods' own network",
+        )
+
+
 def mpirun_is_in_the_image(case: Case) -> Iterator[Draft]:
     """On AWS the job's container brings Open MPI; the trainer image has it on no path."""
     if by_mpirun(case.spec.workload) and case.facts.environment.inputs and case.spec.job_image is None:
@@ -149,4 +161,5 @@ RULES = (
     variables_leave_efa_alone,
     an_image_of_ones_own_brings_efa,
     mpirun_is_in_the_image,
+    the_nodes_network_is_opened,
 )

@@ -45,7 +45,6 @@ REFUSED = [
     ({"launcher": "mpirun"}, "launcher `mpirun` needs `command`, and no `script`"),
     ({"launcher": "mpirun", "command": ["./solve"]}, "launcher `mpirun` needs `command`, and no `script`"),
     ({"env": {"OMPI_MCA_plm_rsh_agent": "ssh"}}, "by their supervisors"),
-    ({"host_network": True}, "reaches the node's role in AWS"),
     ({"env": {"BIVOUAC_RUN": "x"}}, "supervisor's"),
     ({"progress": {"pattern": "step ([0-9]+)"}}, "group named `step`"),
     ({"progress": {"pattern": "step ("}}, "no regular expression"),
@@ -177,6 +176,12 @@ def test_secrets_lie_in_the_campaigns_account_and_region_and_a_rehearsal_has_a_f
         assert errors("aws", secret) == [("workload.secrets.TOKEN.secret", secret)]
         assert errors("rehearsal", secret, file=True) == [], "the emulated account has one of the same name"
     assert errors("rehearsal", "team/token") == [("workload.rehearsal.secrets", "TOKEN")]
+
+
+def test_a_job_in_its_nodes_network_is_warned_of_with_what_that_opens(spec: Any) -> None:
+    assert "workload.host_network" not in warned(spec())
+    opened = warned(spec(host_network=True))["workload.host_network"]
+    assert "its node's role in AWS" in opened and "secrets" in opened
 
 
 def test_a_login_is_for_the_image_of_a_registry_that_is_no_ecr(spec: Any) -> None:
