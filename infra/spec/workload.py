@@ -22,6 +22,7 @@ _NO_SECRETS = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "PATH", "PYT
 """Variables that the launcher needs or sets."""
 _SET_BY_US = "OMPI_MCA_plm_rsh_"
 """Beginning of Open MPI's variables for its remote shell."""
+_OF_NCCL = re.compile(r"^(NCCL|OFI_NCCL|FI)_[A-Z0-9_]+$")
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
@@ -147,6 +148,9 @@ class Workload(Section):
     """Arguments of script or command."""
     env: dict[str, str] = Field(default={})
     """Environment variables of the job. `OMPI_MCA_...` are options for `mpirun`."""
+    nccl: dict[str, str] = Field(default={})
+    """Settings of NCCL, its plugin and libfabric, by their variables `NCCL_...`, `OFI_NCCL_...`, `FI_...`. `check`
+    refuses what no document names and what works against EFA."""
     secrets: dict[str, SecretSource] = Field(default={}, max_length=MOST)
     """Environment variables of the job whose values lie in Secrets Manager or Systems Manager. Only names are in the
     record; where the job prints a value, `[secret]` stands for it."""
@@ -242,6 +246,10 @@ class Workload(Section):
     def _gives_each_variable_once(self) -> Self:
         if twice := sorted(set(self.secrets) & (set(self.env) | set(self.rehearsal.env))):
             raise ValueError(f"{', '.join(twice)}: in `secrets` and in `env`: keep it in one of them")
+        if twice := sorted(set(self.nccl) & (set(self.env) | set(self.secrets))):
+            raise ValueError(f"{', '.join(twice)}: in `nccl` and in `env` or `secrets`: keep it in one of them")
+        if others := sorted(name for name in self.nccl if not _OF_NCCL.match(name)):
+            raise ValueError(f"nccl: {', '.join(others)}: other variables than NCCL's and libfabric's belong to `env`")
         return self
 
     @model_validator(mode="after")

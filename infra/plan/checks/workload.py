@@ -7,20 +7,6 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.spec.workload import INIT, by_mpirun, in_host_network
 
-_AGAINST_EFA = {
-    "FI_EFA_FORK_SAFE": "is not needed any more",
-    "FI_EFA_USE_DEVICE_RDMA": "is not needed since plugin 1.7 and libfabric 1.18",
-    "FI_PROVIDER": "is for plugins up to 1.5.0: later ones choose the provider",
-    "NCCL_ALGO": "is for debugging: the plugin's tuner chooses",
-    "NCCL_IB_DISABLE": "is for InfiniBand, and hides a slow fall back to sockets",
-    "NCCL_NET": "names another network than EFA's plugin does",
-    "NCCL_NET_PLUGIN": "takes another plugin than the one in the image",
-    "NCCL_PROTO": "is for plugins up to 1.5.0: a forced protocol may corrupt data",
-    "RDMAV_FORK_SAFE": "is not needed any more",
-}
-"""Variables that harm, or mean nothing, where NCCL goes over EFA: aws-ofi-nccl, doc/efa-env-var.md, and NVIDIA's list
-https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"""
-
 
 def the_source_exists(case: Case) -> Iterator[Draft]:
     """The job's code is there before anything is paid for."""
@@ -91,16 +77,6 @@ def an_export_is_evaluated(case: Case) -> Iterator[Draft]:
         yield warning("workload.export", "nobody sees whether the export has all weights", seen=seen, cure=cure)
 
 
-def variables_leave_efa_alone(case: Case) -> Iterator[Draft]:
-    """No variable of NCCL or libfabric works against EFA's plugin."""
-    workload, instance = case.spec.workload, case.facts.instance
-    if workload is None or instance is None or not instance.efa_interfaces:
-        return
-    for name in sorted(set(workload.env) & set(_AGAINST_EFA)):
-        cure = "leave it out, and read in NCCL's log (NCCL_DEBUG=INFO) that it says `Selected provider is efa`"
-        yield warning(f"workload.env.{name}", _AGAINST_EFA[name], seen=workload.env[name], cure=cure)
-
-
 def an_image_of_ones_own_brings_efa(case: Case) -> Iterator[Draft]:
     """Where nodes have EFA, the job's own image has libfabric and the plugin: the node has only the driver."""
     image, instance = case.spec.job_image, case.facts.instance
@@ -158,7 +134,6 @@ RULES = (
     an_export_is_evaluated,
     a_script_has_a_source,
     secrets_lie_where_the_pods_may_read,
-    variables_leave_efa_alone,
     an_image_of_ones_own_brings_efa,
     mpirun_is_in_the_image,
     the_nodes_network_is_opened,

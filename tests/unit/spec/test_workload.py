@@ -45,6 +45,8 @@ REFUSED = [
     ({"launcher": "mpirun"}, "launcher `mpirun` needs `command`, and no `script`"),
     ({"launcher": "mpirun", "command": ["./solve"]}, "launcher `mpirun` needs `command`, and no `script`"),
     ({"env": {"OMPI_MCA_plm_rsh_agent": "ssh"}}, "by their supervisors"),
+    ({"nccl": {"CUDA_LAUNCH_BLOCKING": "1"}}, "belong to `env`"),
+    ({"nccl": {"NCCL_DEBUG": "INFO"}, "env": {"NCCL_DEBUG": "WARN"}}, "in `nccl` and in `env`"),
     ({"env": {"BIVOUAC_RUN": "x"}}, "supervisor's"),
     ({"progress": {"pattern": "step ([0-9]+)"}}, "group named `step`"),
     ({"progress": {"pattern": "step ("}}, "no regular expression"),
@@ -314,6 +316,32 @@ def test_variables_against_efa_are_warned_of_where_there_is_efa(spec: Any) -> No
     with_efa, without = {"count": 2, "instance_type": "p5.48xlarge"}, {"count": 2, "instance_type": "g6.2xlarge"}
     assert set(warned(spec(env=env, top={"nodes": with_efa}))) == {"workload.env.FI_PROVIDER", "workload.env.NCCL_NET"}
     assert warned(spec(env=env, top={"nodes": without})) == {}
+
+
+def test_a_setting_of_nccl_is_documented_and_leaves_efa_alone(spec: Any) -> None:
+    def told(nodes: str = "p5.48xlarge", **nccl: str) -> dict[str, tuple[bool, str]]:
+        file = spec(nccl=nccl, top={"nodes": {"count": 2, "instance_type": nodes}})
+        found = check(file, survey(file.spec), survey(file.spec).prices.as_of)
+        return {one.field: (failed((one,)), one.cure) for one in found if one.field.startswith("workload.nccl")}
+
+    assert told(NCCL_DEBUG="INFO", FI_EFA_USE_HUGE_PAGE="0", OFI_NCCL_FORCE_NUM_RAILS="4", NCCL_CROSS_NIC="1") == {}
+    misspelt = told(NCCL_CROSSNIC="1", FI_EFA_USE_HUGEPAGE="0", FI_QUITE_OTHER="1")
+    assert all(refused for refused, _ in misspelt.values()) and len(misspelt) == 3
+    assert misspelt["workload.nccl.NCCL_CROSSNIC"][1].startswith("write NCCL_CROSS_NIC;")
+    assert misspelt["workload.nccl.FI_EFA_USE_HUGEPAGE"][1].startswith("write FI_EFA_USE_HUGE_PAGE;")
+    assert "workload.env" in misspelt["workload.nccl.FI_QUITE_OTHER"][1]
+    against = {"NCCL_NET": "Socket", "FI_PROVIDER": "tcp", "NCCL_SOCKET_NTHREADS": "4"}
+    assert {name: refused for name, (refused, _) in told(**against).items()} == {
+        f"workload.nccl.{name}": True for name in against
+    }
+    assert told("g6.2xlarge", **against) == {}
+    assert [refused for refused, _ in told(NCCL_BUFFSIZE="1").values()] == [False], "advised against, no more"
+
+
+def test_settings_of_nccl_reach_the_job_beside_its_variables(spec: Any) -> None:
+    found = spec(nccl={"NCCL_DEBUG": "WARN"}, env={"A": "1"}).spec
+    config = workload_config(found, make_plan(found, survey(found)), "d", "s", "me")
+    assert config.env == {"A": "1", "NCCL_DEBUG": "WARN"}
 
 
 def test_an_image_of_ones_own_is_told_what_efa_needs_of_it(spec: Any) -> None:
