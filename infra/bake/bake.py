@@ -21,6 +21,7 @@ from infra.bake.builder import builder
 from infra.bake.foundation import OUTPUTS, foundation
 from infra.bake.playbook import ROOT, play
 from infra.bake.sources import digest_of, sources
+from infra.cluster import pull_secret
 from infra.errors import PermanentError, UserError
 from infra.inventory import certify
 from infra.session.context import Context
@@ -92,7 +93,8 @@ def _job_image(context: Context) -> str | None:
     """Return the workload's own image by digest, None if the trainer image is the job's."""
     if context.spec.job_image is None:
         return None
-    found = find_job_image(context.account, context.spec.job_image)
+    login = pull_secret.login(context.account, context.spec)
+    found = find_job_image(context.account, context.spec.job_image, login)
     context.progress.note(f"the job's image: {found}")
     return found
 

@@ -20,7 +20,7 @@ from infra.bake import node_image
 from infra.bake.bake import ImageManifest
 from infra.bake.closer_code import code_of
 from infra.campaign.capacity import kept
-from infra.cluster import attempts, starting
+from infra.cluster import attempts, pull_secret, starting
 from infra.cluster.confinement import NOBODY, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import from_outside, is_gone
@@ -69,6 +69,7 @@ def run(context: Context) -> dict[str, Any]:
     config = _config(context)
     client = from_outside(context.account, context.names.cluster)
     context.guard()
+    pull_secret.give(client, context.account, context.spec)
     deploy(client, context.store, config)
     return _first_attempt(context, client)
 

@@ -22,7 +22,7 @@ from infra.campaign.expecting import expectation_of, read_versions
 from infra.campaign.launch import withdraw
 from infra.campaign.proving import CONFIG, EXPECTATION, prove
 from infra.campaign.verdicts import SHARED_TIER, Judgement, judge, told, why
-from infra.cluster import attempts
+from infra.cluster import attempts, pull_secret
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.cluster.nodes import GpuNodes
@@ -55,6 +55,7 @@ def run(context: Context) -> dict[str, Any]:
             EXPECTATION: expectation.model_dump_json(indent=1),
             pilot.EXPECTATION: pilot.alone(spec, expectation).model_dump_json(indent=1),
         })  # fmt: skip
+        pull_secret.give(client, context.account, spec)
         if pilot.is_due(context, nodes, expectation):
             pilot.prove(context, client, nodes, expectation)
         nodes.set_desired(spec.nodes.count)

@@ -14,6 +14,7 @@ from lightkube import Client
 
 from infra.bake import bake
 from infra.campaign.launch import deploy, recorded_config, steward_config
+from infra.cluster import pull_secret
 from infra.cluster.kubernetes import from_outside
 from infra.cluster.steward_config import Changed, Relaunch
 from infra.data import dataset, source
@@ -34,9 +35,9 @@ MAY_CHANGE = (
 The steward stops at the new budget; the alarms of the AWS budget stay as the stack has set them."""
 BOUND = (
     "training.model.vocabulary", "workload.mounts", "workload.secrets", "workload.init_from",
-    "workload.rehearsal.init_from",
+    "workload.rehearsal.init_from", "workload.host_network",
 )  # fmt: skip
-"""Fields of these sections that the prepared data, the file system's links or the rights of the pods fix."""
+"""Fields of these sections that the prepared data, the file system's links or the bounds of the pods fix."""
 IMAGES = ("workload.image", "workload.rehearsal.image")
 """Fields that may change within their repository, which the cluster's admission policies name."""
 SHAPES = ("training.model", "training.zero_stage", "training.precision", "workload.checkpoints.format")
@@ -143,6 +144,7 @@ def switch(context: Context, client: Client, version: int, diff: tuple[Changed, 
     store.put(f"{store.prefix}/{plan_key(version)}", context.plan.model_dump_json(indent=1).encode())
     digest = hashlib.sha256(body.encode()).hexdigest()
     why = Relaunch(diff=diff, digest=digest, who=context.operator_arn, bake=context.outputs[Stage.BAKE])
+    pull_secret.give(client, context.account, context.spec)
     deploy(client, store, steward_config(context, version, why))
 
 

@@ -39,6 +39,8 @@ REPLICATED_JOB = "gang"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 CAMPAIGN_LABEL = "bivouac.dev/campaign"
 ATTEMPT_LABEL = "bivouac.dev/attempt"
+PULL_SECRET = "job-image"
+"""The secret with the login to the registry of the job's image."""
 REPLICA_LABEL = "training.kubeflow.org/replica-index"
 """Index in the gang of an MPIJob's pod, launcher first."""
 
@@ -64,8 +66,12 @@ class GangJob(BaseModel):
     resources: Resources = Resources()
     mounts: tuple[str, ...] = ()
     """Names of S3 prefixes that the shared file system shows."""
+    pull_secret: bool = False
+    """Kubelets pull with the login in `PULL_SECRET`."""
     supervisor_image: str | None = None
     """Image with the supervisor of a workload, which an init container puts into the job's own container."""
+    host_network: bool = False
+    """The pods are in their nodes' network."""
     secrets: bool = False
     """An init container of `supervisor_image` fetches the job's secrets into the pod's memory."""
     judges: bool = False
@@ -188,8 +194,11 @@ def pod_spec(gang: GangJob) -> dict[str, Any]:
     return {
         **claims,
         **on_gpu_nodes(),
+        # The usual DNS policy would leave such a pod with the node's resolver, which knows no pod's name.
+        **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if gang.host_network else {}),
         "restartPolicy": "Never",
         "serviceAccountName": TRAINER_ACCOUNT,
+        **({"imagePullSecrets": [{"name": PULL_SECRET}]} if gang.pull_secret else {}),
         "automountServiceAccountToken": False,
         "securityContext": pod_context(ROOT),
         "priorityClassName": PRIORITY_CLASS,

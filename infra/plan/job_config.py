@@ -67,7 +67,7 @@ def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str
         identity=identity,
         launcher=job.launcher,
         command=(*words, *job.args),
-        env=job.env,
+        env={**job.nccl, **job.env},
         secrets=tuple(sorted(job.secrets)),
         folder=WORKSPACE,
         source=f"{DATA_MOUNT}/{source_name(source_digest)}" if source_digest else "",

@@ -254,22 +254,25 @@ class Spec(Section):
         return {} if self.workload is None else self.workload.on(self.target).secrets
 
     @property
+    def pull_secret(self) -> SecretSource | None:
+        """Where the login to the registry of the workload's image lies on the target; None without one."""
+        return None if self.workload is None else self.workload.on(self.target).pull_secret
+
+    @property
     def notices_topic(self) -> str:
         """ARN of the topic that the campaign's notices go to."""
         return self.notify.topic or f"arn:aws:sns:{self.region}:{self.account}:{NOTICES}"
 
     @property
     def endpoint_services(self) -> tuple[str, ...]:
-        """Services for which the campaign makes an interface endpoint; none with a NAT gateway, or in an existing
-        VPC."""
+        """Services with an interface endpoint of the campaign's; none with a NAT gateway, or in an existing VPC."""
         return self.services if self.network.made and self.network.egress is Egress.ENDPOINTS else ()
 
     @property
     def services(self) -> tuple[str, ...]:
         """Services that need an interface endpoint where nodes have no other path to AWS."""
         sources = [*self.secrets.values(), *filter(None, [self.notify.webhook])]
-        asked = any(source.secret is not None for source in sources)
-        return (*ENDPOINT_SERVICES, *((SECRETS_SERVICE,) if asked else ()))
+        return (*ENDPOINT_SERVICES, *((SECRETS_SERVICE,) if any(one.secret for one in sources) else ()))
 
     @property
     def built_in(self) -> tuple[Training, Data]:

@@ -74,9 +74,9 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
 
 def _buy(made: _Made, spec: Spec) -> None:
     if spec.nodes.capacity not in (Capacity.ON_DEMAND, Capacity.SPOT):
-        made.set("nodes.capacity", "on-demand", "the emulated account has no such reservation or block")
-        for field in ("reservation_id", "block_end", "block_fee_usd"):
-            made.drop(f"nodes.{field}", "belongs to it")
+        here = "of the same kind and name, free for these nodes"
+        made.tell("nodes.reservation_id", str(spec.nodes.reservation_id), here, "the emulated account holds it")
+    made.drop("nodes.block_end", "the emulated block has begun and lasts a day")
 
 
 def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
@@ -94,16 +94,19 @@ def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
     made.drop("access", "people of the real account")
     made.drop("notify.topic", "a topic of the real account")
     made.drop("notify.webhook", "nobody is told of a rehearsal")
-    if spec.secrets and spec.workload is not None:
-        given = f"those in {spec.workload.rehearsal.secrets}"
-        made.tell("workload.secrets", "the account's values", given, "the real values stay where they are")
+    for field, is_given in (("secrets", spec.secrets), ("pull_secret", spec.pull_secret)):
+        if is_given and spec.workload is not None:
+            given = f"those in {spec.workload.rehearsal.secrets}"
+            made.tell(f"workload.{field}", "the account's values", given, "the real values stay where they are")
 
 
 def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
     """Make the job small; return its steps, and the steps between checkpoints."""
     if spec.workload is not None:
         if spec.workload.rehearsal.image is None:
-            made.drop("workload.image", "the emulated registry lacks it: the trainer image stands in")
+            why = "the emulated registry lacks it: the trainer image stands in"
+            if spec.workload.image is not None:
+                made.tell("workload.image", spec.workload.image, "the trainer image", why)
         steps = spec.workload.on("rehearsal").steps
         every = max(1, min(_EVERY, steps // 4))
         made.set("checkpoint.every_steps", every, "a checkpoint before each fault")

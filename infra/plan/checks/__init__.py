@@ -8,6 +8,7 @@ from datetime import date
 from infra.plan.checks import (
     capacity,
     money,
+    nccl,
     network,
     nodes,
     people,
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     *capacity.RULES,
     *training.RULES,
     *workload.RULES,
+    *nccl.RULES,
     *storage.RULES,
     *services.RULES,
     *money.RULES,

@@ -32,7 +32,7 @@ from infra.spec.names import (
     Names,
     repository_url,
 )
-from infra.spec.workload import by_mpirun
+from infra.spec.workload import by_mpirun, in_host_network
 from infra.stack.cluster.cluster import Cluster
 from infra.stack.cluster.mpi_operator import MpiOperator
 from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
@@ -85,8 +85,11 @@ class Workloads(pulumi.ComponentResource):
         """`runs_on`: resources that a pod of ours needs to be scheduled."""
         super().__init__("bivouac:infra:Workloads", "workloads", None, opts)
         self._cluster, self._names = cluster, Names(spec)
+        self._host_network = in_host_network(spec.workload)
         self._namespace = kubernetes.core.v1.Namespace(
-            "campaign", metadata={"name": NAMESPACE, "labels": admission.POD_SECURITY}, opts=self._child(depends_on=[])
+            "campaign",
+            metadata={"name": NAMESPACE, "labels": admission.pod_security(self._host_network)},
+            opts=self._child(depends_on=[]),
         )
         self._by_mpirun = by_mpirun(spec.workload)
         self._bounds = self._admission(spec)
@@ -119,12 +122,13 @@ class Workloads(pulumi.ComponentResource):
         return self._child([self._namespace])
 
     def _admission(self, spec: Spec) -> list[pulumi.Resource]:
-        """Make both policies and their bindings; return the bindings."""
+        """Make the policies and their bindings; return the bindings."""
         api, bindings = kubernetes.admissionregistration.v1, list[pulumi.Resource]()
         theirs = None if spec.job_image is None else ImageReference.parse(spec.job_image).name
         ours = repository_url(spec.account, spec.region)
         mpi = spec.campaign if self._by_mpirun else None
-        for name, document in admission.policies(self._names.prefix, ours, theirs, mpi).items():
+        made = admission.policies(self._names.prefix, ours, theirs, mpi, self._host_network)
+        for name, document in made.items():
             bound = admission.binding(document)
             policy = api.ValidatingAdmissionPolicy(
                 name, metadata=document["metadata"], spec=document["spec"], opts=self._child([])

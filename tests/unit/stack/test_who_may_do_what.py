@@ -130,6 +130,8 @@ MUST: dict[str, list[Ask]] = {
         ask("kms:GenerateDataKey", KEY, {"kms:ViaService": f"sns.{R}.amazonaws.com"}),
         ask("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{R}:{A}:secret:bivouac_webhook-AbC123"),
         ask("ssm:GetParameter", f"arn:aws:ssm:{R}:{A}:parameter/bivouac_webhook"),
+        ask("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{R}:{A}:secret:bivouac_pull/nvcr-AbC123"),
+        ask("ssm:GetParameter", f"arn:aws:ssm:{R}:{A}:parameter/bivouac_pull/nvcr"),
     ],
     "founder": [
         ask("sns:CreateTopic", NOTICES, MARKED),
@@ -231,6 +233,7 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("kms:Decrypt", KEY),
         ask("sns:Publish", NOTICES),
         ask("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{R}:{A}:secret:bivouac_webhook-AbC123"),
+        ask("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{R}:{A}:secret:bivouac_pull-AbC123"),
     ],
     "viewer": [
         *TELLING,
