@@ -26,7 +26,7 @@ from infra.spec.notify import Notify
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
 from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
-from infra.spec.sections import ENDPOINT_SERVICES, SECRETS_SERVICE, THIS_MACHINE
+from infra.spec.sections import ENDPOINT_SERVICES, FSX_SERVICE, SECRETS_SERVICE, THIS_MACHINE
 from infra.spec.sections import Addons as Addons
 from infra.spec.sections import ApiEndpoint as ApiEndpoint
 from infra.spec.sections import Archive as Archive
@@ -269,7 +269,8 @@ class Spec(Section):
         """Services that need an interface endpoint where nodes have no other path to AWS."""
         sources = [*self.secrets.values(), *filter(None, [self.notify.webhook])]
         asked = any(source.secret is not None for source in sources)
-        return (*ENDPOINT_SERVICES, *((SECRETS_SERVICE,) if asked else ()))
+        unused = {FSX_SERVICE} if self.storage.shared is None else set()
+        return (*(one for one in ENDPOINT_SERVICES if one not in unused), *((SECRETS_SERVICE,) if asked else ()))
 
     @property
     def built_in(self) -> tuple[Training, Data]:

@@ -35,6 +35,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         resources=Resources() if config.spec.workload is None else config.spec.workload.resources,
         secrets=bool(config.spec.secrets),
         by_mpirun=by_mpirun(config.spec.workload),
+        shares=config.spec.storage.shared is not None,
         config_map=config_map,
         grace_seconds=config.grace_seconds,
     )
