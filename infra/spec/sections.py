@@ -156,9 +156,11 @@ NO_FILE_SYSTEM = "none"
 
 def _given(value: Any) -> Any:
     """Return None for the word; an empty field must not be mistaken for it."""
-    if value is None:
-        raise ValueError(f"is empty: write `{NO_FILE_SYSTEM}`, or the fields of a file system")
-    return None if value == NO_FILE_SYSTEM else value
+    if value == NO_FILE_SYSTEM:
+        return None
+    if value is None or isinstance(value, str):
+        raise ValueError(f"must be the word `{NO_FILE_SYSTEM}`, or the fields of a file system")
+    return value
 
 
 class Storage(Section):
