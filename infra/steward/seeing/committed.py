@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from infra.bounded import BoundedLook
@@ -10,6 +11,8 @@ from infra.record.events import CampaignState
 from trainer.contract import SHARED_CHECKPOINTS
 
 PATIENCE_S = 5.0
+REST_S = 2.0
+"""Pause between two looks at a bucket, where each look bills."""
 
 
 class Committed:
@@ -22,18 +25,21 @@ class Committed:
         """`bucket`: the shared tier in S3, instead of the folder `shared`."""
         self._place = bucket or FolderPlace(Path(shared or SHARED_CHECKPOINTS) / campaign)
         self._look = BoundedLook(self._newest, "committed")
+        self._rest_s, self._looked = 0.0 if bucket is None else REST_S, float("-inf")
         self._last = state.newest_committed
         self._trouble: str | None = "nobody has looked at the shared tier yet"
 
     def step(self) -> int:
         """Return the newest step, -1 for none; while the tier does not answer, the last seen or recorded one."""
+        if self._trouble is None and time.monotonic() - self._looked < self._rest_s:
+            return self._last
         begun_before = self._look.under_way_s > 0
         try:
             self._last = self._look.within(PATIENCE_S)
             if begun_before:
                 # A look that began in an earlier call returns what was there then.
                 self._last = self._look.within(PATIENCE_S)
-            self._trouble = None
+            self._trouble, self._looked = None, time.monotonic()
         except OSError as error:  # a TimeoutError is one
             self._trouble = f"the shared tier cannot be seen ({error}): committed step {self._last} is the last known"
         return self._last
