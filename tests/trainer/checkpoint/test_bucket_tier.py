@@ -34,6 +34,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with emulated_s3(tmp_path_factory.mktemp("site")) as environment, pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
+        patch.setattr(boto3, "DEFAULT_SESSION", None)  # it keeps the credentials of whoever came first
         yield boto3.client("s3")
 
 
