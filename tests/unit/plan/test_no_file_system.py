@@ -30,7 +30,7 @@ def test_no_line_of_the_cost_is_of_fsx_and_the_checkpoints_bill_by_size(spec: Sp
     there = {line.name for line in make_plan(example_spec(), survey(spec)).cost}
     assert there - set(lines) == {"FSx for Lustre", "S3 interval copies"}
     assert set(lines) - there == {"S3 checkpoints"}
-    keep = (example_spec().checkpoint.keep_shared if example_spec().checkpoint else 3) + 1
+    keep = (spec.checkpoint.keep_shared if spec.checkpoint is not None else 3) + 1
     assert f"{keep} checkpoints, " in lines["S3 checkpoints"].formula
     assert cost.lustre_usd_per_gb_month(spec, survey(spec).prices) is None
 
