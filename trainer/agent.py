@@ -199,8 +199,10 @@ def _leave(place: NodePlace | None, paths: Paths, termination: Termination) -> N
     emit("agent_ended", **termination.model_dump(exclude_none=True, exclude={"attempt", "node"}))
     write_termination(termination.model_dump_json())
     if place is not None:
+        # Without a shared file system the log that the steward ships is the one that stays.
         with contextlib.suppress(OSError):
-            shutil.copytree(_logs(paths.local, place), _logs(paths.shared, place), dirs_exist_ok=True)
+            if paths.shared.is_dir():
+                shutil.copytree(_logs(paths.local, place), _logs(paths.shared, place), dirs_exist_ok=True)
     shutil.rmtree(paths.run, ignore_errors=True)
 
 

@@ -34,6 +34,8 @@ def quota_questions(account: Account, spec: Spec) -> Iterator[Callable[[], Quota
         yield partial(_room, account, "endpoints", "network.egress", lambda: 0, len(spec.endpoint_services))
     yield partial(_room, account, "clusters", "campaign", partial(_clusters, account), 1)
     shared = spec.storage.shared
+    if shared is None:
+        return
     sizes = partial(_lustre, account, shared.deployment)
     kind = shared.deployment
     yield partial(_room, account, f"{kind} systems", "storage.shared.deployment", lambda: len(sizes()), 1)

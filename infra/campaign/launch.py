@@ -43,6 +43,7 @@ from infra.spec.names import (
     STEWARD_PRIORITY_CLASS,
     SYSTEM_POOL,
 )
+from trainer.contract import SHARED_CHECKPOINTS
 
 STEWARD = "steward"
 _STEWARD_S = 120.0
@@ -232,9 +233,20 @@ def _memory_mib(pods: int) -> int:
     return 192 + pods // 2
 
 
-def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> dict[str, Any]:
+def steward_pod(image: str, version: int, nodes: int, standby: bool = False, shares: bool = True) -> dict[str, Any]:
     """Return the steward's pod spec, for the system pool. `nodes`: number of pods whose logs it follows. `standby`: it
-    is one of two, each on its own node."""
+    is one of two, each on its own node. `shares`: it mounts the shared file system."""
+    volumes: dict[str, dict[str, Any]] = {
+        "config": {"configMap": {"name": config_map(version)}},
+        "shared": {"persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
+        "scratch": {"emptyDir": {"sizeLimit": "256Mi"}},
+    }
+    mounts: dict[str, dict[str, Any]] = {
+        "config": {"mountPath": "/config", "readOnly": True},
+        "shared": {"mountPath": SHARED_CHECKPOINTS, "subPath": "checkpoints"},
+        "scratch": {"mountPath": "/tmp"},
+    }
+    used = [name for name in volumes if shares or name != "shared"]
     container = {
         "name": STEWARD,
         "image": image,
@@ -242,11 +254,7 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> 
         "env": environment(),
         "securityContext": container_context(readOnlyRootFilesystem=True),
         "resources": {"requests": {"cpu": "100m", "memory": f"{_memory_mib(nodes)}Mi"}},
-        "volumeMounts": [
-            {"name": "config", "mountPath": "/config", "readOnly": True},
-            {"name": "shared", "mountPath": "/shared-checkpoints", "subPath": "checkpoints"},
-            {"name": "scratch", "mountPath": "/tmp"},
-        ],
+        "volumeMounts": [{"name": name, **mounts[name]} for name in used],
     }
     return {
         "serviceAccountName": STEWARD_ACCOUNT,
@@ -264,11 +272,7 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> 
         **({"topologySpreadConstraints": [_APART]} if standby else {}),
         "terminationGracePeriodSeconds": 5,
         "securityContext": pod_context(NOBODY),
-        "volumes": [
-            {"name": "config", "configMap": {"name": config_map(version)}},
-            {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
-            {"name": "scratch", "emptyDir": {"sizeLimit": "256Mi"}},
-        ],
+        "volumes": [{"name": name, **volumes[name]} for name in used],
         "containers": [container],
     }
 
@@ -277,7 +281,9 @@ def _deployment(config: StewardConfig) -> dict[str, Any]:
     """Return the Deployment; with two system nodes it has a second steward, which waits for the first one's lease."""
     labels = {"app": STEWARD, CAMPAIGN_LABEL: config.spec.campaign}
     count = config.spec.nodes.system_count
-    pod = steward_pod(config.image, config.version, config.spec.nodes.count, standby=count > 1)
+    pod = steward_pod(
+        config.image, config.version, config.spec.nodes.count, count > 1, config.spec.storage.shared is not None
+    )
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -96,6 +96,11 @@ class StewardConfig(BaseModel):
         return self.spec.job.steps
 
     @property
+    def shared_tier(self) -> str:
+        """`s3://bucket/prefix` of the shared tier; empty where it is a file system."""
+        return "" if self.train is None else self.train.shared_tier
+
+    @property
     def judging(self) -> timedelta:
         """Part of `archive` for the job's own evaluation and export."""
         return timedelta() if self.spec.workload is None else self.spec.workload.judging

@@ -8,6 +8,7 @@ from typing import Any
 from infra.errors import UserError
 from infra.plan.plan import Plan
 from infra.spec.campaign import Spec
+from infra.spec.names import data_source, shared_tier
 from infra.spec.workload import INIT, MOUNTS, Workload
 from trainer.contract import DATA_MOUNT, SHARED_CHECKPOINTS, DataConfig, TrainConfig, grace_seconds
 from trainer.contract.workload import (
@@ -31,9 +32,12 @@ def train_config(
             seen=f"model {training.model.vocabulary}, data {vocabulary}",
             cure=f"set training.model.vocabulary to {vocabulary}, or prepare the data again",
         )
+    shares = spec.storage.shared is not None
+    at = (spec.account, spec.region)
     return TrainConfig(
         campaign=spec.campaign,
         identity=identity,
+        shared_tier="" if shares else shared_tier(*at, spec.campaign, identity),
         model=training.model,
         optimizer=training.optimizer,
         data=DataConfig(
@@ -41,6 +45,7 @@ def train_config(
             seed=data.seed,
             weights={part.name: part.weight for part in data.mixture},
             shuffle_blocks=data.shuffle_blocks,
+            stream_from="" if shares else data_source(*at, data_digest),
             cache_gib=data.cache_gib,
         ),
         checkpoint=plan.checkpoint,

@@ -118,9 +118,10 @@ def _machines(record: Record) -> Iterator[Fact]:
     )
     yield Fact(name="zone", value=f"{spec.zone}, account {spec.account}")
     shared = spec.storage.shared
+    tier = f"FSx for Lustre {shared.deployment}, {shared.capacity_gib} GiB" if shared else "checkpoints in S3, no FSx"
     yield Fact(
         name="cluster",
-        value=f"Kubernetes {spec.kubernetes}; FSx for Lustre {shared.deployment}, {shared.capacity_gib} GiB",
+        value=f"Kubernetes {spec.kubernetes}; {tier}",
     )
 
 

@@ -26,7 +26,7 @@ from infra.spec.notify import Notify
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
 from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
-from infra.spec.sections import ENDPOINT_SERVICES, SECRETS_SERVICE, THIS_MACHINE
+from infra.spec.sections import ENDPOINT_SERVICES, FSX_SERVICE, SECRETS_SERVICE, THIS_MACHINE
 from infra.spec.sections import Addons as Addons
 from infra.spec.sections import ApiEndpoint as ApiEndpoint
 from infra.spec.sections import Archive as Archive
@@ -272,7 +272,9 @@ class Spec(Section):
     def services(self) -> tuple[str, ...]:
         """Services that need an interface endpoint where nodes have no other path to AWS."""
         sources = [*self.secrets.values(), *filter(None, [self.notify.webhook])]
-        return (*ENDPOINT_SERVICES, *((SECRETS_SERVICE,) if any(one.secret for one in sources) else ()))
+        unused = {FSX_SERVICE} if self.storage.shared is None else set()
+        own = (SECRETS_SERVICE,) if any(one.secret for one in sources) else ()
+        return (*(one for one in ENDPOINT_SERVICES if one not in unused), *own)
 
     @property
     def built_in(self) -> tuple[Training, Data]:

@@ -168,9 +168,13 @@ def in_registry(reference: str, account: str, region: str) -> tuple[str, str]:
     return split_reference(reference.removeprefix(f"{registry_host(account, region)}/"))
 
 
+DATASETS_PREFIX = "datasets/"
+"""Folder of all prepared data sets in the data bucket."""
+
+
 def data_prefix(manifest_digest: str) -> str:
     """Return the prefix of a prepared data set in the data bucket; it ends in a slash."""
-    return f"datasets/{manifest_digest}/"
+    return f"{DATASETS_PREFIX}{manifest_digest}/"
 
 
 def mount_folder(name: str) -> str:
@@ -186,6 +190,17 @@ a copy covers no archive."""
 def copies_prefix(campaign: str, identity: str = "") -> str:
     """Return a campaign's folder of interval copies in the archive bucket, without a slash at its end."""
     return "/".join(filter(None, (COPIES_PREFIX.rstrip("/"), campaign, identity)))
+
+
+def shared_tier(account: str, region: str, campaign: str, identity: str) -> str:
+    """Return the URL of the shared tier of a campaign without a shared file system: where another keeps its interval
+    copies."""
+    return f"s3://{buckets(account, region).archive}/{copies_prefix(campaign, identity)}"
+
+
+def data_source(account: str, region: str, manifest_digest: str) -> str:
+    """Return the URL of a prepared data set, without a slash at its end."""
+    return f"s3://{buckets(account, region).data}/{data_prefix(manifest_digest)}".rstrip("/")
 
 
 def campaign_stack(campaign: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from infra.spec.duration import Duration
 from infra.spec.section import Section
 
+FSX_SERVICE = "fsx"
 ENDPOINT_SERVICES = (
     "autoscaling",  # the steward gives broken nodes back
     "ec2",  # the CNI, nodeadm, the steward
@@ -18,7 +19,7 @@ ENDPOINT_SERVICES = (
     "ecr.dkr",
     "eks",  # nodeadm, the steward
     "eks-auth",  # pod identity
-    "fsx",  # the CSI driver
+    FSX_SERVICE,  # the CSI driver
     "logs",
     "sns",  # the steward's notices
     "ssm",  # the builder
@@ -150,9 +151,27 @@ class Archive(Section):
     compliance lock, which nobody could lift, not even the account's owner."""
 
 
+NO_FILE_SYSTEM = "none"
+
+
+def _given(value: Any) -> Any:
+    """Return None for the word; an empty field must not be mistaken for it."""
+    if value == NO_FILE_SYSTEM:
+        return None
+    if value is None or isinstance(value, str):
+        raise ValueError(f"must be the word `{NO_FILE_SYSTEM}`, or the fields of a file system")
+    return value
+
+
 class Storage(Section):
-    shared: SharedStorage = SharedStorage()
-    """The shared tier: FSx for Lustre."""
+    shared: Annotated[
+        SharedStorage | None,
+        BeforeValidator(_given, json_schema_input_type=SharedStorage | Literal["none"]),
+        PlainSerializer(lambda value: NO_FILE_SYSTEM if value is None else value, return_type=Any),
+    ] = SharedStorage()
+    """The shared tier: FSx for Lustre, or `none`: no file system. Then each committed checkpoint goes from the nodes'
+    NVMe to S3 at once, and nodes read their data from S3. It saves the file system's bill where checkpoints are small;
+    for the built-in trainer only."""
     local: LocalStorage = LocalStorage()
     """The local tier: the nodes' NVMe."""
     archive: Archive = Archive()

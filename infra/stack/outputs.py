@@ -37,8 +37,9 @@ class CampaignOutputs(_Outputs):
     node_security_group_id: str
     gpu_group: str
     system_group: str
-    file_system_id: str
-    mount_name: str
+    file_system_id: str | None = None
+    """None: the campaign has no shared file system."""
+    mount_name: str | None = None
     node_role_arn: str
     steward_role_arn: str
     trainer_role_arn: str

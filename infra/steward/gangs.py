@@ -37,6 +37,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         pull_secret=config.spec.pull_secret is not None,
         host_network=in_host_network(config.spec.workload),
         by_mpirun=by_mpirun(config.spec.workload),
+        shares=config.spec.storage.shared is not None,
         config_map=config_map,
         grace_seconds=config.grace_seconds,
     )

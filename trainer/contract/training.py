@@ -102,6 +102,8 @@ class TrainConfig(_Section):
     campaign: str
     identity: str = ""
     """The campaign's identity beyond its name; checkpoints with another one are refused."""
+    shared_tier: str = ""
+    """`s3://bucket/prefix` that is the shared tier of checkpoints, this campaign's alone; empty: the shared mount."""
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     data: DataConfig = DataConfig()

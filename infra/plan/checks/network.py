@@ -243,7 +243,8 @@ def _wanted(spec: Spec, subnet_id: str) -> dict[str, int]:
     named, wanted = spec.network.subnet_ids, dict[str, int]()
     if subnet_id == gpu:
         wanted[f"of {spec.nodes.count} GPU nodes and a spare"] = (spec.nodes.count + 1) * GPU_NODE_ADDRESSES
-        wanted["of the file system"] = -(-spec.storage.shared.capacity_gib // GIB_PER_INTERFACE) + 1
+        if (shared := spec.storage.shared) is not None:
+            wanted["of the file system"] = -(-shared.capacity_gib // GIB_PER_INTERFACE) + 1
     if subnet_id == system:
         count = spec.nodes.system_count
         wanted[f"of {count} system nodes and a spare"] = (count + 1) * SYSTEM_NODE_ADDRESSES

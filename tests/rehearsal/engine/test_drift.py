@@ -186,6 +186,7 @@ def test_repair_waits_for_no_living_driver_but_says_how_to_go_on(provisioned: Ca
 @pytest.mark.nightly
 def test_an_up_that_would_replace_the_file_system_is_refused_by_name_of_the_property(provisioned: Camp) -> None:
     shared = provisioned.spec.storage.shared
+    assert shared is not None
     other = provisioned.spec.model_copy(
         update={
             "storage": provisioned.spec.storage.model_copy(

@@ -225,4 +225,18 @@ PLANS = (
         {"notify.webhook": {"secret": "hook"}, "network.egress": "endpoints"},
         cure="NAT",
     ),
+    Row(
+        "a-campaign-can-do-without-a-file-system",
+        E,
+        "checkpoint.archive_every",
+        {"storage.shared": "none", "checkpoint.archive_every": "10m"},
+        cure="remove it",
+    ),
+    Row(
+        "a-campaign-can-do-without-a-file-system",
+        E,
+        "storage.archive.lock_for",
+        {"storage.shared": "none", "storage.archive": {"lock_for": "1d"}},
+        cure="remove it",
+    ),
 )

@@ -42,6 +42,8 @@ PASSED: tuple[dict[str, Any], ...] = (
     {"storage.shared.deployment": "SCRATCH_2"},
     {"storage.shared.deployment": "SCRATCH_2", "storage.shared.throughput_mbs_per_tib": None},
     {"storage.shared.capacity_gib": 2400},
+    {"storage.shared": "none"},
+    {"storage.shared": "none", "encryption.customer_key": True, "network.egress": "endpoints"},
     {"network.egress": "endpoints"},
     {**PRIVATE, "network.driver_vpc": DRIVER},
     {"network.api_allowed_cidrs": ["203.0.113.0/24"]},
