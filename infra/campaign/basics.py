@@ -43,7 +43,8 @@ def prove(context: Context, client: Client) -> None:
     context.guard()
     _remove(context, client)
     attempts.create_config(client, NAME, labels, {"basics.json": json.dumps(config)})
-    client.create(from_dict(manifest(context.outputs[Stage.BAKE]["image"], labels)))
+    baked = context.outputs[Stage.BAKE]
+    client.create(from_dict(manifest(baked.get("steward_image") or baked["image"], labels)))
     pod, why = _ended(context, client)
     probes = _said(pod)
     failed = [one for one in probes if not one.ok]

@@ -41,11 +41,16 @@ def steward_user() -> str:
 
 
 def policies(
-    prefix: str, repository: str, job_repository: str | None = None, mpi: str | None = None
+    prefix: str,
+    repository: str,
+    job_repository: str | None = None,
+    mpi: str | None = None,
+    own: str | None = None,
 ) -> dict[str, Object]:
-    """Return the policies `pods` and `steward`. `repository` holds our images, which pods name by digest;
-    `job_repository` the image of a workload, which only the trainer's pods may name beside ours. `mpi`: the campaign
-    whose attempts are MPIJobs, and whose trainer's pods mount the keys that the MPI operator makes for them."""
+    """Return the policies `pods` and `steward`. `repository` holds our images, which pods name by digest; `own` those
+    that only the steward's pods may name beside them; `job_repository` the image of a workload, which only the
+    trainer's pods may name beside them. `mpi`: the campaign whose attempts are MPIJobs, and whose trainer's pods mount
+    the keys that the MPI operator makes for them."""
     ours = _listed(sorted((ARCHIVE_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
     pods = f"object.spec.?serviceAccountName.orValue('') in {ours} ? [object.spec] : []"
     templates = (
@@ -57,7 +62,7 @@ def policies(
     jobs = [_rule("batch", "v1", "jobs"), _rule("jobset.x-k8s.io", "*", "jobsets")]
     jobs += [_rule(mpijob.GROUP, "*", "mpijobs")] if mpi is not None else []
     steward = {"name": "steward", "expression": f"request.userInfo.username == '{steward_user()}'"}
-    confined = _confined(repository, job_repository, mpi)
+    confined = _confined(repository, job_repository, mpi, own)
     asked = [*confined, *_asked_by_the_steward()]
     return {
         "pods": _policy(f"{prefix}-pods", [_rule("", "v1", "pods")], pods, confined, []),
@@ -97,7 +102,7 @@ def _rule(group: str, version: str, resource: str) -> Object:
     return {**what, "operations": ["CREATE", "UPDATE"]}
 
 
-def _confined(repository: str, job_repository: str | None, mpi: str | None) -> list[Object]:
+def _confined(repository: str, job_repository: str | None, mpi: str | None, own: str | None) -> list[Object]:
     """Return the rules for every pod with one of our service accounts."""
     claims = _listed([LOCAL_CLAIM, NODE_CLAIM, SHARED_CLAIM])
     key = (
@@ -107,7 +112,7 @@ def _confined(repository: str, job_repository: str | None, mpi: str | None) -> l
         f" && v.secret.secretName.matches('{mpijob.key_secrets(mpi)}')"
     )
     return [
-        *_images(repository, job_repository),
+        *_images(repository, job_repository, own),
         _each(
             "!s.?hostNetwork.orValue(false) && !s.?hostPID.orValue(false) && !s.?hostIPC.orValue(false)",
             "no host namespace",
@@ -145,15 +150,28 @@ def _confined(repository: str, job_repository: str | None, mpi: str | None) -> l
     ]
 
 
-def _images(repository: str, job_repository: str | None) -> list[Object]:
+def _images(repository: str, job_repository: str | None, own: str | None) -> list[Object]:
     ours, said = f"c.image.matches('{_by_digest(repository)}')", f"image: {repository}, by digest only"
-    if job_repository is None:
-        return [_each_container(ours, said)]
-    theirs = f"c.image.matches('{_by_digest(job_repository)}')"
-    trains = f"s.?serviceAccountName.orValue('') == '{TRAINER_ACCOUNT}'"
-    of_job = f"{trains} && s.containers.all(c, {ours} || {theirs}) && s.?initContainers.orValue([]).all(c, {ours})"
     rest = f"(s.containers + s.?initContainers.orValue([])).all(c, {ours})"
-    return [_each(f"{of_job} || {rest}", f"{said}; the job's own container also {job_repository}")]
+    others = list[str]()
+    if own is not None:
+        said = f"{said}; the steward's also {own}"
+        others.append(
+            f"{_of(STEWARD_ACCOUNT)} && (s.containers + s.?initContainers.orValue([]))"
+            f".all(c, {ours} || c.image.matches('{_by_digest(own)}'))"
+        )
+    if job_repository is not None:
+        said = f"{said}; the job's own container also {job_repository}"
+        theirs = f"c.image.matches('{_by_digest(job_repository)}')"
+        others.append(
+            f"{_of(TRAINER_ACCOUNT)} && s.containers.all(c, {ours} || {theirs})"
+            f" && s.?initContainers.orValue([]).all(c, {ours})"
+        )
+    return [_each(" || ".join([*others, rest]), said)]
+
+
+def _of(account: str) -> str:
+    return f"s.?serviceAccountName.orValue('') == '{account}'"
 
 
 def _by_digest(repository: str) -> str:

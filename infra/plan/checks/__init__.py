@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import date
 
 from infra.plan.checks import (
+    builders,
     capacity,
     money,
     network,
@@ -27,6 +28,7 @@ __all__ = ["RULES", "Finding", "Level", "check", "failed", "rule_name", "shape_f
 RULES: tuple[Rule, ...] = (
     *placement.RULES,
     *network.RULES,
+    *builders.RULES,
     *nodes.RULES,
     *capacity.RULES,
     *training.RULES,

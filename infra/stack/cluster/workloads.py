@@ -28,6 +28,7 @@ from infra.spec.names import (
     PRIORITY_CLASS,
     SHARED_CLAIM,
     STEWARD_ACCOUNT,
+    STEWARD_REPOSITORY,
     TRAINER_ACCOUNT,
     Names,
     repository_url,
@@ -124,7 +125,8 @@ class Workloads(pulumi.ComponentResource):
         theirs = None if spec.job_image is None else ImageReference.parse(spec.job_image).name
         ours = repository_url(spec.account, spec.region)
         mpi = spec.campaign if self._by_mpirun else None
-        for name, document in admission.policies(self._names.prefix, ours, theirs, mpi).items():
+        own = repository_url(spec.account, spec.region, STEWARD_REPOSITORY)
+        for name, document in admission.policies(self._names.prefix, ours, theirs, mpi, own).items():
             bound = admission.binding(document)
             policy = api.ValidatingAdmissionPolicy(
                 name, metadata=document["metadata"], spec=document["spec"], opts=self._child([])
