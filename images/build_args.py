@@ -30,7 +30,7 @@ def build_args(root: Path, base_digest: str | None, target: str = "base") -> dic
         )
     stands_on = {
         "BASE": f"{container['base'].partition(':')[0]}@{digest}",
-        "PYTHON_VERSION": container["python"],
+        "PYTHON_VERSION": container["python_series"],
     }
     if target == "slim":
         return {**stands_on, "MOST_MB": str(container["most_mb"])}

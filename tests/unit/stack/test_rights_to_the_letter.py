@@ -16,6 +16,7 @@ from tests.unit.stack.iam_questions import (
     ANYTHING,
     ARCHIVE,
     BASE,
+    BASES,
     BUILDER,
     DATA,
     FREEZE,
@@ -32,6 +33,7 @@ from tests.unit.stack.iam_questions import (
     SOMEBODY,
     SPEC,
     STATE,
+    STEWARD,
     STRANGER,
     TAGGED,
     TRAINER,
@@ -156,7 +158,7 @@ GRANTS: dict[str, list[Grant]] = {
     "builder": [
         Grant("ecr:GetAuthorizationToken", ("*",)),
         Grant(PULL, (TRAINER, BASE), {}, (ec2("repository"),)),
-        Grant(PUSH, (TRAINER,), {}, (BASE, f"{TRAINER}2")),
+        Grant(PUSH, (TRAINER, STEWARD), {}, (BASE, BASES, f"{TRAINER}2")),
     ],
     "builder-guard": [Grant("ec2:TerminateInstances", (ec2("instance"),), BUILDER, (ec2("volume"),))],
     "cluster": [Grant("kms:Decrypt kms:DescribeKey kms:Encrypt kms:ListGrants", (KEY,), {}, (f"{KEY}6",))],
@@ -203,7 +205,7 @@ MOST = [
     )),
     Grant("kms:Decrypt kms:GenerateDataKey", (KEY,), S3_KEY, (f"arn:aws:kms:{R}:{A}:keys",)),
     Grant(PULL, (TRAINER, BASE), {}, (f"arn:aws:ecr:{R}:{A}:repositoryx",)),
-    Grant(PUSH, (TRAINER,), {}, (BASE, f"{TRAINER}2")),
+    Grant(PUSH, (TRAINER, STEWARD), {}, (BASE, BASES, f"{TRAINER}2")),
     Grant(
         "eks:DescribeNodegroup eks:UpdateNodegroupConfig", (GROUP,), {},
         (f"arn:aws:eks:{R}:{A}:nodegroup/payroll/x/9a", f"arn:aws:eks:{R}:{A}:nodegroup/bivouacs/x/9a"),
