@@ -18,6 +18,8 @@ STEWARD_MOST_BYTES = 400 * 10**6
 """Limit of the steward's image as the registry holds it, which is what a node pulls."""
 PYTHON_VARIABLE = "PYTHON_VERSION"
 """Environment of an image that tells its Python, as in Docker's official images and in ours."""
+OLDEST_PYTHON = (3, 11)
+"""As `requires-python` of pyproject.toml."""
 _VERSION = re.compile(r"(\d+\.\d+)(\.\d+\S*)?")
 
 
@@ -83,6 +85,10 @@ def _python(named: str, config: dict[str, Any]) -> str:
             seen=f"{named}: {PYTHON_VARIABLE}={said or ' is not set'}".replace("= ", " "),
             cure="build it again by images/trainer.Dockerfile, which sets it",
         )
+    if tuple(map(int, match[1].split("."))) < OLDEST_PYTHON:
+        wanted = ".".join(map(str, OLDEST_PYTHON))
+        cure = "build it again on a newer system: see images/trainer.Dockerfile"
+        raise UserError(f"the base image's Python is older than {wanted}", seen=f"{named}: {said}", cure=cure)
     return match[1]
 
 

@@ -23,7 +23,7 @@ def packed_tools(work: Path) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as made:
         for one in needed(_TOP):
             for file in one.files or ():
-                if file.suffix == ".pyc" or ".." in file.parts:
+                if file.suffix == ".pyc" or ".." in file.parts or _another_services(file.parts):
                     continue
                 if file.suffix == ".so":
                     raise UserError(
@@ -33,6 +33,11 @@ def packed_tools(work: Path) -> Path:
                     )
                 made.write(str(file.locate()), file.as_posix())
     return path
+
+
+def _another_services(parts: tuple[str, ...]) -> bool:
+    """Descriptions of AWS's services are nine tenths of boto3; a builder calls the registry only."""
+    return parts[:2] in (("botocore", "data"), ("boto3", "data")) and len(parts) > 3 and parts[2] != "ecr"
 
 
 def needed(name: str) -> list[Distribution]:

@@ -12,8 +12,11 @@ import platform
 import re
 import sys
 import tarfile
+from collections import defaultdict
+from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from packaging.markers import Marker
 
@@ -43,10 +46,8 @@ def slim_layer() -> bytes:
         tar.addfile(file, io.BytesIO(settings))
         for name in ("python", "python3"):
             _link(tar, PLACE / "bin" / name, interpreter)
-        for name in locked():
-            one = distribution(name)
-            for top in sorted({file.parts[0] for file in one.files or ()} - {"..", "__pycache__"}):
-                _link(tar, packages / top, os.path.abspath(str(one.locate_file(top))))
+        for path, target in _links(_files(), 1):
+            _link(tar, packages.joinpath(*path), target)
     return made.getvalue()
 
 
@@ -54,6 +55,37 @@ def locked() -> list[str]:
     """Return the locked packages that belong on this machine."""
     pins = _PIN.findall(LOCK.read_text())
     return [name for name, marker in pins if not marker or Marker(marker.strip()).evaluate()]
+
+
+class _File(NamedTuple):
+    package: str
+    parts: tuple[str, ...]
+    """Path below the packages' folder."""
+    place: Path
+
+
+def _files() -> list[_File]:
+    return [
+        _File(name, file.parts, Path(os.path.abspath(str(file.locate()))))
+        for name in locked()
+        for file in distribution(name).files or ()
+        if file.parts[0] != ".." and "__pycache__" not in file.parts
+    ]
+
+
+def _links(files: list[_File], depth: int) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield (path, target): a link for each topmost folder or file of one package only; two may share a folder."""
+    by_path = defaultdict[tuple[str, ...], list[_File]](list)
+    for file in files:
+        by_path[file.parts[:depth]].append(file)
+    for path, inside in sorted(by_path.items()):
+        first = inside[0]
+        if len(first.parts) == depth:
+            yield path, str(first.place)
+        elif len({file.package for file in inside}) == 1:
+            yield path, str(first.place.parents[len(first.parts) - depth - 1])
+        else:
+            yield from _links(inside, depth + 1)
 
 
 def _link(tar: tarfile.TarFile, path: PurePosixPath, target: str) -> None:

@@ -219,6 +219,9 @@ def test_a_base_that_does_not_tell_its_python_is_refused(here: Account, registry
         pushed(registry, OCI, tag, content=tag.encode(), python=python)
         with pytest.raises(UserError, match=r"does not tell its Python; seen: \S+: PYTHON_VERSION"):
             find_base(here, example_spec(image={"base": f"{REPO}:{tag}"}))
+    pushed(registry, OCI, "old", content=b"old", python="3.10.12")
+    with pytest.raises(UserError, match=r"older than 3\.11; seen: \S+old: 3\.10\.12"):
+        find_base(here, example_spec(image={"base": f"{REPO}:old"}))
 
 
 def test_a_stewards_base_is_as_small_as_it_must_be_and_one_byte_more_is_refused(
