@@ -12,6 +12,8 @@ ANYWHERE = "0.0.0.0/0"
 def reaches(world: World, instance: Any, services: tuple[str, ...]) -> bool:
     """Return whether an instance has a way to all of these services."""
     ec2, subnet_id = world.backend("ec2"), instance.subnet_id
+    if str(ec2.get_subnet(subnet_id).default_for_az).lower() == "true":
+        return bool(instance.public_ip)  # AWS's default VPC has an internet gateway; moto leaves it out
     route = next((one for one in _table(ec2, subnet_id).routes if one.destination_cidr_block == ANYWHERE), None)
     return _leads_out(route, instance) or all(_endpoint(ec2, world.region, subnet_id, one) for one in services)
 
@@ -38,6 +40,7 @@ def _endpoint(ec2: Any, region: str, subnet_id: str, service: str) -> bool:
     return any(
         one.vpc_id == vpc_id
         and one.service_name == f"com.amazonaws.{region}.{service}"
+        and one.state == "available"
         and one.vpc_endpoint_type == "Interface"
         and str(one.private_dns_enabled).lower() == "true"
         for one in ec2.vpc_end_points.values()
