@@ -47,7 +47,9 @@ def prove(context: Context, client: Client) -> None:
     context.guard()
     _remove(context, client)
     attempts.create_config(client, NAME, labels, {"basics.json": json.dumps(config)})
-    client.create(from_dict(manifest(context.outputs[Stage.BAKE]["image"], labels, shares)))
+    baked = context.outputs[Stage.BAKE]
+    image = baked.get("steward_image") or baked["image"]
+    client.create(from_dict(manifest(image, labels, shares)))
     pod, why = _ended(context, client)
     probes = _said(pod)
     failed = [one for one in probes if not one.ok]

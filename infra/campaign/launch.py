@@ -80,7 +80,8 @@ def _config(context: Context) -> StewardConfig:
     version = context.state().version
     known = recorded_config(context.store, version)
     baked = context.outputs[Stage.BAKE]
-    if known is None or (version == 0 and (known.image, known.job_image) != (baked["image"], baked.get("job_image"))):
+    wanted = tuple(baked.get(name) for name in ("image", "steward_image", "job_image"))
+    if known is None or (version == 0 and (known.image, known.steward_image, known.job_image) != wanted):
         return steward_config(context)
     return known
 
@@ -125,6 +126,7 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         if spec.workload is None
         else workload_config(spec, plan, digest, provision["source_sha256"], context.identity),
         image=bake["image"],
+        steward_image=bake.get("steward_image"),
         job_image=bake.get("job_image"),
         code_digest=bake["code"],
         image_manifest=bake["manifest"],
@@ -281,9 +283,8 @@ def _deployment(config: StewardConfig) -> dict[str, Any]:
     """Return the Deployment; with two system nodes it has a second steward, which waits for the first one's lease."""
     labels = {"app": STEWARD, CAMPAIGN_LABEL: config.spec.campaign}
     count = config.spec.nodes.system_count
-    pod = steward_pod(
-        config.image, config.version, config.spec.nodes.count, count > 1, config.spec.storage.shared is not None
-    )
+    image, shares = config.steward_image or config.image, config.spec.storage.shared is not None
+    pod = steward_pod(image, config.version, config.spec.nodes.count, count > 1, shares)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

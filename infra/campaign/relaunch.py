@@ -178,8 +178,9 @@ def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]
     context.spec, context.plan = spec, plan
     context.outputs |= context.state().finished_stages
     with context.progress.stage("relaunch", f"spec {version} on the warm cluster"):
-        baked = bake.run(context)
-        before = context.outputs[Stage.BAKE]
+        baked, before = bake.run(context), context.outputs[Stage.BAKE]
+        # A cluster that was made before the steward had an image of its own admits the trainer's repository only.
+        baked["steward_image"] = baked["steward_image"] if before.get("steward_image") else None
         same = all(baked.get(name) == before.get(name) for name in ("code", "job_image"))
         if not _new_code(context) and not diff and same:
             raise UserError(

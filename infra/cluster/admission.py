@@ -61,12 +61,14 @@ def policies(
     repository: str,
     job_repository: str | None = None,
     mpi: str | None = None,
+    own: str | None = None,
     host_network: bool = False,
 ) -> dict[str, Object]:
     """Return the policies `pods` and `steward`, and `baseline` with `host_network`. `repository` holds our images,
-    which pods name by digest; `job_repository` the image of a workload, which only the trainer's pods may name beside
-    ours. `mpi`: the campaign whose attempts are MPIJobs, and whose trainer's pods mount the keys that the MPI operator
-    makes for them. `host_network`: the trainer's pods may be in their nodes' network."""
+    which pods name by digest; `own` those that only the steward's pods may name beside them; `job_repository` the image
+    of a workload, which only the trainer's pods may name beside them. `mpi`: the campaign whose attempts are MPIJobs,
+    and whose trainer's pods mount the keys that the MPI operator makes for them. `host_network`: the trainer's pods may
+    be in their nodes' network."""
     ours = _listed(sorted((ARCHIVE_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
     pods = f"object.spec.?serviceAccountName.orValue('') in {ours} ? [object.spec] : []"
     templates = (
@@ -78,7 +80,7 @@ def policies(
     jobs = [_rule("batch", "v1", "jobs"), _rule("jobset.x-k8s.io", "*", "jobsets")]
     jobs += [_rule(mpijob.GROUP, "*", "mpijobs")] if mpi is not None else []
     steward = {"name": "steward", "expression": f"request.userInfo.username == '{steward_user()}'"}
-    confined = _confined(repository, job_repository, mpi, host_network)
+    confined = _confined(repository, job_repository, mpi, own, host_network)
     asked = [*confined, *_asked_by_the_steward()]
     every = [_rule("", "v1", "pods"), _rule("", "v1", "pods/ephemeralcontainers")]
     baseline = _policy(f"{prefix}-baseline", every, "[object.spec]", _baseline(), containers=_WITH_THOSE_TO_LOOK)
@@ -184,7 +186,9 @@ def _baseline() -> list[Object]:
     ]
 
 
-def _confined(repository: str, job_repository: str | None, mpi: str | None, host_network: bool) -> list[Object]:
+def _confined(
+    repository: str, job_repository: str | None, mpi: str | None, own: str | None, host_network: bool
+) -> list[Object]:
     """Return the rules for every pod with one of our service accounts."""
     claims = _listed([LOCAL_CLAIM, NODE_CLAIM, SHARED_CLAIM])
     key = (
@@ -193,7 +197,7 @@ def _confined(repository: str, job_repository: str | None, mpi: str | None, host
         else f" || {_TRAINS} && has(v.secret) && v.secret.secretName.matches('{mpijob.key_secrets(mpi)}')"
     )
     return [
-        *_images(repository, job_repository),
+        *_images(repository, job_repository, own),
         _namespaces(host_network),
         _each(
             "s.?volumes.orValue([]).all(v, has(v.configMap) || has(v.emptyDir)"
@@ -228,14 +232,23 @@ def _confined(repository: str, job_repository: str | None, mpi: str | None, host
     ]
 
 
-def _images(repository: str, job_repository: str | None) -> list[Object]:
+def _images(repository: str, job_repository: str | None, own: str | None) -> list[Object]:
     ours, said = f"c.image.matches('{_by_digest(repository)}')", f"image: {repository}, by digest only"
-    if job_repository is None:
-        return [_each_container(ours, said)]
-    theirs = f"c.image.matches('{_by_digest(job_repository)}')"
-    of_job = f"{_TRAINS} && s.containers.all(c, {ours} || {theirs}) && s.?initContainers.orValue([]).all(c, {ours})"
     rest = f"(s.containers + s.?initContainers.orValue([])).all(c, {ours})"
-    return [_each(f"{of_job} || {rest}", f"{said}; the job's own container also {job_repository}")]
+    others = list[str]()
+    if own is not None:
+        said = f"{said}; the steward's also {own}"
+        others.append(
+            f"s.?serviceAccountName.orValue('') == '{STEWARD_ACCOUNT}'"
+            f" && (s.containers + s.?initContainers.orValue([])).all(c, {ours} || c.image.matches('{_by_digest(own)}'))"
+        )
+    if job_repository is not None:
+        said = f"{said}; the job's own container also {job_repository}"
+        theirs = f"c.image.matches('{_by_digest(job_repository)}')"
+        others.append(
+            f"{_TRAINS} && s.containers.all(c, {ours} || {theirs}) && s.?initContainers.orValue([]).all(c, {ours})"
+        )
+    return [_each(" || ".join([*others, rest]), said)]
 
 
 def _by_digest(repository: str) -> str:

@@ -68,6 +68,9 @@ class StewardConfig(BaseModel):
     """Of a job of somebody else's, instead."""
     image: str
     """The trainer image by digest."""
+    steward_image: str | None = None
+    """The image of the steward itself by digest; None in configurations older than it, whose steward has the
+    trainer's."""
     job_image: str | None = None
     """A workload's own image by digest, if it has one."""
     code_digest: str

@@ -316,9 +316,11 @@ def kept(context: Context) -> tuple[str, ...]:
     if (digest := context.outputs.get(Stage.PROVISION, {}).get("data_digest")) is not None:
         what = "prepared data" if context.spec.workload is None else "the job's code"
         rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} ({what})")
-    if (image := context.outputs.get(Stage.BAKE, {}).get("image")) is not None:
-        rows.append(f"{image} (trainer image)")
-    nodes = context.outputs.get(Stage.BAKE, {}).get("node_image")
+    baked = context.outputs.get(Stage.BAKE, {})
+    for name, kind in (("image", "trainer image"), ("steward_image", "steward image")):
+        if baked.get(name) is not None:
+            rows.append(f"{baked[name]} ({kind})")
+    nodes = baked.get("node_image")
     if nodes is not None and nodes.get("ours", True):
         rows.append(f"{nodes['ami']} (node image)")
     return tuple(rows)

@@ -97,6 +97,21 @@ class SeenNetwork(_Frozen):
     """Service with an interface endpoint and private DNS -> ranges that its security groups admit by HTTPS."""
 
 
+class SeenBuilders(_Frozen):
+    """The existing place for builders that a spec names, as AWS describes it."""
+
+    subnet: SeenSubnet | None
+    """None: account and region have no such subnet."""
+    endpoints: dict[str, tuple[str, ...]] = {}
+    """As of a `SeenNetwork`, in the subnet's VPC."""
+    group: bool = False
+    """The security group is in the subnet's VPC."""
+    https_to: tuple[str, ...] = ()
+    """Ranges, prefix lists and groups to which the security group lets HTTPS out."""
+    let_in: tuple[str, ...] = ()
+    """Those that it lets in, by any port."""
+
+
 class QuotaRoom(_Frozen):
     """One quota of the account and a campaign's demand."""
 
@@ -180,7 +195,11 @@ class Facts(_Frozen):
     quotas: tuple[QuotaRoom, ...] = ()
     """Quotas of the campaign's resources besides GPU nodes, as far as they were looked up."""
     base: Unsuitable | None = None
-    """Reason why the registry's base image cannot be used; None: it can, or was not looked up."""
+    """Reason why the trainer image's base cannot be used; None: it can, or was not looked up."""
+    steward_base: Unsuitable | None = None
+    """The same of the steward image's base."""
+    builders: SeenBuilders | None = None
+    """The place for builders that the spec names; None: it names none, or was not looked up."""
     node_image: Unsuitable | None = None
     """Reason why the AMI that the spec names for GPU nodes cannot be used; None: it can, or was not looked up."""
 

@@ -33,6 +33,7 @@ from infra.spec.sections import Archive as Archive
 from infra.spec.sections import DriverVpc as DriverVpc
 from infra.spec.sections import Egress as Egress
 from infra.spec.sections import Encryption as Encryption
+from infra.spec.sections import Image as Image
 from infra.spec.sections import LocalStorage as LocalStorage
 from infra.spec.sections import Network as Network
 from infra.spec.sections import Preflight as Preflight
@@ -114,16 +115,6 @@ class Nodes(Section):
     when the first one's node dies. With 1, the steward returns minutes later, on a new node of the node group."""
 
 
-class Image(Section):
-    base: str
-    """`repository:tag` or `repository@sha256:...` in the account's own registry, pushed there once by a person: see
-    `images/trainer.Dockerfile`. The bake adds one layer with the project."""
-    nodes: Literal["bake", "eks"] | Annotated[str, Field(pattern=r"^ami-[0-9a-f]{8,17}$")] = "bake"
-    """AMI of the GPU nodes. `bake`: ours, by the roles in `playbooks`. `eks`: AWS's own for EKS, Amazon Linux 2023 and
-    the accelerator, the newest when the campaign begins; a boot script sets it up. An id: somebody's own, derived from
-    that one, which gets a Lustre client where it lacks one. Preflight judges the nodes of all three alike."""
-
-
 class KillNode(Section):
     """Kill one whole node without warning after training has passed a step."""
 
@@ -189,7 +180,7 @@ class Spec(Section):
     addons: Addons = Addons()
     """Optional parts of the cluster."""
     image: Image
-    """The base of the trainer image."""
+    """The bases of trainer image and steward image, and where images are baked."""
     data: Data | None = None
     """Text to train on, with `training`."""
     training: Training | None = None

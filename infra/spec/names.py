@@ -13,7 +13,7 @@ PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
 FOUNDATION_PREFIX = "bivouac-"
 """Prefix of the names of the foundation's buckets."""
-REPOSITORY = "bivouac/trainer"
+REPOSITORY, STEWARD_REPOSITORY = "bivouac/trainer", "bivouac/steward"
 BUILD_NETWORK = "bivouac_build"
 """Network in which images are baked. No campaign's name can contain an underscore, so none collides with it."""
 
@@ -143,9 +143,9 @@ def registry_host(account: str, region: str) -> str:
     return f"{account}.dkr.ecr.{region}.amazonaws.com"
 
 
-def repository_url(account: str, region: str) -> str:
-    """Return the URL of the trainer's repository without tag or digest."""
-    return f"{registry_host(account, region)}/{REPOSITORY}"
+def repository_url(account: str, region: str, repository: str = REPOSITORY) -> str:
+    """Return the URL of a repository, without another name the trainer's, without tag or digest."""
+    return f"{registry_host(account, region)}/{repository}"
 
 
 _REFERENCE = re.compile(

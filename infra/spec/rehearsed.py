@@ -81,6 +81,8 @@ def _buy(made: _Made, spec: Spec) -> None:
 
 def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
     made.set("image.base", "bivouac/base:host", "this machine's own Python stands for the base image")
+    made.drop("image.steward_base", "the same, with the steward's packages only, stands for it")
+    made.drop("image.builders", "a subnet of the real account")
     if spec.image.nodes not in ("bake", "eks"):
         made.drop("image.nodes", "an AMI of the real account")
     made.drop("encryption.key_arn", "a key of the real account")

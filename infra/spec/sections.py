@@ -68,6 +68,36 @@ class Subnets(Section):
     """The control plane, in two zones. The first also holds the system nodes."""
 
 
+SLIM_BASE = "bivouac/base:slim"
+
+
+class Builders(Section):
+    """An existing private place for builders. They get no public address; Systems Manager reaches them.
+    `check --online` and `run` say what the subnet lacks."""
+
+    subnet_id: SubnetId
+    """Private subnet of the account, with a default route to a NAT gateway or its like. Endpoints alone (`ssm`,
+    `ssmmessages`, `ecr.api`, S3) are enough where the node image is not baked."""
+    security_group_id: Annotated[str, Field(pattern=r"^sg-[0-9a-f]{8,17}$")]
+    """Security group of the subnet's VPC that lets HTTPS out; nothing needs to be let in."""
+
+
+class Image(Section):
+    base: str
+    """`repository:tag` or `repository@sha256:...` in the account's own registry, pushed there once by a person: see
+    `images/trainer.Dockerfile`. The bake adds one layer with the project."""
+    steward_base: str = SLIM_BASE
+    """The same for what the system node runs: Python and the steward's packages, without torch and CUDA. Target `slim`
+    of that Dockerfile."""
+    nodes: Literal["bake", "eks"] | Annotated[str, Field(pattern=r"^ami-[0-9a-f]{8,17}$")] = "bake"
+    """AMI of the GPU nodes. `bake`: ours, by the roles in `playbooks`. `eks`: AWS's own for EKS, Amazon Linux 2023 and
+    the accelerator, the newest when the campaign begins; a boot script sets it up. An id: somebody's own, derived from
+    that one, which gets a Lustre client where it lacks one. Preflight judges the nodes of all three alike."""
+    builders: Builders | None = None
+    """Existing place where images are baked. None: the foundation's build network, whose builders have a public
+    address."""
+
+
 OWN_CIDR = "10.42.0.0/16"
 
 

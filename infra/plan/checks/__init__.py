@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import date
 
 from infra.plan.checks import (
+    builders,
     capacity,
     money,
     nccl,
@@ -28,6 +29,7 @@ __all__ = ["RULES", "Finding", "Level", "check", "failed", "rule_name", "shape_f
 RULES: tuple[Rule, ...] = (
     *placement.RULES,
     *network.RULES,
+    *builders.RULES,
     *nodes.RULES,
     *capacity.RULES,
     *training.RULES,

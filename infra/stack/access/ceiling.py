@@ -9,7 +9,17 @@ No Pulumi here.
 
 from __future__ import annotations
 
-from infra.spec.names import BUILDER, COPIES_PREFIX, REPOSITORY, ROLE_TAG, boundary, buckets, closer_role, freeze_policy
+from infra.spec.names import (
+    BUILDER,
+    COPIES_PREFIX,
+    REPOSITORY,
+    ROLE_TAG,
+    STEWARD_REPOSITORY,
+    boundary,
+    buckets,
+    closer_role,
+    freeze_policy,
+)
 from infra.stack.access.closing import ceiling_of_closing
 from infra.stack.access.policies import EVERYTHING, AccountPlace, Statement, allow
 
@@ -110,7 +120,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
             ["arn:aws:ecr:*:*:repository/*"],
             {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-node")}},
         ),
-        allow(_PUSH, [where.repository(REPOSITORY)]),
+        allow(_PUSH, [where.repository(one) for one in (REPOSITORY, STEWARD_REPOSITORY)]),
         allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [where.arn("eks", "nodegroup/bivouac-*/*")]),
         allow(
             ["autoscaling:TerminateInstanceInAutoScalingGroup"],

@@ -15,6 +15,7 @@ from infra.spec.names import (
     DATASETS_PREFIX,
     REPOSITORY,
     ROLE_TAG,
+    STEWARD_REPOSITORY,
     Buckets,
     Names,
     buckets,
@@ -271,10 +272,10 @@ def freezing(spec: Spec) -> list[Statement]:
 
 
 def builder(where: AccountPlace) -> list[Statement]:
-    """Allow to push to the trainer's repository and pull any base of the account; files come by presigned URLs."""
+    """Allow to push to the repositories of our images and to pull any base; files come by presigned URLs."""
     return [
         allow(["ecr:GetAuthorizationToken"], [EVERYTHING]),
-        allow(_PUSH, [where.repository(REPOSITORY)]),
+        allow(_PUSH, [where.repository(one) for one in (REPOSITORY, STEWARD_REPOSITORY)]),
         # Any repository: each campaign names its own base, and the build network serves all.
         allow(_PULL, [where.repository("*")]),
     ]

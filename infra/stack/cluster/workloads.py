@@ -28,6 +28,7 @@ from infra.spec.names import (
     PRIORITY_CLASS,
     SHARED_CLAIM,
     STEWARD_ACCOUNT,
+    STEWARD_REPOSITORY,
     TRAINER_ACCOUNT,
     Names,
     repository_url,
@@ -128,7 +129,8 @@ class Workloads(pulumi.ComponentResource):
         theirs = None if spec.job_image is None else ImageReference.parse(spec.job_image).name
         ours = repository_url(spec.account, spec.region)
         mpi = spec.campaign if self._by_mpirun else None
-        made = admission.policies(self._names.prefix, ours, theirs, mpi, self._host_network)
+        own = repository_url(spec.account, spec.region, STEWARD_REPOSITORY)
+        made = admission.policies(self._names.prefix, ours, theirs, mpi, own, self._host_network)
         for name, document in made.items():
             bound = admission.binding(document)
             policy = api.ValidatingAdmissionPolicy(

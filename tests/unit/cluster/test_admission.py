@@ -160,3 +160,13 @@ def test_the_steward_launches_the_gang_and_the_archive_with_its_own_environment_
         "c.?command.orValue([]) == ['install', '-d', '-m', '1777', '/local-checkpoints/.archive'] && !has(c.args)"
         in own
     )
+
+
+def test_the_small_image_is_named_in_the_rule_of_the_stewards_pods_alone() -> None:
+    steward = REPOSITORY.replace("trainer", "steward")
+    for one in policies("bivouac-example", REPOSITORY, own=steward).values():
+        (rule,) = [each for each in one["spec"]["validations"] if "image.matches" in each["expression"]]
+        of_steward, rest = rule["expression"].split(" || (s.containers + ")
+        small = f"{steward.replace('.', '[.]')}@sha256"
+        assert "s.?serviceAccountName.orValue('') == 'steward' && (s.containers + " in of_steward
+        assert small in of_steward and small not in rest and REPOSITORY.replace(".", "[.]") in rest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from infra.plan.facts import AclEntry, Facts, SeenNetwork, SeenSubnet, Zone
+from infra.plan.facts import AclEntry, Facts, SeenBuilders, SeenNetwork, SeenSubnet, Zone
 from infra.spec.sections import ENDPOINT_SERVICES
 from tests.unit.plan.refused import DRIVER, ON_AWS, PRIVATE, E, Row, W
 
@@ -51,6 +51,13 @@ def existing(at: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Cal
     return lambda facts: facts.model_copy(update={"network": seen.model_copy(update=changes), "zones": zones})
 
 
+def place(changes: dict[str, Any] | None = None, **seen: Any) -> Callable[[Facts], Facts]:
+    """A place for builders behind a NAT gateway, with these differences of its subnet and of the rest."""
+    sound = {"subnet": subnet(FIRST, "us-east-1a", "10.9.1.0/24", **changes or {}), "group": True,
+             "https_to": ("0.0.0.0/0",)}  # fmt: skip
+    return lambda facts: facts.model_copy(update={"builders": SeenBuilders(**sound | seen)})
+
+
 def without(field: str, **more: Any) -> dict[str, Any]:
     return {key: value for key, value in SOUND.items() if key != f"network.{field}"} | more
 
@@ -66,6 +73,9 @@ THERE, REACHES, BLOCKS = (
 )  # fmt: skip
 NAMES, ROOM = "the-existing-network-resolves-names", "the-existing-network-has-room"
 WHOLE, APART = "an-existing-network-is-named-whole", "the-existing-network-is-apart"
+BUILDS = "a-builder-can-work-in-its-place"
+BUILDERS = {"image.builders": {"subnet_id": FIRST, "security_group_id": "sg-01234567"}}
+IN_PLACE, IN_GROUP = "image.builders.subnet_id", "image.builders.security_group_id"
 CLOSED = (entry(90, True, False, (443, 443), protocol="6"), *OPEN)
 DOORS = (
     Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "10.42.0.1/16"}, cure="10.42.0.0/16"),
@@ -152,5 +162,13 @@ VPCS = (
         network__egress="endpoints"),
     row(BLOCKS, IN_GPU, existing({GPU: {"acl": CLOSED}}), "ACL"),
     row(BLOCKS, IN_CONTROL, existing({SECOND: {"acl": ()}}), "ACL"),
+    Row(BUILDS, E, IN_PLACE, BUILDERS, place(subnet=None), cure="describe-subnets"),
+    Row(BUILDS, E, IN_PLACE, BUILDERS, place({"free_addresses": 0}), cure="another subnet"),
+    Row(BUILDS, E, IN_PLACE, BUILDERS, place({"default_route": "igw-0123456789abcdef0"}), cure="NAT gateway"),
+    Row(BUILDS, E, IN_PLACE, BUILDERS, place({"acl": CLOSED}), cure="ACL"),
+    Row(BUILDS, E, IN_GROUP, BUILDERS, place(group=False), cure="one of the VPC"),
+    Row(BUILDS, E, IN_GROUP, BUILDERS, place(https_to=()), cure="TCP 443"),
+    Row(BUILDS, W, IN_GROUP, BUILDERS, place(https_to=("10.0.0.0/8",)), cure="TCP 443"),
+    Row(BUILDS, W, IN_GROUP, BUILDERS, place(let_in=("0.0.0.0/0",)), cure="without ingress"),
 )  # fmt: skip
 NETWORKS = DOORS + VPCS

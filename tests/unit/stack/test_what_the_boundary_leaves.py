@@ -12,6 +12,7 @@ from tests.unit.stack.iam_questions import (
     ANYTHING,
     ARCHIVE,
     BASE,
+    BASES,
     BUILDER,
     DATA,
     FREEZE,
@@ -26,6 +27,7 @@ from tests.unit.stack.iam_questions import (
     SOMEBODY,
     SPEC,
     STATE,
+    STEWARD,
     STRANGER,
     TOPIC,
     TRAINER,
@@ -89,7 +91,7 @@ MOST = [
         for one in ("s3", "secretsmanager", "sns", "ssm")
     ),
     Grant(PULL, (TRAINER, BASE), {}, (f"arn:aws:ecr:{R}:{A}:repositoryx",)),
-    Grant(PUSH, (TRAINER,), {}, (BASE, f"{TRAINER}2")),
+    Grant(PUSH, (TRAINER, STEWARD), {}, (BASE, BASES, f"{TRAINER}2")),
     Grant(
         "eks:DescribeNodegroup eks:UpdateNodegroupConfig", (GROUP,), {},
         (f"arn:aws:eks:{R}:{A}:nodegroup/payroll/x/9a", f"arn:aws:eks:{R}:{A}:nodegroup/bivouacs/x/9a"),

@@ -11,6 +11,7 @@ from infra.rehearsal.aws.iam.policies import trusts
 from tests.root import ROOT
 from tests.unit.stack.iam_questions import (
     ARCHIVE,
+    BASES,
     BOUNDARY,
     BUILDER,
     DATA,
@@ -18,6 +19,8 @@ from tests.unit.stack.iam_questions import (
     KEY,
     LISTS,
     OURS,
+    PULL,
+    PUSH,
     STATE,
     TRAINER,
     VIA,
@@ -55,6 +58,7 @@ WRITTEN = {
     "viewer": ("viewer",),
     "preview": ("preview-role",),
     "buyer": ("block-buyer-role",),
+    "publisher": ("publisher-role",),
 }
 
 
@@ -106,6 +110,7 @@ MUST: dict[str, list[Ask]] = {
         ask("ec2:DeleteVpc", ec2("vpc"), {OURS: "train"}),
         ask("ec2:CreateSecurityGroup", ec2("vpc"), EXISTING),
         ask("ec2:RunInstances", ec2("subnet"), EXISTING),
+        ask("ec2:RunInstances", ec2("security-group"), EXISTING),
         ask("ec2:CreateTags", ec2("vpc"), {OURS: "train", "aws:TagKeys": "bivouac:expires"}),
         ask("ec2:TerminateInstances", ec2("instance"), {OURS: "train"}),
         ask("iam:CreateRole", role("bivouac-train-node"), {**MARKED, **UNDER}),
@@ -177,6 +182,10 @@ MUST: dict[str, list[Ask]] = {
         ask("ec2:PurchaseCapacityBlock", ec2("capacity-reservation", "*"), {"aws:TagKeys": "bivouac:block-for"}),
         ask("ec2:CreateTags", ec2("capacity-reservation", "*"), {"ec2:CreateAction": "PurchaseCapacityBlock"}),
         ask("s3:PutObject", f"{STATE}/foundation/blocks/x.json"),
+    ],
+    "publisher": [
+        ask("ecr:GetAuthorizationToken", "*"),
+        *(ask(one, BASES) for one in f"{PULL} {PUSH}".split() if one != "ecr:DescribeImages"),
     ],
 }
 MUST_NOT: dict[str, list[Ask]] = {
@@ -271,6 +280,15 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("ec2:RunInstances", ec2("instance", "*"), MARKED),
         ask("s3:DeleteObject", f"{STATE}/campaigns/train/spec.json"),
     ],
+    "publisher": [
+        *LOSING,
+        *RULING,
+        *STEALING,
+        *READING,
+        *(ask(one, TRAINER) for one in f"{PULL} {PUSH} ecr:BatchDeleteImage".split()),
+        ask("ecr:BatchDeleteImage", BASES),
+        ask("ecr:SetRepositoryPolicy", BASES),
+    ],
 }  # fmt: skip
 
 
@@ -284,8 +302,14 @@ def test_nobody_may_do_what_could_be_regretted(name: str) -> None:
     assert granted(MUST_NOT[name], role(name), read(*WRITTEN[name])) == []
 
 
-def test_the_previews_role_is_lent_to_the_guarded_environment_of_one_repository() -> None:
-    (one,) = read("preview-trust")[0]["Statement"]
+@pytest.mark.parametrize(
+    ("role", "workflow", "environment"),
+    [("preview", "preview", "bivouac-preview"), ("publisher", "images", "bivouac-images")],
+)
+def test_a_workflows_role_is_lent_to_the_guarded_environment_of_one_repository(
+    role: str, workflow: str, environment: str
+) -> None:
+    (one,) = read(f"{role}-trust")[0]["Statement"]
     issuer = "token.actions.githubusercontent.com"
     who_asks = {"AWS": "arn:aws:iam::ACCOUNT:oidc-provider/" + issuer}
     trust = {"Version": "2012-10-17", "Statement": [one | {"Principal": who_asks}]}
@@ -294,14 +318,14 @@ def test_the_previews_role_is_lent_to_the_guarded_environment_of_one_repository(
         context = {f"{issuer}:sub": [sub], f"{issuer}:aud": [aud]}
         return trusts(trust, [who_asks["AWS"]], "sts:AssumeRoleWithWebIdentity", context)
 
-    assert lent("repo:OWNER/REPOSITORY:environment:bivouac-preview")
+    assert lent(f"repo:OWNER/REPOSITORY:environment:{environment}")
     for sub in (
         "repo:OWNER/REPOSITORY:pull_request",
         "repo:OWNER/REPOSITORY:ref:refs/heads/main",
         "repo:OWNER/REPOSITORY:environment:production",
-        "repo:OWNER/REPOSITORY-2:environment:bivouac-preview",
-        "repo:STRANGER/REPOSITORY:environment:bivouac-preview",
+        f"repo:OWNER/REPOSITORY-2:environment:{environment}",
+        f"repo:STRANGER/REPOSITORY:environment:{environment}",
     ):
         assert not lent(sub), sub
-    assert not lent("repo:OWNER/REPOSITORY:environment:bivouac-preview", "somebody-else")
-    assert "environment: bivouac-preview" in (CI.parents[1] / ".github/workflows/preview.yml").read_text()
+    assert not lent(f"repo:OWNER/REPOSITORY:environment:{environment}", "somebody-else")
+    assert f"environment: {environment}\n" in (CI.parents[1] / f".github/workflows/{workflow}.yml").read_text()
