@@ -86,7 +86,7 @@ def job_data(context: Context) -> tuple[DataSet | PackedSource, dict[str, Any]]:
         context.progress.note(f"source: {packed.files} files{at}")
         return packed, {"source_sha256": packed.sha256, "source_commit": packed.commit}
     data = dataset.prepare(spec, context.progress.step)
-    if spec.training is not None and data.manifest.vocabulary != spec.training.model.vocabulary:
+    if spec.training is not None and not spec.training.model.reads(data.manifest.vocabulary):
         raise UserError(
             "the data has another vocabulary than the model",
             seen=data.manifest.vocabulary,

@@ -25,7 +25,7 @@ def train_config(
 ) -> TrainConfig:
     """Return the built-in ranks' configuration; raise `UserError` if the data's `vocabulary` is not the model's."""
     training, data = spec.built_in
-    if vocabulary is not None and vocabulary != training.model.vocabulary:
+    if vocabulary is not None and not training.model.reads(vocabulary):
         raise UserError(
             "the model's vocabulary is not that of the prepared data",
             seen=f"model {training.model.vocabulary}, data {vocabulary}",

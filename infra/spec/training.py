@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from infra.spec.models.named import resolved
 from infra.spec.section import Section
 from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig, grace_seconds
 
 
 class Training(Section):
-    model: ModelConfig = ModelConfig()
-    """The built-in model."""
+    model: Annotated[ModelConfig, BeforeValidator(resolved, json_schema_input_type=str | ModelConfig)] = ModelConfig()
+    """The model: a name, or a section."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW with warm-up and cosine decay."""
     steps: int = Field(ge=1)

@@ -32,7 +32,7 @@ def global_batch_divides(case: Case) -> Iterator[Draft]:
 def heads_divide_the_width(case: Case) -> Iterator[Draft]:
     """Rotary positions rotate pairs: each head has an even width."""
     model = case.spec.built_in[0].model
-    if model.width % (2 * model.heads):
+    if not model.name and model.width % (2 * model.heads):
         nearest = max(1, round(model.width / (2 * model.heads))) * 2 * model.heads
         yield error(
             "training.model.width",

@@ -8,6 +8,7 @@ from infra.plan.estimates import sizing
 from infra.plan.estimates.figure import Figure, figure
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, Training, Workload
+from infra.spec.models.shape import parameters_formula
 
 FORWARD_SHARE = 1 / 3
 """Cost of a forward pass as a share of a training step: the backward pass costs twice as much."""
@@ -60,15 +61,8 @@ def _of_model(spec: Spec, training: Training, world_size: int) -> list[Figure]:
     count, per_step = sizing.parameters(model), training.global_batch * model.context
     batch = f"global batch {training.global_batch} x context {model.context}"
     step = training.step_seconds_estimate
-    hidden = sizing.feed_forward_width(model.width)
     return [
-        figure(
-            "parameters",
-            count,
-            "parameters",
-            f"{model.vocabulary} x {model.width} + {model.layers} x (4 x {model.width}^2 + 3 x {model.width} x {hidden}"
-            f" + 2 x {model.width}) + {model.width}",
-        ),
+        figure("parameters", count, "parameters", parameters_formula(model)),
         figure("tokens per step", per_step, "tokens", batch),
         figure("steps", training.steps, "steps", "spec: training.steps"),
         figure("tokens", per_step * training.steps, "tokens", f"{per_step} tokens per step x {training.steps} steps"),
