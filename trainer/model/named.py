@@ -115,7 +115,7 @@ def import_transformers() -> Any:
     """Import `transformers` and what it imports lazily. The agent does so once before it forks the ranks."""
     import transformers
     import transformers.models.auto.modeling_auto
-    import transformers.models.llama.modeling_llama  # noqa: F401
+    import transformers.models.llama.modeling_llama
 
     return transformers
 

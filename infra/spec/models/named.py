@@ -98,7 +98,7 @@ def _refuse_misfit(model: dict[str, Any], config: dict[str, Any]) -> None:
 
 
 def sliding_window(config: dict[str, Any]) -> int | None:
-    """Return the window of the attention; `transformers` gives Mistral one of 4096 where its configuration is silent."""
+    """Return the window of the attention; `transformers` gives Mistral one of 4096 where nothing is said."""
     if config["model_type"] == "mistral":
         window = config.get("sliding_window", 4096)
     else:

@@ -49,7 +49,7 @@ class Shape:
 
     @property
     def formula(self) -> str:
-        """The parameters as numbers: embeddings + layers x (attention + feed-forward + gains and biases) + last gain."""
+        """The calculation: embeddings + layers x (attention + feed-forward + gains and biases) + last gain."""
         if self.queries == self.keys == self.width:
             attention = f"4 x {self.width}^2"
         else:

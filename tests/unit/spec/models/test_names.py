@@ -73,7 +73,10 @@ def test_a_function_needs_its_number_of_parameters(spec_file: Any) -> None:
         ({"name": "debug", "config": {"model_type": "mamba"}}, "model_type 'mamba'"),
         ({"name": "debug", "config": {"num_key_value_heads": 3}}, "multiple of num_key_value_heads"),
         ({"config": {"vocab_size": 5}}, "give `name`"),
-        ({"name": "mistral-7b", "document_attention": True, "config": {"sliding_window": 512}}, "sliding window of 512"),
+        (
+            {"name": "mistral-7b", "document_attention": True, "config": {"sliding_window": 512}},
+            "sliding window of 512",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_cure(model: Any, said: str, spec_file: Any) -> None:
