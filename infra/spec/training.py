@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from infra.spec.models import dial
 from infra.spec.models.named import resolved
 from infra.spec.section import Section
+from infra.spec.workload import INIT, refuse_no_place
 from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig, grace_seconds
 
 Amount = Annotated[float, BeforeValidator(dial.amount, json_schema_input_type=float | str)]
@@ -29,6 +30,9 @@ class Training(Section):
     """The other dial: floating-point operations of the whole training, such as `1e21`. Give one of the two."""
     model: Annotated[ModelConfig, BeforeValidator(resolved, json_schema_input_type=str | ModelConfig)] = ModelConfig()
     """The model: a name, or a section."""
+    init_from: str | None = None
+    """Weights that a named model starts from, in Hugging Face's form (safetensors): an S3 prefix, or a folder of this
+    machine with 4 GiB at most, which is uploaded. None: new weights."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW with warm-up and cosine decay."""
     steps: int = Field(ge=1)
@@ -55,18 +59,30 @@ class Training(Section):
     """Time that a rank waits in one exchange of a step, or of DeepSpeed's load, before it calls a peer lost. Opening
     data and fetching a checkpoint have no such limit: others wait for a slow rank up to the startup timeout."""
 
+    @field_validator("init_from")
+    @classmethod
+    def _starts_from_a_prefix_or_a_folder(cls, place: str | None) -> str | None:
+        return refuse_no_place(place)
+
     @model_validator(mode="before")
     @classmethod
     def _follows_the_dial(cls, given: Any) -> Any:
         return dial.filled(given)
 
     @model_validator(mode="after")
-    def _has_one_dial(self) -> Self:
+    def _says_no_two_things(self) -> Self:
         if self.parameters is not None and self.compute is not None:
             raise ValueError("give either `parameters` or `compute`")
         if self.parameters is not None and self.model.name:
             raise ValueError("`parameters` derive a model and `model` names one; with a name give `compute`")
+        if self.init_from is not None and not self.model.name:
+            raise ValueError("the small decoder starts from no weights; give `model` the name of theirs")
         return self
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Name -> S3 prefix that the file system shows at `/mounts`."""
+        return {INIT: self.init_from} if self.init_from is not None and self.init_from.startswith("s3://") else {}
 
     @property
     def grace_s(self) -> int:

@@ -56,6 +56,20 @@ def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
         yield warning("training.model", "leaves little memory for activations", seen=seen, cure=cure)
 
 
+def weights_to_start_from_are_there(case: Case) -> Iterator[Draft]:
+    """A folder with weights is there, and has what can be loaded; an S3 prefix is for AWS."""
+    training = case.spec.built_in[0]
+    if training.init_from is None:
+        return
+    if training.links:
+        if not case.facts.environment.inputs:
+            cure = "give a folder of this machine, as a path from where the command is run"
+            yield error("training.init_from", "a rehearsal has no such bucket", seen=training.init_from, cure=cure)
+    elif training.init_from not in case.facts.folders:
+        cure = "give a folder of this machine, as a path from where the command is run"
+        yield error("training.init_from", "there is no such folder", seen=training.init_from, cure=cure)
+
+
 def step_estimate_is_plausible(case: Case) -> Iterator[Draft]:
     """The estimated step time does not exceed the accelerators' speed: clock and cost depend on it."""
     world = case.world_size
@@ -129,6 +143,7 @@ RULES = (
     global_batch_divides,
     heads_divide_the_width,
     model_fits_the_accelerator,
+    weights_to_start_from_are_there,
     step_estimate_is_plausible,
     learning_rate_makes_sense,
     data_source_exists,

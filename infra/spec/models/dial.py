@@ -147,10 +147,10 @@ def _section(model: Any) -> dict[str, Any]:
 def _form(wanted: float, base: dict[str, Any]) -> dict[str, int]:
     """Return layers, width and heads of the small decoder whose parameters are nearest to those wanted."""
 
-    def at(layers: int) -> tuple[float, dict[str, int]]:
+    def at(layers: int, more: int) -> tuple[float, dict[str, int]]:
         head = 128 if layers * WIDTH_PER_LAYER >= 1500 else 64 if layers * WIDTH_PER_LAYER >= 500 else 32
-        heads = max(1, round(layers * WIDTH_PER_LAYER / head))
+        heads = max(1, layers * WIDTH_PER_LAYER // head + more)
         form = {"layers": layers, "width": heads * head, "heads": heads}
         return abs(math.log(parameters(ModelConfig.model_validate({**base, **form})) / wanted)), form
 
-    return min((at(layers) for layers in range(1, 257)), key=lambda one: one[0])[1]
+    return min((at(layers, more) for layers in range(1, 257) for more in (0, 1)), key=lambda one: one[0])[1]

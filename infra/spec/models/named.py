@@ -113,8 +113,8 @@ def _base(name: str) -> tuple[dict[str, Any], int | None]:
     path = Path(name).expanduser() / "config.json"
     if "/" not in name and not path.exists():
         near = "".join(f"did you mean `{one}`? " for one in difflib.get_close_matches(name, catalogue(), n=1))
-        known = ", ".join(catalogue())
-        raise ValueError(f"no model has this name; {near}there are {known}, a folder, or package.module:function")
+        there = ", ".join(catalogue())
+        raise ValueError(f"no model has this name; {near}there are {there}, a folder, or package.module:function")
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
