@@ -21,11 +21,21 @@ def training_flops_per_token(model: ModelConfig) -> int:
     Source: Chowdhery et al., PaLM, appendix B; the form that torchtitan uses. Nothing tells a given number's embedding
     from the rest of it, so there N is all.
     """
+    used, layers, queries = _computed(model)
+    return 6 * used + 12 * layers * queries * model.context
+
+
+def flops_formula(model: ModelConfig) -> str:
+    used, layers, queries = _computed(model)
+    return f"6 x {used} parameters that compute + 12 x {layers} layers x {queries} x context {model.context}"
+
+
+def _computed(model: ModelConfig) -> tuple[int, int, int]:
+    """Return the parameters that each token is multiplied with, the layers, and the width of all heads."""
     if model.parameters is not None:
-        return 6 * model.parameters + 12 * model.layers * model.width * model.context
+        return model.parameters, model.layers, model.width
     shape = shape_of(model)
-    used = shape.parameters - (0 if shape.tied else shape.embedding)
-    return 6 * used + 12 * shape.layers * shape.queries * model.context
+    return shape.parameters - (0 if shape.tied else shape.embedding), shape.layers, shape.queries
 
 
 def checkpoint_bytes(model: ModelConfig, precision: str) -> int:

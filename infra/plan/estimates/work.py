@@ -62,10 +62,11 @@ def _of_model(spec: Spec, training: Training, world_size: int) -> list[Figure]:
     model = training.model
     count, per_step = sizing.parameters(model), training.global_batch * model.context
     batch = f"global batch {training.global_batch} x context {model.context}"
-    step = training.step_seconds_estimate
+    step, flop = training.step_seconds_estimate, sizing.training_flops_per_token(model)
     return [
         *_of_dial(training),
         figure("parameters", count, "parameters", parameters_formula(model)),
+        figure("FLOP per token", flop, "FLOP", sizing.flops_formula(model)),
         figure("tokens per step", per_step, "tokens", batch),
         figure("steps", training.steps, "steps", "spec: training.steps"),
         figure("tokens", per_step * training.steps, "tokens", f"{per_step} tokens per step x {training.steps} steps"),

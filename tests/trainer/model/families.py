@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
+
 from trainer.contract import ModelConfig
 
 CONTEXT, END, VOCABULARY = 32, 0, 320
@@ -26,6 +28,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"model_type": "qwen2", "num_key_value_heads": 2, "tie_word_embeddings": True},
     "qwen3": {"model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 20, "tie_word_embeddings": True},
 }  # fmt: skip
+
+
+QUICK = ("llama", "qwen3")
+EACH = [one if one in QUICK else pytest.param(one, marks=pytest.mark.nightly) for one in FAMILIES]
 
 
 def config_of(family: str, **switches: Any) -> ModelConfig:

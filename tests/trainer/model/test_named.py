@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor
 
-from tests.trainer.model.families import CONTEXT, END, FAMILIES, VOCABULARY, config_of
+from tests.trainer.model.families import CONTEXT, EACH, END, VOCABULARY, config_of
 from trainer.contract import ModelConfig, RecomputeConfig, TrainConfig
 from trainer.engine import build_engine, initialize_distributed
 from trainer.errors import ConfigError
@@ -43,7 +43,7 @@ def reference(model: NamedModel) -> Any:
     return other
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EACH)
 def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> None:
     config = config_of(family)
     model, tokens = built(config), tokens_of(config)

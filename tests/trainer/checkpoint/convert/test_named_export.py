@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file
 
 from tests.trainer.checkpoint.convert.test_export import checkpoint_of
-from tests.trainer.model.families import FAMILIES, config_of
+from tests.trainer.model.families import EACH, config_of
 from trainer.checkpoint.convert.export import export
 from trainer.checkpoint.convert.initial import take_weights
 from trainer.contract import ModelConfig, TrainConfig
@@ -54,8 +54,8 @@ def warm(family: str, folder: Path) -> NamedModel:
     return model.eval()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("shard", ["5GB", "60KB"])
+@pytest.mark.parametrize("family", EACH)
+@pytest.mark.parametrize("shard", ["60KB", pytest.param("5GB", marks=pytest.mark.nightly)])
 def test_weights_come_in_and_go_out_bit_for_bit(
     family: str, shard: str, config: TrainConfig, data: Path, tokens: torch.Tensor, tmp_path: Path
 ) -> None:
