@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from infra.spec.models.named import resolved
 from infra.spec.models.shape import parameters
 from trainer.contract import ModelConfig
@@ -20,6 +18,7 @@ TOKENS_PER_PARAMETER = 20
 CHINCHILLA = "Hoffmann et al. 2022, arXiv 2203.15556"
 KAPLAN = "Kaplan et al. 2020, arXiv 2001.08361"
 DEEPSEEK = "DeepSeek LLM 2024, arXiv 2401.02954, equation 1, fitted from 1e17 to 2e19 FLOP"
+LLAMA = "Touvron et al. 2023, arXiv 2302.13971"
 GPT3 = "Brown et al. 2020, arXiv 2005.14165"
 WIDTH_PER_LAYER = 100
 """Kaplan et al., figure 5: loss hardly depends on the form, (6 layers, 4288) being within 3 % of (48, 1600).
@@ -55,10 +54,10 @@ def filled(given: Any) -> Any:
     if not isinstance(given, dict) or (turned := _turned(given)) is None:
         return given
     try:
-        found = derive(*turned, given)
-    except (ValueError, TypeError, ValidationError, OverflowError):
+        found = tuple(derive(*turned, given))
+        whole = {**given, "model": dict(_section(given.get("model"))), "optimizer": dict(given.get("optimizer") or {})}
+    except (ValueError, TypeError, OverflowError):
         return given  # a field of another type or a model that is refused: their own validation says so
-    whole = {**given, "model": dict(_section(given.get("model"))), "optimizer": dict(given.get("optimizer") or {})}
     for one in found:
         *above, name = one.field.split(".")
         section = whole[above[0]] if above else whole
@@ -94,24 +93,14 @@ def derive(size: float | None, compute: float | None, given: dict[str, Any]) -> 
     wanted = size if size is not None else math.sqrt((compute or 0) / (6 * TOKENS_PER_PARAMETER))
     model = given.get("model")
     if not isinstance(model, ModelConfig):
-        section = _section(model)
-        base = {"context": _CONTEXT, "vocabulary": _VOCABULARY, **section}
-        if not section.get("name") and section.get("layers") is None:
-            base |= _form(wanted, base)
-        model = ModelConfig.model_validate(resolved(base if not section.get("name") else section))
+        section = {name: value for name, value in _section(model).items() if value is not None}
+        if not section.get("name"):
+            base = {"context": _CONTEXT, "vocabulary": _VOCABULARY, **section}
+            section = {**base, **_form(wanted, base), **section}
+        model = ModelConfig.model_validate(resolved(section))
     count = parameters(model)
     if not model.name:
-        aim = f"{wanted:.4g} parameters" if size is not None else f"sqrt({compute:.4g} FLOP / 120) = {wanted:.4g}"
-        how = f"nearest to {aim} with width about {WIDTH_PER_LAYER} x layers"
-        yield Derived(
-            "model.layers", model.layers, "layers", how, KAPLAN if size is not None else f"{CHINCHILLA}; {KAPLAN}"
-        )
-        yield Derived("model.width", model.width, "wide", f"of the same {count:,} parameters", KAPLAN)
-        yield Derived("model.heads", model.heads, "heads", f"{model.width} / {model.width // model.heads} a head", GPT3)
-        yield Derived("model.context", model.context, "tokens", "GPT-3's sequences", GPT3)
-        yield Derived(
-            "model.vocabulary", model.vocabulary, "tokens", "Llama's size", "Touvron et al. 2023, arXiv 2302.13971"
-        )
+        yield from _shape(_form(wanted, {"context": model.context, "vocabulary": model.vocabulary}), wanted, compute)
     if compute is None:
         tokens = float(TOKENS_PER_PARAMETER * count)
         spent, how = 6 * count * tokens, f"{TOKENS_PER_PARAMETER} x {count:,} parameters"
@@ -121,11 +110,24 @@ def derive(size: float | None, compute: float | None, given: dict[str, Any]) -> 
     yield from _schedule(spent, tokens, how, model.context, given)
 
 
+def _shape(form: dict[str, int], wanted: float, compute: float | None) -> Iterator[Derived]:
+    aim = f"{wanted:.4g} parameters" if compute is None else f"sqrt({compute:.4g} FLOP / 120) = {wanted:.4g}"
+    why = KAPLAN if compute is None else f"{CHINCHILLA}; {KAPLAN}"
+    width, heads = form["width"], form["heads"]
+    how = f"nearest to {aim} with width about {WIDTH_PER_LAYER} x layers"
+    yield Derived("model.layers", form["layers"], "layers", how, why)
+    yield Derived("model.width", width, "wide", f"of the same model: {heads} heads", KAPLAN)
+    yield Derived("model.heads", heads, "heads", f"{width} / {width // heads} a head", GPT3)
+    yield Derived("model.context", _CONTEXT, "tokens", "GPT-3's sequences", GPT3)
+    yield Derived("model.vocabulary", _VOCABULARY, "tokens", "Llama's size", LLAMA)
+
+
 def _schedule(spent: float, tokens: float, how: str, context: int, given: dict[str, Any]) -> Iterator[Derived]:
     batch = 0.2920 * spent**0.3271
-    sequences = given.get("global_batch") or max(1, 2 ** round(math.log2(max(1.0, batch / context))))
+    derived = 2 ** round(math.log2(max(1.0, batch / context)))
+    sequences = given.get("global_batch") or derived
     formula = f"0.2920 x {spent:.4g} FLOP^0.3271 = {batch:.4g} tokens / {context}, to the nearest power of two"
-    yield Derived("global_batch", sequences, "sequences", formula, DEEPSEEK)
+    yield Derived("global_batch", derived, "sequences", formula, DEEPSEEK)
     steps = max(1, math.ceil(tokens / (sequences * context)))
     formula = f"({how} = {tokens:.4g} tokens) / ({sequences} x {context})"
     yield Derived("steps", steps, "steps", formula, CHINCHILLA)

@@ -59,6 +59,11 @@ def test_what_the_spec_gives_itself_stays_and_the_rest_follows() -> None:
     assert (training.global_batch, training.optimizer.learning_rate, training.model.context) == (64, 0.5, 512)
     assert training.model.layers == free.model.layers
     assert training.steps == pytest.approx(1e20 / (6 * parameters(training.model)) / (64 * 512), abs=1)
+    one = turned(compute=1e20, model={"layers": 3})
+    assert one.model.layers == 3 and one.model.width == free.model.width
+    assert one.steps == pytest.approx(
+        1e20 / (6 * parameters(one.model)) / (one.global_batch * one.model.context), abs=1
+    ), "what follows is of the model as it is"
 
 
 def test_a_named_model_takes_a_compute_budget() -> None:
@@ -84,8 +89,10 @@ def test_plan_prints_each_formula_with_its_source(spec_file: Any) -> None:
         assert "arXiv" in one.formula, one
     assert float(said["dial: optimizer.learning_rate"].value) == spec.training.optimizer.learning_rate
     own = spec_file({"training.parameters": "30M"}).spec
-    other = next(one for one in make_plan(own, survey(own)).work if one.name == "dial: steps")
-    assert f"the spec has {own.training.steps} instead" in other.formula
+    others = {one.name: one for one in make_plan(own, survey(own)).work}
+    for name, held in (("steps", own.training.steps), ("global_batch", own.training.global_batch)):
+        assert f"the spec has {held} instead" in others[f"dial: {name}"].formula
+    assert f"the spec has {own.training.model.layers} instead" in others["dial: model.layers"].formula
 
 
 @pytest.mark.parametrize(
@@ -95,6 +102,8 @@ def test_plan_prints_each_formula_with_its_source(spec_file: Any) -> None:
         ({"parameters": "1B", "model": "debug", "steps": 1, "global_batch": 1}, "with a name give `compute`"),
         ({"parameters": "many", "steps": 1, "global_batch": 1}, "valid number"),
         ({"parameters": -5}, "greater than 0"),
+        ({"parameters": "1B", "optimizer": 5}, "optimizer"),
+        ({"compute": 1e20, "model": "no-such-model", "steps": 1, "global_batch": 1}, "no model has this name"),
     ],
 )
 def test_two_dials_or_none_are_refused(fields: dict[str, Any], said: str) -> None:
