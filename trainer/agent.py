@@ -95,9 +95,8 @@ def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: fl
     host, port = split_endpoint(place.rendezvous)
     wait_for_name(host, join_timeout_s)
     logs = _rank_logs(paths, place)
-    failures = run_ranks(
-        place, (host, port), join_timeout_s, logs, rank_main, paths, start_method="spawn" if accelerated else "fork"
-    )
+    method, named = "spawn" if accelerated else "fork", bool(config.model.name)
+    failures = run_ranks(place, (host, port), join_timeout_s, logs, rank_main, paths, method, named)
     return _verdict(place, paths.run, failures)
 
 

@@ -121,7 +121,9 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         spec=spec,
         train=None
         if spec.training is None
-        else train_config(spec, plan, digest, spec.training.model.vocabulary, context.identity),
+        else train_config(
+            spec, plan, digest, spec.training.model.vocabulary, context.identity, provision.get("init_from", "")
+        ),
         workload=None
         if spec.workload is None
         else workload_config(spec, plan, digest, provision["source_sha256"], context.identity),

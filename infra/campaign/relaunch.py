@@ -34,7 +34,7 @@ MAY_CHANGE = (
 """Fields that only steward and trainer read; all others are built into the stack, the deadline's schedule or the data.
 The steward stops at the new budget; the alarms of the AWS budget stay as the stack has set them."""
 BOUND = (
-    "training.model.vocabulary", "workload.mounts", "workload.secrets", "workload.init_from",
+    "training.model.vocabulary", "training.init_from", "workload.mounts", "workload.secrets", "workload.init_from",
     "workload.rehearsal.init_from", "workload.host_network",
 )  # fmt: skip
 """Fields of these sections that the prepared data, the file system's links or the bounds of the pods fix."""

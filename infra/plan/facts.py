@@ -179,7 +179,7 @@ class Facts(_Frozen):
     kubernetes: KubernetesSupport
     data: DataSource
     folders: tuple[str, ...] = ()
-    """Folders of a workload's `init_from` and of its `rehearsal.mounts` and `rehearsal.init_from` that exist."""
+    """Folders of `init_from` and of a workload's `rehearsal.mounts` and `rehearsal.init_from` that exist."""
     programs: tuple[str, ...] = ()
     """Python files below a workload's source that its `evaluate` and `export` name."""
     account: str | None = None

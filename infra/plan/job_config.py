@@ -22,11 +22,14 @@ from trainer.contract.workload import (
 
 
 def train_config(
-    spec: Spec, plan: Plan, data_digest: str, vocabulary: int | None = None, identity: str = ""
+    spec: Spec, plan: Plan, data_digest: str, vocabulary: int | None = None, identity: str = "", init_from: str = ""
 ) -> TrainConfig:
-    """Return the built-in ranks' configuration; raise `UserError` if the data's `vocabulary` is not the model's."""
+    """Return the built-in ranks' configuration; raise `UserError` if the data's `vocabulary` is not the model's.
+
+    `init_from`: where the pods see the weights to start from.
+    """
     training, data = spec.built_in
-    if vocabulary is not None and vocabulary != training.model.vocabulary:
+    if vocabulary is not None and not training.model.reads(vocabulary):
         raise UserError(
             "the model's vocabulary is not that of the prepared data",
             seen=f"model {training.model.vocabulary}, data {vocabulary}",
@@ -58,6 +61,7 @@ def train_config(
         evaluate_every=training.evaluate_every,
         evaluate_batches=training.evaluate_batches,
         recompute=training.recompute,
+        init_from=init_from,
         collective_timeout_s=training.collective_timeout_s,
         grace_s=grace_seconds(training.collective_timeout_s),
     )

@@ -44,7 +44,7 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
         "offers": lambda: catalogue_offers(spec),
         "kubernetes": kubernetes_support,
         "data": lambda: data_source(spec),
-        "folders": lambda: _folders(spec.workload),
+        "folders": lambda: _folders(spec),
         "programs": lambda: _programs(spec.workload),
         "account": lambda: account,
     }
@@ -99,10 +99,10 @@ def _job_source(workload: Workload | None) -> DataSource:
     )
 
 
-def _folders(workload: Workload | None) -> tuple[str, ...]:
-    if workload is None:
-        return ()
-    given = (*workload.rehearsal.mounts.values(), workload.init_from, workload.rehearsal.init_from)
+def _folders(spec: Spec) -> tuple[str, ...]:
+    given: tuple[str | None, ...] = () if spec.training is None else (spec.training.init_from,)
+    if (workload := spec.workload) is not None:
+        given = (*workload.rehearsal.mounts.values(), workload.init_from, workload.rehearsal.init_from)
     return tuple(one for one in given if one is not None and Path(one).expanduser().is_dir())
 
 

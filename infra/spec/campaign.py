@@ -225,6 +225,13 @@ class Spec(Section):
         return self.workload.on(self.target)
 
     @property
+    def links(self) -> dict[str, str]:
+        """Name -> S3 prefix of all that the file system shows at `/mounts`."""
+        if self.training is not None:
+            return self.training.links
+        return {} if self.workload is None else self.workload.links
+
+    @property
     def capacity_timeout(self) -> timedelta:
         """Longest wait for nodes."""
         return self.recovery.capacity_timeout or min(_CAPACITY_TIMEOUTS[self.nodes.capacity], self.money.deadline)

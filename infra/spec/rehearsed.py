@@ -15,6 +15,8 @@ ACCOUNT, REGION = "123456789012", "us-east-1"
 """Of the emulated AWS."""
 SUFFIX = "-dry"
 _TINY = {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024}
+_TINY_NAMED = {"context": 64, "vocabulary": 1024}
+_TINY_NAMED = {"context": 64, "vocabulary": 1024}
 _STEPS, _EVERY = 60, 10
 
 
@@ -114,7 +116,11 @@ def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
         made.set("checkpoint.every_steps", every, "a checkpoint before each fault")
         return steps, every
     made.set("data", {"source": "python:stdlib", "max_files": 60}, "text that every machine has")
-    made.set("training.model", _TINY, "a debug model of the same shape")
+    named = spec.training is not None and bool(spec.training.model.name)
+    model = {"name": "debug", **_TINY_NAMED} if named else _TINY
+    made.set("training.model", model, "a debug model that the same code builds")
+    for field in ("init_from", "parameters", "compute"):
+        made.drop(f"training.{field}", "of another model")
     for field, value in (
         ("steps", _STEPS), ("global_batch", 4 * nodes), ("micro_batch", 2), ("precision", "float32"),
         ("evaluate_every", _STEPS // 2), ("evaluate_batches", 2), ("step_seconds_estimate", 0.2),

@@ -116,6 +116,13 @@ class SmallMachine(Section):
     """Figures of the rehearsal."""
 
 
+def refuse_no_place(place: str | None) -> str | None:
+    """Return the place of weights. Raises `ValueError` if it is neither an S3 prefix nor a folder."""
+    if place is not None and "://" in place and not _BUCKET_AND_PREFIX.fullmatch(place):
+        raise ValueError("is neither s3://bucket/prefix nor a folder of this machine; download it to one of them")
+    return place
+
+
 def _refuse_unlinkable(prefixes: dict[str, str]) -> None:
     if len(prefixes) >= LINKS:
         raise ValueError(f"{len(prefixes)} are too many: a file system has {LINKS} links, one of them for the code")
@@ -205,9 +212,7 @@ class Workload(Section):
     @field_validator("init_from")
     @classmethod
     def _is_a_prefix_or_a_folder(cls, place: str | None) -> str | None:
-        if place is not None and "://" in place and not _BUCKET_AND_PREFIX.fullmatch(place):
-            raise ValueError("is neither s3://bucket/prefix nor a folder of this machine; download it to one of them")
-        return place
+        return refuse_no_place(place)
 
     @model_validator(mode="after")
     def _links_all(self) -> Self:

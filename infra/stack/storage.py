@@ -58,7 +58,7 @@ class Storage(pulumi.ComponentResource):
             delete_data_in_filesystem=False,
             opts=ResourceOptions(parent=self, custom_timeouts=bounded(waits.DATA_LINK)),
         )
-        for name, prefix in ({} if spec.workload is None else spec.workload.links).items():
+        for name, prefix in spec.links.items():
             aws.fsx.DataRepositoryAssociation(
                 f"mount-{name}",
                 file_system_id=self.lustre.id,

@@ -31,7 +31,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         efa_by_claim=config.spec.addons.efa == "dra",
         command=("python", "-m", "trainer.agent") if config.workload is None else ("python3", SUPERVISOR),
         supervisor_image=None if config.workload is None else config.image,
-        mounts=() if config.spec.workload is None else tuple(config.spec.workload.links),
+        mounts=tuple(config.spec.links),
         resources=Resources() if config.spec.workload is None else config.spec.workload.resources,
         secrets=bool(config.spec.secrets),
         pull_secret=config.spec.pull_secret is not None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.plan.checks.finding import Case, Draft, error, warning
+from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
 
 PLAUSIBLE_MFU = 0.65
@@ -32,7 +32,7 @@ def global_batch_divides(case: Case) -> Iterator[Draft]:
 def heads_divide_the_width(case: Case) -> Iterator[Draft]:
     """Rotary positions rotate pairs: each head has an even width."""
     model = case.spec.built_in[0].model
-    if model.width % (2 * model.heads):
+    if not model.name and model.width % (2 * model.heads):
         nearest = max(1, round(model.width / (2 * model.heads))) * 2 * model.heads
         yield error(
             "training.model.width",
@@ -54,6 +54,30 @@ def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
         yield error("training.model", "does not fit one accelerator", seen=seen, cure=cure)
     elif size > 0.8 * instance.accelerator_memory_gib * sizing.GIB:
         yield warning("training.model", "leaves little memory for activations", seen=seen, cure=cure)
+
+
+def model_is_told(case: Case) -> Iterator[Draft]:
+    """Whoever names a model, or turns the dial, sees its size before its price."""
+    training = case.spec.built_in[0]
+    if training.model.name or training.parameters is not None or training.compute is not None:
+        model = training.model
+        seen = f"{sizing.parameters(model):,} parameters, {sizing.training_flops_per_token(model):.4g} FLOP per token"
+        cure = "nothing to do; `bivouac plan` has the formulas"
+        yield info("training.model", "is of this size", seen=seen, cure=cure)
+
+
+def weights_to_start_from_are_there(case: Case) -> Iterator[Draft]:
+    """A folder with weights is there, and has what can be loaded; an S3 prefix is for AWS."""
+    training = case.spec.built_in[0]
+    if training.init_from is None:
+        return
+    if training.links:
+        if not case.facts.environment.inputs:
+            cure = "give a folder of this machine, as a path from where the command is run"
+            yield error("training.init_from", "a rehearsal has no such bucket", seen=training.init_from, cure=cure)
+    elif training.init_from not in case.facts.folders:
+        cure = "give a folder of this machine, as a path from where the command is run"
+        yield error("training.init_from", "there is no such folder", seen=training.init_from, cure=cure)
 
 
 def step_estimate_is_plausible(case: Case) -> Iterator[Draft]:
@@ -129,6 +153,8 @@ RULES = (
     global_batch_divides,
     heads_divide_the_width,
     model_fits_the_accelerator,
+    model_is_told,
+    weights_to_start_from_are_there,
     step_estimate_is_plausible,
     learning_rate_makes_sense,
     data_source_exists,

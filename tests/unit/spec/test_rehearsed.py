@@ -135,6 +135,16 @@ def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return rows
 
 
+@pytest.mark.parametrize("section", [{"model": "llama-3.1-8b", "init_from": "s3://bucket/llama"}, {"compute": 1e22}])
+def test_a_large_model_is_rehearsed_by_a_small_one_of_its_kind(section: dict[str, Any], made: Any) -> None:
+    content = document()
+    content["training"] = {"steps": 100, "global_batch": 1024, **section}
+    training = made(derived(content)).spec.training
+    assert training.model.name == ("debug" if "model" in section else "") and training.model.width == 64
+    assert training.init_from is None and training.compute is None
+    assert training.steps == 60
+
+
 def test_a_workload_runs_its_own_differences(made: Any) -> None:
     spec = made(derived(as_workload())).spec
     assert spec.job.args == ("100", "0") and spec.job.steps == 100 and spec.checkpoint.every_steps == 10
