@@ -33,6 +33,7 @@ lock:  ## Pins and sums anew, by `uv`, as pyproject.toml allows; LOCK=--upgrade 
 	@$(LOCKED) --all-extras --output-file requirements/all.txt pyproject.toml
 	@$(LOCKED) --constraint requirements/all.txt --output-file requirements/closer.txt pyproject.toml
 	@$(LOCKED) --extra trainer --constraint requirements/all.txt --output-file requirements/image.txt pyproject.toml
+	@$(LOCKED) --group steward --constraint requirements/all.txt --output-file requirements/steward.txt
 	@printf 'setuptools\nwheel\n' | $(LOCKED) --constraint requirements/all.txt --output-file requirements/build.txt -
 
 tools:

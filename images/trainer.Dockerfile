@@ -1,17 +1,34 @@
-# Two images. Target `base` holds system, fabric and Python packages, but not the project. A person builds it once and
-# pushes it to the account's registry (`image.base` of a spec); each bake adds one layer:
+# Three images. Target `base` holds system, fabric and Python packages of training; target `slim` holds those of the
+# steward, without torch and CUDA; neither holds the project. A person, or .github/workflows/images.yml, builds each once
+# and pushes it to the account's registry (`image.base` and `image.steward_base` of a spec); each bake adds one layer:
 #
 #   docker build -f images/trainer.Dockerfile --target base --platform linux/amd64 -t REGISTRY/bivouac/base:cuda \
-#     $(python images/build_args.py --base-digest sha256:...) .
-#   docker push REGISTRY/bivouac/base:cuda
+#     $(python images/build_args.py --target base --base-digest sha256:...) .
+#   docker build -f images/trainer.Dockerfile --target slim --platform linux/amd64 -t REGISTRY/bivouac/base:slim \
+#     $(python images/build_args.py --target slim --base-digest sha256:...) .
+#   docker push REGISTRY/bivouac/base:cuda; docker push REGISTRY/bivouac/base:slim
 #
 # Without --target it builds the whole trainer image, for registries that no bake pushes to. All versions are in
 # versions.yaml, which `python images/build_args.py` reads.
 #
-# The digest of trainer_container.base in versions.yaml cannot be known offline. This prints it:
+# The digests of trainer_container.base and slim_container.base in versions.yaml cannot be known offline. This prints one:
 #   docker buildx imagetools inspect BASE --format '{{.Manifest.Digest}}'
 # Write it into versions.yaml once you have reviewed that base.
 ARG BASE
+FROM ${BASE} AS slim
+COPY requirements/steward.txt /var/tmp/bivouac/
+RUN pip install --no-cache-dir --require-hashes --no-deps --only-binary :all: --requirement /var/tmp/bivouac/steward.txt \
+    && pip check && rm -rf /var/tmp/bivouac
+# The bake chooses packages for the Python that the image tells.
+ARG PYTHON_VERSION
+ENV PYTHON_VERSION=${PYTHON_VERSION}
+RUN python -c "import sys; assert sys.version.startswith('${PYTHON_VERSION}.'), sys.version"
+ARG MOST_MB
+RUN used=$(du --block-size=MB --summarize --one-file-system / | cut --fields=1 | tr --delete MB); \
+    if [ "$used" -gt "${MOST_MB}" ]; then \
+      echo "the image is too large: $used MB unpacked, at most ${MOST_MB}; cure: see requirements/steward.txt" >&2; exit 1; \
+    fi
+
 FROM ${BASE} AS python
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
@@ -77,6 +94,9 @@ RUN pip install --no-cache-dir --require-hashes --requirement build.txt \
     && pip check
 WORKDIR /
 RUN rm -rf /var/tmp/bivouac
+ARG PYTHON_VERSION
+ENV PYTHON_VERSION=${PYTHON_VERSION}
+RUN python -c "import sys; assert sys.version.startswith('${PYTHON_VERSION}.'), sys.version"
 ARG OFI_NCCL
 # BIVOUAC_OFI_NCCL: the version with which the health check compares the loaded plugin.
 ENV BIVOUAC_OFI_NCCL=${OFI_NCCL} \

@@ -45,13 +45,16 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
 
 
 def give_inputs(spec: Spec) -> None:
-    """Put the values of a rehearsed job's secrets, and the files of its mounts, into the emulated account; on AWS they
-    are there."""
-    if _INSIDE not in os.environ or spec.target == "aws" or spec.workload is None:
+    """Put into the emulated account what a rehearsal's spec names: bought capacity, the values of a job's secrets, the
+    files of its mounts. On AWS they are there."""
+    if _INSIDE not in os.environ or spec.target == "aws":
         return
-    from infra.rehearsal.site import mounts, secrets
+    from infra.rehearsal.site import bought, mounts, secrets
 
-    if spec.secrets:
+    bought.give(spec)
+    if spec.workload is None:
+        return
+    if secrets.sources(spec):
         secrets.give(spec)
     if spec.workload.links:
         mounts.give(spec)

@@ -95,9 +95,8 @@ def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: fl
     host, port = split_endpoint(place.rendezvous)
     wait_for_name(host, join_timeout_s)
     logs = _rank_logs(paths, place)
-    failures = run_ranks(
-        place, (host, port), join_timeout_s, logs, rank_main, paths, start_method="spawn" if accelerated else "fork"
-    )
+    method, named = "spawn" if accelerated else "fork", bool(config.model.name)
+    failures = run_ranks(place, (host, port), join_timeout_s, logs, rank_main, paths, method, named)
     return _verdict(place, paths.run, failures)
 
 
@@ -199,8 +198,10 @@ def _leave(place: NodePlace | None, paths: Paths, termination: Termination) -> N
     emit("agent_ended", **termination.model_dump(exclude_none=True, exclude={"attempt", "node"}))
     write_termination(termination.model_dump_json())
     if place is not None:
+        # Without a shared file system the log that the steward ships is the one that stays.
         with contextlib.suppress(OSError):
-            shutil.copytree(_logs(paths.local, place), _logs(paths.shared, place), dirs_exist_ok=True)
+            if paths.shared.is_dir():
+                shutil.copytree(_logs(paths.local, place), _logs(paths.shared, place), dirs_exist_ok=True)
     shutil.rmtree(paths.run, ignore_errors=True)
 
 

@@ -16,7 +16,7 @@ from trainer.checkpoint.fence import claim
 from trainer.checkpoint.neighbour import meet
 from trainer.checkpoint.pace import Pace, job_mtbf_s
 from trainer.checkpoint.restore import restore
-from trainer.checkpoint.tiers import campaign_tiers
+from trainer.checkpoint.tiers import AnyTiers, campaign_tiers, tiers_in_s3
 from trainer.config import config_digest, load_config
 from trainer.contract import Env, Phase, TrainConfig
 from trainer.data.ledger import DataLedger
@@ -37,7 +37,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     torch.set_num_threads(config.threads)
     initialize_distributed(config)
     gang = Gang.join(timedelta(seconds=config.collective_timeout_s))
-    tiers = campaign_tiers(paths.local, paths.shared, config.campaign, config.identity)
+    tiers = _tiers(config, paths)
     attempt = int(os.environ[Env.ATTEMPT])
     gang.together("claim the campaign", lambda: claim(tiers.shared, attempt) if gang.first else None)
     session = f"{config.campaign}-{attempt}"
@@ -56,7 +56,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     pace = Pace(
         every=config.checkpoint.every_steps,
         steps=config.steps,
-        mtbf_s=job_mtbf_s(config, int(os.environ.get(Env.NODE_COUNT, "1")), tiers.shared.root),
+        mtbf_s=job_mtbf_s(config, int(os.environ.get(Env.NODE_COUNT, "1")), tiers.shared.marks),
         grace_s=config.grace_s,
         fixed=not config.checkpoint.measured,
     )
@@ -72,6 +72,12 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
         gang.together("read the first step's data", feed.wait_for_first)
         loop.run()
     gang.barrier()
+
+
+def _tiers(config: TrainConfig, paths: Paths) -> AnyTiers:
+    if config.shared_tier:
+        return tiers_in_s3(paths.local, config.shared_tier, config.campaign, config.identity)
+    return campaign_tiers(paths.local, paths.shared, config.campaign, config.identity)
 
 
 def _say_where_it_starts(restored: Any, engine: Any) -> None:

@@ -45,7 +45,7 @@ def config_digest(config: TrainConfig) -> str:
 
 def _check(config: TrainConfig) -> None:
     model = config.model
-    if model.width % (2 * model.heads):
+    if not model.name and model.width % (2 * model.heads):
         raise ConfigError(
             "rotary positions need an even width per head",
             f"model.width {model.width}, model.heads {model.heads}",

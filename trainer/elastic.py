@@ -16,6 +16,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousS
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from trainer.engine import import_deepspeed
+from trainer.model.named import import_transformers
 from trainer.place import NodePlace, Paths
 from trainer.store import open_store
 
@@ -32,10 +33,12 @@ def run_ranks(
     entrypoint: Callable[[Paths], None],
     paths: Paths,
     start_method: str,
+    named: bool = False,
 ) -> dict[int, int]:
     """Start the local ranks and wait for their end. Return exit codes by global rank, negative for a signal.
 
-    `fork` inherits this process's imports, which saves seconds per rank; CUDA needs `spawn`.
+    `fork` inherits this process's imports, which saves seconds per rank; CUDA needs `spawn`. `named`: the model is one
+    of `transformers`.
     """
     # Its report on a failed rank repeats the rank's output, and formatting it imports torch's compiler (1.5 s).
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
@@ -45,6 +48,9 @@ def run_ranks(
         import torch._dynamo  # noqa: F401
 
         import trainer.assembly  # noqa: F401
+
+        if named:
+            import_transformers()
     rendezvous = _Rendezvous(place, endpoint, join_timeout_s)
     spec = WorkerSpec(
         # Empty, so that passed-through lines carry no prefix and stay JSON.

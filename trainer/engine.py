@@ -7,14 +7,16 @@ import os
 import warnings
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainer.config import check_world
 from trainer.contract import GRADIENT_BUCKET, TrainConfig
-from trainer.errors import PeerLost
-from trainer.model import Transformer, parameter_count, parameter_groups
+from trainer.errors import ConfigError, PeerLost
+from trainer.events import emit
+from trainer.model import NamedModel, build, parameter_count, parameter_groups
 
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
 
@@ -65,9 +67,12 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     deepspeed = import_deepspeed()
     settings = deepspeed_config(config, world_size)
     with deepspeed.zero.Init(config_dict_or_path=settings, enabled=config.zero_stage == 3):
-        model = Transformer(config.model, config.recompute)
+        model = build(config.model, config.recompute)
     torch.manual_seed(config.seed)
-    model.initialize(partial(deepspeed.zero.GatheredParameters, modifier_rank=0))
+    whole = partial(deepspeed.zero.GatheredParameters, modifier_rank=0)
+    model.initialize(whole)
+    if config.init_from:
+        _start_from(config.init_from, model, whole)
     optimizer = torch.optim.AdamW(
         parameter_groups(model, config.optimizer),
         fused=True,
@@ -79,6 +84,17 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     # It copies scripts beside the shards at every save, which delays the loop; no manifest names them.
     engine._copy_recovery_script = lambda _: None
     return engine
+
+
+def _start_from(folder: str, model: Any, whole: Any) -> None:
+    from trainer.checkpoint.convert.initial import take_weights
+
+    if not isinstance(model, NamedModel):
+        raise ConfigError("the small decoder starts from no weights", folder, "give training.model a name")
+    rank = torch.distributed.get_rank()
+    tensors = take_weights(model, Path(folder), whole, rank)
+    if rank == 0:
+        emit("weights_taken", folder=folder, tensors=tensors)
 
 
 def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:

@@ -44,13 +44,16 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
     from trainer.data.held_out import open_held_out
     from trainer.engine import device_of
     from trainer.evaluation import evaluation_loss
-    from trainer.model import Transformer
+    from trainer.model import build
 
     manifest = verified_manifest(checkpoint, config.campaign, config.identity)
-    held_out = open_held_out(data, manifest.data_digest, config.model.vocabulary, config.model.context)
+    of_model = config.model
+    held_out = open_held_out(
+        data, manifest.data_digest, of_model.vocabulary, of_model.context, or_fewer=bool(of_model.name)
+    )
     torch.set_num_threads(config.threads)
     device = device_of(0)
-    model = Transformer(config.model)
+    model = build(of_model)
     try:
         model.load_state_dict(load_weights(checkpoint, manifest))
     except (RuntimeError, KeyError, TypeError) as error:

@@ -23,6 +23,7 @@ from infra.archive import judged
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
 from infra.archive.data import held_out
 from infra.archive.files import workspace
+from infra.archive.from_s3 import places_of, source_of
 from infra.archive.judged import Unproven
 from infra.archive.manifest import (
     DATA,
@@ -36,12 +37,11 @@ from infra.archive.manifest import (
     EvaluationProof,
     parse,
 )
-from infra.archive.model import evaluate, export
+from infra.archive.model import model_on
 from infra.archive.model_card import job_card, model_card
 from infra.archive.record import records_of
 from infra.archive.removal import forget_copies
 from infra.archive.settings import ArchiveConfig, Model, Places
-from infra.archive.source import Source
 from infra.aws.account import Account
 from infra.aws.parts import Altered
 from infra.errors import BivouacError, PermanentError
@@ -76,8 +76,7 @@ class Archiver:
     def __init__(self, config: ArchiveConfig, bucket: ArchiveBucket, work: Path, places: Places, model: Model) -> None:
         self.config, self.bucket, self.work, self.places, self.model = config, bucket, work, places, model
         self.state = CampaignStore(bucket.s3, config.state_bucket, config.campaign, "archive")
-        root = places.shared / config.campaign
-        self.source = Source(root, config.identity, config.committed_step, say)
+        self.source = source_of(config, bucket.s3, places, say)
 
     def run(self) -> ArchiveManifest:
         """Archive; raise `PermanentError` if nothing sound can be archived, or S3's errors after the last try."""
@@ -307,7 +306,8 @@ def main() -> int:
         bucket = ArchiveBucket(s3, config.archive_bucket, archive_prefix(config.campaign, config.identity), say)
         # On the node's NVMe, since a root volume may be too small for a checkpoint.
         with workspace(Path(ARCHIVE_WORK)) as work:
-            manifest = Archiver(config, bucket, work, Places(), Model(evaluate, export)).run()
+            places = places_of(config, s3, work, say)
+            manifest = Archiver(config, bucket, work, places, model_on(places.data)).run()
     except Unproven as unproven:
         last_word(json.dumps(unproven.summary))
         say("unproven", **unproven.summary)

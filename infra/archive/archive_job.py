@@ -62,7 +62,7 @@ def out_of_cluster(spec: Spec) -> str:
 
 def manifest(config: ArchiveConfig, image: str, accelerators: int) -> dict[str, Any]:
     """Return the Job: on a GPU node, since it evaluates the restored model; retried, since it is idempotent."""
-    pod_volumes, mounts = volumes(CONFIG)
+    pod_volumes, mounts = volumes(CONFIG, shares=not config.shared_tier)
     labels = {CAMPAIGN_LABEL: config.campaign, "bivouac.dev/role": "archive"}
     container = {
         "name": "archive",

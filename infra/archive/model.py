@@ -5,22 +5,29 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+from infra.archive.settings import Model
 from infra.errors import PermanentError
 from trainer.contract import CONFIG_FILE, DATA_MOUNT
 
 
-def evaluate(checkpoint: Path) -> float:
+def model_on(data: Path) -> Model:
+    """Return the functions for prepared data at `data`."""
+    return Model(partial(evaluate, data=data), partial(export, data=data))
+
+
+def evaluate(checkpoint: Path, data: Path = Path(DATA_MOUNT)) -> float:
     """Return the held-out loss of a checkpoint folder; raise `PermanentError`."""
-    arguments = ["trainer.evaluate", "--checkpoint", str(checkpoint), "--config", CONFIG_FILE, "--data", DATA_MOUNT]
+    arguments = ["trainer.evaluate", "--checkpoint", str(checkpoint), "--config", CONFIG_FILE, "--data", str(data)]
     return float(str(_run("the checkpoint could not be evaluated", arguments)["evaluation_loss"]))
 
 
-def export(checkpoint: Path, out: Path) -> None:
+def export(checkpoint: Path, out: Path, data: Path = Path(DATA_MOUNT)) -> None:
     """Write the checkpoint's model as safetensors with config and tokenizer; raise `PermanentError`."""
     arguments = ["trainer.checkpoint.convert.export", "--checkpoint", str(checkpoint), "--out", str(out)]
-    _run("the model could not be exported", [*arguments, "--config", CONFIG_FILE, "--data", DATA_MOUNT])
+    _run("the model could not be exported", [*arguments, "--config", CONFIG_FILE, "--data", str(data)])
 
 
 def _run(failure: str, arguments: list[str]) -> dict[str, object]:

@@ -24,6 +24,10 @@ class ArchiveConfig(BaseModel):
     archive_bucket: str
     image_manifest: str
     """Key in the state bucket."""
+    shared_tier: str = ""
+    """`s3://bucket/prefix` of the checkpoints, where there is no shared file system."""
+    data_source: str = ""
+    """`s3://bucket/prefix` of the prepared data, likewise."""
     workload: bool = False
     """The checkpoints are of a job of somebody else's: they are read back, not evaluated or exported here."""
     judgement: str = ""

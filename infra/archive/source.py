@@ -19,6 +19,11 @@ class Source:
         self.root, self.identity, self.committed_step, self._say = root, identity, committed_step, say
         self.refused: list[str] = []
 
+    def steps(self) -> list[int]:
+        """Return the steps with a manifest."""
+        found = self.root.glob(f"step-*/{COMMITTED_NAME}")
+        return [step for path in found if (step := step_of_folder(path.parent.name)) is not None]
+
     def sound(self) -> Iterator[tuple[Path, Manifest]]:
         """Yield committed checkpoints, newest first; their digests are compared later, during the upload."""
         steps = {step: path for path in self.root.glob("step-*") if (step := step_of_folder(path.name)) is not None}
@@ -33,7 +38,7 @@ class Source:
                 continue
             wrong = next((s.file for s in manifest.shards if not has_size(folder / s.file, s.size_bytes)), None)
             if wrong is None and manifest.shards:
-                self._refuse_lost(manifest)
+                self.refuse_lost(manifest)
                 yield folder, manifest
             else:
                 self.refuse(folder, f"{wrong} is missing or has another size" if wrong else "it names no shards")
@@ -44,9 +49,7 @@ class Source:
 
     def refuse_stale(self, published: ArchiveManifest, place: str) -> None:
         """Raise `PermanentError` if a newer step is committed than an archive has or lists as refused."""
-        found = self.root.glob(f"step-*/{COMMITTED_NAME}")
-        there = [step for path in found if (step := step_of_folder(path.parent.name)) is not None]
-        newer = {step for step in (*there, self.committed_step) if step > published.step}
+        newer = {step for step in (*self.steps(), self.committed_step) if step > published.step}
         unnamed = sorted((step for step in newer if not published.names(step)), reverse=True)
         if unnamed:
             raise PermanentError(
@@ -56,7 +59,7 @@ class Source:
                 "place and run the archive again",
             )
 
-    def _refuse_lost(self, golden: Manifest) -> None:
+    def refuse_lost(self, golden: Manifest) -> None:
         """Raise `PermanentError` if the newest step that was ever committed is neither found nor refused."""
         wanted = self.committed_step
         if golden.step < wanted and not any(row.startswith(f"{step_folder(wanted)}:") for row in self.refused):

@@ -55,6 +55,7 @@ _BUSY = re.compile(rf"{THROTTLED}|{SERVER}|Unavailable$|RequestTimeout|ResourceC
 """Codes of a busy service. Auto Scaling documents the last two for TerminateInstanceInAutoScalingGroup."""
 _KEY = re.compile(r"^KMS\.|^InvalidKMSKey|\bkms:(Decrypt|Encrypt|GenerateDataKey)")
 """Refusals (`code: message`) caused by the KMS key: S3 passes on KMS's code, EC2 has its own."""
+_DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
 ASK_THE_ORGANIZATION = "ask who administers the AWS organization: its policy denies this to the whole account"
 _RENEW = "renew them (for instance `aws sso login`) and run the same command again: it continues"
 RETRY_AFTER = timedelta(seconds=30)
@@ -252,6 +253,11 @@ def says_missing(error: ClientError) -> bool:
     return any(word in error.response.get("Error", {}).get("Code", "") for word in _MISSING)
 
 
+def says_denied(error: ClientError) -> bool:
+    """Return True if AWS answers that the caller may not do it."""
+    return error.response.get("Error", {}).get("Code", "") in _DENIED
+
+
 def explained(error: Exception) -> BivouacError:
     """Return an AWS error as one with a cure, for the person who runs the command."""
     if isinstance(error, ClientError):
@@ -270,7 +276,11 @@ def explained(error: Exception) -> BivouacError:
         if _BUSY.search(code):
             cure = "run the same command again: it continues"
             return TemporaryError(f"AWS refuses {error.operation_name} now", seen=seen, delay=RETRY_AFTER, cure=cure)
-        mend = ASK_THE_ORGANIZATION if "control policy" in seen else "allow it or correct the cause"
+        mend = "allow it or correct the cause"
+        if says_denied(error):
+            mend = "use credentials that may do it; infra/ci/README.md says which policy is enough for which command"
+        if "control policy" in seen:
+            mend = ASK_THE_ORGANIZATION
         return PermanentError(
             f"AWS refused {error.operation_name}",
             seen=seen,

@@ -1,5 +1,5 @@
 """Facts that only AWS knows before a campaign: zones and their offers, an existing network, quotas, reservations, the
-base image.
+base images.
 
 The rules of `bivouac check` judge the answers. Read-only.
 """
@@ -12,7 +12,8 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account
-from infra.aws.base_image import find_base
+from infra.aws.base_image import find_base, find_steward_base
+from infra.aws.given.builders import seen_builders
 from infra.aws.given.network import seen_network
 from infra.aws.given.node_image import find_image
 from infra.aws.quota_room import quota_questions
@@ -49,6 +50,8 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
                 room for question in quota_questions(account, spec) if (room := answer(question, None)) is not None
             ),
             "base": answer(lambda: _unsuitable(lambda: find_base(account, spec)), None),
+            "steward_base": answer(lambda: _unsuitable(lambda: find_steward_base(account, spec)), None),
+            "builders": answer(lambda: seen_builders(account, spec), None),
             "node_image": None
             if spec.image.nodes == "bake"
             else answer(lambda: _unsuitable(lambda: find_image(account, spec)), None),

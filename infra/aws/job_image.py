@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,15 +24,24 @@ _UNAUTHORIZED, _MISSING, _BUSY = 401, 404, (429, 500, 502, 503, 504)
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
 
-def find_job_image(account: Account, text: str) -> str:
-    """Return `registry/repository@sha256:...` of the image for our nodes' platform; read-only.
+@dataclass(frozen=True)
+class Login:
+    """Who reads a private registry. Nothing prints the password."""
 
-    Raises `UserError` for an image that is missing, private or for another platform, `TemporaryError` while the
-    registry does not answer.
+    user: str
+    password: str = field(repr=False)
+
+
+def find_job_image(account: Account, text: str, login: Login | None = None) -> str:
+    """Return `registry/repository@sha256:...` of the image for our nodes' platform; read-only. `login`: to a registry
+    other than ECR; None: as an anonymous client.
+
+    Raises `UserError` for an image that is missing, closed to this client or for another platform, `TemporaryError`
+    while the registry does not answer.
     """
     reference = ImageReference.parse(text)
     if reference.ecr is None:
-        digest, config = _Distribution(reference).found()
+        digest, config = _Distribution(reference, login).found()
     else:
         owner, region = reference.ecr
         ecr = Registry(account if region == account.region else Account(region), owner)
@@ -49,14 +59,16 @@ def find_job_image(account: Account, text: str) -> str:
 
 @dataclass
 class _Distribution:
-    """A registry that speaks the OCI distribution protocol, asked as an anonymous client.
+    """A registry that speaks the OCI distribution protocol.
 
     https://github.com/opencontainers/distribution-spec/blob/main/spec.md, tokens by
     https://distribution.github.io/distribution/spec/auth/token/
     """
 
     reference: ImageReference
-    token: str = ""
+    login: Login | None
+    way_in: str = field(default="", repr=False)
+    """Value of the header `Authorization`; empty: the registry has not asked for one."""
 
     def found(self) -> tuple[str, dict[str, Any]]:
         """Return the digest of the platform's manifest and the image's configuration."""
@@ -86,48 +98,76 @@ class _Distribution:
     def _get(self, path: str) -> bytes:
         url = f"{self.reference.endpoint}/v2/{self.reference.repository}/{path}"
         answer = self._ask(url)
-        if answer.status_code == _UNAUTHORIZED and not self.token:
-            self.token = self._token(answer.headers.get("www-authenticate", ""))
+        if answer.status_code == _UNAUTHORIZED and not self.way_in:
+            self.way_in = self._asked_for(answer.headers.get("www-authenticate", ""))
             answer = self._ask(url)
         if answer.status_code in _BUSY:
-            raise TemporaryError(
-                "the registry does not answer now", seen=f"{url}: {answer.status_code}", delay=_AGAIN,
-                cure="run the same command again",
-            )  # fmt: skip
+            raise self._busy(url, answer)
         if answer.status_code == _MISSING:
             cure = "push it, or correct `workload.image`"
             raise UserError("the registry has no such image", seen=str(self.reference), cure=cure)
         if answer.status_code != httpx2.codes.OK:
-            raise UserError(
-                "the registry does not let an anonymous client read the image",
-                seen=f"{self.reference}: {answer.status_code}",
-                cure="copy it to the account's ECR, or name it through an ECR pull-through cache, which keeps the "
-                "registry's credentials",
-            )
+            raise self._closed(answer.status_code)
         return bytes(answer.content)
 
+    def _busy(self, url: str, answer: httpx2.Response) -> TemporaryError:
+        return TemporaryError(
+            "the registry does not answer now", seen=f"{url}: {answer.status_code}", delay=_AGAIN,
+            cure="run the same command again",
+        )  # fmt: skip
+
+    def _closed(self, status: int) -> UserError:
+        seen = f"{self.reference}: {status}"
+        if self.login is not None:
+            cure = "correct the user name and password behind `workload.pull_secret`, and give them the right to pull"
+            return UserError("the registry refuses the login of `workload.pull_secret`", seen=seen, cure=cure)
+        return UserError(
+            "the registry does not let an anonymous client read the image",
+            seen=seen,
+            cure="name a login in `workload.pull_secret`, copy the image to the account's ECR, or name it through an "
+            "ECR pull-through cache, which keeps the registry's credentials",
+        )
+
     def _ask(self, url: str) -> httpx2.Response:
-        headers = {"Accept": ", ".join(ACCEPTED)}
-        # A redirect to the registry's storage must not carry the token: httpx drops it for another host.
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
+        # A redirect to the registry's storage must not carry token or password: httpx drops them for another host.
+        headers = {"Accept": ", ".join(ACCEPTED), **({"Authorization": self.way_in} if self.way_in else {})}
+        return self._fetch(url, headers=headers, follow_redirects=True)
+
+    def _fetch(self, url: str, **how: Any) -> httpx2.Response:
         try:
-            return httpx2.get(url, headers=headers, timeout=_WITHIN_S, follow_redirects=True)
+            return httpx2.get(url, timeout=_WITHIN_S, **how)
         except httpx2.HTTPError as error:
             raise TemporaryError(
                 "the registry of the workload's image cannot be reached", seen=f"{url}: {error}", delay=_AGAIN,
                 cure="check its name and the network, and run the same command again",
             ) from error  # fmt: skip
 
-    def _token(self, challenge: str) -> str:
-        """Return an anonymous token for what the registry asks, or an empty string if it wants another sort."""
-        asked = dict(_CHALLENGE.findall(challenge))
-        realm = asked.pop("realm", "")
-        if not challenge.lower().startswith("bearer") or urlsplit(realm).scheme not in ("https", "http"):
+    def _asked_for(self, challenge: str) -> str:
+        """Return the header that the registry asks for, or an empty string if we have none of this sort."""
+        sort, asked = challenge.partition(" ")[0].lower(), dict(_CHALLENGE.findall(challenge))
+        realm = urlsplit(asked.pop("realm", ""))
+        if sort == "basic" and self.login is not None:
+            return _basic(self.login)
+        if sort != "bearer" or realm.scheme not in ("https", "http"):
             return ""
+        headers = {}
+        if self.login is not None:
+            if realm.scheme == "http" and self.reference.endpoint.startswith("https"):
+                cure = "tell whoever runs the registry: its tokens are given out without TLS"
+                raise UserError("the registry asks for the password without TLS", seen=realm.geturl(), cure=cure)
+            headers = {"Authorization": _basic(self.login)}
+        answer = self._fetch(realm.geturl(), params=asked, headers=headers)
+        if answer.status_code in _BUSY:
+            raise self._busy(realm.geturl(), answer)
         try:
-            answer = httpx2.get(realm, params=asked, timeout=_WITHIN_S)
             content = answer.json() if answer.status_code == httpx2.codes.OK else {}
-        except (httpx2.HTTPError, ValueError):
-            return ""
-        return str(content.get("token") or content.get("access_token") or "")
+        except ValueError:
+            content = {}
+        token = (content.get("token") or content.get("access_token")) if isinstance(content, dict) else None
+        if token is None and self.login is not None:
+            raise self._closed(answer.status_code)
+        return f"Bearer {token}" if token else ""
+
+
+def _basic(login: Login) -> str:
+    return f"Basic {base64.b64encode(f'{login.user}:{login.password}'.encode()).decode()}"

@@ -60,6 +60,8 @@ class RegistryImage:
     digest: str
     media_type: str
     manifest: dict[str, Any]
+    python: str = ""
+    """Its Python as `3.12`; empty where nobody asked."""
 
     @property
     def family(self) -> Family:
@@ -77,6 +79,11 @@ class RegistryImage:
 
 def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def packed_bytes(manifest: dict[str, Any]) -> int:
+    """Return the size of an image as a registry holds it and a node pulls it."""
+    return sum(int(blob["size"]) for blob in (manifest["config"], *manifest["layers"]))
 
 
 def chosen(index: dict[str, Any], reference: str) -> str:

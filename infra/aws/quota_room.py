@@ -25,8 +25,9 @@ def quota_questions(account: Account, spec: Spec) -> Iterator[Callable[[], Quota
     """Yield one function for each quota that the campaign uses; each returns the room or raises botocore's errors."""
     made = spec.network.made
     nat = made and spec.network.egress is Egress.NAT
-    yield partial(_vpcs, account, int(made))
-    yield partial(_internet_gateways, account, nat)
+    builds = spec.image.builders is None
+    yield partial(_vpcs, account, int(made), builds)
+    yield partial(_internet_gateways, account, nat, builds)
     if nat:
         yield partial(_room, account, "addresses", "network.egress", partial(_addresses, account), 1)
         yield partial(_room, account, "NAT gateways", "zone", partial(_nat_gateways, account, spec.zone), 1)
@@ -34,6 +35,8 @@ def quota_questions(account: Account, spec: Spec) -> Iterator[Callable[[], Quota
         yield partial(_room, account, "endpoints", "network.egress", lambda: 0, len(spec.endpoint_services))
     yield partial(_room, account, "clusters", "campaign", partial(_clusters, account), 1)
     shared = spec.storage.shared
+    if shared is None:
+        return
     sizes = partial(_lustre, account, shared.deployment)
     kind = shared.deployment
     yield partial(_room, account, f"{kind} systems", "storage.shared.deployment", lambda: len(sizes()), 1)
@@ -47,17 +50,18 @@ def _room(account: Account, what: str, field: str, used: Callable[[], int], want
     return QuotaRoom(quota=quota, field=field, allowed=allowed(account, quota), used=used(), wanted=wanted)
 
 
-def _vpcs(account: Account, own: int) -> QuotaRoom:
-    """Return the room for VPCs, `own` of the campaign; the account's first campaign also needs the build network."""
+def _vpcs(account: Account, own: int, builds: bool) -> QuotaRoom:
+    """Return the room for VPCs, `own` of the campaign; the account's first one that `builds` in the build network also
+    needs that."""
     there = list(every(account.client("ec2"), "describe_vpcs", "Vpcs"))
     build_network = any({"Key": "Name", "Value": BUILD_NETWORK} in (one.get("Tags") or ()) for one in there)
-    return _room(account, "VPCs", "network", lambda: len(there), own + int(not build_network))
+    return _room(account, "VPCs", "network", lambda: len(there), own + int(builds and not build_network))
 
 
-def _internet_gateways(account: Account, nat: bool) -> QuotaRoom:
+def _internet_gateways(account: Account, nat: bool, builds: bool) -> QuotaRoom:
     there = list(every(account.client("ec2"), "describe_internet_gateways", "InternetGateways"))
     build_network = any({"Key": "Name", "Value": BUILD_NETWORK} in (one.get("Tags") or ()) for one in there)
-    wanted = int(nat) + int(not build_network)
+    wanted = int(nat) + int(builds and not build_network)
     return _room(account, "internet gateways", "network.egress", lambda: len(there), wanted)
 
 

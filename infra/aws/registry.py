@@ -1,6 +1,7 @@
 """Images in ECR: one layer of ours on a base in the same registry, pushed without a container daemon.
 
-It runs on the builder instance with its role: `python -m infra.aws.registry push ...`.
+It runs on the builder instance with its role: `python -m infra.aws.registry push ...`. The builder has boto3 and
+nothing else, so neither this module nor what it imports may need more.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import hashlib
 import io
 import json
+import re
 import sys
 import tarfile
 import urllib.request
@@ -19,9 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from infra.aws.account import RETRY_AFTER, Account
-from infra.aws.manifests import ACCEPTED, FAMILIES, INDEXES, RegistryImage, chosen, digest_of, with_layer
+from infra.aws.manifests import (
+    ACCEPTED,
+    FAMILIES,
+    INDEXES,
+    RegistryImage,
+    chosen,
+    digest_of,
+    packed_bytes,
+    with_layer,
+)
 from infra.errors import PermanentError, TemporaryError
-from infra.spec.names import REPOSITORY, split_reference
 
 _FETCH_S = 60.0
 _PART = 10 * 1024 * 1024
@@ -175,34 +185,33 @@ class Registry:
             )
 
     def push_image(
-        self, base: tuple[str, str], layer: bytes, environment: dict[str, str], tag: str
-    ) -> tuple[str, bool]:
-        """Push one layer (a tar) on top of `base` (repository, reference), in the base's media types.
+        self, base: tuple[str, str], layer: bytes, environment: dict[str, str], tag: str, repository: str
+    ) -> tuple[RegistryImage, bool]:
+        """Push one layer (a tar) on top of `base` (repository, reference) into `repository`, in the base's media types.
 
-        Return the image's digest, and True if it is new: tags are immutable, so a second push of equal inputs changes
-        nothing.
+        Return the image, and True if it is new: tags are immutable, so a second push of equal inputs changes nothing.
         """
         under = self.image(*base)
         family = under.family
         config = with_layer(json.loads(self.blob(under.repository, under.config)), digest_of(layer), environment)
         for descriptor in under.manifest["layers"]:
-            self.copy_blob(under.repository, REPOSITORY, descriptor["digest"])
+            self.copy_blob(under.repository, repository, descriptor["digest"])
         packed, body = family.pack(layer), json.dumps(config, sort_keys=True).encode()
-        top = {"mediaType": family.layer, "digest": self.push_blob(REPOSITORY, packed), "size": len(packed)}
+        top = {"mediaType": family.layer, "digest": self.push_blob(repository, packed), "size": len(packed)}
         manifest = {
             "schemaVersion": 2,
             "mediaType": family.manifest,
-            "config": {"mediaType": family.config, "digest": self.push_blob(REPOSITORY, body), "size": len(body)},
+            "config": {"mediaType": family.config, "digest": self.push_blob(repository, body), "size": len(body)},
             "layers": [*under.manifest["layers"], top],
         }
         text = json.dumps(manifest, sort_keys=True)
         try:
             self.ecr.put_image(
-                repositoryName=REPOSITORY, imageManifest=text, imageManifestMediaType=family.manifest, imageTag=tag
+                repositoryName=repository, imageManifest=text, imageManifestMediaType=family.manifest, imageTag=tag
             )
         except (self.ecr.exceptions.ImageAlreadyExistsException, self.ecr.exceptions.ImageTagAlreadyExistsException):
-            return self.image(REPOSITORY, tag).digest, False
-        return digest_of(text.encode()), True
+            return self.image(repository, tag), False
+        return RegistryImage(repository, digest_of(text.encode()), family.manifest, manifest), True
 
 
 def _refuse_other(digest: str, seen: str) -> None:
@@ -215,15 +224,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("verb", choices=["push"])
     parser.add_argument("--region", required=True)
     parser.add_argument("--base", required=True, help="repository:tag or repository@sha256:... in this registry")
+    parser.add_argument("--repository", required=True, help="the image's own, in this registry")
     parser.add_argument("--root", required=True, type=Path, help="folder that becomes the layer")
     parser.add_argument("--tag", required=True)
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE of the image")
     options = parser.parse_args(arguments)
     environment = dict(item.split("=", 1) for item in options.env)
+    under, reference = re.split("[:@]", options.base, maxsplit=1)
     image, pushed = Registry(Account(options.region)).push_image(
-        split_reference(options.base), layer_of(options.root), environment, options.tag
+        (under, reference), layer_of(options.root), environment, options.tag, options.repository
     )
-    print(json.dumps({"digest": image, "pushed": pushed}))
+    print(json.dumps({"digest": image.digest, "bytes": packed_bytes(image.manifest), "pushed": pushed}))
     return 0
 
 

@@ -1,5 +1,5 @@
-"""Bake: both images by Ansible on builder instances, unless the same inputs were baked before. It precedes the
-campaign's stack and uses the foundation's build network: no control plane or file system bills meanwhile."""
+"""Bake: node image, trainer image and steward image by Ansible on builder instances, unless the same inputs were baked
+before. It precedes the campaign's stack: no control plane or file system bills meanwhile."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.aws.base_image import find_base
+from infra.aws.base_image import find_base, find_steward_base, refuse_large
 from infra.aws.job_image import find_job_image
 from infra.aws.manifests import RegistryImage
 from infra.aws.registry import NoSuchImage, Registry
@@ -21,10 +21,12 @@ from infra.bake.builder import builder
 from infra.bake.foundation import OUTPUTS, foundation
 from infra.bake.playbook import ROOT, play
 from infra.bake.sources import digest_of, sources
+from infra.bake.tools import packed_tools
+from infra.cluster import pull_secret
 from infra.errors import PermanentError, UserError
 from infra.inventory import certify
 from infra.session.context import Context
-from infra.spec.names import REPOSITORY, repository_url
+from infra.spec.names import REPOSITORY, STEWARD_REPOSITORY, repository_url
 from infra.stack.outputs import FoundationOutputs
 
 BUILDER_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
@@ -38,6 +40,26 @@ PLAYED = (
     "playbooks/plugins",
     "playbooks/roles/trainer_image",
 )
+
+
+class Bases(NamedTuple):
+    """What our two container images stand on."""
+
+    trainer: RegistryImage
+    steward: RegistryImage
+
+
+class StewardImage(BaseModel):
+    """What the system node runs: the same layer on a base without torch and CUDA."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image: str
+    """Reference by digest."""
+    base: str
+    base_digest: str
+    bytes: int
+    """Size in the registry, which a node pulls."""
 
 
 class ImageManifest(BaseModel):
@@ -54,6 +76,8 @@ class ImageManifest(BaseModel):
     """Empty if the builder is another system than the base: then the base's digest stands for its content, and the
     health check for what is loaded."""
     layer_packages: dict[str, str]
+    steward: StewardImage | None = None
+    """None: baked before there was one; the steward ran in the trainer image."""
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -67,13 +91,13 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def images(context: Context, own: node_image.NodeImage | None = None, force: bool = False) -> dict[str, Any]:
-    """Make the foundation and both images, and find a workload's own; `own` is used as long as it exists. Raises
-    `UserError` before anything is made if a registry lacks the base or the workload's image."""
-    base = find_base(context.account, context.spec)
+    """Make the foundation and all images, and find a workload's own; `own` is used as long as it exists. Raises
+    `UserError` before anything is made if a registry lacks a base or the workload's image."""
+    bases = Bases(find_base(context.account, context.spec), find_steward_base(context.account, context.spec))
     job = _job_image(context)
     where = foundation(context)
     nodes, fresh = node_image.ensure(context, where, own, force)
-    trainer = trainer_image(context, where, base, force)
+    trainer = our_images(context, where, bases, force)
     return {
         **trainer,
         "baked": trainer["baked"] or fresh,
@@ -92,63 +116,102 @@ def _job_image(context: Context) -> str | None:
     """Return the workload's own image by digest, None if the trainer image is the job's."""
     if context.spec.job_image is None:
         return None
-    found = find_job_image(context.account, context.spec.job_image)
+    login = pull_secret.login(context.account, context.spec)
+    found = find_job_image(context.account, context.spec.job_image, login)
     context.progress.note(f"the job's image: {found}")
     return found
 
 
-def trainer_image(
-    context: Context, where: FoundationOutputs, base: RegistryImage, force: bool = False
-) -> dict[str, Any]:
-    """Bake a layer with the project on the spec's base, and push it to the registry."""
+def our_images(context: Context, where: FoundationOutputs, bases: Bases, force: bool = False) -> dict[str, Any]:
+    """Bake a layer with the project on both bases, and push both images to the registry."""
     registry = Registry(context.account)
-    inputs = inputs_digest(ROOT, base.digest)
+    inputs = inputs_digest(ROOT, bases.trainer.digest, bases.steward.digest)
     key = manifest_key(inputs)
     body = context.store.get(key)
     known = None if body is None else ImageManifest.model_validate_json(body)
     if known is not None and not force and _still_there(registry, known):
         context.progress.note(f"trainer image of the same inputs exists, {inputs[:12]}: nothing to bake")
-        return {"manifest": key, "image": known.image, "code": inputs, "baked": False}
+        return _told(key, known, baked=False)
     with tempfile.TemporaryDirectory() as work:
         context.progress.step("wheel")
         given = {
             "trainer_image_wheel": str(build_wheel(ROOT, Path(work))),
-            "trainer_image_base": base.reference,  # by digest: its tag may move meanwhile
+            "trainer_image_tools": str(packed_tools(Path(work))),
+            "trainer_image_layers": layers(bases),
             "trainer_image_tag": inputs,
             "trainer_image_region": context.spec.region,
         }
         machine = context.account.client("ssm").get_parameter(Name=BUILDER_IMAGE)["Parameter"]["Value"]
         with builder(context, where, machine) as built:
             facts = play(context, built, "trainer_image", given, Path(work))
-    image = f"{repository_url(context.spec.account, context.spec.region)}@{facts['digest']}"
+    pushed = facts["pushed"]
     manifest = ImageManifest(
-        image=image,
+        image=_reference(context, REPOSITORY, pushed),
         inputs_digest=inputs,
         base=context.spec.image.base,
-        base_digest=base.digest,
+        base_digest=bases.trainer.digest,
         base_packages={item["name"]: item["version"] for item in facts["base_packages"]},
         layer_packages={item["name"]: item["version"] for item in facts["layer_packages"]},
+        steward=StewardImage(
+            image=_reference(context, STEWARD_REPOSITORY, pushed),
+            base=context.spec.image.steward_base,
+            base_digest=bases.steward.digest,
+            bytes=pushed[STEWARD_REPOSITORY]["bytes"],
+        ),
     )
+    refuse_large(_of_steward(manifest), pushed[STEWARD_REPOSITORY]["bytes"])
     context.guard()
     context.store.put(key, manifest.model_dump_json(indent=1).encode())
-    context.progress.note(f"trainer image {image}")
-    return {"manifest": key, "image": image, "code": inputs, "baked": True}
+    context.progress.note(f"trainer image {manifest.image}")
+    size = pushed[STEWARD_REPOSITORY]["bytes"] / 10**6
+    context.progress.note(f"steward image {_of_steward(manifest)}, {size:.0f} MB packed")
+    return _told(key, manifest, baked=True)
+
+
+def layers(bases: Bases) -> list[dict[str, Any]]:
+    """Return what the play makes: per image its repository, its base by digest (a tag may move meanwhile), the base's
+    Python, and the packages beyond the base."""
+    more = node_image.versions(ROOT)["trainer_image"]["packages"]
+    return [
+        {"repository": repository, "base": base.reference, "python": base.python, "packages": packages}
+        for repository, base, packages in ((REPOSITORY, bases.trainer, more), (STEWARD_REPOSITORY, bases.steward, []))
+    ]
+
+
+def _reference(context: Context, repository: str, pushed: dict[str, Any]) -> str:
+    url = repository_url(context.spec.account, context.spec.region, repository)
+    return f"{url}@{pushed[repository]['digest']}"
+
+
+def _told(key: str, manifest: ImageManifest, *, baked: bool) -> dict[str, Any]:
+    """Return the part of the bake's outputs about these images."""
+    return {
+        "manifest": key,
+        "image": manifest.image,
+        "steward_image": _of_steward(manifest),
+        "code": manifest.inputs_digest,
+        "baked": baked,
+    }
+
+
+def _of_steward(manifest: ImageManifest) -> str:
+    return manifest.image if manifest.steward is None else manifest.steward.image
 
 
 def manifest_key(inputs: str) -> str:
     return f"images/{inputs}.json"
 
 
-def inputs_digest(root: Path, base_digest: str) -> str:
-    """Return the digest of the trainer image's inputs: the wheel's sources, versions, playbook, base. Raises
-    `UserError` without a clone."""
+def inputs_digest(root: Path, *base_digests: str) -> str:
+    """Return the digest of the inputs of trainer image and steward image: the wheel's sources, versions, playbook,
+    bases. Raises `UserError` without a clone."""
     if not (root / "pyproject.toml").exists():
         raise UserError(
             "the bake needs the project's sources",
             seen=root,
             cure="run bivouac from a clone, installed with `pip install -e .`",
         )
-    return digest_of(root, sources(root, (*WHEEL, *PLAYED), NO_CODE), base_digest)
+    return digest_of(root, sources(root, (*WHEEL, *PLAYED), NO_CODE), *base_digests)
 
 
 def build_wheel(root: Path, work: Path) -> Path:
@@ -177,8 +240,10 @@ def build_wheel(root: Path, work: Path) -> Path:
 
 
 def _still_there(registry: Registry, manifest: ImageManifest) -> bool:
+    there = {REPOSITORY: manifest.image, STEWARD_REPOSITORY: _of_steward(manifest)}
     try:
-        registry.image(REPOSITORY, manifest.image.rpartition("@")[2])
+        for repository, image in there.items():
+            registry.image(repository, image.rpartition("@")[2])
     except NoSuchImage:
         return False
     return True

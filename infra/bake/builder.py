@@ -1,4 +1,4 @@
-"""A builder: an instance without open ports that bakes one image and always ends.
+"""A builder: an instance without open ports that bakes images and always ends.
 
 Three things end it independently: the driver; a one-time schedule of EventBridge, which needs neither the driver nor a
 booting machine; and the machine's own shutdown by its user data, which covers the gap between launch and schedule. The
@@ -18,10 +18,14 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import EXPIRED, Account, every
+from infra.aws.given.builders import seen_builders
 from infra.engine.failures import cause_of, cure_for
-from infra.errors import PermanentError
+from infra.errors import PermanentError, UserError
+from infra.plan.checks.builders import drafts
+from infra.plan.checks.finding import Level
 from infra.session.context import Context
 from infra.spec import waits
+from infra.spec.campaign import Spec
 from infra.spec.names import BUILDER, ROLE_TAG, Names
 from infra.stack.outputs import FoundationOutputs
 from infra.stack.tags import tags
@@ -60,6 +64,7 @@ def builder(context: Context, where: FoundationOutputs, image: str, life: timede
     answer; it is ended then too."""
     end_builders(context.account, context.names)
     _forget_files(context)
+    refuse_place(context.account, context.spec)
     context.guard()
     ends_at = datetime.now(UTC) + life
     instance = _launch(context, where, image, ends_at)
@@ -110,8 +115,7 @@ def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: dat
         InstanceType=INSTANCE_TYPE,
         MinCount=1,
         MaxCount=1,
-        SubnetId=where.build_network_subnet_id,
-        SecurityGroupIds=[where.build_network_security_group_id],
+        **_place(context.spec, where),
         IamInstanceProfile={"Name": where.build_network_instance_profile},
         MetadataOptions={"HttpTokens": "required"},
         InstanceInitiatedShutdownBehavior="terminate",
@@ -134,6 +138,37 @@ def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: dat
             cure=f"{cure_for(cause_of(words))}; the same command goes on",
         ) from error
     return str(launched["Instances"][0]["InstanceId"])
+
+
+def refuse_place(account: Account, spec: Spec) -> None:
+    """Raise `UserError` if the place that the spec names for builders lacks what one needs: else it would boot, bill,
+    and never be heard of."""
+    seen = seen_builders(account, spec)
+    errors = [] if seen is None else [one for one in drafts(spec, seen) if one.level is Level.ERROR]
+    if errors:
+        raise UserError(
+            "no builder can work where the spec wants it",
+            seen="; ".join(f"{one.field}: {one.message}: {one.seen}" for one in errors),
+            cure="; ".join(dict.fromkeys(one.cure for one in errors)),
+        )
+
+
+def _place(spec: Spec, where: FoundationOutputs) -> dict[str, Any]:
+    """Return the builder's network: the spec's, without a public address, else the foundation's build network."""
+    given = spec.image.builders
+    if given is None:
+        return {
+            "SubnetId": where.build_network_subnet_id,
+            "SecurityGroupIds": [where.build_network_security_group_id],
+        }
+    interface = {
+        "DeviceIndex": 0,
+        "SubnetId": given.subnet_id,
+        "Groups": [given.security_group_id],
+        "AssociatePublicIpAddress": False,
+        "DeleteOnTermination": True,
+    }
+    return {"NetworkInterfaces": [interface]}
 
 
 def _arm(context: Context, where: FoundationOutputs, instance: str, ends_at: datetime) -> None:
@@ -198,7 +233,7 @@ def _await_agent(context: Context, instance: str, image: str) -> None:
     raise PermanentError(
         "the builder's SSM agent did not come up",
         seen=f"{instance} from {image} after {_ONLINE_S:.0f} s",
-        cure="check that the image has an agent, and the egress of the build network",
+        cure="check that the image has an agent, and the way out of the builder's subnet",
     )
 
 

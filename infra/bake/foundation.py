@@ -18,9 +18,10 @@ OUTPUTS = "foundation"
 
 def foundation(context: Context, engine: Engine | None = None) -> FoundationOutputs:
     """Bring the foundation up, unless this campaign's bake has, and return its outputs. Idempotent."""
-    known = context.outputs.get(Stage.BAKE, {}).get(OUTPUTS)
-    if known is not None:
-        return FoundationOutputs.model_validate(known)
+    stored = context.outputs.get(Stage.BAKE, {}).get(OUTPUTS)
+    known = None if stored is None else FoundationOutputs.model_validate(stored)
+    if known is not None and (known.build_network_subnet_id or context.spec.image.builders):
+        return known
     engine = engine or Engine(context, writable(context.results / "pulumi"))
     context.progress.step("foundation: buckets, registry, build network")
     with foundation_lease(context) as lease, engine.holding(lease):

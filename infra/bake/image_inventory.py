@@ -26,9 +26,11 @@ from infra.record.lease import Lease
 from infra.record.store import CampaignStore
 from infra.session.session import campaigns
 from infra.spec import duration
-from infra.spec.names import FOUNDATION_TAG, INPUTS_TAG, REPOSITORY
+from infra.spec.names import FOUNDATION_TAG, INPUTS_TAG, REPOSITORY, STEWARD_REPOSITORY
 
-Kind = Literal["node image", "trainer image", "snapshot"]
+Kind = Literal["node image", "trainer image", "steward image", "snapshot"]
+_CONTAINERS: dict[Kind, str] = {"trainer image": REPOSITORY, "steward image": STEWARD_REPOSITORY}
+"""Kinds of images in the registry -> repository."""
 _Manifest = TypeVar("_Manifest", NodeImage, ImageManifest)
 _BAKING = timedelta(hours=3)
 """A younger image without a manifest may still be baked: no builder lives this long."""
@@ -60,7 +62,7 @@ class BakedImage:
     def usd_per_month(self) -> Decimal:
         """Upper bound."""
         prices = service_prices()
-        rate = prices.ecr_usd_per_gb_month if self.kind == "trainer image" else prices.ebs_snapshot_usd_per_gb_month
+        rate = prices.ecr_usd_per_gb_month if self.kind in _CONTAINERS else prices.ebs_snapshot_usd_per_gb_month
         return self.gb * rate
 
     @property
@@ -80,12 +82,13 @@ class ImageInventory:
         """Return all images, oldest first; the `keep` newest of each base stay. Raises if AWS refuses a look: an image
         that cannot be proven unused is used."""
         nodes = list(self._nodes())
-        found = [*nodes, *self._trainers(), *self._snapshots({one for image in nodes for one in image.snapshots})]
+        found = [*nodes, *self._containers(), *self._snapshots({one for image in nodes for one in image.snapshots})]
         found.sort(key=lambda one: one.made_at)
         users = self._users(found)
         newest = _newest(found, keep)
         now = datetime.now(UTC)
-        return tuple(_judged(one, users[one.id], one.id in newest, now - one.made_at, older_than) for one in found)
+        judged = [_judged(one, users[one.id], one.id in newest, now - one.made_at, older_than) for one in found]
+        return _together(judged)
 
     def remove(self, wanted: Iterable[BakedImage], lease: Lease) -> Iterator[BakedImage]:
         """Remove images and yield each. The manifest goes first, so that no bake uses the image again."""
@@ -95,8 +98,8 @@ class ImageInventory:
             lease.check()
             if one.manifest is not None:
                 s3.delete_object(Bucket=self.store.bucket, Key=one.manifest)
-            if one.kind == "trainer image":
-                Registry(self.account).delete_image(REPOSITORY, one.id)
+            if one.kind in _CONTAINERS:
+                Registry(self.account).delete_image(_CONTAINERS[one.kind], one.id)
             if one.kind == "node image":
                 ec2.deregister_image(ImageId=one.id)
             for snapshot in one.snapshots:
@@ -137,25 +140,29 @@ class ImageInventory:
                     manifest=None,
                 )
 
-    def _trainers(self) -> Iterator[BakedImage]:
-        """Yield images that a bake pushed to the trainer's repository: they have a manifest, or a digest as tag."""
-        self.progress.step("trainer images")
-        manifests = {
-            one.image.rpartition("@")[2]: (key, one) for key, one in self._manifests(_MANIFESTS, ImageManifest)
-        }
-        for image in Registry(self.account).images(REPOSITORY):
-            key, manifest = manifests.get(image["imageDigest"], (None, None))
-            if manifest is None and not any(_DIGEST.match(tag) for tag in image.get("imageTags", ())):
-                continue
-            yield BakedImage(
-                kind="trainer image",
-                id=image["imageDigest"],
-                base="" if manifest is None else manifest.base,
-                made_at=image["imagePushedAt"],
-                gb=Decimal(int(image["imageSizeInBytes"])) / 10**9,
-                snapshots=(),
-                manifest=key,
-            )
+    def _containers(self) -> Iterator[BakedImage]:
+        """Yield images that a bake pushed to one of our repositories: they have a manifest, or a digest as tag."""
+        self.progress.step("trainer images and steward images")
+        nothing: tuple[str | None, str] = (None, "")
+        manifests = dict[str, tuple[str | None, str]]()
+        for at, one in self._manifests(_MANIFESTS, ImageManifest):
+            manifests[one.image.rpartition("@")[2]] = at, one.base
+            if one.steward is not None:
+                manifests[one.steward.image.rpartition("@")[2]] = at, one.steward.base
+        for kind, repository in _CONTAINERS.items():
+            for image in Registry(self.account).images(repository):
+                key, base = manifests.get(image["imageDigest"], nothing)
+                if key is None and not any(_DIGEST.match(tag) for tag in image.get("imageTags", ())):
+                    continue
+                yield BakedImage(
+                    kind=kind,
+                    id=image["imageDigest"],
+                    base=base,
+                    made_at=image["imagePushedAt"],
+                    gb=Decimal(int(image["imageSizeInBytes"])) / 10**9,
+                    snapshots=(),
+                    manifest=key,
+                )
 
     def _manifests(self, prefix: str, model: type[_Manifest]) -> Iterator[tuple[str, _Manifest]]:
         pages = self.store.s3.get_paginator("list_objects_v2").paginate(
@@ -228,6 +235,13 @@ def _judged(one: BakedImage, users: list[str], newest: bool, age: timedelta, old
     if age < older_than:
         reasons.append(f"younger than {duration.text(older_than)}")
     return replace(one, kept_for=tuple(reasons))
+
+
+def _together(judged: list[BakedImage]) -> tuple[BakedImage, ...]:
+    """Keep an image for another of the same bake: they have one manifest, which goes with the first."""
+    held = {one.manifest for one in judged if one.manifest is not None and one.kept_for}
+    why = ("baked with an image that is kept",)
+    return tuple(replace(one, kept_for=why) if one.removable and one.manifest in held else one for one in judged)
 
 
 def _instant(text: str | None) -> datetime:

@@ -47,15 +47,20 @@ def foundation_settings(store: CampaignStore, spec: Spec) -> FoundationSettings:
         account=spec.account,
         region=spec.region,
         keeping=before.joined(wish(spec)),
+        build_network=spec.image.builders is None,
         build_network_zone=(_folder(store).get_json(_BUILD_NETWORK) or {}).get("zone"),
     )
 
 
 def placed(account: Account, settings: FoundationSettings) -> FoundationSettings:
-    """Return the settings with a zone for the build network that sells builders; an existing such zone stays. Raises
-    `UserError` if no zone of the account does."""
-    sold = zones_selling(account, INSTANCE_TYPE)
+    """Return the settings with a zone for the build network that sells builders; an existing such zone stays. A network
+    that stands stays too, though this campaign names a place of its own. Raises `UserError` if no zone of the account
+    sells builders."""
     now = settings.build_network_zone or _standing(account)
+    if not settings.build_network and now is None:
+        return settings
+    settings = settings.model_copy(update={"build_network": True})
+    sold = zones_selling(account, INSTANCE_TYPE)
     zone = build_network_zone(INSTANCE_TYPE, sold, zones_of(account), now)
     return settings if zone == now else settings.model_copy(update={"build_network_zone": zone})
 

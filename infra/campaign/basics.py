@@ -22,7 +22,7 @@ from infra.cluster.starting import cure_of, ending, has_started, warnings, why_n
 from infra.errors import PermanentError
 from infra.record.events import Stage
 from infra.session.context import Context
-from infra.spec.names import BASICS_COMMAND, NAMESPACE
+from infra.spec.names import BASICS_COMMAND, NAMESPACE, shared_tier
 from trainer.contract import Probe
 
 NAME = "basics"
@@ -40,10 +40,16 @@ def prove(context: Context, client: Client) -> None:
         "bucket": context.buckets.state,
         "key": f"{context.store.prefix}/{NAME}",
     }
+    shares = context.spec.storage.shared is not None
+    if not shares:
+        at = (context.spec.account, context.spec.region)
+        config["shared_tier"] = shared_tier(*at, context.spec.campaign, context.identity)
     context.guard()
     _remove(context, client)
     attempts.create_config(client, NAME, labels, {"basics.json": json.dumps(config)})
-    client.create(from_dict(manifest(context.outputs[Stage.BAKE]["image"], labels)))
+    baked = context.outputs[Stage.BAKE]
+    image = baked.get("steward_image") or baked["image"]
+    client.create(from_dict(manifest(image, labels, shares)))
     pod, why = _ended(context, client)
     probes = _said(pod)
     failed = [one for one in probes if not one.ok]
@@ -62,9 +68,9 @@ def prove(context: Context, client: Client) -> None:
     context.progress.note(f"the system node has what all nodes need: {', '.join(one.name for one in probes)}")
 
 
-def manifest(image: str, labels: dict[str, str]) -> dict[str, Any]:
+def manifest(image: str, labels: dict[str, str], shares: bool = True) -> dict[str, Any]:
     """Return the pod: the steward's, as root on the file system, as the trainer's pods are."""
-    pod = steward_pod(image, 0, 1)
+    pod = steward_pod(image, 0, 1, shares=shares)
     container = pod["containers"][0]
     container |= {"name": NAME, "command": list(BASICS_COMMAND)}
     container["securityContext"] |= {"runAsUser": ROOT, "runAsGroup": ROOT, "runAsNonRoot": False}

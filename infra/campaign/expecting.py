@@ -13,7 +13,8 @@ from infra.plan import catalogue
 from infra.plan.catalogue.hardware import gpu_expectation
 from infra.plan.catalogue.thresholds import number
 from infra.spec.campaign import Spec
-from trainer.contract import Expectation
+from infra.spec.names import data_source, shared_tier
+from trainer.contract import LOCAL_CHECKPOINTS, Expectation
 
 VERSIONS = Path(__file__).parents[2] / "images/versions.yaml"
 _THROUGHPUT_MIB = 4096
@@ -48,9 +49,26 @@ def expectation_of(spec: Spec, time_source: str | None, versions: Mapping[str, A
     return base.model_copy(update=asked)
 
 
+def in_s3(spec: Spec, expectation: Expectation, identity: str, data_digest: str) -> Expectation:
+    """Return the expectation of nodes that find S3 where others mount the shared file system."""
+    if spec.storage.shared is not None:
+        return expectation
+    at = (spec.account, spec.region)
+    return expectation.model_copy(
+        update={
+            "mounts": (LOCAL_CHECKPOINTS,),
+            "shared_disk_gib": 0.0,
+            "shared_tier": shared_tier(*at, spec.campaign, identity),
+            "data_source": data_source(*at, data_digest),
+        }
+    )
+
+
 def shared_floor_mb_s(spec: Spec) -> float:
-    """Return the floor for one node while all nodes write or read, in MB/s."""
+    """Return the floor for one node while all nodes write or read, in MB/s; 0 without a shared file system."""
     shared = spec.storage.shared
+    if shared is None:
+        return 0.0
     # SCRATCH_2 has one speed, even where the field still holds the default of PERSISTENT_2.
     tier = shared.throughput_mbs_per_tib if shared.deployment == "PERSISTENT_2" else None
     per_tib = tier or number("scratch_mb_s_per_tib")

@@ -20,7 +20,7 @@ from infra.bake import node_image
 from infra.bake.bake import ImageManifest
 from infra.bake.closer_code import code_of
 from infra.campaign.capacity import kept
-from infra.cluster import attempts, starting
+from infra.cluster import attempts, pull_secret, starting
 from infra.cluster.confinement import NOBODY, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import from_outside, is_gone
@@ -43,6 +43,7 @@ from infra.spec.names import (
     STEWARD_PRIORITY_CLASS,
     SYSTEM_POOL,
 )
+from trainer.contract import SHARED_CHECKPOINTS
 
 STEWARD = "steward"
 _STEWARD_S = 120.0
@@ -69,6 +70,7 @@ def run(context: Context) -> dict[str, Any]:
     config = _config(context)
     client = from_outside(context.account, context.names.cluster)
     context.guard()
+    pull_secret.give(client, context.account, context.spec)
     deploy(client, context.store, config)
     return _first_attempt(context, client)
 
@@ -78,7 +80,8 @@ def _config(context: Context) -> StewardConfig:
     version = context.state().version
     known = recorded_config(context.store, version)
     baked = context.outputs[Stage.BAKE]
-    if known is None or (version == 0 and (known.image, known.job_image) != (baked["image"], baked.get("job_image"))):
+    wanted = tuple(baked.get(name) for name in ("image", "steward_image", "job_image"))
+    if known is None or (version == 0 and (known.image, known.steward_image, known.job_image) != wanted):
         return steward_config(context)
     return known
 
@@ -118,11 +121,14 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         spec=spec,
         train=None
         if spec.training is None
-        else train_config(spec, plan, digest, spec.training.model.vocabulary, context.identity),
+        else train_config(
+            spec, plan, digest, spec.training.model.vocabulary, context.identity, provision.get("init_from", "")
+        ),
         workload=None
         if spec.workload is None
         else workload_config(spec, plan, digest, provision["source_sha256"], context.identity),
         image=bake["image"],
+        steward_image=bake.get("steward_image"),
         job_image=bake.get("job_image"),
         code_digest=bake["code"],
         image_manifest=bake["manifest"],
@@ -231,9 +237,20 @@ def _memory_mib(pods: int) -> int:
     return 192 + pods // 2
 
 
-def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> dict[str, Any]:
+def steward_pod(image: str, version: int, nodes: int, standby: bool = False, shares: bool = True) -> dict[str, Any]:
     """Return the steward's pod spec, for the system pool. `nodes`: number of pods whose logs it follows. `standby`: it
-    is one of two, each on its own node."""
+    is one of two, each on its own node. `shares`: it mounts the shared file system."""
+    volumes: dict[str, dict[str, Any]] = {
+        "config": {"configMap": {"name": config_map(version)}},
+        "shared": {"persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
+        "scratch": {"emptyDir": {"sizeLimit": "256Mi"}},
+    }
+    mounts: dict[str, dict[str, Any]] = {
+        "config": {"mountPath": "/config", "readOnly": True},
+        "shared": {"mountPath": SHARED_CHECKPOINTS, "subPath": "checkpoints"},
+        "scratch": {"mountPath": "/tmp"},
+    }
+    used = [name for name in volumes if shares or name != "shared"]
     container = {
         "name": STEWARD,
         "image": image,
@@ -241,11 +258,7 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> 
         "env": environment(),
         "securityContext": container_context(readOnlyRootFilesystem=True),
         "resources": {"requests": {"cpu": "100m", "memory": f"{_memory_mib(nodes)}Mi"}},
-        "volumeMounts": [
-            {"name": "config", "mountPath": "/config", "readOnly": True},
-            {"name": "shared", "mountPath": "/shared-checkpoints", "subPath": "checkpoints"},
-            {"name": "scratch", "mountPath": "/tmp"},
-        ],
+        "volumeMounts": [{"name": name, **mounts[name]} for name in used],
     }
     return {
         "serviceAccountName": STEWARD_ACCOUNT,
@@ -263,11 +276,7 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False) -> 
         **({"topologySpreadConstraints": [_APART]} if standby else {}),
         "terminationGracePeriodSeconds": 5,
         "securityContext": pod_context(NOBODY),
-        "volumes": [
-            {"name": "config", "configMap": {"name": config_map(version)}},
-            {"name": "shared", "persistentVolumeClaim": {"claimName": SHARED_CLAIM}},
-            {"name": "scratch", "emptyDir": {"sizeLimit": "256Mi"}},
-        ],
+        "volumes": [{"name": name, **volumes[name]} for name in used],
         "containers": [container],
     }
 
@@ -276,7 +285,8 @@ def _deployment(config: StewardConfig) -> dict[str, Any]:
     """Return the Deployment; with two system nodes it has a second steward, which waits for the first one's lease."""
     labels = {"app": STEWARD, CAMPAIGN_LABEL: config.spec.campaign}
     count = config.spec.nodes.system_count
-    pod = steward_pod(config.image, config.version, config.spec.nodes.count, standby=count > 1)
+    image, shares = config.steward_image or config.image, config.spec.storage.shared is not None
+    pod = steward_pod(image, config.version, config.spec.nodes.count, count > 1, shares)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -92,6 +92,7 @@ def _checks(context: Context) -> Iterator[dict[str, Any]]:
             "nodes": 1,
             "image": baked.get("job_image") or baked["image"],
             "supervisor_image": baked["image"],
+            "pull_secret": context.spec.pull_secret is not None,
             "command": ("python3", SUPERVISOR, IMPORTS),
             "resources": workload.on(context.spec.target).resources,
         }

@@ -18,11 +18,11 @@ from infra.campaign.capacity import (
     see_the_cluster,
     wait_for_nodes,
 )
-from infra.campaign.expecting import expectation_of, read_versions
+from infra.campaign.expecting import expectation_of, in_s3, read_versions
 from infra.campaign.launch import withdraw
 from infra.campaign.proving import CONFIG, EXPECTATION, prove
 from infra.campaign.verdicts import SHARED_TIER, Judgement, judge, told, why
-from infra.cluster import attempts
+from infra.cluster import attempts, pull_secret
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.cluster.nodes import GpuNodes
@@ -42,6 +42,7 @@ def run(context: Context) -> dict[str, Any]:
     client = from_outside(context.account, context.names.cluster)
     nodes = GpuNodes(context.account, client, context.names, context.guard)
     expectation = expectation_of(spec, context.account.client("s3").meta.endpoint_url, read_versions())
+    expectation = in_s3(spec, expectation, context.identity, context.outputs[Stage.PROVISION]["data_digest"])
     if is_late(context):
         raise deadline_passed(context, context.deadline.isoformat())
     labels = {CAMPAIGN_LABEL: spec.campaign}
@@ -55,6 +56,7 @@ def run(context: Context) -> dict[str, Any]:
             EXPECTATION: expectation.model_dump_json(indent=1),
             pilot.EXPECTATION: pilot.alone(spec, expectation).model_dump_json(indent=1),
         })  # fmt: skip
+        pull_secret.give(client, context.account, spec)
         if pilot.is_due(context, nodes, expectation):
             pilot.prove(context, client, nodes, expectation)
         nodes.set_desired(spec.nodes.count)

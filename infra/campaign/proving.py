@@ -178,6 +178,7 @@ def _gang(context: Context, name: str, command: tuple[str, ...]) -> GangJob:
         config_map=CONFIG,
         grace_seconds=5,
         each_to_its_end=True,
+        shares=context.spec.storage.shared is not None,
         sees_node=True,
     )
 

@@ -20,8 +20,10 @@ from infra.report.data_page import data_page
 from infra.session.context import Context
 from infra.session.session import STACK_CONFIG
 from infra.spec.access import Role
-from infra.spec.campaign import Workload
+from infra.spec.campaign import Spec, Training, Workload
+from infra.spec.workload import INIT, MOUNTS
 from infra.stack.outputs import CampaignOutputs
+from trainer.contract import DATA_MOUNT
 
 DATA_PAGE = "data.html"
 """File in the results folder: statistics of the prepared data, and what was left out and why."""
@@ -71,6 +73,9 @@ def _refuse_lesser_driver(context: Context) -> None:
 def _upload(context: Context, data: DataSet | PackedSource) -> None:
     account, bucket, say = context.account, context.buckets.data, context.progress.step
     job = context.spec.job
+    if isinstance(job, Training) and job.init_from is not None and not job.links:
+        files = weights.listed(job.init_from)
+        weights.upload(account, bucket, job.init_from, files, data.digest, say, weights.folder_of(files))
     if isinstance(data, PackedSource) and data.weights and not dataset.uploaded(account, bucket, data.digest):
         assert isinstance(job, Workload) and job.init_from is not None, "its files are listed"
         weights.upload(account, bucket, job.init_from, data.weights, data.digest, say)
@@ -86,11 +91,21 @@ def job_data(context: Context) -> tuple[DataSet | PackedSource, dict[str, Any]]:
         context.progress.note(f"source: {packed.files} files{at}")
         return packed, {"source_sha256": packed.sha256, "source_commit": packed.commit}
     data = dataset.prepare(spec, context.progress.step)
-    if spec.training is not None and data.manifest.vocabulary != spec.training.model.vocabulary:
+    if spec.training is not None and not spec.training.model.reads(data.manifest.vocabulary):
         raise UserError(
             "the data has another vocabulary than the model",
             seen=data.manifest.vocabulary,
             cure="mend training.model.vocabulary",
         )
     keep(context.results / DATA_PAGE, data_page(data).encode(), context.progress.note)
-    return data, {"unigram_loss": data.manifest.unigram_loss, "train_tokens": data.manifest.train_tokens}
+    told = {"unigram_loss": data.manifest.unigram_loss, "train_tokens": data.manifest.train_tokens}
+    return data, told | _weights_of(spec)
+
+
+def _weights_of(spec: Spec) -> dict[str, Any]:
+    """Return where the built-in trainer's pods find the weights to start from; nothing if they start from none."""
+    if spec.training is None or spec.training.init_from is None:
+        return {}
+    if spec.training.links:
+        return {"init_from": f"{MOUNTS}/{INIT}"}
+    return {"init_from": f"{DATA_MOUNT}/{weights.folder_of(weights.listed(spec.training.init_from))}"}

@@ -14,6 +14,7 @@ from lightkube import Client
 
 from infra.bake import bake
 from infra.campaign.launch import deploy, recorded_config, steward_config
+from infra.cluster import pull_secret
 from infra.cluster.kubernetes import from_outside
 from infra.cluster.steward_config import Changed, Relaunch
 from infra.data import dataset, source
@@ -33,10 +34,10 @@ MAY_CHANGE = (
 """Fields that only steward and trainer read; all others are built into the stack, the deadline's schedule or the data.
 The steward stops at the new budget; the alarms of the AWS budget stay as the stack has set them."""
 BOUND = (
-    "training.model.vocabulary", "workload.mounts", "workload.secrets", "workload.init_from",
-    "workload.rehearsal.init_from",
+    "training.model.vocabulary", "training.init_from", "workload.mounts", "workload.secrets", "workload.init_from",
+    "workload.rehearsal.init_from", "workload.host_network",
 )  # fmt: skip
-"""Fields of these sections that the prepared data, the file system's links or the rights of the pods fix."""
+"""Fields of these sections that the prepared data, the file system's links or the bounds of the pods fix."""
 IMAGES = ("workload.image", "workload.rehearsal.image")
 """Fields that may change within their repository, which the cluster's admission policies name."""
 SHAPES = ("training.model", "training.zero_stage", "training.precision", "workload.checkpoints.format")
@@ -143,6 +144,7 @@ def switch(context: Context, client: Client, version: int, diff: tuple[Changed, 
     store.put(f"{store.prefix}/{plan_key(version)}", context.plan.model_dump_json(indent=1).encode())
     digest = hashlib.sha256(body.encode()).hexdigest()
     why = Relaunch(diff=diff, digest=digest, who=context.operator_arn, bake=context.outputs[Stage.BAKE])
+    pull_secret.give(client, context.account, context.spec)
     deploy(client, store, steward_config(context, version, why))
 
 
@@ -176,8 +178,9 @@ def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]
     context.spec, context.plan = spec, plan
     context.outputs |= context.state().finished_stages
     with context.progress.stage("relaunch", f"spec {version} on the warm cluster"):
-        baked = bake.run(context)
-        before = context.outputs[Stage.BAKE]
+        baked, before = bake.run(context), context.outputs[Stage.BAKE]
+        # A cluster that was made before the steward had an image of its own admits the trainer's repository only.
+        baked["steward_image"] = baked["steward_image"] if before.get("steward_image") else None
         same = all(baked.get(name) == before.get(name) for name in ("code", "job_image"))
         if not _new_code(context) and not diff and same:
             raise UserError(

@@ -12,6 +12,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive.manifest import MANIFEST_NAME
+from infra.aws.account import explained, says_denied
 from infra.campaign.reserved import bills_on
 from infra.console.words import clock, share
 from infra.errors import UserError
@@ -46,7 +47,7 @@ def run(context: Context) -> dict[str, Any]:
 
 def write(store: CampaignStore, results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
     """Write the report here and beside the campaign's record; return it and the paths here. `note` gets a message for a
-    copy that the local disk refused."""
+    copy that the local disk refused, or that a viewer's rights do not allow."""
     return _write(read(store), store, results, note)
 
 
@@ -113,8 +114,13 @@ def _write(
 ) -> tuple[Report, dict[str, str]]:
     report = build(record)
     bodies = {HTML: render(report).encode(), JSON: _json(report)}
-    for name, body in bodies.items():
-        store.put(f"{store.prefix}/{name}", body)
+    try:
+        for name, body in bodies.items():
+            store.put(f"{store.prefix}/{name}", body)
+    except ClientError as error:
+        if not says_denied(error):
+            raise
+        note(f"the record keeps its earlier page, since you may not write there: {explained(error).seen}")
     return report, _files(results, bodies | {PACKED: record.packed()}, note)
 
 

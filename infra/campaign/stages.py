@@ -36,7 +36,11 @@ _SHORT = (
 )
 
 STEPS: tuple[Step, ...] = (
-    Step(Stage.BAKE, "foundation; node image and trainer image on builder instances, or known already", bake.run),
+    Step(
+        Stage.BAKE,
+        "foundation; node image, trainer image, steward image on builder instances, or known already",
+        bake.run,
+    ),
     Step(Stage.PROVISION, "data, and the campaign's stack with no GPU node yet", provision.run),
     Step(Stage.PREFLIGHT, "GPU nodes up; each proves itself, all together prove the fabric", preflight.run),
     Step(Stage.LAUNCH, "the steward starts and launches the first attempt", launch.run),

@@ -10,6 +10,7 @@ from lightkube.resources.apps_v1 import Deployment
 
 from infra.archive.archive_job import out_of_cluster
 from infra.campaign.launch import STEWARD, deploy, recorded_config
+from infra.campaign.lost_storage import StorageWatch
 from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.errors import PermanentError
@@ -43,9 +44,9 @@ _TOLD = (
 
 def run(context: Context) -> dict[str, Any]:
     """Watch until training is completed, stopped or held, and print events as they come."""
-    told, watch = _Teller(context), StewardWatch(context)
+    told, watch, storage = _Teller(context), StewardWatch(context), StorageWatch(context)
     for _ in context.turns(_seconds_left(context), 1.0):
-        context.progress.step(watch.look() or told.line)
+        context.progress.step(storage.look() or watch.look() or told.line)
         told.tell()
         if (outcome := context.state().outcome) is not None:
             return {"outcome": outcome, "attempts": len(context.state().attempts)}

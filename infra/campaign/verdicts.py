@@ -10,7 +10,15 @@ from typing import Any
 
 from infra.cluster.fitness import NodeFacts
 from infra.plan.catalogue.thresholds import number
-from trainer.contract import DATA_MOUNT, SHARED_CHECKPOINTS, HealthReport, Probe, Verdict
+from trainer.contract import (
+    DATA_IN_S3,
+    DATA_MOUNT,
+    SHARED_CHECKPOINTS,
+    SHARED_TIER_IN_S3,
+    HealthReport,
+    Probe,
+    Verdict,
+)
 
 SHARED_TIER = "shared_throughput"
 START = "start"
@@ -26,7 +34,8 @@ pod among several that does not end: what they share works for the others."""
 _COMPARED = frozenset({"local_throughput"})
 """Probes of a node's own hardware that are compared with the gang where no source states a figure."""
 
-_OF_ALL = frozenset({START, "efa_libfabric", f"mount {DATA_MOUNT}", f"mount {SHARED_CHECKPOINTS}"})
+_SHARED_PLACES = {f"mount {DATA_MOUNT}", f"mount {SHARED_CHECKPOINTS}", SHARED_TIER_IN_S3, DATA_IN_S3}
+_OF_ALL = frozenset({START, "efa_libfabric", *_SHARED_PLACES})
 _OF_ALL_KINDS = ("version ", "import ")
 """Probes of what is alike on all nodes: image, spec, launch template, file system. One node's failure tells enough."""
 

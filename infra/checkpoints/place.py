@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.parts import Altered
 from infra.aws.transfer import Transfer
@@ -21,6 +21,7 @@ from trainer.contract import COMMITTED_NAME, Manifest, Shard, parse_manifest, st
 from trainer.contract.listing import Listed, list_folder, listed
 
 _CHUNK = 4 * 2**20
+SHARED = "shared"
 
 
 class Place(ABC):
@@ -45,6 +46,18 @@ class Place(ABC):
 
         Raises `Altered` if the place does not have the shard's bytes.
         """
+
+    @abstractmethod
+    def shared_rows(self, campaign: str) -> list[Listed]:
+        """Return the rows of the place as a campaign's shared tier."""
+
+    @abstractmethod
+    def newest(self) -> int:
+        """Return the newest step with a manifest, -1 for none. Raises `OSError`."""
+
+    @abstractmethod
+    def send(self, step: int, shard: Shard, s3: Any, bucket: str, key: str) -> None:
+        """Copy a shard, unverified, to an object of a bucket."""
 
     @abstractmethod
     def remove(self, step: int) -> None:
@@ -77,6 +90,16 @@ class FolderPlace(Place):
 
     def rows(self) -> list[Listed]:
         return list_folder(self.root, "folder")
+
+    def shared_rows(self, campaign: str) -> list[Listed]:
+        return list_folder(self.root, SHARED, campaign)
+
+    def newest(self) -> int:
+        found = [path.parent.name for path in self.root.glob(f"step-*/{COMMITTED_NAME}")]
+        return max((step for name in found if (step := step_of_folder(name)) is not None), default=-1)
+
+    def send(self, step: int, shard: Shard, s3: Any, bucket: str, key: str) -> None:
+        s3.upload_file(str(self.root / step_folder(step) / shard.file), bucket, key)
 
     def manifest_bytes(self, step: int) -> bytes | None:
         try:
@@ -131,13 +154,30 @@ class BucketPlace(Place):
         return f"s3://{self.bucket}/{self.prefix}"
 
     def rows(self) -> list[Listed]:
+        return self._rows("archive", None)
+
+    def shared_rows(self, campaign: str) -> list[Listed]:
+        return self._rows(SHARED, campaign)
+
+    def newest(self) -> int:
+        try:
+            names = [key.removeprefix(f"{self.prefix}/") for key, _ in self.objects(f"{self.prefix}/step-")]
+        except (ClientError, BotoCoreError, UserError) as error:
+            raise OSError(str(error)) from error
+        found = [name.partition("/")[0] for name in names if name.endswith(f"/{COMMITTED_NAME}")]
+        return max((step for name in found if (step := step_of_folder(name)) is not None), default=-1)
+
+    def send(self, step: int, shard: Shard, s3: Any, bucket: str, key: str) -> None:
+        s3.copy({"Bucket": self.bucket, "Key": self.key(step, shard.file)}, bucket, key, SourceClient=self.s3)
+
+    def _rows(self, tier: str, campaign: str | None) -> list[Listed]:
         sizes: dict[int, dict[str, int]] = {}
         for key, size in self.objects(f"{self.prefix}/" if self.prefix else ""):
             folder, _, name = key.removeprefix(f"{self.prefix}/").partition("/")
             if (step := step_of_folder(folder)) is not None:
                 sizes.setdefault(step, {})[name] = size
         return [
-            listed(self.manifest_bytes(step), sizes[step].get, step, "archive", None, "")
+            listed(self.manifest_bytes(step), sizes[step].get, step, tier, campaign, "")
             for step in sorted(sizes, reverse=True)
         ]
 
@@ -212,3 +252,9 @@ class BucketPlace(Place):
             if error.response["Error"]["Code"] == "InvalidRange":
                 raise Altered(f"shorter than {shard.size_bytes} bytes") from error
             raise
+
+
+def bucket_place(s3: Any, url: str) -> BucketPlace | None:
+    """Return the place at `s3://bucket/prefix`; None for an empty URL."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    return BucketPlace(s3, bucket, prefix, Transfer(s3, bucket)) if url else None

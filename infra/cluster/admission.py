@@ -1,8 +1,9 @@
 """Admission policies for pods in the campaign's namespace, whoever creates them.
 
-Pod Security forbids what no pod there needs. Pods with one of our service accounts have rights in AWS or at the API
-server, so two policies restrict them further: to our images and our confinement. Jobs, JobSets and MPIJobs of the
-steward are checked before a controller makes pods of them. See docs/decisions/0001-pods.md.
+Pod Security forbids what no pod there needs; where the job is in its nodes' network, a policy of ours with the same
+rules does, since Pod Security has no level for that alone. Pods with one of our service accounts have rights in AWS or
+at the API server, so two policies restrict them further: to our images and our confinement. Jobs, JobSets and MPIJobs
+of the steward are checked before a controller makes pods of them. See docs/decisions/0001-pods.md.
 """
 
 from __future__ import annotations
@@ -29,8 +30,17 @@ from infra.spec.names import (
 )
 
 _LEVEL = "pod-security.kubernetes.io"
-POD_SECURITY = {f"{_LEVEL}/enforce": "baseline", f"{_LEVEL}/audit": "restricted", f"{_LEVEL}/warn": "restricted"}
-"""Labels of the campaign's namespace."""
+_CAPABILITIES = (
+    "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP",
+    "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+)  # fmt: skip
+_SYSCTLS = (
+    "kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_wmem",
+)  # fmt: skip
+"""What `baseline` lets a container add, and a pod set, https://kubernetes.io/docs/concepts/security/pod-security-standards/"""
 _API = "admissionregistration.k8s.io/v1"
 Object = dict[str, Any]
 
@@ -40,12 +50,25 @@ def steward_user() -> str:
     return f"system:serviceaccount:{NAMESPACE}:{STEWARD_ACCOUNT}"
 
 
+def pod_security(host_network: bool = False) -> dict[str, str]:
+    """Return the labels of the campaign's namespace."""
+    enforced = "privileged" if host_network else "baseline"
+    return {f"{_LEVEL}/enforce": enforced, f"{_LEVEL}/audit": "restricted", f"{_LEVEL}/warn": "restricted"}
+
+
 def policies(
-    prefix: str, repository: str, job_repository: str | None = None, mpi: str | None = None
+    prefix: str,
+    repository: str,
+    job_repository: str | None = None,
+    mpi: str | None = None,
+    own: str | None = None,
+    host_network: bool = False,
 ) -> dict[str, Object]:
-    """Return the policies `pods` and `steward`. `repository` holds our images, which pods name by digest;
-    `job_repository` the image of a workload, which only the trainer's pods may name beside ours. `mpi`: the campaign
-    whose attempts are MPIJobs, and whose trainer's pods mount the keys that the MPI operator makes for them."""
+    """Return the policies `pods` and `steward`, and `baseline` with `host_network`. `repository` holds our images,
+    which pods name by digest; `own` those that only the steward's pods may name beside them; `job_repository` the image
+    of a workload, which only the trainer's pods may name beside them. `mpi`: the campaign whose attempts are MPIJobs,
+    and whose trainer's pods mount the keys that the MPI operator makes for them. `host_network`: the trainer's pods may
+    be in their nodes' network."""
     ours = _listed(sorted((ARCHIVE_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
     pods = f"object.spec.?serviceAccountName.orValue('') in {ours} ? [object.spec] : []"
     templates = (
@@ -57,10 +80,13 @@ def policies(
     jobs = [_rule("batch", "v1", "jobs"), _rule("jobset.x-k8s.io", "*", "jobsets")]
     jobs += [_rule(mpijob.GROUP, "*", "mpijobs")] if mpi is not None else []
     steward = {"name": "steward", "expression": f"request.userInfo.username == '{steward_user()}'"}
-    confined = _confined(repository, job_repository, mpi)
+    confined = _confined(repository, job_repository, mpi, own, host_network)
     asked = [*confined, *_asked_by_the_steward()]
+    every = [_rule("", "v1", "pods"), _rule("", "v1", "pods/ephemeralcontainers")]
+    baseline = _policy(f"{prefix}-baseline", every, "[object.spec]", _baseline(), containers=_WITH_THOSE_TO_LOOK)
     return {
-        "pods": _policy(f"{prefix}-pods", [_rule("", "v1", "pods")], pods, confined, []),
+        **({"baseline": baseline} if host_network else {}),
+        "pods": _policy(f"{prefix}-pods", [_rule("", "v1", "pods")], pods, confined),
         "steward": _policy(
             f"{prefix}-steward",
             jobs,
@@ -80,12 +106,22 @@ def binding(policy: Object) -> Object:
     return {"apiVersion": _API, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def _policy(name: str, rules: list[Object], specs: str, validations: list[Object], conditions: list[Object]) -> Object:
-    containers = "variables.specs.map(s, s.containers + s.?initContainers.orValue([]))"
+_CONTAINERS = "variables.specs.map(s, s.containers + s.?initContainers.orValue([]))"
+_WITH_THOSE_TO_LOOK = _CONTAINERS[:-1] + " + s.?ephemeralContainers.orValue([]))"
+
+
+def _policy(
+    name: str,
+    rules: list[Object],
+    specs: str,
+    validations: list[Object],
+    conditions: Sequence[Object] = (),
+    containers: str = _CONTAINERS,
+) -> Object:
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": rules},
-        "matchConditions": conditions,
+        "matchConditions": list(conditions),
         "variables": [{"name": "specs", "expression": specs}, {"name": "containers", "expression": containers}],
         "validations": validations,
     }
@@ -97,21 +133,72 @@ def _rule(group: str, version: str, resource: str) -> Object:
     return {**what, "operations": ["CREATE", "UPDATE"]}
 
 
-def _confined(repository: str, job_repository: str | None, mpi: str | None) -> list[Object]:
+_TRAINS = f"s.?serviceAccountName.orValue('') == '{TRAINER_ACCOUNT}'"
+
+
+def _namespaces(host_network: bool) -> Object:
+    network = f"(!s.?hostNetwork.orValue(false) || {_TRAINS})" if host_network else "!s.?hostNetwork.orValue(false)"
+    said = "no host namespace" + (", but the node's network for the job" if host_network else "")
+    return _each(f"{network} && !s.?hostPID.orValue(false) && !s.?hostIPC.orValue(false)", said)
+
+
+def _baseline() -> list[Object]:
+    """Return the rules of Pod Security's `baseline` for every pod of the namespace, but for the job's network."""
+    options = "c.?securityContext.?{0}", "s.?securityContext.?{0}"
+
+    def both(field: str, test: str, said: str) -> list[Object]:
+        container, pod = (one.format(field) for one in options)
+        return [_each_container(test.format(container), said), _each(test.format(pod), said)]
+
+    selinux = "{0}.orValue('') in ['', 'container_t', 'container_init_t', 'container_kvm_t', 'container_engine_t']"
+    probes = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle.?postStart", "lifecycle.?preStop")
+    asks = " && ".join(
+        f"c.?{probe}.?{how}.?host.orValue('') in ['', '127.0.0.1', '::1']"
+        for probe in probes
+        for how in ("httpGet", "tcpSocket")
+    )
+    return [
+        _namespaces(host_network=True),
+        *both("windowsOptions.?hostProcess", "!{0}.orValue(false)", "no host process"),
+        _each_container("!c.?securityContext.?privileged.orValue(false)", "no privileged container"),
+        _each_container(
+            f"c.?securityContext.?capabilities.?add.orValue([]).all(a, a in {_listed(_CAPABILITIES)})",
+            f"capabilities: add none but {', '.join(_CAPABILITIES)}",
+        ),
+        _each("s.?volumes.orValue([]).all(v, !has(v.hostPath))", "no folder of the node"),
+        # In its node's network each port of a pod is one of the node.
+        _each(
+            f"({_TRAINS} && s.?hostNetwork.orValue(false)) || (s.containers + s.?initContainers.orValue([]))"
+            ".all(c, c.?ports.orValue([]).all(p, p.?hostPort.orValue(0) == 0))",
+            "no port of the node",
+        ),
+        _each_container(asks, "no probe of another host"),
+        *both("appArmorProfile.?type", "{0}.orValue('') != 'Unconfined'", "AppArmor: not Unconfined"),
+        *both("seLinuxOptions.?type", selinux, "SELinux: a container's type"),
+        *both("seLinuxOptions.?user", "{0}.orValue('') == ''", "SELinux: no user"),
+        *both("seLinuxOptions.?role", "{0}.orValue('') == ''", "SELinux: no role"),
+        _each_container("c.?securityContext.?procMount.orValue('Default') == 'Default'", "procMount: Default"),
+        *both("seccompProfile.?type", "{0}.orValue('') != 'Unconfined'", "seccompProfile: not Unconfined"),
+        _each(
+            f"s.?securityContext.?sysctls.orValue([]).all(y, y.name in {_listed(_SYSCTLS)})",
+            f"sysctls: none but {', '.join(_SYSCTLS)}",
+        ),
+    ]
+
+
+def _confined(
+    repository: str, job_repository: str | None, mpi: str | None, own: str | None, host_network: bool
+) -> list[Object]:
     """Return the rules for every pod with one of our service accounts."""
     claims = _listed([LOCAL_CLAIM, NODE_CLAIM, SHARED_CLAIM])
     key = (
         ""
         if mpi is None
-        else f" || s.?serviceAccountName.orValue('') == '{TRAINER_ACCOUNT}' && has(v.secret)"
-        f" && v.secret.secretName.matches('{mpijob.key_secrets(mpi)}')"
+        else f" || {_TRAINS} && has(v.secret) && v.secret.secretName.matches('{mpijob.key_secrets(mpi)}')"
     )
     return [
-        *_images(repository, job_repository),
-        _each(
-            "!s.?hostNetwork.orValue(false) && !s.?hostPID.orValue(false) && !s.?hostIPC.orValue(false)",
-            "no host namespace",
-        ),
+        *_images(repository, job_repository, own),
+        _namespaces(host_network),
         _each(
             "s.?volumes.orValue([]).all(v, has(v.configMap) || has(v.emptyDir)"
             f" || has(v.persistentVolumeClaim) && v.persistentVolumeClaim.claimName in {claims}"
@@ -145,15 +232,23 @@ def _confined(repository: str, job_repository: str | None, mpi: str | None) -> l
     ]
 
 
-def _images(repository: str, job_repository: str | None) -> list[Object]:
+def _images(repository: str, job_repository: str | None, own: str | None) -> list[Object]:
     ours, said = f"c.image.matches('{_by_digest(repository)}')", f"image: {repository}, by digest only"
-    if job_repository is None:
-        return [_each_container(ours, said)]
-    theirs = f"c.image.matches('{_by_digest(job_repository)}')"
-    trains = f"s.?serviceAccountName.orValue('') == '{TRAINER_ACCOUNT}'"
-    of_job = f"{trains} && s.containers.all(c, {ours} || {theirs}) && s.?initContainers.orValue([]).all(c, {ours})"
     rest = f"(s.containers + s.?initContainers.orValue([])).all(c, {ours})"
-    return [_each(f"{of_job} || {rest}", f"{said}; the job's own container also {job_repository}")]
+    others = list[str]()
+    if own is not None:
+        said = f"{said}; the steward's also {own}"
+        others.append(
+            f"s.?serviceAccountName.orValue('') == '{STEWARD_ACCOUNT}'"
+            f" && (s.containers + s.?initContainers.orValue([])).all(c, {ours} || c.image.matches('{_by_digest(own)}'))"
+        )
+    if job_repository is not None:
+        said = f"{said}; the job's own container also {job_repository}"
+        theirs = f"c.image.matches('{_by_digest(job_repository)}')"
+        others.append(
+            f"{_TRAINS} && s.containers.all(c, {ours} || {theirs}) && s.?initContainers.orValue([]).all(c, {ours})"
+        )
+    return [_each(" || ".join([*others, rest]), said)]
 
 
 def _by_digest(repository: str) -> str:

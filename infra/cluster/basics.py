@@ -1,6 +1,6 @@
 """What every node needs of the world, proven on the system node before a GPU node bills: the command of one pod.
 
-The pod has the steward's image, account and mounts. So a missing image, file system, name service, identity or right
+The pod has the steward's image, account and mounts. So a missing image, shared tier, name service, identity or right
 shows while only the control plane bills. Each look is repeated for a while: what is new in an account comes late.
 """
 
@@ -37,6 +37,8 @@ class Basics(BaseModel):
     """The state bucket."""
     key: str
     """An object that the steward may write."""
+    shared_tier: str = ""
+    """`s3://bucket/prefix` in place of the shared file system."""
 
 
 def looks(config: Basics, account: Account, shared: Path) -> dict[str, tuple[Callable[[], str], str]]:
@@ -67,9 +69,19 @@ def looks(config: Basics, account: Account, shared: Path) -> dict[str, tuple[Cal
             raise OSError(f"{path} has other bytes than were written")
         return f"1 MiB written to {shared} and read"
 
+    def shared_tier() -> str:
+        bucket, _, prefix = config.shared_tier.removeprefix("s3://").partition("/")
+        seen = s3.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/")["KeyCount"]
+        return f"{config.shared_tier} can be listed, {seen} objects"
+
     def kubernetes() -> str:
         return f"{len(list(from_pod(lambda *_: None).list(Node)))} nodes"
 
+    shared_place: dict[str, tuple[Callable[[], str], str]] = {
+        "file_system": (file_system, "see the file system's state in FSx's console, and its security group")
+    }
+    if config.shared_tier:
+        shared_place = {"shared_tier": (shared_tier, "see the steward's role, and the archive bucket's key and policy")}
     return {
         "name_service": (name_service, "see CoreDNS's pods, and the VPC's DNS support and endpoints"),
         "state_bucket": (
@@ -77,7 +89,7 @@ def looks(config: Basics, account: Account, shared: Path) -> dict[str, tuple[Cal
             "see the Pod Identity agent's pods, the association of the steward's account, its role, the bucket's key "
             "and policy, and the subnet's way to S3",
         ),
-        "file_system": (file_system, "see the file system's state in FSx's console, and its security group"),
+        **shared_place,
         "kubernetes_api": (kubernetes, "see the steward's RBAC, and the security group between nodes and API server"),
     }
 

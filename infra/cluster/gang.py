@@ -39,6 +39,8 @@ REPLICATED_JOB = "gang"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 CAMPAIGN_LABEL = "bivouac.dev/campaign"
 ATTEMPT_LABEL = "bivouac.dev/attempt"
+PULL_SECRET = "job-image"
+"""The secret with the login to the registry of the job's image."""
 REPLICA_LABEL = "training.kubeflow.org/replica-index"
 """Index in the gang of an MPIJob's pod, launcher first."""
 
@@ -64,8 +66,12 @@ class GangJob(BaseModel):
     resources: Resources = Resources()
     mounts: tuple[str, ...] = ()
     """Names of S3 prefixes that the shared file system shows."""
+    pull_secret: bool = False
+    """Kubelets pull with the login in `PULL_SECRET`."""
     supervisor_image: str | None = None
     """Image with the supervisor of a workload, which an init container puts into the job's own container."""
+    host_network: bool = False
+    """The pods are in their nodes' network."""
     secrets: bool = False
     """An init container of `supervisor_image` fetches the job's secrets into the pod's memory."""
     judges: bool = False
@@ -74,6 +80,8 @@ class GangJob(BaseModel):
     """The gang is an MPIJob."""
     each_to_its_end: bool = False
     """A pod that fails does not end the others. In training it does: they can do nothing without it."""
+    shares: bool = True
+    """Mount the shared file system, with data and checkpoints; else the pod reads and writes both in S3."""
     sees_node: bool = False
     """Mount, read-only, the files that the node writes about itself, such as the kernel's log of GPUs."""
 
@@ -117,9 +125,9 @@ def index_of(pod: Pod) -> int:
 
 
 def volumes(
-    config: str, *, data_read_only: bool = True, shm_gib: float | None = None
+    config: str, *, data_read_only: bool = True, shm_gib: float | None = None, shares: bool = True
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return (pod volumes, container mounts) for the contract's paths."""
+    """Return (pod volumes, container mounts) for the contract's paths; `shares`: those of the shared file system."""
     limit = {} if shm_gib is None else {"sizeLimit": _bytes(shm_gib)}
     pod: list[dict[str, Any]] = [
         {"name": "config", "configMap": {"name": config}},
@@ -134,6 +142,8 @@ def volumes(
         {"name": "local", "mountPath": LOCAL_CHECKPOINTS},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
+    if not shares:
+        pod, container = ([one for one in each if one["name"] != "shared"] for each in (pod, container))
     return pod, container
 
 
@@ -151,7 +161,7 @@ def on_gpu_nodes() -> dict[str, Any]:
 
 def pod_spec(gang: GangJob) -> dict[str, Any]:
     asked = gang.resources
-    pod_volumes, mounts = volumes(gang.config_map, shm_gib=asked.shm_gib)
+    pod_volumes, mounts = volumes(gang.config_map, shm_gib=asked.shm_gib, shares=gang.shares)
     if gang.sees_node:
         pod_volumes.append({"name": "node", "persistentVolumeClaim": {"claimName": NODE_CLAIM}})
         mounts.append({"name": "node", "mountPath": NODE_TOLD, "readOnly": True})
@@ -188,8 +198,11 @@ def pod_spec(gang: GangJob) -> dict[str, Any]:
     return {
         **claims,
         **on_gpu_nodes(),
+        # The usual DNS policy would leave such a pod with the node's resolver, which knows no pod's name.
+        **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if gang.host_network else {}),
         "restartPolicy": "Never",
         "serviceAccountName": TRAINER_ACCOUNT,
+        **({"imagePullSecrets": [{"name": PULL_SECRET}]} if gang.pull_secret else {}),
         "automountServiceAccountToken": False,
         "securityContext": pod_context(ROOT),
         "priorityClassName": PRIORITY_CLASS,

@@ -68,6 +68,9 @@ class StewardConfig(BaseModel):
     """Of a job of somebody else's, instead."""
     image: str
     """The trainer image by digest."""
+    steward_image: str | None = None
+    """The image of the steward itself by digest; None in configurations older than it, whose steward has the
+    trainer's."""
     job_image: str | None = None
     """A workload's own image by digest, if it has one."""
     code_digest: str
@@ -94,6 +97,11 @@ class StewardConfig(BaseModel):
     @property
     def steps(self) -> int:
         return self.spec.job.steps
+
+    @property
+    def shared_tier(self) -> str:
+        """`s3://bucket/prefix` of the shared tier; empty where it is a file system."""
+        return "" if self.train is None else self.train.shared_tier
 
     @property
     def judging(self) -> timedelta:

@@ -31,15 +31,15 @@ def listed(folder: str) -> tuple[WeightFile, ...]:
     """Return the folder's files with their digests. Raises `UserError` for a missing, empty or very large one."""
     root = Path(folder).expanduser()
     if not root.is_dir():
-        raise UserError("there is no such folder", seen=root, cure="mend workload.init_from")
+        raise UserError("there is no such folder", seen=root, cure="mend `init_from`")
     found = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
     names = sorted(name for name in found if not _LEFT_OUT & set(name.parts))
     if not names:
-        raise UserError("the folder of the weights has no file", seen=root, cure="mend workload.init_from")
+        raise UserError("the folder of the weights has no file", seen=root, cure="mend `init_from`")
     size = sum((root / name).stat().st_size for name in names)
     if size > MOST_BYTES:
         seen = f"{root}: {size / 2**30:.1f} GiB in {len(names)} files, at most {MOST_BYTES / 2**30:g} GiB"
-        cure = "put them into S3 and name the prefix: workload.init_from: s3://bucket/prefix"
+        cure = "put them into S3 and name the prefix: init_from: s3://bucket/prefix"
         raise UserError("the weights are too large for this machine's network", seen=seen, cure=cure)
     return tuple(_file(root, name) for name in names)
 
@@ -50,6 +50,12 @@ def _file(root: Path, name: Path) -> WeightFile:
     return WeightFile(name=name.as_posix(), size_bytes=(root / name).stat().st_size, sha256=sha256)
 
 
+def folder_of(files: tuple[WeightFile, ...]) -> str:
+    """Return a folder's name beside prepared data, which campaigns share: other weights have another one."""
+    content = "".join(one.model_dump_json() for one in files)
+    return f"{INIT_FOLDER}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
 def upload(
     account: Account,
     bucket: str,
@@ -57,11 +63,15 @@ def upload(
     files: tuple[WeightFile, ...],
     digest: str,
     progress: Callable[[str], None],
+    below: str = INIT_FOLDER,
 ) -> None:
-    """Upload the files below `datasets/<digest>/`. Raises `UserError` if one has changed since it was listed."""
+    """Upload the files to the folder `below` of `datasets/<digest>/`.
+
+    Raises `UserError` if one has changed since it was listed.
+    """
     s3, root = account.client("s3"), Path(folder).expanduser()
     for number, file in enumerate(files, 1):
         progress(f"weights: {number} of {len(files)} to the data bucket")
-        s3.upload_file(str(root / file.name), bucket, f"{data_prefix(digest)}{INIT_FOLDER}/{file.name}")
+        s3.upload_file(str(root / file.name), bucket, f"{data_prefix(digest)}{below}/{file.name}")
     if listed(folder) != files:
         raise UserError("the weights changed while they were uploaded", seen=root, cure="run the same command again")

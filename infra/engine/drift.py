@@ -14,6 +14,7 @@ from pulumi import automation as auto
 from infra.engine.failures import EngineFailed, Watch
 from infra.engine.kubernetes_state import KUBERNETES, without
 from infra.engine.state_copy import bare, state_copy
+from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec.names import PROJECT
 from infra.stack.program import program
@@ -96,7 +97,7 @@ def look(
     `refresh`: False compares the program with the state only. `inside`: False leaves out objects in the cluster, for
     callers without access to it.
     """
-    stored = stored_state(context, stack)
+    stored = stored_state(context.store, stack)
     before = resources_of(stored)
     notes: list[str] = []
     graph = Graph()
@@ -116,9 +117,9 @@ def look(
     return Look(stack, drifted, tuple(rows), broken, len(before), tuple(notes), graph)
 
 
-def stored_state(context: Context, stack: str) -> dict[str, Any] | None:
+def stored_state(store: CampaignStore, stack: str) -> dict[str, Any] | None:
     """Return the S3 backend's checkpoint file; None when there is no bucket or no such stack."""
-    body = context.store.get(f".pulumi/stacks/{PROJECT}/{stack}.json")
+    body = store.get(f".pulumi/stacks/{PROJECT}/{stack}.json")
     return None if body is None else json.loads(body)
 
 

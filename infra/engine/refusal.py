@@ -73,7 +73,7 @@ def refuse_loss(context: Context, stack: auto.Stack) -> None:
     Looks only at a stack that holds such resources, so a first `up` costs nothing; looks at AWS only if a killed engine
     left operations pending, since then the `up` begins with a refresh.
     """
-    stored = stored_state(context, stack.name)
+    stored = stored_state(context.store, stack.name)
     resources = resources_of(stored).values()
     held = [one for one in resources if kind_of_type(one["type"]).holds_state and not one.get("initErrors")]
     where = standing(context)

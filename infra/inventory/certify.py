@@ -290,7 +290,7 @@ def _places_of(event: Event) -> set[str]:
         network = {outputs.vpc_id, outputs.gpu_subnet_id, outputs.system_subnet_id}
         return (network if outputs.network_made else set()) | {
             outputs.node_security_group_id,
-            outputs.file_system_id,
+            *filter(None, [outputs.file_system_id]),
             outputs.node_role_arn,
             outputs.steward_role_arn,
             outputs.trainer_role_arn,
@@ -306,16 +306,21 @@ def kept(context: Context) -> tuple[str, ...]:
     rows = [f"s3://{context.buckets.state}/campaigns/{campaign}/ (record)"]
     if state.archive is not None:
         rows.insert(0, f"{state.archive['manifest']} (golden checkpoint of step {state.archive['step']})")
-    if state.copied >= 0 and (state.archive is None or state.archive.get("copies_left")):
+    what, newest = "interval copies", state.copied
+    if context.spec.storage.shared is None:
+        what, newest = "checkpoints", state.newest_committed
+    if newest >= 0 and (state.archive is None or state.archive.get("copies_left")):
         copies = f"s3://{context.buckets.archive}/{copies_prefix(campaign, context.identity)}/"
         why = "the campaign has no archive" if state.archive is None else "locked, or not removed"
-        rows.append(f"{copies} (interval copies up to step {state.copied}; {why}; they bill until they are removed)")
+        rows.append(f"{copies} ({what} up to step {newest}; {why}; they bill until they are removed)")
     if (digest := context.outputs.get(Stage.PROVISION, {}).get("data_digest")) is not None:
         what = "prepared data" if context.spec.workload is None else "the job's code"
         rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} ({what})")
-    if (image := context.outputs.get(Stage.BAKE, {}).get("image")) is not None:
-        rows.append(f"{image} (trainer image)")
-    nodes = context.outputs.get(Stage.BAKE, {}).get("node_image")
+    baked = context.outputs.get(Stage.BAKE, {})
+    for name, kind in (("image", "trainer image"), ("steward_image", "steward image")):
+        if baked.get(name) is not None:
+            rows.append(f"{baked[name]} ({kind})")
+    nodes = baked.get("node_image")
     if nodes is not None and nodes.get("ours", True):
         rows.append(f"{nodes['ami']} (node image)")
     return tuple(rows)

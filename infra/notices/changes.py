@@ -23,8 +23,15 @@ _CHANGES = {
     Kind.TRAINING_FINISHED: Change.FINISHED,
     Kind.ARCHIVE_VERIFIED: Change.ARCHIVED,
     Kind.ARCHIVE_FAILED: Change.FAILED,
+    Kind.FILE_SYSTEM_LOST: Change.FAILED,
 }
-_ENDS_A_WAIT = (Kind.RELAUNCHED, Kind.ATTEMPT_LAUNCHED, Kind.TRAINING_FINISHED, Kind.ARCHIVE_BEGUN)
+_ENDS_A_WAIT = (
+    Kind.FILE_SYSTEM_REPLACED,
+    Kind.RELAUNCHED,
+    Kind.ATTEMPT_LAUNCHED,
+    Kind.TRAINING_FINISHED,
+    Kind.ARCHIVE_BEGUN,
+)
 _ACTING = (Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH, Stage.TEARDOWN)
 """Stages whose begin shows that somebody acts; in the others a driver only watches."""
 
@@ -48,6 +55,18 @@ def changes(events: Iterable[Event], now: datetime) -> tuple[Told, ...]:
         wait.hear(event, again)
         told += [] if again else _of(event, told)
     return (*(one for one in told if now - one.event.at < STALE), *wait.reminder(now))
+
+
+def told_by(key: str, events: Iterable[Event]) -> Told | None:
+    """Return the change that was told under this key, however old; None if the record does not have its event."""
+    own, _, reminder = key.partition("+")
+    found = next((event for event in events if key_of(event) == own), None)
+    if found is None:
+        return None
+    if reminder:
+        return Told(key, Change.BILLING, found, found.at)
+    change = next((one.change for one in _of(found, [])), None)
+    return None if change is None else Told(key, change, found)
 
 
 def _of(event: Event, before: list[Told]) -> Iterator[Told]:
@@ -89,12 +108,14 @@ class _Wait:
     def hear(self, event: Event, again: bool) -> None:
         if again:
             self.last = event
-        elif event.kind in (Kind.HELD, Kind.NODES_AT_ZERO, Kind.STAGE_FAILED):
+        elif event.kind in (Kind.HELD, Kind.NODES_AT_ZERO, Kind.STAGE_FAILED) or _left_lost(event):
             self.first = self.last = event
         elif self._ends_with(event):
             self.first = self.last = None
 
     def _ends_with(self, event: Event) -> bool:
+        if event.kind is Kind.ATTEMPT_LAUNCHED and self.first is not None and _left_lost(self.first):
+            return False  # it finds no file system either
         if self.first is None or event.kind not in (Kind.STAGE_STARTED, Kind.STAGE_FINISHED):
             return event.kind in _ENDS_A_WAIT
         stage = event.data["stage"]
@@ -108,6 +129,11 @@ class _Wait:
             return
         count = 1 + (now - self.first.at - FIRST_REMINDER) // NEXT_REMINDERS
         yield Told(key_of(self.first, count), Change.BILLING, self.last, self.first.at)
+
+
+def _left_lost(event: Event) -> bool:
+    """Return True for a lost file system that no driver makes again by itself."""
+    return event.kind is Kind.FILE_SYSTEM_LOST and not event.data["repair"]
 
 
 def _failed_teardown(event: Event) -> bool:

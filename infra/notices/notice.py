@@ -30,7 +30,7 @@ def notice(told: Told, campaign: str, region: str, cost: str) -> Notice:
     lines = [
         f"{happened[:_LONGEST]}.",
         f"Cost: {cost}.",
-        f"Next: {_next(told.change, campaign)}",
+        f"Next: {_next(told, campaign)}",
         f"Campaign {campaign} in {region}, {moment(told.event.at)}.",
     ]
     plain = re.sub(r"[^\x20-\x7e]+", " ", f"bivouac {campaign}: {happened}")
@@ -62,6 +62,9 @@ def _happened(told: Told) -> str:
 def _failed(event: Event) -> str:
     if event.kind is Kind.STAGE_FAILED:
         return f"{event.data['stage']} has failed: {event.data.get('error')}"
+    if event.kind is Kind.FILE_SYSTEM_LOST:
+        then = "a new one is made" if event.data["repair"] else "training stands still, and each hour of it bills"
+        return f"file system {event.data['id']} {event.data['word']}; {then}: {event.data['why']}"
     if event.kind is Kind.CERTIFIED:
         return f"not certified: {_listed(event.data.get('found')) or 'something could not be looked at'}"
     return f"the archive has failed: {event.data.get('error')}"
@@ -79,9 +82,15 @@ def _listed(found: Any) -> str:
     return ", ".join(map(str, found)) if isinstance(found, list | tuple) else str(found or "")
 
 
-def _next(change: Change, campaign: str) -> str:
+def _next(told: Told, campaign: str) -> str:
     down = f"`bivouac down {campaign}` ends it"
-    match change:
+    if told.event.kind is Kind.FILE_SYSTEM_LOST:
+        if told.event.data["repair"]:
+            return f"nothing; `bivouac status {campaign}` shows it"
+        if told.event.data["copied"] < 0:
+            return f"{down}: S3 has no copy to go on from"
+        return f"`bivouac repair {campaign}` makes a new one and goes on from step {told.event.data['copied']}; {down}"
+    match told.change:
         case Change.TRAINING | Change.NODE:
             return f"nothing; `bivouac status {campaign}` shows it"
         case Change.HELD:

@@ -21,6 +21,8 @@ from infra.spec.notify import Notify
 
 log = logging.getLogger("notices")
 FOLDER = "notices"
+SENT, GIVEN_UP = "sent", "given up"
+"""How a notice ended."""
 TRIES = 3
 AGAIN = timedelta(minutes=2)
 """Time from one try to the next, also where the first one's process died."""
@@ -63,7 +65,7 @@ class Outbox:
                 self._record(way, str(error))
                 silent.add(way)  # its next try would take as long
             else:
-                self._end(self._folder(way, key), "sent")
+                self._end(self._folder(way, key), SENT)
                 sent += 1
         return sent
 
@@ -79,7 +81,7 @@ class Outbox:
         if tries and self._now() - self._at(tries[-1]) < AGAIN:
             return False
         if len(tries) == TRIES:
-            self._end(folder, "given up")
+            self._end(folder, GIVEN_UP)
             return False
         claim = {"at": self._now().isoformat(), "by": self._store.writer}
         return self._store.put_if_absent(f"{folder}/try-{len(tries) + 1}.json", json.dumps(claim).encode())

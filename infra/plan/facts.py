@@ -97,6 +97,21 @@ class SeenNetwork(_Frozen):
     """Service with an interface endpoint and private DNS -> ranges that its security groups admit by HTTPS."""
 
 
+class SeenBuilders(_Frozen):
+    """The existing place for builders that a spec names, as AWS describes it."""
+
+    subnet: SeenSubnet | None
+    """None: account and region have no such subnet."""
+    endpoints: dict[str, tuple[str, ...]] = {}
+    """As of a `SeenNetwork`, in the subnet's VPC."""
+    group: bool = False
+    """The security group is in the subnet's VPC."""
+    https_to: tuple[str, ...] = ()
+    """Ranges, prefix lists and groups to which the security group lets HTTPS out."""
+    let_in: tuple[str, ...] = ()
+    """Those that it lets in, by any port."""
+
+
 class QuotaRoom(_Frozen):
     """One quota of the account and a campaign's demand."""
 
@@ -128,6 +143,25 @@ class DataSource(_Frozen):
     tokens: int | None = None
     """Training tokens, as prepared on this machine, else estimated from the files' size; None: unknown."""
     prepared: bool = False
+
+
+class MemoryCure(_Frozen):
+    """A change of the spec, and the peak that it would have."""
+
+    words: str
+    peak: int
+
+
+class Memory(_Frozen):
+    """Predicted memory of the fullest rank in bytes."""
+
+    parts: dict[str, int] = {}
+    peak: int = 0
+    usable: int = 0
+    cures: tuple[MemoryCure, ...] = ()
+    """Changes that need less, the one that costs the least time first; empty if it fits."""
+    trouble: str = ""
+    """Why nothing could be predicted."""
 
 
 class Environment(_Frozen):
@@ -163,8 +197,10 @@ class Facts(_Frozen):
     offers: tuple[Offer, ...]
     kubernetes: KubernetesSupport
     data: DataSource
+    memory: Memory | None = None
+    """None: the model is so small that it fits, or only the trainer image can build it."""
     folders: tuple[str, ...] = ()
-    """Folders of a workload's `init_from` and of its `rehearsal.mounts` and `rehearsal.init_from` that exist."""
+    """Folders of `init_from` and of a workload's `rehearsal.mounts` and `rehearsal.init_from` that exist."""
     programs: tuple[str, ...] = ()
     """Python files below a workload's source that its `evaluate` and `export` name."""
     account: str | None = None
@@ -180,7 +216,11 @@ class Facts(_Frozen):
     quotas: tuple[QuotaRoom, ...] = ()
     """Quotas of the campaign's resources besides GPU nodes, as far as they were looked up."""
     base: Unsuitable | None = None
-    """Reason why the registry's base image cannot be used; None: it can, or was not looked up."""
+    """Reason why the trainer image's base cannot be used; None: it can, or was not looked up."""
+    steward_base: Unsuitable | None = None
+    """The same of the steward image's base."""
+    builders: SeenBuilders | None = None
+    """The place for builders that the spec names; None: it names none, or was not looked up."""
     node_image: Unsuitable | None = None
     """Reason why the AMI that the spec names for GPU nodes cannot be used; None: it can, or was not looked up."""
 

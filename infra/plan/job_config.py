@@ -8,6 +8,7 @@ from typing import Any
 from infra.errors import UserError
 from infra.plan.plan import Plan
 from infra.spec.campaign import Spec
+from infra.spec.names import data_source, shared_tier
 from infra.spec.workload import INIT, MOUNTS, Workload
 from trainer.contract import DATA_MOUNT, SHARED_CHECKPOINTS, DataConfig, TrainConfig, grace_seconds
 from trainer.contract.workload import (
@@ -21,19 +22,25 @@ from trainer.contract.workload import (
 
 
 def train_config(
-    spec: Spec, plan: Plan, data_digest: str, vocabulary: int | None = None, identity: str = ""
+    spec: Spec, plan: Plan, data_digest: str, vocabulary: int | None = None, identity: str = "", init_from: str = ""
 ) -> TrainConfig:
-    """Return the built-in ranks' configuration; raise `UserError` if the data's `vocabulary` is not the model's."""
+    """Return the built-in ranks' configuration; raise `UserError` if the data's `vocabulary` is not the model's.
+
+    `init_from`: where the pods see the weights to start from.
+    """
     training, data = spec.built_in
-    if vocabulary is not None and vocabulary != training.model.vocabulary:
+    if vocabulary is not None and not training.model.reads(vocabulary):
         raise UserError(
             "the model's vocabulary is not that of the prepared data",
             seen=f"model {training.model.vocabulary}, data {vocabulary}",
             cure=f"set training.model.vocabulary to {vocabulary}, or prepare the data again",
         )
+    shares = spec.storage.shared is not None
+    at = (spec.account, spec.region)
     return TrainConfig(
         campaign=spec.campaign,
         identity=identity,
+        shared_tier="" if shares else shared_tier(*at, spec.campaign, identity),
         model=training.model,
         optimizer=training.optimizer,
         data=DataConfig(
@@ -41,6 +48,7 @@ def train_config(
             seed=data.seed,
             weights={part.name: part.weight for part in data.mixture},
             shuffle_blocks=data.shuffle_blocks,
+            stream_from="" if shares else data_source(*at, data_digest),
             cache_gib=data.cache_gib,
         ),
         checkpoint=plan.checkpoint,
@@ -53,6 +61,7 @@ def train_config(
         evaluate_every=training.evaluate_every,
         evaluate_batches=training.evaluate_batches,
         recompute=training.recompute,
+        init_from=init_from,
         collective_timeout_s=training.collective_timeout_s,
         grace_s=grace_seconds(training.collective_timeout_s),
     )
@@ -67,7 +76,7 @@ def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str
         identity=identity,
         launcher=job.launcher,
         command=(*words, *job.args),
-        env=job.env,
+        env={**job.nccl, **job.env},
         secrets=tuple(sorted(job.secrets)),
         folder=WORKSPACE,
         source=f"{DATA_MOUNT}/{source_name(source_digest)}" if source_digest else "",

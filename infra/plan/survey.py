@@ -12,6 +12,7 @@ from typing import Any
 from infra.plan import catalogue
 from infra.plan.facts import DataSource, Environment, Facts
 from infra.plan.kubernetes_support import kubernetes_support
+from infra.plan.memory import predicted
 from infra.plan.offers import catalogue_offers
 from infra.spec.campaign import MixtureSource, Spec, Workload
 from infra.spec.recipe import folder_of, source_folder
@@ -44,7 +45,8 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
         "offers": lambda: catalogue_offers(spec),
         "kubernetes": kubernetes_support,
         "data": lambda: data_source(spec),
-        "folders": lambda: _folders(spec.workload),
+        "memory": lambda: predicted(spec, known.get(spec.nodes.instance_type)),
+        "folders": lambda: _folders(spec),
         "programs": lambda: _programs(spec.workload),
         "account": lambda: account,
     }
@@ -99,10 +101,10 @@ def _job_source(workload: Workload | None) -> DataSource:
     )
 
 
-def _folders(workload: Workload | None) -> tuple[str, ...]:
-    if workload is None:
-        return ()
-    given = (*workload.rehearsal.mounts.values(), workload.init_from, workload.rehearsal.init_from)
+def _folders(spec: Spec) -> tuple[str, ...]:
+    given: tuple[str | None, ...] = () if spec.training is None else (spec.training.init_from,)
+    if (workload := spec.workload) is not None:
+        given = (*workload.rehearsal.mounts.values(), workload.init_from, workload.rehearsal.init_from)
     return tuple(one for one in given if one is not None and Path(one).expanduser().is_dir())
 
 

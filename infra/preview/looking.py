@@ -88,7 +88,7 @@ def data_digest(context: Context) -> str:
     provision = context.state().finished_stages.get(Stage.PROVISION, {})
     if provision.get("data_digest"):
         return str(provision["data_digest"])
-    for one in resources_of(stored_state(context, context.names.stack)).values():
+    for one in resources_of(stored_state(context.store, context.names.stack)).values():
         if one["type"] == _ASSOCIATION and one["inputs"]["fileSystemPath"] == f"/{DATA_FOLDER}":
             return str(one["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
     try:

@@ -52,6 +52,9 @@ class Kind(StrEnum):
     # attempt (that is launched with it), step, bytes, seconds, refused
     CHECKPOINT_FETCHED = "checkpoint.fetched"
     CHECKPOINT_FETCH_FAILED = "checkpoint.fetch-failed"  # error
+    # id, word (FSx's), copied (step in S3), repair (the driver begins to make it again), why (it does not; or the cost)
+    FILE_SYSTEM_LOST = "file-system.lost"
+    FILE_SYSTEM_REPLACED = "file-system.replaced"  # none
     DECISION = "decision"  # action, why
     OPERATOR_ENTERED = "operator.entered"  # who, attempt, node, pod, program (no arguments: they may hold secrets)
     HELD = "held"  # attempt, failure, cause, log, until, usd_per_hour
@@ -107,6 +110,10 @@ class CampaignState(BaseModel):
     """Time of the last copy, or of its failure."""
     fetched: tuple[int, int] | None = None
     """(attempt, step) of the last copy that came back from S3: what was committed before is lost beyond that step."""
+    lost: dict[str, Any] | None = None
+    """The data of FILE_SYSTEM_LOST until the file system is replaced."""
+    replacements: int = 0
+    """Times that a driver of its own accord began to make a lost file system again."""
     repairs: tuple[datetime, ...] = ()
     hold: dict[str, Any] | None = None
     """The data of HELD, and `since`, while the warm cluster waits for a relaunch."""
@@ -231,6 +238,10 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"copy_tried_at": event.at}
         case Kind.CHECKPOINT_FETCHED:
             change = {"copied": data["step"], "fetched": (data["attempt"], data["step"])}
+        case Kind.FILE_SYSTEM_LOST:
+            change = {"lost": data, "replacements": state.replacements + bool(data["repair"])}
+        case Kind.FILE_SYSTEM_REPLACED:
+            change = {"lost": None}
         case Kind.NODE_QUARANTINED:
             change = {"repairs": (*state.repairs, event.at)}
         case Kind.TRAINING_FINISHED:

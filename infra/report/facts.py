@@ -72,12 +72,13 @@ def _source(record: Record, state: CampaignState) -> Iterator[Fact]:
 def _model(record: Record, log: TrainerLog) -> Iterator[Fact]:
     (training, _), plan = record.spec.built_in, record.plan
     model, counted = training.model, log.parameters
+    kind = model.name or "decoder-only transformer"
     parameters = counted or int(plan.figure("parameters").value)
     source = "counted by the trainer" if counted else plan.figure("parameters").formula
     yield Fact(
         name="model",
-        value=f"decoder-only transformer, {parameters:,} parameters ({source}): {model.layers} layers, "
-        f"{model.width} wide, {model.heads} heads, context {model.context} tokens, vocabulary {model.vocabulary}",
+        value=f"{kind}, {parameters:,} parameters ({source}): {model.layers} layers,"
+        f" {model.width} wide, {model.heads} heads, context {model.context} tokens, vocabulary {model.vocabulary}",
     )
     batch = training.global_batch * model.context
     shape = layout(record.spec)
@@ -118,9 +119,10 @@ def _machines(record: Record) -> Iterator[Fact]:
     )
     yield Fact(name="zone", value=f"{spec.zone}, account {spec.account}")
     shared = spec.storage.shared
+    tier = f"FSx for Lustre {shared.deployment}, {shared.capacity_gib} GiB" if shared else "checkpoints in S3, no FSx"
     yield Fact(
         name="cluster",
-        value=f"Kubernetes {spec.kubernetes}; FSx for Lustre {shared.deployment}, {shared.capacity_gib} GiB",
+        value=f"Kubernetes {spec.kubernetes}; {tier}",
     )
 
 

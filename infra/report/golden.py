@@ -10,9 +10,9 @@ _LOAD = """python - <<'END'
 from pathlib import Path
 from trainer.checkpoint.deepspeed_engine import load_safely
 from trainer.config import load_config
-from trainer.model import Transformer
+from trainer.model import build
 
-model = Transformer(load_config(Path("train.json")).model)
+model = build(load_config(Path("train.json")).model)
 model.load_state_dict(load_safely(next(Path("golden").rglob("mp_rank_00_model_states.pt")))["module"])
 print(sum(p.numel() for p in model.parameters()), "parameters loaded")
 END"""
@@ -105,8 +105,7 @@ def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tu
         CommandRecipe(
             title="Load it with transformers",
             commands=_LLAMA,
-            note="The same weights, bit for bit, in Llama's form as safetensors, with a model card; `transformers` is "
-            "not a package of this repository.",
+            note="The same weights, bit for bit, as safetensors with Hugging Face's names, with a model card.",
         ),
         CommandRecipe(
             title="Load the sharded form's weights in Python",

@@ -156,11 +156,12 @@ def kept(record: Record, state: CampaignState) -> tuple[KeptResource, ...]:
                 name="record", where=where, bytes=None, usd_per_month=None, formula="its size is not on record"
             )
         )
-    if image := state.finished_stages.get(Stage.BAKE, {}).get("image"):
-        formula = "its size and ECR's price are not on record"
-        rows.append(
-            KeptResource(name="trainer image", where=str(image), bytes=None, usd_per_month=None, formula=formula)
-        )
+    baked, formula = state.finished_stages.get(Stage.BAKE, {}), "its size and ECR's price are not on record"
+    rows += [
+        KeptResource(name=kind, where=str(baked[name]), bytes=None, usd_per_month=None, formula=formula)
+        for name, kind in (("image", "trainer image"), ("steward_image", "steward image"))
+        if baked.get(name)
+    ]
     return tuple(rows)
 
 

@@ -47,6 +47,11 @@ def sentence(event: Event) -> str:
             return f"step {data.get('step')} is back from S3, {size(data.get('bytes', 0))}{refused}"
         case Kind.CHECKPOINT_FETCH_FAILED:
             return f"no checkpoint came back from S3: {data.get('error')}"
+        case Kind.FILE_SYSTEM_LOST:
+            then = "made again, since" if data.get("repair") else "not made again by itself:"
+            return f"the file system {data.get('id')} {data.get('word')}; it is {then} {data.get('why')}"
+        case Kind.FILE_SYSTEM_REPLACED:
+            return "a new file system has taken the lost one's place"
         case Kind.DECISION:
             return f"decided: {data.get('action')}, since {data.get('why')}"
         case Kind.OPERATOR_ENTERED:

@@ -26,13 +26,14 @@ from infra.spec.notify import Notify
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
 from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
-from infra.spec.sections import ENDPOINT_SERVICES, SECRETS_SERVICE, THIS_MACHINE
+from infra.spec.sections import ENDPOINT_SERVICES, FSX_SERVICE, SECRETS_SERVICE, THIS_MACHINE
 from infra.spec.sections import Addons as Addons
 from infra.spec.sections import ApiEndpoint as ApiEndpoint
 from infra.spec.sections import Archive as Archive
 from infra.spec.sections import DriverVpc as DriverVpc
 from infra.spec.sections import Egress as Egress
 from infra.spec.sections import Encryption as Encryption
+from infra.spec.sections import Image as Image
 from infra.spec.sections import LocalStorage as LocalStorage
 from infra.spec.sections import Network as Network
 from infra.spec.sections import Preflight as Preflight
@@ -114,16 +115,6 @@ class Nodes(Section):
     when the first one's node dies. With 1, the steward returns minutes later, on a new node of the node group."""
 
 
-class Image(Section):
-    base: str
-    """`repository:tag` or `repository@sha256:...` in the account's own registry, pushed there once by a person: see
-    `images/trainer.Dockerfile`. The bake adds one layer with the project."""
-    nodes: Literal["bake", "eks"] | Annotated[str, Field(pattern=r"^ami-[0-9a-f]{8,17}$")] = "bake"
-    """AMI of the GPU nodes. `bake`: ours, by the roles in `playbooks`. `eks`: AWS's own for EKS, Amazon Linux 2023 and
-    the accelerator, the newest when the campaign begins; a boot script sets it up. An id: somebody's own, derived from
-    that one, which gets a Lustre client where it lacks one. Preflight judges the nodes of all three alike."""
-
-
 class KillNode(Section):
     """Kill one whole node without warning after training has passed a step."""
 
@@ -189,7 +180,7 @@ class Spec(Section):
     addons: Addons = Addons()
     """Optional parts of the cluster."""
     image: Image
-    """The base of the trainer image."""
+    """The bases of trainer image and steward image, and where images are baked."""
     data: Data | None = None
     """Text to train on, with `training`."""
     training: Training | None = None
@@ -234,6 +225,13 @@ class Spec(Section):
         return self.workload.on(self.target)
 
     @property
+    def links(self) -> dict[str, str]:
+        """Name -> S3 prefix of all that the file system shows at `/mounts`."""
+        if self.training is not None:
+            return self.training.links
+        return {} if self.workload is None else self.workload.links
+
+    @property
     def capacity_timeout(self) -> timedelta:
         """Longest wait for nodes."""
         return self.recovery.capacity_timeout or min(_CAPACITY_TIMEOUTS[self.nodes.capacity], self.money.deadline)
@@ -254,22 +252,27 @@ class Spec(Section):
         return {} if self.workload is None else self.workload.on(self.target).secrets
 
     @property
+    def pull_secret(self) -> SecretSource | None:
+        """Where the login to the registry of the workload's image lies on the target; None without one."""
+        return None if self.workload is None else self.workload.on(self.target).pull_secret
+
+    @property
     def notices_topic(self) -> str:
         """ARN of the topic that the campaign's notices go to."""
         return self.notify.topic or f"arn:aws:sns:{self.region}:{self.account}:{NOTICES}"
 
     @property
     def endpoint_services(self) -> tuple[str, ...]:
-        """Services for which the campaign makes an interface endpoint; none with a NAT gateway, or in an existing
-        VPC."""
+        """Services with an interface endpoint of the campaign's; none with a NAT gateway, or in an existing VPC."""
         return self.services if self.network.made and self.network.egress is Egress.ENDPOINTS else ()
 
     @property
     def services(self) -> tuple[str, ...]:
         """Services that need an interface endpoint where nodes have no other path to AWS."""
         sources = [*self.secrets.values(), *filter(None, [self.notify.webhook])]
-        asked = any(source.secret is not None for source in sources)
-        return (*ENDPOINT_SERVICES, *((SECRETS_SERVICE,) if asked else ()))
+        unused = {FSX_SERVICE} if self.storage.shared is None else set()
+        own = (SECRETS_SERVICE,) if any(one.secret for one in sources) else ()
+        return (*(one for one in ENDPOINT_SERVICES if one not in unused), *own)
 
     @property
     def built_in(self) -> tuple[Training, Data]:

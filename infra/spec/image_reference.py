@@ -13,7 +13,7 @@ _NAME = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _ECR = re.compile(r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com")
-_HUB, _HUB_ENDPOINT = "docker.io", "https://registry-1.docker.io"
+HUB, _HUB_ENDPOINT = "docker.io", "https://registry-1.docker.io"
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class ImageReference:
             raise ValueError(f"is no image reference: {text}")
         if not match["tag"] and not match["digest"]:
             raise ValueError(f"needs a tag or a digest: {text}")
-        registry, repository = match["registry"] or _HUB, match["repository"]
-        if registry == _HUB and "/" not in repository:
+        registry, repository = match["registry"] or HUB, match["repository"]
+        if registry == HUB and "/" not in repository:
             repository = f"library/{repository}"
         return cls(registry, repository, match["digest"] or match["tag"])
 
@@ -53,7 +53,7 @@ class ImageReference:
     @property
     def endpoint(self) -> str:
         """Return the registry's URL. As Docker does, one of this machine may be without TLS."""
-        if self.registry == _HUB:
+        if self.registry == HUB:
             return _HUB_ENDPOINT
         local = self.registry.partition(":")[0] in ("localhost", "127.0.0.1")
         return f"{'http' if local else 'https'}://{self.registry}"

@@ -13,7 +13,7 @@ PROJECT = "bivouac"
 FOUNDATION_STACK = "foundation"
 FOUNDATION_PREFIX = "bivouac-"
 """Prefix of the names of the foundation's buckets."""
-REPOSITORY = "bivouac/trainer"
+REPOSITORY, STEWARD_REPOSITORY = "bivouac/trainer", "bivouac/steward"
 BUILD_NETWORK = "bivouac_build"
 """Network in which images are baked. No campaign's name can contain an underscore, so none collides with it."""
 
@@ -143,9 +143,9 @@ def registry_host(account: str, region: str) -> str:
     return f"{account}.dkr.ecr.{region}.amazonaws.com"
 
 
-def repository_url(account: str, region: str) -> str:
-    """Return the URL of the trainer's repository without tag or digest."""
-    return f"{registry_host(account, region)}/{REPOSITORY}"
+def repository_url(account: str, region: str, repository: str = REPOSITORY) -> str:
+    """Return the URL of a repository, without another name the trainer's, without tag or digest."""
+    return f"{registry_host(account, region)}/{repository}"
 
 
 _REFERENCE = re.compile(
@@ -168,9 +168,13 @@ def in_registry(reference: str, account: str, region: str) -> tuple[str, str]:
     return split_reference(reference.removeprefix(f"{registry_host(account, region)}/"))
 
 
+DATASETS_PREFIX = "datasets/"
+"""Folder of all prepared data sets in the data bucket."""
+
+
 def data_prefix(manifest_digest: str) -> str:
     """Return the prefix of a prepared data set in the data bucket; it ends in a slash."""
-    return f"datasets/{manifest_digest}/"
+    return f"{DATASETS_PREFIX}{manifest_digest}/"
 
 
 def mount_folder(name: str) -> str:
@@ -186,6 +190,17 @@ a copy covers no archive."""
 def copies_prefix(campaign: str, identity: str = "") -> str:
     """Return a campaign's folder of interval copies in the archive bucket, without a slash at its end."""
     return "/".join(filter(None, (COPIES_PREFIX.rstrip("/"), campaign, identity)))
+
+
+def shared_tier(account: str, region: str, campaign: str, identity: str) -> str:
+    """Return the URL of the shared tier of a campaign without a shared file system: where another keeps its interval
+    copies."""
+    return f"s3://{buckets(account, region).archive}/{copies_prefix(campaign, identity)}"
+
+
+def data_source(account: str, region: str, manifest_digest: str) -> str:
+    """Return the URL of a prepared data set, without a slash at its end."""
+    return f"s3://{buckets(account, region).data}/{data_prefix(manifest_digest)}".rstrip("/")
 
 
 def campaign_stack(campaign: str) -> str:

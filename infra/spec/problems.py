@@ -17,6 +17,8 @@ _NEAR = 0.75
 """Likeness from which a field counts as misspelt: `regoin` for `region`, but not `range` for `cidr`."""
 LEAST, MOST = 1e-12, 1e12
 """Range of a spec's numbers: from a learning rate to a seed or a budget, with a margin on both sides."""
+LARGE = {"training.compute": 1e30}
+"""Fields with larger numbers."""
 
 
 class Problem(BaseModel):
@@ -127,7 +129,7 @@ def out_of_range(value: BaseModel, root: yaml.Node | None) -> tuple[Problem, ...
             else f"write at most {MOST:g}",
         )
         for field, number in _numbers(value.model_dump(), "")
-        if not (number == 0 or LEAST <= abs(number) <= MOST)
+        if not (number == 0 or LEAST <= abs(number) <= LARGE.get(field, MOST))
     )
 
 

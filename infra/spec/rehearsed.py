@@ -15,6 +15,8 @@ ACCOUNT, REGION = "123456789012", "us-east-1"
 """Of the emulated AWS."""
 SUFFIX = "-dry"
 _TINY = {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024}
+_TINY_NAMED = {"context": 64, "vocabulary": 1024}
+_TINY_NAMED = {"context": 64, "vocabulary": 1024}
 _STEPS, _EVERY = 60, 10
 
 
@@ -74,13 +76,15 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
 
 def _buy(made: _Made, spec: Spec) -> None:
     if spec.nodes.capacity not in (Capacity.ON_DEMAND, Capacity.SPOT):
-        made.set("nodes.capacity", "on-demand", "the emulated account has no such reservation or block")
-        for field in ("reservation_id", "block_end", "block_fee_usd"):
-            made.drop(f"nodes.{field}", "belongs to it")
+        here = "of the same kind and name, free for these nodes"
+        made.tell("nodes.reservation_id", str(spec.nodes.reservation_id), here, "the emulated account holds it")
+    made.drop("nodes.block_end", "the emulated block has begun and lasts a day")
 
 
 def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
     made.set("image.base", "bivouac/base:host", "this machine's own Python stands for the base image")
+    made.drop("image.steward_base", "the same, with the steward's packages only, stands for it")
+    made.drop("image.builders", "a subnet of the real account")
     if spec.image.nodes not in ("bake", "eks"):
         made.drop("image.nodes", "an AMI of the real account")
     made.drop("encryption.key_arn", "a key of the real account")
@@ -94,22 +98,29 @@ def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
     made.drop("access", "people of the real account")
     made.drop("notify.topic", "a topic of the real account")
     made.drop("notify.webhook", "nobody is told of a rehearsal")
-    if spec.secrets and spec.workload is not None:
-        given = f"those in {spec.workload.rehearsal.secrets}"
-        made.tell("workload.secrets", "the account's values", given, "the real values stay where they are")
+    for field, is_given in (("secrets", spec.secrets), ("pull_secret", spec.pull_secret)):
+        if is_given and spec.workload is not None:
+            given = f"those in {spec.workload.rehearsal.secrets}"
+            made.tell(f"workload.{field}", "the account's values", given, "the real values stay where they are")
 
 
 def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
     """Make the job small; return its steps, and the steps between checkpoints."""
     if spec.workload is not None:
         if spec.workload.rehearsal.image is None:
-            made.drop("workload.image", "the emulated registry lacks it: the trainer image stands in")
+            why = "the emulated registry lacks it: the trainer image stands in"
+            if spec.workload.image is not None:
+                made.tell("workload.image", spec.workload.image, "the trainer image", why)
         steps = spec.workload.on("rehearsal").steps
         every = max(1, min(_EVERY, steps // 4))
         made.set("checkpoint.every_steps", every, "a checkpoint before each fault")
         return steps, every
     made.set("data", {"source": "python:stdlib", "max_files": 60}, "text that every machine has")
-    made.set("training.model", _TINY, "a debug model of the same shape")
+    named = spec.training is not None and bool(spec.training.model.name)
+    model = {"name": "debug", **_TINY_NAMED} if named else _TINY
+    made.set("training.model", model, "a debug model that the same code builds")
+    for field in ("init_from", "parameters", "compute"):
+        made.drop(f"training.{field}", "of another model")
     for field, value in (
         ("steps", _STEPS), ("global_batch", 4 * nodes), ("micro_batch", 2), ("precision", "float32"),
         ("evaluate_every", _STEPS // 2), ("evaluate_batches", 2), ("step_seconds_estimate", 0.2),

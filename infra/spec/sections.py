@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from infra.spec.duration import Duration
 from infra.spec.section import Section
 
+FSX_SERVICE = "fsx"
 ENDPOINT_SERVICES = (
     "autoscaling",  # the steward gives broken nodes back
     "ec2",  # the CNI, nodeadm, the steward
@@ -18,7 +19,7 @@ ENDPOINT_SERVICES = (
     "ecr.dkr",
     "eks",  # nodeadm, the steward
     "eks-auth",  # pod identity
-    "fsx",  # the CSI driver
+    FSX_SERVICE,  # the CSI driver
     "logs",
     "sns",  # the steward's notices
     "ssm",  # the builder
@@ -65,6 +66,36 @@ class Subnets(Section):
     """The GPU nodes and the shared file system, in the campaign's zone."""
     control_plane: tuple[SubnetId, SubnetId]
     """The control plane, in two zones. The first also holds the system nodes."""
+
+
+SLIM_BASE = "bivouac/base:slim"
+
+
+class Builders(Section):
+    """An existing private place for builders. They get no public address; Systems Manager reaches them.
+    `check --online` and `run` say what the subnet lacks."""
+
+    subnet_id: SubnetId
+    """Private subnet of the account, with a default route to a NAT gateway or its like. Endpoints alone (`ssm`,
+    `ssmmessages`, `ecr.api`, S3) are enough where the node image is not baked."""
+    security_group_id: Annotated[str, Field(pattern=r"^sg-[0-9a-f]{8,17}$")]
+    """Security group of the subnet's VPC that lets HTTPS out; nothing needs to be let in."""
+
+
+class Image(Section):
+    base: str
+    """`repository:tag` or `repository@sha256:...` in the account's own registry, pushed there once by a person: see
+    `images/trainer.Dockerfile`. The bake adds one layer with the project."""
+    steward_base: str = SLIM_BASE
+    """The same for what the system node runs: Python and the steward's packages, without torch and CUDA. Target `slim`
+    of that Dockerfile."""
+    nodes: Literal["bake", "eks"] | Annotated[str, Field(pattern=r"^ami-[0-9a-f]{8,17}$")] = "bake"
+    """AMI of the GPU nodes. `bake`: ours, by the roles in `playbooks`. `eks`: AWS's own for EKS, Amazon Linux 2023 and
+    the accelerator, the newest when the campaign begins; a boot script sets it up. An id: somebody's own, derived from
+    that one, which gets a Lustre client where it lacks one. Preflight judges the nodes of all three alike."""
+    builders: Builders | None = None
+    """Existing place where images are baked. None: the foundation's build network, whose builders have a public
+    address."""
 
 
 OWN_CIDR = "10.42.0.0/16"
@@ -150,9 +181,27 @@ class Archive(Section):
     compliance lock, which nobody could lift, not even the account's owner."""
 
 
+NO_FILE_SYSTEM = "none"
+
+
+def _given(value: Any) -> Any:
+    """Return None for the word; an empty field must not be mistaken for it."""
+    if value == NO_FILE_SYSTEM:
+        return None
+    if value is None or isinstance(value, str):
+        raise ValueError(f"must be the word `{NO_FILE_SYSTEM}`, or the fields of a file system")
+    return value
+
+
 class Storage(Section):
-    shared: SharedStorage = SharedStorage()
-    """The shared tier: FSx for Lustre."""
+    shared: Annotated[
+        SharedStorage | None,
+        BeforeValidator(_given, json_schema_input_type=SharedStorage | Literal["none"]),
+        PlainSerializer(lambda value: NO_FILE_SYSTEM if value is None else value, return_type=Any),
+    ] = SharedStorage()
+    """The shared tier: FSx for Lustre, or `none`: no file system. Then each committed checkpoint goes from the nodes'
+    NVMe to S3 at once, and nodes read their data from S3. It saves the file system's bill where checkpoints are small;
+    for the built-in trainer only."""
     local: LocalStorage = LocalStorage()
     """The local tier: the nodes' NVMe."""
     archive: Archive = Archive()

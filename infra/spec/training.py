@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from infra.spec.models import dial
+from infra.spec.models.named import resolved
 from infra.spec.section import Section
+from infra.spec.workload import INIT, refuse_no_place
 from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig, grace_seconds
+
+Amount = Annotated[float, BeforeValidator(dial.amount, json_schema_input_type=float | str)]
+
+
+def _dial_or_both(schema: dict[str, Any]) -> None:
+    schema["required"] = []
+    schema["anyOf"] = [{"required": names} for names in (["steps", "global_batch"], ["parameters"], ["compute"])]
 
 
 class Training(Section):
-    model: ModelConfig = ModelConfig()
-    """The built-in model."""
+    model_config = ConfigDict(json_schema_extra=_dial_or_both)
+
+    parameters: Amount | None = Field(default=None, gt=0)
+    """One dial: a number of parameters, such as `1.3B`. Model, batch, learning rate and steps follow, where they are
+    not given; `bivouac plan` prints each with its formula and source."""
+    compute: Amount | None = Field(default=None, gt=0)
+    """The other dial: floating-point operations of the whole training, such as `1e21`. Give one of the two."""
+    model: Annotated[ModelConfig, BeforeValidator(resolved, json_schema_input_type=str | ModelConfig)] = ModelConfig()
+    """The model: a name, or a section."""
+    init_from: str | None = None
+    """Weights that a named model starts from, in Hugging Face's form (safetensors): an S3 prefix, or a folder of this
+    machine with 4 GiB at most, which is uploaded. None: new weights."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW with warm-up and cosine decay."""
     steps: int = Field(ge=1)
-    """Optimizer steps of the whole training."""
+    """Optimizer steps of the whole training. Derived from `parameters` or `compute` where one is given."""
     global_batch: int = Field(ge=1)
-    """Sequences per optimizer step over all ranks: `micro_batch` x ranks x accumulation steps."""
+    """Sequences per optimizer step over all ranks: `micro_batch` x ranks x accumulation steps. Derived likewise."""
     micro_batch: int = Field(default=2, ge=1)
     """Sequences that one rank computes at once."""
     zero_stage: int = Field(default=1, ge=0, le=3)
@@ -38,6 +58,31 @@ class Training(Section):
     collective_timeout_s: float = Field(default=30.0, gt=0)
     """Time that a rank waits in one exchange of a step, or of DeepSpeed's load, before it calls a peer lost. Opening
     data and fetching a checkpoint have no such limit: others wait for a slow rank up to the startup timeout."""
+
+    @field_validator("init_from")
+    @classmethod
+    def _starts_from_a_prefix_or_a_folder(cls, place: str | None) -> str | None:
+        return refuse_no_place(place)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follows_the_dial(cls, given: Any) -> Any:
+        return dial.filled(given)
+
+    @model_validator(mode="after")
+    def _says_no_two_things(self) -> Self:
+        if self.parameters is not None and self.compute is not None:
+            raise ValueError("give either `parameters` or `compute`")
+        if self.parameters is not None and self.model.name:
+            raise ValueError("`parameters` derive a model and `model` names one; with a name give `compute`")
+        if self.init_from is not None and not self.model.name:
+            raise ValueError("the small decoder starts from no weights; give `model` the name of theirs")
+        return self
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Name -> S3 prefix that the file system shows at `/mounts`."""
+        return {INIT: self.init_from} if self.init_from is not None and self.init_from.startswith("s3://") else {}
 
     @property
     def grace_s(self) -> int:

@@ -61,6 +61,12 @@ NODE_GROUP = Wait(
 )
 ADD_ON = Wait("EKS makes or deletes an add-on", "up to 20 min", _SEEN, 40, ("eks.addon_active", "eks.addon_deleted"))
 FILE_SYSTEM = Wait("FSx makes or deletes a file system", "10 to 30 min", _SEEN, 40)
+LOST_FILE_SYSTEM = Wait(
+    "FSx calls a file system gone or FAILED, and nothing else in between, before we believe that it is lost",
+    "at once",
+    "FSx's API reference, DescribeFileSystems: FileSystemNotFound, and FAILED for an unrecoverable failure",
+    2,
+)
 DATA_LINK = Wait("FSx links a file system with S3", "minutes", "FSx for Lustre's guide, data repositories", 30)
 FURTHER_LINK = Wait(
     "FSx makes a further link, one after the other", "minutes each", "FSx for Lustre's guide, data repositories", 90

@@ -22,6 +22,7 @@ _NO_SECRETS = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "PATH", "PYT
 """Variables that the launcher needs or sets."""
 _SET_BY_US = "OMPI_MCA_plm_rsh_"
 """Beginning of Open MPI's variables for its remote shell."""
+_OF_NCCL = re.compile(r"^(NCCL|OFI_NCCL|FI)_[A-Z0-9_]+$")
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
@@ -108,10 +109,18 @@ class SmallMachine(Section):
     init_from: str | None = None
     """A small folder of this machine in place of the weights of `init_from`."""
     secrets: str | None = None
-    """A file on this machine with the values of the workload's secrets, a line `NAME=value` each. They go into the
-    emulated account, from where pods read them as on AWS. The packed source leaves this file out."""
+    """A file on this machine with the values of the workload's secrets, a line `NAME=value` each, and of its
+    `pull_secret`, as `workload.pull_secret={...}`. They go into the emulated account, from where they are read as on
+    AWS. The packed source leaves this file out."""
     estimates: Estimates | None = None
     """Figures of the rehearsal."""
+
+
+def refuse_no_place(place: str | None) -> str | None:
+    """Return the place of weights. Raises `ValueError` if it is neither an S3 prefix nor a folder."""
+    if place is not None and "://" in place and not _BUCKET_AND_PREFIX.fullmatch(place):
+        raise ValueError("is neither s3://bucket/prefix nor a folder of this machine; download it to one of them")
+    return place
 
 
 def _refuse_unlinkable(prefixes: dict[str, str]) -> None:
@@ -129,6 +138,9 @@ class Workload(Section):
     `...@sha256:...`. A tag is resolved to its digest before anything is made. None: the trainer image, with its Python,
     torch and DeepSpeed. It needs `python3` (3.8 or newer), torch for launcher `torchrun`, and Open MPI 4 for `mpirun`;
     neither ssh nor sshd."""
+    pull_secret: SecretSource | None = None
+    """Where the login to the private registry of `image` lies, as JSON with `username` and `password`. The driver reads
+    it, kubelets pull with it. The operator's policy reads secrets and parameters `bivouac_pull*`. ECR needs none."""
     source: str | None = None
     """A folder with the job's code, mounted at `/workspace`, where the job starts. In a git repository its tracked and
     new files are taken, without the ignored ones. None: the image has all."""
@@ -143,6 +155,9 @@ class Workload(Section):
     """Arguments of script or command."""
     env: dict[str, str] = Field(default={})
     """Environment variables of the job. `OMPI_MCA_...` are options for `mpirun`."""
+    nccl: dict[str, str] = Field(default={})
+    """Settings of NCCL, its plugin and libfabric, by their variables `NCCL_...`, `OFI_NCCL_...`, `FI_...`. `check`
+    refuses what no document names and what works against EFA."""
     secrets: dict[str, SecretSource] = Field(default={}, max_length=MOST)
     """Environment variables of the job whose values lie in Secrets Manager or Systems Manager. Only names are in the
     record; where the job prints a value, `[secret]` stands for it."""
@@ -165,8 +180,8 @@ class Workload(Section):
     estimates: Estimates
     """Steps, time and sizes, for plan and check."""
     host_network: bool = False
-    """Not to be had. A pod in its node's own network would reach the node's role in AWS, which the campaign's pods must
-    not have, and the cluster's Pod Security refuses it. EFA, NCCL and MPI need no such network."""
+    """Run the job's pods in their nodes' own network, for a job that insists on it. There it reaches the node's role in
+    AWS, and with it all that the node may: `check` says what that opens. EFA, NCCL and MPI work without."""
     grace: Duration = timedelta(seconds=60)
     """Time between SIGTERM and SIGKILL when the job is stopped."""
     rehearsal: SmallMachine = SmallMachine()
@@ -180,16 +195,6 @@ class Workload(Section):
         if taken := sorted(name for name in env if name.startswith(_SET_BY_US)):
             raise ValueError(f"{', '.join(taken)}: `mpirun` reaches other nodes by their supervisors")
         return env
-
-    @field_validator("host_network")
-    @classmethod
-    def _has_pods_of_its_own(cls, asked: bool) -> bool:
-        if asked:
-            raise ValueError(
-                "a pod in its node's network reaches the node's role in AWS, so Pod Security `baseline` and the "
-                "cluster's policies refuse it: leave it out; EFA, NCCL and MPI work in the pods' own network"
-            )
-        return asked
 
     @field_validator("mounts")
     @classmethod
@@ -207,9 +212,7 @@ class Workload(Section):
     @field_validator("init_from")
     @classmethod
     def _is_a_prefix_or_a_folder(cls, place: str | None) -> str | None:
-        if place is not None and "://" in place and not _BUCKET_AND_PREFIX.fullmatch(place):
-            raise ValueError("is neither s3://bucket/prefix nor a folder of this machine; download it to one of them")
-        return place
+        return refuse_no_place(place)
 
     @model_validator(mode="after")
     def _links_all(self) -> Self:
@@ -222,6 +225,16 @@ class Workload(Section):
             raise ValueError(f"rehearsal.mounts: {', '.join(unknown)} is not in `mounts`")
         if self.rehearsal.init_from is not None and self.init_from is None:
             raise ValueError("rehearsal.init_from stands for `init_from`, which is not given")
+        return self
+
+    @model_validator(mode="after")
+    def _pulls_with_a_login(self) -> Self:
+        if self.pull_secret is None:
+            return self
+        if self.image is None or ImageReference.parse(self.image).ecr is not None:
+            raise ValueError("pull_secret is the login to the registry of `image`; ECR takes the nodes' own role")
+        if self.pull_secret.key is not None:
+            raise ValueError("pull_secret.key: leave it out; the whole text is the login")
         return self
 
     @field_validator("secrets")
@@ -238,6 +251,10 @@ class Workload(Section):
     def _gives_each_variable_once(self) -> Self:
         if twice := sorted(set(self.secrets) & (set(self.env) | set(self.rehearsal.env))):
             raise ValueError(f"{', '.join(twice)}: in `secrets` and in `env`: keep it in one of them")
+        if twice := sorted(set(self.nccl) & (set(self.env) | set(self.secrets))):
+            raise ValueError(f"{', '.join(twice)}: in `nccl` and in `env` or `secrets`: keep it in one of them")
+        if others := sorted(name for name in self.nccl if not _OF_NCCL.match(name)):
+            raise ValueError(f"nccl: {', '.join(others)}: other variables than NCCL's and libfabric's belong to `env`")
         return self
 
     @model_validator(mode="after")
@@ -260,6 +277,7 @@ class Workload(Section):
                 "env": self.env | small.env,
                 # An ARN names a secret of the real account; the emulated one has its own, of the same name.
                 "secrets": {name: source.by_name() for name, source in self.secrets.items()},
+                "pull_secret": None if self.pull_secret is None else self.pull_secret.by_name(),
                 "estimates": small.estimates or self.estimates,
                 # The files of an S3 prefix lie under the same one of the emulated S3.
                 "init_from": self.init_from if INIT in self.links else small.init_from or self.init_from,
@@ -302,6 +320,11 @@ class Workload(Section):
     @property
     def checkpoint_bytes(self) -> int:
         return round(self.estimates.checkpoint_gib * GIB)
+
+
+def in_host_network(workload: Workload | None) -> bool:
+    """Return whether the gang's pods are in their nodes' network."""
+    return workload is not None and workload.host_network
 
 
 def by_mpirun(workload: Workload | None) -> bool:

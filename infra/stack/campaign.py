@@ -11,7 +11,7 @@ from infra.spec.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets, clos
 from infra.stack.access.identity import Roles
 from infra.stack.access.policies import place
 from infra.stack.budget import Budget
-from infra.stack.cluster.addons import Addons
+from infra.stack.cluster.addons import CSI_DRIVER, Addons
 from infra.stack.cluster.cluster import Cluster
 from infra.stack.cluster.nodes import GpuNodes, SystemNodes
 from infra.stack.cluster.workloads import Workloads
@@ -44,10 +44,15 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
     # A pod of vpc-cni that starts before its role is associated gets the node's, which may not change interfaces.
     cni_ready = [cluster.roles[CNI_ACCOUNT], *roles.node_ready]
-    before = Addons("before-nodes", cluster.eks.name, interface_tags, cni_ready, spec.addons, spec.kubernetes, opts)
+    before = Addons(
+        "before-nodes", cluster.eks.name, interface_tags, cni_ready, spec.addons, spec.kubernetes, opts=opts
+    )
     budget = Budget(spec, opts)
     apart = [security, *network.made]
-    storage = Storage(spec, network.gpu, security.lustre.id, settings.data_digest, apart, settings.key_arn, opts)
+    shared, group = spec.storage.shared, security.lustre
+    storage = None
+    if shared is not None and group is not None:
+        storage = Storage(spec, shared, network.gpu, group.id, settings.data_digest, apart, settings.key_arn, opts)
 
     groups = [security.nodes.id, cluster.security_group_id]
     ready = [*before.all, *roles.node_ready, *network.made, security]
@@ -65,7 +70,10 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         key,
         opts,
     )
-    after = Addons("after-nodes", cluster.eks.name, interface_tags, [system.group], spec.addons, spec.kubernetes, opts)
+    without = (CSI_DRIVER,) if storage is None else ()
+    after = Addons(
+        "after-nodes", cluster.eks.name, interface_tags, [system.group], spec.addons, spec.kubernetes, without, opts
+    )
     inside = ResourceOptions(providers=[provider, cluster.kubernetes_after(system.group)])
     Workloads(spec, cluster, storage, [system.group, *after.all], inside)
 
@@ -81,8 +89,8 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         "node_security_group_id": security.nodes.id,
         "gpu_group": gpu.group.node_group_name,
         "system_group": system.group.node_group_name,
-        "file_system_id": storage.lustre.id,
-        "mount_name": storage.lustre.mount_name,
+        "file_system_id": None if storage is None else storage.lustre.id,
+        "mount_name": None if storage is None else storage.lustre.mount_name,
         "node_role_arn": roles.node.arn,
         "steward_role_arn": roles.steward.arn,
         "trainer_role_arn": roles.trainer.arn,

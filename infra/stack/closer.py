@@ -29,7 +29,7 @@ from infra.stack.access.closing import LOG_GROUP, closer
 from infra.stack.access.policies import CODEBUILD, AccountPlace
 
 IMAGE = "aws/codebuild/standard:7.0"
-"""A standard image, with Python and the AWS CLI; a slim image of our own would spare a minute of each build.
+"""A standard image, with Python and the AWS CLI: what the driver needs is too much for the steward's (decision 0018).
 https://docs.aws.amazon.com/codebuild/latest/userguide/available-runtimes.html"""
 PYTHON = "3.11"
 LONGEST = timedelta(hours=8)

@@ -19,7 +19,7 @@ from pulumi_aws.s3 import (
     BucketServerSideEncryptionConfigurationRuleArgsDict,
 )
 
-from infra.spec.names import COPIES_PREFIX, NOTICES, REPOSITORY, Names, buckets
+from infra.spec.names import COPIES_PREFIX, NOTICES, REPOSITORY, STEWARD_REPOSITORY, Names, buckets
 from infra.stack.access import policies
 from infra.stack.access.key import CustomerKey
 from infra.stack.access.limits import Limits
@@ -182,31 +182,40 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
         lock_days=keeping.lock_days,
         opts=inside,
     )
-    repository = aws.ecr.Repository(
-        "trainer",
-        name=REPOSITORY,
-        image_tag_mutability="IMMUTABLE",
-        image_scanning_configuration={"scan_on_push": True},
-        force_delete=False,
-        opts=opts,
-    )
+    repository = image_repository("trainer", REPOSITORY, opts)
+    image_repository("steward", STEWARD_REPOSITORY, opts)
     aws.sns.Topic("notices", name=NOTICES, kms_master_key_id=key_arn, opts=opts)
     where = policies.AccountPlace(settings.account, settings.region)
     limits = Limits(where, inside)
-    build_network = BuildNetwork(where, limits.boundary.arn, settings.build_network_zone, inside)
+    build_network = BuildNetwork(
+        where, limits.boundary.arn, settings.build_network_zone, inside, own=settings.build_network
+    )
     Closer(where, limits.boundary.arn, names.state, inside)
-    aws.ecr.LifecyclePolicy("trainer", repository=repository.name, policy=image_policy(), opts=opts)
     outputs: dict[str, Any] = {
         "state_bucket": state.bucket,
         "archive_bucket": archive.bucket,
         "repository_url": repository.repository_url,
-        "build_network_subnet_id": build_network.subnet.id,
-        "build_network_security_group_id": build_network.group.id,
+        "build_network_subnet_id": build_network.subnet.id if build_network.subnet else None,
+        "build_network_security_group_id": build_network.group.id if build_network.group else None,
         "build_network_instance_profile": build_network.profile.name,
         "build_network_guard_arn": build_network.guard.arn,
         "key_arn": key_arn,
     }
     return outputs
+
+
+def image_repository(label: str, name: str, opts: ResourceOptions) -> aws.ecr.Repository:
+    """Make a registry of images whose tags never move, with a bound on their number."""
+    repository = aws.ecr.Repository(
+        label,
+        name=name,
+        image_tag_mutability="IMMUTABLE",
+        image_scanning_configuration={"scan_on_push": True},
+        force_delete=False,
+        opts=opts,
+    )
+    aws.ecr.LifecyclePolicy(label, repository=repository.name, policy=image_policy(), opts=opts)
+    return repository
 
 
 def image_policy() -> str:

@@ -14,9 +14,9 @@ class FoundationOutputs(_Outputs):
     archive_bucket: str
     repository_url: str
     """Repository of the trainer's images, without tag or digest."""
-    build_network_subnet_id: str
-    """Subnet of the builders; egress only."""
-    build_network_security_group_id: str
+    build_network_subnet_id: str | None
+    """Subnet of the builders; egress only. None: every campaign so far named a place of its own."""
+    build_network_security_group_id: str | None
     build_network_instance_profile: str
     build_network_guard_arn: str
     """Role of the schedule that ends a builder."""
@@ -37,8 +37,9 @@ class CampaignOutputs(_Outputs):
     node_security_group_id: str
     gpu_group: str
     system_group: str
-    file_system_id: str
-    mount_name: str
+    file_system_id: str | None = None
+    """None: the campaign has no shared file system."""
+    mount_name: str | None = None
     node_role_arn: str
     steward_role_arn: str
     trainer_role_arn: str

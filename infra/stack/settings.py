@@ -79,6 +79,8 @@ class FoundationSettings(_Settings):
     account: Annotated[str, Field(pattern=r"^\d{12}$")]
     region: str
     keeping: Keeping = Keeping()
+    build_network: bool = True
+    """False: no campaign has asked for a build network; each named an existing place for its builders."""
     build_network_zone: str | None = None
     """The builders' zone, chosen by the driver. None: an older foundation, in the zone that AWS chose."""
 

@@ -7,7 +7,7 @@ import pulumi_aws as aws
 from pulumi import Input, ResourceOptions
 
 from infra.spec import waits
-from infra.spec.campaign import Spec
+from infra.spec.campaign import SharedStorage, Spec
 from infra.spec.names import DATA_FOLDER, Names, buckets, data_prefix, mount_folder
 from infra.stack.lustre import file_system
 from infra.stack.timeouts import bounded
@@ -27,6 +27,7 @@ class Storage(pulumi.ComponentResource):
     def __init__(
         self,
         spec: Spec,
+        shared: SharedStorage,
         subnet_id: Input[str],
         security_group_id: Input[str],
         data_digest: str,
@@ -40,7 +41,7 @@ class Storage(pulumi.ComponentResource):
             "shared",
             subnet_ids=subnet_id,
             security_group_ids=[security_group_id],
-            **file_system(spec.storage.shared),
+            **file_system(shared),
             kms_key_id=key_arn,
             skip_final_backup=True,
             tags={"Name": Names(spec).file_system},
@@ -57,7 +58,7 @@ class Storage(pulumi.ComponentResource):
             delete_data_in_filesystem=False,
             opts=ResourceOptions(parent=self, custom_timeouts=bounded(waits.DATA_LINK)),
         )
-        for name, prefix in ({} if spec.workload is None else spec.workload.links).items():
+        for name, prefix in spec.links.items():
             aws.fsx.DataRepositoryAssociation(
                 f"mount-{name}",
                 file_system_id=self.lustre.id,

@@ -13,6 +13,7 @@ from pathlib import Path
 from lightkube import Client
 
 from infra.aws.account import QUICK, Account
+from infra.checkpoints.place import bucket_place
 from infra.clock import Clock
 from infra.cluster import attempts
 from infra.cluster.kubernetes import followers_of, from_pod
@@ -56,7 +57,8 @@ def main() -> int:
     steward = _begin(config, account, client, store, lease, clock)
     if steward is None:
         return int(ExitCode.USER)
-    RequestServer(store, lambda: steward.observer.agents, lease.check).open()
+    tier = bucket_place(s3, config.shared_tier)
+    RequestServer(store, lambda: steward.observer.agents, lease.check, bucket=tier).open()
     by = ways(config.spec, lease.check)
     outbox = Outbox(store, config.spec.notify, by, clock.now)
     Teller(outbox, lease.check, lambda: bills(config, store.state())).open()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.steward_config import StewardConfig
-from infra.spec.workload import Resources, by_mpirun
+from infra.spec.workload import Resources, by_mpirun, in_host_network
 from trainer.contract.workload import EVALUATE, SUPERVISOR
 
 
@@ -31,10 +31,13 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         efa_by_claim=config.spec.addons.efa == "dra",
         command=("python", "-m", "trainer.agent") if config.workload is None else ("python3", SUPERVISOR),
         supervisor_image=None if config.workload is None else config.image,
-        mounts=() if config.spec.workload is None else tuple(config.spec.workload.links),
+        mounts=tuple(config.spec.links),
         resources=Resources() if config.spec.workload is None else config.spec.workload.resources,
         secrets=bool(config.spec.secrets),
+        pull_secret=config.spec.pull_secret is not None,
+        host_network=in_host_network(config.spec.workload),
         by_mpirun=by_mpirun(config.spec.workload),
+        shares=config.spec.storage.shared is not None,
         config_map=config_map,
         grace_seconds=config.grace_seconds,
     )

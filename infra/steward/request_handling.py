@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.parts import Altered
 from infra.checkpoints import work
-from infra.checkpoints.place import FolderPlace
+from infra.checkpoints.place import FolderPlace, Place
 from infra.checkpoints.requests import CARRIED, FOLDER, SUFFIX, Answer, TierRequest
 from infra.errors import BivouacError, LeaseLost, LeaseUnproven
 from infra.record.store import CampaignStore
@@ -42,9 +42,11 @@ class RequestServer:
         agents: Callable[[], Mapping[str, str]],
         guard: Callable[[], None],
         shared: Path = Path(SHARED_CHECKPOINTS),
+        bucket: Place | None = None,
     ) -> None:
+        """`bucket`: the shared tier in S3, instead of the folder `shared`."""
         self._store, self._agents, self._guard = store, agents, guard
-        self._place = FolderPlace(shared / store.campaign)
+        self._place = bucket or FolderPlace(shared / store.campaign)
         self._said = 0.0
 
     def open(self) -> None:
@@ -130,12 +132,12 @@ class RequestServer:
         step = next(iter(steps or (row.step for row in self._place.rows() if row.committed)), None)
         if step is None:
             raise ValueError("no step is committed on the shared tier")
-        manifest, folder = self._place.manifest(step), self._place.root / step_folder(step)
+        manifest = self._place.manifest(step)
         prefix = f"{self._store.prefix}/{CARRIED}/{step_folder(step)}"
         for number, shard in enumerate(manifest.shards, 1):
             self._guard()
             tell(f"carrying {shard.file}, {number} of {len(manifest.shards)}")
-            self._store.s3.upload_file(str(folder / shard.file), self._store.bucket, f"{prefix}/{shard.file}")
+            self._place.send(step, shard, self._store.s3, self._store.bucket, f"{prefix}/{shard.file}")
         self._store.put(f"{prefix}/{COMMITTED_NAME}", manifest.serialize())
         return Answer(carried=step)
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from lightkube import Client
 
 from infra.aws.account import Account
+from infra.checkpoints.place import bucket_place
 from infra.clock import Clock
 from infra.cluster import attempts
 from infra.cluster.nodes import GpuNodes
@@ -78,8 +79,8 @@ class Steward:
         self.observer, self.sources = self.lookout.observer, self.lookout.sources
         self.trainer_events = TrainerEvents(store)
         self.logs = LogShipper(pod_logs, store, self.trainer_events.take)
-        self.tiers = TierWatch(store)
-        self.committed = Committed(config.spec.campaign, store.state())
+        self.tiers = TierWatch(store, bucket=bucket_place(store.s3, config.shared_tier))
+        self.committed = Committed(config.spec.campaign, store.state(), bucket=self.tiers.bucket)
         self.policy = policy_of(config)
         self._archived = False
         self.copier = Copier(self)

@@ -85,3 +85,38 @@ def test_training_goes_on_from_the_newest_copy_and_the_golden_checkpoint_is_arch
     (archived,) = seen.events("archive.verified")
     assert archived["step"] == STEPS and archived["copies_left"] == 0
     assert [one["clean"] for one in seen.events("certified")][-1:] == [True]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rehearsal, int]]:
+    """The driver stays, and nobody types anything: the rehearsal, and the driver's exit code.
+
+    Attempts that find no file system are not what is tried here: they are as many as the minutes of the wait allow.
+    """
+    patient = {"attempts_without_progress": 1000, "process_restarts": 1000}
+    with rehearsing(tmp_path_factory.mktemp("alone"), SPEC | {"campaign": "alone", "recovery": patient}) as rehearsal:
+        driver = rehearsal.start()
+        until(lambda: driver.poll() is not None or "\nsupervise " in rehearsal.log(), "it trains")
+        until(lambda: driver.poll() is not None or kinds(rehearsal, "checkpoint.copied"), "a copy is in S3")
+        assert driver.poll() is None, rehearsal.log()
+        rehearsal.python(_LOSE)
+        yield rehearsal, driver.wait(timeout=HUNG_S)
+
+
+def kinds(rehearsal: Rehearsal, kind: str) -> list[dict[str, Any]]:
+    return [event["data"] for event in rehearsal.events() if event["kind"] == kind]
+
+
+def test_a_driver_that_watches_makes_it_again_by_itself_and_the_campaign_ends_as_planned(
+    alone: tuple[Rehearsal, int],
+) -> None:
+    rehearsal, code = alone
+    assert code == 0, rehearsal.log()
+    (lost,) = kinds(rehearsal, "file-system.lost")
+    assert lost["repair"] and lost["word"] == "does not exist" and "USD/h bill" in lost["why"]
+    assert len(kinds(rehearsal, "file-system.replaced")) == 1
+    (fetched,) = kinds(rehearsal, "checkpoint.fetched")
+    assert fetched["step"] >= lost["copied"]
+    (archived,) = kinds(rehearsal, "archive.verified")
+    assert archived["step"] == STEPS
+    assert [one["clean"] for one in kinds(rehearsal, "certified")][-1:] == [True]

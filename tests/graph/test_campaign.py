@@ -288,6 +288,13 @@ def test_each_mount_of_a_workload_is_a_link_that_follows_its_prefix() -> None:
         assert "autoExportPolicy" not in links[name]["s3"], "nothing is written back"
 
 
+def test_weights_in_s3_that_the_built_in_trainer_starts_from_are_a_link_too() -> None:
+    section = {"model": "debug", "init_from": "s3://somebodys/llama", "steps": 9, "global_batch": 512}
+    links = campaign_graph(example_spec(training=section)).of("DataRepositoryAssociation")
+    found = {node.name: (node.inputs["fileSystemPath"], node.inputs["dataRepositoryPath"]) for node in links}
+    assert found["mount-init-from"] == ("/mounts/init-from", "s3://somebodys/llama") and len(found) == 2
+
+
 def test_without_nat_the_nodes_have_endpoints_and_no_way_to_the_internet() -> None:
     graph = campaign_graph(example_spec(network={"egress": "endpoints"}))
     assert not graph.of("NatGateway") + graph.of("InternetGateway") + graph.of("Eip") + graph.of("Route")

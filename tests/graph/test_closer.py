@@ -88,8 +88,9 @@ ENDS = (
     | names("logs", "CreateLogStream DeleteLogGroup PutLogEvents")
     | names("s3", "AbortMultipartUpload DeleteObject GetBucketLocation ListBucketMultipartUploads")
     | {"scheduler:DeleteSchedule", "sns:DeleteTopic", "ssm:DeleteParameter"}
+    | {"secretsmanager:GetSecretValue", "sns:Publish", "ssm:GetParameter"}
 )
-"""What ends things; and the build's own log, and the engine's state, which it rewrites."""
+"""What ends things and tells people; and the build's own log, and the engine's state, which it rewrites."""
 PROJECT = f"arn:aws:codebuild:us-east-1:{ACCOUNT}:project/bivouac_closer"
 VARIABLE = "codebuild:environment.environmentVariables"
 

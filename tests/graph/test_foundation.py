@@ -9,9 +9,10 @@ import pytest
 from infra.errors import UserError
 from infra.spec.names import Names, buckets
 from infra.stack.outputs import FoundationOutputs
+from infra.stack.program import program
 from infra.stack.settings import CampaignSettings, FoundationSettings, read_settings
 from tests.example import DATA_DIGEST, DEADLINE, example_spec
-from tests.graph.engine import ACCOUNT, Graph
+from tests.graph.engine import ACCOUNT, Graph, build
 
 BUCKETS = buckets(ACCOUNT, "us-east-1")
 
@@ -71,7 +72,8 @@ def test_what_is_rewritten_every_few_seconds_is_forgotten_after_a_day_and_the_en
 
 
 def test_images_cannot_change_under_a_tag(foundation: Graph) -> None:
-    assert foundation.one("Repository", "trainer").inputs["imageTagMutability"] == "IMMUTABLE"
+    for name in ("trainer", "steward"):
+        assert foundation.one("Repository", name).inputs["imageTagMutability"] == "IMMUTABLE"
 
 
 def test_the_foundation_never_expires(foundation: Graph) -> None:
@@ -102,6 +104,16 @@ def test_the_build_network_has_no_way_in_and_costs_nothing_while_no_builder_runs
     assert not any("ingress" in str(node.inputs) for node in foundation.of("SecurityGroup"))
     billing = ("NatGateway", "Eip", "VpcEndpoint", "Instance", "LoadBalancer")
     assert not [node for kind in billing for node in foundation.of(kind)]
+
+
+def test_a_foundation_whose_campaigns_name_a_place_for_builders_has_no_network_but_their_roles() -> None:
+    settings = FoundationSettings(account=ACCOUNT, region="us-east-1", build_network=False)
+    made = build(program, settings.to_config())
+    network = ("Vpc", "Subnet", "InternetGateway", "RouteTable", "Route", "SecurityGroup", "SecurityGroupEgressRule")
+    assert not [node for kind in network for node in made.of(kind)]
+    outputs = FoundationOutputs.model_validate(made.outputs)
+    assert outputs.build_network_subnet_id is None and outputs.build_network_security_group_id is None
+    assert made.one("RolePolicy", "builder-guard") and outputs.build_network_instance_profile
 
 
 def test_what_ends_builders_can_end_only_builders(foundation: Graph) -> None:

@@ -98,6 +98,32 @@ def test_a_jobs_secrets_lie_in_the_pods_memory_where_one_container_writes_and_th
     assert "secrets" not in {one["name"] for one in plain["volumes"]}
 
 
+def test_a_job_from_a_private_registry_is_pulled_with_its_login_and_no_container_sees_that() -> None:
+    (pod,), (plain,) = pods_of(gang(pull_secret=True)), pods_of(gang())
+    assert pod.pop("imagePullSecrets") == [{"name": "job-image"}] and pod == plain
+
+
+def test_a_job_in_its_nodes_network_still_finds_its_peers_by_name() -> None:
+    (pod,), (plain,) = pods_of(gang(host_network=True)), pods_of(gang())
+    assert (pod.pop("hostNetwork"), pod.pop("dnsPolicy")) == (True, "ClusterFirstWithHostNet") and pod == plain
+
+
+def test_the_namespace_is_opened_only_for_a_job_in_its_nodes_network_and_a_policy_closes_the_rest(whole: Graph) -> None:
+    workload = {"script": "/train.py", "checkpoints": {"format": "marker"}, "host_network": True,
+                "estimates": {"steps": 10, "step_seconds": 1}}  # fmt: skip
+    spec = example_spec(training=None, data=None, workload=workload)
+    graph = campaign_graph(spec).asked
+    level = "pod-security.kubernetes.io/enforce"
+    (space,) = (one for one in graph.of("Namespace") if one.name == "campaign")
+    assert space.inputs["metadata"]["labels"][level] == "privileged"
+    assert not [one for one in findings(graph, spec) if one.rule == "pods_are_bounded"]
+    for damage in (None, at("spec.failurePolicy", "Ignore")):
+        told = findings(damaged(graph, "ValidatingAdmissionPolicy baseline", damage), spec)
+        assert ["bivouac-example-baseline" in one.message for one in told if one.rule == "pods_are_bounded"] == [True]
+    opened = damaged(whole, "Namespace campaign", at("metadata.labels", {level: "privileged"}))
+    assert ["privileged pods" in one.message for one in findings(opened, SPEC) if one.rule == "pods_are_bounded"]
+
+
 @pytest.fixture(scope="module")
 def whole() -> Graph:
     return campaign_graph(SPEC).asked

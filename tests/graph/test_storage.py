@@ -45,8 +45,10 @@ def test_a_file_system_passes_the_check_exactly_when_fsx_would_make_it(
     deployment, tier = sold
     shared = {"capacity_gib": capacity, "throughput_mbs_per_tib": tier, "deployment": deployment, "efa": efa}
     spec = example_spec(storage={"shared": {**shared, "metadata_iops": iops}})
-    ours = not list(lustre_findings(spec.storage.shared))
-    assert ours == fsx_accepts(spec.storage.shared), spec.storage.shared
+    asked = spec.storage.shared
+    assert asked is not None
+    ours = not list(lustre_findings(asked))
+    assert ours == fsx_accepts(asked), asked
 
 
 def lustre_findings(shared: SharedStorage) -> Iterator[str]:

@@ -17,6 +17,7 @@ from tests.root import ROOT
 CI = ROOT / "infra/ci"
 OPERATOR = ("operator/look", "operator/network", "operator/cluster", "operator/rights")
 FOUNDER = (*OPERATOR, "founder")
+VIEWER = ("viewer",)
 BUYER = ("block-buyer-role",)
 _numbers = count(1)
 

@@ -63,11 +63,17 @@ HELD = """
 import sys, time
 from pathlib import Path
 from trainer import agent
+from trainer.checkpoint.prefix import Prefix
 from trainer.loop import Loop
-step, committed = int(sys.argv.pop(1)), Path(sys.argv.pop(1))
+step, committed = int(sys.argv.pop(1)), sys.argv.pop(1)
 go_on = Loop._step
+def is_there():
+    if not committed.startswith("s3://"):
+        return Path(committed).exists()
+    folder, _, name = committed.rpartition("/")
+    return Prefix(folder).get(name) is not None
 def held(loop):
-    while loop.step >= step and committed.exists():
+    while loop.step >= step and is_there():
         time.sleep(0.05)
     return go_on(loop)
 Loop._step = held
@@ -181,7 +187,8 @@ class Attempt:
                 return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         program, environment = AGENT, environment | SETTINGS
         if self.hold is not None and self.hold.node == node:
-            manifest = world.shared / world.config.campaign / step_folder(self.hold.committed) / COMMITTED_NAME
+            shared = world.config.shared_tier or world.shared / world.config.campaign
+            manifest = f"{shared}/{step_folder(self.hold.committed)}/{COMMITTED_NAME}"
             program, arguments = HELD, [str(self.hold.step), str(manifest), *arguments]
         return warm().start(program, arguments, environment, self.log(node))
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.nn.attention.flex_attention import create_mask, flex_attention
 
 from trainer.contract import ModelConfig
 from trainer.model import Transformer, document_bounds
+from trainer.model.documents import mask_of, sees
 
 END = 3
 
@@ -63,3 +66,18 @@ def test_weights_learn_through_the_bounds() -> None:
     bounded = model(document_attention=True, reset_positions=True).train()
     bounded(packed()).backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in bounded.parameters())
+
+
+def test_the_rule_for_the_gpu_s_kernels_sees_what_the_mask_for_the_cpu_sees() -> None:
+    """FlexAttention takes a rule in place of a mask: evaluated pair by pair it is the mask, and its result is equal."""
+    made, length = torch.Generator().manual_seed(2), 130  # more than one of its blocks
+    tokens = torch.randint(0, 6, (2, length), generator=made)
+    document, _ = document_bounds(tokens, END)
+    mask = mask_of(document, None, tokens, blockwise=False)
+    rule = create_mask(sees(document), 2, 1, length, length, device="cpu")
+    assert torch.equal(mask, rule) and not mask.all() and mask.any()
+
+    query, key, value = (torch.randn(2, 2, length, 16, generator=made) for _ in range(3))
+    wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    blocks = mask_of(document, None, tokens, blockwise=True)
+    torch.testing.assert_close(flex_attention(query, key, value, block_mask=blocks), wanted, rtol=1e-5, atol=1e-6)

@@ -10,17 +10,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine, Snapshot
 from trainer.checkpoint.fence import check_fence
-from trainer.checkpoint.files import copy_durably, digest_on_disk, link_durably
 from trainer.checkpoint.neighbour import Neighbours, keep_for
 from trainer.checkpoint.room import state_bytes, with_room
-from trainer.checkpoint.tiers import Limits, Tier, Tiers
+from trainer.checkpoint.tiers import AnyTiers, Limits, SharedTier
 from trainer.checkpoint.worker import Worker
-from trainer.checkpoint.writing import Unchanged, Writing, merge, rng_state, twin_of
+from trainer.checkpoint.writing import Unchanged, Writing, merge, rng_state
 from trainer.contract import CheckpointConfig, Consumed, Manifest, Shard, attempt_folder
 from trainer.errors import Diverged, PeerLost, StorageError, TrainerError
 from trainer.events import emit
@@ -89,7 +87,7 @@ class Committer:
     def __init__(
         self,
         gang: Gang,
-        tiers: Tiers,
+        tiers: AnyTiers,
         config: CheckpointConfig,
         identity: ManifestIdentity,
         begun: Begun,
@@ -206,12 +204,12 @@ class Committer:
         self.measured.write_s = time.monotonic() - started
         self._manifested = manifest
 
-    def _make_room_for(self, tier: Tier, needed_bytes: int, write: Callable[[], None]) -> None:
+    def _make_room_for(self, tier: SharedTier, needed_bytes: int, write: Callable[[], None]) -> None:
         with_room(tier, needed_bytes, lambda: self._reclaim(tier), write)
 
-    def _reclaim(self, tier: Tier) -> list[int]:
+    def _reclaim(self, tier: SharedTier) -> list[int]:
         """Drop everything from a full tier but the newest committed checkpoint and those in progress."""
-        check_fence(self._tiers.shared.root, self._identity.attempt)
+        check_fence(self._tiers.shared.marks, self._identity.attempt)
         under_way = (self._pending, self._replicating, self._newest)
         keep = {self._proven, *(item.step for item in under_way if item is not None)}
         return tier.reclaim(keep, self._identity.attempt, self._began)
@@ -248,16 +246,16 @@ class Committer:
         protected = {self._proven, *([replicating.step] if replicating else [])}
         self._retain(self._tiers.local, self._config.keep_local, manifest, protected)
 
-    def _publish(self, tier: Tier, manifest: Manifest) -> None:
+    def _publish(self, tier: SharedTier, manifest: Manifest) -> None:
         attempt = self._identity.attempt
-        check_fence(self._tiers.shared.root, attempt)
+        check_fence(self._tiers.shared.marks, attempt)
         size = len(manifest.serialize())
         self._make_room_for(tier, size, lambda: tier.publish(manifest, attempt))
         emit("committed", step=manifest.step, tier=tier.name, shards=len(manifest.shards))
 
-    def _retain(self, tier: Tier, keep: int, manifest: Manifest, protected: set[int]) -> None:
+    def _retain(self, tier: SharedTier, keep: int, manifest: Manifest, protected: set[int]) -> None:
         # Check again: a rank that slept since its commit must not remove a newer attempt's files.
-        check_fence(self._tiers.shared.root, self._identity.attempt)
+        check_fence(self._tiers.shared.marks, self._identity.attempt)
         if manifest.attempt == self._identity.attempt:
             tier.drop_other_attempts(manifest)
         limits = Limits(self._config.keep_hours, int(self._config.keep_free_gib * 2**30))
@@ -270,27 +268,15 @@ class Committer:
     def _copy(self, manifest: Manifest) -> None:
         """Copy this rank's shards to the shared tier and read them back."""
         started = time.monotonic()
-        check_fence(self._tiers.shared.root, self._identity.attempt)
-        source, target = (tier.folder(manifest.step) for tier in self._tiers)
+        check_fence(self._tiers.shared.marks, self._identity.attempt)
+        source, shared = self._tiers.local.folder(manifest.step), self._tiers.shared
         for shard in manifest.shards:
-            if shard.rank == self._gang.rank and not self._link_on_shared(shard, target):
-                copy = partial(copy_durably, source / shard.file, target / shard.file, _accept(shard, "local"))
-                self._make_room_for(self._tiers.shared, shard.size_bytes, copy)
-                _accept(shard, "shared")(digest_on_disk(target / shard.file))
-        self._tiers.shared.settle(manifest.step)
+            if shard.rank == self._gang.rank:
+                take = partial(shared.take, manifest.step, shard, source / shard.file, self._on_shared)
+                self._make_room_for(shared, shard.size_bytes, take)
+        shared.settle(manifest.step)
         self.measured.shared_s = time.monotonic() - started
         self._copied = True
-
-    def _link_on_shared(self, shard: Shard, target: Path) -> bool:
-        earlier = self._on_shared
-        twin = twin_of(shard, earlier)
-        if earlier is None or twin is None:
-            return False
-        try:
-            link_durably(self._tiers.shared.folder(earlier.step) / twin.file, target / shard.file)
-        except OSError:
-            return False
-        return digest_on_disk(target / shard.file) == shard.sha256
 
     def _finish_replication(self) -> None:
         manifest = self._replicating
@@ -316,15 +302,3 @@ class Committer:
     def _report(self, event: str, **fields: object) -> None:
         if self._gang.first:
             emit(event, **fields)
-
-
-def _accept(shard: Shard, tier: str) -> Callable[[str], None]:
-    def accept(seen: str) -> None:
-        if seen != shard.sha256:
-            raise StorageError(
-                f"a shard changed on the {tier} tier",
-                f"{shard.file}: {seen}, wanted {shard.sha256}",
-                "suspect that disk; the next attempt takes another copy or an older step",
-            )
-
-    return accept

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from trainer.checkpoint.files import PARTIAL, make_folder, sync_folder
-from trainer.checkpoint.room import NO_ROOM
+from trainer.checkpoint.files import NO_ROOM, PARTIAL, make_folder, sync_folder
 from trainer.contract import Shard
 from trainer.errors import StorageError
 

@@ -18,6 +18,7 @@ from trainer.checkpoint.direct import DirectFile
 
 PARTIAL = ".partial"
 """Suffix of temporary names, which begin with a dot."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _CHUNK_BYTES = 4 * 2**20
 _PIECE_BYTES = 2**18
 

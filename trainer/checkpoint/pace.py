@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from trainer.checkpoint.fence import FENCE_NAME
+from trainer.checkpoint.fence import Marks, attempts_begun
 from trainer.contract import TrainConfig
 from trainer.contract.cadence import TOO_DEAR, choose
 from trainer.events import emit
@@ -120,12 +120,12 @@ class Pace:
             emit(event, overhead=round(self.overhead(), 5), wanted=TOO_DEAR, every_steps=self.every)
 
 
-def job_mtbf_s(config: TrainConfig, nodes: int, shared: Path) -> float:
+def job_mtbf_s(config: TrainConfig, nodes: int, shared: Path | Marks) -> float:
     """Return the mean seconds between failures of the whole job. The estimate per node counts as one failure, and each
     later attempt of this campaign as one more, over the time since its first attempt."""
     prior = config.checkpoint.node_mtbf_hours * 3600 / max(1, nodes)
     try:
-        claimed = sorted(path.stat().st_mtime for path in (shared / FENCE_NAME).iterdir())
+        claimed = sorted(attempts_begun(shared).values())
     except OSError:
         claimed = []
     failures = max(0, len(claimed) - 1)

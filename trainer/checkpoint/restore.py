@@ -19,11 +19,11 @@ from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.convert.universal import convert_apart, load_universal
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.fence import check_fence
-from trainer.checkpoint.files import copy_durably, link_durably
+from trainer.checkpoint.files import copy_durably
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
 from trainer.checkpoint.search import PAUSES_S, FoundShard, Search, identity_of, look, needed, refused
-from trainer.checkpoint.tiers import RESHAPING, Claim, Tier, Tiers
+from trainer.checkpoint.tiers import RESHAPING, AnyTiers, Claim, SharedTier, Tier
 from trainer.checkpoint.writing import set_rng_state
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, attempt_folder, parse_manifest
 from trainer.errors import ConfigError, Fenced, NothingSound, StorageError
@@ -32,7 +32,7 @@ from trainer.gang import Gang
 
 
 def restore(
-    engine: Any, gang: Gang, tiers: Tiers, zero_stage: int, attempt: int, neighbours: Neighbours | None = None
+    engine: Any, gang: Gang, tiers: AnyTiers, zero_stage: int, attempt: int, neighbours: Neighbours | None = None
 ) -> Begun:
     """Load the newest sound step into the engine, and remove unfinished files of ended attempts.
 
@@ -59,11 +59,13 @@ def restore(
         # This gang cannot replicate the old ranks' shards, and `_reshape` has put them on the shared tier.
         return Begun(manifest, on_shared=True)
     _load(engine, manifest, gang, tiers, _stage(found, manifest, gang, tiers, attempt))
-    on_shared = gang.together("look at the shared tier", lambda: _lies_on(tiers.shared, manifest, gang.rank))
+    on_shared = gang.together(
+        "look at the shared tier", lambda: tiers.shared.holds(manifest, needed(manifest, gang.rank))
+    )
     return Begun(manifest, gang.all_agree(on_shared))
 
 
-def _candidates(gang: Gang, tiers: Tiers) -> list[Manifest]:
+def _candidates(gang: Gang, tiers: AnyTiers) -> list[Manifest]:
     """Return the manifests that any rank saw on any tier, equal on all ranks; newest step and attempt first."""
 
     def seen() -> set[bytes]:
@@ -81,7 +83,7 @@ def _candidates(gang: Gang, tiers: Tiers) -> list[Manifest]:
     return sorted(manifests, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
 
 
-def _claims(tier: Tier, pauses_s: Sequence[float]) -> list[Claim]:
+def _claims(tier: SharedTier, pauses_s: Sequence[float]) -> list[Claim]:
     """Return a tier's claims; try again while some cannot be read for a reason that may pass."""
     for pause_s in pauses_s:
         claims = list(tier.claims())
@@ -130,12 +132,12 @@ def _choose(
     return None
 
 
-def _clean(tier: Tier, known: set[tuple[int, int]], attempt: int) -> None:
+def _clean(tier: SharedTier, known: set[tuple[int, int]], attempt: int) -> None:
     if removed := tier.clean(known, attempt):
         emit("cleaned", tier=tier.name, leftovers=removed[:20], count=len(removed))
 
 
-def _stage(found: list[FoundShard], manifest: Manifest, gang: Gang, tiers: Tiers, attempt: int) -> list[FoundShard]:
+def _stage(found: list[FoundShard], manifest: Manifest, gang: Gang, tiers: AnyTiers, attempt: int) -> list[FoundShard]:
     """Copy missing shards from the shared to the local tier, so that the load is local and the node complete again.
 
     All copies are verified before the load: DeepSpeed's load ends in a collective with the timeout of a step, in which
@@ -172,9 +174,11 @@ def _compared(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
 
 
 def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: Search) -> None:
-    """Load a step of another world size: rank 0 converts verified copies, all ranks load them, rank 0 removes them."""
+    """Load a step of another world size: rank 0 converts verified copies, all ranks load them, rank 0 removes them.
+    Without a shared folder each node's first rank does so for its node."""
     gang, shared = search.gang, search.tiers.shared
-    work = shared.root / f"{RESHAPING}{manifest.step:08d}-{search.attempt:04d}"
+    place = shared if isinstance(shared, Tier) else search.tiers.local
+    work = place.root / f"{RESHAPING}{manifest.step:08d}-{search.attempt:04d}"
     source, target = work / attempt_folder(manifest.attempt), work / "universal"
 
     def reshape() -> None:
@@ -183,35 +187,32 @@ def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: S
             file = item.tier.folder(manifest.step) / item.shard.file
             copy_durably(file, work / item.shard.file, partial(_insist, item.shard, item.tier.name))
         convert_apart(source, target)
-        _keep_on_shared(manifest, work, shared, search.attempt)
+        if gang.first:
+            _keep_on_shared(manifest, work, shared, search.attempt)
         ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
         emit("reshaped", step=manifest.step, from_ranks=ranks[0], to_ranks=ranks[1], seconds=seconds)
 
     what = f"reshape step {manifest.step}"
-    gang.together(what, lambda: reshape() if gang.first else None)
+    gang.together(what, lambda: reshape() if search.reshapes else None)
     engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)
     load_universal(engine, target)
     gang.barrier()
-    if gang.first:
+    if search.reshapes:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _keep_on_shared(manifest: Manifest, work: Path, shared: Tier, attempt: int) -> None:
+def _keep_on_shared(manifest: Manifest, work: Path, shared: SharedTier, attempt: int) -> None:
     """Publish the step on the shared tier if only the nodes hold it: this gang cannot replicate it later."""
-    there = any(claim.manifest == manifest for claim in shared.claims())
-    folder = shared.folder(manifest.step)
-    if there and all(
-        (folder / s.file).is_file() and (folder / s.file).stat().st_size == s.size_bytes for s in manifest.shards
-    ):
+    if shared.holds(manifest, manifest.shards):
         return
-    check_fence(shared.root, attempt)
+    check_fence(shared.marks, attempt)
     for shard in manifest.shards:
-        link_durably(work / shard.file, folder / shard.file)
+        shared.adopt(manifest.step, shard, work / shard.file)
     shared.settle(manifest.step)
     shared.publish(manifest, attempt)
 
 
-def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list[FoundShard]) -> None:
+def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: AnyTiers, found: list[FoundShard]) -> None:
     root = tiers.local.folder(manifest.step)
     wanted = {root / shard.file: shard for shard in manifest.shards}
     compared = {root / each.shard.file: each.identity for each in found}
@@ -230,16 +231,6 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: Tiers, found: list
     if manifest.rng_included:
         rng = root / attempt_folder(manifest.attempt) / f"rng_rank_{gang.rank:05d}.pt"
         set_rng_state(engine.checkpoint_engine.load(str(rng)))
-
-
-def _lies_on(tier: Tier, manifest: Manifest, rank: int) -> bool:
-    """Return whether a tier holds this checkpoint, by manifest and sizes; its replication read it back."""
-    there = any(claim.manifest == manifest for claim in tier.claims())
-    folder = tier.folder(manifest.step)
-    try:
-        return there and all((folder / s.file).lstat().st_size == s.size_bytes for s in needed(manifest, rank))
-    except OSError:
-        return False
 
 
 def _insist(shard: Shard, tier: str, seen: str) -> None:

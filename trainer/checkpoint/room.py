@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,23 +9,23 @@ from typing import Any
 
 import torch
 
-from trainer.checkpoint.tiers import Tier
+from trainer.checkpoint.files import NO_ROOM
+from trainer.checkpoint.tiers import SharedTier, Tier
 from trainer.errors import StorageError
 from trainer.events import emit
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _MIB = 2**20
 
 
 def with_room(
-    tier: Tier, needed_bytes: int, reclaim: Callable[[], Sequence[int | str]], write: Callable[[], None]
+    tier: SharedTier, needed_bytes: int, reclaim: Callable[[], Sequence[int | str]], write: Callable[[], None]
 ) -> None:
     """Run `write`; when the tier is full, run `reclaim` (which returns what it dropped) and `write` again. Raises
     `StorageError` with the free space when that was not enough."""
     try:
         write()
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_ROOM or not isinstance(tier, Tier):  # S3 is never full
             raise
         dropped = reclaim()
         emit("reclaimed", tier=tier.name, dropped=list(dropped), needed_bytes=needed_bytes, why=str(error.strerror))

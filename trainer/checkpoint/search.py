@@ -9,15 +9,17 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from trainer.checkpoint.bucket import BucketTier
 from trainer.checkpoint.deepspeed_engine import forbidden
 from trainer.checkpoint.files import open_regular, remove
-from trainer.checkpoint.neighbour import Neighbours, ShardAddress
+from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
-from trainer.checkpoint.tiers import Tier, Tiers
+from trainer.checkpoint.tiers import AnyTiers, SharedTier, Tier
 from trainer.contract import Manifest, Shard
 from trainer.errors import StorageError, lasting
 from trainer.events import emit
@@ -45,7 +47,7 @@ class Search:
     """A rank's search on its node's tier, then on the other nodes, then on the shared tier."""
 
     gang: Gang
-    tiers: Tiers
+    tiers: AnyTiers
     neighbours: Neighbours
     attempt: int
 
@@ -59,9 +61,14 @@ class Search:
         # The node's first rank has fetched the common shards before the others look for them.
         return [*found, *self.gang.together(what, lambda: self._each(rest, manifest))]
 
+    @property
+    def reshapes(self) -> bool:
+        """This rank reshapes: the first, or without a shared folder the first of each node."""
+        return self.gang.first if isinstance(self.tiers.shared, Tier) else self.gang.first_on_node
+
     def everything(self, manifest: Manifest) -> list[FoundShard | None]:
-        """Return all ranks' shards on the first rank, which reshapes them; the others need none."""
-        everything = list(manifest.shards) if self.gang.first else []
+        """Return all ranks' shards on a rank that reshapes them; the others need none."""
+        everything = list(manifest.shards) if self.reshapes else []
         what = f"verify all shards of step {manifest.step}"
         return self.gang.together(what, lambda: self._each(everything, manifest)) or [_NOTHING_NEEDED]
 
@@ -72,15 +79,37 @@ class Search:
             return list(readers.map(lambda shard: self._find(shard, manifest), shards))
 
     def _find(self, shard: Shard, manifest: Manifest) -> FoundShard | None:
-        for tier in self.tiers:
-            pauses_s = PAUSES_S if tier is self.tiers.shared else ()
-            why, identity = look(tier.folder(manifest.step) / shard.file, shard, pauses_s)
-            if not why:
-                return FoundShard(shard, tier, identity)
-            refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
-            if tier is self.tiers.local and (fetched := self._fetch(shard, manifest)):
-                return fetched
+        local, shared = self.tiers.local, self.tiers.shared
+        found = self._look(local, shard, manifest) or self._fetch(shard, manifest)
+        if found is not None:
+            return found
+        if isinstance(shared, BucketTier):
+            return self._download(shared, shard, manifest)
+        return self._look(shared, shard, manifest, PAUSES_S)
+
+    def _look(self, tier: Tier, shard: Shard, manifest: Manifest, pauses_s: Sequence[float] = ()) -> FoundShard | None:
+        why, identity = look(tier.folder(manifest.step) / shard.file, shard, pauses_s)
+        if not why:
+            return FoundShard(shard, tier, identity)
+        refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
         return None
+
+    def _download(self, tier: BucketTier, shard: Shard, manifest: Manifest) -> FoundShard | None:
+        """Fetch a shard from S3 to this node's tier."""
+        target = self.tiers.local.folder(manifest.step) / shard.file
+        try:
+            remove(target)
+            came = self._bring(partial(tier.fetch, manifest.step, shard, target), shard, manifest)
+        except (OSError, StorageError) as error:
+            why = "missing" if isinstance(error, FileNotFoundError) else str(error)[:300]
+            refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
+            return None
+        why, identity = look(target, shard)
+        if why:
+            refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
+            return None
+        emit("downloaded_shard", step=manifest.step, file=shard.file, bytes=came)
+        return FoundShard(shard, self.tiers.local, identity)
 
     def _fetch(self, shard: Shard, manifest: Manifest) -> FoundShard | None:
         """Fetch a shard from another node to this one's tier and replace the refused copy there."""
@@ -89,7 +118,7 @@ class Search:
         for server in self.neighbours.holding(manifest, shard):
             try:
                 remove(target)
-                came = self._bring(server, shard, manifest, target)
+                came = self._bring(partial(server.fetch, manifest.step, shard, target), shard, manifest)
             except (OSError, StorageError) as error:
                 emit("neighbour_without_shard", step=manifest.step, node_asked=server.node, why=str(error)[:200])
                 continue
@@ -99,13 +128,13 @@ class Search:
                 return FoundShard(shard, local, identity)
         return None
 
-    def _bring(self, server: ShardAddress, shard: Shard, manifest: Manifest, target: Path) -> int:
-        """Fetch a shard. Return the fetched bytes, fewer than the shard's size after a resume."""
+    def _bring(self, call: Callable[[], int], shard: Shard, manifest: Manifest) -> int:
+        """Fetch a shard by `call`, making room. Return the fetched bytes, fewer than its size after a resume."""
         came = 0
 
         def fetch() -> None:
             nonlocal came
-            came = server.fetch(manifest.step, shard, target)
+            came = call()
 
         with_room(self.tiers.local, shard.size_bytes, self._reclaim(manifest), fetch)
         return came
@@ -159,7 +188,7 @@ def identity_of(file: BufferedReader) -> tuple[int, ...]:
     return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
-def refused(tier: Tier, step: int, rank: int, file: str, seen: str, wanted: str) -> None:
+def refused(tier: SharedTier, step: int, rank: int, file: str, seen: str, wanted: str) -> None:
     event = "missing_shard" if seen == "missing" else "refused_shard"
     emit(event, step=step, tier=tier.name, rank=rank, file=file, seen=seen, wanted=wanted)
 

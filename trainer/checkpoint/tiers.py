@@ -15,17 +15,30 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.checkpoint.files import PARTIAL, durable, open_regular, sync_folder
+from trainer.checkpoint.bucket import BucketTier
+from trainer.checkpoint.files import (
+    PARTIAL,
+    copy_durably,
+    digest_on_disk,
+    durable,
+    link_durably,
+    open_regular,
+    sync_folder,
+)
+from trainer.checkpoint.retention import Claim as Claim
+from trainer.checkpoint.retention import Limits as Limits
+from trainer.checkpoint.retention import Steps
 from trainer.contract import (
     COMMITTED_NAME,
     Foreign,
     Manifest,
+    Shard,
     attempt_folder,
     parse_manifest,
     step_folder,
     step_of_folder,
 )
-from trainer.errors import Fenced, lasting
+from trainer.errors import Fenced, StorageError, lasting
 from trainer.events import emit
 
 RESHAPING = ".universal-"
@@ -34,28 +47,7 @@ _MANIFEST_LIMIT_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A step with a manifest file; `manifest` is None when the file is refused, for the reason `why`."""
-
-    step: int
-    manifest: Manifest | None
-    why: str = ""
-    passing: bool = False
-    """The reason may pass: a later read may succeed."""
-    foreign: bool = False
-    """It is of another campaign of this name; it is never loaded and no retention removes it."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits on the steps that a tier keeps, besides their number."""
-
-    hours: float | None = None
-    free_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Tier:
+class Tier(Steps):
     """One tier's folder of one campaign; the folder has the campaign's name."""
 
     name: str
@@ -90,9 +82,41 @@ class Tier:
                 passing = not lasting(error) and error.errno != errno.EINVAL
                 yield Claim(step, None, f"unreadable: {error.strerror}", passing)
 
-    def committed(self) -> list[Manifest]:
-        """Return the valid manifests, newest step first."""
-        return [claim.manifest for claim in self.claims() if claim.manifest is not None]
+    @property
+    def marks(self) -> Path:
+        """Where the fence lies."""
+        return self.root
+
+    def take(self, step: int, shard: Shard, source: Path, earlier: Manifest | None) -> None:
+        """Copy a shard here and read it back; link it if `earlier`, a step of this tier, has the same bytes."""
+        target = self.folder(step) / shard.file
+        if self._linked(shard, target, earlier):
+            return
+        copy_durably(source, target, accepts(shard, "local"))
+        accepts(shard, self.name)(digest_on_disk(target))
+
+    def _linked(self, shard: Shard, target: Path, earlier: Manifest | None) -> bool:
+        twin = _twin_of(shard, earlier)
+        if earlier is None or twin is None:
+            return False
+        try:
+            link_durably(self.folder(earlier.step) / twin.file, target)
+        except OSError:
+            return False
+        return digest_on_disk(target) == shard.sha256
+
+    def adopt(self, step: int, shard: Shard, file: Path) -> None:
+        """Give a verified file of this tier's disk its place."""
+        link_durably(file, self.folder(step) / shard.file)
+
+    def holds(self, manifest: Manifest, shards: Collection[Shard]) -> bool:
+        """Return whether this checkpoint is here with these shards, by manifest and sizes."""
+        there = any(claim.manifest == manifest for claim in self.claims())
+        folder = self.folder(manifest.step)
+        try:
+            return there and all((folder / s.file).lstat().st_size == s.size_bytes for s in shards)
+        except OSError:
+            return False
 
     def settle(self, step: int) -> None:
         """Make the folders down to a step durable in their parents."""
@@ -118,51 +142,16 @@ class Tier:
                 _write(path, content, os.replace)
         self.settle(manifest.step)
 
-    def retain(
-        self,
-        keep: int,
-        newest: int,
-        protected: Collection[int],
-        attempt: int,
-        began: int,
-        limits: Limits = Limits(),
-    ) -> list[int]:
-        """Drop steps older than the `keep` newest committed ones up to `newest`. Return the dropped steps.
-
-        Then drop steps older than `limits.hours`, and the oldest until `limits.free_bytes` are free; never `newest` or
-        a protected step. Steps after `newest` are leftovers that a restore refused; training will replace them. Steps
-        of earlier attempts after `began`, where this attempt began, do not count as kept.
-        """
-        claims = list(self.claims())
-        sound = [claim.manifest for claim in claims if claim.manifest is not None and claim.step <= newest]
-        counted = [m.step for m in sound if m.attempt == attempt or m.step <= began]
-        untouched = {newest, *protected}
-        young = [step for step in counted[:keep] if limits.hours is None or self._hours(step) <= limits.hours]
-        kept = {*untouched, *young, *(claim.step for claim in claims if claim.foreign)}
-        dropped = [step for step in self.steps() if step < newest and step not in kept and self.drop(step, attempt)]
-        for step in sorted({*young} - untouched):
-            if self.free_bytes() < limits.free_bytes and self.drop(step, attempt):
-                dropped.append(step)
-        return dropped
-
     def free_bytes(self) -> int:
         seen = os.statvfs(self.root)
         return seen.f_bavail * seen.f_frsize
 
-    def _hours(self, step: int) -> float:
+    def hours(self, step: int) -> float:
         """Return the hours since a step was published on this tier, by the machine's clock."""
         try:
             return (time.time() - (self.folder(step) / COMMITTED_NAME).lstat().st_mtime) / 3600
         except OSError:
             return 0.0
-
-    def reclaim(self, keep: Collection[int], attempt: int, began: int) -> list[int]:
-        """Like `retain`, for a full disk: keep only `keep`, the newest committed step and foreign ones."""
-        claims = list(self.claims())
-        sound = [claim.manifest for claim in claims if claim.manifest is not None]
-        counted = [m.step for m in sound if m.attempt == attempt or m.step <= began]
-        kept = {*counted[:1], *keep, *(claim.step for claim in claims if claim.foreign)}
-        return [step for step in self.steps() if step not in kept and self.drop(step, attempt)]
 
     def drop(self, step: int, attempt: int) -> bool:
         """Remove a step, its manifest first, unless an attempt after `attempt` made it. Return whether it is gone."""
@@ -215,9 +204,24 @@ class Tier:
         return removed
 
 
+SharedTier = Tier | BucketTier
+
+
 @dataclass(frozen=True)
-class Tiers:
+class AnyTiers:
+    """A node's own tier, and the one that outlives the node."""
+
     local: Tier
+    shared: SharedTier
+
+    def __iter__(self) -> Iterator[SharedTier]:
+        return iter((self.local, self.shared))
+
+
+@dataclass(frozen=True)
+class Tiers(AnyTiers):
+    """The shared tier is a folder."""
+
     shared: Tier
 
     def __iter__(self) -> Iterator[Tier]:
@@ -226,6 +230,31 @@ class Tiers:
 
 def campaign_tiers(local: Path, shared: Path, campaign: str, identity: str = "") -> Tiers:
     return Tiers(Tier("local", local / campaign, identity), Tier("shared", shared / campaign, identity))
+
+
+def tiers_in_s3(local: Path, url: str, campaign: str, identity: str = "") -> AnyTiers:
+    """`url`: `s3://bucket/prefix` of the shared tier, the campaign's own."""
+    return AnyTiers(Tier("local", local / campaign, identity), BucketTier(url, campaign, identity))
+
+
+def accepts(shard: Shard, tier: str) -> Callable[[str], None]:
+    """Return what raises `StorageError` for any digest but the shard's."""
+
+    def accept(seen: str) -> None:
+        if seen != shard.sha256:
+            raise StorageError(
+                f"a shard changed on the {tier} tier",
+                f"{shard.file}: {seen}, wanted {shard.sha256}",
+                "suspect that disk; the next attempt takes another copy or an older step",
+            )
+
+    return accept
+
+
+def _twin_of(shard: Shard, earlier: Manifest | None) -> Shard | None:
+    """Return this rank's shard of an earlier step with the same bytes, or None."""
+    shards = earlier.shards if earlier is not None else ()
+    return next((other for other in shards if other.sha256 == shard.sha256 and other.rank == shard.rank), None)
 
 
 def _attempts(folder: Path) -> list[int]:

@@ -12,7 +12,7 @@ import torch
 
 from trainer.checkpoint.deepspeed_engine import Snapshot
 from trainer.checkpoint.files import DigestingFile, digest_on_disk, durable, link_durably
-from trainer.contract import Manifest, Shard
+from trainer.contract import Shard
 from trainer.errors import Diverged
 
 _SAMPLE_BYTES = 4096
@@ -99,12 +99,6 @@ def fingerprint_of(state: Any) -> str:
 
     walk(state)
     return seen.hexdigest()
-
-
-def twin_of(shard: Shard, earlier: Manifest | None) -> Shard | None:
-    """Return this rank's shard of an earlier step with the same bytes, or None."""
-    shards = earlier.shards if earlier is not None else ()
-    return next((other for other in shards if other.sha256 == shard.sha256 and other.rank == shard.rank), None)
 
 
 def merge(by_rank: tuple[tuple[Shard, ...], ...]) -> tuple[Shard, ...]:

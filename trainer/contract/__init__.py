@@ -23,7 +23,17 @@ from trainer.contract.data import (
     SourceCounts,
     TokenShard,
 )
-from trainer.contract.health import DCGM_LONGEST_S, Expectation, GpuExpectation, HealthReport, Limits, Probe, Verdict
+from trainer.contract.health import (
+    DATA_IN_S3,
+    DCGM_LONGEST_S,
+    SHARED_TIER_IN_S3,
+    Expectation,
+    GpuExpectation,
+    HealthReport,
+    Limits,
+    Probe,
+    Verdict,
+)
 from trainer.contract.job import (
     AGENT_PORT,
     CONFIG_FILE,
@@ -57,6 +67,7 @@ __all__ = [
     "AGENT_PORT",
     "COMMITTED_NAME",
     "CONFIG_FILE",
+    "DATA_IN_S3",
     "DATA_MANIFEST_NAME",
     "DATA_MOUNT",
     "DATA_REPORT_NAME",
@@ -68,6 +79,7 @@ __all__ = [
     "NODE_TOLD",
     "NOTHING_SOUND",
     "SHARED_CHECKPOINTS",
+    "SHARED_TIER_IN_S3",
     "TERMINATION_LOG",
     "TOKENIZER_NAME",
     "CheckpointConfig",

@@ -82,8 +82,16 @@ class Expectation(_Frozen):
     """Modules that Python must import on the node."""
     dcgm_level: int | None = None
     """Run DCGM's diagnostic at this level (1: seconds, 2: two minutes, 3: half an hour, 4: two hours)."""
+    shared_tier: str = ""
+    """`s3://bucket/prefix` in place of a shared file system, which the node must write and read."""
+    data_source: str = ""
+    """`s3://bucket/prefix` with the data, which the node must read."""
     time_source: str | None = None
     """An HTTP endpoint of AWS with whose `Date` the node's clock is compared."""
+
+
+SHARED_TIER_IN_S3, DATA_IN_S3 = "shared tier in S3", "data in S3"
+"""Probes of what all nodes share where there is no shared file system."""
 
 
 class Verdict(StrEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,24 +15,41 @@ class _Section(BaseModel):
 
 
 class ModelConfig(_Section):
-    """A decoder-only transformer (pre-norm RMSNorm, rotary positions, SwiGLU, tied embeddings)."""
+    """The model: a small decoder of our own (pre-norm RMSNorm, rotary positions, SwiGLU, tied embeddings), of `layers`,
+    `width` and `heads`; or, with `name`, one that `transformers` builds. A name alone may stand in place of the
+    section: `model: llama-3.1-8b`."""
 
+    name: str = ""
+    """A model of `infra/spec/models/catalogue.yaml`, a folder with Hugging Face's `config.json`, or a function
+    `package.module:function` of the trainer image. Empty: the small decoder."""
+    config: dict[str, Any] = {}
+    """Values of `config.json` in place of the named model's, or what a function wants. In the record: all values."""
     layers: int = Field(default=4, ge=1)
-    """Transformer layers."""
+    """Transformer layers. A named model has its own."""
     width: int = Field(default=192, ge=16)
-    """Residual width; a multiple of `heads`."""
+    """Residual width; a multiple of `heads`. A named model has its own."""
     heads: int = Field(default=6, ge=1)
-    """Attention heads."""
+    """Attention heads. A named model has its own."""
     context: int = Field(default=256, ge=8)
-    """Sequence length in tokens."""
+    """Sequence length in tokens. Of a named model: the catalogue's, or what a folder's model can, at most 4096."""
     vocabulary: int = Field(default=4096, ge=258)
-    """Tokenizer size; must equal the data manifest's."""
+    """Tokenizer size; must equal the data manifest's. A named model has its own, and the data may have fewer tokens."""
+    parameters: int | None = Field(default=None, ge=1)
+    """Parameters of a function's model, for plan and check. Others are computed."""
     document_attention: bool = False
     """Tokens see only their own document of a packed sequence."""
     reset_positions: bool = False
     """Rotary positions begin at 0 in each document of a packed sequence."""
     end_of_document: int = Field(default=0, ge=0)
     """Token that ends a document; must equal the data manifest's with `document_attention` or `reset_positions`."""
+
+    @property
+    def is_function(self) -> bool:
+        return ":" in self.name
+
+    def reads(self, vocabulary: int) -> bool:
+        """Return whether the model can train on data of that many tokens: a named one may know more."""
+        return vocabulary == self.vocabulary or (bool(self.name) and vocabulary < self.vocabulary)
 
 
 class RecomputeConfig(_Section):
@@ -105,6 +122,8 @@ class TrainConfig(_Section):
     campaign: str
     identity: str = ""
     """The campaign's identity beyond its name; checkpoints with another one are refused."""
+    shared_tier: str = ""
+    """`s3://bucket/prefix` that is the shared tier of checkpoints, this campaign's alone; empty: the shared mount."""
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     data: DataConfig = DataConfig()
@@ -113,6 +132,8 @@ class TrainConfig(_Section):
     global_batch: int = Field(ge=1)
     """Sequences per optimizer step over all ranks: micro_batch x ranks x accumulation."""
     micro_batch: int = Field(default=2, ge=1)
+    init_from: str = ""
+    """A folder with a Hugging Face model's weights to start from, as the pods see it; empty: new weights."""
     recompute: RecomputeConfig = RecomputeConfig()
     zero_stage: int = Field(default=1, ge=0, le=3)
     precision: str = "float32"

@@ -30,13 +30,14 @@ class HeldOut:
         return np.stack([self._tokens[start : start + self.context + 1] for start in starts]).astype(np.int64)
 
 
-def open_held_out(root: Path, digest: str, vocabulary: int, context: int) -> HeldOut:
-    """Open and verify the held-out split at `root`; the training shards may be elsewhere.
+def open_held_out(root: Path, digest: str, vocabulary: int, context: int, or_fewer: bool = False) -> HeldOut:
+    """Open and verify the held-out split at `root`; the training shards may be elsewhere. `or_fewer`: the data may have
+    fewer tokens than the model's `vocabulary`.
 
     Raises `DataError` when it is damaged or of another manifest digest, `StorageError` for errors of the mount.
     """
     manifest = load_manifest(root, digest)
-    if manifest.vocabulary != vocabulary:
+    if manifest.vocabulary != vocabulary and not (or_fewer and manifest.vocabulary < vocabulary):
         seen = f"model.vocabulary {vocabulary}, tokenizer {manifest.vocabulary}"
         raise DataError("model and tokenizer differ in size", seen, "pass the checkpoint's train.json")
     parts = []

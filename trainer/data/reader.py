@@ -65,8 +65,9 @@ def _told(refused: Refused) -> TrainerError:
     return unread(cause, refusal) if isinstance(cause, OSError) else refusal
 
 
-def check_vocabulary(manifest: DataManifest, vocabulary: int) -> None:
-    if manifest.vocabulary != vocabulary:
+def check_vocabulary(manifest: DataManifest, vocabulary: int, or_fewer: bool = False) -> None:
+    """Raise `DataError` if the data's tokens are not the model's. `or_fewer`: the model may know more."""
+    if manifest.vocabulary != vocabulary and not (or_fewer and manifest.vocabulary < vocabulary):
         raise DataError(
             "model and tokenizer differ in size",
             f"model.vocabulary {vocabulary}, tokenizer {manifest.vocabulary}",

@@ -41,7 +41,7 @@ def replay(config: TrainConfig, data: Path, rows: list[Consumed]) -> Iterator[tu
     """Yield (step, digest of its samples) for every step of the ledger."""
     for row in rows:
         manifest = load_manifest(data, row.data_digest)
-        check_vocabulary(manifest, config.model.vocabulary)
+        check_vocabulary(manifest, config.model.vocabulary, or_fewer=bool(config.model.name))
         opener, section = folder_opener(data), config.data
         reader = Reader(manifest, opener, config.model.context, row.seed, section.weights, section.shuffle_blocks)
         for step in range(row.first_step, row.last_step + 1):

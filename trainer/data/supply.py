@@ -84,7 +84,7 @@ def _manifest_bytes(source: ShardSource) -> bytes:
 
 
 def _check_fit(config: TrainConfig, manifest: DataManifest) -> None:
-    check_vocabulary(manifest, config.model.vocabulary)
+    check_vocabulary(manifest, config.model.vocabulary, or_fewer=bool(config.model.name))
     bounded = config.model.document_attention or config.model.reset_positions
     if bounded and config.model.end_of_document != manifest.end_of_document:
         raise DataError(

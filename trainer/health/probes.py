@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainer.contract import DATA_MANIFEST_NAME, DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, Probe
+from trainer.health.buckets import bucket_probes
 from trainer.health.clocks import clock_probes
 from trainer.health.fabrics import efa_probes, kernel_module
 from trainer.health.gpus import gpu_probes, version_probe
@@ -42,10 +43,12 @@ def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look)
     for mount in expectation.mounts:
         yield readable(Path(mount)) if mount == DATA_MOUNT else writable(places.get(mount, Path(mount)))
     yield _free("local_disk_gib", local, expectation.local_disk_gib)
-    yield _free("shared_disk_gib", shared, expectation.shared_disk_gib)
     mib = expectation.throughput_mib
     yield from throughput_probes("local_throughput", local, mib, expectation.local_mb_s)
-    yield from throughput_probes("shared_throughput", shared, mib, expectation.shared_mb_s)
+    if SHARED_CHECKPOINTS in expectation.mounts:
+        yield _free("shared_disk_gib", shared, expectation.shared_disk_gib)
+        yield from throughput_probes("shared_throughput", shared, mib, expectation.shared_mb_s)
+    yield from bucket_probes(expectation)
     yield from clock_probes(expectation.clock_skew_s, expectation.time_source, look)
 
 

@@ -1,19 +1,16 @@
-"""The built-in model, and what of it the backward pass computes again."""
+"""The models, and what of them the backward pass computes again."""
 
-from trainer.model.transformer import (
-    NORM_EPSILON,
-    ROTARY_BASE,
-    Transformer,
-    document_bounds,
-    parameter_count,
-    parameter_groups,
-    swiglu_width,
-)
+from trainer.model.building import build, parameter_count
+from trainer.model.documents import document_bounds
+from trainer.model.named import NamedModel
+from trainer.model.transformer import NORM_EPSILON, ROTARY_BASE, Transformer, parameter_groups, swiglu_width
 
 __all__ = [
     "NORM_EPSILON",
     "ROTARY_BASE",
+    "NamedModel",
     "Transformer",
+    "build",
     "document_bounds",
     "parameter_count",
     "parameter_groups",

@@ -1,26 +1,26 @@
-"""Peak memory of one rank, by part, before it is bought: `python -m trainer.model.memory --config FILE --world N`.
+"""Peak memory of one rank, by part, before it is bought: `python -m trainer.model.memory` answers each line of its
+input, `{"config": TrainConfig, "world_size": N}`, with one line.
 
 One micro batch runs forward and backward on fake tensors, which have shapes and no data: torch's own tracker sees what
 is alive at the peak. What DeepSpeed holds beside it follows from the stage; the terms were read off the allocations of
-real engines, `tests/trainer/model/test_memory.py` holds them against new ones.
+real engines, and `tests/trainer/test_memory.py` holds them against new ones.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-from collections.abc import Sequence
+import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from trainer.contract import GRADIENT_BUCKET, TrainConfig
-from trainer.model.transformer import Transformer, parameter_count
+from trainer.contract import GRADIENT_BUCKET, ModelConfig, TrainConfig
+from trainer.model.building import Model, build, parameter_count
 
 LIVE = 1_000_000_000
 """Parameters that stage 3 keeps gathered at most (`stage3_max_live_parameters`, its default)."""
@@ -55,7 +55,7 @@ def footprint(config: TrainConfig, world_size: int) -> Footprint:
     """Return the bytes that the fullest rank of `world_size` needs at once."""
     size, stage = _DTYPES[config.precision].itemsize, config.zero_stage
     with FakeTensorMode():
-        count = parameter_count(_model(config, config.model.layers))
+        count = parameter_count(_model(config, _layers(config.model)))
     part, bucket = math.ceil(count / world_size), min(count, GRADIENT_BUCKET)
     accumulates = config.global_batch > config.micro_batch * world_size
     return Footprint(
@@ -70,12 +70,16 @@ def footprint(config: TrainConfig, world_size: int) -> Footprint:
 
 def _deep(config: TrainConfig, *given: Any) -> int:
     """Return the peak of one micro batch through all layers; those beyond the probe's take what its last ones take."""
-    layers, every = config.model.layers, config.recompute.every
+    layers, every = _layers(config.model), config.recompute.every
     probe = math.ceil(_PROBED / every) * every
     if layers <= probe + every:
         return _probed(config, layers, *given)
     first, second = _probed(config, probe, *given), _probed(config, probe + every, *given)
     return second + (second - first) * math.ceil((layers - probe - every) / every)
+
+
+def _layers(model: ModelConfig) -> int:
+    return int(model.config.get("num_hidden_layers", model.layers))
 
 
 def _probed(config: TrainConfig, layers: int, world_size: int, bucket: int, accumulates: bool) -> int:
@@ -106,23 +110,31 @@ def _probed(config: TrainConfig, layers: int, world_size: int, bucket: int, accu
     return int(parts["Total"] - parts["PARAM"] - parts["BUFFER"])
 
 
-def _model(config: TrainConfig, layers: int) -> Transformer:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(_DTYPES[config.precision])
-    try:
-        return Transformer(config.model.model_copy(update={"layers": layers}), config.recompute)
-    finally:
-        torch.set_default_dtype(before)
+def _model(config: TrainConfig, layers: int) -> Model:
+    """Return the model with so many layers, its weights in the computation's type."""
+    shape = {"layers": layers}
+    if config.model.config:
+        values = config.model.config | {"num_hidden_layers": layers}
+        if kinds := values.get("layer_types"):
+            values["layer_types"] = kinds[:layers]
+        shape = {"config": values}
+    model = build(config.model.model_copy(update=shape), config.recompute)
+    kept = dict[nn.Parameter, nn.Parameter]()
+    for module in model.modules():
+        for name, one in module._parameters.items():
+            if one is not None:
+                # Not `model.to`, which swaps tensors: fake ones cannot be swapped. A tied one stays one.
+                if one not in kept:
+                    kept[one] = nn.Parameter(one.to(_DTYPES[config.precision]))
+                module._parameters[name] = kept[one]
+    return model
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--world", type=int, required=True)
-    given = parser.parse_args(arguments)
-    config = TrainConfig.model_validate_json(given.config.read_text())
-    seen = footprint(config, given.world)
-    print(json.dumps(asdict(seen) | {"peak": seen.peak}))
+def main() -> None:
+    for line in sys.stdin:
+        asked = json.loads(line)
+        seen = footprint(TrainConfig.model_validate(asked["config"]), asked["world_size"])
+        print(json.dumps(asdict(seen) | {"peak": seen.peak}), flush=True)
 
 
 if __name__ == "__main__":

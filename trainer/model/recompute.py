@@ -33,8 +33,13 @@ Activation Recomputation in Large Transformer Models")."""
 
 def runner(config: RecomputeConfig, block: int) -> Callable[..., Tensor]:
     """Return the function that applies the `block`-th block to its arguments."""
+    return recomputed(config, block) or _apply
+
+
+def recomputed(config: RecomputeConfig, block: int) -> Callable[..., Tensor] | None:
+    """Return the function that applies the `block`-th block and computes it again; None if all of it is kept."""
     if config.policy == "none" or block % config.every:
-        return _apply
+        return None
     if config.policy == "full":
         return partial(checkpoint, use_reentrant=False)
     kept = partial(create_selective_checkpoint_contexts, _keep)

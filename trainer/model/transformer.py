@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig
+from trainer.model.documents import bounds, mask_of
 from trainer.model.recompute import next_token_loss, runner
 
 ROTARY_BASE = 10_000.0
@@ -97,16 +98,11 @@ class Transformer(nn.Module):
 
     def _bounds(self, tokens: Tensor, kind: torch.dtype) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
         """Return the rotation by position and the attention mask; None for the plain causal one."""
-        length, config = tokens.shape[1], self.config
+        length = tokens.shape[1]
         plain = (self.cosine[:length].to(kind), self.sine[:length].to(kind))
-        if not (config.document_attention or config.reset_positions):
-            return plain, None
-        document, position = document_bounds(tokens, config.end_of_document)
-        mask = None
-        if config.document_attention:
-            causal = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
-            mask = ((document.unsqueeze(1) == document.unsqueeze(2)) & causal).unsqueeze(1)
-        if not config.reset_positions:
+        document, position = bounds(tokens, self.config)
+        mask = None if document is None else mask_of(document, position, tokens, blockwise=False)
+        if position is None:
             return plain, mask
         return (plain[0][position].unsqueeze(1), plain[1][position].unsqueeze(1)), mask
 
@@ -123,23 +119,6 @@ class Transformer(nn.Module):
                 residual = name.endswith("project_out.weight")
                 deviation = _INITIAL_DEVIATION / math.sqrt(2 * self.config.layers) if residual else _INITIAL_DEVIATION
                 parameter.copy_(torch.empty(parameter.shape).normal_(std=deviation))
-
-
-def document_bounds(tokens: Tensor, end: int) -> tuple[Tensor, Tensor]:
-    """Return each token's document and position in it, for packed sequences (batch, length).
-
-    The token `end` belongs to the document that it ends. A sequence may begin in the middle of a document.
-    """
-    ends = tokens == end
-    document = ends.cumsum(dim=1) - ends.long()
-    place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    begins = F.pad(ends[:, :-1], (1, 0), value=True)
-    return document, place - torch.where(begins, place, 0).cummax(dim=1).values
-
-
-def parameter_count(model: nn.Module) -> int:
-    """Return the whole model's, though with ZeRO stage 3 a rank holds a part of each: DeepSpeed notes its size."""
-    return sum(getattr(one, "ds_numel", one.numel()) for one in model.parameters())
 
 
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, object]]:

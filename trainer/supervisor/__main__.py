@@ -33,13 +33,11 @@ def main() -> int:
         place, config = Place.of(), json.loads(config_file.read_text())
         take(config.get("secrets", ()))
     except (OSError, ValueError) as error:
-        print(f"the workload's pod is not as it must be: {error}", file=sys.stderr)
-        return USER
+        return _never_began(USER, f"the workload's pod is not as it must be: {error}")
     try:
         run = Path(tempfile.mkdtemp(prefix="bivouac-run-"))
     except OSError as error:
-        print(f"no folder for the run: {ends.of_error(error, Path(tempfile.gettempdir()))}", file=sys.stderr)
-        return STORAGE
+        return _never_began(STORAGE, "no folder for the run: " + ends.of_error(error, Path("/tmp")))
     family.adopt()
     out = Path(os.environ.get("BIVOUAC_EXPORTS", "/bivouac-export"))
     judges = sys.argv[1:] == ["evaluate"]
@@ -60,6 +58,19 @@ def main() -> int:
     _write(json.dumps(message))
     shutil.rmtree(run, ignore_errors=True)
     return end.code
+
+
+def _never_began(code: int, why: str) -> int:
+    """Tell an end before there was a job."""
+    print(why, file=sys.stderr)
+    asked = {name: os.environ.get(f"BIVOUAC_{name.upper()}", "") for name in ("attempt", "node_name")}
+    message = {
+        "exit_code": code, "reason": ends.REASONS[code], "node": asked["node_name"], "step": 0, "committed_step": -1,
+        "attempt": int(asked["attempt"]) if asked["attempt"].isdigit() else 0, "signal": None, "rank": None,
+        "detail": why[:1500],
+    }  # fmt: skip
+    _write(json.dumps(message))
+    return code
 
 
 def _stop_on_signals(job: Job, grace_s: float) -> None:

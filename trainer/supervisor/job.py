@@ -24,6 +24,8 @@ _CHOICE_S = 600.0
 """For node 0 to compare all of a checkpoint with its digests."""
 _WORKS_S = 0.05
 """Processor time between two looks that shows life."""
+_SHOWN_S = 10.0
+"""Between two lines of a progress bar that are passed on: it writes ten a second, and a log keeps each."""
 _AGAIN_S = 30.0
 """Between two tries to seal a checkpoint that could not be sealed; the last one is at the job's end."""
 
@@ -173,11 +175,14 @@ class Job(Running):
 
     def _read(self) -> None:
         assert self.process is not None and self.process.stdout is not None
-        for line, safe in self.secrets.lines(self.process.stdout):
+        shown = 0.0
+        for line, safe, written_over in self.secrets.lines(self.process.stdout):
             self.launcher.heard(line)
             found = None if self._by_client else self.reader.read(line)
             self.words.heard(safe)
-            say(safe)
+            if not written_over or (safe and time.monotonic() - shown >= _SHOWN_S):
+                shown = time.monotonic() if written_over else shown
+                say(safe)
             if found is not None:
                 self._reached(*found)
 

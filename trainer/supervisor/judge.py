@@ -131,7 +131,7 @@ class Judge(Job):
 
     def _read(self) -> None:
         assert self.process is not None and self.process.stdout is not None
-        for _, safe in self.secrets.lines(self.process.stdout):
+        for _, safe, _ in self.secrets.lines(self.process.stdout):
             self.words.heard(safe)
             say(safe)
             self.metrics = numbers(safe) or self.metrics

@@ -1,10 +1,11 @@
-"""Secrets are replaced by value in all that the supervisor passes on: lines of the job, events, its last message."""
+"""The job's lines as they come, and secrets replaced by value in all that the supervisor passes on."""
 
 from __future__ import annotations
 
 import codecs
 import json
-from typing import IO, Any, Iterable, Iterator
+import re
+from typing import Any, Iterable, Iterator, NamedTuple
 from urllib.parse import quote
 
 REDACTED = "[secret]"
@@ -12,6 +13,17 @@ _TELLING = 8
 """Characters of one line of a secret with several that make it worth hiding by itself."""
 _LONGEST = 64 * 1024
 """Of a line; what has no end is passed on in pieces, since it would fill the memory."""
+_END = re.compile(rb"(\r?\n|\r(?=[^\n]))")
+"""A carriage return ends a line too: progress bars write over theirs. The last one read waits for what follows it."""
+
+
+class Line(NamedTuple):
+    text: str
+    """As it is, to be read; empty for a piece of one that is too long."""
+    safe: str
+    """As it may be shown."""
+    written_over: bool
+    """The next one takes its place."""
 
 
 class Redactor:
@@ -37,17 +49,34 @@ class Redactor:
             return {key: self.within(one) for key, one in value.items()}
         return [self.within(one) for one in value] if isinstance(value, (list, tuple)) else value
 
-    def lines(self, stream: IO[bytes]) -> Iterator[tuple[str, str]]:
-        """Yield each line as it is, to be read, and as it may be shown. Of one longer than `_LONGEST` come pieces
-        that split no secret; there is nothing to read in them."""
+    def lines(self, stream: Any) -> Iterator[Line]:
+        """Yield each line of a buffered stream of bytes. Of one longer than `_LONGEST` come pieces that split no
+        secret; there is nothing to read in them."""
         held, long, kept = "", False, len(self._forms[0]) - 1 if self._forms else 0
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for raw in iter(lambda: stream.readline(_LONGEST), b""):
-            ended = raw.endswith(b"\n") or len(raw) < _LONGEST
-            text = decoder.decode(raw, ended).rstrip("\n")
+        for raw, end in _pieces(stream):
+            ended = end != b""
+            text = decoder.decode(raw, ended)
             safe = self.text(held + text)
             cut = len(safe) if ended else len(safe) - kept
-            yield ("" if long or not ended else text), safe[:cut]
+            yield Line("" if long or not ended else text, safe[:cut], end == b"\r")
             held, long = safe[cut:], not ended
         if held:
-            yield "", held
+            yield Line("", held, False)
+
+
+def _pieces(stream: Any) -> Iterator[tuple[bytes, bytes]]:
+    """Yield each line with its end; an empty end for a piece of a line that is too long."""
+    left = b""
+    for read in iter(lambda: stream.read1(_LONGEST), b""):
+        *whole, left = _END.split(left + read)
+        for text, end in zip(whole[::2], whole[1::2]):
+            while len(text) >= _LONGEST:
+                yield text[:_LONGEST], b""
+                text = text[_LONGEST:]
+            yield text, end
+        while len(left) >= _LONGEST:
+            yield left[:_LONGEST], b""
+            left = left[_LONGEST:]
+    if left:
+        yield left[:-1] if left.endswith(b"\r") else left, b"\n"

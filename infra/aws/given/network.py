@@ -16,7 +16,7 @@ _TARGETS = (
     "LocalGatewayId", "CarrierGatewayId", "CoreNetworkArn", "OdbNetworkArn",
 )  # fmt: skip
 _ALL_PORTS = {"From": 0, "To": 65535}
-_HTTPS = 443
+HTTPS = 443
 
 
 def seen_network(account: Account, spec: Spec) -> SeenNetwork | None:
@@ -24,7 +24,7 @@ def seen_network(account: Account, spec: Spec) -> SeenNetwork | None:
     vpc_id, named = spec.network.vpc_id, spec.network.subnet_ids
     if vpc_id is None:
         return None
-    look = _Look(account, vpc_id)
+    look = Look(account, vpc_id)
     found = look.all("describe_vpcs", "Vpcs")
     if not found:
         return SeenNetwork(exists=False)
@@ -44,7 +44,7 @@ def seen_network(account: Account, spec: Spec) -> SeenNetwork | None:
     )
 
 
-class _Look:
+class Look:
     """Questions about one VPC."""
 
     def __init__(self, account: Account, vpc_id: str) -> None:
@@ -143,6 +143,6 @@ def _entries(acl: Mapping[str, Any]) -> Iterator[AclEntry]:
 def _let_in(group: Mapping[str, Any]) -> Iterator[str]:
     for rule in group.get("IpPermissions", ()):
         every_port = str(rule["IpProtocol"]) == "-1"
-        https = str(rule["IpProtocol"]) == "tcp" and rule.get("FromPort", 0) <= _HTTPS <= rule.get("ToPort", 65535)
+        https = str(rule["IpProtocol"]) == "tcp" and rule.get("FromPort", 0) <= HTTPS <= rule.get("ToPort", 65535)
         if every_port or https:
             yield from (one["CidrIp"] for one in rule.get("IpRanges", ()))

@@ -6,23 +6,27 @@ import json as json_text
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
 
 from infra.checkpoints import work
+from infra.checkpoints.copied import TIER as COPY
+from infra.checkpoints.copied import Copied, copies_of
 from infra.checkpoints.find import TIERS_EVERY_S, FoundPlace, find
-from infra.checkpoints.place import FolderPlace
+from infra.checkpoints.place import BucketPlace, FolderPlace
 from infra.checkpoints.requests import has_steward
 from infra.cli.answers import write_json
 from infra.cli.data import checkpoints_live as live
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
-from infra.console.words import size
+from infra.console.words import clock, size
 from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError, PermanentError, UserError
 from trainer.contract import COMMITTED_NAME, ExitCode, step_folder
@@ -34,27 +38,52 @@ _MANY = 20
 def list_command(typed: str, region: str, json: bool, console: Console) -> int:
     """List checkpoints; exit code 0 even if there are none. JSON is a list of rows."""
     found = find(typed, region)
-    rows = sorted((*found.tiers, *found.place.rows()), key=lambda row: (-row.step, row.tier, row.node))
+    copies: tuple[Copied, ...] = ()
+    if found.store is not None and isinstance(found.place, BucketPlace):
+        copies_place, copies = copies_of(found.store, found.place.bucket)
+    read_back = {one.row.step: one.read_back_at for one in copies}
+    rows = [*found.tiers, *found.place.rows(), *(one.row for one in copies)]
+    rows.sort(key=lambda row: (-row.step, row.tier, row.node))
     golden = found.archive.step if found.archive else None
     if json:
         proof = str(found.archive.proof) if found.archive else None
-        body = [row.model_dump() | {"proof": proof if _is_golden(row, golden) else None} for row in rows]
+        body = [
+            row.model_dump()
+            | {"proof": proof if _is_golden(row, golden) else None}
+            | {"read_back_at": read_back[row.step] if row.tier == COPY else None}
+            for row in rows
+        ]
         write_json(console, body)
         return 0
     if not rows:
         console.print(f"no checkpoints at {found.place.name}", markup=False, soft_wrap=True)
         return 0
-    table(rows, golden).show(console)
+    now = datetime.now(UTC)
+    table(rows, golden, {step: None if at is None else now - at for step, at in read_back.items()}).show(console)
+    if copies:
+        console.print(
+            f"copies: `bivouac checkpoints restore {copies_place.name} FOLDER` fetches one",
+            markup=False,
+            soft_wrap=True,
+        )
     if found.tiers:
         console.print(f"local and shared: as last seen by the steward, which looks every {TIERS_EVERY_S:.0f} s")
     return 0
 
 
-def table(found: Iterable[Listed], golden: int | None) -> Listing:
+def table(
+    found: Iterable[Listed],
+    golden: int | None,
+    read_back: Mapping[int, timedelta | None] = MappingProxyType({}),
+) -> Listing:
+    """`read_back`: step of an interval copy -> how long ago its last byte was read back; None: not by the record."""
     rows = Listing("step", "tier", "node", "~state", "shards", "size", "tokens", "loss", "held-out loss")
     for row in found:
         state = "committed" if row.committed else "not committed"
         state = "golden: read back and evaluated" if _is_golden(row, golden) else state
+        if row.tier == COPY and row.committed:
+            age = read_back.get(row.step)
+            state = "not verified" if age is None else f"read back {clock(age.total_seconds())} ago"
         rows.row(
             str(row.step),
             row.tier,

@@ -1,5 +1,6 @@
 """`bivouac close NAME`: what the closer's build runs. It does what `bivouac down NAME` does, under the campaign's
-lease, but only when nobody drives the campaign and it is over; else it says why not, and costs a minute."""
+lease, but only when nobody drives the campaign and it is over; else it says why not, tells people what is due, and
+costs a minute."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from infra import target
 from infra.cli.end.down import ask_to_stop, end
+from infra.cli.end.unattended import attend
 from infra.cli.records import record_of
 from infra.cluster.steward_config import STEWARD_LEASE
 from infra.errors import LeaseHeld
@@ -28,6 +30,9 @@ def close_command(campaign: str, region: str, console: Console) -> int:
     why, rather = why_over(store, state, datetime.now(UTC))
     if why is None:
         console.print(f"{campaign} {rather}: nothing to do", markup=False, soft_wrap=True)
+        driver = driver_of(store)
+        if not state.ended and not (driver is not None and driver.living):
+            attend(store, console)
         return 0
     console.print(f"{campaign} is ended by the closer: {why}", markup=False, soft_wrap=True)
     target.have_engine()

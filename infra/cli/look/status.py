@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,8 +12,10 @@ from rich.console import Console
 
 from infra.cli.answers import write_json
 from infra.cli.records import record_of
+from infra.console.words import plural
 from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
+from infra.notices.history import Entry, history
 from infra.record import meter
 from infra.record.events import CampaignState, Stage, fold
 from infra.record.store import LIVE, CampaignStore
@@ -40,6 +43,7 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
         _show(facts, state, as_json, console)
         return 0
     facts, state = facts_of(store)
+    facts["notices"] = history(store, stored_spec(store).notify, datetime.now(UTC))
     if not refresh:
         _show(facts, state, as_json, console)
         return 0
@@ -91,9 +95,11 @@ def _facts_of(
         "archive": state.archive,
         "certificate": state.certificate,
         "hold": state.hold,
+        "lost": state.lost,
         "detached": state.detached,
         "spent_usd": round(float(meter.spent(events, live or None, base, nodes, record.at)), 4),
         "bills_usd_per_hour": round(float(meter.rate(state, live or None, base, nodes)), 4),
+        "notices": (),
     }, state
 
 
@@ -117,6 +123,13 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
             "account ends the campaign; `bivouac run` drives again"
         )
     console.print(f"  money    {facts['spent_usd']:.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h")
+    if state.lost and Stage.TEARDOWN not in state.finished_stages:
+        then = "a driver makes a new one" if state.lost["repair"] else f"`bivouac repair {campaign}` makes a new one"
+        console.print(
+            f"  lost     file system {state.lost['id']} {state.lost['word']}; {then}: {state.lost['why']}",
+            markup=False,
+            soft_wrap=True,
+        )
     if state.hold:
         _print_hold(campaign, state.hold, console)
     elif state.closed and Stage.TEARDOWN not in state.finished_stages:
@@ -130,6 +143,19 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
         console.print(
             f"  certificate {verdict}: {len(state.certificate['found'])} left, "
             f"{len(state.certificate['could_not_look'])} not looked at"
+        )
+    _print_notices(facts["notices"], console)
+
+
+def _print_notices(notices: Sequence[Entry], console: Console) -> None:
+    """Print what people were told, and what they were not."""
+    for number, one in enumerate(notices):
+        tried = f", {plural(one.tries, 'try', 'tries')}" if one.tries > 1 or one.trouble else ""
+        why, label = f": {one.trouble}" if one.trouble else "", "" if number else "notices"
+        console.print(
+            f"  {label:<8} {one.at:%Y-%m-%d %H:%M} UTC, {one.way}, {one.delivery}{tried}{why}: {one.subject}",
+            markup=False,
+            soft_wrap=True,
         )
 
 

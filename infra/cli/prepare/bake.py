@@ -36,7 +36,7 @@ def bake_command(path: Path, force: bool, yes: bool, console: Console, *, as_jso
     from infra.session.session import opened_for_images
 
     with opened_for_images(spec, make_plan(spec, seen.facts), console, LIFE) as context:
-        with context.progress.stage("bake", "foundation; node image and trainer image"):
+        with context.progress.stage("bake", "foundation; node image, trainer image, steward image"):
             baked = bake.images(context, force=force)
         if as_json:
             write_json(out, baked)

@@ -16,7 +16,7 @@ def summary(plan: Plan, spec: Spec) -> tuple[tuple[str, str], ...]:
     return (
         ("cost", _cost(plan)),
         ("time", _time(plan)),
-        ("cadence", _cadence(plan)),
+        ("cadence", _cadence(plan, spec)),
         ("risk", _risk(plan)),
         ("decided", _decided(plan, spec)),
     )
@@ -38,10 +38,12 @@ def _time(plan: Plan) -> str:
     )
 
 
-def _cadence(plan: Plan) -> str:
+def _cadence(plan: Plan, spec: Spec) -> str:
     shared = plan.checkpoint.shared_every
     part = "all" if shared == 1 else f"one in {shared}"
     every = f"{plan.checkpoint.every_steps:,} steps ({_text(_interval(plan))})"
+    if spec.storage.shared is None:
+        return f"a checkpoint every {every}, {part} in S3"
     copied = _text(plan.figure("archive every").value)
     return f"a checkpoint every {every}, {part} on the shared tier, a copy in S3 every {copied}"
 
@@ -57,6 +59,7 @@ def _risk(plan: Plan) -> str:
 
 
 def _decided(plan: Plan, spec: Spec) -> str:
+    shared = spec.storage.shared
     given = spec.model_fields_set | {f"money.{name}" for name in spec.money.model_fields_set}
     chosen = [
         ("checkpoint cadence derived", plan.checkpoint_derived),
@@ -65,7 +68,7 @@ def _decided(plan: Plan, spec: Spec) -> str:
         (f"on an error {spec.on_stop}", "on_stop" not in given),
         (f"one node lost in {spec.recovery.node_mtbf_hours:g} h",
          "node_mtbf_hours" not in spec.recovery.model_fields_set),
-        (f"shared tier {spec.storage.shared.capacity_gib} GiB", "storage" not in given),
+        (f"shared tier {0 if shared is None else shared.capacity_gib} GiB", "storage" not in given),
     ]  # fmt: skip
     return ", ".join(words for words, ours in chosen if ours) or "nothing: the spec decides everything"
 

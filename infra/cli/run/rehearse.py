@@ -22,6 +22,7 @@ NOTES = "rehearsed.md"
 """File in the rehearsal's results folder: what was exercised, what was emulated, what was not."""
 EMULATED = (
     "AWS's APIs, with delays, short pages, quotas and refusals as AWS documents them",
+    "a reservation or capacity block: one of the same kind, which has begun and has a free place for each node",
     "EC2 instances, kubelets and containers: namespaces and processes of this machine",
     "GPUs, NCCL, EFA and NVMe: processors, gloo, a bridge, folders",
     "FSx for Lustre: a folder; its sizes and rules are checked, its speed is not",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from infra.cli.records import record_of
 from infra.console.terminal import agreed
 from infra.errors import LeaseHeld, UserError
 from infra.session.context import Context
-from infra.session.session import foundation_lease, opened, stored_plan, stored_spec
+from infra.session.session import opened, stored_plan, stored_spec
 
 if TYPE_CHECKING:
     from infra.engine.drift import Look
@@ -38,8 +37,9 @@ def repair_command(campaign: str, region: str, yes: bool, console: Console, *, a
 
 def _repair(context: Context, yes: bool, console: Console, machine: Console | None) -> int:
     """Repair. `machine`: console for the remaining drift as JSON."""
+    from infra.campaign.repair import carry_out
     from infra.engine import explain
-    from infra.engine.refusal import FILE_SYSTEM, error_of, refusals, standing
+    from infra.engine.refusal import error_of, refusals, standing
     from infra.preview.looking import look_at_stacks
 
     campaign, where = context.spec.campaign, standing(context)
@@ -56,37 +56,20 @@ def _repair(context: Context, yes: bool, console: Console, machine: Console | No
     refused = tuple(one for each in looks for one in refusals(each, where, campaign))
     if refused:
         raise error_of(refused, campaign)
-    wrong = [each for each in looks if each.planned or each.drifted]
+    begun = context.state().lost is not None  # by a driver that was killed in it, perhaps
+    wrong = [each for each in looks if each.planned or each.drifted or (begun and each.stack == context.names.stack)]
     if not wrong:
         _answer(machine, campaign, (), looks)
         return 0
     if target.spends(context.spec) and not yes and not agreed("Do it?", console):
         raise UserError("nothing was repaired", seen="no", cure="answer yes, or give --yes")
-    anew = any(row.verb == "create" and row.kind == FILE_SYSTEM for each in looks for row in each.planned)
     with context.progress.stage("repair", "refresh the state from AWS, then apply the spec"):
-        if anew:
-            _let_go(context)
-        _apply(context, [each.stack for each in wrong])
-        if anew:
-            _go_on(context)
+        carry_out(context, wrong)
     with context.progress.stage("look", "compare again"):
         again = look_at_stacks(context, {each.stack for each in wrong})
     explain.print_drift(console, again, campaign)
     _answer(machine, campaign, wrong, again)
     return 0 if not any(each.drifted or each.planned for each in again) else 1
-
-
-def _let_go(context: Context) -> None:
-    from infra.campaign.remount import let_go
-
-    context.progress.note(f"a new file system: training goes on from the copy of step {context.state().copied} in S3")
-    let_go(context)
-
-
-def _go_on(context: Context) -> None:
-    from infra.campaign.remount import go_on
-
-    go_on(context)
 
 
 def _answer(machine: Console | None, campaign: str, wrong: Sequence[Look], again: Sequence[Look]) -> None:
@@ -95,25 +78,3 @@ def _answer(machine: Console | None, campaign: str, wrong: Sequence[Look], again
     if machine is not None:
         repaired = [each.stack for each in wrong]
         write_json(machine, {"campaign": campaign, "repaired": repaired, **explain.as_facts(again, ())})
-
-
-def _apply(context: Context, names: list[str]) -> None:
-    from infra.campaign.provision import job_data
-    from infra.data import dataset
-    from infra.engine.engine import Engine
-    from infra.preview.looking import stacks
-    from infra.spec.names import FOUNDATION_STACK
-
-    engine = Engine(context, context.results / "pulumi")
-    settings = stacks(context)
-    for name in names:
-        stack = engine.stack(name, settings[name]())
-        context.progress.step(f"refreshing {name} from AWS")
-        shared = foundation_lease(context) if name == FOUNDATION_STACK else nullcontext(context.lease)
-        with shared as lease, engine.holding(lease):
-            engine.refresh(stack)
-            engine.up(stack)
-        if name == FOUNDATION_STACK:
-            # A bucket that was made again is empty; else this finds the manifest and does nothing.
-            data, _ = job_data(context)
-            dataset.upload(context.account, context.buckets.data, data.folder, data.digest, context.progress.step)

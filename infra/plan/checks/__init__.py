@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from datetime import date
 
 from infra.plan.checks import (
+    builders,
     capacity,
     money,
+    nccl,
     network,
     nodes,
     people,
@@ -27,10 +29,12 @@ __all__ = ["RULES", "Finding", "Level", "check", "failed", "rule_name", "shape_f
 RULES: tuple[Rule, ...] = (
     *placement.RULES,
     *network.RULES,
+    *builders.RULES,
     *nodes.RULES,
     *capacity.RULES,
     *training.RULES,
     *workload.RULES,
+    *nccl.RULES,
     *storage.RULES,
     *services.RULES,
     *money.RULES,

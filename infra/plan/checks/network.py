@@ -26,18 +26,18 @@ SYSTEM_NODE_ADDRESSES = 20
 """The node's own, two warm, 17 pods: DNS, controllers, the steward, its archive job, every add-on."""
 GIB_PER_INTERFACE = 1200
 """FSx does not publish how many interfaces a file system has: assumed is one per smallest step of capacity, and one."""
-_EPHEMERAL = (32768, 60999)
+EPHEMERAL = (32768, 60999)
 """Linux's ports for answers (net.ipv4.ip_local_port_range)."""
 _INSIDE = (
     *(("6", port, port, what) for port, what in (
         (443, "the cluster's API"), (10250, "kubelet"), (53, "DNS"), (9443, "webhooks"), (988, "Lustre"),
         (AGENT_PORT, "the ranks' status"),
     )),
-    ("6", 1018, 1023, "Lustre"), ("6", *_EPHEMERAL, "answers"), ("17", 53, 53, "DNS"), ("17", *_EPHEMERAL, "answers"),
+    ("6", 1018, 1023, "Lustre"), ("6", *EPHEMERAL, "answers"), ("17", 53, 53, "DNS"), ("17", *EPHEMERAL, "answers"),
 )  # fmt: skip
 """Traffic between a campaign's subnets: protocol, ports, purpose. EFA and collectives stay in one subnet, where no ACL
 counts."""
-_NO_WAY_OUT = ("igw-", "pcx-")
+NO_WAY_OUT = ("igw-", "pcx-")
 """Targets of a default route that lead a private node nowhere: it has no public address, and no peer forwards."""
 
 
@@ -171,14 +171,14 @@ def the_existing_network_reaches_aws(case: Case) -> Iterator[Draft]:
         cure = "make interface endpoints with private DNS for them, or write egress: nat where there is a default route"
         yield error("network.egress", "the VPC lacks endpoints that nodes need", seen=", ".join(lacking), cure=cure)
     for field, one in nodes:
-        closed = [name for name in spec.services if not _admitted(one.cidr, seen.endpoints.get(name, (one.cidr,)))]
+        closed = [name for name in spec.services if not admitted(one.cidr, seen.endpoints.get(name, (one.cidr,)))]
         if closed:
             cure = f"allow TCP 443 from {one.cidr} in the endpoints' security groups"
             yield error(field, "endpoints do not admit its nodes", seen=", ".join(closed), cure=cure)
 
 
 def _way_out(field: str, one: SeenSubnet, lacking: list[str]) -> Iterator[Draft]:
-    if not one.default_route or one.default_route.startswith(_NO_WAY_OUT):
+    if not one.default_route or one.default_route.startswith(NO_WAY_OUT):
         instead = f"add endpoints for {', '.join(lacking)}" if lacking else "its endpoints suffice"
         cure = f"route 0.0.0.0/0 to a NAT gateway (or transit gateway); or write egress: endpoints, {instead}"
         told = f"{one.id}: {one.default_route or 'no default route'}"
@@ -198,7 +198,7 @@ def the_existing_network_blocks_nothing(case: Case) -> Iterator[Draft]:
             f"{what} {where}"
             for traffic, what, where in (
                 (Traffic(True, "6", 443, 443, IPv4Network("0.0.0.0/0")), "HTTPS", "to 0.0.0.0/0"),
-                (Traffic(False, "6", *_EPHEMERAL, IPv4Network("0.0.0.0/0")), "answers", "from 0.0.0.0/0"),
+                (Traffic(False, "6", *EPHEMERAL, IPv4Network("0.0.0.0/0")), "answers", "from 0.0.0.0/0"),
             )
             if not let_through(one.acl, traffic)
         ]  # fmt: skip
@@ -243,7 +243,8 @@ def _wanted(spec: Spec, subnet_id: str) -> dict[str, int]:
     named, wanted = spec.network.subnet_ids, dict[str, int]()
     if subnet_id == gpu:
         wanted[f"of {spec.nodes.count} GPU nodes and a spare"] = (spec.nodes.count + 1) * GPU_NODE_ADDRESSES
-        wanted["of the file system"] = -(-spec.storage.shared.capacity_gib // GIB_PER_INTERFACE) + 1
+        if (shared := spec.storage.shared) is not None:
+            wanted["of the file system"] = -(-shared.capacity_gib // GIB_PER_INTERFACE) + 1
     if subnet_id == system:
         count = spec.nodes.system_count
         wanted[f"of {count} system nodes and a spare"] = (count + 1) * SYSTEM_NODE_ADDRESSES
@@ -252,7 +253,7 @@ def _wanted(spec: Spec, subnet_id: str) -> dict[str, int]:
     return wanted
 
 
-def _admitted(cidr: str, ranges: tuple[str, ...]) -> bool:
+def admitted(cidr: str, ranges: tuple[str, ...]) -> bool:
     """Return whether the ranges together cover a subnet."""
     whole = collapse_addresses(IPv4Network(one) for one in ranges)
     return any(IPv4Network(cidr).subnet_of(one) for one in whole)

@@ -88,16 +88,22 @@ def zones_hold_the_campaign(case: Case) -> Iterator[Draft]:
 
 
 def base_image_is_there(case: Case) -> Iterator[Draft]:
-    """The base image is in the account's own registry; if that was looked up, it exists."""
-    spec, refused = case.spec, case.facts.base
-    try:
-        in_registry(spec.image.base, spec.account, spec.region)
-    except ValueError:
-        cure = "write repository:tag or repository@sha256:..., without a registry before it or with the account's own"
-        yield error("image.base", "is no image of the account's own registry", seen=spec.image.base, cure=cure)
-        return
-    if refused is not None:
-        yield error("image.base", refused.what, seen=refused.seen, cure=refused.cure)
+    """The base images are in the account's own registry; if that was looked up, they exist."""
+    spec, image = case.spec, case.spec.image
+    for field, base, refused in (
+        ("image.base", image.base, case.facts.base),
+        ("image.steward_base", image.steward_base, case.facts.steward_base),
+    ):
+        try:
+            in_registry(base, spec.account, spec.region)
+        except ValueError:
+            cure = (
+                "write repository:tag or repository@sha256:..., without a registry before it or with the account's own"
+            )
+            yield error(field, "is no image of the account's own registry", seen=base, cure=cure)
+            continue
+        if refused is not None:
+            yield error(field, refused.what, seen=refused.seen, cure=refused.cure)
 
 
 def node_image_is_there(case: Case) -> Iterator[Draft]:

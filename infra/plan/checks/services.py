@@ -142,7 +142,8 @@ def the_key_is_one_that_can_be_used(case: Case) -> Iterator[Draft]:
         if not encryption.customer_key:
             cure = "write customer_key: true, or remove key_arn"
             yield error("encryption.customer_key", "names a key and does not use it", seen=False, cure=cure)
-    if encryption.customer_key and spec.storage.shared.deployment == "SCRATCH_2":
+    shared = spec.storage.shared
+    if encryption.customer_key and shared is not None and shared.deployment == "SCRATCH_2":
         yield error(
             "storage.shared.deployment",
             "a scratch file system is always encrypted with FSx's own key",

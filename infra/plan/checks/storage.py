@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.plan.estimates import storage
 from infra.plan.estimates.storage import USABLE_SHARE
+from infra.spec import duration
 from trainer.contract.cadence import MAX_OVERHEAD
 
 PERSISTENT_2_TIERS = (125, 250, 500, 1000)
@@ -23,6 +24,8 @@ EFA_CONNECTIONS, SPARE_CLIENTS = 1024, 1
 def lustre_throughput_is_a_tier(case: Case) -> Iterator[Draft]:
     """The throughput is a tier of the deployment: PERSISTENT_2 has four, SCRATCH_2 one."""
     shared = case.spec.storage.shared
+    if shared is None:
+        return
     tier, field = shared.throughput_mbs_per_tib, "storage.shared.throughput_mbs_per_tib"
     if shared.deployment == "SCRATCH_2" and tier not in (None, SCRATCH_2_TIER):
         # 250 is the default for PERSISTENT_2; a spec that omits the field is accepted.
@@ -37,6 +40,8 @@ def lustre_throughput_is_a_tier(case: Case) -> Iterator[Draft]:
 def lustre_capacity_is_a_step(case: Case) -> Iterator[Draft]:
     """The capacity is 1200, 2400 or a multiple of 2400 GiB; with EFA a multiple of the tier's increment."""
     shared = case.spec.storage.shared
+    if shared is None:
+        return
     capacity, field = shared.capacity_gib, "storage.shared.capacity_gib"
     if shared.efa and shared.deployment == "PERSISTENT_2":
         step = EFA_STEPS_GIB.get(shared.throughput_mbs_per_tib or 0)
@@ -51,7 +56,7 @@ def lustre_capacity_is_a_step(case: Case) -> Iterator[Draft]:
 def lustre_efa_is_possible(case: Case) -> Iterator[Draft]:
     """EFA to the file system needs PERSISTENT_2 and nodes that have EFA."""
     shared, instance = case.spec.storage.shared, case.facts.instance
-    if not shared.efa:
+    if shared is None or not shared.efa:
         return
     if shared.deployment != "PERSISTENT_2":
         cure = "write deployment: PERSISTENT_2, or efa: false"
@@ -74,7 +79,7 @@ def lustre_efa_is_possible(case: Case) -> Iterator[Draft]:
 def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
     """Metadata IOPS are provisioned only for PERSISTENT_2, in increments."""
     shared, field = case.spec.storage.shared, "storage.shared.metadata_iops"
-    if shared.metadata_iops is None:
+    if shared is None or shared.metadata_iops is None:
         return
     if shared.deployment != "PERSISTENT_2":
         cure = "remove it, or write deployment: PERSISTENT_2"
@@ -88,6 +93,25 @@ def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
         message = "provisioned metadata operations bill by the month, at a price that the catalogue lacks"
         cure = "write automatic: it grows with the capacity; or expect more than the plan says"
         yield warning(field, message, seen=shared.metadata_iops, cure=cure)
+
+
+def a_campaign_can_do_without_a_file_system(case: Case) -> Iterator[Draft]:
+    """Without a shared file system the built-in trainer runs, each checkpoint is in S3, and no lock keeps old ones."""
+    spec, field = case.spec, "storage.shared"
+    if spec.storage.shared is not None:
+        return
+    if spec.workload is not None:
+        message = "a job of your own writes its checkpoints to a folder that all nodes share, and finds its code there"
+        cure = "leave `shared: none` out, or write its fields; 1200 GiB of SCRATCH_2 are the smallest file system"
+        yield error(field, message, seen="none, with a section `workload`", cure=cure)
+    if spec.checkpoint is not None and spec.checkpoint.archive_every is not None:
+        message = "has no meaning without a shared file system: each checkpoint goes to S3 at once"
+        cure = "remove it; every_steps and shared_every set the cadence"
+        yield error("checkpoint.archive_every", message, seen=duration.text(spec.checkpoint.archive_every), cure=cure)
+    if (lock := spec.storage.archive.lock_for) is not None:
+        message = "would lock every checkpoint of the training in S3, not only the golden one"
+        cure = "remove it, or take a file system: its interval copies are few"
+        yield error("storage.archive.lock_for", message, seen=duration.text(lock), cure=cure)
 
 
 def local_disks_suit_their_layout(case: Case) -> Iterator[Draft]:
@@ -117,9 +141,10 @@ def shared_tier_keeps_up(case: Case) -> Iterator[Draft]:
     interval = checkpoint.shared_every * checkpoint.every_steps * step
     needed = storage.shared_write_seconds(case.spec)
     if needed > interval:
+        place = "the file system writes" if case.spec.storage.shared is not None else "S3 is written"
         yield warning(
             _checkpoint_field(case, "shared_every"),
-            "the file system writes more slowly than checkpoints are made",
+            f"{place} more slowly than checkpoints are made",
             seen=f"{needed:.0f} s to write, one every {interval:.0f} s",
             cure=f"write shared_every: {-(-needed // (checkpoint.every_steps * step)):.0f}, or more throughput",
         )
@@ -207,6 +232,7 @@ RULES = (
     lustre_capacity_is_a_step,
     lustre_efa_is_possible,
     lustre_metadata_is_for_sale,
+    a_campaign_can_do_without_a_file_system,
     local_disks_suit_their_layout,
     checkpoints_fit_the_local_tier,
     checkpoints_fit_the_shared_tier,

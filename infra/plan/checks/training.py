@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.plan.checks.finding import Case, Draft, error, warning
+from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
+from infra.plan.facts import Memory
 
 PLAUSIBLE_MFU = 0.65
 """Highest MFU that a published training run of a dense transformer reports."""
+SAFE_MARGIN = 0.1
+"""Part of the memory that a prediction within a tenth of the truth should leave."""
 REPEATED = 4
 """Epochs up to which repeated text is worth nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
 
@@ -32,7 +35,7 @@ def global_batch_divides(case: Case) -> Iterator[Draft]:
 def heads_divide_the_width(case: Case) -> Iterator[Draft]:
     """Rotary positions rotate pairs: each head has an even width."""
     model = case.spec.built_in[0].model
-    if model.width % (2 * model.heads):
+    if not model.name and model.width % (2 * model.heads):
         nearest = max(1, round(model.width / (2 * model.heads))) * 2 * model.heads
         yield error(
             "training.model.width",
@@ -43,17 +46,65 @@ def heads_divide_the_width(case: Case) -> Iterator[Draft]:
 
 
 def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
-    """Weights, gradients and optimizer state leave room for activations."""
+    """Weights, gradients, optimizer state and activations fit, as one micro batch on fake tensors shows."""
     instance, world, (training, _) = case.facts.instance, case.world_size, case.spec.built_in
     if instance is None or world is None:
         return
+    memory = case.facts.memory
+    if memory is not None and not memory.trouble:
+        yield from _by_prediction(memory, instance.accelerator)
+        return
     size = sizing.static_bytes_per_rank(training.model, training.precision, world, training.zero_stage)
     seen = f"{size / sizing.GIB:.1f} GiB of state, {instance.accelerator_memory_gib:g} GiB per {instance.accelerator}"
+    if memory is not None:
+        seen += f"; activations are not known: {memory.trouble}"
     cure = "raise zero_stage, take more nodes, or a smaller model"
     if size > instance.accelerator_memory_gib * sizing.GIB:
         yield error("training.model", "does not fit one accelerator", seen=seen, cure=cure)
-    elif size > 0.8 * instance.accelerator_memory_gib * sizing.GIB:
+    elif size > 0.8 * instance.accelerator_memory_gib * sizing.GIB or memory is not None:
         yield warning("training.model", "leaves little memory for activations", seen=seen, cure=cure)
+
+
+def _by_prediction(memory: Memory, accelerator: str) -> Iterator[Draft]:
+    parts = ", ".join(
+        f"{name.replace('_', ' ')} {size / sizing.GIB:.1f}" for name, size in memory.parts.items() if size
+    )
+    seen = f"{memory.peak / sizing.GIB:.1f} GiB of {memory.usable / sizing.GIB:.1f} usable per {accelerator} ({parts})"
+    if memory.peak <= memory.usable:
+        margin = (memory.usable - memory.peak) / memory.usable
+        tell = info if margin >= SAFE_MARGIN else warning
+        message = f"fits one accelerator with a margin of {margin:.0%}"
+        yield tell("training.model", message, seen=seen, cure="nothing to do; no real GPU has confirmed the prediction")
+        return
+    cure = next((one for one in memory.cures if one.peak <= memory.usable), None)
+    words = "take more nodes with zero_stage 3, or a smaller model or context"
+    if cure is not None:
+        words = f"write {cure.words}: {cure.peak / sizing.GIB:.1f} GiB"
+    yield error("training.model", "does not fit one accelerator", seen=seen, cure=words)
+
+
+def model_is_told(case: Case) -> Iterator[Draft]:
+    """Whoever names a model, or turns the dial, sees its size before its price."""
+    training = case.spec.built_in[0]
+    if training.model.name or training.parameters is not None or training.compute is not None:
+        model = training.model
+        seen = f"{sizing.parameters(model):,} parameters, {sizing.training_flops_per_token(model):.4g} FLOP per token"
+        cure = "nothing to do; `bivouac plan` has the formulas"
+        yield info("training.model", "is of this size", seen=seen, cure=cure)
+
+
+def weights_to_start_from_are_there(case: Case) -> Iterator[Draft]:
+    """A folder with weights is there, and has what can be loaded; an S3 prefix is for AWS."""
+    training = case.spec.built_in[0]
+    if training.init_from is None:
+        return
+    if training.links:
+        if not case.facts.environment.inputs:
+            cure = "give a folder of this machine, as a path from where the command is run"
+            yield error("training.init_from", "a rehearsal has no such bucket", seen=training.init_from, cure=cure)
+    elif training.init_from not in case.facts.folders:
+        cure = "give a folder of this machine, as a path from where the command is run"
+        yield error("training.init_from", "there is no such folder", seen=training.init_from, cure=cure)
 
 
 def step_estimate_is_plausible(case: Case) -> Iterator[Draft]:
@@ -129,6 +180,8 @@ RULES = (
     global_batch_divides,
     heads_divide_the_width,
     model_fits_the_accelerator,
+    model_is_told,
+    weights_to_start_from_are_there,
     step_estimate_is_plausible,
     learning_rate_makes_sense,
     data_source_exists,

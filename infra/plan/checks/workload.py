@@ -5,21 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
-from infra.spec.workload import INIT, by_mpirun
-
-_AGAINST_EFA = {
-    "FI_EFA_FORK_SAFE": "is not needed any more",
-    "FI_EFA_USE_DEVICE_RDMA": "is not needed since plugin 1.7 and libfabric 1.18",
-    "FI_PROVIDER": "is for plugins up to 1.5.0: later ones choose the provider",
-    "NCCL_ALGO": "is for debugging: the plugin's tuner chooses",
-    "NCCL_IB_DISABLE": "is for InfiniBand, and hides a slow fall back to sockets",
-    "NCCL_NET": "names another network than EFA's plugin does",
-    "NCCL_NET_PLUGIN": "takes another plugin than the one in the image",
-    "NCCL_PROTO": "is for plugins up to 1.5.0: a forced protocol may corrupt data",
-    "RDMAV_FORK_SAFE": "is not needed any more",
-}
-"""Variables that harm, or mean nothing, where NCCL goes over EFA: aws-ofi-nccl, doc/efa-env-var.md, and NVIDIA's list
-https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"""
+from infra.spec.workload import INIT, by_mpirun, in_host_network
 
 
 def the_source_exists(case: Case) -> Iterator[Draft]:
@@ -91,22 +77,24 @@ def an_export_is_evaluated(case: Case) -> Iterator[Draft]:
         yield warning("workload.export", "nobody sees whether the export has all weights", seen=seen, cure=cure)
 
 
-def variables_leave_efa_alone(case: Case) -> Iterator[Draft]:
-    """No variable of NCCL or libfabric works against EFA's plugin."""
-    workload, instance = case.spec.workload, case.facts.instance
-    if workload is None or instance is None or not instance.efa_interfaces:
-        return
-    for name in sorted(set(workload.env) & set(_AGAINST_EFA)):
-        cure = "leave it out, and read in NCCL's log (NCCL_DEBUG=INFO) that it says `Selected provider is efa`"
-        yield warning(f"workload.env.{name}", _AGAINST_EFA[name], seen=workload.env[name], cure=cure)
-
-
 def an_image_of_ones_own_brings_efa(case: Case) -> Iterator[Draft]:
     """Where nodes have EFA, the job's own image has libfabric and the plugin: the node has only the driver."""
     image, instance = case.spec.job_image, case.facts.instance
     if image is not None and instance is not None and instance.efa_interfaces:
         cure = "AWS's Deep Learning Containers have both; into others, the EFA installer with --skip-kmod"
         yield info("workload.image", "must have libfabric and aws-ofi-nccl for EFA", seen=image, cure=cure)
+
+
+def the_nodes_network_is_opened(case: Case) -> Iterator[Draft]:
+    """Where the job is in its nodes' network, that is said with what it opens."""
+    if in_host_network(case.spec.workload):
+        yield warning(
+            "workload.host_network",
+            "the job reaches its node's role in AWS and each service of the node: it may pull the account's images, "
+            "act at the cluster's API as this node, and read the secrets of the node's pods",
+            seen="true",
+            cure="leave it out if you can: EFA, NCCL and MPI work in the pods' own network",
+        )
 
 
 def mpirun_is_in_the_image(case: Case) -> Iterator[Draft]:
@@ -121,20 +109,21 @@ def secrets_lie_where_the_pods_may_read(case: Case) -> Iterator[Draft]:
     spec, workload = case.spec, case.spec.workload
     if workload is None:
         return
+    sources = {f"secrets.{name}": source for name, source in workload.secrets.items()}
+    if workload.pull_secret is not None:
+        sources["pull_secret"] = workload.pull_secret
     if not case.facts.environment.inputs:
-        if workload.secrets and workload.rehearsal.secrets is None:
+        if sources and workload.rehearsal.secrets is None:
             cure = "name a file with a line NAME=value for each of them"
-            seen = ", ".join(workload.secrets)
+            seen = ", ".join(name.removeprefix("secrets.") for name in sources)
             yield error(
                 "workload.rehearsal.secrets", "the rehearsal has no values for these secrets", seen=seen, cure=cure
             )
         return
-    for name, source in workload.secrets.items():
+    for name, source in sources.items():
         if source.owner is not None and source.owner != (spec.region, spec.account):
-            cure = f"store it in account {spec.account} in {spec.region}: the pods' role ends there"
-            yield error(
-                f"workload.secrets.{name}.secret", "is of another account or region", seen=source.secret, cure=cure
-            )
+            cure = f"store it in account {spec.account} in {spec.region}: the campaign's roles end there"
+            yield error(f"workload.{name}.secret", "is of another account or region", seen=source.secret, cure=cure)
 
 
 RULES = (
@@ -145,7 +134,7 @@ RULES = (
     an_export_is_evaluated,
     a_script_has_a_source,
     secrets_lie_where_the_pods_may_read,
-    variables_leave_efa_alone,
     an_image_of_ones_own_brings_efa,
     mpirun_is_in_the_image,
+    the_nodes_network_is_opened,
 )

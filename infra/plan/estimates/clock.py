@@ -72,6 +72,9 @@ def _stage(stage: str, spec: Spec) -> StageTime:
     minutes, formula = TYPICAL_MINUTES[stage]
     if stage == "bake" and spec.image.nodes != "bake":
         minutes, formula = WITHOUT_NODE_IMAGE
+    if spec.storage.shared is None:
+        formula = formula.replace("control plane 10, file system beside it", "control plane 10")
+        formula = formula.replace("control plane and file system", "control plane")
     total = 60.0 * minutes
     if stage == "preflight":
         total += float(pilot_seconds(spec))

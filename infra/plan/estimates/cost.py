@@ -17,6 +17,7 @@ from infra.plan.purchase import own_reservation
 from infra.spec import duration
 from infra.spec.campaign import Capacity, Egress, Spec
 from infra.spec.checkpoint import KEPT_COPIES
+from trainer.contract import CheckpointConfig
 
 HOURS_PER_MONTH = Decimal(730)
 _STANDBY = "if one dies, the steward on the other takes over within half a minute"
@@ -87,6 +88,8 @@ def hours(stages: tuple[StageTime, ...], *names: str) -> Decimal:
 def lustre_usd_per_gb_month(spec: Spec, prices: Prices) -> Decimal | None:
     """Return USD per GB and month; None if this tier has no price. AWS bills a GiB of capacity as one GB."""
     shared = spec.storage.shared
+    if shared is None:
+        return None
     tiers = prices.lustre_usd_per_gb_month.get(shared.deployment, {})
     return next(iter(tiers.values())) if len(tiers) == 1 else tiers.get(shared.throughput_mbs_per_tib or 0)
 
@@ -123,14 +126,24 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
         services = len(spec.endpoint_services)  # each in the nodes' zone
         yield _hourly("interface endpoints", per_hour, up, f"{services} endpoints", services)
     shared = spec.storage.shared
-    month = lustre_usd_per_gb_month(spec, prices)
-    lustre = None if month is None else shared.capacity_gib * month / HOURS_PER_MONTH
-    yield _hourly(
-        "FSx for Lustre", lustre, up, f"{shared.capacity_gib} GB at {month} USD/month / {HOURS_PER_MONTH} h ="
-    )
+    if shared is not None:
+        month = lustre_usd_per_gb_month(spec, prices)
+        lustre = None if month is None else shared.capacity_gib * month / HOURS_PER_MONTH
+        yield _hourly(
+            "FSx for Lustre", lustre, up, f"{shared.capacity_gib} GB at {month} USD/month / {HOURS_PER_MONTH} h ="
+        )
     golden = rounded((storage.checkpoint_bytes(spec) + storage.export_bytes(spec)) / 1e9, 3)
     yield _sized("S3 archive", prices.s3_standard_usd_per_gb_month, golden, f"{golden} GB, first month")
-    yield _copies(spec, prices, hours(stages, "supervise"))
+    trains = hours(stages, "supervise")
+    yield _copies(spec, prices, trains) if shared is not None else _checkpoints(spec, prices, trains)
+
+
+def _checkpoints(spec: Spec, prices: Prices, trains: Decimal) -> CostLine:
+    """Return the line of the shared tier in S3, where retention removes old steps with all their versions."""
+    stay = (spec.checkpoint or CheckpointConfig()).keep_shared + 1
+    size, months = rounded(storage.checkpoint_bytes(spec) * stay / 1e9, 3), rounded(trains / HOURS_PER_MONTH, 6)
+    line = f"{stay} checkpoints, {size} GB x {months} months"
+    return _sized("S3 checkpoints", prices.s3_standard_usd_per_gb_month, size * months, line)
 
 
 def _copies(spec: Spec, prices: Prices, trains: Decimal) -> CostLine:

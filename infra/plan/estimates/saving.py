@@ -87,10 +87,16 @@ def _rates(spec: Spec, given: _Inputs) -> tuple[Figure, ...]:
     return (
         figure("save stall", given.stall_s, "s", "bytes of the busiest rank / 6 GB/s host copy + 0.005 s to gather it"),
         figure("local write", given.write_s, "s", "bytes of a node / (1 GB/s x disks), in the background"),
-        figure("shared write", given.shared_write_s, "s", "bytes of all shards / file system's throughput, likewise"),
+        figure("shared write", given.shared_write_s, "s", _shared_write(spec)),
         figure("emergency save", given.stall_s + given.write_s + given.shared_write_s, "s", emergency),
         figure("MTBF of the job", given.mtbf_s / 3600, "h", node),
     )
+
+
+def _shared_write(spec: Spec) -> str:
+    if spec.storage.shared is None:
+        return f"bytes of all shards to S3 and read back / ({spec.nodes.count} nodes x 1.25 GB/s), in the background"
+    return "bytes of all shards / file system's throughput, likewise"
 
 
 def _interval(given: _Inputs, best: cadence.Cadence) -> tuple[Figure, ...]:
@@ -121,9 +127,15 @@ def _chosen(
         figure("save every", used.every_steps, "steps", every),
         figure("re-evaluated", int(used.measured), "", "1: while running, from measured stall, dip and failures"),
         figure("replicate every", used.shared_every, "saves", shared),
-        figure("archive every", archive_every(spec).total_seconds(), "s", _why_archive(spec)),
+        *_archive_figure(spec),
         figure("expected waste", 100 * (1 - useful), "%", waste),
     )
+
+
+def _archive_figure(spec: Spec) -> tuple[Figure, ...]:
+    if spec.storage.shared is None:
+        return ()  # every checkpoint of the shared tier is in S3
+    return (figure("archive every", archive_every(spec).total_seconds(), "s", _why_archive(spec)),)
 
 
 def archive_every(spec: Spec) -> timedelta:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+from infra.spec.models.shape import feed_forward_width as feed_forward_width
+from infra.spec.models.shape import parameters as parameters
+from infra.spec.models.shape import shape_of
 from trainer.contract import ModelConfig
 
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2}
@@ -12,26 +15,27 @@ OPTIMIZER_BYTES = 12
 GIB = 2**30
 
 
-def feed_forward_width(width: int) -> int:
-    """Return SwiGLU's hidden width: 8/3 of the residual width, rounded up to a multiple of 32, as in the trainer."""
-    return 32 * -(-8 * width // 96)
-
-
-def parameters(model: ModelConfig) -> int:
-    """vocabulary x width (tied) + layers x (4 width^2 + 3 width x hidden + 2 width) + width."""
-    width, hidden = model.width, feed_forward_width(model.width)
-    block = 4 * width * width + 3 * width * hidden + 2 * width
-    return model.vocabulary * width + model.layers * block + width
-
-
 def training_flops_per_token(model: ModelConfig) -> int:
-    """6 N + 12 layers x width x context, N without the embedding (its use as the output layer counted).
+    """6 N + 12 layers x width of all heads x context, N without the embedding (its use as the output layer counted).
 
-    Source: Chowdhery et al., PaLM, appendix B; the form that torchtitan uses.
+    Source: Chowdhery et al., PaLM, appendix B; the form that torchtitan uses. Nothing tells a given number's embedding
+    from the rest of it, so there N is all.
     """
-    blocks = parameters(model) - model.vocabulary * model.width
-    output = model.vocabulary * model.width
-    return 6 * (blocks + output) + 12 * model.layers * model.width * model.context
+    used, layers, queries = _computed(model)
+    return 6 * used + 12 * layers * queries * model.context
+
+
+def flops_formula(model: ModelConfig) -> str:
+    used, layers, queries = _computed(model)
+    return f"6 x {used} parameters that compute + 12 x {layers} layers x {queries} x context {model.context}"
+
+
+def _computed(model: ModelConfig) -> tuple[int, int, int]:
+    """Return the parameters that each token is multiplied with, the layers, and the width of all heads."""
+    if model.parameters is not None:
+        return model.parameters, model.layers, model.width
+    shape = shape_of(model)
+    return shape.parameters - (0 if shape.tied else shape.embedding), shape.layers, shape.queries
 
 
 def checkpoint_bytes(model: ModelConfig, precision: str) -> int:

@@ -49,7 +49,9 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier,
         nvme //= 2
     shared = spec.storage.shared
     keep = checkpoint.keep_shared if spec.workload is None else spec.workload.checkpoints.keep
-    place, room = f"FSx for Lustre, {shared.capacity_gib} GiB", shared.capacity_gib * sizing.GIB
+    place, room = "S3, from every node", None
+    if shared is not None:
+        place, room = f"FSx for Lustre, {shared.capacity_gib} GiB", shared.capacity_gib * sizing.GIB
     of_node = f"weights + optimizer / {spec.nodes.count} nodes"
     local = _tier("local", "NVMe of each node", _node_bytes(spec), checkpoint.keep_local, nvme, of_node)
     return (
@@ -142,4 +144,8 @@ def local_write_seconds(spec: Spec, facts: Facts) -> float:
 
 
 def shared_write_seconds(spec: Spec) -> float:
-    return checkpoint_bytes(spec) / shared_bytes_per_s(spec.storage.shared, spec.nodes.count)
+    """Return the time to copy a checkpoint to the shared tier. To S3 each node sends its part, and reads it back."""
+    shared, nodes = spec.storage.shared, spec.nodes.count
+    if shared is None:
+        return 2 * checkpoint_bytes(spec) / (nodes * S3_BYTES_PER_S)
+    return checkpoint_bytes(spec) / shared_bytes_per_s(shared, nodes)

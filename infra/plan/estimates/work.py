@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 from infra.plan.estimates import sizing
 from infra.plan.estimates.figure import Figure, figure
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, Training, Workload
+from infra.spec.models import dial
+from infra.spec.models.shape import parameters_formula
 
 FORWARD_SHARE = 1 / 3
 """Cost of a forward pass as a share of a training step: the backward pass costs twice as much."""
@@ -59,16 +62,11 @@ def _of_model(spec: Spec, training: Training, world_size: int) -> list[Figure]:
     model = training.model
     count, per_step = sizing.parameters(model), training.global_batch * model.context
     batch = f"global batch {training.global_batch} x context {model.context}"
-    step = training.step_seconds_estimate
-    hidden = sizing.feed_forward_width(model.width)
+    step, flop = training.step_seconds_estimate, sizing.training_flops_per_token(model)
     return [
-        figure(
-            "parameters",
-            count,
-            "parameters",
-            f"{model.vocabulary} x {model.width} + {model.layers} x (4 x {model.width}^2 + 3 x {model.width} x {hidden}"
-            f" + 2 x {model.width}) + {model.width}",
-        ),
+        *_of_dial(training),
+        figure("parameters", count, "parameters", parameters_formula(model)),
+        figure("FLOP per token", flop, "FLOP", sizing.flops_formula(model)),
         figure("tokens per step", per_step, "tokens", batch),
         figure("steps", training.steps, "steps", "spec: training.steps"),
         figure("tokens", per_step * training.steps, "tokens", f"{per_step} tokens per step x {training.steps} steps"),
@@ -82,6 +80,18 @@ def _of_model(spec: Spec, training: Training, world_size: int) -> list[Figure]:
             f" {step:g} s x {training.micro_batch} x {world_size} / {training.global_batch}",
         ),
     ]
+
+
+def _of_dial(training: Training) -> list[Figure]:
+    """Return what the dial derives, with source; of a value that the spec gives itself, what it would have been."""
+    made: list[Figure] = []
+    for one in dial.of(training):
+        held: Any = training
+        for name in one.field.split("."):
+            held = getattr(held, name)
+        own = "" if held == one.value else f"; the spec has {held:g} instead"
+        made.append(figure(f"dial: {one.field}", one.value, one.unit, f"{one.formula} ({one.source}){own}", digits=8))
+    return made
 
 
 def _flop_formula(spec: Spec) -> str:

@@ -17,6 +17,7 @@ from botocore.config import Config
 from moto.ecr.models import ECRBackend, Image, Repository
 from moto.ecr.responses import ECRResponse
 
+from infra.rehearsal.aws import base_images
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
 from infra.rehearsal.aws.world import World
 
@@ -29,7 +30,7 @@ INDEXES = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 CONFIG = "application/vnd.oci.image.config.v1+json"
-BASE_REPOSITORY, BASE_TAG = "bivouac/base", "host"
+LAYER = "application/vnd.oci.image.layer.v1.tar"
 ECR_ACCOUNT = "602401143452"
 PART_BYTES = 10 * 1024 * 1024
 URL_LIFE = timedelta(hours=1)
@@ -190,27 +191,32 @@ class Registry:
             "imageManifestMediaType": image.image_manifest_media_type,
         }
 
-    def push_base(self) -> str:
-        """Push the base image of trainer images; return its digest."""
+    def push_bases(self) -> None:
+        """Push the bases of trainer image and steward image."""
         tags = [{"Key": "bivouac:foundation", "Value": "true"}]
-        repository = self.backend.create_repository(BASE_REPOSITORY, None, {}, None, "MUTABLE", tags)
-        path = f"{Path(sys.prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin"
+        repository = self.backend.create_repository(base_images.REPOSITORY, None, {}, None, "MUTABLE", tags)
+        own = str(Path(sys.prefix) / "bin")
+        host = {"mediaType": HOST_LAYER, "digest": self.store(repository, HOST_LAYER_CONTENT)}
+        self._push_base(repository, base_images.HOST_TAG, own, [host | {"size": len(HOST_LAYER_CONTENT)}])
+        slim = base_images.slim_layer()
+        packages = {"mediaType": LAYER, "digest": self.store(repository, slim), "size": len(slim)}
+        self._push_base(repository, base_images.SLIM_TAG, f"/{base_images.PLACE}/bin", [packages])
+
+    def _push_base(self, repository: Repository, tag: str, folder: str, layers: list[dict[str, Any]]) -> None:
         config = {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Env": [f"PATH={path}"], "Entrypoint": []},
-            "rootfs": {"type": "layers", "diff_ids": [digest_of(HOST_LAYER_CONTENT)]},
+            "config": {"Env": base_images.variables(folder), "Entrypoint": []},
+            "rootfs": {"type": "layers", "diff_ids": [layer["digest"] for layer in layers]},
         }
         content = json.dumps(config).encode()
-        layer, config_digest = self.store(repository, HOST_LAYER_CONTENT), self.store(repository, content)
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "config": {"mediaType": CONFIG, "digest": config_digest, "size": len(content)},
-            "layers": [{"mediaType": HOST_LAYER, "digest": layer, "size": len(HOST_LAYER_CONTENT)}],
+            "config": {"mediaType": CONFIG, "digest": self.store(repository, content), "size": len(content)},
+            "layers": layers,
         }
-        request = {"repositoryName": BASE_REPOSITORY, "imageManifest": json.dumps(manifest), "imageTag": BASE_TAG}
-        return self.put_image(request)["image"]["imageId"]["imageDigest"]
+        self.put_image({"repositoryName": repository.name, "imageManifest": json.dumps(manifest), "imageTag": tag})
 
     def get_authorization_token(self, params: Parameters) -> dict[str, Any]:
         expires = datetime.now(UTC) + timedelta(hours=12)
@@ -221,7 +227,7 @@ class Registry:
 
 
 def install(world: World) -> None:
-    """Give moto's ECR contents, and push the base image `bivouac/base:host`."""
+    """Give moto's ECR contents, and push the base images."""
     registry = Registry(world)
     names = (
         "initiate_layer_upload",
@@ -232,4 +238,4 @@ def install(world: World) -> None:
         "get_authorization_token",
     )
     add_operations(world, ECRResponse, {name: getattr(registry, name) for name in names})
-    registry.push_base()
+    registry.push_bases()

@@ -35,6 +35,7 @@ MODULES = (
     "eks.updates",
     "eks.nodegroups",
     "iam.identity",
+    "iam.sizes",
     "fsx.systems",
     "ecr",
     "ssm",

@@ -15,6 +15,7 @@ from moto.iam.models import InstanceProfile
 from moto.ssm.responses import SimpleSystemManagerResponse
 
 from infra.rehearsal.aws import ssm_parameters
+from infra.rehearsal.aws.ec2.reaching import reaches
 from infra.rehearsal.aws.iam import access, policies
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
 from infra.rehearsal.aws.world import World
@@ -31,6 +32,9 @@ EVENTUAL_S = 0.3
 ENDED = ("Success", "Failed", "TimedOut", "Cancelled")
 AGENT_ACTION = "ssm:UpdateInstanceInformation"
 """An agent needs it to register; AmazonSSMManagedInstanceCore grants it."""
+AGENT_SERVICES = ("ssm", "ssmmessages")
+"""What an agent calls; from 3.3.40 it needs no `ec2messages`.
+https://docs.aws.amazon.com/systems-manager/latest/userguide/setup-create-vpc.html"""
 
 
 @dataclass
@@ -97,11 +101,12 @@ class Commands:
         self.commands: dict[str, Command] = {}
 
     def agents(self) -> dict[str, Any]:
-        """Return the instances by ID whose machine is alive and whose role lets an agent register."""
+        """Return the instances by ID whose machine is alive, whose role lets an agent register, and which reach SSM."""
         found = {}
         for instance_id, machine in dict(self.world.machines).items():
             instance = self.world.backend("ec2").get_instance_by_id(instance_id)
-            if instance is not None and machine.alive() and self._may_register(instance):
+            up = instance is not None and machine.alive()
+            if up and self._may_register(instance) and reaches(self.world, instance, AGENT_SERVICES):
                 found[instance_id] = instance
         return found
 

@@ -14,14 +14,22 @@ if TYPE_CHECKING:
     from infra.spec.campaign import Spec
 
 _FIELD = "workload.rehearsal.secrets"
+PULL_SECRET = "workload.pull_secret"
+"""Name of the login's line in the file: no variable of a job is called so."""
+
+
+def sources(spec: Spec) -> dict[str, SecretSource]:
+    """Return name in the file -> where the value belongs."""
+    return spec.secrets | ({} if spec.pull_secret is None else {PULL_SECRET: spec.pull_secret})
 
 
 def values(spec: Spec) -> dict[str, str]:
-    """Return variable -> value of the spec's secrets. Raises `UserError` for a file or name that is missing; no error
+    """Return name -> value of the spec's secrets. Raises `UserError` for a file or name that is missing; no error
     shows what the file holds."""
-    if spec.workload is None or not spec.secrets:
+    wanted = sources(spec)
+    if spec.workload is None or not wanted:
         return {}
-    named = ", ".join(spec.secrets)
+    named = ", ".join(wanted)
     if spec.workload.rehearsal.secrets is None:
         cure = f"name a file with a line NAME=value for each in {_FIELD}"
         raise UserError("this rehearsal has no values for its secrets", seen=named, cure=cure)
@@ -33,10 +41,10 @@ def values(spec: Spec) -> dict[str, str]:
         raise UserError(
             f"the file of {_FIELD} cannot be read", seen=f"{path}: {type(error).__name__}", cure=cure
         ) from error
-    if missing := [name for name in spec.secrets if name not in known]:
+    if missing := [name for name in wanted if name not in known]:
         cure = "add a line NAME=value for each"
         raise UserError(f"{path} has no value for secrets of the job", seen=", ".join(missing), cure=cure)
-    return {name: known[name] for name in spec.secrets}
+    return {name: known[name] for name in wanted}
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -65,7 +73,7 @@ def _unquoted(value: str, where: str) -> str:
 def give(spec: Spec) -> None:
     """Put the values under the names of their sources, as somebody has done on AWS. Called inside the site."""
     account, given = Account(spec.region), values(spec)
-    for source, text in [*_stored(spec.secrets, given), *_webhook(spec)]:
+    for source, text in [*_stored(sources(spec), given), *_webhook(spec)]:
         if source.secret is None:
             parameter = {"Name": source.parameter, "Value": text, "Type": "SecureString", "Overwrite": True}
             account.client("ssm").put_parameter(**parameter)
@@ -78,7 +86,7 @@ def _webhook(spec: Spec) -> list[tuple[SecretSource, str]]:
     source, file = spec.notify.webhook, spec.rehearsal.secrets if spec.rehearsal is not None else None
     if source is None or file is None:
         return []
-    if source.place in {one.place for one in spec.secrets.values()}:
+    if source.place in {one.place for one in sources(spec).values()}:
         raise UserError(
             "the webhook lies in a secret of the job", seen=source.place, cure="give it a secret of its own"
         )
@@ -100,10 +108,10 @@ def _store(client: Any, name: str, text: str) -> None:
         client.put_secret_value(SecretId=name, SecretString=text)
 
 
-def _stored(sources: dict[str, SecretSource], given: dict[str, str]) -> list[tuple[SecretSource, str]]:
+def _stored(places: dict[str, SecretSource], given: dict[str, str]) -> list[tuple[SecretSource, str]]:
     """Return each secret and parameter with its whole text: the values with a key are members of one JSON object."""
     whole, members = dict[str, tuple[SecretSource, str]](), dict[str, dict[str, str]]()
-    for name, source in sources.items():
+    for name, source in places.items():
         if source.key is not None:
             members.setdefault(source.place, {})[source.key] = given[name]
             text = json.dumps(members[source.place])

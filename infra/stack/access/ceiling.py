@@ -9,7 +9,17 @@ No Pulumi here.
 
 from __future__ import annotations
 
-from infra.spec.names import BUILDER, COPIES_PREFIX, REPOSITORY, ROLE_TAG, boundary, buckets, freeze_policy
+from infra.spec.names import (
+    BUILDER,
+    COPIES_PREFIX,
+    REPOSITORY,
+    ROLE_TAG,
+    STEWARD_REPOSITORY,
+    boundary,
+    buckets,
+    closer_role,
+    freeze_policy,
+)
 from infra.stack.access.closing import ceiling_of_closing
 from infra.stack.access.policies import EVERYTHING, AccountPlace, Statement, allow
 
@@ -36,16 +46,8 @@ _LOOK = (
     "eks:DescribeCluster",
     "elasticloadbalancing:Describe*",
 )
-_INTERFACES = (
-    "ec2:AssignIpv6Addresses",
-    "ec2:AssignPrivateIpAddresses",
-    "ec2:AttachNetworkInterface",
-    "ec2:CreateNetworkInterface",
-    "ec2:DeleteNetworkInterface",
-    "ec2:DetachNetworkInterface",
-    "ec2:ModifyNetworkInterfaceAttribute",
-    "ec2:UnassignPrivateIpAddresses",
-)
+_INTERFACES = ("ec2:*NetworkInterface", "ec2:Assign*", "ec2:ModifyNetworkInterfaceAttribute", "ec2:Unassign*")
+"""Attach, create, delete and detach one, and its addresses."""
 _AGENT = (
     "ec2messages:*",
     "ssm:DescribeAssociation",
@@ -70,14 +72,15 @@ def ceiling(where: AccountPlace) -> list[Statement]:
     """Return all that a role of ours may be allowed. It cannot buy anything, nor change anybody's rights except by the
     freeze."""
     names = buckets(where.account, where.region)
-    kept = [f"arn:aws:s3:::{name}" for name in (names.state, names.data, names.archive)]
+    kept = f"arn:aws:s3:::bivouac-*-{where.account}-{where.region}"
     of_network = [
         where.arn("ec2", f"{kind}/*") for kind in ("network-interface", "instance", "subnet", "security-group")
     ]
-    by_services = {"StringEquals": {"kms:ViaService": [f"{one}.{where.region}.amazonaws.com" for one in ("s3", "sns")]}}
-    readers = {"ArnLike": {"aws:PrincipalArn": [where.role(f"bivouac-*-{one}") for one in ("steward", "trainer")]}}
-    steward = {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-steward")}}
-    by_keepers = {"kms:ViaService": [f"{one}.{where.region}.amazonaws.com" for one in ("secretsmanager", "ssm")]}
+    # Who may not read secrets gains nothing by their keys.
+    services = [f"{one}.{where.region}.amazonaws.com" for one in ("s3", "secretsmanager", "sns", "ssm")]
+    steward, closer = where.role("bivouac-*-steward"), where.role(closer_role(where.region))
+    readers = {"ArnLike": {"aws:PrincipalArn": [steward, where.role("bivouac-*-trainer"), closer]}}
+    tellers = {"ArnLike": {"aws:PrincipalArn": [steward, closer]}}
     freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
     return [
         allow([*_LOOK, *_AGENT], [EVERYTHING]),
@@ -90,11 +93,15 @@ def ceiling(where: AccountPlace) -> list[Statement]:
         ),
         allow(["ec2:CreateTags"], [where.arn("ec2", "network-interface/*")]),
         allow(_INTERFACES, of_network),
-        allow(_OBJECTS, [f"{arn}/*" for arn in kept]),
-        allow(["s3:ListBucket", "s3:ListBucketMultipartUploads"], kept),
+        allow(_OBJECTS, [f"{kept}/*"]),
+        allow(["s3:ListBucket", "s3:ListBucketMultipartUploads"], [kept]),
         allow(["s3:DeleteObject", "s3:DeleteObjectVersion"], [f"arn:aws:s3:::{names.archive}/{COPIES_PREFIX}*"]),
         allow(["s3:ListBucketVersions"], [f"arn:aws:s3:::{names.archive}"]),
-        allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_services),
+        allow(
+            ["kms:Decrypt", "kms:GenerateDataKey"],
+            [where.arn("kms", "key/*")],
+            {"StringEquals": {"kms:ViaService": services}},
+        ),
         allow(
             ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"],
             [where.arn("kms", "key/*")],
@@ -105,8 +112,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
             [where.arn("secretsmanager", "secret:*"), where.arn("ssm", "parameter/*")],
             readers,
         ),
-        allow(["kms:Decrypt"], [where.arn("kms", "key/*")], {**readers, "StringEquals": by_keepers}),
-        allow(["sns:Publish"], [where.arn("sns", "*")], steward),
+        allow(["sns:Publish"], [where.arn("sns", "*")], tellers),
         allow(_PULL, [where.repository("*")]),
         # A workload's image may be in another account's registry, such as AWS's Deep Learning Containers.
         allow(
@@ -114,7 +120,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
             ["arn:aws:ecr:*:*:repository/*"],
             {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-node")}},
         ),
-        allow(_PUSH, [where.repository(REPOSITORY)]),
+        allow(_PUSH, [where.repository(one) for one in (REPOSITORY, STEWARD_REPOSITORY)]),
         allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [where.arn("eks", "nodegroup/bivouac-*/*")]),
         allow(
             ["autoscaling:TerminateInstanceInAutoScalingGroup"],

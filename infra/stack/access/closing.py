@@ -1,8 +1,9 @@
 """The rights of the closer, which ends campaigns that nobody drives any more, and of who may start it.
 
 The closer has what a teardown and its certificate take, and nothing else: it makes nothing, lends no role, and writes
-into no bucket but the state's. Whoever starts it may name the campaign and the code, both fixed here, and override
-nothing: a build's caller could otherwise run any command with the closer's role. The keys are those of
+into no bucket but the state's; people it tells what is due. Whoever starts it may name the campaign and the code, both
+fixed here, and override nothing: a build's caller could otherwise run any command with the closer's role. The keys are
+those of
 https://docs.aws.amazon.com/codebuild/latest/userguide/action-context-keys.html
 No Pulumi here.
 """
@@ -185,9 +186,29 @@ def closer(where: AccountPlace) -> list[Statement]:
         allow(["s3:AbortMultipartUpload"], [f"{bucket}/campaigns/*" for bucket in (archive, data, state)]),
         allow(["logs:CreateLogStream", "logs:PutLogEvents"], [where.arn("logs", f"log-group:{LOG_GROUP}:*")]),
         *keys_through_s3(where, [kept.archive, kept.state]),
+        *_telling(where),
     ]
 
 
+def _telling(where: AccountPlace) -> list[Statement]:
+    """Allow to tell people of what no driver is there to tell, as the operator may: on topics and by a webhook's
+    address that are called `bivouac*`."""
+    named = [where.arn("secretsmanager", "secret:bivouac_webhook*"), where.arn("ssm", "parameter/bivouac_webhook*")]
+    keys = [where.arn("kms", "key/*")]
+
+    def through(*services: str) -> dict[str, dict[str, list[str]]]:
+        return {"StringEquals": {"kms:ViaService": [f"{one}.{where.region}.amazonaws.com" for one in services]}}
+
+    return [
+        allow(["sns:Publish"], [where.arn("sns", f"{CLOSERS_TOPICS}*")]),
+        allow(["kms:Decrypt", "kms:GenerateDataKey"], keys, through("sns")),
+        allow(["secretsmanager:GetSecretValue", "ssm:GetParameter"], named),
+        allow(["kms:Decrypt"], keys, through("secretsmanager", "ssm")),
+    ]
+
+
+CLOSERS_TOPICS = "bivouac"
+"""How the names of topics begin on which the closer may tell."""
 _EKS = ("access-entry", "addon", "cluster", "nodegroup", "podidentityassociation")
 LOG_GROUP = f"/aws/codebuild/{CLOSER}"
 
@@ -218,7 +239,7 @@ def ceiling_of_closing(where: AccountPlace) -> list[Statement]:
     return [
         allow([*_BY_LETTER, *_ALSO], [EVERYTHING], alone),
         allow(
-            [*_ROLES, *_RIGHTS, "s3:DeleteObject"],
+            [*_ROLES, "iam:DeleteInstanceProfile", "iam:DeletePolicy*", "iam:Remove*", "s3:DeleteObject"],
             [
                 *(f"{iam}:{kind}/bivouac-*" for kind in ("instance-profile", "policy", "role")),
                 f"arn:aws:s3:::{buckets(where.account, where.region).state}/*",

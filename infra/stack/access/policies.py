@@ -12,8 +12,10 @@ from infra.spec.campaign import Spec
 from infra.spec.names import (
     BUILDER,
     CLOSER,
+    DATASETS_PREFIX,
     REPOSITORY,
     ROLE_TAG,
+    STEWARD_REPOSITORY,
     Buckets,
     Names,
     buckets,
@@ -26,6 +28,7 @@ Statement = dict[str, Any]
 EVERYTHING = "*"
 """Resource of calls that cannot be limited: describing instances and groups, the registry's login."""
 
+_OF_UPLOADS = ("s3:AbortMultipartUpload", "s3:GetObjectVersion", "s3:ListMultipartUploadParts")
 _PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 _PUSH = (
     "ecr:CompleteLayerUpload",
@@ -123,15 +126,57 @@ def steward(spec: Spec) -> list[Statement]:
             [EVERYTHING],
         ),
         *_folder(_buckets(spec).state, names.state_prefix),
-        *keys_through_s3(where, [_buckets(spec).state]),
+        *_tier_looks(spec),
+        *keys_through_s3(where, [_buckets(spec).state, *([] if spec.storage.shared else [_buckets(spec).archive])]),
         *notices(spec),
     ]
 
 
 def trainer(spec: Spec) -> list[Statement]:
     """Allow to read the secrets that the spec names, and their keys through the services that keep them. Nothing else:
-    whoever writes the job has these rights."""
-    return _reading(place(spec), list(spec.secrets.values()))
+    whoever writes the job has these rights. Without a shared file system also to read the data in S3, and to keep the
+    campaign's checkpoints there: only the built-in trainer runs so."""
+    return [*_reading(place(spec), list(spec.secrets.values())), *_tier(spec)]
+
+
+def _tier(spec: Spec) -> list[Statement]:
+    """Allow what ranks do with a shared tier in S3, and to read the prepared data."""
+    if spec.storage.shared is not None:
+        return []
+    where = _buckets(spec)
+    return [
+        *_copies(spec),
+        # Needed to abort unfinished uploads of a killed rank; IAM has no condition on the prefix for it.
+        allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{where.archive}"]),
+        *_data(spec),
+        *keys_through_s3(place(spec), [where.archive, where.data]),
+    ]
+
+
+def _tier_looks(spec: Spec) -> list[Statement]:
+    """Allow what the steward does with a shared tier in S3: read it, and remove what a person prunes."""
+    if spec.storage.shared is not None:
+        return []
+    where, copies = _buckets(spec), f"{copies_prefix(spec.campaign)}/"
+    return [
+        allow(["s3:DeleteObject", "s3:GetObject"], [f"arn:aws:s3:::{where.archive}/{copies}*"]),
+        allow(["s3:ListBucket"], [f"arn:aws:s3:::{where.archive}"], {"StringLike": {"s3:prefix": [f"{copies}*"]}}),
+    ]
+
+
+def _copies(spec: Spec) -> list[Statement]:
+    """Allow to make and to remove checkpoints, with their versions, in the campaign's folder of copies."""
+    where, copies = _buckets(spec), f"{copies_prefix(spec.campaign)}/"
+    extra = (*_OF_UPLOADS, "s3:DeleteObject", "s3:DeleteObjectVersion")
+    by_prefix = {"StringLike": {"s3:prefix": [f"{copies}*"]}}
+    return [
+        *_folder(where.archive, copies, extra=extra),
+        allow(["s3:ListBucketVersions"], [f"arn:aws:s3:::{where.archive}"], by_prefix),
+    ]
+
+
+def _data(spec: Spec) -> list[Statement]:
+    return [allow(["s3:GetObject"], [f"arn:aws:s3:::{_buckets(spec).data}/{DATASETS_PREFIX}*"])]
 
 
 def _reading(where: AccountPlace, sources: Sequence[SecretSource]) -> list[Statement]:
@@ -173,25 +218,16 @@ def archive(spec: Spec) -> list[Statement]:
     """Allow to use the campaign's folders in the archive and state buckets, and to read the image manifests. Of the
     interval copies, and of nothing else, it may remove old ones, with their versions."""
     names, where = Names(spec), _buckets(spec)
-    of_uploads = ("s3:GetObjectVersion", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
-    copies = f"{copies_prefix(spec.campaign)}/"
+    by_s3 = [where.archive, where.state] if spec.storage.shared else [where.archive, where.data, where.state]
     return [
-        *_folder(where.archive, copies, extra=(*of_uploads, "s3:DeleteObject", "s3:DeleteObjectVersion")),
-        allow(
-            ["s3:ListBucketVersions"],
-            [f"arn:aws:s3:::{where.archive}"],
-            {"StringLike": {"s3:prefix": [f"{copies}*"]}},
-        ),
-        *_folder(
-            where.archive,
-            names.state_prefix,
-            extra=of_uploads,
-        ),
+        *_copies(spec),
+        *_folder(where.archive, names.state_prefix, extra=_OF_UPLOADS),
         # Needed to abort unfinished uploads of a killed archive; IAM has no condition on the prefix for it.
         allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{where.archive}"]),
         *_folder(where.state, names.state_prefix),
         allow(["s3:GetObject"], [f"arn:aws:s3:::{where.state}/images/*"]),
-        *keys_through_s3(place(spec), [where.archive, where.state]),
+        *([] if spec.storage.shared else _data(spec)),
+        *keys_through_s3(place(spec), by_s3),
     ]
 
 
@@ -236,10 +272,10 @@ def freezing(spec: Spec) -> list[Statement]:
 
 
 def builder(where: AccountPlace) -> list[Statement]:
-    """Allow to push to the trainer's repository and pull any base of the account; files come by presigned URLs."""
+    """Allow to push to the repositories of our images and to pull any base; files come by presigned URLs."""
     return [
         allow(["ecr:GetAuthorizationToken"], [EVERYTHING]),
-        allow(_PUSH, [where.repository(REPOSITORY)]),
+        allow(_PUSH, [where.repository(one) for one in (REPOSITORY, STEWARD_REPOSITORY)]),
         # Any repository: each campaign names its own base, and the build network serves all.
         allow(_PULL, [where.repository("*")]),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import pulumi
@@ -17,6 +17,7 @@ from infra.spec.names import POOL_LABEL, SYSTEM_POOL
 from infra.stack.timeouts import bounded
 
 Stage = Literal["before-nodes", "after-nodes"]
+CSI_DRIVER = "aws-fsx-csi-driver"
 _SYSTEM_ONLY = {POOL_LABEL: SYSTEM_POOL}
 
 
@@ -32,13 +33,19 @@ class Addons(pulumi.ComponentResource):
         depends_on: Sequence[pulumi.Resource] = (),
         wanted: Wanted | None = None,
         kubernetes: str = "",
+        without: Collection[str] = (),
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`wanted`: the spec's choice of optional add-ons. `kubernetes`: the cluster's version."""
+        """`wanted`: the spec's choice of optional add-ons. `kubernetes`: the cluster's version. `without`: add-ons that
+        this campaign has no use for."""
         super().__init__("bivouac:infra:Addons", f"addons-{stage}", None, opts)
         self.all: list[pulumi.Resource] = []
         for addon in catalogue.addons():
-            if addon.stage != stage or not catalogue.asked_for(addon.option, wanted or Wanted()):
+            if (
+                addon.stage != stage
+                or addon.name in without
+                or not catalogue.asked_for(addon.option, wanted or Wanted())
+            ):
                 continue
             values = configuration(addon.name, interface_tags)
             self.all.append(
@@ -75,6 +82,6 @@ def configuration(name: str, interface_tags: dict[str, str]) -> dict[str, Any]:
     if name == "eks-node-monitoring-agent":
         everywhere = {"tolerations": [{"operator": "Exists"}]}
         return {"nodeAgent": everywhere, "dcgmAgent": everywhere}
-    if name == "aws-fsx-csi-driver":
+    if name == CSI_DRIVER:
         return {"controller": {"nodeSelector": _SYSTEM_ONLY}}
     return {}

@@ -142,7 +142,8 @@ class SystemNodes(_NodeGroup):
     ) -> None:
         super().__init__("bivouac:infra:SystemNodes", "system-nodes", None, opts)
         self._prepare(spec, cluster, marks, Names(spec).system_group, key_arn)
-        self._scripts = (client_script(),)  # the steward mounts the shared file system
+        # The steward mounts the shared file system.
+        self._scripts = () if spec.storage.shared is None else (client_script(),)
         count = spec.nodes.system_count
         template = self._template(
             self._image(None), spec.nodes.system_instance_type, vpc_security_group_ids=list(security_group_ids)
@@ -181,9 +182,10 @@ class GpuNodes(_NodeGroup):
         self._prepare(spec, cluster, marks, Names(spec).gpu_group, key_arn)
         item = instance_type(spec.nodes.instance_type)
         self.raid = spec.storage.local.layout
-        script = boot_script(spec.storage.shared, item, spec.nodes.count + SPARE_NODES)
+        shared = spec.storage.shared
+        script = None if shared is None else boot_script(shared, item, spec.nodes.count + SPARE_NODES)
         # The client's script does nothing where the image has one; somebody's own image is set up no further.
-        client = () if spec.image.nodes == "bake" else (client_script(),)
+        client = () if spec.image.nodes == "bake" or shared is None else (client_script(),)
         tuning = (tuning_script(),) if spec.image.nodes == "eks" else ()
         self._scripts = (*client, *tuning, *((script,) if script else ()))
         bought = purchase(spec.nodes, item)

@@ -15,7 +15,7 @@ from infra.cluster import admission
 from infra.cluster.mpijob import GROUP
 from infra.plan import catalogue
 from infra.plan.catalogue import Chart, InstanceType
-from infra.spec.campaign import Addons, Spec
+from infra.spec.campaign import Addons, SharedStorage, Spec
 from infra.spec.image_reference import ImageReference
 from infra.spec.names import (
     ARCHIVE_ACCOUNT,
@@ -28,11 +28,12 @@ from infra.spec.names import (
     PRIORITY_CLASS,
     SHARED_CLAIM,
     STEWARD_ACCOUNT,
+    STEWARD_REPOSITORY,
     TRAINER_ACCOUNT,
     Names,
     repository_url,
 )
-from infra.spec.workload import by_mpirun
+from infra.spec.workload import by_mpirun, in_host_network
 from infra.stack.cluster.cluster import Cluster
 from infra.stack.cluster.mpi_operator import MpiOperator
 from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
@@ -78,15 +79,18 @@ class Workloads(pulumi.ComponentResource):
         self,
         spec: Spec,
         cluster: Cluster,
-        storage: Storage,
+        storage: Storage | None,
         runs_on: Sequence[pulumi.Resource],
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`runs_on`: resources that a pod of ours needs to be scheduled."""
+        """`runs_on`: resources that a pod of ours needs to be scheduled. `storage`: None without a file system."""
         super().__init__("bivouac:infra:Workloads", "workloads", None, opts)
         self._cluster, self._names = cluster, Names(spec)
+        self._host_network = in_host_network(spec.workload)
         self._namespace = kubernetes.core.v1.Namespace(
-            "campaign", metadata={"name": NAMESPACE, "labels": admission.POD_SECURITY}, opts=self._child(depends_on=[])
+            "campaign",
+            metadata={"name": NAMESPACE, "labels": admission.pod_security(self._host_network)},
+            opts=self._child(depends_on=[]),
         )
         self._by_mpirun = by_mpirun(spec.workload)
         self._bounds = self._admission(spec)
@@ -99,7 +103,8 @@ class Workloads(pulumi.ComponentResource):
             opts=self._child(depends_on=[]),
         )
         self._accounts()
-        self._shared_volume(spec, storage)
+        if storage is not None and spec.storage.shared is not None:
+            self._shared_volume(spec.storage.shared, storage)
         for claim, path in ((LOCAL_CLAIM, LOCAL_CHECKPOINTS_HOST_PATH), (NODE_CLAIM, NODE_TOLD_HOST_PATH)):
             self._node_folder(claim, path)
         item = catalogue.instance_type(spec.nodes.instance_type)
@@ -119,12 +124,14 @@ class Workloads(pulumi.ComponentResource):
         return self._child([self._namespace])
 
     def _admission(self, spec: Spec) -> list[pulumi.Resource]:
-        """Make both policies and their bindings; return the bindings."""
+        """Make the policies and their bindings; return the bindings."""
         api, bindings = kubernetes.admissionregistration.v1, list[pulumi.Resource]()
         theirs = None if spec.job_image is None else ImageReference.parse(spec.job_image).name
         ours = repository_url(spec.account, spec.region)
         mpi = spec.campaign if self._by_mpirun else None
-        for name, document in admission.policies(self._names.prefix, ours, theirs, mpi).items():
+        own = repository_url(spec.account, spec.region, STEWARD_REPOSITORY)
+        made = admission.policies(self._names.prefix, ours, theirs, mpi, own, self._host_network)
+        for name, document in made.items():
             bound = admission.binding(document)
             policy = api.ValidatingAdmissionPolicy(
                 name, metadata=document["metadata"], spec=document["spec"], opts=self._child([])
@@ -152,11 +159,11 @@ class Workloads(pulumi.ComponentResource):
             STEWARD_ACCOUNT, f"{self._names.prefix}-steward", node_rules(), self._child([]), self._inside()
         )
 
-    def _shared_volume(self, spec: Spec, storage: Storage) -> None:
+    def _shared_volume(self, shared: SharedStorage, storage: Storage) -> None:
         """Make a static volume: the file system is Pulumi's, so nothing is left when the CSI driver is gone. With a new
         file system both are made anew, the claim deleted first: Kubernetes keeps a volume while a claim has it."""
         anew = ResourceOptions(delete_before_replace=True, replace_on_changes=["spec"])
-        size = {"storage": f"{spec.storage.shared.capacity_gib}Gi"}
+        size = {"storage": f"{shared.capacity_gib}Gi"}
         lustre = storage.lustre
         volume = kubernetes.core.v1.PersistentVolume(
             SHARED_CLAIM,

@@ -1,7 +1,8 @@
 """The build network: images are baked in the foundation, so that no campaign resource bills meanwhile.
 
 It costs nothing while no builder runs. A builder has a public address to fetch packages without a NAT gateway, and no
-ingress: it polls Systems Manager.
+ingress: it polls Systems Manager. Where all campaigns name a place for their builders (`image.builders`), only the
+roles are made: no VPC, and no internet gateway, which an organization may forbid.
 """
 
 from __future__ import annotations
@@ -21,31 +22,26 @@ BUILDER_POLICIES = ("AmazonSSMManagedInstanceCore",)
 class BuildNetwork(pulumi.ComponentResource):
     """`subnet`, `group` without ingress, the builder's `profile`, and `guard`, the role that ends builders."""
 
+    subnet: aws.ec2.Subnet | None = None
+    group: aws.ec2.SecurityGroup | None = None
+
     def __init__(
-        self, place: AccountPlace, boundary: Input[str], zone: str | None = None, opts: ResourceOptions | None = None
+        self,
+        place: AccountPlace,
+        boundary: Input[str],
+        zone: str | None = None,
+        opts: ResourceOptions | None = None,
+        *,
+        own: bool = True,
     ) -> None:
-        """`boundary`: ARN of the permissions boundary. `zone`: one that sells the builders' type; None: any."""
+        """`boundary`: ARN of the permissions boundary. `zone`: one that sells the builders' type; None: any. `own`:
+        False makes the roles only."""
         super().__init__("bivouac:infra:BuildNetwork", "build-network", None, opts)
         self._child = ResourceOptions(parent=self)
         # Older foundations have names without the region, which stay: builders may run under them.
         self._named = ResourceOptions(parent=self, ignore_changes=["name"])
-        self._network(zone)
-        self.group = aws.ec2.SecurityGroup(
-            "builder",
-            name=BUILD_NETWORK,
-            description="Image builder, reached through Systems Manager only",
-            vpc_id=self.vpc.id,
-            revoke_rules_on_delete=True,
-            tags={"Name": BUILD_NETWORK},
-            opts=self._child,
-        )
-        aws.vpc.SecurityGroupEgressRule(
-            "builder-internet",
-            security_group_id=self.group.id,
-            cidr_ipv4="0.0.0.0/0",
-            ip_protocol="-1",
-            opts=self._child,
-        )
+        if own:
+            self._network(zone)
         self._place, self._boundary = place, boundary
         role = self._role("builder", builder_role(place.region), policies.EC2, policies.builder(place))
         for name in BUILDER_POLICIES:
@@ -58,7 +54,7 @@ class BuildNetwork(pulumi.ComponentResource):
         self.guard = self._role(
             "builder-guard", builder_guard_role(place.region), "scheduler.amazonaws.com", policies.builder_guard(place)
         )
-        self.register_outputs({"subnet_id": self.subnet.id})
+        self.register_outputs({"profile": self.profile.name})
 
     def _network(self, zone: str | None) -> None:
         self.vpc = aws.ec2.Vpc(
@@ -92,6 +88,22 @@ class BuildNetwork(pulumi.ComponentResource):
         )
         aws.ec2.RouteTableAssociation(
             "build-network", subnet_id=self.subnet.id, route_table_id=table.id, opts=self._child
+        )
+        self.group = aws.ec2.SecurityGroup(
+            "builder",
+            name=BUILD_NETWORK,
+            description="Image builder, reached through Systems Manager only",
+            vpc_id=self.vpc.id,
+            revoke_rules_on_delete=True,
+            tags={"Name": BUILD_NETWORK},
+            opts=self._child,
+        )
+        aws.vpc.SecurityGroupEgressRule(
+            "builder-internet",
+            security_group_id=self.group.id,
+            cidr_ipv4="0.0.0.0/0",
+            ip_protocol="-1",
+            opts=self._child,
         )
 
     def _role(self, label: str, name: str, service: str, statements: list[policies.Statement]) -> aws.iam.Role:

@@ -17,7 +17,7 @@ EVERYWHERE = "0.0.0.0/0"
 
 
 class Security(pulumi.ComponentResource):
-    """Groups `nodes` (all nodes, EFA included) and `lustre` (the file system)."""
+    """Groups `nodes` (all nodes, EFA included) and `lustre` (the file system, if there is one)."""
 
     def __init__(self, spec: Spec, vpc_id: Input[str], opts: ResourceOptions | None = None) -> None:
         super().__init__("bivouac:infra:Security", "security", None, opts)
@@ -27,17 +27,20 @@ class Security(pulumi.ComponentResource):
         self._rules("nodes-self", self.nodes, self.nodes, out=True)
         self._way_out("nodes", self.nodes)
 
-        self.lustre = self._group("lustre", "FSx for Lustre")
-        ports = ((-1, -1),) if spec.storage.shared.efa else LUSTRE_PORTS
-        for first, last in ports:
-            for peer, label in ((self.nodes, "nodes"), (self.lustre, "self")):
-                self._rules(f"lustre-{label}", self.lustre, peer, first, last)
-                self._rules(f"lustre-{label}", self.lustre, peer, first, last, out=True)
-            self._rules("nodes-lustre", self.nodes, self.lustre, first, last)
-            if spec.storage.shared.efa:
-                self._rules("nodes-lustre", self.nodes, self.lustre, first, last, out=True)
+        shared = spec.storage.shared
+        self.lustre = None if shared is None else self._file_system(self._group("lustre", "FSx for Lustre"), shared.efa)
+        lustre = {} if self.lustre is None else {"lustre": self.lustre.id}
+        self.register_outputs({"nodes": self.nodes.id, **lustre})
 
-        self.register_outputs({"nodes": self.nodes.id, "lustre": self.lustre.id})
+    def _file_system(self, lustre: aws.ec2.SecurityGroup, efa: bool) -> aws.ec2.SecurityGroup:
+        for first, last in ((-1, -1),) if efa else LUSTRE_PORTS:
+            for peer, label in ((self.nodes, "nodes"), (lustre, "self")):
+                self._rules(f"lustre-{label}", lustre, peer, first, last)
+                self._rules(f"lustre-{label}", lustre, peer, first, last, out=True)
+            self._rules("nodes-lustre", self.nodes, lustre, first, last)
+            if efa:
+                self._rules("nodes-lustre", self.nodes, lustre, first, last, out=True)
+        return lustre
 
     def let_driver_in(self, cluster_group: Input[str], cidrs: Sequence[str]) -> None:
         """Allow HTTPS from the driver's ranges to the cluster's API."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from infra.spec.campaign import Spec
 from infra.spec.names import LOCAL_CHECKPOINTS_HOST_PATH, NAMESPACE, NODE_TOLD_HOST_PATH, Names
+from infra.spec.workload import in_host_network
 from infra.stack.rules.finding import Draft, error
 from infra.stack.rules.graph import Graph, Resource
 
@@ -17,18 +18,19 @@ _TEMPLATED = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 
 
 def pods_are_bounded(graph: Graph, spec: Spec) -> Iterator[Draft]:
-    """The campaign's namespace enforces Pod Security, and both admission policies exist before the rights of those that
-    make pods there."""
+    """The campaign's namespace enforces Pod Security, or a policy of ours in its place where the job is in its nodes'
+    network, and the admission policies exist before the rights of those that make pods there."""
+    own = in_host_network(spec.workload)
     for space in (one for one in graph.of("Namespace") if _named(one) == NAMESPACE):
         level = ((space.inputs.get("metadata") or {}).get("labels") or {}).get(_ENFORCE)
-        if level not in _LEVELS:
+        if level not in _LEVELS and not (own and level == "privileged"):
             yield error(space, "takes privileged pods", seen=level or "no level", cure=f"label {_ENFORCE}: baseline")
     if not any(_named(one) == NAMESPACE for one in graph.of("Namespace")):
         return
     policies = {_named(one): one for one in graph.of("ValidatingAdmissionPolicy")}
     bindings = graph.of("ValidatingAdmissionPolicyBinding")
     rights = [one for one in graph.of("RoleBinding") if one.name in ("steward", "mpi-operator")]
-    for name in (f"{Names(spec).prefix}-pods", f"{Names(spec).prefix}-steward"):
+    for name in (f"{Names(spec).prefix}-{one}" for one in ("pods", "steward", *(["baseline"] if own else []))):
         bound = [one for one in bindings if (one.inputs.get("spec") or {}).get("policyName") == name and _denies(one)]
         strict = name in policies and (policies[name].inputs.get("spec") or {}).get("failurePolicy") == "Fail"
         if not strict or not bound:

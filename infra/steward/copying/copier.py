@@ -83,6 +83,8 @@ class Copier:
 
     def _look(self, committed: int) -> None:
         steward = self._steward
+        if steward.config.shared_tier:
+            return  # each checkpoint of the shared tier is in S3
         if self._copying:
             self._watch()
             return

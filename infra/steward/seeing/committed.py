@@ -1,35 +1,45 @@
-"""The newest step committed on the shared tier, read without waiting for a file system that hangs."""
+"""The newest step committed on the shared tier, read without waiting for a file system or a bucket that hangs."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from infra.bounded import BoundedLook
+from infra.checkpoints.place import FolderPlace, Place
 from infra.record.events import CampaignState
-from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, step_of_folder
+from trainer.contract import SHARED_CHECKPOINTS
 
 PATIENCE_S = 5.0
+REST_S = 2.0
+"""Pause between two looks at a bucket, where each look bills."""
 
 
 class Committed:
     """Looks at the shared tier with a time limit: a Lustre client blocks its callers until its server is back, and the
     steward must still decide on the trainers' hang, the budget and the deadline."""
 
-    def __init__(self, campaign: str, state: CampaignState, shared: str | None = None) -> None:
-        self._folder = Path(shared or SHARED_CHECKPOINTS) / campaign
+    def __init__(
+        self, campaign: str, state: CampaignState, shared: str | None = None, bucket: Place | None = None
+    ) -> None:
+        """`bucket`: the shared tier in S3, instead of the folder `shared`."""
+        self._place = bucket or FolderPlace(Path(shared or SHARED_CHECKPOINTS) / campaign)
         self._look = BoundedLook(self._newest, "committed")
+        self._rest_s, self._looked = 0.0 if bucket is None else REST_S, float("-inf")
         self._last = state.newest_committed
         self._trouble: str | None = "nobody has looked at the shared tier yet"
 
     def step(self) -> int:
         """Return the newest step, -1 for none; while the tier does not answer, the last seen or recorded one."""
+        if self._trouble is None and time.monotonic() - self._looked < self._rest_s:
+            return self._last
         begun_before = self._look.under_way_s > 0
         try:
             self._last = self._look.within(PATIENCE_S)
             if begun_before:
                 # A look that began in an earlier call returns what was there then.
                 self._last = self._look.within(PATIENCE_S)
-            self._trouble = None
+            self._trouble, self._looked = None, time.monotonic()
         except OSError as error:  # a TimeoutError is one
             self._trouble = f"the shared tier cannot be seen ({error}): committed step {self._last} is the last known"
         return self._last
@@ -47,5 +57,4 @@ class Committed:
         return () if self._trouble is None else (self._trouble,)
 
     def _newest(self) -> int:
-        found = [path.parent.name for path in self._folder.glob(f"step-*/{COMMITTED_NAME}")]
-        return max((step for name in found if (step := step_of_folder(name)) is not None), default=-1)
+        return self._place.newest()

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from infra.checkpoints.find import TIERS, TIERS_EVERY_S
+from infra.checkpoints.place import FolderPlace, Place
 from infra.record.store import CampaignStore
 from trainer.contract import AGENT_PORT, SHARED_CHECKPOINTS
-from trainer.contract.listing import CHECKPOINTS_PATH, Listed, Listing, list_folder
+from trainer.contract.listing import CHECKPOINTS_PATH, Listed, Listing
 
 _TIMEOUT_S = 2.0
 
@@ -19,8 +20,12 @@ _TIMEOUT_S = 2.0
 class TierWatch:
     """Looks every few seconds, in a thread of its own, and writes the list when it has changed."""
 
-    def __init__(self, store: CampaignStore, shared: Path = Path(SHARED_CHECKPOINTS)) -> None:
-        self._store, self._shared = store, shared / store.campaign
+    def __init__(
+        self, store: CampaignStore, shared: Path = Path(SHARED_CHECKPOINTS), bucket: Place | None = None
+    ) -> None:
+        """`bucket`: the shared tier in S3, instead of the folder `shared`."""
+        self._store, self.bucket = store, bucket
+        self._shared = bucket or FolderPlace(shared / store.campaign)
         self._next, self._said = 0.0, ""
         self._looking: threading.Thread | None = None
 
@@ -35,7 +40,7 @@ class TierWatch:
 
     def look(self, addresses: tuple[str, ...]) -> Listing:
         """Return the list. Omit nodes that do not answer: their disks may be unchanged or gone."""
-        rows = list_folder(self._shared, "shared", self._store.campaign)
+        rows = self._shared.shared_rows(self._store.campaign)
         for address in addresses:
             rows += _of_node(address)
         listing = Listing(rows=tuple(rows))

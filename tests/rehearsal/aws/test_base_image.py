@@ -14,7 +14,7 @@ import pytest
 
 from infra.aws.account import Account
 from infra.aws.asked import asked
-from infra.aws.base_image import find_base
+from infra.aws.base_image import find_base, find_steward_base
 from infra.aws.manifests import DOCKER, INDEXES, OCI, Family
 from infra.aws.registry import Registry, layer_of
 from infra.bake import bake
@@ -25,6 +25,7 @@ from tests.example import example_spec
 
 MIB = 1024 * 1024
 REPO = "bivouac/base-of-docker"
+PATH = "/opt/bivouac/venv/bin:/usr/bin"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,12 @@ def put(registry: Registry, media_type: str, document: dict[str, Any], tag: str 
 
 
 def pushed(
-    registry: Registry, family: Family, tag: str | None, architecture: str = "amd64", content: bytes = b"base"
+    registry: Registry,
+    family: Family,
+    tag: str | None,
+    architecture: str = "amd64",
+    content: bytes = b"base",
+    python: str = "3.12.3",
 ) -> str:
     """As docker pushes one platform: a packed layer, a configuration with its history, the manifest."""
     plain = tar_of(content)
@@ -60,7 +66,7 @@ def pushed(
     config = {
         "architecture": architecture,
         "os": "linux",
-        "config": {"Env": ["PATH=/opt/bivouac/venv/bin:/usr/bin", "KEPT=yes"]},
+        "config": {"Env": [f"PATH={PATH}", *([f"PYTHON_VERSION={python}"] if python else [])]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(plain).hexdigest()}"]},
         "history": [{"created_by": "RUN"}],
     }
@@ -98,8 +104,11 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def baked(here: Account, registry: Registry, tag: str, layer: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """(media type, manifest, configuration) of the image that the bake makes of the base with this tag."""
     base = find_base(here, example_spec(image={"base": f"{REPO}:{tag}"}))
-    digest, new = registry.push_image((REPO, base.digest), layer, {"PYTHONPATH": "/opt/bivouac/lib"}, f"made-{tag}")
+    assert base.python == "3.12"
+    given = {"PYTHONPATH": "/opt/bivouac/lib"}
+    image, new = registry.push_image((REPO, base.digest), layer, given, f"made-{tag}", REPOSITORY)
     assert new
+    digest = image.digest
     answer = registry.ecr.batch_get_image(repositoryName=REPOSITORY, imageIds=[{"imageDigest": digest}])["images"][0]
     manifest = json.loads(answer["imageManifest"])
     return (
@@ -137,7 +146,7 @@ def test_a_layer_goes_onto_a_base_of_each_kind_in_the_base_s_own_media_types(
     assert config["rootfs"]["diff_ids"][-1] == f"sha256:{hashlib.sha256(layer).hexdigest()}", "of the plain tar"
     assert len(config["rootfs"]["diff_ids"]) == len(config["history"]) == 2
     assert config["config"]["Env"] == [
-        "PATH=/opt/bivouac/venv/bin:/usr/bin", "KEPT=yes", "PYTHONPATH=/opt/bivouac/lib"
+        f"PATH={PATH}", "PYTHON_VERSION=3.12.3", "PYTHONPATH=/opt/bivouac/lib"
     ]  # fmt: skip
     for descriptor in manifest["layers"]:
         assert registry.blob(REPOSITORY, descriptor["digest"]), "the trainer's repository holds every layer"
@@ -205,6 +214,44 @@ def test_a_reference_into_another_registry_is_refused_and_the_own_one_s_name_may
             find_base(here, example_spec(image={"base": foreign}))
 
 
+def test_a_base_that_does_not_tell_its_python_is_refused(here: Account, registry: Registry) -> None:
+    for tag, python in (("mute", ""), ("odd", "three")):
+        pushed(registry, OCI, tag, content=tag.encode(), python=python)
+        with pytest.raises(UserError, match=r"does not tell its Python; seen: \S+: PYTHON_VERSION"):
+            find_base(here, example_spec(image={"base": f"{REPO}:{tag}"}))
+    pushed(registry, OCI, "old", content=b"old", python="3.10.12")
+    with pytest.raises(UserError, match=r"older than 3\.11; seen: \S+old: 3\.10\.12"):
+        find_base(here, example_spec(image={"base": f"{REPO}:old"}))
+
+
+def test_a_stewards_base_is_as_small_as_it_must_be_and_one_byte_more_is_refused(
+    here: Account, registry: Registry
+) -> None:
+    """A manifest says its layers' sizes: ECR believes it, and so does who pulls."""
+
+    def told(size: int, tag: str) -> Any:
+        digest = pushed(registry, OCI, None, content=tag.encode())
+        manifest = registry.image(REPO, digest).manifest
+        rest = manifest["config"]["size"]
+        grown = [manifest["layers"][0] | {"size": size - rest}]
+        put(registry, OCI.manifest, {"config": manifest["config"], "layers": grown}, tag)
+        return example_spec(image={"base": f"{REPO}:{tag}", "steward_base": f"{REPO}:{tag}"})
+
+    assert find_steward_base(here, told(400_000_000, "small")).python == "3.12"
+    large = told(400_000_001, "large-steward")
+    assert find_base(here, large), "the trainer's may be of any size"
+    with pytest.raises(UserError, match=r"too large; seen: .*large-steward: 400 MB packed, at most 400"):
+        find_steward_base(here, large)
+    facts = asked(here, large, survey(large), lambda _: None)
+    assert facts.base is None and facts.steward_base is not None and "too large" in facts.steward_base.what
+
+
+def test_a_stewards_base_that_nobody_pushed_is_refused_with_its_own_target(here: Account, registry: Registry) -> None:
+    with pytest.raises(UserError, match="lacks the base image") as refused:
+        find_steward_base(here, example_spec(image={"base": f"{REPO}:x", "steward_base": f"{REPO}:nowhere"}))
+    assert "--target slim" in str(refused.value.cure) and "build_args.py --target slim" in str(refused.value.cure)
+
+
 @pytest.mark.nightly
 def test_layers_are_moved_part_by_part_and_not_a_second_time(
     here: Account, registry: Registry, layer: bytes, monkeypatch: pytest.MonkeyPatch
@@ -215,8 +262,8 @@ def test_layers_are_moved_part_by_part_and_not_a_second_time(
     whole = registry.ecr.upload_layer_part
     monkeypatch.setattr(registry.ecr, "upload_layer_part", lambda **given: (
         uploads.append(len(given["layerPartBlob"])), whole(**given))[1])  # fmt: skip
-    registry.push_image((REPO, "large"), layer, {}, "large-1")
+    registry.push_image((REPO, "large"), layer, {}, "large-1", REPOSITORY)
     assert sum(uploads) > size and max(uploads) <= 10 * MIB
     uploads.clear()
-    registry.push_image((REPO, "large"), layer, {"OTHER": "yes"}, "large-2")
+    registry.push_image((REPO, "large"), layer, {"OTHER": "yes"}, "large-2", REPOSITORY)
     assert sum(uploads) < MIB, "the base's layers and ours lie there already: only a configuration is new"

@@ -23,7 +23,7 @@ from infra.rehearsal.aws.world import World
 from infra.rehearsal.site import network
 from infra.session.context import Context
 from infra.spec.campaign import Spec
-from infra.spec.names import BUILD_NETWORK, REPOSITORY, buckets, builder_guard_role
+from infra.spec.names import BUILD_NETWORK, REPOSITORY, STEWARD_REPOSITORY, buckets, builder_guard_role
 from infra.stack.access import policies
 from infra.stack.outputs import FoundationOutputs
 from tests.root import ROOT
@@ -68,6 +68,11 @@ def build_network(world: World, account: Account) -> FoundationOutputs:
     place = policies.AccountPlace(world.account, world.region)
     vpc = ec2.create_vpc(CidrBlock="10.77.64.0/24")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.77.64.0/24")["Subnet"]["SubnetId"]
+    ec2.modify_subnet_attribute(SubnetId=subnet, MapPublicIpOnLaunch={"Value": True})
+    gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
+    (table,) = ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["RouteTables"]
+    ec2.create_route(RouteTableId=table["RouteTableId"], DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway)
     group = ec2.create_security_group(GroupName=BUILD_NETWORK, Description="builder", VpcId=vpc)["GroupId"]
     arns = {}
     for name, service, statements in (
@@ -81,7 +86,8 @@ def build_network(world: World, account: Account) -> FoundationOutputs:
     iam.create_instance_profile(InstanceProfileName=BUILD_NETWORK)
     iam.add_role_to_instance_profile(InstanceProfileName=BUILD_NETWORK, RoleName=BUILD_NETWORK)
     account.client("s3").create_bucket(Bucket=buckets(world.account, world.region).state)
-    account.client("ecr").create_repository(repositoryName=REPOSITORY)
+    for repository in (REPOSITORY, STEWARD_REPOSITORY):
+        account.client("ecr").create_repository(repositoryName=repository)
     return FoundationOutputs(
         state_bucket=buckets(world.account, world.region).state,
         archive_bucket="-",

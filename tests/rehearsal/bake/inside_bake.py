@@ -16,12 +16,14 @@ import yaml
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account
+from infra.aws.base_image import STEWARD_MOST_BYTES, find_base, find_steward_base
 from infra.bake import bake, builder, node_image, playbook
+from infra.bake.tools import packed_tools
 from infra.errors import PermanentError, UserError
 from infra.rehearsal.aws.iam import access
 from infra.rehearsal.aws.world import World
 from infra.session.context import Context
-from infra.spec.names import BUILD_NETWORK, INPUTS_TAG, MANIFEST_TAG, ROLE_TAG
+from infra.spec.names import BUILD_NETWORK, INPUTS_TAG, MANIFEST_TAG, REPOSITORY, ROLE_TAG, STEWARD_REPOSITORY
 from infra.stack.outputs import FoundationOutputs
 from tests.rehearsal.bake.bake_camp import (
     SPEC,
@@ -139,7 +141,8 @@ def test_the_trainer_image_is_installed_and_pushed_once(account: Account, build_
     with campaign(account, "trainer") as context, tempfile.TemporaryDirectory() as work:
         given = {
             "trainer_image_wheel": str(bake.build_wheel(ROOT, Path(work))),
-            "trainer_image_base": context.spec.image.base,
+            "trainer_image_tools": str(packed_tools(Path(work))),
+            "trainer_image_layers": bake.layers(bake.Bases(find_base(account, SPEC), find_steward_base(account, SPEC))),
             "trainer_image_tag": "inputs",
             "trainer_image_region": context.spec.region,
         }
@@ -156,7 +159,13 @@ def test_the_trainer_image_is_installed_and_pushed_once(account: Account, build_
             ]
         assert [one.failure for one in heard] == [None, None]
         assert heard[0].changed == 3 and heard[1].changed == 0, "the second run finds everything in place"
-        assert heard[0].baked["digest"] == heard[1].baked["digest"]
+        pushed = heard[0].baked["pushed"]
+        assert {name: one["digest"] for name, one in heard[1].baked["pushed"].items()} == {
+            name: one["digest"] for name, one in pushed.items()
+        }
+        assert (
+            set(pushed) == {REPOSITORY, STEWARD_REPOSITORY} and pushed[STEWARD_REPOSITORY]["bytes"] < STEWARD_MOST_BYTES
+        )
         assert nothing_is_left(context)
 
 

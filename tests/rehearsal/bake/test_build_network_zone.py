@@ -52,6 +52,7 @@ def build_network(zone: str | None) -> Program:
         made = BuildNetwork(
             AccountPlace("123456789012", "us-east-1"), boundary, zone, pulumi.ResourceOptions(provider=provider)
         )
+        assert made.subnet is not None
         pulumi.export("subnet", made.subnet.id)
         pulumi.export("zone", made.subnet.availability_zone)
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from infra.aws.account import Account
 from infra.aws.registry import Registry
-from infra.bake.bake import ImageManifest, manifest_key
+from infra.bake.bake import ImageManifest, StewardImage, manifest_key
 from infra.bake.node_image import RECORD, NodeImage
 from infra.bake.node_image import manifest_key as node_manifest_key
 from infra.cli.prepare.images import images_command
@@ -22,9 +22,10 @@ from infra.errors import LeaseHeld, UserError
 from infra.record.events import Kind, Stage
 from infra.record.holder import Holder
 from infra.record.store import CampaignStore
-from infra.rehearsal.aws.ecr import BASE_REPOSITORY, BASE_TAG
+from infra.rehearsal.aws.base_images import HOST_TAG, SLIM_TAG
+from infra.rehearsal.aws.base_images import REPOSITORY as BASES_REPOSITORY
 from infra.session import session
-from infra.spec.names import FOUNDATION_TAG, INPUTS_TAG, MANIFEST_TAG, REPOSITORY, buckets
+from infra.spec.names import FOUNDATION_TAG, INPUTS_TAG, MANIFEST_TAG, REPOSITORY, STEWARD_REPOSITORY, buckets
 from tests.rehearsal.aws_account import World, signed_in, until
 
 NOW = datetime.now(UTC)
@@ -37,9 +38,12 @@ class Bakery:
     def __init__(self, world: World) -> None:
         self.world, self.account = world, Account(world.region)
         self.bucket = buckets(world.account, world.region).state
+        self.stewards = dict[str, str]()
+        """Digest of a trainer image -> that of the steward image of the same bake."""
         self.s3, self.ec2 = self.account.client("s3"), self.account.client("ec2")
         self.s3.create_bucket(Bucket=self.bucket)
-        self.account.client("ecr").create_repository(repositoryName=REPOSITORY)
+        for repository in (REPOSITORY, STEWARD_REPOSITORY):
+            self.account.client("ecr").create_repository(repositoryName=repository)
         self.source = self.ec2.run_instances(
             ImageId=next(one for one in world.backend("ec2").amis if one.startswith("ami-")), MinCount=1, MaxCount=1,
             InstanceType="m5.large",
@@ -64,22 +68,34 @@ class Bakery:
             self.s3.put_object(Bucket=self.bucket, Key=node_manifest_key(inputs), Body=image.model_dump_json())
         return image
 
-    def trainer(self, inputs: str, manifest: bool = True) -> str:
-        registry = Registry(self.account)
-        digest, _ = registry.push_image((BASE_REPOSITORY, BASE_TAG), inputs.encode(), {"INPUTS": inputs}, inputs)
-        if manifest:
-            known = ImageManifest(
-                image=f"{REPOSITORY}@{digest}", inputs_digest=inputs, base=f"{BASE_REPOSITORY}:{BASE_TAG}",
-                base_digest="sha256:0", base_packages={}, layer_packages={},
-            )  # fmt: skip
-            self.s3.put_object(Bucket=self.bucket, Key=manifest_key(inputs), Body=known.model_dump_json())
+    def pushed(self, tag: str, inputs: str, repository: str) -> str:
+        base, given = (BASES_REPOSITORY, tag), {"INPUTS": inputs}
+        return Registry(self.account).push_image(base, inputs.encode(), given, inputs, repository)[0].digest
+
+    def trainer(self, inputs: str, base: str = HOST_TAG) -> str:
+        """Leave a trainer image and the steward image beside it; return the first one's digest."""
+        digest = self.pushed(HOST_TAG, inputs, REPOSITORY)
+        self.stewards[digest] = steward = self.pushed(SLIM_TAG, inputs, STEWARD_REPOSITORY)
+        known = ImageManifest(
+            image=f"{REPOSITORY}@{digest}", inputs_digest=inputs, base=f"{BASES_REPOSITORY}:{base}",
+            base_digest="sha256:0", base_packages={}, layer_packages={},
+            steward=StewardImage(
+                image=f"{STEWARD_REPOSITORY}@{steward}", base=f"{BASES_REPOSITORY}:{SLIM_TAG}", base_digest="sha256:1",
+                bytes=1,
+            ),
+        )  # fmt: skip
+        self.s3.put_object(Bucket=self.bucket, Key=manifest_key(inputs), Body=known.model_dump_json())
         return digest
 
     def campaign(self, name: str, image: NodeImage, trainer: str, over: bool) -> None:
         record = self.record(name)
         record.put_json("spec.json", {"campaign": name})
         record.put_json(RECORD, {"manifest": node_manifest_key(image.inputs_digest)})
-        record.append(Kind.STAGE_FINISHED, stage=Stage.BAKE, seconds=1, outputs={"image": f"{REPOSITORY}@{trainer}"})
+        outputs = {
+            "image": f"{REPOSITORY}@{trainer}",
+            "steward_image": f"{STEWARD_REPOSITORY}@{self.stewards[trainer]}",
+        }
+        record.append(Kind.STAGE_FINISHED, stage=Stage.BAKE, seconds=1, outputs=outputs)
         if over:
             record.append(Kind.STAGE_FINISHED, stage=Stage.TEARDOWN, seconds=1, outputs={})
 
@@ -91,7 +107,8 @@ class Bakery:
         return {one["SnapshotId"] for one in self.ec2.describe_snapshots(Filters=tagged)["Snapshots"]}
 
     def digests(self) -> set[str]:
-        return {one["imageDigest"] for one in Registry(self.account).images(REPOSITORY)}
+        registry = Registry(self.account)
+        return {one["imageDigest"] for name in (REPOSITORY, STEWARD_REPOSITORY) for one in registry.images(name)}
 
     def images(self, *, remove: bool = False, older_than: timedelta = timedelta(days=7)) -> dict[str, dict[str, Any]]:
         said = io.StringIO()
@@ -127,7 +144,10 @@ def inventory(bakery: Bakery) -> dict[str, Any]:
         "trainer of a living campaign": trainer("1" * 64),
         "trainer of a dead campaign": trainer("2" * 64),
         "trainer newest": trainer("3" * 64),
+        # Its base is another one, but all stewards have the same: the newest of those is of "trainer newest".
+        "trainer newest of another base": trainer("0" * 64, "elsewhere"),
     }
+    found |= {f"steward of {name}": bakery.stewards[one] for name, one in found.items() if name.startswith("trainer")}
     ec2 = bakery.ec2
     ec2.create_launch_template(
         LaunchTemplateName="theirs", LaunchTemplateData={"ImageId": found["in a launch template"].ami}
@@ -151,6 +171,8 @@ def test_every_image_says_what_it_is_kept_for_and_what_it_costs(bakery: Bakery, 
     assert kept["perhaps being baked"] == ["perhaps being baked now", "younger than 7d"]
     assert kept["trainer of a living campaign"] == ["campaign living", "younger than 7d"]
     assert kept["trainer of a dead campaign"] == ["younger than 7d"]
+    assert rows[inventory["steward of trainer newest"]]["kind"] == "steward image"
+    assert kept["steward of trainer of a living campaign"] == ["campaign living", "younger than 7d"]
     one = rows[inventory["of a dead campaign"].ami]
     assert float(one["usd_per_month_at_most"]) == pytest.approx(float(one["gb"]) * 0.05) and float(one["gb"]) > 0
     assert float(rows[inventory["trainer newest"]]["usd_per_month_at_most"]) > 0
@@ -214,7 +236,12 @@ def test_only_what_nobody_uses_goes_and_what_a_broken_removal_left_goes_the_next
 def test_no_age_asked_for_leaves_what_is_used_newest_or_being_baked(bakery: Bakery, inventory: dict[str, Any]) -> None:
     bakery.images(remove=True, older_than=timedelta(0))
     left = {name for name, one in inventory.items() if getattr(one, "ami", one) in bakery.amis() | bakery.digests()}
-    assert left == set(inventory) - {"of a dead campaign", "newest of its base", "trainer of a dead campaign"}
+    gone = {"of a dead campaign", "newest of its base", "trainer of a dead campaign"}
+    assert left == set(inventory) - {*gone, "steward of trainer of a dead campaign"}
+    assert bakery.record("x").get(manifest_key("3" * 64)) is not None, (
+        "a steward image takes no trainer's manifest along"
+    )
+    assert bakery.record("x").get(manifest_key("0" * 64)) is not None
     assert bakery.record("x").get(node_manifest_key("newest")) is None
     assert bakery.record("x").get(node_manifest_key("young")) is not None
     assert not {one for name in ("newest of its base",) for one in inventory[name].snapshots} & bakery.snapshots()

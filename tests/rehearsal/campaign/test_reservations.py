@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -10,15 +11,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
+from infra import target
+from infra.aws import blocks
 from infra.aws.account import Account
 from infra.aws.asked import asked
 from infra.campaign import billing, capacity
 from infra.campaign.reserved import bills_on
+from infra.errors import UserError
 from infra.plan.checks import Finding, Level, check
 from infra.plan.estimates.cost import RESERVATION_REST
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
+from infra.rehearsal.site import bought
+from infra.session import block_clock
 from infra.spec.campaign import Spec, SpecFile
 from infra.spec.names import Names
 from tests.example import example_spec
@@ -85,6 +92,71 @@ def test_where_no_reservation_matches_a_group_or_open_that_is_said(here: Account
     for spec in (reserved(named, count=9), reserved(named, zone="us-east-1b")):
         finding = found(here, spec)["the-reservation-holds-the-nodes"]
         assert finding.level is Level.WARNING and "free in" in finding.seen
+
+
+@pytest.fixture
+def rehearsed(here: Account) -> Iterator[Any]:
+    """Gives the account what a rehearsal's spec names, and nothing of it afterwards."""
+    given: list[str] = []
+
+    def give(spec: Spec) -> Spec:
+        before = {one["CapacityReservationId"] for one in everything(here)}
+        bought.give(spec)
+        given.extend({one["CapacityReservationId"] for one in everything(here)} - before)
+        return spec
+
+    yield give
+    for one in given:
+        with suppress(ClientError):  # a block cannot be cancelled
+            here.client("ec2").cancel_capacity_reservation(CapacityReservationId=one)
+
+
+def everything(here: Account) -> list[dict[str, Any]]:
+    return list(here.client("ec2").describe_capacity_reservations()["CapacityReservations"])
+
+
+@pytest.mark.parametrize("named", ["cr-0fedcba9876543210", "open", GROUP])
+def test_a_rehearsal_has_the_reservation_that_its_spec_names(here: Account, rehearsed: Any, named: str) -> None:
+    where = {"instance_type": "p5en.48xlarge", "zone": "us-east-1c"}
+    spec, larger = reserved(named, count=3, **where), reserved(named, count=4, **where)
+    assert found(here, spec)
+    rehearsed(spec)
+    assert not found(here, spec) and found(here, larger)
+    before = everything(here)
+    rehearsed(spec)
+    assert everything(here) == before, "every command of a rehearsal gives it"
+    rehearsed(larger)
+    assert not found(here, larger)
+
+
+def test_a_rehearsed_reservation_that_somebody_cancelled_stays_so(here: Account, ec2: Any, rehearsed: Any) -> None:
+    spec = rehearsed(reserved("cr-0aaaaaaaaaaaaaaaa"))
+    ec2.cancel_capacity_reservation(CapacityReservationId="cr-0aaaaaaaaaaaaaaaa")
+    rehearsed(spec)
+    assert "never be active" in found(here, spec)["the-reservation-holds-the-nodes"].message
+
+
+def test_a_rehearsal_has_the_block_that_its_spec_names_begun_and_for_a_day(here: Account, rehearsed: Any) -> None:
+    spec = reserved("cr-0bbbbbbbbbbbbbbbb", capacity="capacity-block", block_fee_usd="15978.24")
+    with pytest.raises(UserError, match="no such capacity block"):
+        blocks.find_block(here, spec)
+    rehearsed(spec)
+    block, now = blocks.find_block(here, spec), datetime.now(UTC)
+    assert block is not None and (block.kind, block.state, block.count) == ("capacity-block", "active", 8)
+    blocks.refuse_unfit(block, spec, now, timedelta(hours=20))
+    begun, deadline = block_clock.clock_of(here, spec, make_plan(spec, survey(spec)), now)
+    assert begun == now and deadline == block.nodes_until, "its clock is the block's"
+    assert rehearsed(spec) and blocks.find_block(here, spec) == block
+
+
+def test_on_aws_and_on_demand_nothing_is_held(here: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = everything(here)
+    bought.give(example_spec())
+    monkeypatch.setenv("BIVOUAC_SITE", "default")
+    target.give_inputs(reserved("cr-0cccccccccccccccc"))
+    assert everything(here) == before
+    target.give_inputs(reserved("cr-0cccccccccccccccc").model_copy(update={"target": "rehearsal"}))
+    assert len(everything(here)) == len(before) + 1
 
 
 def test_a_zone_that_does_not_sell_a_type_is_refused_before_the_yes(here: Account) -> None:

@@ -32,7 +32,7 @@ from infra.rehearsal.aws.iam.policies import like
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 from infra.stack.rules import broken
-from tests.rehearsal.acting import BUYER, CI, FOUNDER, OPERATOR, acting, as_reader, policy
+from tests.rehearsal.acting import BUYER, CI, FOUNDER, OPERATOR, VIEWER, acting, as_reader, policy
 from tests.rehearsal.aws_account import code_of
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.rehearsal.engine.test_drift import said
@@ -227,7 +227,7 @@ LOOKS = ("BatchGet", "Describe", "Get", "List", "View")
 
 def test_the_policies_fit_into_what_iam_takes_and_name_what_they_change() -> None:
     assert {str(path.relative_to(CI).with_suffix("")) for path in (CI / "operator").glob("*.json")} == set(OPERATOR)
-    for name in (*FOUNDER, *BUYER, "preview-role"):
+    for name in (*FOUNDER, *BUYER, *VIEWER, "preview-role"):
         document = policy(name)
         assert len(json.dumps(document, separators=(",", ":"))) <= MOST, name
         for one in document["Statement"]:

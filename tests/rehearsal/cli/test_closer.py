@@ -17,7 +17,7 @@ from infra.campaign import provision
 from infra.campaign.stages import Step, run_step
 from infra.record.events import Kind, Stage
 from infra.session.session import STACK_CONFIG
-from infra.spec.names import CLOSER
+from infra.spec.names import CLOSER, NOTICES
 from tests.rehearsal.acting import FOUNDER, OPERATOR, acting
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.waiting import until
@@ -55,6 +55,20 @@ def built(camped: Camp) -> tuple[str, str]:
 
     status = str(until(ended, "the build"))
     return status, Path(camped.world.work, "aws", "builds", id.rpartition(":")[2], "log").read_text()
+
+
+def test_of_a_stage_that_failed_before_a_steward_lived_the_closer_tells_once_with_its_own_rights(
+    provisioned: Camp,
+) -> None:
+    with provisioned.opened() as context:
+        context.store.append(Kind.STAGE_FAILED, stage="preflight", error="no capacity", cut_off=True)
+    for _ in range(2):
+        status, text = built(provisioned)
+        assert status == "SUCCEEDED", text
+    (topic,) = [one for one in provisioned.world.backend("sns").topics.values() if one.name == NOTICES]
+    told = [(str(one[2]), str(one[1])) for one in topic.sent_notifications]
+    ((_, body),) = [one for one in told if one[0] == "bivouac drilled: preflight has failed: no capacity"]
+    assert "Cost: bills now: " in body and "EKS control plane" in body and "could not look" not in body
 
 
 def test_a_campaign_that_is_not_over_or_is_driven_is_left_alone(provisioned: Camp) -> None:

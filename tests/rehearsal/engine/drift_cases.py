@@ -91,7 +91,8 @@ def _retag(camp: Camp) -> None:
 def _operator(camp: Camp) -> None:
     eks, cluster = camp.client("eks"), camp.names.cluster
     admins = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
-    (arn,) = eks.list_access_entries(clusterName=cluster, associatedPolicyArn=admins)["accessEntries"]
+    entries = eks.list_access_entries(clusterName=cluster, associatedPolicyArn=admins)["accessEntries"]
+    (arn,) = [one for one in entries if "bivouac_closer" not in one]
     for one in eks.list_associated_access_policies(clusterName=cluster, principalArn=arn)["associatedAccessPolicies"]:
         eks.disassociate_access_policy(clusterName=cluster, principalArn=arn, policyArn=one["policyArn"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,14 @@ class Asking:
         """Empty where it is taken."""
         headers = {"Impersonate-User": user} if user else {}
         answer = self._http.post(where(document), params={"dryRun": "All"}, json=document, headers=headers)
+        return "" if answer.is_success else str(answer.json()["message"])
+
+    def look(self, pod: str, space: str, container: Object) -> str:
+        """What is said to a container that somebody adds to a running pod; empty where it is taken."""
+        path = f"/api/v1/namespaces/{space}/pods/{pod}/ephemeralcontainers"
+        headers = {"Content-Type": "application/strategic-merge-patch+json"}
+        change = json.dumps({"spec": {"ephemeralContainers": [container]}})
+        answer = self._http.patch(path, params={"dryRun": "All"}, content=change, headers=headers)
         return "" if answer.is_success else str(answer.json()["message"])
 
 

@@ -21,7 +21,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Node, Pod, Secret, ServiceAccount
 
 from infra.campaign.launch import steward_pod
-from infra.cluster.admission import POD_SECURITY, binding, policies
+from infra.cluster.admission import binding, pod_security, policies
 from infra.cluster.gang import GangJob
 from infra.cluster.gang import jobset as gang_jobset
 from infra.errors import PermanentError
@@ -31,7 +31,7 @@ from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneC
 from infra.rehearsal.paths import share_dir
 from infra.spec.names import STEWARD_PRIORITY_CLASS
 from tests.pods import IMAGE, archive, copy, fetch, gang, mpi_gang
-from tests.rehearsal.rehearsal import admission
+from tests.rehearsal.rehearsal import admission, hosted_cases
 from tests.rehearsal.rehearsal.plane_camp import ask, client, config, plane
 from tests.waiting import until as eventually
 
@@ -175,7 +175,7 @@ def asking(plane: ControlPlane, config: ControlPlaneConfig) -> admission.Asking:
     """The campaign's namespace as the stack makes it, with a steward that may create jobs."""
     one = admission.Asking(config.endpoint, plane.ca_pem, (config.pki / "admin.crt", config.pki / "admin.key"))
     bounds = policies("bivouac-example", IMAGE.partition("@")[0], THEIRS.partition("@")[0], "example")
-    plane.client().patch(Namespace, "campaign", {"metadata": {"labels": POD_SECURITY}})
+    plane.client().patch(Namespace, "campaign", {"metadata": {"labels": pod_security()}})
     place = {"namespace": "campaign"}
     rules = [
         {"apiGroups": ["batch", "jobset.x-k8s.io", "kubeflow.org"], "resources": ["jobs", "jobsets", "mpijobs"],
@@ -289,6 +289,19 @@ def test_a_job_of_the_teams_own_runs_an_image_of_its_own_but_no_privileged_one(a
         assert "violates PodSecurity" in said, (name, said)
     borrowed = {"kind": "Pod", "spec": {"containers": [container], "serviceAccountName": "archive"}}
     assert "denied request" in asking.refusal(admission.as_pod(borrowed))
+
+
+def test_a_job_in_its_nodes_network_opens_that_and_nothing_else(asking: admission.Asking) -> None:
+    hosted_cases.make(asking, IMAGE.partition("@")[0])
+    strange = hosted_cases.there(admission.as_pod(ROGUE))
+    eventually(lambda: "image" in asking.refusal(strange))
+    privileged = hosted_cases.there(admission.changed(hosted_cases.of_the_team(), hosted_cases.ASKED["privileged"]))
+    eventually(lambda: asking.refusal(privileged))
+    steward = {"kind": "Pod", "spec": steward_pod(IMAGE, 0, 2)}
+    ours = {"gang": gang(), "archive": archive(), "copy": copy(), "steward": steward}
+    hosted_cases.test_only_the_job_is_in_its_nodes_network(asking, ours, gang(host_network=True))
+    hosted_cases.test_others_may_there_what_pod_security_allows_and_no_more(asking)
+    hosted_cases.test_who_looks_into_a_pod_there_is_bounded_too(asking)
 
 
 def test_a_chart_that_nothing_stands_behind_is_recorded(plane: ControlPlane, client: Client) -> None:

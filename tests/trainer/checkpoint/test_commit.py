@@ -11,7 +11,7 @@ import torch
 
 from tests.manifests import shard_at
 from tests.trainer.checkpoint.committing import MakeRank, ranks_at, steps
-from trainer.checkpoint import commit
+from trainer.checkpoint import commit, tiers
 from trainer.checkpoint.commit import VOTES, Begun
 from trainer.checkpoint.files import digest_of
 from trainer.checkpoint.search import verified
@@ -254,7 +254,7 @@ def test_what_the_shared_tier_already_has_is_not_brought_there_again(
     rank = make(attempt=2, begun=Begun(manifest, on_shared=True))
     assert not rank.committer.writing() and rank.committer.committed_step == 10
     copied: list[Any] = []
-    monkeypatch.setattr(commit, "copy_durably", lambda *rest: copied.append(rest))
+    monkeypatch.setattr(tiers, "copy_durably", lambda *rest: copied.append(rest))
     rank.committer.drain(replicate=True)
     assert copied == []
 

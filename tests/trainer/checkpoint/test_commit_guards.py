@@ -13,7 +13,7 @@ import pytest
 from tests.manifests import manifest_of
 from tests.trainer.checkpoint.committing import MakeRank, ranks_at, steps
 from tests.trainer.checkpoint.saved_steps import TinyEngine, flip
-from trainer.checkpoint import commit, writing
+from trainer.checkpoint import commit, tiers, writing
 from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.fence import raise_fence
 from trainer.checkpoint.files import digest_of
@@ -34,14 +34,14 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRank:
 def test_a_shard_that_the_shared_tier_holds_otherwise_than_written_is_refused(
     make: MakeRank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rank, real = make(), commit.copy_durably
+    rank, real = make(), tiers.copy_durably
 
     def spoil(source: Path, target: Path, accept: Callable[[str], None]) -> None:
         real(source, target, accept)
         if target.name == "mp_rank_00_model_states.pt":
             flip(target)
 
-    monkeypatch.setattr(commit, "copy_durably", spoil)
+    monkeypatch.setattr(tiers, "copy_durably", spoil)
     rank.save(10)
     for _ in range(3):
         rank.work()
@@ -241,7 +241,7 @@ def test_a_disk_that_is_full_once_is_relieved_and_the_step_still_commits(
 ) -> None:
     rank = make(keep_local=9, keep_shared=9)
     rank.commit(10, 20)
-    module, name = (writing, "durable") if tier == "local" else (commit, "copy_durably")
+    module, name = (writing, "durable") if tier == "local" else (tiers, "copy_durably")
     real, failed = getattr(module, name), list[str]()
 
     def full(*rest: Any) -> Any:

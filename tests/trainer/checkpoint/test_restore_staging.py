@@ -16,7 +16,7 @@ from tests.trainer.checkpoint.saved_steps import MODEL, TinyEngine, Told, change
 from trainer.checkpoint import restore, room, search
 from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.files import digest_of
-from trainer.checkpoint.search import FoundShard, verified
+from trainer.checkpoint.search import FoundShard, needed, verified
 from trainer.checkpoint.tiers import Tier, Tiers, campaign_tiers
 from trainer.contract import Manifest
 from trainer.errors import StorageError
@@ -204,14 +204,14 @@ def test_what_was_restored_counts_as_archived_only_where_the_shared_tier_holds_a
             last.write_bytes(last.read_bytes()[:-1])
         case "another":
             (folder / "manifest.json").write_bytes(changed(manifest).serialize())
-    assert restore._lies_on(tiers.shared, manifest, 0) is (lack in ("nothing", "of another rank"))
-    assert restore._lies_on(tiers.local, manifest, 0) is True
+    assert tiers.shared.holds(manifest, needed(manifest, 0)) is (lack in ("nothing", "of another rank"))
+    assert tiers.local.holds(manifest, needed(manifest, 0))
 
 
 def test_a_newer_step_beside_it_does_not_hide_what_the_shared_tier_holds(tiers: Tiers) -> None:
     manifest = saved(tiers, 20)
     saved([tiers.shared], 30)
-    assert restore._lies_on(tiers.shared, manifest, 0) is True
+    assert tiers.shared.holds(manifest, needed(manifest, 0)) is True
 
 
 @pytest.mark.parametrize("agreed", [True, False])

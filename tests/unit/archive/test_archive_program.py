@@ -71,9 +71,8 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
         ("Account", account),
         ("ArchiveBucket", lambda s3, bucket, prefix, say: ArchiveBucket(s3, bucket, prefix, say, transfer=site.bucket)),
         ("ARCHIVE_WORK", str(tmp_path / "work")),
-        ("Places", lambda: places),
-        ("evaluate", evaluate),
-        ("export", export),
+        ("places_of", lambda *given: places),
+        ("model_on", lambda data: archive.Model(evaluate, export)),
         ("TERMINATION_LOG", str(tmp_path / "last-word")),
     ):
         monkeypatch.setattr(archive, name, other)

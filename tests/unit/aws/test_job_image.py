@@ -1,4 +1,4 @@
-"""A workload's image in a registry that speaks the OCI distribution protocol: tags, indexes, tokens, refusals.
+"""A workload's image in a registry that speaks the OCI distribution protocol: tags, indexes, tokens, logins, refusals.
 
 The answers have the form of https://github.com/opencontainers/distribution-spec/blob/main/spec.md and, for the token,
 of https://distribution.github.io/distribution/spec/auth/token/.
@@ -6,6 +6,7 @@ of https://distribution.github.io/distribution/spec/auth/token/.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterator
@@ -13,16 +14,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 import pytest
 
 from infra.aws.account import Account
-from infra.aws.job_image import find_job_image
+from infra.aws.job_image import Login, find_job_image
 from infra.errors import PermanentError, TemporaryError, UserError
 from tests.serving import serve
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
-TOKEN = "anonymous-token"
+TOKEN, MEMBERS_TOKEN = "anonymous-token", "members-token"
+ADA = Login("$ada", "correct horse: ü")
 
 
 def sum_of(content: bytes) -> str:
@@ -30,10 +33,12 @@ def sum_of(content: bytes) -> str:
 
 
 class Registry:
-    """One repository, `team/job`; `locked` asks for a token first, `private` gives none."""
+    """One repository, `team/job`; `locked` asks for a token first, `private` gives none. `member`: who alone may read
+    it, by a token, or `by_basic` with the login itself."""
 
     def __init__(self) -> None:
         self.content: dict[str, bytes] = {}
+        self.member, self.by_basic, self.realm = "", False, ""
         self.locked, self.private, self.status = False, False, 0
         self.asked: list[str] = []
         self.moved: dict[str, str] = {}
@@ -49,14 +54,21 @@ class Registry:
         self.host = f"127.0.0.1:{self.http.server_port}"
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        url = urlsplit(request.path)
+        url, shown = urlsplit(request.path), request.headers.get("Authorization")
         self.asked.append(url.path)
+        wanted = f"Bearer {MEMBERS_TOKEN if self.member else TOKEN}"
         if url.path == "/token":
-            wanted = parse_qs(url.query)
-            assert wanted == {"service": ["registry"], "scope": ["repository:team/job:pull"]}
-            self._say(request, 401 if self.private else 200, json.dumps({"token": TOKEN}).encode())
-        elif self.locked and request.headers.get("Authorization") != f"Bearer {TOKEN}":
-            realm = f'Bearer realm="http://{self.host}/token",service="registry",scope="repository:team/job:pull"'
+            scope = parse_qs(url.query)
+            assert scope == {"service": ["registry"], "scope": ["repository:team/job:pull"]}
+            # As Docker Hub: a stranger gets a token that opens nothing private, a wrong password none at all.
+            refused = self.private or (self.member and shown is not None and shown != f"Basic {self.member}")
+            token = MEMBERS_TOKEN if self.member and shown == f"Basic {self.member}" else TOKEN
+            self._say(request, 401 if refused else 200, json.dumps({} if refused else {"token": token}).encode())
+        elif self.by_basic and shown != f"Basic {self.member}":
+            self._say(request, 401, b"", {"WWW-Authenticate": 'Basic realm="team"'})
+        elif self.locked and not self.by_basic and shown != wanted:
+            at = self.realm or f"http://{self.host}/token"
+            realm = f'Bearer realm="{at}",service="registry",scope="repository:team/job:pull"'
             self._say(request, 401, b"", {"WWW-Authenticate": realm})
         elif self.status:
             self._say(request, self.status, b"")
@@ -101,8 +113,12 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     made.http.server_close()
 
 
-def found(registry: Registry, which: str = ":v1") -> str:
-    return find_job_image(Account("us-east-1"), f"{registry.host}/team/job{which}")
+def closed_to_all_but(registry: Registry, login: Login) -> None:
+    registry.locked, registry.member = True, base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
+
+
+def found(registry: Registry, which: str = ":v1", login: Login | None = None) -> str:
+    return find_job_image(Account("us-east-1"), f"{registry.host}/team/job{which}", login)
 
 
 @pytest.mark.parametrize("locked", [False, True])
@@ -141,6 +157,50 @@ def test_a_missing_a_private_and_a_busy_registry_are_told_apart(registry: Regist
     registry.http.server_close()
     with pytest.raises(TemporaryError, match=r"cannot be reached"):
         found(registry)
+
+
+@pytest.mark.parametrize("by_basic", [False, True])
+def test_a_login_opens_a_private_registry_by_a_token_or_by_itself(registry: Registry, by_basic: bool) -> None:
+    closed_to_all_but(registry, ADA)
+    registry.by_basic = by_basic
+    digest = registry.push("v1")
+    assert found(registry, login=ADA) == f"{registry.host}/team/job@{digest}"
+    assert ("/token" in registry.asked) is not by_basic
+    with pytest.raises(UserError, match=r"does not let an anonymous client.*401.*workload\.pull_secret"):
+        found(registry)
+
+
+@pytest.mark.parametrize("by_basic", [False, True])
+def test_a_login_that_the_registry_refuses_is_said_without_its_password(registry: Registry, by_basic: bool) -> None:
+    closed_to_all_but(registry, ADA)
+    registry.by_basic = by_basic
+    registry.push("v1")
+    wrong = Login(ADA.user, "swordfish")
+    with pytest.raises(UserError, match=r"refuses the login.*team/job:v1: 401") as refused:
+        found(registry, login=wrong)
+    assert "swordfish" not in f"{refused.value} {wrong!r}" and "JGFkYTpzd29yZGZpc2g" not in str(refused.value)
+
+
+def test_a_login_is_not_sent_to_a_registry_that_asks_for_none(registry: Registry) -> None:
+    digest, heard = registry.push("v1"), list[str | None]()
+    answer = registry.answer
+    registry.answer = lambda request: heard.append(request.headers.get("Authorization")) or answer(request)  # type: ignore[method-assign]
+    assert found(registry, login=ADA).endswith(digest) and heard == [None, None]
+
+
+def test_a_password_goes_to_no_token_service_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a registry of this machine is without TLS itself."""
+    asked: list[str] = []
+
+    def get(url: str, **how: Any) -> httpx2.Response:
+        asked.append(url)
+        realm = 'Bearer realm="http://tokens.example.com/token",service="x"'
+        return httpx2.Response(401, headers={"www-authenticate": realm}, request=httpx2.Request("GET", url))
+
+    monkeypatch.setattr(httpx2, "get", get)
+    with pytest.raises(UserError, match=r"password without TLS.*tokens\.example\.com"):
+        find_job_image(Account("us-east-1"), "registry.example.com/team/job:v1", ADA)
+    assert asked == ["https://registry.example.com/v2/team/job/manifests/v1"]
 
 
 def test_a_manifest_of_another_digest_than_asked_for_is_refused(registry: Registry) -> None:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from infra.cluster.admission import POD_SECURITY, binding, policies, steward_user
+from infra.cluster.admission import binding, pod_security, policies, steward_user
 
 REPOSITORY = "123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer"
 MADE = policies("bivouac-x", REPOSITORY)
@@ -55,8 +55,24 @@ def test_a_policy_is_in_force_in_the_campaigns_namespace_and_denies() -> None:
         assert bound["spec"]["policyName"] == f"bivouac-x-{name}" and "Deny" in bound["spec"]["validationActions"]
         labels = bound["spec"]["matchResources"]["namespaceSelector"]["matchLabels"]
         assert labels == {"kubernetes.io/metadata.name": "campaign"}
-    level = {name.rpartition("/")[2]: value for name, value in POD_SECURITY.items()}
-    assert level == {"enforce": "baseline", "audit": "restricted", "warn": "restricted"}
+    for host_network, enforced in ((False, "baseline"), (True, "privileged")):
+        level = {name.rpartition("/")[2]: value for name, value in pod_security(host_network).items()}
+        assert level == {"enforce": enforced, "audit": "restricted", "warn": "restricted"}
+
+
+def test_a_job_in_its_nodes_network_has_a_policy_in_the_place_of_pod_security() -> None:
+    """What the three mean to an API server is asked of a real one: `hosted_cases.py`."""
+    made = policies("bivouac-x", REPOSITORY, host_network=True)
+    assert set(made) == {"baseline", "pods", "steward"} and "baseline" not in MADE
+    rules = made["baseline"]["spec"]["matchConstraints"]["resourceRules"]
+    assert [one["resources"] for one in rules] == [["pods"], ["pods/ephemeralcontainers"]]
+    assert made["baseline"]["spec"]["matchConditions"] == [], "for everybody"
+    for name, one in made.items():
+        (network,) = [each for each in one["spec"]["validations"] if "hostPID" in each["expression"]]
+        only = "(!s.?hostNetwork.orValue(false) || s.?serviceAccountName.orValue('') == 'trainer') && "
+        assert only in network["expression"] and "for the job" in network["message"], name
+    without = [each for name in MADE for each in written(name) if "hostPID" in each]
+    assert all("hostNetwork.orValue(false) && " in each for each in without)
 
 
 def test_every_pod_with_an_account_of_ours_is_judged_with_all_its_containers() -> None:
@@ -144,3 +160,13 @@ def test_the_steward_launches_the_gang_and_the_archive_with_its_own_environment_
         "c.?command.orValue([]) == ['install', '-d', '-m', '1777', '/local-checkpoints/.archive'] && !has(c.args)"
         in own
     )
+
+
+def test_the_small_image_is_named_in_the_rule_of_the_stewards_pods_alone() -> None:
+    steward = REPOSITORY.replace("trainer", "steward")
+    for one in policies("bivouac-example", REPOSITORY, own=steward).values():
+        (rule,) = [each for each in one["spec"]["validations"] if "image.matches" in each["expression"]]
+        of_steward, rest = rule["expression"].split(" || (s.containers + ")
+        small = f"{steward.replace('.', '[.]')}@sha256"
+        assert "s.?serviceAccountName.orValue('') == 'steward' && (s.containers + " in of_steward
+        assert small in of_steward and small not in rest and REPOSITORY.replace(".", "[.]") in rest

@@ -19,11 +19,14 @@ def campaign(
     archive: dict[str, Any] | None = None,
     outputs: dict[Stage, dict[str, Any]] | None = None,
     workload: Any = None,
+    shared: Any = "a file system",
+    newest: int = -1,
     copied: int = -1,
 ) -> Any:
     return SimpleNamespace(
-        state=lambda: SimpleNamespace(archive=archive, copied=copied),
-        spec=SimpleNamespace(campaign="train", workload=workload), identity="id",
+        state=lambda: SimpleNamespace(archive=archive, copied=copied, newest_committed=newest),
+        spec=SimpleNamespace(campaign="train", workload=workload, storage=SimpleNamespace(shared=shared)),
+        identity="id",
         buckets=SimpleNamespace(state="state", data="data", archive="archive"), outputs=outputs or {},
     )  # fmt: skip
 
@@ -70,3 +73,10 @@ def test_interval_copies_are_kept_where_no_archive_stands_for_them() -> None:
     for left in (2, -1):
         assert kept(campaign({**ARCHIVE, "copies_left": left}, copied=30))[-1] == locked
     assert kept(campaign({**ARCHIVE, "copies_left": 0}, copied=30))[-1] == RECORD
+
+
+def test_without_a_file_system_the_checkpoints_in_s3_stay_until_they_are_archived() -> None:
+    rows = kept(campaign(shared=None, newest=40))
+    assert [row for row in rows if "copies/train/id/ (checkpoints up to step 40; the campaign has no archive" in row]
+    archived = {"manifest": "s3://archive/m", "step": 40, "copies_left": 0}
+    assert not [row for row in kept(campaign(archived, shared=None, newest=40)) if "copies/" in row]

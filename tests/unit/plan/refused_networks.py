@@ -1,11 +1,11 @@
-"""Specs whose existing VPC is refused: what they name, and what AWS says of it."""
+"""Specs whose network is refused: its ranges and doors, and an existing VPC, what they name of it and AWS says."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from infra.plan.facts import AclEntry, Facts, SeenNetwork, SeenSubnet, Zone
+from infra.plan.facts import AclEntry, Facts, SeenBuilders, SeenNetwork, SeenSubnet, Zone
 from infra.spec.sections import ENDPOINT_SERVICES
 from tests.unit.plan.refused import DRIVER, ON_AWS, PRIVATE, E, Row, W
 
@@ -51,6 +51,13 @@ def existing(at: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Cal
     return lambda facts: facts.model_copy(update={"network": seen.model_copy(update=changes), "zones": zones})
 
 
+def place(changes: dict[str, Any] | None = None, **seen: Any) -> Callable[[Facts], Facts]:
+    """A place for builders behind a NAT gateway, with these differences of its subnet and of the rest."""
+    sound = {"subnet": subnet(FIRST, "us-east-1a", "10.9.1.0/24", **changes or {}), "group": True,
+             "https_to": ("0.0.0.0/0",)}  # fmt: skip
+    return lambda facts: facts.model_copy(update={"builders": SeenBuilders(**sound | seen)})
+
+
 def without(field: str, **more: Any) -> dict[str, Any]:
     return {key: value for key, value in SOUND.items() if key != f"network.{field}"} | more
 
@@ -66,8 +73,60 @@ THERE, REACHES, BLOCKS = (
 )  # fmt: skip
 NAMES, ROOM = "the-existing-network-resolves-names", "the-existing-network-has-room"
 WHOLE, APART = "an-existing-network-is-named-whole", "the-existing-network-is-apart"
+BUILDS = "a-builder-can-work-in-its-place"
+BUILDERS = {"image.builders": {"subnet_id": FIRST, "security_group_id": "sg-01234567"}}
+IN_PLACE, IN_GROUP = "image.builders.subnet_id", "image.builders.security_group_id"
 CLOSED = (entry(90, True, False, (443, 443), protocol="6"), *OPEN)
-NETWORKS = (
+DOORS = (
+    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "10.42.0.1/16"}, cure="10.42.0.0/16"),
+    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "10.42.0.0/24"}),
+    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "172.20.0.0/16"}, cure="stay out"),
+    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "8.8.0.0/16"}),
+    Row("a-private-cluster-can-be-entered", E, "network.api_endpoint", {**ON_AWS, **PRIVATE}, cure="driver_vpc"),
+    Row(
+        "a-private-cluster-can-be-entered",
+        E,
+        "network.api_allowed_cidrs",
+        {**PRIVATE, "network.api_allowed_cidrs": ["203.0.113.0/24"]},
+        cure="public",
+    ),
+    Row(
+        "a-public-cluster-is-open-to-whom-it-names",
+        E,
+        "network.api_allowed_cidrs",
+        {**ON_AWS, "network.api_allowed_cidrs": []},
+        cure="0.0.0.0/0",
+    ),
+    Row(
+        "networks-are-networks-and-apart",
+        E,
+        "network.api_allowed_cidrs",
+        {"network.api_allowed_cidrs": ["192.168.1.7/32"]},
+        cure="checkip",
+    ),
+    Row(
+        "networks-are-networks-and-apart",
+        E,
+        "network.api_allowed_cidrs",
+        {"network.api_allowed_cidrs": ["203.0.113.7/24"]},
+        cure="203.0.113.0/24",
+    ),
+    Row(
+        "networks-are-networks-and-apart",
+        E,
+        "network.driver_vpc.cidr",
+        {**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": "ten"}},
+        cure="10.0.0.0/16",
+    ),
+    Row(
+        "networks-are-networks-and-apart",
+        E,
+        "network.cidr",
+        {**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": "10.42.128.0/20"}},
+        cure="another",
+    ),
+)
+VPCS = (
     Row(WHOLE, E, "network.vpc_id", without("subnet_ids"), cure="gpu in us-east-1a"),
     Row(WHOLE, E, "network.subnet_ids", without("vpc_id"), cure="vpc_id"),
     Row(WHOLE, E, IN_CONTROL,
@@ -103,4 +162,13 @@ NETWORKS = (
         network__egress="endpoints"),
     row(BLOCKS, IN_GPU, existing({GPU: {"acl": CLOSED}}), "ACL"),
     row(BLOCKS, IN_CONTROL, existing({SECOND: {"acl": ()}}), "ACL"),
+    Row(BUILDS, E, IN_PLACE, BUILDERS, place(subnet=None), cure="describe-subnets"),
+    Row(BUILDS, E, IN_PLACE, BUILDERS, place({"free_addresses": 0}), cure="another subnet"),
+    Row(BUILDS, E, IN_PLACE, BUILDERS, place({"default_route": "igw-0123456789abcdef0"}), cure="NAT gateway"),
+    Row(BUILDS, E, IN_PLACE, BUILDERS, place({"acl": CLOSED}), cure="ACL"),
+    Row(BUILDS, E, IN_GROUP, BUILDERS, place(group=False), cure="one of the VPC"),
+    Row(BUILDS, E, IN_GROUP, BUILDERS, place(https_to=()), cure="TCP 443"),
+    Row(BUILDS, W, IN_GROUP, BUILDERS, place(https_to=("10.0.0.0/8",)), cure="TCP 443"),
+    Row(BUILDS, W, IN_GROUP, BUILDERS, place(let_in=("0.0.0.0/0",)), cure="without ingress"),
 )  # fmt: skip
+NETWORKS = DOORS + VPCS

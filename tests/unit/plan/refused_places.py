@@ -1,4 +1,4 @@
-"""Specs whose place is refused: account, network, cluster, nodes, storage."""
+"""Specs whose place is refused: account, cluster, nodes, storage."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from datetime import date
 
 from infra.spec.campaign import MAX_NAME
 from tests.unit.plan.refused import (
-    DRIVER,
     NO_WAY_OUT,
     ON_AWS,
     P5EN_BLOCK,
     PERSISTENT_EFA,
-    PRIVATE,
     E,
     I,
     Row,
@@ -52,10 +50,6 @@ PLACES = (
     Row("node-image-is-there", E, "image.nodes", facts=no_node_image, cure="nodes: eks"),
     Row("base-image-is-there", E, "image.base", {"image.base": "docker.io/library/ubuntu:24.04"}, cure="registry"),
     Row("base-image-is-there", E, "image.base", {"image.base": "bivouac/base"}, cure="repository:tag"),
-    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "10.42.0.1/16"}, cure="10.42.0.0/16"),
-    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "10.42.0.0/24"}),
-    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "172.20.0.0/16"}, cure="stay out"),
-    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "8.8.0.0/16"}),
     Row("kubernetes-version-is-supported", E, "kubernetes", {"kubernetes": "1.99"}, cure="1.36"),
     Row("kubernetes-version-is-supported", E, "kubernetes", {"kubernetes": "1.33"}, cure="1.36"),
     Row("kubernetes-version-is-supported", W, "kubernetes", {"kubernetes": "1.34"}, today=date(2026, 11, 21)),
@@ -235,49 +229,6 @@ PLACES = (
         cure="PERSISTENT_2",
     ),
     Row("local-disks-suit-their-layout", E, "storage.local.layout", {"storage.local.layout": "RAID10"}, cure="RAID0"),
-    Row("a-private-cluster-can-be-entered", E, "network.api_endpoint", {**ON_AWS, **PRIVATE}, cure="driver_vpc"),
-    Row(
-        "a-private-cluster-can-be-entered",
-        E,
-        "network.api_allowed_cidrs",
-        {**PRIVATE, "network.api_allowed_cidrs": ["203.0.113.0/24"]},
-        cure="public",
-    ),
-    Row(
-        "a-public-cluster-is-open-to-whom-it-names",
-        E,
-        "network.api_allowed_cidrs",
-        {**ON_AWS, "network.api_allowed_cidrs": []},
-        cure="0.0.0.0/0",
-    ),
-    Row(
-        "networks-are-networks-and-apart",
-        E,
-        "network.api_allowed_cidrs",
-        {"network.api_allowed_cidrs": ["192.168.1.7/32"]},
-        cure="checkip",
-    ),
-    Row(
-        "networks-are-networks-and-apart",
-        E,
-        "network.api_allowed_cidrs",
-        {"network.api_allowed_cidrs": ["203.0.113.7/24"]},
-        cure="203.0.113.0/24",
-    ),
-    Row(
-        "networks-are-networks-and-apart",
-        E,
-        "network.driver_vpc.cidr",
-        {**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": "ten"}},
-        cure="10.0.0.0/16",
-    ),
-    Row(
-        "networks-are-networks-and-apart",
-        E,
-        "network.cidr",
-        {**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": "10.42.128.0/20"}},
-        cure="another",
-    ),
     Row("efa-is-handed-out-as-can-be", E, "addons.efa", {"addons.efa": "dra"}, cure="device-plugin"),
     Row(
         "efa-is-handed-out-as-can-be",

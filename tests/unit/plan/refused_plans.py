@@ -52,6 +52,14 @@ PLANS = (
         {"training.model": {"layers": 38, "width": 4096, "heads": 32, "context": 512, "vocabulary": 32000}}
         | {"training.zero_stage": 2, "nodes.count": 2, "training.precision": "bfloat16"},
     ),
+    Row("model-is-told", I, "training.model", {"training.model": "debug"}, cure="bivouac plan"),
+    Row(
+        "weights-to-start-from-are-there",
+        E,
+        "training.init_from",
+        {"training.model": "debug", "training.init_from": "/no/such"},
+        cure="a folder of this machine",
+    ),
     Row(
         "step-estimate-is-plausible",
         W,
@@ -224,5 +232,19 @@ PLANS = (
         "notify.webhook",
         {"notify.webhook": {"secret": "hook"}, "network.egress": "endpoints"},
         cure="NAT",
+    ),
+    Row(
+        "a-campaign-can-do-without-a-file-system",
+        E,
+        "checkpoint.archive_every",
+        {"storage.shared": "none", "checkpoint.archive_every": "10m"},
+        cure="remove it",
+    ),
+    Row(
+        "a-campaign-can-do-without-a-file-system",
+        E,
+        "storage.archive.lock_for",
+        {"storage.shared": "none", "storage.archive": {"lock_for": "1d"}},
+        cure="remove it",
     ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.plan.catalogue import instance_types
-from infra.plan.checks import RULES, failed, rule_name, workload
+from infra.plan.checks import RULES, failed, nccl, rule_name, workload
 from infra.plan.facts import Facts
 from infra.spec.campaign import MAX_NAME
 from tests.unit.plan.refused import (
@@ -42,6 +42,8 @@ PASSED: tuple[dict[str, Any], ...] = (
     {"storage.shared.deployment": "SCRATCH_2"},
     {"storage.shared.deployment": "SCRATCH_2", "storage.shared.throughput_mbs_per_tib": None},
     {"storage.shared.capacity_gib": 2400},
+    {"storage.shared": "none"},
+    {"storage.shared": "none", "encryption.customer_key": True, "network.egress": "endpoints"},
     {"network.egress": "endpoints"},
     {**PRIVATE, "network.driver_vpc": DRIVER},
     {"network.api_allowed_cidrs": ["203.0.113.0/24"]},
@@ -94,7 +96,7 @@ def test_data_that_are_read_four_times_or_cannot_be_weighed_are_no_finding(enoug
 
 def test_every_rule_has_a_case_that_it_refuses() -> None:
     assert {row.rule for row in REFUSED} | {"lustre-efa-is-possible"} == {
-        rule_name(rule) for rule in RULES if rule not in workload.RULES
+        rule_name(rule) for rule in RULES if rule not in (*workload.RULES, *nccl.RULES)
     }
 
 

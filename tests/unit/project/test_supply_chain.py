@@ -12,12 +12,14 @@ from packaging.utils import canonicalize_name
 
 from tests.root import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DOCUMENT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = DOCUMENT["project"]
 EXTRAS = [one for many in PROJECT["optional-dependencies"].values() for one in many]
 DECLARED = {
     "all": [*PROJECT["dependencies"], *EXTRAS],
     "closer": PROJECT["dependencies"],
     "image": PROJECT["dependencies"],
+    "steward": DOCUMENT["dependency-groups"]["steward"],
     "build": ["setuptools", "wheel"],
 }
 
@@ -45,7 +47,7 @@ def test_a_lock_holds_what_the_project_declares_in_a_version_that_it_allows(name
 
 def test_the_locks_do_not_differ_in_what_both_hold() -> None:
     whole = locked("all")
-    for name in ("closer", "image", "build"):
+    for name in ("closer", "image", "steward", "build"):
         pins = locked(name)
         assert pins and {key: whole.get(key) for key in pins} == pins
 
@@ -53,6 +55,11 @@ def test_the_locks_do_not_differ_in_what_both_hold() -> None:
 def test_only_what_people_develop_and_rehearse_with_stays_out_of_an_image() -> None:
     assert not {"moto", "pytest", "ansible-lint", "mypy"} & set(locked("image"))
     assert not {"moto", "pytest", "torch", "deepspeed", "tokenizers"} & set(locked("closer"))
+    assert not {"torch", "numpy", "pulumi", "pulumi-aws", "ansible-core", "grpcio"} & set(locked("steward"))
+
+
+def test_the_stewards_packages_are_asked_for_as_the_drivers() -> None:
+    assert set(DOCUMENT["dependency-groups"]["steward"]) < set(PROJECT["dependencies"])
 
 
 def test_a_lock_tells_no_place_that_packages_come_from() -> None:
@@ -63,6 +70,7 @@ INSTALLED_BY = (
     "infra/stack/closer.py",
     "Makefile",
     "images/trainer.Dockerfile",
+    ".github/workflows/images.yml",
     ".github/workflows/preview.yml",
     ".github/workflows/test.yml",
 )
@@ -72,7 +80,7 @@ INSTALLED_BY = (
 def test_pip_installs_nothing_whose_sum_is_not_written_down(name: str) -> None:
     text = (ROOT / name).read_text()
     commands = [line for line in text.splitlines() if re.search(r"(pip|\$\(PIP\)) install", line)]
-    assert commands or name.endswith("test.yml")
+    assert commands or name.endswith(("test.yml", "images.yml"))
     for line in commands:
         ours = re.search(r"--no-deps (-e \.|/var/tmp/bivouac)( |$)", line)
         assert "--require-hashes" in line or ours, line
@@ -97,6 +105,7 @@ def test_an_image_stands_on_nothing_that_has_no_digest() -> None:
     text = (ROOT / "images/trainer.Dockerfile").read_text()
     stages = re.findall(r"^FROM (\S+)(?: AS (\w+))?$", text, re.MULTILINE)
     outside = [base for base, _ in stages if base not in {name for _, name in stages}]
-    assert outside == ["${BASE}"] and re.search(r"^ARG BASE$", text, re.MULTILINE), "no default"
+    assert set(outside) == {"${BASE}"} and re.search(r"^ARG BASE$", text, re.MULTILINE), "no default"
     versions = yaml.safe_load((ROOT / "images/versions.yaml").read_text())["versions"]
-    assert re.fullmatch(r"sha256:[0-9a-f]{64}", versions["trainer_container"].get("base_digest", "sha256:" + "0" * 64))
+    for name in ("trainer_container", "slim_container"):
+        assert re.fullmatch(r"sha256:[0-9a-f]{64}", versions[name].get("base_digest", "sha256:" + "0" * 64))

@@ -11,8 +11,9 @@ from infra import target
 from infra.errors import UserError
 from infra.rehearsal.site import handle
 from infra.rehearsal.site import secrets as site_secrets
-from infra.rehearsal.site.secrets import _stored, values
+from infra.rehearsal.site.secrets import _stored, sources, values
 from infra.spec.campaign import Spec
+from infra.spec.secrets import SecretSource
 from tests.example import example_spec
 
 VALUE = "hunter22"
@@ -56,6 +57,17 @@ def test_a_file_that_lacks_something_is_refused_without_what_it_holds(
         values(spec(path, TOKEN={"secret": "a"}, KEY={"secret": "c"}))
     assert seen in str(refused.value.seen) and cure in str(refused.value.cure)
     assert VALUE not in str(refused.value)
+
+
+def test_the_login_of_a_registry_has_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    path.write_text('workload.pull_secret={"username": "ada", "password": "x=y"}\nTOKEN=hunter22')
+    asked = spec(path, TOKEN={"secret": "a"})
+    assert asked.workload is not None
+    login = {"image": "nvcr.io/team/job:v1", "pull_secret": SecretSource(secret="bivouac_pull")}
+    asked = asked.model_copy(update={"workload": asked.workload.model_copy(update=login)})
+    assert values(asked) == {"TOKEN": "hunter22", "workload.pull_secret": '{"username": "ada", "password": "x=y"}'}
+    assert sources(asked)["workload.pull_secret"].secret == "bivouac_pull"
 
 
 def test_without_a_file_the_variables_are_named() -> None:

@@ -61,7 +61,7 @@ def test_the_trainer_image_stands_in_for_one_of_another_registry_unless_the_rehe
     content = as_workload()
     content["workload"] = WORKLOAD | {"image": "nvcr.io/nvidia/pytorch:25.10-py3"}
     found = derived(content)
-    assert "image" not in found.document["workload"]
+    assert Spec.model_validate(found.document).job_image is None
     (told,) = [one for one in found.differences if one.field == "workload.image"]
     assert told.real == "nvcr.io/nvidia/pytorch:25.10-py3" and "stands in" in told.why
     content["workload"]["rehearsal"] = {"image": "team/job:v1"} | WORKLOAD["rehearsal"]
@@ -97,7 +97,35 @@ def test_every_field_is_that_of_aws_or_a_named_difference(made: Any) -> None:
     spec = made(found).spec
     assert (spec.region, spec.zone, spec.second_zone) == ("us-east-1", "us-east-1b", None)
     assert spec.encryption.customer_key and spec.encryption.key_arn is None and spec.addons.mpi_operator
-    assert spec.storage == Spec.model_validate(content).storage and spec.nodes.capacity == "on-demand"
+    assert spec.storage == Spec.model_validate(content).storage and spec.nodes.capacity == "reservation"
+
+
+BLOCK = ROOT / "infra/campaigns/p5en-capacity-block.yaml"
+
+
+@pytest.mark.parametrize(
+    "bought",
+    [
+        {"capacity": "reservation", "reservation_id": "cr-0fedcba9876543210"},
+        {"capacity": "reservation", "reservation_id": "open"},
+        {"capacity": "capacity-block", "reservation_id": "cr-0fedcba9876543210", "block_fee_usd": "15978.24",
+         "block_end": "2026-11-20T11:30:00Z"},
+    ],
+)  # fmt: skip
+def test_capacity_that_was_bought_stays_of_its_kind_and_name(bought: dict[str, Any], made: Any) -> None:
+    content = yaml.safe_load(BLOCK.read_text())
+    content["nodes"] = {**{key: content["nodes"][key] for key in ("count", "instance_type")}, **bought}
+    content["nodes"]["usd_per_hour"] = 41.61
+    found = derived(content)
+    file = made(found)
+    nodes = file.spec.nodes
+    assert (str(nodes.capacity), nodes.reservation_id) == (bought["capacity"], bought["reservation_id"])
+    assert str(nodes.block_fee_usd or "") == bought.get("block_fee_usd", "") and nodes.block_end is None
+    facts = survey(file.spec)
+    assert not failed(check(file, facts, facts.prices.as_of)), "a block that is over on AWS is none here"
+    named = {one.field for one in found.differences}
+    assert "nodes.reservation_id" in named and ("nodes.block_end" in named) is ("block_end" in bought)
+    assert "nodes.capacity" not in named and "- `nodes.capacity`" in notes("p5en", found, 0)
 
 
 def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -105,6 +133,16 @@ def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in content.items():
         rows |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return rows
+
+
+@pytest.mark.parametrize("section", [{"model": "llama-3.1-8b", "init_from": "s3://bucket/llama"}, {"compute": 1e22}])
+def test_a_large_model_is_rehearsed_by_a_small_one_of_its_kind(section: dict[str, Any], made: Any) -> None:
+    content = document()
+    content["training"] = {"steps": 100, "global_batch": 1024, **section}
+    training = made(derived(content)).spec.training
+    assert training.model.name == ("debug" if "model" in section else "") and training.model.width == 64
+    assert training.init_from is None and training.compute is None
+    assert training.steps == 60
 
 
 def test_a_workload_runs_its_own_differences(made: Any) -> None:
@@ -130,6 +168,20 @@ def test_a_rehearsed_job_has_the_secrets_of_a_local_file_and_the_page_says_so(
     file = SpecFile(path=tmp_path / "x.yaml", spec=small, lines={})
     facts = survey(small)
     assert not [one for one in check(file, facts, facts.prices.as_of) if failed((one,)) and "secrets" in one.field]
+
+
+def test_the_login_of_a_private_registry_is_rehearsed_with_a_value_of_this_machine() -> None:
+    content = as_workload()
+    content["workload"] = WORKLOAD | {
+        "image": "registry.example.com/team/job:v1",
+        "pull_secret": {"secret": "arn:aws:secretsmanager:us-west-2:999999999999:secret:bivouac_pull-AbC123"},
+        "rehearsal": {**WORKLOAD["rehearsal"], "secrets": "secrets.env"},  # type: ignore[dict-item]
+    }
+    found = derived(content)
+    (told,) = (one for one in found.differences if one.field == "workload.pull_secret")
+    assert told.rehearsed == "those in secrets.env"
+    small = Spec.model_validate(found.document)
+    assert small.pull_secret is not None and small.pull_secret.secret == "bivouac_pull" and small.job_image is None
 
 
 def test_nobody_is_told_of_a_rehearsal_or_let_into_it(made: Any) -> None:

@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from infra.rehearsal.aws.iam.policies import Question, allowed
 from infra.stack.access import policies
-from infra.stack.access.ceiling import boundary_arn
 from tests.example import example_spec
 from tests.unit.stack.iam_questions import (
     ANYTHING,
     ARCHIVE,
     BASE,
+    BASES,
     BUILDER,
-    DATA,
     FREEZE,
     GROUP,
     KEY,
@@ -32,10 +30,11 @@ from tests.unit.stack.iam_questions import (
     SOMEBODY,
     SPEC,
     STATE,
+    STEWARD,
     STRANGER,
     TAGGED,
+    TOPIC,
     TRAINER,
-    WHERE,
     A,
     Grant,
     R,
@@ -59,9 +58,6 @@ def through_s3(*buckets: str) -> list[Grant]:
         Grant("kms:Decrypt kms:GenerateDataKey", (KEY,), {**S3_KEY, "kms:EncryptionContext:aws:s3:arn": one}, (other,))
         for one in about
     ]
-
-
-TOPIC = f"arn:aws:sns:{R}:{A}:bivouac_notices"
 
 
 def folder(bucket: str, more: str = "") -> list[Grant]:
@@ -156,73 +152,11 @@ GRANTS: dict[str, list[Grant]] = {
     "builder": [
         Grant("ecr:GetAuthorizationToken", ("*",)),
         Grant(PULL, (TRAINER, BASE), {}, (ec2("repository"),)),
-        Grant(PUSH, (TRAINER,), {}, (BASE, f"{TRAINER}2")),
+        Grant(PUSH, (TRAINER, STEWARD), {}, (BASE, BASES, f"{TRAINER}2")),
     ],
     "builder-guard": [Grant("ec2:TerminateInstances", (ec2("instance"),), BUILDER, (ec2("volume"),))],
     "cluster": [Grant("kms:Decrypt kms:DescribeKey kms:Encrypt kms:ListGrants", (KEY,), {}, (f"{KEY}6",))],
 }  # fmt: skip
-AGENT = (
-    "ssm:DescribeAssociation ssm:DescribeDocument ssm:GetDeployablePatchSnapshotForInstance ssm:GetDocument"
-    " ssm:GetManifest ssm:ListAssociations ssm:ListInstanceAssociations ssm:PutComplianceItems ssm:PutInventory"
-    " ssm:UpdateAssociationStatus ssm:UpdateInstanceAssociationStatus ssm:UpdateInstanceInformation"
-    " ec2messages:GetMessages ssmmessages:OpenDataChannel"
-)
-"""Of AWS's AmazonSSMManagedInstanceCore, but for reading parameters."""
-LOOKS = (
-    "autoscaling:DescribeAutoScalingGroups ec2:DescribeInstances ec2:DescribeSubnets ecr:GetAuthorizationToken"
-    " eks:DescribeCluster eks-auth:AssumeRoleForPodIdentity elasticloadbalancing:DescribeLoadBalancers"
-)
-INTERFACES = (
-    "ec2:AssignIpv6Addresses ec2:AssignPrivateIpAddresses ec2:AttachNetworkInterface ec2:CreateNetworkInterface"
-    " ec2:DeleteNetworkInterface ec2:DetachNetworkInterface ec2:ModifyNetworkInterfaceAttribute"
-    " ec2:UnassignPrivateIpAddresses"
-)
-"""Of AmazonEKS_CNI_Policy."""
-OBJECTS = tuple(f"{bucket}/campaigns/train/x" for bucket in (STATE, DATA, ARCHIVE))
-MOST = [
-    Grant(f"{AGENT} {LOOKS}", ("*",)),
-    Grant("s3:DeleteObject s3:DeleteObjectVersion", (f"{ARCHIVE}/copies/train/x",), {}, (
-        f"{ARCHIVE}/campaigns/train/x", f"{ARCHIVE}/copiesx", f"{STATE}/copies/train/x", f"{DATA}/copies/train/x",
-    )),
-    Grant("s3:ListBucketVersions", (ARCHIVE,), {}, (STATE, DATA)),
-    Grant(
-        "ec2:CreateTags", (ec2("instance"),), {"aws:TagKeys": "kubernetes.io/cluster/bivouac-train"}, (ec2("volume"),)
-    ),
-    Grant("ec2:CreateTags", (ec2("network-interface"),), {}, (ec2("volume"), ec2("network-interfaces"))),
-    Grant(
-        INTERFACES, tuple(ec2(kind) for kind in ("network-interface", "instance", "subnet", "security-group")), {},
-        tuple(ec2(kind) for kind in ("vpc", "instances", "subnets", "security-groups", "network-interfaces")),
-    ),
-    Grant(
-        "s3:AbortMultipartUpload s3:GetObject s3:GetObjectVersion s3:ListMultipartUploadParts s3:PutObject",
-        OBJECTS, {},
-        ("arn:aws:s3:::payroll/x", f"{STATE}-2/x", f"{DATA}-2/x", f"{ARCHIVE}-2/x"),
-    ),
-    Grant("s3:ListBucket s3:ListBucketMultipartUploads", (STATE, DATA, ARCHIVE), {}, tuple(
-        f"{bucket}-2" for bucket in (STATE, DATA, ARCHIVE)
-    )),
-    Grant("kms:Decrypt kms:GenerateDataKey", (KEY,), S3_KEY, (f"arn:aws:kms:{R}:{A}:keys",)),
-    Grant(PULL, (TRAINER, BASE), {}, (f"arn:aws:ecr:{R}:{A}:repositoryx",)),
-    Grant(PUSH, (TRAINER,), {}, (BASE, f"{TRAINER}2")),
-    Grant(
-        "eks:DescribeNodegroup eks:UpdateNodegroupConfig", (GROUP,), {},
-        (f"arn:aws:eks:{R}:{A}:nodegroup/payroll/x/9a", f"arn:aws:eks:{R}:{A}:nodegroup/bivouacs/x/9a"),
-    ),
-    Grant(
-        "autoscaling:TerminateInstanceInAutoScalingGroup", (SCALING,), {},
-        (SCALING.replace("eks-bivouac-", "payroll-"), SCALING.replace("eks-bivouac-", "eks-bivouacs-")),
-    ),
-    Grant("ec2:TerminateInstances", (ec2("instance"),), BUILDER, (ec2("instances"),)),
-    Grant(
-        "iam:AttachRolePolicy iam:DetachRolePolicy", (f"arn:aws:iam::{A}:role/ci",), {"iam:PolicyARN": FREEZE},
-        (f"arn:aws:iam::{A}:user/ci",),
-    ),
-]  # fmt: skip
-"""What a role under the boundary may do that its own policies allow everything."""
-OF_CLUSTER = Grant("kms:Decrypt kms:DescribeKey kms:Encrypt kms:ListGrants", (KEY,), {}, (f"arn:aws:kms:{R}:{A}:keys",))
-
-
-CLUSTER = role("bivouac-train-cluster")
 
 
 @pytest.mark.parametrize("name", GRANTS)
@@ -233,64 +167,6 @@ def test_a_role_may_do_what_is_written_and_misses_what_is_next_to_it(name: str) 
     assert refused(asked, arn, own, LIMIT) == [], "the boundary is in its way"
     # By its own policies alone: the boundary is there for the day on which somebody writes others.
     assert granted((one for grant in grants for one in grant.missed()), arn, own) == []
-
-
-def test_the_boundary_leaves_what_the_work_needs_and_nothing_next_to_it() -> None:
-    assert refused((one for grant in MOST for one in grant.asked()), SOMEBODY, ANYTHING, LIMIT) == []
-    assert granted((one for grant in MOST for one in grant.missed()), SOMEBODY, ANYTHING, LIMIT) == []
-    joined = {"aws:TagKeys": "cluster.k8s.amazonaws.com/name"}
-    assert may(ask("ec2:CreateTags", ec2("network-interface"), joined), SOMEBODY, ANYTHING, LIMIT)
-
-
-def test_the_boundary_lets_only_a_clusters_role_use_a_key_by_itself() -> None:
-    asked = list(OF_CLUSTER.asked())
-    assert refused(asked, CLUSTER, ANYTHING, LIMIT) == []
-    assert granted(OF_CLUSTER.missed(), CLUSTER, ANYTHING, LIMIT) == []
-    for other in (SOMEBODY, f"arn:aws:iam::{A}:role/payroll-cluster", CLUSTER.replace(A, STRANGER), f"{CLUSTER}-2"):
-        assert granted(asked, other, ANYTHING, LIMIT) == [], other
-    question = [Question(action, resource, {}) for action, resource, _ in asked]
-    assert not any(allowed(LIMIT, one) for one in question), "by nobody"
-
-
-def test_the_boundary_lets_only_a_nodes_role_pull_from_another_account() -> None:
-    theirs = f"arn:aws:ecr:us-west-2:{STRANGER}:repository/pytorch-training"
-    pulls, pushes = list(Grant(PULL, (theirs,)).asked()), list(Grant(PUSH, (theirs,)).asked())
-    node = role("bivouac-train-node")
-    assert refused(pulls, node, ANYTHING, LIMIT) == []
-    assert granted(pushes, node, ANYTHING, LIMIT) == []
-    for other in (SOMEBODY, f"arn:aws:iam::{A}:role/payroll-node", node.replace(A, STRANGER), f"{node}-2"):
-        assert granted(pulls, other, ANYTHING, LIMIT) == [], other
-
-
-OF_TRAINER = (
-    Grant("secretsmanager:GetSecretValue", (f"{SECRET}any-AbC123",)),
-    Grant("ssm:GetParameter", (f"{PARAMETER}any",)),
-    Grant("kms:Decrypt", (KEY,), {"kms:ViaService": f"secretsmanager.{R}.amazonaws.com"}),
-    Grant("kms:Decrypt", (KEY,), {"kms:ViaService": f"ssm.{R}.amazonaws.com"}),
-)
-
-
-def test_the_boundary_lets_only_a_trainers_and_a_stewards_role_read_secrets() -> None:
-    asked = [one for grant in OF_TRAINER for one in grant.asked()]
-    trainer, steward = role("bivouac-train-trainer"), role("bivouac-train-steward")
-    for reader in (trainer, steward):
-        assert refused(asked, reader, ANYTHING, LIMIT) == []
-        assert granted((one for grant in OF_TRAINER for one in grant.missed()), reader, ANYTHING, LIMIT) == []
-    strangers = (f"arn:aws:iam::{A}:role/payroll-trainer", trainer.replace(A, STRANGER), f"{trainer}-2")
-    for other in (SOMEBODY, role("bivouac-train-archive"), *strangers):
-        assert granted(asked, other, ANYTHING, LIMIT) == [], other
-    more = "secretsmanager:PutSecretValue secretsmanager:DescribeSecret ssm:GetParametersByPath ssm:PutParameter"
-    places = (f"{SECRET}any-AbC123", f"{PARAMETER}any")
-    assert not any(may((one, at, {}), trainer, ANYTHING, LIMIT) for one in more.split() for at in places)
-
-
-def test_the_boundary_lets_only_a_stewards_role_tell_people_and_only_on_topics_of_the_account() -> None:
-    (asked,) = Grant("sns:Publish", (TOPIC,)).asked()
-    assert may(asked, role("bivouac-train-steward"), ANYTHING, LIMIT)
-    for other in (SOMEBODY, role("bivouac-train-trainer"), role("bivouac-train-archive")):
-        assert not may(asked, other, ANYTHING, LIMIT), other
-    for topic in (TOPIC.replace(A, STRANGER), TOPIC.replace(R, "eu-west-1")):
-        assert not may(("sns:Publish", topic, {}), role("bivouac-train-steward"), ANYTHING, LIMIT), topic
 
 
 def test_a_steward_reads_the_webhooks_address_and_no_other_secret() -> None:
@@ -304,6 +180,20 @@ def test_a_steward_reads_the_webhooks_address_and_no_other_secret() -> None:
         ("sns:Publish", TOPIC),
     ):
         assert not may((action, at, {}), them, own, LIMIT), at
+
+
+def test_the_closer_tells_on_topics_of_the_account_and_reads_no_secret_but_a_webhooks() -> None:
+    own, them = OWN["closer"], arn_of("closer")
+    for action, at, other in (
+        ("sns:Publish", TOPIC, TOPIC.replace(A, STRANGER)),
+        ("sns:Publish", TOPIC, TOPIC.replace("bivouac_", "payroll_")),
+        ("secretsmanager:GetSecretValue", f"{SECRET}bivouac_webhook-AbC123", f"{SECRET}team/webhook-AbC123"),
+        ("ssm:GetParameter", f"{PARAMETER}bivouac_webhook", f"{PARAMETER}team/bivouac_webhook"),
+    ):
+        assert may((action, at, {}), them, own, LIMIT) and not may((action, other, {}), them, own, LIMIT), at
+    through = {"kms:ViaService": f"sns.{R}.amazonaws.com"}
+    assert may(("kms:GenerateDataKey", KEY, through), them, own, LIMIT)
+    assert not may(("kms:GenerateDataKey", KEY, {}), them, own, LIMIT)
 
 
 def test_a_trainer_has_the_rights_that_its_secrets_need_and_without_them_none() -> None:
@@ -320,16 +210,6 @@ def test_a_trainer_has_the_rights_that_its_secrets_need_and_without_them_none() 
     assert services(*policies.trainer(job(A={"parameter": "a"}))) == {
         "ssm:GetParameter", "kms:Decrypt", f"ssm.{R}.amazonaws.com",
     }  # fmt: skip
-
-
-def test_a_tag_that_names_no_key_or_one_more_is_no_clusters_tag() -> None:
-    for keys in ([], None, ["kubernetes.io/cluster/a", "bivouac:role"], ["bivouac:role"]):
-        context = {} if keys is None else {"aws:tagkeys": keys}
-        assert not allowed(LIMIT, Question("ec2:CreateTags", ec2("instance"), context)), keys
-
-
-def test_a_role_whose_own_policies_say_nothing_may_nothing_under_the_boundary() -> None:
-    assert not granted((one for grant in MOST for one in grant.asked()), SOMEBODY, [], LIMIT)
 
 
 def test_the_freeze_takes_away_what_bills_and_nothing_that_ends_a_campaign() -> None:
@@ -354,11 +234,6 @@ def test_without_tls_a_bucket_answers_nobody() -> None:
     assert (one["Effect"], one["Principal"], one["Action"]) == ("Deny", "*", "s3:*")
     assert set(one["Resource"]) == {"arn:aws:s3:::b", "arn:aws:s3:::b/*"}
     assert one["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
-
-
-def test_the_boundary_is_this_accounts_in_this_region() -> None:
-    assert boundary_arn(WHERE) == f"arn:aws:iam::{A}:policy/bivouac_boundary_{R}"
-    assert policies.place(SPEC) == WHERE and WHERE.role("x") == f"arn:aws:iam::{A}:role/x"
 
 
 def test_a_policy_is_the_same_text_at_each_run() -> None:

@@ -11,12 +11,16 @@ from infra.rehearsal.aws.iam.policies import trusts
 from tests.root import ROOT
 from tests.unit.stack.iam_questions import (
     ARCHIVE,
+    BASES,
     BOUNDARY,
     BUILDER,
     DATA,
     FREEZE,
     KEY,
+    LISTS,
     OURS,
+    PULL,
+    PUSH,
     STATE,
     TRAINER,
     VIA,
@@ -51,8 +55,10 @@ OPERATOR = ("operator/look", "operator/network", "operator/cluster", "operator/r
 WRITTEN = {
     "operator": OPERATOR,
     "founder": (*OPERATOR, "founder"),
+    "viewer": ("viewer",),
     "preview": ("preview-role",),
     "buyer": ("block-buyer-role",),
+    "publisher": ("publisher-role",),
 }
 
 
@@ -104,6 +110,7 @@ MUST: dict[str, list[Ask]] = {
         ask("ec2:DeleteVpc", ec2("vpc"), {OURS: "train"}),
         ask("ec2:CreateSecurityGroup", ec2("vpc"), EXISTING),
         ask("ec2:RunInstances", ec2("subnet"), EXISTING),
+        ask("ec2:RunInstances", ec2("security-group"), EXISTING),
         ask("ec2:CreateTags", ec2("vpc"), {OURS: "train", "aws:TagKeys": "bivouac:expires"}),
         ask("ec2:TerminateInstances", ec2("instance"), {OURS: "train"}),
         ask("iam:CreateRole", role("bivouac-train-node"), {**MARKED, **UNDER}),
@@ -128,6 +135,8 @@ MUST: dict[str, list[Ask]] = {
         ask("kms:GenerateDataKey", KEY, {"kms:ViaService": f"sns.{R}.amazonaws.com"}),
         ask("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{R}:{A}:secret:bivouac_webhook-AbC123"),
         ask("ssm:GetParameter", f"arn:aws:ssm:{R}:{A}:parameter/bivouac_webhook"),
+        ask("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{R}:{A}:secret:bivouac_pull/nvcr-AbC123"),
+        ask("ssm:GetParameter", f"arn:aws:ssm:{R}:{A}:parameter/bivouac_pull/nvcr"),
     ],
     "founder": [
         ask("sns:CreateTopic", NOTICES, MARKED),
@@ -158,10 +167,25 @@ MUST: dict[str, list[Ask]] = {
         ask("iam:GetPolicyVersion", BOUNDARY),
         ask("kms:Decrypt", KEY, VIA),
     ],
+    "viewer": [
+        ask("eks:DescribeCluster", f"arn:aws:eks:{R}:{A}:cluster/bivouac-train"),
+        ask("s3:ListBucket", STATE, LISTS),
+        ask("s3:ListBucket", ARCHIVE, {"s3:prefix": "copies/train/"}),
+        ask("s3:GetObject", f"{STATE}/campaigns/train/events/w/000001.json"),
+        ask("s3:GetObject", f"{STATE}/images/abc.json"),
+        ask("s3:GetObject", f"{ARCHIVE}/copies/train/1a2b/step-00000020/manifest.json"),
+        ask("s3:GetObject", f"{ARCHIVE}/campaigns/train/1a2b/archive-manifest.json"),
+        ask("s3:GetObject", f"{DATA}/datasets/abc/manifest.json"),
+        ask("kms:Decrypt", KEY, VIA),
+    ],
     "buyer": [
         ask("ec2:PurchaseCapacityBlock", ec2("capacity-reservation", "*"), {"aws:TagKeys": "bivouac:block-for"}),
         ask("ec2:CreateTags", ec2("capacity-reservation", "*"), {"ec2:CreateAction": "PurchaseCapacityBlock"}),
         ask("s3:PutObject", f"{STATE}/foundation/blocks/x.json"),
+    ],
+    "publisher": [
+        ask("ecr:GetAuthorizationToken", "*"),
+        *(ask(one, BASES) for one in f"{PULL} {PUSH}".split() if one != "ecr:DescribeImages"),
     ],
 }
 MUST_NOT: dict[str, list[Ask]] = {
@@ -218,6 +242,30 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("kms:Decrypt", KEY),
         ask("sns:Publish", NOTICES),
         ask("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{R}:{A}:secret:bivouac_webhook-AbC123"),
+        ask("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{R}:{A}:secret:bivouac_pull-AbC123"),
+    ],
+    "viewer": [
+        *TELLING,
+        *WEAKENING,
+        *LOSING,
+        *RULING,
+        *STEALING,
+        *READING,
+        *BUYING,
+        ask("s3:PutObject", f"{STATE}/campaigns/train/leases/driver.json"),
+        ask("s3:PutObject", f"{STATE}/campaigns/train/stop.json"),
+        ask("s3:DeleteObject", f"{STATE}/campaigns/train/events/w/000001.json"),
+        ask("s3:GetObject", f"{STATE}/.pulumi/stacks/bivouac/campaign-train.json"),
+        ask("s3:GetObject", f"{STATE}/closer/abc.zip"),
+        ask("s3:GetObject", f"{ARCHIVE}/copies/train/1a2b/step-00000020/attempt-0001/a.pt"),
+        ask("s3:GetObject", f"{ARCHIVE}/campaigns/train/golden/step-00000040/shard-0"),
+        ask("s3:GetObject", f"{DATA}/datasets/abc/shard"),
+        ask("s3:GetObject", "arn:aws:s3:::payroll/manifest.json"),
+        ask("eks:DescribeCluster", f"arn:aws:eks:{R}:{A}:cluster/payroll"),
+        ask("eks:UpdateNodegroupConfig", f"arn:aws:eks:{R}:{A}:nodegroup/bivouac-train/bivouac-train-gpu/9a"),
+        ask("codebuild:StartBuild", CLOSER),
+        ask("kms:Decrypt", KEY),
+        ask("sns:Publish", NOTICES),
     ],
     "buyer": [
         *TELLING,
@@ -232,6 +280,15 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("ec2:RunInstances", ec2("instance", "*"), MARKED),
         ask("s3:DeleteObject", f"{STATE}/campaigns/train/spec.json"),
     ],
+    "publisher": [
+        *LOSING,
+        *RULING,
+        *STEALING,
+        *READING,
+        *(ask(one, TRAINER) for one in f"{PULL} {PUSH} ecr:BatchDeleteImage".split()),
+        ask("ecr:BatchDeleteImage", BASES),
+        ask("ecr:SetRepositoryPolicy", BASES),
+    ],
 }  # fmt: skip
 
 
@@ -245,8 +302,14 @@ def test_nobody_may_do_what_could_be_regretted(name: str) -> None:
     assert granted(MUST_NOT[name], role(name), read(*WRITTEN[name])) == []
 
 
-def test_the_previews_role_is_lent_to_the_guarded_environment_of_one_repository() -> None:
-    (one,) = read("preview-trust")[0]["Statement"]
+@pytest.mark.parametrize(
+    ("role", "workflow", "environment"),
+    [("preview", "preview", "bivouac-preview"), ("publisher", "images", "bivouac-images")],
+)
+def test_a_workflows_role_is_lent_to_the_guarded_environment_of_one_repository(
+    role: str, workflow: str, environment: str
+) -> None:
+    (one,) = read(f"{role}-trust")[0]["Statement"]
     issuer = "token.actions.githubusercontent.com"
     who_asks = {"AWS": "arn:aws:iam::ACCOUNT:oidc-provider/" + issuer}
     trust = {"Version": "2012-10-17", "Statement": [one | {"Principal": who_asks}]}
@@ -255,14 +318,14 @@ def test_the_previews_role_is_lent_to_the_guarded_environment_of_one_repository(
         context = {f"{issuer}:sub": [sub], f"{issuer}:aud": [aud]}
         return trusts(trust, [who_asks["AWS"]], "sts:AssumeRoleWithWebIdentity", context)
 
-    assert lent("repo:OWNER/REPOSITORY:environment:bivouac-preview")
+    assert lent(f"repo:OWNER/REPOSITORY:environment:{environment}")
     for sub in (
         "repo:OWNER/REPOSITORY:pull_request",
         "repo:OWNER/REPOSITORY:ref:refs/heads/main",
         "repo:OWNER/REPOSITORY:environment:production",
-        "repo:OWNER/REPOSITORY-2:environment:bivouac-preview",
-        "repo:STRANGER/REPOSITORY:environment:bivouac-preview",
+        f"repo:OWNER/REPOSITORY-2:environment:{environment}",
+        f"repo:STRANGER/REPOSITORY:environment:{environment}",
     ):
         assert not lent(sub), sub
-    assert not lent("repo:OWNER/REPOSITORY:environment:bivouac-preview", "somebody-else")
-    assert "environment: bivouac-preview" in (CI.parents[1] / ".github/workflows/preview.yml").read_text()
+    assert not lent(f"repo:OWNER/REPOSITORY:environment:{environment}", "somebody-else")
+    assert f"environment: {environment}\n" in (CI.parents[1] / f".github/workflows/{workflow}.yml").read_text()

@@ -36,7 +36,7 @@ def test_a_gang_with_secrets_is_told_where_they_lie() -> None:
     spec = Spec.model_validate(document)
     workload = part(WorkloadConfig, identity="me")
     told = plain.model_copy(update={"spec": spec, "train": None, "workload": workload})
-    assert gangs.gang(told, 3, "files").secrets
+    assert gangs.gang(told, 3, "files").secrets and not gangs.gang(told, 3, "files").pull_secret
     assert set(told.gang_files) == {"workload.json", "secrets.json"} and set(told.job_files) == {"workload.json"}
     assert json.loads(told.gang_files["secrets.json"]) == {
         "region": "us-east-1",

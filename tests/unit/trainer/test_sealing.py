@@ -146,9 +146,50 @@ def test_a_line_without_end_comes_in_pieces_that_split_no_secret(before: int) ->
     redactor = Redactor(["hünter22-and-more", "", "hünter22"])
     raw = b"a\n" + (b"x" * before + "hünter22-and-more".encode()) * 5 + b"y" * 70_000 + b"\n" + b'{"step": 1}'
     lines = list(redactor.lines(io.BytesIO(raw)))
-    shown = "".join(safe for _, safe in lines)
+    shown = "".join(line.safe for line in lines)
     assert shown == "a" + ("x" * before + "[secret]") * 5 + "y" * 70_000 + '{"step": 1}'
-    assert [read for read, _ in lines if read] == ["a", '{"step": 1}'] and max(len(safe) for _, safe in lines) < 70_000
+    assert [line.text for line in lines if line.text] == ["a", '{"step": 1}']
+    assert max(len(line.safe) for line in lines) < 70_000
+
+
+class Slow(io.BytesIO):
+    """A pipe out of which a few bytes come at a time."""
+
+    def __init__(self, raw: bytes, bytes_each: int) -> None:
+        super().__init__(raw)
+        self._each = bytes_each
+
+    def read1(self, size: int | None = -1) -> bytes:
+        return super().read1(self._each)
+
+
+@pytest.mark.parametrize("bytes_each", [1, 2, 3, 7, 10_000])
+def test_a_progress_bar_that_writes_over_itself_is_read_line_by_line(bytes_each: int) -> None:
+    raw = b"begun\r\n\r step 1\r step 2 hunter22\r step 3\ndone\r\n\nstep 4\r"
+    lines = list(Redactor(["hunter22"]).lines(Slow(raw, bytes_each)))
+    assert [line.text for line in lines] == [
+        "begun",
+        "",
+        " step 1",
+        " step 2 hunter22",
+        " step 3",
+        "done",
+        "",
+        "step 4",
+    ]
+    assert [line.written_over for line in lines] == [False, True, True, True, False, False, False, False]
+    assert lines[3].safe == " step 2 [secret]"
+
+
+def test_a_step_of_a_progress_bar_is_known_when_the_next_one_is_written_and_not_at_the_lines_end() -> None:
+    """The stream is read as it comes: what is not there yet is waited for by nobody."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as stream, open(writing, "wb", buffering=0) as job:
+        lines = Redactor([]).lines(stream)
+        job.write(b"\r 1/9\r 2/9")
+        assert [next(lines).text, next(lines).text] == ["", " 1/9"]
+        job.write(b"\r 3/9")
+        assert next(lines).text == " 2/9"
 
 
 def test_events_stay_json_whatever_a_secret_is() -> None:

@@ -1,7 +1,7 @@
 """`python -m trainer.checkpoint.convert.export`: export a checkpoint's model for `transformers`.
 
-The trainer's model (`trainer.model`) has Llama's architecture, so the export renames and splits tensors and changes
-no number. The result is read again and compared with the checkpoint bit for bit.
+The trainer's small decoder has Llama's architecture, so its export renames and splits tensors; a named model is one of
+`transformers` already. No number changes: the result is read again and compared with the checkpoint bit for bit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from trainer.data.held_out import end_of_document
 from trainer.data.reader import load_manifest
 from trainer.errors import ConfigError, StorageError, TrainerError
 from trainer.model import NORM_EPSILON, ROTARY_BASE, swiglu_width
+from trainer.model.named import PREFIX, network_of
 
+Targets = Callable[[str], list[str]]
 SHARD_BYTES = 5 * 10**9
 """Largest size of a file of weights; a larger tensor has a file of its own."""
 _WHOLE = {
@@ -48,20 +51,47 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_b
     Raises `StorageError` when the checkpoint is not whole, `ConfigError` when the configuration is of another model.
     """
     manifest = verified_manifest(checkpoint, config.campaign, config.identity)
-    weights = load_weights(checkpoint, manifest)
-    tensors = renamed(weights)
+    form = _form_of(config)
+    weights = {name: tensor for name, tensor in load_weights(checkpoint, manifest).items() if name not in form.tied}
+    tensors = renamed(weights, form.targets)
     prepared = load_manifest(data, manifest.data_digest)
     out.mkdir(parents=True)
     _write_weights(tensors, out, shard_bytes)
-    _compare(weights, out)
+    _compare(weights, out, form.targets)
     tokenizer = (data / TOKENIZER_NAME).read_bytes()
     end = end_of_document(prepared, tokenizer)
-    dtype = str(tensors[_WHOLE["embedding.weight"]].dtype).removeprefix("torch.")
-    _write_json(out / "config.json", llama_config(config, end[0], dtype))
+    dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    written = {**form.config, "torch_dtype": dtype} if config.model.name else llama_config(config, end[0], dtype)
+    _write_json(out / "config.json", written)
     _write_json(out / "generation_config.json", {"bos_token_id": end[0], "eos_token_id": end[0], "do_sample": True})
     _write_json(out / "tokenizer_config.json", _tokenizer_config(config, end[1]))
     (out / TOKENIZER_NAME).write_bytes(tokenizer)
     return sorted(path.name for path in out.iterdir())
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How the model's tensors are named in Hugging Face's files."""
+
+    targets: Targets
+    """A tensor's name -> the names of its pieces."""
+    tied: frozenset[str] = frozenset()
+    """Names of tensors that are another one's memory; the files have them once."""
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+def _form_of(config: TrainConfig) -> _Form:
+    model = config.model
+    if not model.name:
+        return _Form(_in_llama)
+    with torch.device("meta"):
+        network = network_of(model)
+    described = json.loads(network.config.to_json_string()) if model.is_function else model.config
+    return _Form(
+        lambda name: [name.removeprefix(PREFIX)],
+        frozenset(PREFIX + name for name in network.all_tied_weights_keys),
+        {**described, "architectures": [type(network).__name__]},
+    )
 
 
 def llama_config(config: TrainConfig, end: int, dtype: str) -> dict[str, Any]:
@@ -94,26 +124,27 @@ def llama_config(config: TrainConfig, end: int, dtype: str) -> dict[str, Any]:
     }
 
 
-def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Rename and split tensors as in Llama. Raises `ConfigError` for a tensor that Llama does not have."""
+def _in_llama(name: str) -> list[str]:
+    """Return the names that a tensor of the small decoder, or its pieces, have in Llama."""
+    if name in _WHOLE:
+        return [_WHOLE[name]]
+    head, _, rest = name.partition(".")
+    number, _, inner = rest.partition(".")
+    if head == "blocks" and number.isdigit():
+        return [f"model.layers.{number}.{target}" for target in _OF_BLOCK.get(inner, ())]
+    return []
+
+
+def renamed(weights: dict[str, Tensor], targets_of: Targets = _in_llama) -> dict[str, Tensor]:
+    """Rename and split tensors. Raises `ConfigError` for a tensor that has no place."""
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        targets = list(_targets(name))
+        targets = targets_of(name)
         if not targets:
             raise ConfigError("the model has a tensor that Llama does not have", name)
         for target, piece in zip(targets, tensor.chunk(len(targets)), strict=True):
             found[target] = piece.contiguous()
     return found
-
-
-def _targets(name: str) -> Iterator[str]:
-    if name in _WHOLE:
-        yield _WHOLE[name]
-        return
-    head, _, rest = name.partition(".")
-    number, _, inner = rest.partition(".")
-    if head == "blocks" and number.isdigit():
-        yield from (f"model.layers.{number}.{target}" for target in _OF_BLOCK.get(inner, ()))
 
 
 def _write_weights(tensors: dict[str, Tensor], out: Path, shard_bytes: int) -> None:
@@ -136,7 +167,7 @@ def _write_weights(tensors: dict[str, Tensor], out: Path, shard_bytes: int) -> N
     _write_json(out / "model.safetensors.index.json", {"metadata": total, "weight_map": places})
 
 
-def _compare(weights: dict[str, Tensor], out: Path) -> None:
+def _compare(weights: dict[str, Tensor], out: Path, targets_of: Targets) -> None:
     """Read the files again and compare them with the checkpoint's model."""
     written: dict[str, Tensor] = {}
     for path in sorted(out.glob("*.safetensors")):
@@ -145,7 +176,7 @@ def _compare(weights: dict[str, Tensor], out: Path) -> None:
     wrong = [
         name
         for name, tensor in weights.items()
-        if not torch.equal(tensor, torch.cat([written.pop(target) for target in _targets(name)]))
+        if not torch.equal(tensor, torch.cat([written.pop(target) for target in targets_of(name)]))
     ]
     if wrong or written:
         raise StorageError("the exported weights are not the checkpoint's", wrong or sorted(written))

@@ -47,6 +47,27 @@ class Blocks(BaseModel):
     """ARN of a resource group -> the reservations in it."""
 
 
+class Bought(BaseModel):
+    """Body of `/_site/bought`: capacity that somebody has bought before a campaign, under the name in its spec."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """`cr-...`, the ARN of a resource group, or `open`."""
+    kind: Literal["default", "capacity-block"]
+    instance_type: str
+    zone: str
+    count: int
+    """Places; one that is there already keeps what it has beyond them."""
+
+    @property
+    def reservation_id(self) -> str:
+        """Return the reservation's id: the name, or one that a group's or any reservation of this sort always has."""
+        if self.name.startswith("cr-"):
+            return self.name
+        return f"cr-{hashlib.sha256(f'{self.name} {self.instance_type} {self.zone}'.encode()).hexdigest()[:17]}"
+
+
 def offerings(params: Parameters, region: str, blocks: Blocks) -> list[dict[str, Any]]:
     """Return the answer of DescribeCapacityBlockOfferings."""
     kind, count = params.get("InstanceType") or "", int(params.get("InstanceCount") or 1)

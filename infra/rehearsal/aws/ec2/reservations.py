@@ -14,7 +14,7 @@ from moto.ec2.responses import EC2Response
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX
 from pydantic import ValidationError
 
-from infra.rehearsal.aws.ec2.block_offers import Blocks, offerings, utc
+from infra.rehearsal.aws.ec2.block_offers import Blocks, Bought, offerings, utc
 from infra.rehearsal.aws.ec2.placement import template_data
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations, matches, specified_tags, tag_list
 from infra.rehearsal.aws.world import Launch, LaunchRefused, World
@@ -23,6 +23,8 @@ PAYMENT = timedelta(seconds=1)
 """Time until a purchase is paid; on AWS up to 12 hours."""
 ENDING = timedelta(minutes=30)
 """EC2 terminates a block's instances this long before its end."""
+BLOCK = timedelta(hours=24)
+"""Shortest block that AWS sells."""
 PERIOD_S = 0.5
 
 
@@ -76,6 +78,37 @@ class Reservations:
             if self.blocks.end_in_s is not None and "end_in_s" in asked:
                 one.end = datetime.now(UTC) + timedelta(seconds=self.blocks.end_in_s)
         return 200, self.blocks.model_dump(mode="json")
+
+    def hold(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Hold what somebody has bought before a campaign: paid, active and free. One that is there stays as it is, a
+        cancelled one too; it only gets the places it lacks, and a block that is nearly over and free begins anew."""
+        try:
+            bought = Bought.model_validate_json(body)
+        except ValidationError as error:
+            return 400, {"message": str(error)}
+        now, named = datetime.now(UTC), bought.reservation_id
+        with self.world.lock:
+            known = self.reservations.get(named)
+            over = known is not None and known.end is not None and known.end - now < BLOCK / 2
+            if known is None or (over and not self.users(known)):
+                block = bought.kind == "capacity-block"
+                known = self.reservations[named] = Reservation(
+                    reservation_id=named,
+                    instance_type=bought.instance_type,
+                    platform="Linux/UNIX",
+                    zone=bought.zone,
+                    count=bought.count,
+                    end_type="limited" if block else "unlimited",
+                    end=now + BLOCK if block else None,
+                    start=now,
+                    match="open" if bought.name == "open" else "targeted",
+                    kind=bought.kind,
+                    created=now - PAYMENT,
+                )
+            known.count = max(known.count, bought.count)
+            if bought.name.startswith("arn:"):
+                self.blocks = self.blocks.model_copy(update={"groups": {**self.blocks.groups, bought.name: (named,)}})
+        return 200, {"reservation_id": named}
 
     def users(self, reservation: Reservation) -> int:
         """Return the number of live instances in the reservation. Those that target a group or any open reservation
@@ -305,5 +338,6 @@ def install(world: World) -> None:
     add_operations(world, EC2Response, {name: getattr(reservations, name) for name in names})
     world.launch_hooks.append(reservations.check)
     world.routes["/_site/blocks"] = reservations.route
+    world.routes["/_site/bought"] = reservations.hold
     world.block_ends = lambda name: reservations.find(name).end
     world.every(PERIOD_S, reservations.end_blocks)

@@ -1,0 +1,68 @@
+"""What the closer does for a campaign that nobody drives and that is not over: it notes what no driver sees any more,
+and people are told. It changes nothing at AWS, and takes no lease: whoever comes back finds theirs free."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+from rich.console import Console
+
+from infra.campaign import billing
+from infra.campaign.lost_storage import Loss, id_of
+from infra.notices.outbox import Outbox
+from infra.notices.ways import TOPIC, ways
+from infra.preview.looking import looking
+from infra.record.events import CampaignState, Kind, Stage
+from infra.record.store import CampaignStore
+from infra.session.closer import driver_of
+from infra.session.context import Context, turns
+from infra.session.session import stored_spec
+from infra.spec import waits
+from infra.stack.access.closing import CLOSERS_TOPICS
+
+_BEFORE_A_STEWARD = (Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
+_ASK_EVERY_S = 10.0
+
+
+def attend(store: CampaignStore, console: Console) -> int:
+    """Note what has happened to the campaign and send the notices that are due; return the number sent."""
+    spec = stored_spec(store)
+    context = looking(spec, None, console)
+    note_dead_driver(store, store.state())
+    note_loss(store, store.state(), context)
+    by = ways(spec)
+    if not spec.notices_topic.rpartition(":")[2].startswith(CLOSERS_TOPICS):
+        del by[TOPIC]  # its tries would only use up those of a steward or driver that may
+    outbox = Outbox(store, spec.notify, by, lambda: datetime.now(UTC))
+    sent = outbox.tell(lambda: billing.bill(context).sentence(spec.campaign))
+    if sent:
+        console.print(f"people were told of {spec.campaign}: {sent}", markup=False)
+    return sent
+
+
+def note_dead_driver(store: CampaignStore, state: CampaignState) -> None:
+    """Record the end of a stage whose driver died in it before there was a steward: else nothing tells of it."""
+    driver = driver_of(store)
+    died = driver is not None and not driver.living and not driver.record.released
+    if not died or state.attempts or state.running_stage not in _BEFORE_A_STEWARD:
+        return
+    error = "its driver died, and nobody drives; `bivouac run` with the same spec goes on"
+    store.append(Kind.STAGE_FAILED, stage=state.running_stage, error=error, cut_off=True)
+
+
+def note_loss(store: CampaignStore, state: CampaignState, context: Context) -> None:
+    """Record that the file system of a campaign that trains is lost and no driver is there to make a new one."""
+    known = state.lost is not None and not state.lost["repair"]
+    if known or not state.attempts or state.outcome is not None:
+        return
+    if (id := id_of(store, context.names.stack)) is None:
+        return
+    loss = Loss(context.account, id)
+    for _ in turns(waits.LOST_FILE_SYSTEM.seconds, _ASK_EVERY_S):
+        word, sure = loss.look(time.monotonic())
+        if not word:
+            return
+    if sure:
+        why = "no driver is there to make a new one"
+        store.append(Kind.FILE_SYSTEM_LOST, id=id, word=word, copied=state.copied, repair=False, why=why)

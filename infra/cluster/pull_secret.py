@@ -1,0 +1,89 @@
+"""The login to the private registry of a job's image: read where it lies, and given to the kubelets.
+
+No error holds the password, and no file, record or event does. It lies in one secret of the cluster, which pods of our
+accounts can neither mount nor read; a kubelet reads it because a pod of its node names it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from lightkube import Client
+from lightkube.core.exceptions import ApiError
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Secret
+
+from infra.aws.account import Account
+from infra.aws.job_image import Login
+from infra.cluster.gang import CAMPAIGN_LABEL, PULL_SECRET
+from infra.cluster.kubernetes import is_there_already
+from infra.cluster.secrets import Refused, text_of, value_of
+from infra.errors import UserError
+from infra.spec.campaign import Spec
+from infra.spec.image_reference import HUB, ImageReference
+from infra.spec.secrets import SecretSource
+
+_HUB_KEY = "https://index.docker.io/v1/"
+"""Docker Hub's name in such a secret, https://kubernetes.io/docs/tasks/configure-pod-container/pull-image-private-registry/"""
+_FORM = '{"username": "...", "password": "..."}'
+
+
+def login(account: Account, spec: Spec) -> Login | None:
+    """Return the login that the spec names, None if it names none. Raises `UserError` for one that cannot be read or
+    has another form, `TemporaryError` while AWS does not answer."""
+    source = spec.pull_secret
+    if source is None:
+        return None
+    try:
+        return _login_in(value_of(text_of(account, source), source), source)
+    except Refused as refused:
+        cure = f"store it as {_FORM}; the operator's policy reads secrets and parameters `bivouac_pull*`"
+        raise UserError("the login of `workload.pull_secret` cannot be had", seen=refused, cure=cure) from None
+
+
+def _login_in(text: str, source: SecretSource) -> Login:
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    given = given if isinstance(given, dict) else {}
+    # `accessToken` is the password in secrets of ECR's pull-through caches.
+    found = {"username": given.get("username"), "password": given.get("password", given.get("accessToken"))}
+    user, password = (_printable(value, name, source) for name, value in found.items())
+    if ":" in user:
+        raise Refused(f"{source.place} has a colon in `username`")
+    return Login(user, password)
+
+
+def _printable(value: object, name: str, source: SecretSource) -> str:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise Refused(f"{source.place} has no printable text under `{name}`")
+    return value
+
+
+def give(client: Client, account: Account, spec: Spec) -> None:
+    """Put the login into the campaign's namespace, or a changed one in its place; nothing if the spec names none."""
+    found = login(account, spec)
+    if found is None:
+        return
+    wanted = _secret(spec, found)
+    try:
+        client.create(wanted)
+    except ApiError as error:
+        if not is_there_already(error):
+            raise
+        client.replace(wanted)
+
+
+def _secret(spec: Spec, found: Login) -> Secret:
+    assert spec.workload is not None and spec.workload.image is not None, "the spec's model holds it"
+    registry = ImageReference.parse(spec.workload.image).registry
+    both = base64.b64encode(f"{found.user}:{found.password}".encode()).decode()
+    entry = {"username": found.user, "password": found.password, "auth": both}
+    text = json.dumps({"auths": {_HUB_KEY if registry == HUB else registry: entry}})
+    return Secret(
+        metadata=ObjectMeta(name=PULL_SECRET, labels={CAMPAIGN_LABEL: spec.campaign}),
+        type="kubernetes.io/dockerconfigjson",
+        data={".dockerconfigjson": base64.b64encode(text.encode()).decode()},
+    )

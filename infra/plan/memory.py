@@ -1,0 +1,111 @@
+"""The predicted memory of a rank: asked of the trainer's own model in a process of its own, and kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from infra import folders
+from infra.plan.catalogue import InstanceType
+from infra.plan.estimates import sizing
+from infra.plan.facts import Memory, MemoryCure
+from infra.plan.layout import ranks_per_node
+from infra.spec.campaign import Spec
+from infra.spec.models.shape import shape_of
+from infra.spec.training import Training
+from trainer.contract import TrainConfig
+
+RESERVED_GIB = 2.5
+"""CUDA's context, NCCL's and cuBLAS' buffers. A guess: no GPU was measured."""
+FRAGMENTED = 0.05
+"""Part of the memory that the allocator cannot use. A guess likewise."""
+_ASKED_FROM = 0.25
+"""Part of the accelerator from which on the rough size is worth the seconds of an exact one."""
+_KEPT_PER_TOKEN = 34
+"""Bytes of activations per token, layer and unit of width in 16 bits with flash attention: Korthikanti et al. 2022,
+"Reducing Activation Recomputation in Large Transformer Models", section 4.1."""
+
+
+def usable_bytes(instance: InstanceType) -> int:
+    return int((instance.accelerator_memory_gib * (1 - FRAGMENTED) - RESERVED_GIB) * sizing.GIB)
+
+
+def predicted(spec: Spec, instance: InstanceType | None) -> Memory | None:
+    """Return the memory of the fullest rank, and what of the spec would make it fit if it does not.
+
+    None for a model so small that it fits, for one that only the trainer image can build, and without torch here.
+    """
+    training = spec.training
+    if training is None or instance is None or training.model.is_function or find_spec("torch") is None:
+        return None
+    world = ranks_per_node(spec, instance.accelerators) * spec.nodes.count
+    rough = sizing.static_bytes_per_rank(training.model, training.precision, world, training.zero_stage)
+    shape = shape_of(training.model)
+    rough += _KEPT_PER_TOKEN * training.micro_batch * training.model.context * shape.width * shape.layers
+    if rough < _ASKED_FROM * usable_bytes(instance):
+        return None
+    try:
+        ((parts, peak),) = _footprints([_config(training)], world)
+        cures: tuple[MemoryCure, ...] = ()
+        if peak > usable_bytes(instance):
+            changes = list(_changes(training, world))
+            seen = _footprints([_config(changed) for _, changed in changes], world)
+            cures = tuple(
+                MemoryCure(words=words, peak=size) for (words, _), (_, size) in zip(changes, seen, strict=True)
+            )
+    except subprocess.CalledProcessError as error:
+        return Memory(trouble=(error.stderr.strip().splitlines() or [str(error)])[-1])
+    return Memory(parts=parts, peak=peak, usable=usable_bytes(instance), cures=cures)
+
+
+def _changes(training: Training, world: int) -> Iterator[tuple[str, Training]]:
+    """Yield changes of the spec that need less memory, the one that costs the least time first."""
+    policies = ("none", "selective", "full")
+    now, stage = policies.index(training.recompute.policy), training.zero_stage
+    for policy in policies[now + 1 :]:
+        yield f"training.recompute: {{policy: {policy}}}", _with(training, policy=policy)
+    smaller = [size for size in (training.micro_batch // 2, 1) if 0 < size < training.micro_batch]
+    for size in dict.fromkeys(smaller):
+        if training.global_batch % (size * world) == 0:
+            yield f"training.micro_batch: {size}", training.model_copy(update={"micro_batch": size})
+    for more in range(stage + 1, 4):
+        yield f"training.zero_stage: {more}", training.model_copy(update={"zero_stage": more})
+    all_of_it = _with(training, policy="full").model_copy(update={"zero_stage": 3})
+    yield "training.zero_stage: 3 and training.recompute: {policy: full}", all_of_it
+
+
+def _with(training: Training, policy: str) -> Training:
+    return training.model_copy(update={"recompute": training.recompute.model_copy(update={"policy": policy})})
+
+
+def _config(training: Training) -> TrainConfig:
+    return TrainConfig(
+        campaign="any",
+        model=training.model,
+        steps=training.steps,
+        global_batch=training.global_batch,
+        micro_batch=training.micro_batch,
+        zero_stage=training.zero_stage,
+        precision=training.precision,
+        recompute=training.recompute,
+    )
+
+
+def _footprints(configs: list[TrainConfig], world: int) -> list[tuple[dict[str, int], int]]:
+    """Return bytes by part, and their peak, of each configuration. Raises `CalledProcessError`."""
+    rows = [{"config": config.model_dump(mode="json"), "world_size": world} for config in configs]
+    asked = "".join(f"{json.dumps(row)}\n" for row in rows)
+    place = folders.cache_root() / "memory" / hashlib.sha256(asked.encode()).hexdigest()
+    if not place.is_file():
+        command = [sys.executable, "-m", "trainer.model.memory"]
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
+        folders.keep(place, done.stdout, lambda _: None)
+        found = done.stdout
+    else:
+        found = place.read_text()
+    each = [dict(json.loads(line)) for line in found.splitlines()]
+    return [({name: size for name, size in one.items() if name != "peak"}, one["peak"]) for one in each]

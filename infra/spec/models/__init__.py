@@ -1,0 +1,1 @@
+"""Models by name: the catalogue, what a name stands for, and sizes by formula."""

@@ -1,0 +1,132 @@
+"""Parameters of a model by formula, from the values of its configuration. Pure; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.contract import ModelConfig
+
+_GATED = ("llama", "mistral", "qwen2", "qwen3")
+"""Kinds (`model_type`) with this formula: pre-norm RMSNorm, grouped queries, a gated feed-forward part of three
+matrices. Source: their modeling files in `transformers`."""
+_NEEDED = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "max_position_embeddings",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes that the number of parameters follows from."""
+
+    vocabulary: int
+    layers: int
+    width: int
+    hidden: int
+    """Width of the feed-forward part."""
+    queries: int
+    """Width of all heads together."""
+    keys: int
+    """Width of all keys, and of all values."""
+    tied: bool
+    """Embedding and output layer are one matrix."""
+    small: int
+    """Gains and biases of a layer."""
+
+    @property
+    def embedding(self) -> int:
+        return self.vocabulary * self.width
+
+    @property
+    def block(self) -> int:
+        attention = 2 * self.width * self.queries + 2 * self.width * self.keys
+        return attention + 3 * self.width * self.hidden + self.small
+
+    @property
+    def parameters(self) -> int:
+        return self.embedding * (1 if self.tied else 2) + self.layers * self.block + self.width
+
+    @property
+    def formula(self) -> str:
+        """The calculation: embeddings + layers x (attention + feed-forward + gains and biases) + last gain."""
+        if self.queries == self.keys == self.width:
+            attention = f"4 x {self.width}^2"
+        else:
+            attention = f"2 x {self.width} x {self.queries} + 2 x {self.width} x {self.keys}"
+        small = f"2 x {self.width}" if self.small == 2 * self.width else str(self.small)
+        return (
+            f"{'' if self.tied else '2 x '}{self.vocabulary} x {self.width} + {self.layers} x ({attention}"
+            f" + 3 x {self.width} x {self.hidden} + {small}) + {self.width}"
+        )
+
+
+def shape_of(model: ModelConfig) -> Shape:
+    """Return the sizes of a model whose parameters are not given."""
+    if model.config:
+        return _of_config(model.config)
+    width, hidden = model.width, feed_forward_width(model.width)
+    return Shape(model.vocabulary, model.layers, width, hidden, width, width, True, 2 * width)
+
+
+def feed_forward_width(width: int) -> int:
+    """Return SwiGLU's hidden width: 8/3 of the residual width, rounded up to a multiple of 32, as in the trainer."""
+    return 32 * -(-8 * width // 96)
+
+
+def parameters(model: ModelConfig) -> int:
+    return model.parameters if model.parameters is not None else shape_of(model).parameters
+
+
+def parameters_formula(model: ModelConfig) -> str:
+    return "spec: training.model.parameters" if model.parameters is not None else shape_of(model).formula
+
+
+def _of_config(config: dict[str, Any]) -> Shape:
+    kind, width, heads = config["model_type"], config["hidden_size"], config["num_attention_heads"]
+    head = head_width(config)
+    hidden, queries, keys = config["intermediate_size"], heads * head, key_heads(config) * head
+    small = 2 * width
+    if kind == "qwen2":  # it has biases of queries, keys and values, whatever its configuration says
+        small += queries + 2 * keys
+    elif kind != "mistral" and config.get("attention_bias"):
+        small += queries + 2 * keys + width
+    if kind == "llama" and config.get("mlp_bias"):
+        small += 2 * hidden + width
+    if kind == "qwen3":
+        small += 2 * head
+    tied = bool(config.get("tie_word_embeddings", False))
+    return Shape(config["vocab_size"], config["num_hidden_layers"], width, hidden, queries, keys, tied, small)
+
+
+def head_width(config: dict[str, Any]) -> int:
+    """Return the width of a head; Qwen3's default is 128, that of the others follows from width and heads."""
+    if config.get("head_dim"):
+        return int(config["head_dim"])
+    return 128 if config["model_type"] == "qwen3" else int(config["hidden_size"] // config["num_attention_heads"])
+
+
+def key_heads(config: dict[str, Any]) -> int:
+    """Return the number of key heads, with the defaults of `transformers`' configuration classes."""
+    if config.get("num_key_value_heads") is not None:
+        return int(config["num_key_value_heads"])
+    absent = "num_key_value_heads" not in config
+    default = {"mistral": 8, "qwen2": 32, "qwen3": 32}.get(config["model_type"])
+    return default if absent and default is not None else int(config["num_attention_heads"])
+
+
+def refuse_unknown(config: dict[str, Any]) -> None:
+    """Raise `ValueError` for a configuration that has no formula here."""
+    kind = config.get("model_type")
+    if kind not in _GATED:
+        known = ", ".join(_GATED)
+        raise ValueError(
+            f"has model_type {kind!r}, whose size is not known here; take one of {known}, "
+            "or give `package.module:function` and `parameters`"
+        )
+    wrong = [name for name in _NEEDED if not isinstance(config.get(name), int) or config[name] < 1]
+    if wrong:
+        raise ValueError(f"its configuration lacks {', '.join(wrong)}; give whole numbers in `config`")
+    if config["num_attention_heads"] % key_heads(config):
+        seen = f"{config['num_attention_heads']} heads, {key_heads(config)} key heads"
+        raise ValueError(f"{seen}; make num_attention_heads a multiple of num_key_value_heads")

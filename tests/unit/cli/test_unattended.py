@@ -1,0 +1,118 @@
+"""What the closer notes of a campaign that nobody drives and that is not over, so that people are told of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infra.campaign import lost_storage
+from infra.cli.end import unattended
+from infra.notices.changes import changes
+from infra.record.events import Event, Kind
+from infra.record.holder import Holder
+from infra.record.lease import DRIVER_LEASE, Lease
+from infra.record.store import CampaignStore
+from infra.spec.notify import Change
+from tests.unit.fake_s3 import FakeS3, Time
+
+TTL = timedelta(seconds=30)
+ELSEWHERE = Holder(user="me", host="laptop", boot_id="x", pid_namespace="", pid=1, start_ticks=1)
+LAUNCHED = (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "committed_step": -1})
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> CampaignStore:
+    """Of a driver that died in its provision."""
+    monkeypatch.setattr(Lease, "_renew", lambda self: None)
+    s3: Any = FakeS3(Time())
+    made = CampaignStore(s3, "state", "train", "w", now=s3.time.wall)
+    made.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
+    made.append(Kind.STAGE_STARTED, stage="provision")
+    s3.time.go(60)
+    return made
+
+
+def told(store: CampaignStore, hours: float = 0.0) -> list[Change]:
+    now = store.s3.time.wall() + timedelta(hours=hours)
+    return [one.change for one in changes(store.events(), now)]
+
+
+def failures(store: CampaignStore) -> list[Event]:
+    return [event for event in store.events() if event.kind is Kind.STAGE_FAILED]
+
+
+def test_a_driver_that_died_before_the_launch_is_told_of_and_reminded_of(store: CampaignStore) -> None:
+    assert told(store, 2.0) == [], "by its record it is at work"
+    for _ in range(3):
+        unattended.note_dead_driver(store, store.state())
+    (failed,) = failures(store)
+    assert failed.data["stage"] == "provision" and "its driver died" in failed.data["error"]
+    assert told(store) == [Change.FAILED]
+    assert told(store, 1.0) == told(store, 7.0) == [Change.FAILED, Change.BILLING]
+
+
+def test_a_driver_that_lives_or_was_interrupted_or_has_a_steward_is_not_called_dead(store: CampaignStore) -> None:
+    lease = store.lease(DRIVER_LEASE, TTL, Holder.this_process())
+    lease.acquire()
+    unattended.note_dead_driver(store, store.state())
+    assert failures(store) == [], "it lives"
+    lease.release()
+    unattended.note_dead_driver(store, store.state())
+    assert failures(store) == [], "a person interrupted it"
+    store.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
+    store.s3.time.go(60)
+    store.append(LAUNCHED[0], **LAUNCHED[1])
+    unattended.note_dead_driver(store, store.state())
+    assert failures(store) == [], "its steward tells"
+
+
+@pytest.mark.parametrize("stage", ["supervise", "archive", "teardown", "certify"])
+def test_only_stages_without_a_steward_are_ended_in_the_record(store: CampaignStore, stage: str) -> None:
+    store.append(Kind.STAGE_STARTED, stage=stage)
+    unattended.note_dead_driver(store, store.state())
+    assert failures(store) == []
+
+
+def lose(monkeypatch: pytest.MonkeyPatch, word: str) -> Any:
+    """A context whose file system has this word of FSx, at a clock that goes on by itself."""
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(unattended, "id_of", lambda store, stack: "fs-1")
+    monkeypatch.setattr(lost_storage.Loss, "_word", lambda self: word)
+    monkeypatch.setattr(unattended.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(unattended, "turns", lambda seconds, interval: range(int(seconds / interval) + 1))
+    return SimpleNamespace(account=None, names=SimpleNamespace(stack="campaign-train"))
+
+
+def test_a_lost_file_system_without_a_driver_is_told_with_the_command_that_is_needed(
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from infra.notices.notice import notice
+
+    store.append(LAUNCHED[0], **LAUNCHED[1])
+    store.append(Kind.CHECKPOINT_COPIED, step=40)
+    context = lose(monkeypatch, "does not exist")
+    for _ in range(2):
+        unattended.note_loss(store, store.state(), context)
+    lost = [event.data for event in store.events() if event.kind is Kind.FILE_SYSTEM_LOST]
+    assert [(one["id"], one["repair"], one["copied"]) for one in lost] == [("fs-1", False, 40)]
+    (due,) = changes(store.events(), store.s3.time.wall())
+    text = notice(due, "train", "us-east-1", "bills now: 30.00 USD/h").text
+    assert "file system fs-1 does not exist; training stands still, and each hour of it bills" in text
+    assert "Cost: bills now: 30.00 USD/h." in text and "Next: `bivouac repair train` makes a new one" in text
+    store.append(Kind.ATTEMPT_LAUNCHED, attempt=2, committed_step=-1)  # which finds no file system either
+    assert told(store, 1.0) == [Change.FAILED, Change.BILLING]
+    store.append(Kind.FILE_SYSTEM_REPLACED)
+    assert told(store, 1.0) == [Change.FAILED]
+
+
+@pytest.mark.parametrize(("word", "events"), [("", [LAUNCHED]), ("does not exist", [])])
+def test_a_file_system_that_is_there_or_that_nothing_trains_on_is_not_called_lost(
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch, word: str, events: list[Any]
+) -> None:
+    for kind, data in events:
+        store.append(kind, **data)
+    unattended.note_loss(store, store.state(), lose(monkeypatch, word))
+    assert not [event for event in store.events() if event.kind is Kind.FILE_SYSTEM_LOST]

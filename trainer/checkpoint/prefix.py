@@ -1,0 +1,204 @@
+"""A prefix of an S3 bucket: conditional writes, whole reads, removal with all versions, and patience.
+
+Credentials and region come from the environment, as in every pod.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trainer.errors import StorageError, lasting
+from trainer.events import emit
+
+PATIENCE_S = 600.0
+"""Time in which S3 may be away before a call fails: training goes on beside the wait."""
+_PAUSES_S = (1.0, 2.0, 5.0, 10.0)
+_LONG_PAUSE_S = 20.0
+_CONNECT_S, _READ_S = 5, 60
+_TRIES = 5
+_PARTS_AT_ONCE = 4
+"""Of one upload: several ranks of a node upload at once, beside their training."""
+_CHUNK_BYTES = 2**20
+_DELETE_AT_ONCE = 1000
+_ABSENT = ("NoSuchKey", "NoSuchBucket", "NoSuchVersion", "404", "InvalidRange", "416")
+_FORBIDDEN = ("AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403")
+_TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Held:
+    size_bytes: int
+    modified_s: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Names are relative to the prefix. Every call waits out what may pass, and raises `OSError` of the kind that a
+    folder would raise."""
+
+    url: str
+    """`s3://bucket/prefix`, without a slash at its end."""
+    patience_s: float = PATIENCE_S
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
+
+    def listed(self, below: str = "") -> dict[str, Held]:
+        """Return name -> object, for the names that begin with `below`."""
+        rows = self._ask(lambda: self._pages("list_objects_v2", below, "Contents"))
+        return {
+            row["Key"].removeprefix(f"{self._folder}/"): Held(row["Size"], row["LastModified"].timestamp())
+            for row in rows
+        }
+
+    def get(self, name: str) -> tuple[bytes, str] | None:
+        """Return an object's bytes and entity tag; None if there is none."""
+
+        def get() -> tuple[bytes, str]:
+            answer = self._s3.get_object(**self._at(name))
+            return answer["Body"].read(), answer["ETag"]
+
+        try:
+            return self._ask(get)
+        except FileNotFoundError:
+            return None
+
+    def put(self, name: str, content: bytes, instead_of: str | None = None) -> bool:
+        """Write an object in place of the one with the entity tag `instead_of`, or of none. Return False if another is
+        there, which may be the own one after a lost answer."""
+        condition = {"IfNoneMatch": "*"} if instead_of is None else {"IfMatch": instead_of}
+
+        def put() -> bool:
+            try:
+                self._s3.put_object(**self._at(name), Body=content, **condition)
+            except self._s3.exceptions.ClientError as error:
+                if _code(error) in _TAKEN:
+                    return False
+                raise
+            return True
+
+        return self._ask(put)
+
+    def upload(self, name: str, source: Path) -> None:
+        """Upload a file, in parts if it is large."""
+        from boto3.s3.transfer import TransferConfig
+
+        where, limits = self._at(name), TransferConfig(max_concurrency=_PARTS_AT_ONCE)
+        self._ask(lambda: self._s3.upload_file(str(source), where["Bucket"], where["Key"], Config=limits))
+
+    def digest(self, name: str) -> str:
+        """Read an object and return its SHA-256."""
+
+        def read() -> str:
+            digest = hashlib.sha256()
+            for piece in self._s3.get_object(**self._at(name))["Body"].iter_chunks(_CHUNK_BYTES):
+                digest.update(piece)
+            return digest.hexdigest()
+
+        return self._ask(read)
+
+    def read_part(self, name: str, start: int, end: int, write: Callable[[bytes, int], object]) -> None:
+        """Pass the bytes [start, end) to `write` with their positions. Raises `StorageError` if there are fewer."""
+
+        def read() -> None:
+            at = start
+            answer = self._s3.get_object(**self._at(name), Range=f"bytes={start}-{end - 1}")
+            for piece in answer["Body"].iter_chunks(_CHUNK_BYTES):
+                write(piece, at)
+                at += len(piece)
+            if at != end:
+                raise StorageError("an object is shorter than its shard", f"{self.url}/{name} ended at byte {at}")
+
+        self._ask(read)
+
+    def remove(self, name: str) -> None:
+        """Hide an object behind a delete marker; its versions stay until `forget`."""
+        self._ask(lambda: self._s3.delete_object(**self._at(name)))
+
+    def forget(self, below: str) -> None:
+        """Delete every version and delete marker of the names that begin with `below`: they would bill on."""
+        rows = self._ask(lambda: self._pages("list_object_versions", below, "Versions", "DeleteMarkers"))
+        named = [{"Key": row["Key"], "VersionId": row["VersionId"]} for row in rows]
+        for start in range(0, len(named), _DELETE_AT_ONCE):
+            some = {"Objects": named[start : start + _DELETE_AT_ONCE], "Quiet": True}
+            answer = self._ask(partial(self._s3.delete_objects, Bucket=self._bucket, Delete=some))
+            for refused in answer.get("Errors", ()):
+                raise PermissionError(f"{refused.get('Key')}: {refused.get('Code')}")
+
+    def abort_uploads(self, ours: Callable[[str], bool]) -> list[str]:
+        """Abort the unfinished uploads whose names are `ours`; return the names."""
+        aborted = []
+        for upload in self._ask(lambda: self._pages("list_multipart_uploads", "", "Uploads")):
+            name = upload["Key"].removeprefix(f"{self._folder}/")
+            if ours(name):
+                self._ask(partial(self._abort, name, upload["UploadId"]))
+                aborted.append(name)
+        return aborted
+
+    def _abort(self, name: str, upload: str) -> None:
+        try:
+            self._s3.abort_multipart_upload(**self._at(name), UploadId=upload)
+        except self._s3.exceptions.ClientError as error:
+            if _code(error) != "NoSuchUpload":
+                raise
+
+    def _pages(self, operation: str, below: str, *kinds: str) -> list[dict[str, Any]]:
+        pages = self._s3.get_paginator(operation).paginate(Bucket=self._bucket, Prefix=f"{self._folder}/{below}")
+        return [row for page in pages for kind in kinds for row in page.get(kind, ())]
+
+    def _ask(self, call: Callable[[], Answer]) -> Answer:
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        until, told = time.monotonic() + self.patience_s, False
+        for pause_s in chain(_PAUSES_S, repeat(_LONG_PAUSE_S)):
+            try:
+                return call()
+            except (ClientError, BotoCoreError, Boto3Error) as error:
+                trouble = _kind(error)(f"{self.url}: {type(error).__name__}: {error}")
+                if lasting(trouble) or time.monotonic() >= until:
+                    raise trouble from error
+                if not told:
+                    emit("storage_away", place=self.url, why=str(trouble)[:300])
+                told = True
+            self.sleep(pause_s)
+        raise AssertionError("the pauses have no end")
+
+    def _at(self, name: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": f"{self._folder}/{name}"}
+
+    @property
+    def _bucket(self) -> str:
+        return self.url.removeprefix("s3://").partition("/")[0]
+
+    @property
+    def _folder(self) -> str:
+        return self.url.removeprefix("s3://").partition("/")[2]
+
+    @cached_property
+    def _s3(self) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        retries: Any = {"mode": "standard", "total_max_attempts": _TRIES}
+        return boto3.client("s3", config=Config(connect_timeout=_CONNECT_S, read_timeout=_READ_S, retries=retries))
+
+
+def _code(error: BaseException | None) -> str:
+    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+
+
+def _kind(error: Exception) -> type[OSError]:
+    """Return the error type of a folder: a missing or forbidden object is no outage."""
+    # boto3 wraps the refusal of an upload in an error of its own.
+    codes = {_code(error), _code(error.__context__)}
+    if codes & set(_ABSENT):
+        return FileNotFoundError
+    return PermissionError if codes & set(_FORBIDDEN) else OSError

@@ -1,0 +1,92 @@
+"""What every tier has in common: its steps, which of them are committed, and which go. How it keeps them is its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from trainer.contract import Manifest
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A step with a manifest file; `manifest` is None when the file is refused, for the reason `why`."""
+
+    step: int
+    manifest: Manifest | None
+    why: str = ""
+    passing: bool = False
+    """The reason may pass: a later read may succeed."""
+    foreign: bool = False
+    """It is of another campaign of this name; it is never loaded and no retention removes it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on the steps that a tier keeps, besides their number."""
+
+    hours: float | None = None
+    free_bytes: int = 0
+
+
+class Steps(ABC):
+    """The steps of one campaign on one tier."""
+
+    @abstractmethod
+    def steps(self) -> list[int]:
+        """Return the steps with anything on the tier, committed or not, newest first."""
+
+    @abstractmethod
+    def claims(self) -> Iterator[Claim]:
+        """Yield the steps with a manifest, newest first; never raise for a single one."""
+
+    @abstractmethod
+    def drop(self, step: int, attempt: int) -> bool:
+        """Remove a step, its manifest first, unless an attempt after `attempt` made it. Return whether it is gone."""
+
+    @abstractmethod
+    def free_bytes(self) -> int: ...
+
+    @abstractmethod
+    def hours(self, step: int) -> float:
+        """Return the hours since a step was published here."""
+
+    def committed(self) -> list[Manifest]:
+        """Return the valid manifests, newest step first."""
+        return [claim.manifest for claim in self.claims() if claim.manifest is not None]
+
+    def retain(
+        self,
+        keep: int,
+        newest: int,
+        protected: Collection[int],
+        attempt: int,
+        began: int,
+        limits: Limits = Limits(),
+    ) -> list[int]:
+        """Drop steps older than the `keep` newest committed ones up to `newest`. Return the dropped steps.
+
+        Then drop steps older than `limits.hours`, and the oldest until `limits.free_bytes` are free; never `newest` or
+        a protected step. Steps after `newest` are leftovers that a restore refused; training will replace them. Steps
+        of earlier attempts after `began`, where this attempt began, do not count as kept.
+        """
+        claims = list(self.claims())
+        sound = [claim.manifest for claim in claims if claim.manifest is not None and claim.step <= newest]
+        counted = [m.step for m in sound if m.attempt == attempt or m.step <= began]
+        untouched = {newest, *protected}
+        young = [step for step in counted[:keep] if limits.hours is None or self.hours(step) <= limits.hours]
+        kept = {*untouched, *young, *(claim.step for claim in claims if claim.foreign)}
+        dropped = [step for step in self.steps() if step < newest and step not in kept and self.drop(step, attempt)]
+        for step in sorted({*young} - untouched):
+            if self.free_bytes() < limits.free_bytes and self.drop(step, attempt):
+                dropped.append(step)
+        return dropped
+
+    def reclaim(self, keep: Collection[int], attempt: int, began: int) -> list[int]:
+        """Like `retain`, for a full disk: keep only `keep`, the newest committed step and foreign ones."""
+        claims = list(self.claims())
+        sound = [claim.manifest for claim in claims if claim.manifest is not None]
+        counted = [m.step for m in sound if m.attempt == attempt or m.step <= began]
+        kept = {*counted[:1], *keep, *(claim.step for claim in claims if claim.foreign)}
+        return [step for step in self.steps() if step not in kept and self.drop(step, attempt)]
