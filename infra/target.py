@@ -45,16 +45,15 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
 
 
 def give_inputs(spec: Spec) -> None:
-    """Put the values of a rehearsed job's secrets, and the files of its mounts, into the emulated account; on AWS they
-    are there."""
-    if _INSIDE not in os.environ or spec.target == "aws" or spec.workload is None:
+    """Put the values of a rehearsed job's secrets, and the files that it reads from S3, into the emulated account; on
+    AWS they are there."""
+    if _INSIDE not in os.environ or spec.target == "aws":
         return
     from infra.rehearsal.site import mounts, secrets
 
     if spec.secrets:
         secrets.give(spec)
-    if spec.workload.links:
-        mounts.give(spec)
+    mounts.give(spec)
 
 
 def _refuse_name_in_use(spec: Spec) -> None:

@@ -272,6 +272,11 @@ class Spec(Section):
         return (*ENDPOINT_SERVICES, *((SECRETS_SERVICE,) if asked else ()))
 
     @property
+    def prepares_data(self) -> bool:
+        """Nodes of the campaign prepare its text."""
+        return self.data is not None and self.data.in_cluster
+
+    @property
     def built_in(self) -> tuple[Training, Data]:
         """The sections of the built-in trainer. Raises `AttributeError` if the spec lacks one."""
         if self.training is None or self.data is None:

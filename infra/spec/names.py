@@ -45,11 +45,15 @@ EFA_CLAIM = "efa"
 TRAINER_ACCOUNT = "trainer"
 STEWARD_ACCOUNT = "steward"
 ARCHIVE_ACCOUNT = "archive"
+DATA_ACCOUNT = "data"
+"""Of the pods that prepare the data in the cluster."""
 CNI_ACCOUNT = "aws-node"
 
 POOL_LABEL = "bivouac.dev/pool"
 GPU_POOL = "gpu"
 SYSTEM_POOL = "system"
+DATA_POOL = "data"
+"""Nodes that prepare the data, and go before the first GPU node comes."""
 GPU_TAINT_KEY = "nvidia.com/gpu"
 GPU_TAINT = f"{GPU_TAINT_KEY}=present:NoSchedule"
 
@@ -66,6 +70,8 @@ NODE_TOLD_HOST_PATH = "/run/bivouac"
 SECRETS_COMMAND = ("python", "-m", "infra.steward.secrets")
 """Fetches a job's secrets, in an init container of its pods."""
 BASICS_COMMAND = ("python", "-m", "infra.cluster.basics")
+SHARE_COMMAND = ("python", "-m", "trainer.data.share")
+"""One pod's share of the preparation of the data."""
 STEWARD_COMMAND = ("python", "-m", "infra.steward")
 ARCHIVE_COMMAND = ("python", "-m", "infra.archive.archive")
 COPY_COMMAND = ("python", "-m", "infra.checkpoints.copies", "send")
@@ -168,9 +174,12 @@ def in_registry(reference: str, account: str, region: str) -> tuple[str, str]:
     return split_reference(reference.removeprefix(f"{registry_host(account, region)}/"))
 
 
+DATASETS = "datasets/"
+
+
 def data_prefix(manifest_digest: str) -> str:
     """Return the prefix of a prepared data set in the data bucket; it ends in a slash."""
-    return f"datasets/{manifest_digest}/"
+    return f"{DATASETS}{manifest_digest}/"
 
 
 def mount_folder(name: str) -> str:
@@ -192,7 +201,7 @@ def campaign_stack(campaign: str) -> str:
     return f"campaign-{campaign}"
 
 
-_POOLS = (GPU_POOL, SYSTEM_POOL)
+_POOLS = (GPU_POOL, SYSTEM_POOL, DATA_POOL)
 _MACHINES = (*_POOLS, BUILDER)
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("",),
@@ -202,8 +211,8 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "instance": _MACHINES,
     "volume": _MACHINES,
     "network interface": _MACHINES,
-    "role": ("cluster", "node", "cni", "steward", "trainer", "archive", "guard", "budget"),
-    "schedule": ("deadline", "closer", BUILDER),
+    "role": ("cluster", "node", "cni", "steward", "trainer", "archive", "data", "guard", "budget"),
+    "schedule": ("deadline", "data", "closer", BUILDER),
     "topic": ("alarms",),
     "budget": ("",),
     "file system": ("shared",),
@@ -261,6 +270,10 @@ class Names:
         return self.of("node group", SYSTEM_POOL)
 
     @property
+    def data_group(self) -> str:
+        return self.of("node group", DATA_POOL)
+
+    @property
     def cluster_role(self) -> str:
         return self.of("role", "cluster")
 
@@ -283,6 +296,10 @@ class Names:
     @property
     def archive_role(self) -> str:
         return self.of("role", "archive")
+
+    @property
+    def data_role(self) -> str:
+        return self.of("role", "data")
 
     @property
     def builder(self) -> str:
@@ -316,6 +333,11 @@ class Names:
     @property
     def schedule(self) -> str:
         return self.of("schedule", "deadline")
+
+    @property
+    def data_schedule(self) -> str:
+        """Schedule that sets the nodes which prepare the data to zero."""
+        return self.of("schedule", "data")
 
     @property
     def closer_schedule(self) -> str:

@@ -74,15 +74,18 @@ def share(work: Preparing, index: int, scratch: Path, s3: Any, cores: int | None
     digest = hashlib.sha256(content).hexdigest()
     if index == 0:
         last = {name: (out / name).read_bytes() for name in (TOKENIZER_NAME, DATA_SUMMARY_NAME)}
-        store.publish(f"{work.datasets}{digest}/", names_of(manifest), {**last, DATA_MANIFEST_NAME: content})
+        store.publish(f"{work.datasets}{digest}/", digests_of(manifest), {**last, DATA_MANIFEST_NAME: content})
         store.put(work.result, Prepared(digest=digest).model_dump_json().encode())
     emit("prepared", manifest_sha256=digest, tokens=manifest.train_tokens, unigram_loss=manifest.unigram_loss)
     return digest
 
 
-def names_of(manifest: DataManifest) -> list[str]:
-    """Return the names of a data set's large files."""
-    return [name for shard in (*manifest.train, *manifest.validation) for name in (shard.file, shard.index)]
+def digests_of(manifest: DataManifest) -> dict[str, str]:
+    """Return the name of each of a data set's large files, and its SHA-256."""
+    found = {}
+    for shard in (*manifest.train, *manifest.validation):
+        found |= {shard.file: shard.sha256, shard.index: shard.index_sha256}
+    return found
 
 
 def _s3() -> Any:

@@ -75,6 +75,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
         where.arn("ec2", f"{kind}/*") for kind in ("network-interface", "instance", "subnet", "security-group")
     ]
     by_services = {"StringEquals": {"kms:ViaService": [f"{one}.{where.region}.amazonaws.com" for one in ("s3", "sns")]}}
+    preparing = {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-data")}}
     readers = {"ArnLike": {"aws:PrincipalArn": [where.role(f"bivouac-*-{one}") for one in ("steward", "trainer")]}}
     steward = {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-steward")}}
     by_keepers = {"kms:ViaService": [f"{one}.{where.region}.amazonaws.com" for one in ("secretsmanager", "ssm")]}
@@ -92,6 +93,8 @@ def ceiling(where: AccountPlace) -> list[Statement]:
         allow(_INTERFACES, of_network),
         allow(_OBJECTS, [f"{arn}/*" for arn in kept]),
         allow(["s3:ListBucket", "s3:ListBucketMultipartUploads"], kept),
+        # Text lies wherever its owner keeps it; the role's own policy names the prefixes.
+        allow(["s3:GetObject", "s3:ListBucket"], ["arn:aws:s3:::*"], preparing),
         allow(["s3:DeleteObject", "s3:DeleteObjectVersion"], [f"arn:aws:s3:::{names.archive}/{COPIES_PREFIX}*"]),
         allow(["s3:ListBucketVersions"], [f"arn:aws:s3:::{names.archive}"]),
         allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_services),

@@ -4,6 +4,7 @@ only where the API supports nothing else (`EVERYTHING`)."""
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from infra.spec.campaign import Spec
 from infra.spec.names import (
     BUILDER,
     CLOSER,
+    DATASETS,
     REPOSITORY,
     ROLE_TAG,
     Buckets,
@@ -21,6 +23,7 @@ from infra.spec.names import (
     freeze_policy,
 )
 from infra.spec.secrets import SecretSource
+from trainer.contract.preparing import PARTS, RESULTS
 
 Statement = dict[str, Any]
 EVERYTHING = "*"
@@ -195,11 +198,32 @@ def archive(spec: Spec) -> list[Statement]:
     ]
 
 
+def preparation(spec: Spec) -> list[Statement]:
+    """Allow to read the text's sources in S3, and to write parts, results and data sets to the data bucket."""
+    where, data = place(spec), _buckets(spec).data
+    sources = [part.source.removeprefix("s3://") for part in spec.data.parts] if spec.data is not None else []
+    homes = defaultdict[str, list[str]](list)
+    for bucket, _, prefix in (source.partition("/") for source in sources):
+        homes[bucket].append(f"{prefix}*")
+    listing = [
+        allow(["s3:ListBucket"], [f"arn:aws:s3:::{bucket}"], {"StringLike": {"s3:prefix": sorted(prefixes)}})
+        for bucket, prefixes in homes.items()
+    ]
+    return [
+        *listing,
+        allow(["s3:GetObject"], [f"arn:aws:s3:::{source}*" for source in sources]),
+        *_folder(data, PARTS),
+        allow(["s3:PutObject"], [f"arn:aws:s3:::{data}/{prefix}*" for prefix in (DATASETS, RESULTS)]),
+        *keys_through_s3(where, [data, *homes]),
+    ]
+
+
 def guard(spec: Spec) -> list[Statement]:
-    """Allow only to set the size of the GPU node group."""
+    """Allow only to set the size of the GPU node group, and of the nodes that prepare the data."""
     names = Names(spec)
-    group = place(spec).arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
-    return [allow(["eks:UpdateNodegroupConfig"], [group])]
+    groups = [names.gpu_group, *([names.data_group] if spec.prepares_data else [])]
+    arns = [place(spec).arn("eks", f"nodegroup/{names.cluster}/{group}/*") for group in groups]
+    return [allow(["eks:UpdateNodegroupConfig"], arns)]
 
 
 PURCHASES = (

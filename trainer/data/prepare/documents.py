@@ -83,14 +83,14 @@ def units_of(files_by_source: list[list[File]], document_bytes: int) -> list[Uni
 
 def documents(span: Span, text_field: str, document_bytes: int) -> Iterator[Piece]:
     """Yield the documents of a span, in order. Raises `DataError` for a file that is gone, changed or unreadable."""
-    file, at = span.file, _At()
+    file, read = span.file, _At()
     if file.current_state() != file.state:
         raise changed(file)
     try:
         if file.format == "parquet":
-            found = _rows(span, text_field, at)
+            found = _rows(span, text_field, read)
         elif file.format == "jsonl":
-            found = _records(span, text_field, at)
+            found = _records(span, text_field, read)
         else:
             yield from _texts(span, document_bytes)
             found = iter(())
@@ -102,7 +102,7 @@ def documents(span: Span, text_field: str, document_bytes: int) -> Iterator[Piec
     except _damage() as error:
         # Errors from truncated or damaged content have no path.
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        seen = f"{file.place}{_where(span, at)}: {reason}"
+        seen = f"{file.place}{_where(span, read)}: {reason}"
         refusal = DataError("a data file cannot be read", seen, "repair it or its permissions")
         # The decompressors raise `OSError` without a number.
         if isinstance(error, OSError) and error.errno is not None:
@@ -225,7 +225,7 @@ def _last_cut(window: bytes) -> int:
     return len(window)
 
 
-def _records(span: Span, text_field: str, seen: _At) -> Iterator[Piece]:
+def _records(span: Span, text_field: str, read: _At) -> Iterator[Piece]:
     """Yield documents from JSON lines; a line belongs to the span in which it begins."""
     stop = None if span.file.compression else span.stop
     with span.file.open(max(0, span.start - 1)) as file:
@@ -237,7 +237,7 @@ def _records(span: Span, text_field: str, seen: _At) -> Iterator[Piece]:
             if not line:
                 return
             at += len(line)
-            seen.lines += 1
+            read.lines += 1
             if len(line) > LINE_BYTES:
                 if not line.endswith(b"\n"):
                     at += _skip_line(file)
@@ -288,14 +288,14 @@ def _row_groups(file: File) -> Iterator[tuple[Span, int]]:
         yield Span(file, index, index + 1), max(1, file.size // groups)
 
 
-def _rows(span: Span, text_field: str, seen: _At) -> Iterator[Piece]:
+def _rows(span: Span, text_field: str, read: _At) -> Iterator[Piece]:
     table = _parquet(span.file)
     if text_field not in table.schema_arrow.names:
         seen = f"{span.file.place} has {', '.join(table.schema_arrow.names)}"
         raise DataError(f"there is no column {text_field!r}", seen, "name the column of text with --text-field")
     for batch in table.iter_batches(batch_size=_ROWS, row_groups=[span.start], columns=[text_field]):
         for value in batch.column(0):
-            seen.lines += 1
+            read.lines += 1
             yield _text_of(value.as_py(), b"")
 
 

@@ -68,13 +68,19 @@ class Parts:
                 raise
         write_whole(path, self._get(f"files/{path.name}")[0])
 
-    def publish(self, prefix: str, files: Sequence[str], last: Mapping[str, bytes]) -> None:
-        """Copy large files below a prefix of the bucket, within S3, then put what is to be written last, in order."""
+    def publish(self, prefix: str, files: Mapping[str, str], last: Mapping[str, bytes]) -> None:
+        """Copy large files below a prefix of the bucket, within S3, which tells their digests; then put what is to be
+        written last, in order. `files`: name -> SHA-256. Raises `StorageError` for a file with another digest."""
 
         def copy(name: str) -> None:
             source = {"Bucket": self._bucket, "Key": f"{self._prefix}files/{name}"}
-            with _told(f"s3://{self._bucket}/{prefix}{name}"):
-                self._s3.copy_object(Bucket=self._bucket, Key=f"{prefix}{name}", CopySource=source)
+            with _told(place := f"s3://{self._bucket}/{prefix}{name}"):
+                answer = self._s3.copy_object(
+                    Bucket=self._bucket, Key=f"{prefix}{name}", CopySource=source, ChecksumAlgorithm="SHA256"
+                )
+            seen = base64.b64decode(answer["CopyObjectResult"].get("ChecksumSHA256", "")).hex()
+            if seen != files[name]:
+                raise _damaged(place, f"{seen}, wanted {files[name]}")
 
         self._each(copy, files)
         for name, content in last.items():
@@ -87,6 +93,7 @@ class Parts:
             Bucket=self._bucket,
             Key=key,
             Body=content,
+            ChecksumAlgorithm="SHA256",
             ChecksumSHA256=base64.b64encode(digest.digest()).decode(),
             Metadata={_SHA256: digest.hexdigest(), **metadata},
             **more,
@@ -105,8 +112,7 @@ class Parts:
                 seen = hashlib.sha256(content).hexdigest()
                 if seen == metadata.get(_SHA256):
                     return content, metadata
-        wanted = f"{seen}, wanted {metadata.get(_SHA256)}"
-        raise StorageError("a part is damaged", f"{place}: {wanted}", "remove it; the same command makes it again")
+        raise _damaged(place, f"{seen}, wanted {metadata.get(_SHA256)}")
 
     def _each(self, function: Callable[[Any], None], things: Iterable[Any]) -> None:
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -122,6 +128,10 @@ def _packed(files: Sequence[Path]) -> bytes:
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
     return made.getvalue()
+
+
+def _damaged(place: str, seen: str) -> StorageError:
+    return StorageError("a part is damaged", f"{place}: {seen}", "remove it; the same command makes it again")
 
 
 @contextmanager
