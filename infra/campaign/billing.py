@@ -15,7 +15,7 @@ from infra.kinds import kind_named
 from infra.plan.estimates.cost import DATA_NODES, CostLine
 from infra.plan.purchase import own_reservation
 from infra.session.context import Context
-from infra.spec.names import CAMPAIGN_TAG, Names
+from infra.spec.names import CAMPAIGN_TAG, DATA_POOL, Names
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _tagged(name: str, whole: int) -> Callable[[Account, Names], tuple[int, int]
 _ENDPOINTS = "interface endpoints"
 _LOOKS: dict[str, Callable[[Account, Names], tuple[int, int]]] = {
     "GPU nodes": _with_name(lambda names: names.gpu_group),
-    DATA_NODES: _with_name(lambda names: names.data_group),
+    DATA_NODES: _with_name(lambda names: names.of("node group", DATA_POOL)),
     "system node": _with_name(lambda names: names.system_group),
     "builder": _with_name(lambda names: names.builder),
     "EKS control plane": _cluster,

@@ -48,7 +48,7 @@ def prepare(context: Context, listing: Listing) -> DataSet:
     back; what is finished stays in S3, and the same command goes on from there."""
     wanted = context.spec.built_in[1].prepare
     client = from_outside(context.account, context.names.cluster)
-    nodes = GpuNodes(context.account, client, context.names, context.guard, context.names.data_group)
+    nodes = GpuNodes(context.account, client, context.names, context.guard, context.names.of("node group", DATA_POOL))
     bucket, files = context.buckets.data, f"{listing.files:,} files, {listing.bytes / 1e9:.3g} GB"
     context.guard()
     context.store.append(

@@ -273,7 +273,6 @@ class Spec(Section):
 
     @property
     def prepares_data(self) -> bool:
-        """Nodes of the campaign prepare its text."""
         return self.data is not None and self.data.in_cluster
 
     @property

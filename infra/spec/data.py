@@ -100,6 +100,15 @@ class Data(Section):
     gets their files."""
 
     @model_validator(mode="after")
+    def _names_one_source_or_a_mixture(self) -> Self:
+        if bool(self.source) == bool(self.mixture):
+            raise ValueError("give either `source` or `mixture`")
+        names = [part.name for part in self.mixture]
+        if len(set(names)) < len(names):
+            raise ValueError("the names of a mixture's sources must differ")
+        return self
+
+    @model_validator(mode="after")
     def _is_in_s3_if_the_cluster_prepares_it(self) -> Self:
         local = [part.source for part in self.parts if not part.source.startswith("s3://")]
         if self.in_cluster and local:
@@ -108,15 +117,6 @@ class Data(Section):
         if unknown := sorted(set(self.rehearsal) - names):
             known = ", ".join(sorted(names)) or "none"
             raise ValueError(f"rehearsal: {', '.join(unknown)} is no source in S3; there are: {known}")
-        return self
-
-    @model_validator(mode="after")
-    def _names_one_source_or_a_mixture(self) -> Self:
-        if bool(self.source) == bool(self.mixture):
-            raise ValueError("give either `source` or `mixture`")
-        names = [part.name for part in self.mixture]
-        if len(set(names)) < len(names):
-            raise ValueError("the names of a mixture's sources must differ")
         return self
 
     @property

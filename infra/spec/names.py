@@ -77,6 +77,8 @@ ARCHIVE_COMMAND = ("python", "-m", "infra.archive.archive")
 COPY_COMMAND = ("python", "-m", "infra.checkpoints.copies", "send")
 FETCH_COMMAND = ("python", "-m", "infra.checkpoints.copies", "fetch")
 """Copy the newest committed checkpoint to S3, and the newest sound copy back to the shared tier."""
+DATASETS = "datasets/"
+"""Folder of the data bucket with all prepared data."""
 ARCHIVE_WORK = "/local-checkpoints/.archive"
 ARCHIVE_ROOM = ("install", "-d", "-m", "1777", ARCHIVE_WORK)
 """First step of the archive, as root: a folder on the NVMe disk for the archive program, which is not root."""
@@ -174,9 +176,6 @@ def in_registry(reference: str, account: str, region: str) -> tuple[str, str]:
     return split_reference(reference.removeprefix(f"{registry_host(account, region)}/"))
 
 
-DATASETS = "datasets/"
-
-
 def data_prefix(manifest_digest: str) -> str:
     """Return the prefix of a prepared data set in the data bucket; it ends in a slash."""
     return f"{DATASETS}{manifest_digest}/"
@@ -270,10 +269,6 @@ class Names:
         return self.of("node group", SYSTEM_POOL)
 
     @property
-    def data_group(self) -> str:
-        return self.of("node group", DATA_POOL)
-
-    @property
     def cluster_role(self) -> str:
         return self.of("role", "cluster")
 
@@ -296,10 +291,6 @@ class Names:
     @property
     def archive_role(self) -> str:
         return self.of("role", "archive")
-
-    @property
-    def data_role(self) -> str:
-        return self.of("role", "data")
 
     @property
     def builder(self) -> str:
@@ -333,11 +324,6 @@ class Names:
     @property
     def schedule(self) -> str:
         return self.of("schedule", "deadline")
-
-    @property
-    def data_schedule(self) -> str:
-        """Schedule that sets the nodes which prepare the data to zero."""
-        return self.of("schedule", "data")
 
     @property
     def closer_schedule(self) -> str:

@@ -10,7 +10,7 @@ import pulumi_aws as aws
 from pulumi import ResourceOptions
 
 from infra.spec.campaign import Spec
-from infra.spec.names import Names
+from infra.spec.names import DATA_POOL, Names
 from infra.stack.access import policies
 from infra.stack.access.ceiling import boundary_arn
 from infra.stack.access.closing import asking
@@ -73,7 +73,9 @@ class Guard(pulumi.ComponentResource):
         self.schedule = ends("deadline", names.schedule, "GPU nodes", names.gpu_group)
         self.of_data: list[pulumi.Resource] = []
         if preparing:
-            self.of_data.append(ends("data", names.data_schedule, "nodes for the data", names.data_group))
+            self.of_data.append(
+                ends("data", names.of("schedule", "data"), "nodes for the data", names.of("node group", DATA_POOL))
+            )
         self.first: list[pulumi.Resource] = []
         if code is not None:
             clock = ClosersClock(spec, code, role, ResourceOptions(parent=self, depends_on=[policy]))

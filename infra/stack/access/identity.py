@@ -58,7 +58,7 @@ class Roles(pulumi.ComponentResource):
         self._inline("archive", self.archive, policies.archive(spec))
         self.data: aws.iam.Role | None = None
         if spec.prepares_data:
-            self.data = self._role("data", names.data_role, policies.pod_trust(where))
+            self.data = self._role("data", names.of("role", "data"), policies.pod_trust(where))
             self._inline("data", self.data, policies.preparation(spec))
         self.register_outputs({"node_role_arn": self.node.arn, "steward_role_arn": self.steward.arn})
 

@@ -13,6 +13,7 @@ from infra.spec.campaign import Spec
 from infra.spec.names import (
     BUILDER,
     CLOSER,
+    DATA_POOL,
     DATASETS,
     REPOSITORY,
     ROLE_TAG,
@@ -221,7 +222,7 @@ def preparation(spec: Spec) -> list[Statement]:
 def guard(spec: Spec) -> list[Statement]:
     """Allow only to set the size of the GPU node group, and of the nodes that prepare the data."""
     names = Names(spec)
-    groups = [names.gpu_group, *([names.data_group] if spec.prepares_data else [])]
+    groups = [names.gpu_group, *([names.of("node group", DATA_POOL)] if spec.prepares_data else [])]
     arns = [place(spec).arn("eks", f"nodegroup/{names.cluster}/{group}/*") for group in groups]
     return [allow(["eks:UpdateNodegroupConfig"], arns)]
 

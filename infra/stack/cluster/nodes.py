@@ -176,7 +176,7 @@ class DataNodes(_NodeGroup):
         opts: ResourceOptions | None = None,
     ) -> None:
         super().__init__("bivouac:infra:DataNodes", "data-nodes", None, opts)
-        self._prepare(spec, cluster, marks, Names(spec).data_group, key_arn)
+        self._prepare(spec, cluster, marks, Names(spec).of("node group", DATA_POOL), key_arn)
         wanted = spec.built_in[1].prepare
         template = self._template(
             self._image(None), wanted.instance_type, vpc_security_group_ids=list(security_group_ids)

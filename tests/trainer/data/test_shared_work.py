@@ -21,8 +21,8 @@ from pyarrow import parquet
 from trainer.contract import DATA_MANIFEST_NAME, Parameters
 from trainer.contract.preparing import Prepared, Preparing
 from trainer.contract.recipe import Recipe, Source
-from trainer.data import share as program
 from trainer.data.prepare import documents, inputs, sharing
+from trainer.data.prepare.parts import Parts
 from trainer.data.prepare.prepare import listed, make, plan_digest
 from trainer.data.share import share
 from trainer.errors import DataError, StorageError
@@ -136,3 +136,57 @@ def test_s3_knows_the_digest_of_every_file_of_the_manifest(client: Any, tmp_path
         head = client.head_object(Bucket="data", Key=f"datasets/{digest}/{name}", ChecksumMode="ENABLED")
         assert head["Metadata"]["sha256"] == hashlib.sha256(body).hexdigest()
         assert base64.b64decode(head["ChecksumSHA256"]) == hashlib.sha256(body).digest()
+
+
+def test_what_a_lost_worker_has_finished_is_not_made_again(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = put(client, "lost")
+    alone = by_the_driver(recipe, tmp_path / "alone")
+    forget(client)
+    keep, made = Parts.keep, list[str]()
+
+    def counted(self: Parts, name: str, *more: Any) -> None:
+        if sum(each.startswith("encode-") for each in made) == 2:
+            raise KeyboardInterrupt  # the node is gone, in the middle of the second pass
+        keep(self, name, *more)
+        made.append(name)
+
+    monkeypatch.setattr(Parts, "keep", counted)
+    with pytest.raises(KeyboardInterrupt):
+        share(work_of(recipe, 3), 1, tmp_path / "lost", client, cores=1)
+    before = list(made)
+    assert {name.partition("-")[0] for name in before} == {"read", "encode"}
+    monkeypatch.setattr(Parts, "keep", lambda self, name, *more: (made.append(name), keep(self, name, *more))[1])
+    made.clear()
+    digest = share(work_of(recipe, 3), 0, tmp_path / "successor", client, cores=1)
+    assert made and not set(made) & set(before) and len(made) == len(set(made))
+    assert in_bucket(client, digest) == alone
+
+
+def test_a_damaged_part_is_refused_by_its_name(client: Any, tmp_path: Path) -> None:
+    forget(client)
+    work = work_of(put(client, "damaged"), 1)
+    share(work, 0, tmp_path / "first", client, cores=1)
+    key = f"{work.parts}done/read-000000"
+    whole = client.get_object(Bucket="data", Key=key)
+    client.put_object(Bucket="data", Key=key, Body=whole["Body"].read()[:-1] + b"x", Metadata=whole["Metadata"])
+    with pytest.raises(StorageError, match=r"a part is damaged.*read-000000"):
+        share(work, 0, tmp_path / "again", client, cores=1)
+
+
+def test_files_that_the_driver_has_not_listed_so_are_refused(client: Any, tmp_path: Path) -> None:
+    work = work_of(put(client, "listed"), 1)
+    client.put_object(Bucket="texts", Key="listed/late.jsonl", Body=lines(0, 3))
+    with pytest.raises(DataError, match="not the files that the driver has listed"):
+        share(work, 0, tmp_path, client, cores=1)
+
+
+def test_a_file_that_cannot_be_read_is_told_with_its_line(client: Any, tmp_path: Path) -> None:
+    recipe = put(client, "cut")
+    whole = gzip.compress(lines(0, 3000))
+    client.put_object(Bucket="texts", Key="cut/deep/b.jsonl.gz", Body=whole[: len(whole) * 2 // 3])
+    with pytest.raises(DataError, match=r"cut/deep/b\.jsonl\.gz, line \d\d+: ") as told:
+        share(work_of(recipe, 1), 0, tmp_path, client, cores=1)
+    line = int(str(told.value).partition(", line ")[2].partition(":")[0])
+    assert 1000 < line < 3000, "near where the file was cut"
