@@ -202,17 +202,24 @@ def archive(spec: Spec) -> list[Statement]:
 def preparation(spec: Spec) -> list[Statement]:
     """Allow to read the text's sources in S3, and to write parts, results and data sets to the data bucket."""
     where, data = place(spec), _buckets(spec).data
-    sources = [part.source.removeprefix("s3://") for part in spec.data.parts] if spec.data is not None else []
-    homes = defaultdict[str, list[str]](list)
-    for bucket, _, prefix in (source.partition("/") for source in sources):
-        homes[bucket].append(f"{prefix}*")
+    homes, objects = defaultdict[str, list[str]](list), list[str]()
+    for part in spec.data.parts if spec.data is not None else ():
+        bucket, _, prefix = part.source.removeprefix("s3://").partition("/")
+        homes[bucket].append(prefix)
+        below = f"{bucket}/{prefix}".rstrip("/")
+        # `s3://texts/web` is one object or a folder, and not `web-old/` beside it.
+        objects += [f"arn:aws:s3:::{below}/*", *([f"arn:aws:s3:::{below}"] if prefix else [])]
     listing = [
-        allow(["s3:ListBucket"], [f"arn:aws:s3:::{bucket}"], {"StringLike": {"s3:prefix": sorted(prefixes)}})
-        for bucket, prefixes in homes.items()
+        allow(
+            ["s3:ListBucket"],
+            [f"arn:aws:s3:::{bucket}"],
+            {"StringEquals": {"s3:prefix": sorted(prefixes)}} if all(prefixes) else None,
+        )
+        for bucket, prefixes in sorted(homes.items())
     ]
     return [
         *listing,
-        allow(["s3:GetObject"], [f"arn:aws:s3:::{source}*" for source in sources]),
+        allow(["s3:GetObject"], objects),
         *_folder(data, PARTS),
         allow(["s3:PutObject"], [f"arn:aws:s3:::{data}/{prefix}*" for prefix in (DATASETS, RESULTS)]),
         *keys_through_s3(where, [data, *homes]),
