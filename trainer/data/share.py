@@ -82,7 +82,7 @@ def share(work: Preparing, index: int, scratch: Path, s3: Any, cores: int | None
 
 def digests_of(manifest: DataManifest) -> dict[str, str]:
     """Return the name of each of a data set's large files, and its SHA-256."""
-    found = {}
+    found = dict[str, str]()
     for shard in (*manifest.train, *manifest.validation):
         found |= {shard.file: shard.sha256, shard.index: shard.index_sha256}
     return found

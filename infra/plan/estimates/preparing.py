@@ -10,9 +10,9 @@ from infra.plan.estimates.figure import rounded
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec
 
-TEXT_BYTES_PER_VCPU_S = 1e6
-"""Both passes, with the reading of JSON. Measured on one core of this project's machine: 2.0 MB/s of English-like text
-and a vocabulary of 4,096; a vCPU is half a core."""
+TEXT_BYTES_PER_VCPU_S = 0.8e6
+"""Both passes, with the reading of JSON: half of what a core of this project's machine does in its own time, 1.6 MB/s of
+20 MB of Python source with a vocabulary of 4,096. A vCPU is half a core."""
 JOIN_S = 360
 """Nodes join and pull the trainer image. From general knowledge."""
 LINK_S = 300

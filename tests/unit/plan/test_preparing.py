@@ -34,13 +34,13 @@ def test_a_terabyte_on_five_nodes_counted_on_paper(spec_file: Callable[..., Any]
     plan = make_plan(spec, survey(spec))
     plain = spec_file({"money.budget_usd": 1000}).spec
     without = make_plan(plain, survey(plain))
-    # 1,073,741,824,000 B / (5 x 16 x 1 MB/s) = 13,421.8 s; 360 s to join; 300 s to link
+    # 1,073,741,824,000 B / (5 x 16 x 0.8 MB/s) = 16,777.2 s; 360 s to join; 300 s to link
     (provision,), (before,) = ([one for one in each.clock if one.stage == "provision"] for each in (plan, without))
-    assert provision.seconds - before.seconds == 13_782 + 300
-    assert "(5 nodes x 16 vCPUs x 1 MB/s) = 13422 s" in provision.formula
+    assert provision.seconds - before.seconds == 17_137 + 300
+    assert "(5 nodes x 16 vCPUs x 0.8 MB/s) = 16777 s" in provision.formula
     (line,) = [one for one in plan.cost if one.name == "data nodes"]
-    # 3.8283 h x 5 x 0.8064 USD
-    assert (line.hours, line.usd_per_hour, line.usd) == (Decimal("3.8283"), Decimal("4.032"), Decimal("15.44"))
+    # 4.7603 h x 5 x 0.8064 USD
+    assert (line.hours, line.usd_per_hour, line.usd) == (Decimal("4.7603"), Decimal("4.032"), Decimal("19.19"))
     assert plan.totals.usd_per_hour.value == without.totals.usd_per_hour.value, "they have gone by then"
     assert not any(one.name == "data nodes" for one in without.cost)
 
