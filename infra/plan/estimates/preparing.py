@@ -11,8 +11,8 @@ from infra.plan.facts import Facts
 from infra.spec.campaign import Spec
 
 TEXT_BYTES_PER_VCPU_S = 0.8e6
-"""Both passes, with the reading of JSON: half of what a core of this project's machine does in its own time, 1.6 MB/s of
-20 MB of Python source with a vocabulary of 4,096. A vCPU is half a core."""
+"""Both passes, with the reading of JSON: half of what a core of this project's machine does in its own time, 1.6 MB/s
+of 20 MB of Python source with a vocabulary of 4,096. A vCPU is half a core."""
 JOIN_S = 360
 """Nodes join and pull the trainer image. From general knowledge."""
 LINK_S = 300
