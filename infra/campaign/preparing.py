@@ -177,7 +177,7 @@ def _wait(context: Context, client: Client, nodes: GpuNodes, work: Preparing) ->
             over = archive_job.status_of(client, name_of(work)).get("over")
             pods = list(client.list(Pod, labels={CAMPAIGN_LABEL: context.spec.campaign, _ROLE_LABEL: ROLE}))
             if over:
-                raise _failed(client, pods)
+                raise _failed(context.spec.campaign, client, pods)
             running = [pod for pod in pods if starting.has_started(pod) and not starting.is_over(pod)]
             begun = begun or bool(running)
             if turn % 5 == 0:
@@ -200,14 +200,15 @@ def _wait(context: Context, client: Client, nodes: GpuNodes, work: Preparing) ->
     )
 
 
-def _failed(client: Client, pods: list[Pod]) -> BivouacError:
+def _failed(campaign: str, client: Client, pods: list[Pod]) -> BivouacError:
     said, of_text = archive_job.last_message(pods), (ExitCode.USER, ExitCode.DATA)
     if any((end := starting.ending(pod)) is not None and end.exitCode in of_text for pod in pods):
         return in_cluster.refusal(said)
     return PermanentError(
         "the preparation of the data failed; no GPU node was requested",
         seen=said or "; ".join(starting.warnings(client).values())[:500] or "its pods ended without a word",
-        cure="see what its pods said: `bivouac logs`; the same command goes on from what is there",
+        cure=f"see what its pods said: `bivouac shell {campaign} -- kubectl logs -l {_ROLE_LABEL}={ROLE}`; the same "
+        "command goes on from what is there",
     )
 
 
