@@ -19,16 +19,12 @@ from infra.rehearsal.aws.world import World
 _HEADER = "x-amz-checksum-sha256"
 
 
-class _BadDigest(S3ClientError):
-    code = 400
-
-
 def _put(moto: Callable[..., Any], response: S3Response, *args: Any, **kwargs: Any) -> Any:
     told = response.headers.get(_HEADER)
     if told:
         seen = base64.b64encode(hashlib.sha256(response.raw_body).digest()).decode()
         if told != seen:
-            raise _BadDigest("BadDigest", "The SHA256 you specified did not match the calculated checksum.")
+            raise S3ClientError("BadDigest", "The SHA256 you specified did not match the calculated checksum.")
     return moto(response, *args, **kwargs)
 
 
