@@ -260,8 +260,7 @@ class Spec(Section):
 
     @property
     def endpoint_services(self) -> tuple[str, ...]:
-        """Services for which the campaign makes an interface endpoint; none with a NAT gateway, or in an existing
-        VPC."""
+        """Services with an interface endpoint of the campaign's; none with a NAT gateway, or in an existing VPC."""
         return self.services if self.network.made and self.network.egress is Egress.ENDPOINTS else ()
 
     @property
