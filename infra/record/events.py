@@ -39,6 +39,8 @@ class Kind(StrEnum):
     DRIVER_TOOK_OVER = "driver.took-over"  # holder, previous, who
     NODE_VERDICT = "node.verdict"  # node, instance, fit, probes
     NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
+    DATA_BEGUN = "data.begun"  # nodes (that bill from here on), plan, files, bytes
+    DATA_ENDED = "data.ended"  # digest, or error; its nodes go
     PILOT_BEGUN = "pilot.begun"  # nodes (that bill from here on), of (the spec's)
     PILOT_PROVEN = "pilot.proven"  # node, instance, digest (of what it proved); the other nodes are asked for next
     ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
