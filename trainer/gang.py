@@ -87,6 +87,12 @@ class Gang:
         dist.all_gather_object(values, mine, group=self.beside)
         return values
 
+    def of_first(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return rank 0's tensor; all ranks give one of its shape and type."""
+        shared = tensor.clone()
+        dist.broadcast(shared, src=0, group=self.group)
+        return shared
+
     def barrier(self) -> None:
         self.sums([0.0])
 

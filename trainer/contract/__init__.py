@@ -32,6 +32,7 @@ from trainer.contract.job import (
     LOCAL_CHECKPOINTS,
     NODE_TOLD,
     NOTHING_SOUND,
+    ROLLED_BACK,
     SHARED_CHECKPOINTS,
     TERMINATION_LOG,
     Env,
@@ -39,6 +40,7 @@ from trainer.contract.job import (
     Phase,
     RankStatus,
     Status,
+    StepFigures,
     Termination,
     grace_seconds,
 )
@@ -50,6 +52,7 @@ from trainer.contract.training import (
     OptimizerConfig,
     RecomputeConfig,
     TrainConfig,
+    WatchConfig,
 )
 
 __all__ = [
@@ -65,6 +68,7 @@ __all__ = [
     "LOCAL_CHECKPOINTS",
     "NODE_TOLD",
     "NOTHING_SOUND",
+    "ROLLED_BACK",
     "SHARED_CHECKPOINTS",
     "TERMINATION_LOG",
     "TOKENIZER_NAME",
@@ -90,10 +94,12 @@ __all__ = [
     "Shard",
     "SourceCounts",
     "Status",
+    "StepFigures",
     "Termination",
     "TokenShard",
     "TrainConfig",
     "Verdict",
+    "WatchConfig",
     "attempt_folder",
     "grace_seconds",
     "parse_manifest",
