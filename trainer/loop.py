@@ -110,7 +110,7 @@ class Loop:
             replayed = self.overseer.replay(self.step + 1, fed)
             if replayed.end is not None:
                 self._keep_what_is_written()
-                raise replayed.end
+                self.overseer.leave(replayed.end)
         rate = learning_rate(self.step, self.config.steps, self.config.optimizer)
         rate *= self.overseer.watch.rate_factor(self.step)
         for group in self.engine.optimizer.param_groups:
@@ -203,7 +203,7 @@ class Loop:
             self._commit_now(stepped)
         else:
             self._keep_what_is_written()
-        raise decision.end
+        self.overseer.leave(decision.end)
 
     def _keep_what_is_written(self) -> None:
         """Commit the checkpoint that is being written: it is of an earlier, finite step. All ranks come here at the

@@ -52,6 +52,8 @@ class Kind(StrEnum):
     # attempt (that is launched with it), step, bytes, seconds, refused
     CHECKPOINT_FETCHED = "checkpoint.fetched"
     CHECKPOINT_FETCH_FAILED = "checkpoint.fetch-failed"  # error
+    # attempt, step, detector, value, threshold, action, text, did, onset or ranks
+    WATCH = "watch"
     DECISION = "decision"  # action, why
     OPERATOR_ENTERED = "operator.entered"  # who, attempt, node, pod, program (no arguments: they may hold secrets)
     HELD = "held"  # attempt, failure, cause, log, until, usd_per_hour

@@ -47,6 +47,8 @@ def sentence(event: Event) -> str:
             return f"step {data.get('step')} is back from S3, {size(data.get('bytes', 0))}{refused}"
         case Kind.CHECKPOINT_FETCH_FAILED:
             return f"no checkpoint came back from S3: {data.get('error')}"
+        case Kind.WATCH:
+            return f"the watch, step {data.get('step')}, {data.get('detector')}: {data.get('text')}; {data.get('did')}"
         case Kind.DECISION:
             return f"decided: {data.get('action')}, since {data.get('why')}"
         case Kind.OPERATOR_ENTERED:

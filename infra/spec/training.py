@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from infra.spec.section import Section
-from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig, grace_seconds
+from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig, WatchConfig, grace_seconds
 
 
 class Training(Section):
@@ -25,6 +25,8 @@ class Training(Section):
     """Stage of DeepSpeed's ZeRO."""
     recompute: RecomputeConfig = RecomputeConfig()
     """Activations that the backward pass computes again instead of keeping them."""
+    watch: WatchConfig = WatchConfig()
+    """Detectors of trouble in the training, and what follows from each alarm. The default is to log."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Number format of the computation."""
     seed: int = 42

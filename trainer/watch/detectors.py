@@ -16,6 +16,7 @@ from trainer.watch.statistics import Window
 FEWEST = 24
 """Values before a detector judges."""
 _TINY = 1e-30
+_FAR = 4.0
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,18 @@ class Outlier:
     deviations and than `least`. What is outside does not enter the window, unless it stays: then it is the new normal.
     """
 
-    def __init__(self, window: int, sigmas: float, least: float, below: bool, settle: int = 32, needs: int = 1) -> None:
+    def __init__(
+        self, window: int, sigmas: float, least: float, below: bool, *, needs: int = 1, settle: int = 32
+    ) -> None:
+        """`needs`: steps in a row that make an alarm; a value that is `_FAR` times as far out makes one at once.
+        `settle`: steps after which what stays outside is the new normal, and for which there is no second alarm."""
         self._window = Window(window)
         self._sigmas, self._least, self._below, self._settle, self._needs = sigmas, least, below, settle, needs
         self._outside: list[float] = []
         self._quiet = 0
         """Steps for which no new alarm is raised."""
         self._began = -1
+        self._middle = 0.0
 
     @property
     def bound(self) -> float | None:
@@ -85,11 +91,11 @@ class Outlier:
     def judge(self, step: int, value: float) -> tuple[float, int] | None:
         """Add a value. Return (bound that it passed, first step of the episode) when it raises an alarm."""
         self._quiet = max(0, self._quiet - 1)
-        bound = self.bound
+        bound, self._middle = self.bound, self._window.median if len(self._window) else 0.0
         if bound is None:
             self._window.add(value)
             return None
-        low = 2 * self._window.median - bound
+        low = 2 * self._middle - bound
         over, under = value > bound, self._below and value < low
         if not over and not under:
             self._outside.clear()
@@ -104,7 +110,8 @@ class Outlier:
             for kept in self._outside:
                 self._window.add(kept)
             self._outside.clear()
-        if self._quiet or 0 < len(self._outside) < self._needs:
+        far = abs(value - self._middle) > _FAR * (bound - self._middle)
+        if self._quiet or (0 < len(self._outside) < self._needs and not far):
             return None
         self._quiet = self._settle
         return alarm

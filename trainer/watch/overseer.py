@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -180,6 +181,12 @@ class Overseer:
 
         return str(self.gang.gather(self.gang.together("leave what the watch decided", leave))[0])
 
+    def leave(self, error: TrainerError) -> NoReturn:
+        """End this rank. The one that is named ends first: the steward must not see only the consequences."""
+        if isinstance(error, Interrupted):
+            time.sleep(_NAMED_FIRST_S)
+        raise error
+
     def _sick(self, named: dict[int, str], commit: bool) -> Decision:
         mine = named.get(self.gang.rank)
         told = ", ".join(f"rank {rank}" for rank in sorted(named))
@@ -225,6 +232,7 @@ class Overseer:
         return where
 
 
+_NAMED_FIRST_S = 5.0
 _CURE = "look at the figures of the steps before, mend the cause, then `bivouac relaunch`"
 
 
