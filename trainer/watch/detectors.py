@@ -17,6 +17,7 @@ FEWEST = 24
 """Values before a detector judges."""
 _TINY = 1e-30
 _FAR = 4.0
+_TREND = 0.1
 
 
 @dataclass(frozen=True)
@@ -84,17 +85,22 @@ class Outlier:
             return None
         return self._window.median + max(self._least, self._sigmas * self._window.deviation)
 
-    @property
-    def median(self) -> float:
-        return self._window.median
+    def limited(self, value: float) -> float:
+        """Return the value, or the upper bound if it is above it."""
+        if len(self._window) < FEWEST or value <= self._window.median + self._least:
+            return value
+        bound = self.bound
+        return value if bound is None else min(value, bound)
 
     def judge(self, step: int, value: float) -> tuple[float, int] | None:
         """Add a value. Return (bound that it passed, first step of the episode) when it raises an alarm."""
         self._quiet = max(0, self._quiet - 1)
-        bound, self._middle = self.bound, self._window.median if len(self._window) else 0.0
-        if bound is None:
+        self._middle = self._window.median if len(self._window) else 0.0
+        if len(self._window) < FEWEST or abs(value - self._middle) <= self._least:
+            self._outside.clear()
             self._window.add(value)
             return None
+        bound = self._middle + max(self._least, self._sigmas * self._window.deviation)
         low = 2 * self._middle - bound
         over, under = value > bound, self._below and value < low
         if not over and not under:
@@ -128,29 +134,34 @@ class Outlier:
 
 
 class Series:
-    """An outlier test of one signal of a step."""
+    """An outlier test of the logarithm of one signal of a step; with `trend` of its distance from a moving average,
+    which hides no spike while the signal itself falls fast."""
 
-    def __init__(self, name: str, what: str, signal: str, outlier: Outlier, logarithm: bool = True) -> None:
+    def __init__(self, name: str, what: str, signal: str, outlier: Outlier, trend: bool = False) -> None:
         self.name, self._what, self._signal = name, what, signal
-        self.outlier, self._logarithm = outlier, logarithm
+        self.outlier, self._follows = outlier, trend
+        self._trend: float | None = None
 
     def look(self, seen: Seen) -> Alarm | None:
         value: float | None = getattr(seen, self._signal)
         if value is None:
             return None
-        scaled = math.log(max(value, _TINY)) if self._logarithm else value
-        found = self.outlier.judge(seen.step, scaled)
+        scaled = math.log(max(value, _TINY))
+        trend = (scaled if self._trend is None else self._trend) if self._follows else 0.0
+        if self._follows:
+            self._trend = trend + _TREND * self.outlier.limited(scaled - trend)
+        found = self.outlier.judge(seen.step, scaled - trend)
         if found is None:
             return None
-        bound, onset = found
-        bound = math.exp(bound) if self._logarithm else bound
+        bound, onset = math.exp(trend + found[0]), found[1]
         return Alarm(self.name, value, bound, onset, f"{self._what} is {value:.4g}, beyond {bound:.4g}")
 
     def state(self) -> dict[str, Any]:
-        return self.outlier.state()
+        return {"outlier": self.outlier.state(), "trend": self._trend}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.outlier.restore(state)
+        self.outlier.restore(state["outlier"])
+        self._trend = state["trend"]
 
 
 class Layers:
@@ -272,8 +283,8 @@ class Divergence:
 def numeric(window: int) -> tuple[Detector, ...]:
     """Return the detectors of values, in the order in which their alarms count."""
     return (
-        Series("data", "the entropy of a batch's tokens", "entropy", Outlier(window, 8.0, 0.15, below=True), False),
-        Series("loss", "the loss", "loss", Outlier(window // 2, 7.0, 0.1, below=False)),
+        Series("data", "the entropy of a batch's tokens", "entropy", Outlier(window, 8.0, 0.04, below=True)),
+        Series("loss", "the loss", "loss", Outlier(window, 7.0, 0.1, below=False), trend=True),
         norm_series(window),
         Layers(window),
         Weights(window),

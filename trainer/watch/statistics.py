@@ -17,11 +17,13 @@ class Window:
         self._length = length
         self._values: deque[float] = deque()
         self._sorted: list[float] = []
+        self._deviation: float | None = None
 
     def __len__(self) -> int:
         return len(self._values)
 
     def add(self, value: float) -> None:
+        self._deviation = None
         if len(self._values) == self._length:
             del self._sorted[bisect.bisect_left(self._sorted, self._values.popleft())]
         self._values.append(value)
@@ -30,6 +32,7 @@ class Window:
     def clear(self) -> None:
         self._values.clear()
         self._sorted.clear()
+        self._deviation = None
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -42,8 +45,10 @@ class Window:
     @property
     def deviation(self) -> float:
         """Robust standard deviation."""
-        middle = self.median
-        return _TO_SIGMA * _median(sorted(abs(value - middle) for value in self._sorted))
+        if self._deviation is None:
+            middle = self.median
+            self._deviation = _TO_SIGMA * _median(sorted([abs(value - middle) for value in self._sorted]))
+        return self._deviation
 
     def state(self) -> list[float]:
         return list(self._values)

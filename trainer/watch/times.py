@@ -3,7 +3,10 @@ nodes. No alarm of theirs changes a result, since times differ between two runs.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+
+import numpy as np
 
 from trainer.watch.detectors import Alarm
 from trainer.watch.statistics import Window
@@ -16,6 +19,8 @@ SLOW = 1.2
 half a percent of its hosts. Ranks of one kind of GPU differ by a few percent."""
 _RANKS_WINDOW = 32
 """Steps over which the median of a rank's ratio is taken: one hiccup is no slow rank."""
+_EVERY = 8
+"""Steps between two looks at the ranks."""
 
 
 class Throughput:
@@ -49,7 +54,7 @@ class Straggler:
     name = "straggler"
 
     def __init__(self) -> None:
-        self._ratios: list[Window] = []
+        self._ratios: deque[list[float]] = deque(maxlen=_RANKS_WINDOW)
         self._said: set[int] = set()
 
     def look(self, step: int, forward_s: Sequence[float]) -> tuple[Alarm, int] | None:
@@ -57,12 +62,11 @@ class Straggler:
         ratios = relative(forward_s)
         if len(ratios) < 2:
             return None
-        self._ratios = self._ratios or [Window(_RANKS_WINDOW) for _ in ratios]
-        for window, ratio in zip(self._ratios, ratios, strict=True):
-            window.add(ratio)
-        if len(self._ratios[0]) < _RANKS_WINDOW or step % 4:
+        self._ratios.append(ratios)
+        if len(self._ratios) < _RANKS_WINDOW or step % _EVERY:
             return None
-        slow = {rank: window.median for rank, window in enumerate(self._ratios) if window.median > SLOW}
+        medians = np.median(np.asarray(self._ratios), axis=0)
+        slow = {int(rank): float(medians[rank]) for rank in np.flatnonzero(medians > SLOW)}
         self._said &= set(slow)
         # More than a few at once share a cause, which is not theirs.
         if not slow or len(slow) > max(1, len(ratios) // 8) or set(slow) <= self._said:
