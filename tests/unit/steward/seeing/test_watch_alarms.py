@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -51,7 +52,8 @@ class Store:
         return self.kept
 
     def append(self, kind: Kind, **data: Any) -> None:
-        self.kept.append(Event.model_construct(kind=kind, data=data))
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        self.kept.append(Event(at=at, writer="steward", sequence=len(self.kept), kind=kind, data=data))
 
 
 @pytest.mark.parametrize("alarms", [3, 400])
