@@ -143,6 +143,8 @@ def alarms_of(seed: int, fault: str | None, onset: int) -> tuple[dict[str, list[
     clocks = times(fault, seed, onset)
     steps = train(seed, fault, onset) if trained else iter(Seen(step, 1.0, 1.0) for step in range(1, STEPS + 1))
     for seen in steps:
+        if fault is not None and seen.step >= onset + RIGHT:
+            break
         losses.append(seen.loss)
         seconds, forward = next(clocks)
         names = [one.alarm.detector for one in watch.judge_times(seen.step, seconds, forward)]
