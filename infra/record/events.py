@@ -57,6 +57,8 @@ class Kind(StrEnum):
     # id, word (FSx's), copied (step in S3), repair (the driver begins to make it again), why (it does not; or the cost)
     FILE_SYSTEM_LOST = "file-system.lost"
     FILE_SYSTEM_REPLACED = "file-system.replaced"  # none
+    # attempt, step, detector, value, threshold, action, text, did, onset or ranks
+    WATCH = "watch"
     DECISION = "decision"  # action, why
     OPERATOR_ENTERED = "operator.entered"  # who, attempt, node, pod, program (no arguments: they may hold secrets)
     HELD = "held"  # attempt, failure, cause, log, until, usd_per_hour

@@ -52,6 +52,8 @@ def sentence(event: Event) -> str:
             return f"the file system {data.get('id')} {data.get('word')}; it is {then} {data.get('why')}"
         case Kind.FILE_SYSTEM_REPLACED:
             return "a new file system has taken the lost one's place"
+        case Kind.WATCH:
+            return f"the watch, step {data.get('step')}, {data.get('detector')}: {data.get('text')}; {data.get('did')}"
         case Kind.DECISION:
             return f"decided: {data.get('action')}, since {data.get('why')}"
         case Kind.OPERATOR_ENTERED:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from infra.campaign.provision import job_data
-from infra.campaign.remount import go_on, let_go
+from infra.campaign.repairs.remount import go_on, let_go
 from infra.data import dataset
 from infra.engine.drift import Look
 from infra.engine.engine import Engine

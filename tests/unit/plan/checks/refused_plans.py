@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 from tests.root import ROOT
-from tests.unit.plan.refused import (
+from tests.unit.plan.checks.refused import (
     HUGE,
     P5EN_BLOCK,
     E,
