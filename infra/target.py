@@ -46,18 +46,15 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
 
 def give_inputs(spec: Spec) -> None:
     """Put into the emulated account what a rehearsal's spec names: bought capacity, the values of a job's secrets, the
-    files of its mounts. On AWS they are there."""
+    files that it reads from S3. On AWS they are there."""
     if _INSIDE not in os.environ or spec.target == "aws":
         return
     from infra.rehearsal.site import bought, mounts, secrets
 
     bought.give(spec)
-    if spec.workload is None:
-        return
     if secrets.sources(spec):
         secrets.give(spec)
-    if spec.workload.links:
-        mounts.give(spec)
+    mounts.give(spec)
 
 
 def _refuse_name_in_use(spec: Spec) -> None:

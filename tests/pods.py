@@ -6,10 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 from infra.archive import archive_job
+from infra.campaign import preparing as preparation
 from infra.checkpoints import copy_job
 from infra.checkpoints.copy_job import COPY, FETCH, CopyJob
 from infra.cluster.gang import GangJob, jobset
 from infra.cluster.mpijob import mpijob
+from infra.data import in_cluster
+from tests.example import example_spec
 from tests.part import part
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer@sha256:" + "0" * 64
@@ -42,3 +45,9 @@ def fetch() -> dict[str, Any]:
 
 def archive() -> dict[str, Any]:
     return archive_job.manifest(part(archive_job.ArchiveConfig, campaign="example"), IMAGE, 8)
+
+
+def preparing() -> dict[str, Any]:
+    data = {"source": "s3://texts/web", "prepare": {"where": "cluster"}}
+    work = in_cluster.preparing(example_spec(data=data), "bivouac-data", "0" * 64)
+    return preparation.manifest("example", IMAGE, work, timedelta(hours=1))

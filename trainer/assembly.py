@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from trainer.checkpoint.pace import Pace, job_mtbf_s
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import AnyTiers, campaign_tiers, tiers_in_s3
 from trainer.config import config_digest, load_config
-from trainer.contract import Env, Phase, TrainConfig
+from trainer.contract import Env, Manifest, Phase, TrainConfig
 from trainer.data.ledger import DataLedger
 from trainer.data.supply import Supply
 from trainer.engine import build_engine, initialize_distributed
@@ -29,6 +30,9 @@ from trainer.heartbeat import Heartbeat
 from trainer.loop import Loop
 from trainer.model import parameter_count
 from trainer.place import Paths
+from trainer.watch.bans import Ban
+from trainer.watch.overseer import Overseer, agreed_bans
+from trainer.watch.profile import Profiler
 
 
 def train(paths: Paths, heartbeat: Heartbeat) -> None:
@@ -45,7 +49,9 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     engine = build_engine(config, gang.world_size)
     heartbeat.beat(phase=Phase.RESTORING)
     neighbours = meet(gang)
-    begun = restore(engine, gang, tiers, config.zero_stage, attempt, neighbours)
+    bans = agreed_bans(gang, tiers.shared)
+    distrusted = partial(_distrusted, bans)
+    begun = restore(engine, gang, tiers, config.zero_stage, attempt, neighbours, distrusted)
     restored = begun.manifest
     engine.checkpoint_engine = HostCopyEngine(_refuse)
     if gang.first:
@@ -64,9 +70,13 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     ledger = DataLedger(attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, before)
     position = restored.position if restored else 0
     with supply.feed(position, restored.step if restored else 0) as feed:
-        loop = Loop(config, gang, engine, supply.reader, feed, ledger, committer, heartbeat, paths.run, pace)
+        overseer = Overseer(config, gang, engine, tiers.shared, attempt, bans)
+        overseer.watch.restore(begun.watch)
+        parts = (supply.reader, feed, ledger, committer, heartbeat, paths.run, pace, overseer)
+        loop = Loop(config, gang, engine, *parts, Profiler(paths.run, gang.rank))
         if restored:
-            loop.saved_step = restored.step
+            loop.saved_step, loop.last_loss = restored.step, restored.loss or 0.0
+            loop.evaluations = {restored.step: restored.evaluation_loss}
             loop.step, loop.position, loop.tokens = restored.step, position, restored.tokens
         # A node with an empty cache waits for its first shards, for longer than the collective of a step may last.
         gang.together("read the first step's data", feed.wait_for_first)
@@ -78,6 +88,10 @@ def _tiers(config: TrainConfig, paths: Paths) -> AnyTiers:
     if config.shared_tier:
         return tiers_in_s3(paths.local, config.shared_tier, config.campaign, config.identity)
     return campaign_tiers(paths.local, paths.shared, config.campaign, config.identity)
+
+
+def _distrusted(bans: tuple[Ban, ...], manifest: Manifest) -> bool:
+    return any(ban.refuses(manifest) for ban in bans)
 
 
 def _say_where_it_starts(restored: Any, engine: Any) -> None:

@@ -55,6 +55,13 @@ class NumericError(TrainerError):
     reason = "numeric"
 
 
+class Sick(TrainerError):
+    """This rank's node computes wrongly or slowly, by the watch."""
+
+    exit_code = ExitCode.SICK
+    reason = "sick"
+
+
 class Interrupted(TrainerError):
     """A stop was requested; a checkpoint of the last finished step is committed."""
 

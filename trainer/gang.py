@@ -25,6 +25,36 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Tree:
+    """Groups for sums over a node's ranks and over the nodes' first ranks."""
+
+    first: int
+    """First rank of this node."""
+    node: dist.ProcessGroup
+    firsts: dist.ProcessGroup | None
+    """Only the first rank of a node has it."""
+
+    @classmethod
+    def grow(cls, rank: int, ranks: int, per_node: int, timeout: timedelta) -> Tree | None:
+        if per_node == 1 or per_node >= ranks or ranks % per_node:
+            return None
+        first = rank - rank % per_node
+        firsts = dist.new_group(range(0, ranks, per_node), backend="gloo", timeout=timeout)
+        # Every rank takes part in making every group, in one order.
+        made = [
+            dist.new_group(range(start, start + per_node), backend="gloo", timeout=timeout)
+            for start in range(0, ranks, per_node)
+        ]
+        return cls(first, made[first // per_node], firsts if rank == first else None)
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        dist.reduce(tensor, dst=self.first, group=self.node)
+        if self.firsts is not None:
+            dist.all_reduce(tensor, group=self.firsts)
+        dist.broadcast(tensor, src=self.first, group=self.node)
+
+
+@dataclass(frozen=True)
 class Gang:
     rank: int
     local_rank: int
@@ -32,12 +62,16 @@ class Gang:
     group: dist.ProcessGroup
     beside: dist.ProcessGroup | None = None
     """Group for the background threads: their exchanges wait for disks and must not mix with the loop's."""
+    tree: Tree | None = None
+    """None where all ranks are on one node, or each on its own."""
 
     @classmethod
     def join(cls, timeout: timedelta) -> Gang:
         """Return the gang of the initialised process group."""
         group, beside = (dist.new_group(backend="gloo", timeout=each) for each in (timeout, _DISKS_TIMEOUT))
-        return cls(dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size(), group, beside)
+        rank, ranks, local = dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"])
+        tree = Tree.grow(rank, ranks, int(os.environ.get("LOCAL_WORLD_SIZE", "1")), timeout)
+        return cls(rank, local, ranks, group, beside, tree)
 
     @property
     def first(self) -> bool:
@@ -48,9 +82,13 @@ class Gang:
         return self.local_rank == 0
 
     def sums(self, values: list[float]) -> list[float]:
+        """Return the sums over all ranks: first over those of a node, so that one rank of each crosses the network."""
         tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor, group=self.group)
-        return [float(value) for value in tensor]
+        if self.tree is None:
+            dist.all_reduce(tensor, group=self.group)
+        else:
+            self.tree.sum(tensor)
+        return [float(value) for value in tensor.tolist()]
 
     def all_agree(self, mine: bool) -> bool:
         return self.sums([float(mine)])[0] == self.world_size
@@ -86,6 +124,12 @@ class Gang:
         values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, mine, group=self.beside)
         return values
+
+    def of_first(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return rank 0's tensor; all ranks give one of its shape and type."""
+        shared = tensor.clone()
+        dist.broadcast(shared, src=0, group=self.group)
+        return shared
 
     def barrier(self) -> None:
         self.sums([0.0])

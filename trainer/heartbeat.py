@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from trainer.contract import Phase
+from trainer.contract import Phase, StepFigures
 
 STOP_NAME = "stop"
 
@@ -38,6 +38,8 @@ class Beat(BaseModel):
     loss: float | None = None
     step_seconds: float | None = None
     data_wait_seconds: float | None = None
+    figures: StepFigures | None = None
+    alarms: int = 0
     outcome: Outcome | None = None
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trainer.checkpoint.commit import VOTES, Committer, TrainingProgress
 from trainer.checkpoint.pace import Pace
-from trainer.contract import Phase, TrainConfig
-from trainer.data.feed import Feed
+from trainer.contract import Phase, StepFigures, TrainConfig
+from trainer.data.feed import Fed, Feed
 from trainer.data.ledger import DataLedger, from_limbs, to_limbs
 from trainer.data.reader import Reader
 from trainer.errors import Interrupted, NumericError, TrainerError
@@ -23,6 +21,13 @@ from trainer.events import emit
 from trainer.gang import Gang
 from trainer.heartbeat import Heartbeat, stop_requested
 from trainer.schedule import learning_rate
+from trainer.watch.detectors import Seen
+from trainer.watch.figures import All, Mine, pack, step_figures, unpack
+from trainer.watch.overseer import Decision, Overseer
+from trainer.watch.profile import Profiler
+
+_OWN = 6
+"""Numbers that the loop exchanges besides the votes: stop, interval, digest in halves, a held-out loss and whether."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,11 @@ class Stepped:
     """Learning rate."""
     norm: float | None
     """Norm of all gradients before clipping; None where DeepSpeed knows none."""
+    every: All
+    held_out: float | None = None
+    """Held-out loss that was evaluated since the step before."""
+    skipped: bool = False
+    """Its batches were drawn, and not trained on."""
 
 
 @dataclass
@@ -56,6 +66,8 @@ class Loop:
     heartbeat: Heartbeat
     run_folder: Path
     pace: Pace
+    overseer: Overseer
+    profiler: Profiler
     step: int = 0
     """Optimizer steps finished."""
     position: int = 0
@@ -66,6 +78,10 @@ class Loop:
     """Steps between saves, as last exchanged. Rank 0's pace may have a newer number; if rank 0 used it before the next
     exchange, it would save at another step than the others."""
     evaluations: dict[int, float | None] = field(default_factory=dict)
+    last_loss: float = 0.0
+    """Of the last step that was trained."""
+    _saving_s: float = 0.0
+    """Stall of a save since the last step."""
 
     def run(self) -> None:
         """Train to the last step. Raises `Interrupted` after a commit when any node got a stop request."""
@@ -74,53 +90,120 @@ class Loop:
             stepped = self._step()
             self.committer.make_ready(self.engine)
             self._report(stepped)
+            decision = self._watch(stepped)
             self._evaluate()
-            self._checkpoint(stepped)
+            self._checkpoint(stepped, decision)
+            self._follow(stepped, decision)
         self.heartbeat.beat(phase=Phase.FINISHING)
         self.committer.drain(replicate=True)
         self.heartbeat.beat(committed_step=self.committer.committed_step)
 
     def _step(self) -> Stepped:
         started = time.monotonic()
-        rate = learning_rate(self.step, self.config.steps, self.config.optimizer)
-        for group in self.engine.optimizer.param_groups:
-            group["lr"] = rate
-        loss, waited = 0.0, self.feed.wait_seconds
+        waited = self.feed.wait_seconds
         fed = self.feed.next()
         waited = self.feed.wait_seconds - waited
         assert fed.position == self.position
-        for tokens in fed.micro_batches:
-            part = self.engine(torch.from_numpy(tokens).to(self.engine.device))
-            self.engine.backward(part)
-            self.engine.step()
-            loss += float(part.detach()) / len(fed.micro_batches)
+        self.profiler.step_begins(self.step + 1)
+        skipped = self.overseer.skips(self.step + 1)
+        if not skipped:
+            replayed = self.overseer.replay(self.step + 1, fed)
+            if replayed.end is not None:
+                self._keep_what_is_written()
+                self.overseer.leave(replayed.end)
+        rate = learning_rate(self.step, self.config.steps, self.config.optimizer)
+        rate *= self.overseer.watch.rate_factor(self.step)
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = rate
         self.step += 1
         self.position += self.config.global_batch
         self.tokens += self.config.tokens_per_step()
-        return self._agree(loss, started, fed.digest, waited, rate)
+        mine = Mine(entropy=fed.entropy) if skipped else self.overseer.compute(fed)
+        mine.parts |= {"data": waited, "checkpoint": self._saving_s}
+        self._saving_s = 0.0
+        stepped = self._agree(mine, started, fed.digest, rate)
+        if not stepped.finite:
+            stepped = self._again(stepped, fed, started)
+        return self._accept(replace(stepped, skipped=skipped))
 
-    def _agree(self, loss: float, started: float, digest: int, waited: float, rate: float) -> Stepped:
+    def _agree(self, mine: Mine, started: float, digest: int, rate: float) -> Stepped:
+        """Exchange a step's figures, once."""
         known = self.engine.get_global_grad_norm()
         norm = None if known is None else float(known)
-        finite = math.isfinite(loss) and (norm is None or math.isfinite(norm))
-        # Only rank 0 sets the interval: the others add 0 to the sum.
+        mine.finite = math.isfinite(mine.loss) and (norm is None or math.isfinite(norm))
+        held_out = self.evaluations.get(self.step - 1) if self.gang.first else None
+        # Only rank 0 sets the interval and the held-out loss: the others add 0 to the sum.
         every = float(self.pace.every if self.gang.first else 0)
-        mine = [loss, float(finite), float(stop_requested(self.run_folder)), every, *to_limbs(digest)]
-        mine += self.committer.votes()
-        total, finites, stops, every, low, high, *votes = self.gang.sums(mine)
-        self.every = int(every)
+        told = [float(held_out is not None), held_out or 0.0]
+        votes = self.committer.votes()
         assert len(votes) == VOTES
+        mine.others = [float(stop_requested(self.run_folder)), every, *to_limbs(digest), *told, *votes]
         everyone = self.gang.world_size
-        seconds, samples = time.monotonic() - started, from_limbs(low, high)
-        stepped = Stepped(total / everyone, finites == everyone, stops > 0, seconds, samples, waited, rate, norm)
+        agreed = unpack(self.gang.sums(pack(mine, self.gang.rank, everyone)), mine, everyone)
+        stops, every, low, high, evaluated, held_out = agreed.others[:_OWN]
+        self.every = int(every)
+        return Stepped(
+            loss=agreed.loss,
+            finite=agreed.finite,
+            stop=stops > 0,
+            seconds=time.monotonic() - started,
+            samples=from_limbs(low, high),
+            data_wait=mine.parts.get("data", 0.0),
+            rate=rate,
+            norm=norm,
+            every=agreed,
+            held_out=held_out if evaluated else None,
+        )
+
+    def _again(self, stepped: Stepped, fed: Fed, started: float) -> Stepped:
+        """Compute a step once more whose loss or gradient was not finite: DeepSpeed has left the weights as they were.
+        Raises `NumericError` when it is not finite again."""
+        where = self.overseer.not_finite(self.step, stepped.every, replayed=False)
+        again = not self.engine.was_step_applied()
+        if again:
+            stepped = self._agree(self.overseer.compute(fed), started, fed.digest, stepped.rate)
         if not stepped.finite:
-            emit("not_finite", step=self.step, loss=repr(stepped.loss), norm=repr(norm))
+            where = self.overseer.not_finite(self.step, stepped.every, replayed=True)
             self._keep_what_is_written()
-            raise NumericError("loss or gradient is not finite", f"step {self.step}, loss {stepped.loss}")
-        self.ledger.add(self.step, self.position - self.config.global_batch, samples)
-        self.committer.settle(votes)
-        self._keep_pace(stepped)
+            seen = f"step {self.step}, loss {stepped.loss}, {where}{', again when computed again' if again else ''}"
+            raise NumericError("loss or gradient is not finite", seen)
         return stepped
+
+    def _accept(self, stepped: Stepped) -> Stepped:
+        self.ledger.add(self.step, self.position - self.config.global_batch, stepped.samples)
+        self.committer.settle(list(stepped.every.others[_OWN:]))
+        self._keep_pace(stepped)
+        if stepped.skipped:
+            return replace(stepped, loss=self.last_loss)
+        self.last_loss = stepped.loss
+        return stepped
+
+    def _watch(self, stepped: Stepped) -> Decision:
+        """Judge the step by what all ranks agreed on; the decision is equal on all."""
+        if stepped.skipped or self.step == self.config.steps:
+            return Decision()
+        every, groups = stepped.every, self.overseer.signals.groups
+        seen = Seen(
+            step=self.step,
+            loss=stepped.loss,
+            rate=stepped.rate,
+            norm=stepped.norm,
+            layers=tuple(zip(groups, every.layers, strict=False)) if any(every.layers) else (),
+            weights=tuple(zip(groups, every.weights, strict=False)) if any(every.weights) else (),
+            activation=every.activation or None,
+            entropy=every.entropy or None,
+            held_out=stepped.held_out,
+        )
+        return self.overseer.judge(seen, every, stepped.seconds)
+
+    def _follow(self, stepped: Stepped, decision: Decision) -> None:
+        if decision.end is None:
+            return
+        if decision.commit and self.saved_step != self.step:
+            self._commit_now(stepped)
+        else:
+            self._keep_what_is_written()
+        self.overseer.leave(decision.end)
 
     def _keep_what_is_written(self) -> None:
         """Commit the checkpoint that is being written: it is of an earlier, finite step. All ranks come here at the
@@ -146,9 +229,10 @@ class Loop:
         return self.step % self.config.checkpoint.every_steps == 0
 
     def _report(self, stepped: Stepped) -> None:
+        figures = self._figures(stepped)
         if self.gang.first_on_node:
             emit(
-                "step",
+                "skipped_step" if stepped.skipped else "step",
                 step=self.step,
                 loss=stepped.loss,
                 tokens=self.tokens,
@@ -157,6 +241,7 @@ class Loop:
                 data_wait=round(stepped.data_wait, 4),
                 rate=stepped.rate,
                 norm=stepped.norm,
+                **figures.model_dump(exclude={"rate", "norm"}, exclude_none=True),
             )
         self.heartbeat.beat(
             phase=Phase.TRAINING,
@@ -166,7 +251,14 @@ class Loop:
             step_seconds=stepped.seconds,
             data_wait_seconds=self.feed.wait_seconds,
             committed_step=self.committer.committed_step,
+            figures=figures,
+            alarms=self.overseer.watch.alarms,
         )
+
+    def _figures(self, stepped: Stepped) -> StepFigures:
+        tokens, groups = self.config.tokens_per_step(), self.overseer.signals.groups
+        given = (stepped.every, stepped.seconds, stepped.rate, stepped.norm)
+        return step_figures(*given, groups, tokens, self.overseer.utilisation)
 
     def _evaluate(self) -> None:
         if self.step % self.config.evaluate_every and self.step != self.config.steps:
@@ -184,26 +276,28 @@ class Loop:
             self.evaluations = {self.step: loss}
             emit("evaluated", step=self.step, loss=loss, seconds=round(time.monotonic() - started, 3))
 
-    def _checkpoint(self, stepped: Stepped) -> None:
+    def _checkpoint(self, stepped: Stepped, decision: Decision) -> None:
         last = self.step == self.config.steps
+        if decision.end is not None:
+            return
         if stepped.stop and not last:
-            self._stop(stepped)
-        if last or self._due():
+            self._commit_now(stepped)
+            raise Interrupted("asked to stop", f"committed step {self.step}")
+        if last or decision.save or self._due():
             self.heartbeat.beat(phase=Phase.SAVING)
             if last:
                 self.committer.drain(replicate=False)
-            if self.committer.save(self.engine, self._progress(stepped)):
-                self.saved_step = self.step
+            if self.committer.save(self.engine, self._progress(stepped), self.overseer.watch.state()):
+                self.saved_step, self._saving_s = self.step, self.committer.measured.stall_s
                 self.pace.saved(self.committer.measured.stall_s)
 
-    def _stop(self, stepped: Stepped) -> None:
-        """Commit the finished step on both tiers and raise `Interrupted`."""
+    def _commit_now(self, stepped: Stepped) -> None:
+        """Commit the finished step on both tiers."""
         self.heartbeat.beat(phase=Phase.SAVING)
         self.committer.drain(replicate=False)
-        self.committer.save(self.engine, self._progress(stepped))
+        self.committer.save(self.engine, self._progress(stepped), self.overseer.watch.state())
         self.committer.drain(replicate=True)
         self.heartbeat.beat(committed_step=self.committer.committed_step)
-        raise Interrupted("asked to stop", f"committed step {self.step}")
 
     def _progress(self, stepped: Stepped) -> TrainingProgress:
         evaluated = self.evaluations.get(self.step)

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from trainer.checkpoint.shard_server import PREFIX, answer
 from trainer.checkpoint.verdict import Busy, verdict
-from trainer.contract import AGENT_PORT, Phase, RankStatus, Status
+from trainer.contract import AGENT_PORT, Phase, RankStatus, Status, StepFigures
 from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, list_folder
 from trainer.errors import TrainerError
 from trainer.heartbeat import Beat, read_beats
@@ -55,6 +55,8 @@ class Node:
             loss=slowest.loss if slowest else None,
             step_seconds=slowest.step_seconds if slowest else None,
             data_wait_seconds=max((b.data_wait_seconds for b in beats.values() if b.data_wait_seconds), default=None),
+            figures=slowest.figures if slowest else None,
+            alarms=max((beat.alarms for beat in beats.values()), default=0),
             ranks=tuple(self._rank(rank, beats.get(rank)) for rank in ranks),
         )
 
@@ -142,6 +144,8 @@ class _StatusCollector(Collector):
             "loss": ("Training loss of the last step, nats per token", status.loss),
             "step_seconds": ("Duration of the last step", status.step_seconds),
             "data_wait_seconds": ("Spent waiting for data in this attempt", status.data_wait_seconds),
+            "watch_alarms": ("Alarms of the watch in this attempt", status.alarms),
+            **_of_figures(status.figures or StepFigures()),
         }
         for name, (text, value) in values.items():
             if value is not None:
@@ -150,10 +154,35 @@ class _StatusCollector(Collector):
         for each in Phase:
             phase.add_metric([*place.values(), each.value], float(each is status.phase))
         yield phase
+        figures = status.figures or StepFigures()
+        layers = GaugeMetricFamily("bivouac_layer_norm", "Norm of a group's gradients", labels=[*place, "layers"])
+        for group, norm in figures.layers.items():
+            layers.add_metric([*place.values(), group], norm)
+        yield layers
         age = GaugeMetricFamily("bivouac_heartbeat_age_seconds", "Since a rank's last beat", labels=[*place, "rank"])
         for rank in status.ranks:
             age.add_metric([*place.values(), str(rank.rank)], rank.heartbeat_age_s)
         yield age
+
+
+def _of_figures(figures: StepFigures) -> dict[str, tuple[str, float | None]]:
+    """Return name -> (meaning, value) of the last step's figures; seconds are means over the ranks."""
+    return {
+        "gradient_norm": ("Norm of all gradients before clipping", figures.norm),
+        "learning_rate": ("Learning rate", figures.rate),
+        "loss_scale": ("Factor of the loss in its backward pass", figures.loss_scale),
+        "tokens_per_second": ("Tokens of all ranks per second", figures.tokens_per_second),
+        "mfu": ("Model FLOP/s / peak of the accelerators (PaLM, appendix B)", figures.mfu),
+        "hfu": ("The same with what is computed again", figures.hfu),
+        "memory_gib": ("Most memory that one rank has used", figures.memory_gib),
+        "step_data_seconds": ("Part of the step that waited for data", figures.data_s),
+        "step_compute_seconds": ("Part of the step in forward and backward passes", figures.compute_s),
+        "step_communication_seconds": ("Part of the step that reduced gradients", figures.communication_s),
+        "step_optimizer_seconds": ("Part of the step in the optimizer", figures.optimizer_s),
+        "step_checkpoint_seconds": ("Stall of a save before the step", figures.checkpoint_s),
+        "slowest_rank": ("Rank with the longest forward passes", figures.slowest_rank),
+        "slowest_rank_ratio": ("Its time / the median over the ranks", figures.slowest_ratio),
+    }
 
 
 def _gauge(name: str, text: str, place: dict[str, str], value: float) -> GaugeMetricFamily:

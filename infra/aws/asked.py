@@ -11,7 +11,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.aws.account import Account
+from infra.aws.account import Account, every
 from infra.aws.base_image import find_base, find_steward_base
 from infra.aws.given.builders import seen_builders
 from infra.aws.given.network import seen_network
@@ -21,8 +21,12 @@ from infra.aws.quota_use import quota_use
 from infra.aws.reservations import refused_reservation
 from infra.aws.zones import zones_of, zones_selling
 from infra.errors import PermanentError, TemporaryError, UserError
-from infra.plan.facts import Facts, Offer, Unsuitable
+from infra.plan.facts import DataSource, Facts, Offer, Unsuitable
+from infra.plan.survey import BYTES_PER_TOKEN
 from infra.spec.campaign import Capacity, Spec
+
+_PACKED, _EXPANDS = (".gz", ".zst", ".xz", ".bz2"), 4
+"""Suffixes of compressed files, and about how much more text they hold."""
 
 
 def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]) -> Facts:
@@ -41,6 +45,7 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
 
     return facts.model_copy(
         update={
+            "data": answer(lambda: _sized(account, spec, facts.data), facts.data),
             "zones": answer(lambda: zones_of(account), None),
             "offers": answer(lambda: tuple(_with_quota(account, facts, one) for one in facts.offers), facts.offers),
             "sold": answer(lambda: _sold(account, spec), None),
@@ -61,7 +66,20 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
 
 def _sold(account: Account, spec: Spec) -> dict[str, tuple[str, ...]]:
     types = {spec.nodes.instance_type, spec.nodes.system_instance_type}
+    types |= {spec.data.prepare.instance_type} if spec.data is not None and spec.data.in_cluster else set()
     return {name: zones_selling(account, name) for name in sorted(types)}
+
+
+def _sized(account: Account, spec: Spec, seen: DataSource) -> DataSource:
+    """Add the sizes of sources that the cluster prepares, by a listing; of their content nothing is read."""
+    if spec.data is None or not spec.data.in_cluster or seen.text_bytes is not None:
+        return seen
+    total = 0
+    for part in spec.data.parts:
+        bucket, _, prefix = part.source.removeprefix("s3://").partition("/")
+        for one in every(account.client("s3"), "list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix):
+            total += int(one["Size"]) * (_EXPANDS if one["Key"].endswith(_PACKED) else 1)
+    return seen.model_copy(update={"text_bytes": total, "tokens": seen.tokens or int(total / BYTES_PER_TOKEN)})
 
 
 def _with_quota(account: Account, facts: Facts, offer: Offer) -> Offer:

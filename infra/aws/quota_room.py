@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from infra.aws.account import Account, every
-from infra.aws.quota_use import allowed
+from infra.aws.quota_use import allowed, standard_vcpus
 from infra.plan import catalogue
+from infra.plan.estimates.preparing import vcpus
 from infra.plan.facts import QuotaRoom
 from infra.spec.campaign import Spec
 from infra.spec.names import BUILD_NETWORK
@@ -34,6 +35,17 @@ def quota_questions(account: Account, spec: Spec) -> Iterator[Callable[[], Quota
     elif made:
         yield partial(_room, account, "endpoints", "network.egress", lambda: 0, len(spec.endpoint_services))
     yield partial(_room, account, "clusters", "campaign", partial(_clusters, account), 1)
+    if spec.data is not None and spec.data.in_cluster:
+        wanted = spec.data.prepare
+        spot = wanted.capacity == "spot"
+        yield partial(
+            _room,
+            account,
+            "standard spot vCPUs" if spot else "standard vCPUs",
+            "data.prepare.nodes",
+            partial(standard_vcpus, account, spot=spot),
+            wanted.nodes * (vcpus(wanted.instance_type) or 0),
+        )
     shared = spec.storage.shared
     if shared is None:
         return

@@ -16,6 +16,7 @@ _FAMILIES = {
     (True, "P5"): r"p5", (True, "P4, P3 and P2"): r"p[234]", (True, "G and VT"): r"(g|vt)\d", (True, "Trn"): r"trn\d",
 }  # fmt: skip
 """(spot, family) -> pattern of the instance types that the quota counts."""
+_STANDARD = re.compile(r"[acdhimrtz]\d")
 
 
 class QuotaUse(BaseModel):
@@ -40,6 +41,11 @@ def quota_use(account: Account, item: InstanceType, *, spot: bool) -> QuotaUse |
         return None
     used = _used(account, re.compile(_FAMILIES[spot, family]), spot)
     return QuotaUse(code=quota.code, name=quota.name, vcpus=allowed(account, quota), used=used)
+
+
+def standard_vcpus(account: Account, *, spot: bool) -> int:
+    """Return the used vCPUs of general types, which one quota counts. Raises botocore's errors."""
+    return _used(account, _STANDARD, spot)
 
 
 def allowed(account: Account, quota: Quota) -> int:

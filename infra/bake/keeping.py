@@ -83,7 +83,7 @@ def remember(store: CampaignStore, settings: FoundationSettings) -> None:
             folder.put_json(name, document)
 
 
-def campaign_settings(context: Context, data_digest: str) -> CampaignSettings:
+def campaign_settings(context: Context, data_digest: str | None) -> CampaignSettings:
     image = node_image.recorded(context.store)
     operator = context.account.principal(context.operator_arn)
     return CampaignSettings(

@@ -12,10 +12,10 @@ from infra.aws.account import Account
 from infra.aws.reservations import find_reservation
 from infra.campaign.reserved import bills_on, node_usd_per_hour, unused_places
 from infra.kinds import kind_named
-from infra.plan.estimates.cost import CostLine
+from infra.plan.estimates.cost import DATA_NODES, CostLine
 from infra.plan.purchase import own_reservation
 from infra.session.context import Context
-from infra.spec.names import CAMPAIGN_TAG, Names
+from infra.spec.names import CAMPAIGN_TAG, DATA_POOL, Names
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,8 @@ def _planned(context: Context, line: CostLine) -> int:
     """Return the number of resources that the plan's rate covers."""
     if line.name == _ENDPOINTS:
         return len(context.spec.endpoint_services)
+    if line.name == DATA_NODES and context.spec.data is not None:
+        return context.spec.data.prepare.nodes
     return context.spec.nodes.count if line.gpu else 1
 
 
@@ -127,6 +129,7 @@ def _tagged(name: str, whole: int) -> Callable[[Account, Names], tuple[int, int]
 _ENDPOINTS = "interface endpoints"
 _LOOKS: dict[str, Callable[[Account, Names], tuple[int, int]]] = {
     "GPU nodes": _with_name(lambda names: names.gpu_group),
+    DATA_NODES: _with_name(lambda names: names.of("node group", DATA_POOL)),
     "system node": _with_name(lambda names: names.system_group),
     "builder": _with_name(lambda names: names.builder),
     "EKS control plane": _cluster,

@@ -8,9 +8,11 @@ from infra.aws.cost_tag import activated
 from infra.bake.closer_code import keep_code
 from infra.bake.foundation import foundation
 from infra.bake.keeping import campaign_settings
+from infra.campaign import preparing
 from infra.campaign.telling import have_them_hear
-from infra.data import dataset, source, weights
+from infra.data import dataset, in_cluster, source, weights
 from infra.data.dataset import DataSet
+from infra.data.in_cluster import Listing
 from infra.data.source import PackedSource
 from infra.engine.engine import Engine
 from infra.errors import UserError
@@ -31,7 +33,8 @@ DATA_PAGE = "data.html"
 
 def run(context: Context) -> dict[str, Any]:
     _refuse_lesser_driver(context)
-    data, told = job_data(context)
+    listing = in_cluster.listing(context.spec, context.progress.step) if context.spec.prepares_data else None
+    data, told = (None, {}) if listing is not None else job_data(context)
     context.progress.step("recording the account's resources before anything is made")
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
@@ -40,17 +43,11 @@ def run(context: Context) -> dict[str, Any]:
     context.progress.step("checking that AWS's bills know the campaign's tag")
     counted = activated(context.account)
     context.progress.note(counted.sentence())
+    if listing is not None:
+        data, told = _prepared(context, engine, listing)
+    assert data is not None, "either the driver has prepared it, or the cluster"
     _upload(context, data)
-    context.progress.step("campaign stack")
-    settings = campaign_settings(context, data.digest)
-    keep_code(context, settings.closer_code)
-    config = settings.to_config()
-    context.store.put_json(STACK_CONFIG, config)
-    stack = engine.stack(context.names.stack, config)
-    if not context.state().attempts and (cleared := engine.clear_broken(stack)):
-        context.progress.note(f"deleted to be made again, since they had failed: {', '.join(cleared)}")
-    outputs = CampaignOutputs.model_validate(engine.up(stack))
-    count = engine.resources(stack)
+    outputs, count = _stack(context, engine, data.digest)
     context.progress.note(f"{count} resources; cluster {outputs.cluster_name} at {outputs.cluster_endpoint}")
     return {
         "outputs": outputs.model_dump(mode="json"),
@@ -59,6 +56,33 @@ def run(context: Context) -> dict[str, Any]:
         "resources": count,
         "budget_counts": counted.counting,
     }
+
+
+def _stack(context: Context, engine: Engine, data_digest: str | None) -> tuple[CampaignOutputs, int]:
+    """Make the stack, or bring it to the data; return its outputs and the number of its resources."""
+    context.progress.step("campaign stack")
+    settings = campaign_settings(context, data_digest)
+    keep_code(context, settings.closer_code)
+    config = settings.to_config()
+    context.store.put_json(STACK_CONFIG, config)
+    stack = engine.stack(context.names.stack, config)
+    if not context.state().attempts and (cleared := engine.clear_broken(stack)):
+        context.progress.note(f"deleted to be made again, since they had failed: {', '.join(cleared)}")
+    return CampaignOutputs.model_validate(engine.up(stack)), engine.resources(stack)
+
+
+def _prepared(context: Context, engine: Engine, listing: Listing) -> tuple[DataSet, dict[str, Any]]:
+    """Return the data that the cluster prepares, in a stack that has nodes for it meanwhile. What this campaign or
+    another has prepared already from the same files is only verified."""
+    bucket = context.buckets.data
+    digest = in_cluster.result(context.account, bucket, listing.plan)
+    if digest is None:
+        _stack(context, engine, None)
+        data = preparing.prepare(context, listing)
+    else:
+        data = in_cluster.taken(context.account, bucket, digest, context.progress.step)
+        context.progress.note("data: prepared before from the same files; every file has its digest in S3")
+    return data, _told(context, data)
 
 
 def _refuse_lesser_driver(context: Context) -> None:
@@ -71,6 +95,7 @@ def _refuse_lesser_driver(context: Context) -> None:
 
 
 def _upload(context: Context, data: DataSet | PackedSource) -> None:
+    """Upload what is not in the data bucket yet."""
     account, bucket, say = context.account, context.buckets.data, context.progress.step
     job = context.spec.job
     if isinstance(job, Training) and job.init_from is not None and not job.links:
@@ -91,6 +116,12 @@ def job_data(context: Context) -> tuple[DataSet | PackedSource, dict[str, Any]]:
         context.progress.note(f"source: {packed.files} files{at}")
         return packed, {"source_sha256": packed.sha256, "source_commit": packed.commit}
     data = dataset.prepare(spec, context.progress.step)
+    return data, _told(context, data)
+
+
+def _told(context: Context, data: DataSet) -> dict[str, Any]:
+    """Return what is told of prepared text, and write its page. Raises `UserError` if the model does not fit it."""
+    spec = context.spec
     if spec.training is not None and not spec.training.model.reads(data.manifest.vocabulary):
         raise UserError(
             "the data has another vocabulary than the model",
@@ -99,7 +130,7 @@ def job_data(context: Context) -> tuple[DataSet | PackedSource, dict[str, Any]]:
         )
     keep(context.results / DATA_PAGE, data_page(data).encode(), context.progress.note)
     told = {"unigram_loss": data.manifest.unigram_loss, "train_tokens": data.manifest.train_tokens}
-    return data, told | _weights_of(spec)
+    return told | _weights_of(spec)
 
 
 def _weights_of(spec: Spec) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from lightkube.resources.apps_v1 import Deployment
 
 from infra.archive.archive_job import out_of_cluster
 from infra.campaign.launch import STEWARD, deploy, recorded_config
-from infra.campaign.lost_storage import StorageWatch
+from infra.campaign.repairs.lost_storage import StorageWatch
 from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.errors import PermanentError

@@ -16,7 +16,7 @@ except ModuleNotFoundError as missing:
 from infra.cli.data.checkpoints_app import checkpoints
 from infra.cli.data.data_app import data
 from infra.cli.end.commands import close, down, sweep
-from infra.cli.look.commands import cp, execute, list_campaigns, logs, report, shell, status
+from infra.cli.look.commands import cp, execute, list_campaigns, logs, profile, report, shell, status
 from infra.cli.options import Json, Region, console
 from infra.cli.prepare.commands import bake, check, images, offers, plan
 from infra.cli.prepare.init_app import init, schema
@@ -80,6 +80,7 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "logs": logs,
         "exec": execute,
         "cp": cp,
+        "profile": profile,
         "report": report,
         "shell": shell,
     },

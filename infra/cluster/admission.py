@@ -19,10 +19,12 @@ from infra.spec.names import (
     ARCHIVE_ROOM,
     BASICS_COMMAND,
     COPY_COMMAND,
+    DATA_ACCOUNT,
     FETCH_COMMAND,
     LOCAL_CLAIM,
     NAMESPACE,
     NODE_CLAIM,
+    SHARE_COMMAND,
     SHARED_CLAIM,
     STEWARD_ACCOUNT,
     STEWARD_COMMAND,
@@ -69,7 +71,7 @@ def policies(
     of a workload, which only the trainer's pods may name beside them. `mpi`: the campaign whose attempts are MPIJobs,
     and whose trainer's pods mount the keys that the MPI operator makes for them. `host_network`: the trainer's pods may
     be in their nodes' network."""
-    ours = _listed(sorted((ARCHIVE_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
+    ours = _listed(sorted((ARCHIVE_ACCOUNT, DATA_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
     pods = f"object.spec.?serviceAccountName.orValue('') in {ours} ? [object.spec] : []"
     templates = (
         "object.kind == 'JobSet' ? object.spec.replicatedJobs.map(job, job.template.spec.template.spec)"
@@ -256,10 +258,11 @@ def _by_digest(repository: str) -> str:
 
 
 def _bound_to_its_program() -> list[Object]:
-    """Return the rules for the two accounts with more rights than the trainer's: each runs its own programs only."""
+    """Return the rules for the accounts with more rights than the trainer's: each runs its own programs only."""
     found = []
     for account, commands in (
         (ARCHIVE_ACCOUNT, ((ARCHIVE_COMMAND, NOBODY), (COPY_COMMAND, NOBODY), (FETCH_COMMAND, ROOT))),
+        (DATA_ACCOUNT, ((SHARE_COMMAND, NOBODY),)),
         (STEWARD_ACCOUNT, ((STEWARD_COMMAND, NOBODY), (BASICS_COMMAND, NOBODY))),
     ):
         one_of = " || ".join(

@@ -53,10 +53,11 @@ class Launched:
 
 
 class GpuNodes:
-    """The GPU node group of one campaign."""
+    """The GPU node group of one campaign, or another `group` of it by its number of nodes."""
 
-    def __init__(self, account: Account, client: Client, names: Names, guard: Guard) -> None:
+    def __init__(self, account: Account, client: Client, names: Names, guard: Guard, group: str | None = None) -> None:
         self.account, self.client, self.names, self.guard = account, client, names, guard
+        self.group = group or names.gpu_group
         self.not_told: Exception | None = None
         """EC2's error when it was last asked for instance states; None when it answered."""
 
@@ -89,7 +90,7 @@ class GpuNodes:
         self.guard()
         self.account.client("eks").update_nodegroup_config(
             clusterName=self.names.cluster,
-            nodegroupName=self.names.gpu_group,
+            nodegroupName=self.group,
             scalingConfig={"minSize": 0, "maxSize": max(scaling["maxSize"], count), "desiredSize": count},
         )
 
@@ -192,9 +193,7 @@ class GpuNodes:
         return True
 
     def _group(self) -> dict[str, Any]:
-        answer = self.account.client("eks").describe_nodegroup(
-            clusterName=self.names.cluster, nodegroupName=self.names.gpu_group
-        )
+        answer = self.account.client("eks").describe_nodegroup(clusterName=self.names.cluster, nodegroupName=self.group)
         return dict(answer["nodegroup"])
 
     def _instance_states(self, instances: list[str]) -> dict[str, str]:

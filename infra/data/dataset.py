@@ -84,12 +84,15 @@ def add(account: Account, bucket: str, path: Path, digest: str) -> None:
     account.client("s3").upload_file(str(path), bucket, f"{data_prefix(digest)}{path.name}")
 
 
-def run_tool(recipe: Recipe, out: Path, cores: int | None, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Run `python -m trainer.data` in its own process; return its last event: digest, tokens, unigram loss.
+def run_tool(recipe: Recipe, out: Path | None, cores: int | None, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Run `python -m trainer.data` in its own process; return its last event: digest, tokens, unigram loss; without
+    `out`, which only lists the sources, what was listed.
 
     Raises `UserError` for an unusable source. The process ends with this one, however this one ends.
     """
-    command = trainer_command("data", recipe.model_dump_json(), str(out), *([f"--cores={cores}"] if cores else []))
+    command = trainer_command(
+        "data", recipe.model_dump_json(), *([str(out)] if out else []), *([f"--cores={cores}"] if cores else [])
+    )
     last: dict[str, Any] = {}
     # stderr goes to a file: a pipe that nobody reads would block the tool.
     with (
@@ -115,7 +118,7 @@ def run_tool(recipe: Recipe, out: Path, cores: int | None, progress: Callable[[s
     if process.returncode == -signal.SIGKILL:
         cure = "set data.max_files or give it more memory, then run the same command again"
         raise BivouacError("preparing the data was killed", seen="SIGKILL, perhaps out of memory", cure=cure)
-    if process.returncode != 0 or last.get("event") != "prepared":
+    if process.returncode != 0 or last.get("event") != ("prepared" if out else "listed"):
         what, seen, cure = _parts(refusal[-1000:])
         raise BivouacError(f"preparing the data failed: {what}", seen=seen, cure=cure)
     return last

@@ -11,6 +11,7 @@ _NO_DOOR = "the driver cannot reach the cluster's private endpoint: no preflight
 _STEWARD = "the steward cannot see, replace or launch anything: training does not survive its next failure"
 _TRAINER = "the trainer's pods lose their rights: no checkpoint reaches S3"
 _ARCHIVE = "the golden checkpoint cannot be carried out"
+_DATA = "the data cannot be prepared in the cluster; a campaign whose data are there does not need it"
 _BUILDER = "no image can be baked; a campaign past its bake does not need it"
 _NODE = "a node that is replaced cannot join, or pull its image"
 _CNI = "a new node gets no addresses for its pods, and stays not ready"
@@ -33,6 +34,7 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("Repository", "*", "the baked images are gone: a node that is replaced cannot pull"),
     ("LifecyclePolicy", "*", "old images are never removed, and bill"),
     # Money
+    ("Schedule", "data", "nothing stops the nodes that prepare the data at the deadline if all our processes die"),
     ("Schedule", "deadline", "nothing stops the GPU nodes at the deadline if all our processes die"),
     ("Role*", "guard", "the schedule may not stop the GPU nodes at the deadline if all our processes die"),
     ("Budget", "*", "nobody gets a mail when the budget runs out"),
@@ -47,6 +49,9 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     ("PodIdentityAssociation", "trainer", _TRAINER),
     ("ServiceAccount", "trainer", "no new attempt can start: its pods have no account"),
     ("*", "archive", _ARCHIVE),
+    ("Role*", "data", _DATA),
+    ("PodIdentityAssociation", "data", _DATA),
+    ("ServiceAccount", "data", _DATA),
     ("*", "builder*", _BUILDER),
     ("*", "build-network*", _BUILDER),
     ("Role*", "node*", _NODE),
@@ -75,6 +80,7 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     # The cluster
     ("Cluster", "*", "it carries steward, training and all their objects"),
     ("NodeGroup", "gpu*", "the GPU nodes are launched and replaced by it"),
+    ("NodeGroup", "data*", "the data are not prepared: their nodes are launched by it"),
     ("NodeGroup", "system*", "CoreDNS, the JobSet controller and the steward run on it"),
     ("LaunchTemplate", "*", "new nodes cannot be launched, or come up with other settings"),
     ("PlacementGroup", "*", "new nodes are not placed close to each other: collectives get slower"),

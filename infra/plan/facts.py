@@ -143,6 +143,8 @@ class DataSource(_Frozen):
     tokens: int | None = None
     """Training tokens, as prepared on this machine, else estimated from the files' size; None: unknown."""
     prepared: bool = False
+    text_bytes: int | None = None
+    """About how much text the sources in S3 hold, by the spec or by their listing; None: unknown."""
 
 
 class MemoryCure(_Frozen):

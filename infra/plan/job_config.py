@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from infra.errors import UserError
+from infra.plan.catalogue.instance_types import instance_types
 from infra.plan.plan import Plan
 from infra.spec.campaign import Spec
 from infra.spec.names import data_source, shared_tier
@@ -62,9 +63,17 @@ def train_config(
         evaluate_batches=training.evaluate_batches,
         recompute=training.recompute,
         init_from=init_from,
+        watch=training.watch,
+        peak_bf16_tflops=_peak_tflops(spec),
         collective_timeout_s=training.collective_timeout_s,
         grace_s=grace_seconds(training.collective_timeout_s),
     )
+
+
+def _peak_tflops(spec: Spec) -> float | None:
+    """Return the dense BF16 peak of one accelerator; None if the catalogue has none."""
+    known = {item.name: item.peak_bf16_tflops for item in instance_types()}
+    return known.get(spec.nodes.instance_type)
 
 
 def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str, identity: str) -> WorkloadConfig:

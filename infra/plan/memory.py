@@ -48,18 +48,17 @@ def predicted(spec: Spec, instance: InstanceType | None) -> Memory | None:
     rough += _KEPT_PER_TOKEN * training.micro_batch * training.model.context * shape.width * shape.layers
     if rough < _ASKED_FROM * usable_bytes(instance):
         return None
+    usable = usable_bytes(instance)
     try:
-        ((parts, peak),) = _footprints([_config(training)], world)
-        cures: tuple[MemoryCure, ...] = ()
-        if peak > usable_bytes(instance):
-            changes = list(_changes(training, world))
-            seen = _footprints([_config(changed) for _, changed in changes], world)
-            cures = tuple(
-                MemoryCure(words=words, peak=size) for (words, _), (_, size) in zip(changes, seen, strict=True)
-            )
+        parts, peak = _footprint(training, world)
+        cures = list[MemoryCure]()
+        for words, changed in _changes(training, world) if peak > usable else ():
+            cures.append(MemoryCure(words=words, peak=_footprint(changed, world)[1]))
+            if cures[-1].peak <= usable:
+                break
     except subprocess.CalledProcessError as error:
         return Memory(trouble=(error.stderr.strip().splitlines() or [str(error)])[-1])
-    return Memory(parts=parts, peak=peak, usable=usable_bytes(instance), cures=cures)
+    return Memory(parts=parts, peak=peak, usable=usable, cures=tuple(cures))
 
 
 def _changes(training: Training, world: int) -> Iterator[tuple[str, Training]]:
@@ -82,8 +81,9 @@ def _with(training: Training, policy: str) -> Training:
     return training.model_copy(update={"recompute": training.recompute.model_copy(update={"policy": policy})})
 
 
-def _config(training: Training) -> TrainConfig:
-    return TrainConfig(
+def _footprint(training: Training, world: int) -> tuple[dict[str, int], int]:
+    """Return bytes by part, and their peak. Raises `CalledProcessError`."""
+    config = TrainConfig(
         campaign="any",
         model=training.model,
         steps=training.steps,
@@ -93,19 +93,13 @@ def _config(training: Training) -> TrainConfig:
         precision=training.precision,
         recompute=training.recompute,
     )
-
-
-def _footprints(configs: list[TrainConfig], world: int) -> list[tuple[dict[str, int], int]]:
-    """Return bytes by part, and their peak, of each configuration. Raises `CalledProcessError`."""
-    rows = [{"config": config.model_dump(mode="json"), "world_size": world} for config in configs]
-    asked = "".join(f"{json.dumps(row)}\n" for row in rows)
-    place = folders.cache_root() / "memory" / hashlib.sha256(asked.encode()).hexdigest()
+    asked = json.dumps({"config": config.model_dump(mode="json"), "world_size": world})
+    place = folders.cache_root() / "memory" / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
     if not place.is_file():
         command = [sys.executable, "-m", "trainer.model.memory"]
         done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
         folders.keep(place, done.stdout, lambda _: None)
-        found = done.stdout
+        found = dict(json.loads(done.stdout))
     else:
-        found = place.read_text()
-    each = [dict(json.loads(line)) for line in found.splitlines()]
-    return [({name: size for name, size in one.items() if name != "peak"}, one["peak"]) for one in each]
+        found = dict(json.loads(place.read_bytes()))
+    return {name: size for name, size in found.items() if name != "peak"}, found["peak"]

@@ -16,6 +16,7 @@ from infra.plan.memory import predicted
 from infra.plan.offers import catalogue_offers
 from infra.spec.campaign import MixtureSource, Spec, Workload
 from infra.spec.recipe import folder_of, source_folder
+from infra.spec.workload import GIB
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest
 from trainer.contract.recipe import FOREIGN
 
@@ -88,8 +89,10 @@ def data_source(spec: Spec) -> DataSource:
         if not (found.folder and found.matches):
             return found
         tokens = None if tokens is None or size is None else tokens + int(size / BYTES_PER_TOKEN)
-    prepared = _prepared_tokens(spec)
-    return found.model_copy(update={"tokens": prepared or tokens, "prepared": prepared is not None})
+    prepared, gib = _prepared_tokens(spec), spec.data.prepare.text_gib
+    sized = {} if gib is None else {"text_bytes": int(gib * GIB), "tokens": int(gib * GIB / BYTES_PER_TOKEN)}
+    measured = {"tokens": prepared or tokens or sized.get("tokens"), "prepared": prepared is not None}
+    return found.model_copy(update={**sized, **measured})
 
 
 def _job_source(workload: Workload | None) -> DataSource:
@@ -102,10 +105,12 @@ def _job_source(workload: Workload | None) -> DataSource:
 
 
 def _folders(spec: Spec) -> tuple[str, ...]:
-    given: tuple[str | None, ...] = () if spec.training is None else (spec.training.init_from,)
+    given: list[str | None] = [] if spec.data is None else [*spec.data.rehearsal.values()]
+    if spec.training is not None:
+        given.append(spec.training.init_from)
     if (workload := spec.workload) is not None:
-        given = (*workload.rehearsal.mounts.values(), workload.init_from, workload.rehearsal.init_from)
-    return tuple(one for one in given if one is not None and Path(one).expanduser().is_dir())
+        given += [*workload.rehearsal.mounts.values(), workload.init_from, workload.rehearsal.init_from]
+    return tuple(one for one in given if one is not None and source_folder(one).is_dir())
 
 
 def _programs(workload: Workload | None) -> tuple[str, ...]:

@@ -83,14 +83,17 @@ def _as_operated(context: Context, settings: CampaignSettings) -> CampaignSettin
     return settings.model_copy(update={"operator_arn": operator}) if operator else settings
 
 
-def data_digest(context: Context) -> str:
-    """Return the digest by the record, else by the stack, else of the data as it would be prepared now."""
+def data_digest(context: Context) -> str | None:
+    """Return the digest by the record, else by the stack, else of the data as it would be prepared now; None if the
+    cluster is to prepare it."""
     provision = context.state().finished_stages.get(Stage.PROVISION, {})
     if provision.get("data_digest"):
         return str(provision["data_digest"])
     for one in resources_of(stored_state(context.store, context.names.stack)).values():
         if one["type"] == _ASSOCIATION and one["inputs"]["fileSystemPath"] == f"/{DATA_FOLDER}":
             return str(one["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
+    if context.spec.prepares_data:
+        return None
     try:
         if context.spec.workload is not None:
             return source.pack(context.spec.workload.on(context.spec.target)).digest

@@ -39,6 +39,8 @@ class Kind(StrEnum):
     DRIVER_TOOK_OVER = "driver.took-over"  # holder, previous, who
     NODE_VERDICT = "node.verdict"  # node, instance, fit, probes
     NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
+    DATA_BEGUN = "data.begun"  # nodes (that bill from here on), plan, files, bytes
+    DATA_ENDED = "data.ended"  # digest, or error; its nodes go
     PILOT_BEGUN = "pilot.begun"  # nodes (that bill from here on), of (the spec's)
     PILOT_PROVEN = "pilot.proven"  # node, instance, digest (of what it proved); the other nodes are asked for next
     ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
@@ -55,6 +57,8 @@ class Kind(StrEnum):
     # id, word (FSx's), copied (step in S3), repair (the driver begins to make it again), why (it does not; or the cost)
     FILE_SYSTEM_LOST = "file-system.lost"
     FILE_SYSTEM_REPLACED = "file-system.replaced"  # none
+    # attempt, step, detector, value, threshold, action, text, did, onset or ranks
+    WATCH = "watch"
     DECISION = "decision"  # action, why
     OPERATOR_ENTERED = "operator.entered"  # who, attempt, node, pod, program (no arguments: they may hold secrets)
     HELD = "held"  # attempt, failure, cause, log, until, usd_per_hour

@@ -77,6 +77,8 @@ def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training
     provision = state.finished_stages.get(Stage.PROVISION, {})
     return Training(
         losses=thinned(trainer_log.losses(log)),
+        norms=thinned(trainer_log.norms(log)),
+        alarms=trainer_log.alarms(record),
         evaluations=trainer_log.evaluated(log),
         unigram_loss=provision.get("unigram_loss"),
         repeats=trainer_log.repeats(log, trainer_log.relaunched_after(record)),

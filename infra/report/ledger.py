@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
-from infra.plan.estimates.cost import CostLine
+from infra.plan.estimates.cost import DATA_NODES, CostLine
 from infra.record.events import Kind, Stage
 from infra.report.causes import TimeCause
 from infra.report.model import AttemptTime, StageTime
@@ -199,10 +199,26 @@ def _windows(line: CostLine, record: Record, stages: Sequence[StageTime], paid: 
             if e.kind is Kind.STAGE_FINISHED
         )
         return () if known else tuple(Up(row.begun_s, row.ended_s) for row in stages if row.stage == Stage.BAKE)
+    if line.name == DATA_NODES:
+        return _data_windows(record, stages)
     if line.gpu:
         return _gpu_windows(record, stages, paid)
     stack = min((row.begun_s for row in stages if row.stage == Stage.PROVISION), default=paid[1])
     return (Up(max(paid[0], stack), paid[1]),) if stack < paid[1] else ()
+
+
+def _data_windows(record: Record, stages: Sequence[StageTime]) -> tuple[Up, ...]:
+    """Return the windows of the nodes that prepare the data; a driver that was killed ends none of them."""
+    found: list[Up] = []
+    begun_s: float | None = None
+    last = max((row.ended_s for row in stages if row.stage == Stage.PROVISION), default=0.0)
+    for event in record.events:
+        if event.kind is Kind.DATA_BEGUN:
+            begun_s = record.seconds(event.at) if begun_s is None else begun_s
+        elif event.kind is Kind.DATA_ENDED and begun_s is not None:
+            found.append(Up(begun_s, record.seconds(event.at)))
+            begun_s = None
+    return (*found, *([Up(begun_s, last)] if begun_s is not None and last > begun_s else []))
 
 
 def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Up, ...]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from infra.report.causes import TimeCause
-
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from infra.report.trained import Evaluated as Evaluated
+from infra.report.trained import Frozen
+from infra.report.trained import Losses as Losses
+from infra.report.trained import LossPoint as LossPoint
+from infra.report.trained import Repeats as Repeats
+from infra.report.trained import Training as Training
+from infra.report.trained import WatchAlarm as WatchAlarm
 
 
 class Fact(Frozen):
@@ -93,49 +96,6 @@ class Mark(Frozen):
     kind: str
     """quarantine, refused, fetched, takeover, unfit."""
     label: str
-
-
-class LossPoint(Frozen):
-    step: int
-    loss: float
-    repeated: bool = False
-
-
-class Losses(Frozen):
-    attempt: int
-    points: tuple[LossPoint, ...]
-    steps: int
-    """Number of its steps; more than points if the series is thinned."""
-
-
-class Evaluated(Frozen):
-    attempt: int
-    step: int
-    loss: float
-
-
-class Repeats(Frozen):
-    """Steps that more than one attempt ran, compared bit by bit."""
-
-    steps: int
-    equal: int
-    first_step: int | None = None
-    last_step: int | None = None
-    greatest_difference: float = 0.0
-
-    @property
-    def bitwise_equal(self) -> bool:
-        return self.equal == self.steps
-
-
-class Training(Frozen):
-    losses: tuple[Losses, ...] = ()
-    evaluations: tuple[Evaluated, ...] = ()
-    unigram_loss: float | None = None
-    """Loss of a model that knows only the frequency of each token."""
-    repeats: Repeats = Repeats(steps=0, equal=0)
-    steps_done: int = 0
-    steps_wanted: int = 0
 
 
 class Loss(Frozen):
@@ -255,9 +215,9 @@ class Golden(Frozen):
     proof: str
     """Origin of the reference loss: `recorded in training`, or `evaluated before upload` on the shared tier; of a
     workload, what its own evaluation has shown."""
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = Field(default={})
     """Of a workload's checkpoint, by its own evaluation."""
-    export_metrics: dict[str, float] = {}
+    export_metrics: dict[str, float] = Field(default={})
     """The same of its export."""
     tolerance: float | None = None
     """Relative, of each metric."""

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from infra.console import words
 from infra.report.causes import TimeCause
-from infra.report.charts import bars, loss_curve, restarts, timeline
+from infra.report.charts import bars, loss_curve, norm_curve, restarts, timeline
 from infra.report.charts.losses import MOST_SENTENCES
 from infra.report.model import Report
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_EVENTS = 300
 MOST_EVALUATIONS = 12
+MOST_ALARMS = 40
 MOST_INTERRUPTIONS = 60
 
 
@@ -35,6 +36,8 @@ def render(report: Report) -> str:
         style=Markup(style),
         timeline=timeline(report) if report.stages else "",
         loss_curve=loss_curve(report),
+        norm_curve=norm_curve(report),
+        alarms=report.training.alarms[-MOST_ALARMS:],
         restarts=restarts(report),
         restarted=sum(any(point.repeated for point in series.points) for series in losses),
         repeats=report.training.repeats,

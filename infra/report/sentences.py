@@ -52,6 +52,8 @@ def sentence(event: Event) -> str:
             return f"the file system {data.get('id')} {data.get('word')}; it is {then} {data.get('why')}"
         case Kind.FILE_SYSTEM_REPLACED:
             return "a new file system has taken the lost one's place"
+        case Kind.WATCH:
+            return f"the watch, step {data.get('step')}, {data.get('detector')}: {data.get('text')}; {data.get('did')}"
         case Kind.DECISION:
             return f"decided: {data.get('action')}, since {data.get('why')}"
         case Kind.OPERATOR_ENTERED:
@@ -68,6 +70,12 @@ def sentence(event: Event) -> str:
         case Kind.ARCHIVE_VERIFIED:
             read_back = f"{data.get('objects')} objects, {size(data.get('bytes', 0))} read back"
             return f"step {data.get('step')} archived: {read_back}"
+        case Kind.DATA_BEGUN:
+            amount = f"{plural(data.get('files', 0), 'file')}, {size(data.get('bytes', 0))}"
+            return f"{plural(data.get('nodes', 1), 'node')} prepare the data in the cluster: {amount}"
+        case Kind.DATA_ENDED:
+            digest, error = data.get("digest"), data.get("error")
+            return f"the data were not prepared: {error}" if error else f"the data are prepared: {str(digest)[:12]}"
         case Kind.PILOT_BEGUN:
             return f"a pilot: {plural(data.get('nodes', 1), 'GPU node')} of {data.get('of')} is asked for first"
         case Kind.PILOT_PROVEN:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from infra.record.events import Kind
-from infra.report.model import Evaluated, Losses, LossPoint, Repeats
+from infra.report.model import Evaluated, Losses, LossPoint, Repeats, WatchAlarm
 from infra.report.record import Record
 
 _POD = re.compile(
@@ -29,6 +29,8 @@ class StepLine(NamedTuple):
     """Seconds since the campaign began."""
     seconds: float
     repeated: bool = False
+    norm: float | None = None
+    """Of all gradients before clipping; None in logs of earlier versions, and of jobs of one's own."""
 
     @property
     def begun_s(self) -> float:
@@ -91,7 +93,9 @@ def read(record: Record) -> TrainerLog:
         ended = line["time"] - begun
         match line["event"]:
             case "step" if _finite(line.get("loss")):
-                steps.setdefault((attempt, step), StepLine(attempt, step, line["loss"], ended, seconds))
+                norm = line["norm"] if _finite(line.get("norm")) else None
+                told = StepLine(attempt, step, line["loss"], ended, seconds, norm=norm)
+                steps.setdefault((attempt, step), told)
             case "evaluated" if _finite(line.get("loss")):
                 evaluation = EvaluationLine(attempt, step, line["loss"], ended, seconds)
                 evaluations.setdefault((attempt, step), evaluation)
@@ -114,6 +118,23 @@ def losses(log: TrainerLog) -> tuple[Losses, ...]:
             steps=len(lines),
         )
         for attempt, lines in log.steps.items()
+    )
+
+
+def norms(log: TrainerLog) -> tuple[Losses, ...]:
+    """Return the norms of the gradients, by attempt; empty where none was logged."""
+    found = []
+    for attempt, lines in log.steps.items():
+        points = [LossPoint(step=x.step, loss=x.norm, repeated=x.repeated) for x in lines if x.norm is not None]
+        if points:
+            found.append(Losses(attempt=attempt, points=tuple(points), steps=len(points)))
+    return tuple(found)
+
+
+def alarms(record: Record) -> tuple[WatchAlarm, ...]:
+    return tuple(
+        WatchAlarm(step=int(data["step"]), detector=data["detector"], text=data["text"], did=data["did"])
+        for data in (event.data for event in record.events if event.kind is Kind.WATCH)
     )
 
 

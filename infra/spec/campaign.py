@@ -275,6 +275,10 @@ class Spec(Section):
         return (*(one for one in ENDPOINT_SERVICES if one not in unused), *own)
 
     @property
+    def prepares_data(self) -> bool:
+        return self.data is not None and self.data.in_cluster
+
+    @property
     def built_in(self) -> tuple[Training, Data]:
         """The sections of the built-in trainer. Raises `AttributeError` if the spec lacks one."""
         if self.training is None or self.data is None:

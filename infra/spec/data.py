@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from infra.spec.duration import Duration
 from infra.spec.section import Section
 
 Location = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
@@ -27,6 +29,25 @@ class MixtureSource(Section):
     """Licence of the text; stands in the manifest and in reports."""
     origin: str = ""
     """Origin of the text, for people."""
+
+
+class Preparation(Section):
+    """The place and the machines of the text's preparation."""
+
+    where: Literal["driver", "cluster"] = "driver"
+    """`driver`: on the machine that runs `bivouac`, which uploads the result. `cluster`: on nodes of the campaign that
+    go before the first GPU node comes; the sources are S3 prefixes, and no text passes the driver."""
+    nodes: int = Field(default=4, ge=1, le=64)
+    """Nodes that prepare, in the cluster. Their number changes no byte."""
+    instance_type: str = "m7i.4xlarge"
+    """EC2 instance type of these nodes: processors encode, and each of them takes half a GiB of memory."""
+    capacity: Literal["on-demand", "spot"] = "on-demand"
+    """Purchase option of these nodes. A spot node that is taken away costs the minute of work that it was at."""
+    text_gib: float | None = Field(default=None, gt=0)
+    """Amount of text in all sources, decompressed, for the plan's estimate. None: `bivouac run` and `check --online`
+    ask S3 for the sizes of the objects."""
+    limit: Duration = timedelta(hours=24)
+    """Longest time of the preparation in the cluster."""
 
 
 class Data(Section):
@@ -72,6 +93,12 @@ class Data(Section):
     cache_gib: float = Field(default=32.0, ge=0)
     """Space on each node's NVMe for prefetched shards. 0: read from the shared tier."""
 
+    prepare: Preparation = Preparation()
+    """Where the text is prepared."""
+    rehearsal: dict[str, Location] = Field(default={})
+    """For a rehearsal, folders of this machine by the names of the sources in S3 (`text` for `source`): the emulated S3
+    gets their files."""
+
     @model_validator(mode="after")
     def _names_one_source_or_a_mixture(self) -> Self:
         if bool(self.source) == bool(self.mixture):
@@ -80,6 +107,22 @@ class Data(Section):
         if len(set(names)) < len(names):
             raise ValueError("the names of a mixture's sources must differ")
         return self
+
+    @model_validator(mode="after")
+    def _is_in_s3_if_the_cluster_prepares_it(self) -> Self:
+        local = [part.source for part in self.parts if not part.source.startswith("s3://")]
+        if self.in_cluster and local:
+            raise ValueError(f"the cluster prepares what is in S3: {', '.join(local)} is not; give s3://bucket/prefix")
+        names = {part.name for part in self.parts if part.source.startswith("s3://")}
+        if unknown := sorted(set(self.rehearsal) - names):
+            known = ", ".join(sorted(names)) or "none"
+            raise ValueError(f"rehearsal: {', '.join(unknown)} is no source in S3; there are: {known}")
+        return self
+
+    @property
+    def in_cluster(self) -> bool:
+        """The campaign's own nodes prepare the text."""
+        return self.prepare.where == "cluster"
 
     @property
     def parts(self) -> tuple[MixtureSource, ...]:

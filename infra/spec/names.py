@@ -45,11 +45,15 @@ EFA_CLAIM = "efa"
 TRAINER_ACCOUNT = "trainer"
 STEWARD_ACCOUNT = "steward"
 ARCHIVE_ACCOUNT = "archive"
+DATA_ACCOUNT = "data"
+"""Of the pods that prepare the data in the cluster."""
 CNI_ACCOUNT = "aws-node"
 
 POOL_LABEL = "bivouac.dev/pool"
 GPU_POOL = "gpu"
 SYSTEM_POOL = "system"
+DATA_POOL = "data"
+"""Nodes that prepare the data, and go before the first GPU node comes."""
 GPU_TAINT_KEY = "nvidia.com/gpu"
 GPU_TAINT = f"{GPU_TAINT_KEY}=present:NoSchedule"
 
@@ -66,6 +70,8 @@ NODE_TOLD_HOST_PATH = "/run/bivouac"
 SECRETS_COMMAND = ("python", "-m", "infra.steward.secrets")
 """Fetches a job's secrets, in an init container of its pods."""
 BASICS_COMMAND = ("python", "-m", "infra.cluster.basics")
+SHARE_COMMAND = ("python", "-m", "trainer.data.share")
+"""One pod's share of the preparation of the data."""
 STEWARD_COMMAND = ("python", "-m", "infra.steward")
 ARCHIVE_COMMAND = ("python", "-m", "infra.archive.archive")
 COPY_COMMAND = ("python", "-m", "infra.checkpoints.copies", "send")
@@ -207,7 +213,7 @@ def campaign_stack(campaign: str) -> str:
     return f"campaign-{campaign}"
 
 
-_POOLS = (GPU_POOL, SYSTEM_POOL)
+_POOLS = (GPU_POOL, SYSTEM_POOL, DATA_POOL)
 _MACHINES = (*_POOLS, BUILDER)
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("",),
@@ -217,8 +223,8 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "instance": _MACHINES,
     "volume": _MACHINES,
     "network interface": _MACHINES,
-    "role": ("cluster", "node", "cni", "steward", "trainer", "archive", "guard", "budget"),
-    "schedule": ("deadline", "closer", BUILDER),
+    "role": ("cluster", "node", "cni", "steward", "trainer", "archive", "data", "guard", "budget"),
+    "schedule": ("deadline", "data", "closer", BUILDER),
     "topic": ("alarms",),
     "budget": ("",),
     "file system": ("shared",),

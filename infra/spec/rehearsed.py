@@ -115,7 +115,7 @@ def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
         every = max(1, min(_EVERY, steps // 4))
         made.set("checkpoint.every_steps", every, "a checkpoint before each fault")
         return steps, every
-    made.set("data", {"source": "python:stdlib", "max_files": 60}, "text that every machine has")
+    _small_text(made, spec, nodes)
     named = spec.training is not None and bool(spec.training.model.name)
     model = {"name": "debug", **_TINY_NAMED} if named else _TINY
     made.set("training.model", model, "a debug model that the same code builds")
@@ -129,6 +129,18 @@ def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
         made.set(f"training.{field}", value, "a model that this machine can train")
     made.set("checkpoint.every_steps", _EVERY, "a checkpoint before each fault")
     return _STEPS, _EVERY
+
+
+def _small_text(made: _Made, spec: Spec, nodes: int) -> None:
+    if spec.data is None or not spec.data.in_cluster:
+        made.set("data", {"source": "python:stdlib", "max_files": 60}, "text that every machine has")
+        return
+    if not spec.data.rehearsal:
+        text = {"source": "s3://rehearsed-text/python", "pattern": "*.py", "rehearsal": {"text": "python:stdlib"}}
+        made.set("data", {**text, "prepare": {"where": "cluster"}}, "text that every machine has, in the emulated S3")
+    made.drop("data.tokenizer", "the debug model has a small vocabulary")
+    made.set("data.max_files", 60, "text that this machine prepares")
+    made.set("data.prepare.nodes", nodes, "this machine's size; --nodes")
 
 
 def _after(fault: str, steps: int, every: int) -> int:

@@ -10,7 +10,7 @@ from infra.spec.models import dial
 from infra.spec.models.named import resolved
 from infra.spec.section import Section
 from infra.spec.workload import INIT, refuse_no_place
-from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig, grace_seconds
+from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig, WatchConfig, grace_seconds
 
 Amount = Annotated[float, BeforeValidator(dial.amount, json_schema_input_type=float | str)]
 
@@ -45,6 +45,8 @@ class Training(Section):
     """Stage of DeepSpeed's ZeRO."""
     recompute: RecomputeConfig = RecomputeConfig()
     """Activations that the backward pass computes again instead of keeping them."""
+    watch: WatchConfig = WatchConfig()
+    """Detectors of trouble in the training, and what follows from each alarm. The default is to log."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Number format of the computation."""
     seed: int = 42

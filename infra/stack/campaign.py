@@ -13,7 +13,7 @@ from infra.stack.access.policies import place
 from infra.stack.budget import Budget
 from infra.stack.cluster.addons import CSI_DRIVER, Addons
 from infra.stack.cluster.cluster import Cluster
-from infra.stack.cluster.nodes import GpuNodes, SystemNodes
+from infra.stack.cluster.nodes import DataNodes, GpuNodes, SystemNodes
 from infra.stack.cluster.workloads import Workloads
 from infra.stack.guard import Guard
 from infra.stack.network.addresses import second_zone
@@ -33,7 +33,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     marks = tags(spec, deadline, settings.identity)
     provider = aws.Provider("aws", region=spec.region, allowed_account_ids=[spec.account], default_tags={"tags": marks})
     opts = ResourceOptions(providers=[provider])
-    guard = Guard(spec, deadline, settings.closer_code, opts)
+    guard = Guard(spec, deadline, settings.closer_code, settings.preparing, opts)
     network = place_of(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), guard.first, opts)
     security = Security(spec, network.vpc_id, opts)
     roles = Roles(spec, settings.key_arn, settings.closer_code, opts)
@@ -70,6 +70,8 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         key,
         opts,
     )
+    if settings.preparing:
+        DataNodes(spec, cluster, marks, node_role, network.gpu, groups, [*ready, *guard.of_data, budget], key, opts)
     without = (CSI_DRIVER,) if storage is None else ()
     after = Addons(
         "after-nodes", cluster.eks.name, interface_tags, [system.group], spec.addons, spec.kubernetes, without, opts

@@ -27,6 +27,7 @@ from infra.stack.closer import Closer
 from infra.stack.network.build_network import BuildNetwork
 from infra.stack.settings import FoundationSettings, StorageClass
 from infra.stack.tags import tags
+from trainer.contract.preparing import PARTS
 
 KEPT_IMAGES = 500
 OLD_STATE_DAYS = 90
@@ -145,6 +146,16 @@ FORGET_COPIES: BucketLifecycleConfigurationRuleArgsDict = {
 }
 
 
+FORGET_PARTS: BucketLifecycleConfigurationRuleArgsDict = {
+    # The parts of a preparation are of use until it is over: a later campaign finds the data set itself.
+    "id": "forget-parts-of-preparations",
+    "status": "Enabled",
+    "filter": {"prefix": PARTS},
+    "expiration": {"days": 7},
+    "noncurrent_version_expiration": {"noncurrent_days": 1},
+}
+
+
 def moving(one: StorageClass) -> BucketLifecycleConfigurationRuleArgsDict:
     """Return the rule that moves one campaign's objects to a cheaper class."""
     return {
@@ -173,7 +184,7 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
     state = PrivateBucket(
         "state", names.state, make=False, rules=[FORGET_VERSIONS, FORGET_REWRITES], key_arn=key_arn, opts=inside
     )
-    PrivateBucket("data", names.data, key_arn=key_arn, opts=inside)
+    PrivateBucket("data", names.data, rules=[FORGET_PARTS], key_arn=key_arn, opts=inside)
     archive = PrivateBucket(
         "archive",
         names.archive,

@@ -93,8 +93,9 @@ class CampaignSettings(_Settings):
     """Absolute, so that a second `up` does not move it."""
     identity: str | None = None
     """The campaign's identity beyond its name. None: made before identities, or not recorded yet."""
-    data_digest: str = Field(min_length=8)
-    """Manifest digest of the data set at `datasets/<digest>/` of the data bucket."""
+    data_digest: Annotated[str, Field(min_length=8)] | None = None
+    """Manifest digest of the data set at `datasets/<digest>/` of the data bucket. None: the cluster has yet to prepare
+    it: the stack has the nodes for that, and no link to the data."""
     operator_arn: str | None = None
     """Principal with the cluster's administration. None: the caller. The ARN of an assumed role lacks the role's path,
     so a role with a path must be given here."""
@@ -107,6 +108,11 @@ class CampaignSettings(_Settings):
     """SHA-256 of the code with which the closer ends this campaign. None: an older campaign, which none ends."""
     node_image: str | None = None
     """AMI of the GPU nodes. None: the newest EKS-optimized one."""
+
+    @property
+    def preparing(self) -> bool:
+        """The cluster prepares the data now."""
+        return self.spec.prepares_data and self.data_digest is None
 
 
 def read_settings(get: Callable[[str], str | None]) -> FoundationSettings | CampaignSettings:

@@ -30,12 +30,12 @@ class Storage(pulumi.ComponentResource):
         shared: SharedStorage,
         subnet_id: Input[str],
         security_group_id: Input[str],
-        data_digest: str,
+        data_digest: str | None,
         depends_on: list[pulumi.Resource],
         key_arn: str | None = None,
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`key_arn`: the customer's key; None: FSx's own."""
+        """`data_digest`: None if there are no data yet. `key_arn`: the customer's key; None: FSx's own."""
         super().__init__("bivouac:infra:Storage", "storage", None, opts)
         self.lustre = aws.fsx.LustreFileSystem(
             "shared",
@@ -47,17 +47,7 @@ class Storage(pulumi.ComponentResource):
             tags={"Name": Names(spec).file_system},
             opts=ResourceOptions(parent=self, depends_on=depends_on, custom_timeouts=bounded(waits.FILE_SYSTEM)),
         )
-        source = f"s3://{buckets(spec.account, spec.region).data}/{data_prefix(data_digest)}"
-        self.data = aws.fsx.DataRepositoryAssociation(
-            "data",
-            file_system_id=self.lustre.id,
-            file_system_path=f"/{DATA_FOLDER}",
-            data_repository_path=source,
-            batch_import_meta_data_on_create=True,
-            s3=None if spec.workload is None else _IMPORTS_LATER_CODE,
-            delete_data_in_filesystem=False,
-            opts=ResourceOptions(parent=self, custom_timeouts=bounded(waits.DATA_LINK)),
-        )
+        self.data = None if data_digest is None else self._link(spec, data_digest)
         for name, prefix in spec.links.items():
             aws.fsx.DataRepositoryAssociation(
                 f"mount-{name}",
@@ -71,3 +61,16 @@ class Storage(pulumi.ComponentResource):
                 opts=ResourceOptions(parent=self, custom_timeouts=bounded(waits.FURTHER_LINK)),
             )
         self.register_outputs({"file_system_id": self.lustre.id, "mount_name": self.lustre.mount_name})
+
+    def _link(self, spec: Spec, data_digest: str) -> aws.fsx.DataRepositoryAssociation:
+        source = f"s3://{buckets(spec.account, spec.region).data}/{data_prefix(data_digest)}"
+        return aws.fsx.DataRepositoryAssociation(
+            "data",
+            file_system_id=self.lustre.id,
+            file_system_path=f"/{DATA_FOLDER}",
+            data_repository_path=source,
+            batch_import_meta_data_on_create=True,
+            s3=None if spec.workload is None else _IMPORTS_LATER_CODE,
+            delete_data_in_filesystem=False,
+            opts=ResourceOptions(parent=self, custom_timeouts=bounded(waits.DATA_LINK)),
+        )

@@ -18,10 +18,10 @@ from infra.steward.seeing.views import (
     Observation,
     PodView,
 )
-from trainer.contract import ExitCode
+from trainer.contract import ROLLED_BACK, ExitCode
 
-_OF_OTHERS = frozenset({"peer-lost", "interrupted", "fenced"})
-"""Reasons in termination messages that follow from the end of another pod or of the job."""
+_OF_OTHERS = frozenset({"peer-lost", "interrupted", "fenced", ROLLED_BACK})
+"""Reasons in termination messages that follow from the end of another pod or of the job, or from no node."""
 _SIGTERM = 128 + 15
 _APART = timedelta(seconds=2)
 """Kubernetes dates ends to the second, each node by its own clock."""
@@ -81,6 +81,11 @@ def dead_nodes(seen: Observation, heartbeat_timeout: timedelta) -> tuple[str, ..
             if not_ready_for > heartbeat_timeout:
                 dead.append(pod.node)
     return tuple(dict.fromkeys(dead))
+
+
+def sick(failed: Iterable[PodView]) -> tuple[str, ...]:
+    """Return the nodes that the watch has named: by a replay they compute wrongly, or they are slow for long."""
+    return tuple(pod.node for pod in failed if pod.exit_code == ExitCode.SICK and pod.node is not None)
 
 
 def stranded(seen: Observation) -> tuple[str, ...]:

@@ -172,7 +172,8 @@ def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:
     why = f"{first.name} ended with exit code {first.exit_code}: {first.detail}"
     if CONSEQUENCE[failure] is Consequence.RESTART and (end := _stranded(seen, why)):
         return end
-    return EndAttempt(failure=failure, why=why, first_failed=blame.first_failed(failed))
+    sick = blame.sick(failed)
+    return EndAttempt(failure=failure, why=why, dead_nodes=sick, first_failed=blame.first_failed(failed))
 
 
 def _stranded(seen: Observation, why: str) -> EndAttempt | None:

@@ -158,7 +158,7 @@ def build(program: Callable[[], None], config: dict[str, str] | None = None) -> 
     return recorder.graph
 
 
-def campaign_graph(spec: Spec, **more: str) -> Graph:
+def campaign_graph(spec: Spec, **more: str | None) -> Graph:
     """The campaign stack of a spec; `more` goes into its settings."""
     settings = CampaignSettings.model_validate(
         {"spec": spec, "deadline": DEADLINE, "data_digest": DATA_DIGEST, "closer_code": CODE, **more}

@@ -43,7 +43,7 @@ def test_a_bucket_with_content_is_never_destroyed(foundation: Graph) -> None:
     assert foundation.one("Repository", "trainer").inputs.get("forceDelete") is False
 
 
-def test_old_versions_are_forgotten_only_of_state_and_of_interval_copies(foundation: Graph) -> None:
+def test_old_versions_are_forgotten_only_of_state_of_interval_copies_and_of_parts(foundation: Graph) -> None:
     rules = [node.inputs for node in foundation.of("BucketLifecycleConfiguration")]
     forgetful = {
         (inputs["bucket"], rule["filter"]["prefix"])
@@ -51,7 +51,12 @@ def test_old_versions_are_forgotten_only_of_state_and_of_interval_copies(foundat
         for rule in inputs["rules"]
         if "noncurrent" in str(rule)
     }
-    assert forgetful == {(BUCKETS.state, ""), (BUCKETS.state, "campaigns/"), (BUCKETS.archive, "copies/")}
+    assert forgetful == {
+        (BUCKETS.state, ""),
+        (BUCKETS.state, "campaigns/"),
+        (BUCKETS.archive, "copies/"),
+        (BUCKETS.data, "preparing/"),
+    }
 
 
 def test_what_is_rewritten_every_few_seconds_is_forgotten_after_a_day_and_the_engines_state_is_not(

@@ -16,7 +16,7 @@ from infra.stack.lustre import client_script
 from infra.stack.rules import broken, findings
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph
-from tests.graph.test_lustre_client import ARCHIVE, GANG, mounts_shared, pods, scripts
+from tests.graph.nodes.test_lustre_client import ARCHIVE, GANG, mounts_shared, pods, scripts
 
 SPEC = example_spec(
     storage={"shared": "none"}, image={"base": "bivouac/base:cuda", "nodes": "eks"}, network={"egress": "endpoints"}

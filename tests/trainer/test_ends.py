@@ -41,6 +41,9 @@ def test_sigterm_of_one_node_commits_the_last_step_everywhere_and_all_exit_75(wo
     assert (status.node, status.steps, [rank.rank for rank in status.ranks]) == ("node-1", LONG, [1])
     assert status.step >= 1 and status.ranks[0].alive and status.ranks[0].heartbeat_age_s < 30
     assert 'bivouac_heartbeat_age_seconds{attempt="1"' in metrics and "bivouac_step{" in metrics
+    assert status.figures is not None and 0 < (status.figures.rate or 0) < 1 and (status.figures.norm or 0) > 0
+    assert all(f"bivouac_{name}{{" in metrics for name in ("gradient_norm", "learning_rate", "step_compute_seconds"))
+    assert 'layers="embedding"' in metrics and "bivouac_mfu" not in metrics, "a CPU has no known peak"
     last = attempt.step()
     for node in range(2):
         assert attempt.termination(node)["committed_step"] == last

@@ -7,12 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from tests.drills.parts.storage_gang import Camp, PipeGang
 from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity
 from trainer.checkpoint.pace import Pace
 from trainer.contract import CheckpointConfig, TrainConfig
 from trainer.data.ledger import DataLedger
 from trainer.loop import Loop
+from trainer.watch.figures import Mine
+from trainer.watch.overseer import Overseer
 
 
 def alone(tmp_path: Path) -> Loop:
@@ -23,14 +27,17 @@ def alone(tmp_path: Path) -> Loop:
     identity = ManifestIdentity("tiny", 1, 1, "", "", "", "")
     committer = Committer(gang, Camp(tmp_path, 1, 1).tiers(0), checkpoint, identity, Begun())
     engine, ledger = SimpleNamespace(get_global_grad_norm=lambda: 1.0), DataLedger(1, 1, 1, 1, "d")
+    engine.device, engine.module, engine.was_step_applied = torch.device("cpu"), torch.nn.Module(), lambda: True
     pace = Pace(every=10, steps=1000, mtbf_s=36_000.0)
     nothing: Any = None
-    return Loop(config, gang, engine, nothing, nothing, ledger, committer, nothing, tmp_path, pace)
+    overseer = Overseer(config, gang, engine, Camp(tmp_path, 1, 1).tiers(0).shared, 1)
+    parts = (ledger, committer, nothing, tmp_path, pace, overseer, nothing)
+    return Loop(config, gang, engine, nothing, nothing, *parts)
 
 
 def agree(loop: Loop, step: int) -> None:
     loop.step = loop.position = step
-    loop._agree(1.0, time.monotonic(), 0, 0.0, 0.1)
+    loop._accept(loop._agree(Mine(loss=1.0), time.monotonic(), 0, 0.1))
 
 
 def test_an_interval_that_the_first_rank_has_chosen_holds_from_the_next_exchange_on(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ class Begun:
     manifest: Manifest | None = None
     on_shared: bool = False
     """The shared tier holds this checkpoint, too."""
+    watch: str = ""
+    """State of the watch; empty where the checkpoint has none, or was reshaped to other ranks."""
 
     @property
     def step(self) -> int:
@@ -118,8 +120,10 @@ class Committer:
             self._ready = True
             self._local.submit(engine.checkpoint_engine.foresee(engine))
 
-    def save(self, engine: Any, progress: TrainingProgress) -> bool:
-        """Begin a checkpoint; block only for the copy to the host. Return False while the last one is being written."""
+    def save(self, engine: Any, progress: TrainingProgress, watch: str = "") -> bool:
+        """Begin a checkpoint; block only for the copy to the host. Return False while the last one is being written.
+
+        `watch`: state that lies beside this rank's random state."""
         if self._pending is not None:
             if self._skipped_for != self._pending.step:
                 self._skipped_for = self._pending.step
@@ -129,7 +133,7 @@ class Committer:
         folder = attempt_folder(self._identity.attempt)
         step_root = self._tiers.local.folder(progress.step)
         copying: HostCopyEngine = engine.checkpoint_engine
-        state = Snapshot(step_root / folder / f"rng_rank_{self._gang.rank:05d}.pt", rng_state())
+        state = Snapshot(step_root / folder / f"rng_rank_{self._gang.rank:05d}.pt", rng_state(watch))
         snapshots = [*copying.collect(engine, step_root, folder), state]
         self._pending, self._manifested = progress, None
         self._local.submit(lambda: self._write(progress, snapshots))

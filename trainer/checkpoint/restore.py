@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -32,16 +32,24 @@ from trainer.gang import Gang
 
 
 def restore(
-    engine: Any, gang: Gang, tiers: AnyTiers, zero_stage: int, attempt: int, neighbours: Neighbours | None = None
+    engine: Any,
+    gang: Gang,
+    tiers: AnyTiers,
+    zero_stage: int,
+    attempt: int,
+    neighbours: Neighbours | None = None,
+    banned: Callable[[Manifest], bool] = lambda _: False,
 ) -> Begun:
-    """Load the newest sound step into the engine, and remove unfinished files of ended attempts.
+    """Load the newest sound step into the engine, and remove unfinished files of ended attempts. `banned`: what the
+    watch does not trust, equal on all ranks.
 
     Raises `StorageError` when the shared tier holds checkpoints but none is sound, `ConfigError` when all have another
     world size or ZeRO stage.
     """
     candidates = _candidates(gang, tiers)
     search = Search(gang, tiers, neighbours or Neighbours(0), attempt)
-    chosen = _choose(candidates, search, (gang.world_size, zero_stage))
+    trusted = [manifest for manifest in candidates if not banned(manifest)]
+    chosen = _choose(trusted, search, (gang.world_size, zero_stage))
     known = {(manifest.step, manifest.attempt) for manifest in candidates}
 
     def tidy() -> None:
@@ -58,11 +66,11 @@ def restore(
         _reshape(engine, manifest, found, search)
         # This gang cannot replicate the old ranks' shards, and `_reshape` has put them on the shared tier.
         return Begun(manifest, on_shared=True)
-    _load(engine, manifest, gang, tiers, _stage(found, manifest, gang, tiers, attempt))
+    beside = _load(engine, manifest, gang, tiers, _stage(found, manifest, gang, tiers, attempt))
     on_shared = gang.together(
         "look at the shared tier", lambda: tiers.shared.holds(manifest, needed(manifest, gang.rank))
     )
-    return Begun(manifest, gang.all_agree(on_shared))
+    return Begun(manifest, gang.all_agree(on_shared), beside.get("watch", ""))
 
 
 def _candidates(gang: Gang, tiers: AnyTiers) -> list[Manifest]:
@@ -212,7 +220,8 @@ def _keep_on_shared(manifest: Manifest, work: Path, shared: SharedTier, attempt:
     shared.publish(manifest, attempt)
 
 
-def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: AnyTiers, found: list[FoundShard]) -> None:
+def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: AnyTiers, found: list[FoundShard]) -> dict[str, Any]:
+    """Load the state and return what lies beside the random one."""
     root = tiers.local.folder(manifest.step)
     wanted = {root / shard.file: shard for shard in manifest.shards}
     compared = {root / each.shard.file: each.identity for each in found}
@@ -228,9 +237,13 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: AnyTiers, found: l
     path, _ = engine.load_checkpoint(str(root), tag=attempt_folder(manifest.attempt))
     if path is None:
         raise StorageError("DeepSpeed found no state in a verified checkpoint", root)
-    if manifest.rng_included:
-        rng = root / attempt_folder(manifest.attempt) / f"rng_rank_{gang.rank:05d}.pt"
-        set_rng_state(engine.checkpoint_engine.load(str(rng)))
+    if not manifest.rng_included:
+        return {}
+    state: dict[str, Any] = engine.checkpoint_engine.load(
+        str(root / attempt_folder(manifest.attempt) / f"rng_rank_{gang.rank:05d}.pt")
+    )
+    set_rng_state(state)
+    return state
 
 
 def _insist(shard: Shard, tier: str, seen: str) -> None:

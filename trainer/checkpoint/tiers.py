@@ -25,9 +25,9 @@ from trainer.checkpoint.files import (
     open_regular,
     sync_folder,
 )
+from trainer.checkpoint.retention import NOTES, Steps
 from trainer.checkpoint.retention import Claim as Claim
 from trainer.checkpoint.retention import Limits as Limits
-from trainer.checkpoint.retention import Steps
 from trainer.contract import (
     COMMITTED_NAME,
     Foreign,
@@ -86,6 +86,17 @@ class Tier(Steps):
     def marks(self) -> Path:
         """Where the fence lies."""
         return self.root
+
+    def notes(self) -> dict[str, bytes]:
+        """Return name -> content of what attempts have left for later ones."""
+        return {path.name: path.read_bytes() for path in (self.root / NOTES).glob("[!.]*")}
+
+    def leave(self, name: str, content: bytes) -> None:
+        """Leave a note for later attempts."""
+        folder = self.root / NOTES
+        folder.mkdir(parents=True, exist_ok=True)
+        with durable(folder / name) as file:
+            file.write(content)
 
     def take(self, step: int, shard: Shard, source: Path, earlier: Manifest | None) -> None:
         """Copy a shard here and read it back; link it if `earlier`, a step of this tier, has the same bytes."""

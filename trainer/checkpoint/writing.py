@@ -115,8 +115,9 @@ def merge(by_rank: tuple[tuple[Shard, ...], ...]) -> tuple[Shard, ...]:
     return tuple(merged.values())
 
 
-def rng_state() -> dict[str, Any]:
-    state: dict[str, Any] = {"cpu": torch.get_rng_state()}
+def rng_state(watch: str = "") -> dict[str, Any]:
+    """Return the random state, and beside it the watch's."""
+    state: dict[str, Any] = {"cpu": torch.get_rng_state(), **({"watch": watch} if watch else {})}
     if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state

@@ -42,6 +42,7 @@ from trainer.contract.job import (
     LOCAL_CHECKPOINTS,
     NODE_TOLD,
     NOTHING_SOUND,
+    ROLLED_BACK,
     SHARED_CHECKPOINTS,
     TERMINATION_LOG,
     Env,
@@ -49,6 +50,7 @@ from trainer.contract.job import (
     Phase,
     RankStatus,
     Status,
+    StepFigures,
     Termination,
     grace_seconds,
 )
@@ -61,6 +63,7 @@ from trainer.contract.training import (
     OptimizerConfig,
     RecomputeConfig,
     TrainConfig,
+    WatchConfig,
 )
 
 __all__ = [
@@ -78,6 +81,7 @@ __all__ = [
     "LOCAL_CHECKPOINTS",
     "NODE_TOLD",
     "NOTHING_SOUND",
+    "ROLLED_BACK",
     "SHARED_CHECKPOINTS",
     "SHARED_TIER_IN_S3",
     "TERMINATION_LOG",
@@ -104,10 +108,12 @@ __all__ = [
     "Shard",
     "SourceCounts",
     "Status",
+    "StepFigures",
     "Termination",
     "TokenShard",
     "TrainConfig",
     "Verdict",
+    "WatchConfig",
     "attempt_folder",
     "grace_seconds",
     "parse_manifest",

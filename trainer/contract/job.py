@@ -43,6 +43,8 @@ class ExitCode(IntEnum):
     USER = 64
     DATA = 65
     INTERNAL = 70
+    SICK = 71
+    """This node computes wrongly or slowly, by the watch: it is to be replaced."""
     STORAGE = 74
     INTERRUPTED = 75
     """Interrupted, with a committed checkpoint."""
@@ -51,6 +53,10 @@ class ExitCode(IntEnum):
 
 NOTHING_SOUND = "nothing-sound"
 """Reason of a termination: the shared tier holds checkpoints, and not one of them can be used."""
+
+
+ROLLED_BACK = "rolled-back"
+"""Reason of a termination: the watch goes back to an earlier checkpoint; no node is at fault."""
 
 
 class Phase(StrEnum):
@@ -73,6 +79,34 @@ class RankStatus(_Frozen):
     heartbeat_age_s: float
 
 
+class StepFigures(_Frozen):
+    """A step in numbers, equal on all ranks; None: not known there. Seconds are means over the ranks."""
+
+    norm: float | None = None
+    """Norm of all gradients before clipping."""
+    rate: float | None = None
+    """Learning rate."""
+    loss_scale: float = 1.0
+    tokens_per_second: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    """`trainer.watch.figures` has both formulas."""
+    memory_gib: float | None = None
+    """Most that one rank has ever used: of the accelerator, without one of the host."""
+    data_s: float | None = None
+    compute_s: float | None = None
+    """Forward and backward, with what communication they hide."""
+    communication_s: float | None = None
+    optimizer_s: float | None = None
+    checkpoint_s: float | None = None
+    """Stall of a save between the last step and this one."""
+    layers: dict[str, float] = {}
+    """Group of layers -> norm of its gradients."""
+    slowest_rank: int | None = None
+    slowest_ratio: float | None = None
+    """Its forward time / the median over the ranks."""
+
+
 class Status(_Frozen):
     """The answer of `/status`."""
 
@@ -92,6 +126,10 @@ class Status(_Frozen):
     """Duration of the last step."""
     data_wait_seconds: float | None = None
     """Total wait for data since training began, of the local rank that waited longest."""
+    figures: StepFigures | None = None
+    """Of the last step; None before the first, and for a job of one's own."""
+    alarms: int = 0
+    """Alarms of the watch in this attempt."""
     ranks: tuple[RankStatus, ...]
 
 

@@ -6,6 +6,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Timed = Literal["off", "log", "checkpoint", "quarantine", "stop"]
+"""What follows from an alarm about times: they differ between two runs, so nothing here changes a result."""
+Numeric = Literal["off", "log", "checkpoint", "slow", "skip", "stop"]
+"""What follows from an alarm about values, which a resumed run sees again."""
 GRADIENT_BUCKET = 500_000_000
 """Elements of DeepSpeed's buffer of gradients on their way, which it allocates whole: no more than the model has."""
 
@@ -116,6 +120,46 @@ class CheckpointConfig(_Section):
     """Assumed mean time between failures of one node until this campaign has seen any."""
 
 
+class WatchConfig(_Section):
+    """What follows from each detector's alarm: `off`; `log`, an event; `checkpoint`, a save now; `slow`, a lower
+    learning rate for a while; `skip`, back to the checkpoint before it and on without those batches; `quarantine`, the
+    node is replaced; `stop`, the warm cluster is held for a person."""
+
+    loss: Numeric = "log"
+    """A loss far above the rolling median."""
+    norm: Numeric = "log"
+    """A gradient norm far above the rolling median."""
+    layers: Numeric = "log"
+    """The gradient of one group of layers explodes or dies while the others' stays."""
+    weights: Numeric = "log"
+    """Weights move much faster or slower than the learning rate says, or jump."""
+    activations: Numeric = "log"
+    """The last block's output grows or shrinks suddenly."""
+    data: Numeric = "log"
+    """A batch whose distribution of tokens is unlike that of the others: damaged, repeated, foreign."""
+    divergence: Numeric = "log"
+    """The held-out loss rises while the training loss falls."""
+    throughput: Timed = "log"
+    """Steps take 5 % longer than they once did."""
+    straggler: Timed = "log"
+    """One rank computes slower than the others, for long."""
+    clip: bool = False
+    """Scale a gradient whose norm is an outlier down to the rolling bound of `norm`; all others stay as they are."""
+    window: int = Field(default=128, ge=16)
+    """Steps that the rolling statistics remember."""
+    slow_factor: float = Field(default=0.5, gt=0, le=1)
+    """Factor of the learning rate after an alarm with `slow`."""
+    slow_steps: int = Field(default=200, ge=1)
+    """Steps for which it stays so."""
+    skip_steps: int = Field(default=20, ge=1)
+    """Steps from an alarm's begin whose batches are drawn but not trained on, after a roll-back with `skip`."""
+    replay_every: int = Field(default=0, ge=0)
+    """Steps between two searches for silent data corruption: all ranks compute the same gradients twice, and every bit
+    must be equal. Each costs two micro batches. 0: none."""
+    replay: Literal["log", "quarantine", "stop"] = "log"
+    """What follows when a rank computes differently from itself or from all others."""
+
+
 class TrainConfig(_Section):
     """A rank's whole configuration, besides its environment."""
 
@@ -135,6 +179,9 @@ class TrainConfig(_Section):
     init_from: str = ""
     """A folder with a Hugging Face model's weights to start from, as the pods see it; empty: new weights."""
     recompute: RecomputeConfig = RecomputeConfig()
+    watch: WatchConfig = WatchConfig()
+    peak_bf16_tflops: float | None = Field(default=None, gt=0)
+    """Dense peak of one accelerator, from the catalogue, for MFU and HFU; None: they are not told."""
     zero_stage: int = Field(default=1, ge=0, le=3)
     precision: str = "float32"
     """float32 or bfloat16."""

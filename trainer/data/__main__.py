@@ -1,4 +1,7 @@
-"""`python -m trainer.data RECIPE OUT`: prepare a data set; print progress and the manifest's digest as JSON lines."""
+"""`python -m trainer.data RECIPE OUT`: prepare a data set; print progress and the manifest's digest as JSON lines.
+
+Without OUT it only lists the sources, and prints the digest of what would be prepared, and the files' number and sizes.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ import hashlib
 import json
 import signal
 import sys
-import time
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode
 from trainer.contract.recipe import Recipe
-from trainer.data.prepare.prepare import make
+from trainer.data.prepare.prepare import listed, make, plan_digest, text_bytes
+from trainer.data.teller import Teller
 from trainer.errors import DataError, StorageError, TrainerError
 from trainer.events import emit
 
@@ -22,12 +25,15 @@ from trainer.events import emit
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.data", description=__doc__)
     parser.add_argument("recipe", help="a recipe as JSON; see `trainer.contract.recipe`")
-    parser.add_argument("out", type=Path)
+    parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--cores", type=int, default=None)
     options = parser.parse_args()
     try:
         recipe = Recipe.model_validate(json.loads(options.recipe))
-        manifest = make(recipe, options.out, _Teller(), options.cores)
+        if options.out is None:
+            _list(recipe)
+            return 0
+        manifest = make(recipe, options.out, Teller(), options.cores)
     except TrainerError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
@@ -52,20 +58,11 @@ def main() -> int:
     return 0
 
 
-class _Teller:
-    """Prints progress and the time left, at the rate of this run without the work of earlier ones."""
-
-    def __init__(self) -> None:
-        self._first: tuple[float, float] | None = None
-
-    def __call__(self, stage: str, part: float) -> None:
-        now = time.monotonic()
-        if self._first is None and part > 0:
-            self._first = now, part
-        left = None
-        if self._first is not None and part > self._first[1]:
-            left = round((now - self._first[0]) * (1 - part) / (part - self._first[1]))
-        emit("progress", stage=stage, part=round(part, 4), left_s=left)
+def _list(recipe: Recipe) -> None:
+    files = listed(recipe)
+    every = [file for source in files for file in source]
+    told = {"files": len(every), "bytes": sum(file.size for file in every), "text_bytes": text_bytes(files)}
+    emit("listed", plan=plan_digest(recipe, files), **told)
 
 
 if __name__ == "__main__":

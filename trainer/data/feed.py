@@ -45,6 +45,8 @@ class Fed:
     micro_batches: tuple[NDArray[np.int64], ...]
     digest: int
     """Digest of this rank's part; see `trainer.contract.ledger`."""
+    entropy: float = 0.0
+    """Mean entropy in nats of the tokens of a micro batch, for the watch."""
 
 
 class Feed:
@@ -110,7 +112,7 @@ class Feed:
             stored = self._reader.stored(positions)
             digests += self._reader.digests(positions, stored)
             parts.append(stored.astype(np.int64))
-        return Fed(position, tuple(parts), step_digest(digests))
+        return Fed(position, tuple(parts), step_digest(digests), sum(map(entropy, parts)) / len(parts))
 
     def _put(self, item: Fed | BaseException) -> bool:
         while not self._ended.is_set():
@@ -121,3 +123,9 @@ class Feed:
             except queue.Full:
                 continue
         return False
+
+
+def entropy(tokens: NDArray[np.int64]) -> float:
+    """Return the entropy in nats of the distribution of tokens in an array."""
+    counts = np.unique(tokens, return_counts=True)[1] / tokens.size
+    return float(-(counts * np.log(counts)).sum())

@@ -1,5 +1,5 @@
-"""Peak memory of one rank, by part, before it is bought: `python -m trainer.model.memory` answers each line of its
-input, `{"config": TrainConfig, "world_size": N}`, with one line.
+"""Peak memory of one rank, by part, before it is bought: `python -m trainer.model.memory` answers its input,
+`{"config": TrainConfig, "world_size": N}`.
 
 One micro batch runs forward and backward on fake tensors, which have shapes and no data: torch's own tracker sees what
 is alive at the peak. What DeepSpeed holds beside it follows from the stage; the terms were read off the allocations of
@@ -112,7 +112,7 @@ def _probed(config: TrainConfig, layers: int, world_size: int, bucket: int, accu
 
 def _model(config: TrainConfig, layers: int) -> Model:
     """Return the model with so many layers, its weights in the computation's type."""
-    shape = {"layers": layers}
+    shape: dict[str, Any] = {"layers": layers}
     if config.model.config:
         values = config.model.config | {"num_hidden_layers": layers}
         if kinds := values.get("layer_types"):
@@ -131,10 +131,9 @@ def _model(config: TrainConfig, layers: int) -> Model:
 
 
 def main() -> None:
-    for line in sys.stdin:
-        asked = json.loads(line)
-        seen = footprint(TrainConfig.model_validate(asked["config"]), asked["world_size"])
-        print(json.dumps(asdict(seen) | {"peak": seen.peak}), flush=True)
+    asked = json.load(sys.stdin)
+    seen = footprint(TrainConfig.model_validate(asked["config"]), asked["world_size"])
+    print(json.dumps(asdict(seen) | {"peak": seen.peak}))
 
 
 if __name__ == "__main__":

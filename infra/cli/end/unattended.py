@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from infra.campaign import billing
-from infra.campaign.lost_storage import Loss, id_of
+from infra.campaign.repairs.lost_storage import Loss, id_of
 from infra.notices.outbox import Outbox
 from infra.notices.ways import TOPIC, ways
 from infra.preview.looking import looking

@@ -95,6 +95,22 @@ def execute(
     raise typer.Exit(exec_command(name, region, rank, command, stdin, tty, stderr))
 
 
+def profile(
+    name: Name,
+    region: Region = "us-east-1",
+    rank: Annotated[int, typer.Option(min=0, help="Global rank of the newest attempt.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, max=50, help="Steps to trace.")] = 3,
+    out: Annotated[str, typer.Option(help="File or folder here for the trace.")] = ".",
+) -> None:
+    """Trace some steps of a rank with torch's profiler, while it trains, and fetch the trace."""
+    from infra import target
+
+    target.enter_where(name)
+    from infra.cli.look.profile import profile_command
+
+    raise typer.Exit(profile_command(name, region, rank, steps, out, stderr))
+
+
 def cp(
     name: Name,
     source: Annotated[str, typer.Argument(help="`RANK:/path`, or a file or folder here.")],

@@ -17,11 +17,14 @@ from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
 from infra.notices.history import Entry, history
 from infra.record import meter
-from infra.record.events import CampaignState, Stage, fold
+from infra.record.events import CampaignState, Kind, Stage, fold
 from infra.record.store import LIVE, CampaignStore
 from infra.report.record import PACKED, Record, unpacked
 from infra.session.session import DRIVER_LEASE, holder_of, stored_plan, stored_spec
 from infra.spec.campaign import Spec
+
+_ALARMS = 5
+"""Newest alarms of the watch that are shown."""
 
 if TYPE_CHECKING:
     from infra.engine.drift import Look
@@ -96,6 +99,7 @@ def _facts_of(
         "certificate": state.certificate,
         "hold": state.hold,
         "lost": state.lost,
+        "alarms": [event.data for event in events if event.kind is Kind.WATCH][-_ALARMS:],
         "detached": state.detached,
         "spent_usd": round(float(meter.spent(events, live or None, base, nodes, record.at)), 4),
         "bills_usd_per_hour": round(float(meter.rate(state, live or None, base, nodes)), 4),
@@ -116,6 +120,12 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
             f"  training attempt {live['attempt']}, step {live['step']} of {live['steps']}, loss {live['loss']}, "
             f"committed {live['committed_step']}; {live['why']}",
             markup=False,
+        )
+    for alarm in facts["alarms"]:
+        console.print(
+            f"  alarm    step {alarm.get('step')}, {alarm.get('detector')}: {alarm.get('text')}; {alarm.get('did')}",
+            markup=False,
+            soft_wrap=True,
         )
     if state.detached is not None and not state.ended:
         console.print(

@@ -37,7 +37,7 @@ def repair_command(campaign: str, region: str, yes: bool, console: Console, *, a
 
 def _repair(context: Context, yes: bool, console: Console, machine: Console | None) -> int:
     """Repair. `machine`: console for the remaining drift as JSON."""
-    from infra.campaign.repair import carry_out
+    from infra.campaign.repairs.repair import carry_out
     from infra.engine import explain
     from infra.engine.refusal import error_of, refusals, standing
     from infra.preview.looking import look_at_stacks

@@ -103,14 +103,16 @@ def quotas_hold_the_campaign(case: Case) -> Iterator[Draft]:
 
 def the_zone_sells_the_types(case: Case) -> Iterator[Draft]:
     """If offers were looked up, EC2 offers the types of all nodes in the spec's zone."""
-    nodes, zone = case.spec.nodes, case.spec.zone
-    for field in ("instance_type", "system_instance_type"):
-        name = str(getattr(nodes, field))
+    nodes, zone, data = case.spec.nodes, case.spec.zone, case.spec.data
+    types = {"nodes.instance_type": nodes.instance_type, "nodes.system_instance_type": nodes.system_instance_type}
+    if data is not None and data.in_cluster:
+        types["data.prepare.instance_type"] = data.prepare.instance_type
+    for field, name in types.items():
         zones = (case.facts.sold or {}).get(name)
         if zones is not None and zone not in zones:
             where = ", ".join(zones)
             yield error(
-                f"nodes.{field}",
+                field,
                 "EC2 does not offer this type in the zone",
                 seen=f"{name} in {zone}",
                 cure=f"write a zone that has it ({where}), or another type"

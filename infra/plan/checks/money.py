@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates.clock import BEFORE_TRAINING, seconds
+from infra.plan.estimates.cost import DATA_NODES
 from infra.plan.estimates.figure import cents
 from infra.spec import duration
 from infra.spec.campaign import Capacity
@@ -144,7 +145,7 @@ def _is_address(text: str) -> bool:
 
 
 def _field_of(line: str) -> str:
-    fields = {"FSx for Lustre": "storage.shared", "system node": "nodes.system_instance_type"}
+    fields = {"FSx for Lustre": "storage.shared", DATA_NODES: "data.prepare.instance_type"}
     return fields.get(line, "nodes.system_instance_type")
 
 

@@ -159,6 +159,27 @@ def data_source_exists(case: Case) -> Iterator[Draft]:
         )
 
 
+def the_cluster_knows_how_much_to_prepare(case: Case) -> Iterator[Draft]:
+    """Where the cluster prepares the text, its size is known: time and cost depend on it."""
+    data = case.spec.data
+    if data is not None and data.in_cluster and case.facts.data.text_bytes is None:
+        cure = "write data.prepare.text_gib, or let `bivouac check --online` ask S3 for the sizes"
+        message = "neither time nor cost of the preparation is in the plan"
+        yield warning("data.prepare.text_gib", message, seen="nothing", cure=cure)
+
+
+def a_rehearsal_has_its_text(case: Case) -> Iterator[Draft]:
+    """In a rehearsal each source in S3 has a folder of this machine: the emulated S3 is empty."""
+    data = case.spec.data
+    if data is None or case.facts.environment.inputs:
+        return
+    for part in data.parts:
+        folder = data.rehearsal.get(part.name)
+        if part.source.startswith("s3://") and folder not in case.facts.folders:
+            cure = "give a small folder of this machine, as a path from where the command is run"
+            yield error(f"data.rehearsal.{part.name}", "there is no such folder", seen=folder or "nothing", cure=cure)
+
+
 def data_last_for_the_steps(case: Case) -> Iterator[Draft]:
     """Text is not repeated so often that the model memorizes it."""
     (training, data), looked = case.spec.built_in, case.facts.data
@@ -185,5 +206,7 @@ RULES = (
     step_estimate_is_plausible,
     learning_rate_makes_sense,
     data_source_exists,
+    a_rehearsal_has_its_text,
+    the_cluster_knows_how_much_to_prepare,
     data_last_for_the_steps,
 )

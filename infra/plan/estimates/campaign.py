@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from infra.plan.estimates.clock import StageTime, clock
 from infra.plan.estimates.cost import CostLine, cost, hours, total_usd, usd_at_deadline
+from infra.plan.estimates.preparing import preparing_time
 from infra.plan.estimates.saving import Saving, saving
 from infra.plan.estimates.storage import Tier, tiers
 from infra.plan.facts import Facts
@@ -29,7 +30,7 @@ class Estimate:
 
 def estimate(spec: Spec, facts: Facts, world_size: int) -> Estimate:
     chosen = saving(spec, facts, world_size)
-    stages = clock(spec, chosen, world_size)
+    stages = clock(spec, chosen, world_size, preparing_time(spec, facts))
     lines = cost(spec, facts, stages)
     return Estimate(
         saving=chosen,

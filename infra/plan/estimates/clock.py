@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.plan.estimates import storage, work
 from infra.plan.estimates.figure import rounded
+from infra.plan.estimates.preparing import PreparingTime
 from infra.plan.estimates.saving import RANKS_START_S, Saving
 from infra.plan.pilot import PILOT_TAKES, pilot_first, pilot_words
 from infra.spec.campaign import Spec
@@ -43,10 +44,10 @@ class StageTime(BaseModel):
     formula: str
 
 
-def clock(spec: Spec, saving: Saving, world_size: int) -> tuple[StageTime, ...]:
-    """Return every stage that takes time, in order."""
+def clock(spec: Spec, saving: Saving, world_size: int, preparing: PreparingTime | None = None) -> tuple[StageTime, ...]:
+    """Return every stage that takes time, in order. `preparing`: of data in the cluster, part of provision."""
     return tuple(
-        _supervise(spec, saving, world_size) if stage == "supervise" else _stage(stage, spec)
+        _supervise(spec, saving, world_size) if stage == "supervise" else _stage(stage, spec, preparing)
         for stage in (*BEFORE_TRAINING, "supervise", "archive", "teardown", "certify")
     )
 
@@ -68,7 +69,7 @@ def gang_seconds(stages: tuple[StageTime, ...], nodes: int, pilot_s: Decimal = D
     return seconds(stages, *GPU_STAGES) - archive - pilot_s + going + (archive - going + pilot_s) / nodes
 
 
-def _stage(stage: str, spec: Spec) -> StageTime:
+def _stage(stage: str, spec: Spec, preparing: PreparingTime | None) -> StageTime:
     minutes, formula = TYPICAL_MINUTES[stage]
     if stage == "bake" and spec.image.nodes != "bake":
         minutes, formula = WITHOUT_NODE_IMAGE
@@ -76,6 +77,9 @@ def _stage(stage: str, spec: Spec) -> StageTime:
         formula = formula.replace("control plane 10, file system beside it", "control plane 10")
         formula = formula.replace("control plane and file system", "control plane")
     total = 60.0 * minutes
+    if stage == "provision" and preparing is not None:
+        total += float(preparing.seconds)
+        formula += f"; {preparing.formula}"
     if stage == "preflight":
         total += float(pilot_seconds(spec))
         formula += pilot_words(spec)

@@ -11,6 +11,7 @@ from infra.plan.catalogue import Prices
 from infra.plan.estimates import storage
 from infra.plan.estimates.clock import BEFORE_STACK, StageTime, gang_seconds, pilot_seconds, seconds
 from infra.plan.estimates.figure import cents, rounded
+from infra.plan.estimates.preparing import preparing_time
 from infra.plan.estimates.saving import archive_every
 from infra.plan.facts import Facts
 from infra.plan.purchase import own_reservation
@@ -28,6 +29,9 @@ NAT_GB_PER_NODE = 2
 """Traffic through the NAT gateway: what is neither in the image nor in S3 (its gateway endpoint is free)."""
 BLOCK_REST = "capacity block, unused"
 """Line for the part of a block's fee beyond the hours in which its nodes are up."""
+DATA_NODES = "data nodes"
+"""Line of the nodes that prepare the data; they have gone when the GPU nodes come."""
+_GONE_BY_THEN = ("builder", DATA_NODES)
 RESERVATION_REST = "reservation, unused"
 """Line for the reservation's bill while it waits for the nodes and during the teardown."""
 
@@ -60,8 +64,8 @@ def total_usd(lines: tuple[CostLine, ...]) -> Decimal:
 
 
 def rate_usd_per_hour(lines: tuple[CostLine, ...], *, gpu: bool) -> Decimal:
-    """Return the hourly rate with GPU nodes up, or with the node group at zero; the builder has ended by then."""
-    return sum((x.usd_per_hour for x in lines if x.name != "builder" and (gpu or not x.gpu)), Decimal(0))
+    """Return the hourly rate with GPU nodes up, or with their group at zero; builder and data nodes have gone."""
+    return sum((x.usd_per_hour for x in lines if x.name not in _GONE_BY_THEN and (gpu or not x.gpu)), Decimal(0))
 
 
 def usd_at_deadline(spec: Spec, lines: tuple[CostLine, ...], teardown_hours: Decimal) -> Decimal:
@@ -69,7 +73,7 @@ def usd_at_deadline(spec: Spec, lines: tuple[CostLine, ...], teardown_hours: Dec
     until = Decimal(str(spec.money.deadline.total_seconds())) / 3600
     # Until then a reservation bills by the nodes' rate: its line is contained in their hours.
     others = [line for line in lines if line.name != RESERVATION_REST]
-    fixed = sum((line.usd for line in others if not line.usd_per_hour or line.name == "builder"), Decimal(0))
+    fixed = sum((line.usd for line in others if not line.usd_per_hour or line.name in _GONE_BY_THEN), Decimal(0))
     for line in (line for line in lines if line.upfront_usd is not None):
         fixed += unused_usd(line, until * sum((x.usd_per_hour for x in lines if x.gpu), Decimal(0))) - line.usd
     with_gpu = until * rate_usd_per_hour(lines, gpu=True)
@@ -114,6 +118,13 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
     stands_by = _STANDBY if systems > 1 else _NO_STANDBY
     yield beside.model_copy(update={"formula": f"{beside.formula} ({stands_by})"})
     yield _hourly("builder", system, bake_hours, f"1 x {spec.nodes.system_instance_type}")
+    if (preparing := preparing_time(spec, facts)) is not None and spec.data is not None:
+        wanted = spec.data.prepare
+        price = prices.system_node_usd_per_hour.get(wanted.instance_type)
+        what = f"{wanted.nodes} x {wanted.instance_type}"
+        line = _hourly(DATA_NODES, price, rounded(preparing.nodes_s / 3600, 4), what, wanted.nodes)
+        spot = "; at the price on demand, spot costs less" if wanted.capacity == "spot" else ""
+        yield line.model_copy(update={"formula": f"{line.formula} ({preparing.formula}{spot})"})
     yield _hourly("EKS control plane", prices.eks_cluster_usd_per_hour, up, "1 cluster")
     # An existing network's gateway and endpoints are on its owner's bill.
     if spec.network.made and spec.network.egress is Egress.NAT:

@@ -48,6 +48,7 @@ MODULES = (
     "money.cost_tags",
     "s3.bucket_policies",
     "s3.bucket_settings",
+    "s3.checksums",
     "ec2.quotas",
     "ec2.networks",
     "ec2.templates",

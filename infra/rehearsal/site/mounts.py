@@ -1,12 +1,14 @@
-"""The S3 prefixes of a rehearsed job's mounts: files of this machine in the emulated account."""
+"""The S3 prefixes that a rehearsed campaign reads: files of this machine in the emulated account."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.aws.account import Account
 from infra.session.state_bucket import create_bucket
+from infra.spec.recipe import source_folder
 from infra.spec.workload import INIT
 
 if TYPE_CHECKING:
@@ -14,21 +16,32 @@ if TYPE_CHECKING:
 
 
 def give(spec: Spec) -> None:
-    """Put each folder's files under the prefix of its mount, as somebody has done on AWS. Called inside the site."""
-    workload = spec.workload
-    if workload is None:
+    """Put each folder's files under the prefix that it stands for, as somebody has done on AWS. Called inside the
+    site."""
+    given = list(_given(spec))
+    if not given:
         return
     account = Account(spec.region)
     s3 = account.client("s3")
     there = {one["Name"] for one in s3.list_buckets()["Buckets"]}
-    here = workload.rehearsal
-    folders = here.mounts if here.init_from is None else {**here.mounts, INIT: here.init_from}
-    for name, prefix in workload.links.items():
+    for prefix, folder, pattern in given:
         bucket, _, below = prefix.removeprefix("s3://").partition("/")
         if bucket not in there:
             create_bucket(account, bucket)
             there.add(bucket)
-        folder = Path(folders[name]).expanduser()
-        for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+        for path in sorted(one for one in folder.glob(pattern) if one.is_file()):
             key = "/".join(filter(None, (below.rstrip("/"), str(path.relative_to(folder)))))
             s3.upload_file(str(path), bucket, key)
+
+
+def _given(spec: Spec) -> Iterator[tuple[str, Path, str]]:
+    """Yield each prefix with its folder and the pattern of its files."""
+    if spec.workload is not None:
+        here = spec.workload.rehearsal
+        folders = here.mounts if here.init_from is None else {**here.mounts, INIT: here.init_from}
+        for name, prefix in spec.workload.links.items():
+            yield prefix, Path(folders[name]).expanduser(), "**/*"
+    if (data := spec.data) is not None:
+        for part in data.parts:
+            if part.name in data.rehearsal:
+                yield part.source, source_folder(data.rehearsal[part.name]), part.pattern

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.report.charts.bars import bars
-from infra.report.charts.losses import loss_curve, restarts
+from infra.report.charts.losses import loss_curve, norm_curve, restarts
 from infra.report.charts.timeline import timeline
 
-__all__ = ["bars", "loss_curve", "restarts", "timeline"]
+__all__ = ["bars", "loss_curve", "norm_curve", "restarts", "timeline"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
@@ -46,6 +47,28 @@ def loss_curve(report: Report) -> Markup:
     parts += _restart_lines(training.losses, across, bottom)
     parts += _evaluations(training.evaluations, across, down)
     return drawing(bottom + 42, "Training loss over steps, by attempt", parts)
+
+
+def norm_curve(report: Report) -> Markup:
+    """Return the chart of the gradients' norms, in powers of ten; empty if none was logged."""
+    series = [
+        row.model_copy(update={"points": tuple(p.model_copy(update={"loss": math.log10(p.loss)}) for p in positive)})
+        for row in report.training.norms
+        if (positive := [point for point in row.points if point.loss > 0])
+    ]
+    points = [point for row in series for point in row.points]
+    if not points:
+        return Markup("")
+    bottom = 190.0
+    across = Scale(0, max(point.step for point in points), LEFT, WIDTH - RIGHT)
+    down = _down([point.loss for point in points], TOP, bottom)
+    parts = [*_axes(across, down, bottom, "step")]
+    parts += [_path(row.points, across, down, f"curve {colour(row.attempt)}") for row in series]
+    for alarm in report.training.alarms:
+        title = tag("title", f"step {alarm.step}, {alarm.detector}: {alarm.text}")
+        x = across(min(alarm.step, across.high))
+        parts.append(tag("line", title, x1=x, y1=bottom - 12, x2=x, y2=bottom, class_="tickmark"))
+    return drawing(bottom + 42, "Norm of the gradients over steps, as a power of ten", parts)
 
 
 def restarts(report: Report) -> list[Markup]:

@@ -81,6 +81,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
     steward, closer = where.role("bivouac-*-steward"), where.role(closer_role(where.region))
     readers = {"ArnLike": {"aws:PrincipalArn": [steward, where.role("bivouac-*-trainer"), closer]}}
     tellers = {"ArnLike": {"aws:PrincipalArn": [steward, closer]}}
+    preparing = {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-data")}}
     freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
     return [
         allow([*_LOOK, *_AGENT], [EVERYTHING]),
@@ -95,6 +96,8 @@ def ceiling(where: AccountPlace) -> list[Statement]:
         allow(_INTERFACES, of_network),
         allow(_OBJECTS, [f"{kept}/*"]),
         allow(["s3:ListBucket", "s3:ListBucketMultipartUploads"], [kept]),
+        # Text lies wherever its owner keeps it; the role's own policy names the prefixes.
+        allow(["s3:GetObject", "s3:ListBucket"], ["arn:aws:s3:::*"], preparing),
         allow(["s3:DeleteObject", "s3:DeleteObjectVersion"], [f"arn:aws:s3:::{names.archive}/{COPIES_PREFIX}*"]),
         allow(["s3:ListBucketVersions"], [f"arn:aws:s3:::{names.archive}"]),
         allow(

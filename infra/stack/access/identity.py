@@ -19,8 +19,11 @@ CNI_POLICIES = ("AmazonEKS_CNI_Policy",)
 
 
 class Roles(pulumi.ComponentResource):
-    """Roles `cluster`, `node`, `cni`, `steward`, `trainer`, `archive`. Cluster and nodes depend on `cluster_ready` and
-    `node_ready`: EKS and the CNI need the policies until the last interface is gone."""
+    """Roles `cluster`, `node`, `cni`, `steward`, `trainer`, `archive`, and `data` where the cluster prepares it.
+
+    Cluster and nodes depend on `cluster_ready` and `node_ready`: EKS and the CNI need the policies until the last
+    interface is gone.
+    """
 
     def __init__(
         self,
@@ -53,6 +56,10 @@ class Roles(pulumi.ComponentResource):
             self._inline("trainer", self.trainer, rights)
         self.archive = self._role("archive", names.archive_role, policies.pod_trust(where))
         self._inline("archive", self.archive, policies.archive(spec))
+        self.data: aws.iam.Role | None = None
+        if spec.prepares_data:
+            self.data = self._role("data", names.of("role", "data"), policies.pod_trust(where))
+            self._inline("data", self.data, policies.preparation(spec))
         self.register_outputs({"node_role_arn": self.node.arn, "steward_role_arn": self.steward.arn})
 
     def _role(self, label: str, name: str, trust: str) -> aws.iam.Role:

@@ -4,6 +4,7 @@ only where the API supports nothing else (`EVERYTHING`)."""
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from infra.spec.campaign import Spec
 from infra.spec.names import (
     BUILDER,
     CLOSER,
+    DATA_POOL,
     DATASETS_PREFIX,
     REPOSITORY,
     ROLE_TAG,
@@ -23,6 +25,7 @@ from infra.spec.names import (
     freeze_policy,
 )
 from infra.spec.secrets import SecretSource
+from trainer.contract.preparing import PARTS, RESULTS
 
 Statement = dict[str, Any]
 EVERYTHING = "*"
@@ -231,11 +234,39 @@ def archive(spec: Spec) -> list[Statement]:
     ]
 
 
+def preparation(spec: Spec) -> list[Statement]:
+    """Allow to read the text's sources in S3, and to write parts, results and data sets to the data bucket."""
+    where, data = place(spec), _buckets(spec).data
+    homes, objects = defaultdict[str, list[str]](list), list[str]()
+    for part in spec.data.parts if spec.data is not None else ():
+        bucket, _, prefix = part.source.removeprefix("s3://").partition("/")
+        homes[bucket].append(prefix)
+        below = f"{bucket}/{prefix}".rstrip("/")
+        # `s3://texts/web` is one object or a folder, and not `web-old/` beside it.
+        objects += [f"arn:aws:s3:::{below}/*", *([f"arn:aws:s3:::{below}"] if prefix else [])]
+    listing = [
+        allow(
+            ["s3:ListBucket"],
+            [f"arn:aws:s3:::{bucket}"],
+            {"StringEquals": {"s3:prefix": sorted(prefixes)}} if all(prefixes) else None,
+        )
+        for bucket, prefixes in sorted(homes.items())
+    ]
+    return [
+        *listing,
+        allow(["s3:GetObject"], objects),
+        *_folder(data, PARTS),
+        allow(["s3:PutObject"], [f"arn:aws:s3:::{data}/{prefix}*" for prefix in (DATASETS_PREFIX, RESULTS)]),
+        *keys_through_s3(where, [data, *homes]),
+    ]
+
+
 def guard(spec: Spec) -> list[Statement]:
-    """Allow only to set the size of the GPU node group."""
+    """Allow only to set the size of the GPU node group, and of the nodes that prepare the data."""
     names = Names(spec)
-    group = place(spec).arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
-    return [allow(["eks:UpdateNodegroupConfig"], [group])]
+    groups = [names.gpu_group, *([names.of("node group", DATA_POOL)] if spec.prepares_data else [])]
+    arns = [place(spec).arn("eks", f"nodegroup/{names.cluster}/{group}/*") for group in groups]
+    return [allow(["eks:UpdateNodegroupConfig"], arns)]
 
 
 PURCHASES = (

@@ -15,7 +15,15 @@ from pulumi_aws.eks import AccessPolicyAssociationAccessScopeArgsDict, ClusterVp
 from infra.spec import waits
 from infra.spec.access import Role
 from infra.spec.campaign import ApiEndpoint, Spec
-from infra.spec.names import ARCHIVE_ACCOUNT, CNI_ACCOUNT, NAMESPACE, STEWARD_ACCOUNT, TRAINER_ACCOUNT, Names
+from infra.spec.names import (
+    ARCHIVE_ACCOUNT,
+    CNI_ACCOUNT,
+    DATA_ACCOUNT,
+    NAMESPACE,
+    STEWARD_ACCOUNT,
+    TRAINER_ACCOUNT,
+    Names,
+)
 from infra.stack.access.identity import Roles
 from infra.stack.network.addresses import SERVICE_CIDR
 from infra.stack.timeouts import bounded
@@ -97,6 +105,7 @@ class Cluster(pulumi.ComponentResource):
                 (NAMESPACE, TRAINER_ACCOUNT, identity.trainer),
                 (NAMESPACE, STEWARD_ACCOUNT, identity.steward),
                 (NAMESPACE, ARCHIVE_ACCOUNT, identity.archive),
+                *([(NAMESPACE, DATA_ACCOUNT, identity.data)] if identity.data is not None else []),
             )
         }
         self.register_outputs({"name": self.eks.name, "endpoint": self.endpoint})

@@ -14,7 +14,7 @@ from infra.aws.given.node_image import image_parameter
 from infra.plan.catalogue import instance_type
 from infra.spec import waits
 from infra.spec.campaign import Spec
-from infra.spec.names import GPU_POOL, GPU_TAINT, HUGE_PAGES, POOL_LABEL, SYSTEM_POOL, Names
+from infra.spec.names import DATA_POOL, GPU_POOL, GPU_TAINT, HUGE_PAGES, POOL_LABEL, SYSTEM_POOL, Names
 from infra.stack.cluster.capacity import SPARE_NODES, purchase
 from infra.stack.cluster.cluster import Cluster
 from infra.stack.cluster.tuning import tuning_script
@@ -154,6 +154,40 @@ class SystemNodes(_NodeGroup):
             subnet_id,
             NodeGroupScalingConfigArgs(min_size=count, desired_size=count, max_size=count + 1),
             "ON_DEMAND",
+            depends_on,
+        )
+        self.register_outputs({"name": self.group.node_group_name})
+
+
+class DataNodes(_NodeGroup):
+    """Nodes that prepare the data; none until the driver asks. In the stack only until the data are there."""
+
+    pool = DATA_POOL
+
+    def __init__(
+        self,
+        spec: Spec,
+        cluster: Cluster,
+        marks: Mapping[str, str],
+        role_arn: Input[str],
+        subnet_id: Input[str],
+        security_group_ids: Sequence[Input[str]],
+        depends_on: Sequence[pulumi.Resource],
+        key_arn: str | None = None,
+        opts: ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("bivouac:infra:DataNodes", "data-nodes", None, opts)
+        self._prepare(spec, cluster, marks, Names(spec).of("node group", DATA_POOL), key_arn)
+        wanted = spec.built_in[1].prepare
+        template = self._template(
+            self._image(None), wanted.instance_type, vpc_security_group_ids=list(security_group_ids)
+        )
+        self.group = self._node_group(
+            template,
+            role_arn,
+            subnet_id,
+            NodeGroupScalingConfigArgs(min_size=0, desired_size=0, max_size=wanted.nodes),
+            "SPOT" if wanted.capacity == "spot" else "ON_DEMAND",
             depends_on,
         )
         self.register_outputs({"name": self.group.node_group_name})

@@ -19,6 +19,7 @@ from infra.spec.campaign import Addons, SharedStorage, Spec
 from infra.spec.image_reference import ImageReference
 from infra.spec.names import (
     ARCHIVE_ACCOUNT,
+    DATA_ACCOUNT,
     EFA_CLAIM,
     LOCAL_CHECKPOINTS_HOST_PATH,
     LOCAL_CLAIM,
@@ -92,7 +93,7 @@ class Workloads(pulumi.ComponentResource):
             metadata={"name": NAMESPACE, "labels": admission.pod_security(self._host_network)},
             opts=self._child(depends_on=[]),
         )
-        self._by_mpirun = by_mpirun(spec.workload)
+        self._by_mpirun, self._prepares_data = by_mpirun(spec.workload), spec.prepares_data
         self._bounds = self._admission(spec)
         kubernetes.scheduling.v1.PriorityClass(
             "training",
@@ -145,7 +146,9 @@ class Workloads(pulumi.ComponentResource):
 
     def _accounts(self) -> None:
         # The trainer needs no API server, so its pods carry no token.
-        for account, token in ((TRAINER_ACCOUNT, False), (STEWARD_ACCOUNT, True), (ARCHIVE_ACCOUNT, False)):
+        accounts = [(TRAINER_ACCOUNT, False), (STEWARD_ACCOUNT, True), (ARCHIVE_ACCOUNT, False)]
+        accounts += [(DATA_ACCOUNT, False)] if self._prepares_data else []
+        for account, token in accounts:
             kubernetes.core.v1.ServiceAccount(
                 account,
                 metadata={"name": account, "namespace": NAMESPACE},
@@ -181,7 +184,7 @@ class Workloads(pulumi.ComponentResource):
                     "volume_attributes": {"dnsname": lustre.dns_name, "mountname": lustre.mount_name},
                 },
             },
-            opts=ResourceOptions.merge(self._child([storage.data]), anew),
+            opts=ResourceOptions.merge(self._child([storage.data] if storage.data is not None else []), anew),
         )
         kubernetes.core.v1.PersistentVolumeClaim(
             SHARED_CLAIM,

@@ -7,7 +7,9 @@ from typing import Any
 from infra.record.events import Kind
 from infra.record.store import LIVE, CampaignStore
 
-_RECORDED = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED}
+_RECORDED = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED, "watch": Kind.WATCH}
+_MOST_ALARMS = 300
+"""Alarms of the watch in a campaign's record; later ones are in the logs."""
 
 
 class TrainerEvents:
@@ -23,7 +25,10 @@ class TrainerEvents:
             self.loss = event["loss"]
         if kind is None:
             return
+        known_events = self.store.events()
+        if kind is Kind.WATCH and sum(known.kind is kind for known in known_events) >= _MOST_ALARMS:
+            return
         data = {"pod": pod, **{key: value for key, value in event.items() if key not in ("event", "time")}}
         # The event may be recorded already: a write's answer may be lost, and a successor reads unstored lines again.
-        if not any(known.kind is kind and known.data == data for known in self.store.events()):
+        if not any(known.kind is kind and known.data == data for known in known_events):
             self.store.append(kind, **data)

@@ -53,6 +53,7 @@ BY_EXIT: dict[int, FailureClass] = {
     ExitCode.STORAGE: FailureClass.STORAGE,
     ExitCode.INTERRUPTED: FailureClass.INTERRUPTED,
     ExitCode.NUMERIC: FailureClass.NUMERIC,
+    ExitCode.SICK: FailureClass.NODE,
 }
 WORST_FIRST = (
     FailureClass.USER,

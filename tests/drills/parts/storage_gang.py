@@ -203,7 +203,7 @@ def _be_a_rank(
             os.setresuid(orders.user, orders.user, orders.user)
         orders.sabotage(rank)
         local_rank = rank % camp.ranks_per_node
-        gang = PipeGang(rank, local_rank, camp.ranks, None, None, pipes, beside)  # type: ignore[arg-type]
+        gang = PipeGang(rank, local_rank, camp.ranks, None, None, None, pipes, beside)  # type: ignore[arg-type]
         _train(camp, orders, gang)
         code = 0
     except BaseException as error:

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from infra.bake.foundation import foundation
-from infra.campaign import lost_storage, provision
-from infra.campaign.lost_storage import StorageWatch, id_of
+from infra.campaign import provision
+from infra.campaign.repairs import lost_storage
+from infra.campaign.repairs.lost_storage import StorageWatch, id_of
 from infra.campaign.stages import Step, run_step
 from infra.record.events import Kind, Stage
 from infra.spec import waits

@@ -30,7 +30,7 @@ from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.rehearsal.paths import share_dir
 from infra.spec.names import STEWARD_PRIORITY_CLASS
-from tests.pods import IMAGE, archive, copy, fetch, gang, mpi_gang
+from tests.pods import IMAGE, archive, copy, fetch, gang, mpi_gang, preparing
 from tests.rehearsal.rehearsal import admission, hosted_cases
 from tests.rehearsal.rehearsal.plane_camp import ask, client, config, plane
 from tests.waiting import until as eventually
@@ -185,7 +185,7 @@ def asking(plane: ControlPlane, config: ControlPlaneConfig) -> admission.Asking:
     kubectl.wait(config, "established", "crd/mpijobs.kubeflow.org")
     who = {"kind": "ServiceAccount", "name": "steward", "namespace": "campaign"}
     role = {"apiGroup": RBAC, "kind": "Role", "name": "steward"}
-    accounts = ("archive", "steward", "trainer")
+    accounts = ("archive", "data", "steward", "trainer")
     one.make(
         *({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**place, "name": name}} for name in accounts),
         {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {**place, "name": "steward"}, "rules": rules},
@@ -218,6 +218,20 @@ def test_what_we_make_is_admitted(asking: admission.Asking) -> None:
         gang(), lambda pod: pod["containers"][0].update(image=IMAGE.partition("@")[0] + admission.OTHER_DIGEST)
     )
     assert asking.refusal(relaunched, admission.STEWARD) == "", "another image of ours"
+
+
+def test_the_driver_makes_the_job_that_prepares_the_data_and_its_account_runs_nothing_else(
+    asking: admission.Asking,
+) -> None:
+    job = preparing()
+    assert asking.refusal(job) == asking.refusal(admission.as_pod(job)) == ""
+    assert "service account" in asking.refusal(job, admission.STEWARD)
+    for change in (
+        lambda pod: admission.first(pod).update(command=["python", "-m", "trainer.data"]),
+        lambda pod: admission.first(pod).update(args=["x"]),
+        lambda pod: pod["securityContext"].update(runAsUser=0, runAsNonRoot=False),
+    ):
+        assert "trainer.data.share" in asking.refusal(admission.as_pod(admission.changed(job, change)))
 
 
 def test_what_no_pod_of_ours_may_have_is_refused_whoever_asks(asking: admission.Asking) -> None:

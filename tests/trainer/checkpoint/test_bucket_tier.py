@@ -25,6 +25,7 @@ from trainer.checkpoint.prefix import Prefix
 from trainer.checkpoint.tiers import AnyTiers, tiers_in_s3
 from trainer.contract import Manifest
 from trainer.errors import Fenced, StorageError
+from trainer.watch.bans import Ban, read_bans, write_ban
 
 _numbers = itertools.count()
 
@@ -249,6 +250,16 @@ def test_the_fence_holds_back_older_attempts(url: str) -> None:
     with pytest.raises(Fenced):
         claim(tier, 4)
     assert sorted(tier.begun()) == [3, 5]
+
+
+def test_what_an_attempt_leaves_for_later_ones_is_no_step(url: str) -> None:
+    tier = BucketTier(url, "tiny")
+    assert read_bans(tier) == ()
+    for first in (7, 9):
+        write_ban(tier, Ban(1, first, first, "why"))
+    write_ban(tier, Ban(1, 7, 7, "a second time"))
+    assert [(ban.first, ban.why) for ban in read_bans(BucketTier(url, "tiny"))] == [(7, "why"), (9, "why")]
+    assert tier.steps() == []
 
 
 def test_the_checkpoints_of_another_campaign_of_this_name_are_left_alone(url: str) -> None:

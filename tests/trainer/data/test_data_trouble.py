@@ -99,12 +99,12 @@ def test_a_loop_of_links_is_not_followed(source: Path, tmp_path: Path) -> None:
 KILLED_IN_ENCODING = """
 import os, signal
 from trainer.data import __main__ as command
-tell = command._Teller.__call__
+tell = command.Teller.__call__
 def told(self, stage, part):
     tell(self, stage, part)
     if stage == "encode":
         os.kill(os.getpid(), signal.SIGKILL)
-command._Teller.__call__ = told
+command.Teller.__call__ = told
 raise SystemExit(command.main())
 """
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from infra.campaign import lost_storage
-from infra.campaign.lost_storage import MOST, Loss, StorageWatch, why_not
+from infra.campaign.repairs import lost_storage
+from infra.campaign.repairs.lost_storage import MOST, Loss, StorageWatch, why_not
 from infra.engine.drift import Look, Row
 from infra.record.events import Kind
 from infra.record.store import CampaignStore

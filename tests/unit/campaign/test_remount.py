@@ -9,7 +9,7 @@ import pytest
 from lightkube.codecs import from_dict
 from lightkube.resources.core_v1 import Pod
 
-from infra.campaign import remount
+from infra.campaign.repairs import remount
 from infra.errors import PermanentError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.campaign import lost_storage
+from infra.campaign.repairs import lost_storage
 from infra.cli.end import unattended
 from infra.notices.changes import changes
 from infra.record.events import Event, Kind

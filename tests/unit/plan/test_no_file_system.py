@@ -15,7 +15,7 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import Spec
 from tests.example import example_spec
-from tests.unit.plan.refused import FRESH
+from tests.unit.plan.checks.refused import FRESH
 
 NONE: dict[str, Any] = {"storage": {"shared": "none"}}
 

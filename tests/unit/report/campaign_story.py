@@ -50,7 +50,7 @@ class Story:
             for index in (0, 1):
                 pod = f"rehearsal-a{attempt}-gang-0-{index}-x{attempt}{index}yz"
                 value = loss(step)
-                self.line(pod, now, "step", step=step, loss=value, tokens=step * 2048, seconds=STEP_S)
+                self.line(pod, now, "step", step=step, loss=value, tokens=step * 2048, seconds=STEP_S, norm=1 / step)
             if step % 50 == 0 or step == 110:
                 now += 0.9
                 pod = f"rehearsal-a{attempt}-gang-0-0-x{attempt}0yz"

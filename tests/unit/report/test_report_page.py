@@ -178,8 +178,8 @@ def test_backticks_mark_code_in_text_that_stays_escaped() -> None:
 def test_pictures_can_be_read_out_and_reached_by_keyboard(report: Make) -> None:
     page = render(report())
     pictures = re.findall(r'<svg viewBox="[^"]*" ([^>]*)>', page)
-    assert len(pictures) == 4 and all('role="img"' in row and "aria-label=" in row for row in pictures)
-    assert page.count('class="figurebox" tabindex="0"') == 4
+    assert len(pictures) == 5 and all('role="img"' in row and "aria-label=" in row for row in pictures)
+    assert page.count('class="figurebox" tabindex="0"') == 5
 
 
 class _Tags(HTMLParser):

@@ -184,6 +184,15 @@ def test_the_login_of_a_private_registry_is_rehearsed_with_a_value_of_this_machi
     assert small.pull_secret is not None and small.pull_secret.secret == "bivouac_pull" and small.job_image is None
 
 
+def test_text_in_s3_is_rehearsed_in_the_emulated_s3(tmp_path: Path) -> None:
+    text = {"source": "s3://team/web", "pattern": "**/*.jsonl", "prepare": {"where": "cluster", "nodes": 9}}
+    for own in ({}, {"rehearsal": {"text": str(tmp_path)}, "tokenizer": str(tmp_path / "tokenizer.json")}):
+        found = Spec.model_validate(derived(document(data={**text, **own}), nodes=3).document)
+        assert found.data is not None and found.data.in_cluster and found.data.prepare.nodes == 3
+        assert set(found.data.rehearsal) == {"text"} and found.data.tokenizer is None
+        assert found.data.source == ("s3://team/web" if own else "s3://rehearsed-text/python")
+
+
 def test_nobody_is_told_of_a_rehearsal_or_let_into_it(made: Any) -> None:
     people = [{"principal": "arn:aws:iam::123456789012:role/ada", "role": "admin"}]
     notify = {"topic": "arn:aws:sns:us-west-2:123456789012:pager", "webhook": {"secret": "hook"}, "on": ["held"]}

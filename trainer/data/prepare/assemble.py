@@ -34,6 +34,9 @@ class Draft:
     stretches: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     """(unit, first document, one past the last, first token, one past the last)."""
 
+    def __str__(self) -> str:
+        return self.name
+
 
 @dataclass(frozen=True)
 class Assemble:

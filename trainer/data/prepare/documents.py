@@ -6,6 +6,7 @@ import json
 import lzma
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
@@ -19,6 +20,8 @@ LINE_BYTES = 64 * 2**20
 _CUT_WITHIN = 2**16
 """Greatest distance from a text's limit to the cut at a line's or a word's end before it."""
 _ROWS = 256
+_LOOKS = 16
+"""Files whose ends are read at once."""
 
 
 class Piece(NamedTuple):
@@ -49,6 +52,18 @@ class Unit:
     bytes: int
     """Size of the input, for progress."""
 
+    def __str__(self) -> str:
+        first = self.spans[0]
+        return f"{first.file.place} from {'row group' if first.file.format == 'parquet' else 'byte'} {first.start}"
+
+
+@dataclass
+class _At:
+    """Where a file is read, for errors."""
+
+    lines: int = 0
+    """Lines, or rows of Parquet, that were read of the span."""
+
 
 def units_of(files_by_source: list[list[File]], document_bytes: int) -> list[Unit]:
     """Split files into units; equal files give equal units."""
@@ -56,7 +71,7 @@ def units_of(files_by_source: list[list[File]], document_bytes: int) -> list[Uni
     for source, files in enumerate(files_by_source):
         held: list[Span] = []
         size = 0
-        for span, count in ((span, count) for file in files for span, count in _spans(file, document_bytes)):
+        for span, count in _all_spans(files, document_bytes):
             if held and size + count > UNIT_BYTES:
                 units.append(Unit(len(units), source, tuple(held), size))
                 held, size = [], 0
@@ -68,14 +83,14 @@ def units_of(files_by_source: list[list[File]], document_bytes: int) -> list[Uni
 
 def documents(span: Span, text_field: str, document_bytes: int) -> Iterator[Piece]:
     """Yield the documents of a span, in order. Raises `DataError` for a file that is gone, changed or unreadable."""
-    file = span.file
+    file, read = span.file, _At()
     if file.current_state() != file.state:
         raise changed(file)
     try:
         if file.format == "parquet":
-            found = _rows(span, text_field)
+            found = _rows(span, text_field, read)
         elif file.format == "jsonl":
-            found = _records(span, text_field)
+            found = _records(span, text_field, read)
         else:
             yield from _texts(span, document_bytes)
             found = iter(())
@@ -87,7 +102,8 @@ def documents(span: Span, text_field: str, document_bytes: int) -> Iterator[Piec
     except _damage() as error:
         # Errors from truncated or damaged content have no path.
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        refusal = DataError("a data file cannot be read", f"{file.place}: {reason}", "repair it or its permissions")
+        seen = f"{file.place}{_where(span, read)}: {reason}"
+        refusal = DataError("a data file cannot be read", seen, "repair it or its permissions")
         # The decompressors raise `OSError` without a number.
         if isinstance(error, OSError) and error.errno is not None:
             raise unread(error, refusal) from error
@@ -102,6 +118,22 @@ def _damage() -> tuple[type[Exception], ...]:
     import zstandard
 
     return OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, pyarrow.ArrowException
+
+
+def _where(span: Span, at: _At) -> str:
+    """Return the place in the file that follows what was read."""
+    if span.file.format == "parquet":
+        return f", row group {span.start}, row {at.lines + 1}"
+    if span.file.format != "jsonl":
+        return ""
+    return f", line {at.lines + 1}" + (f" after byte {span.start}" if span.start else "")
+
+
+def _all_spans(files: list[File], document_bytes: int) -> Iterator[tuple[Span, int]]:
+    """Yield the spans of all files, in order; the ends of several Parquet files are read at once."""
+    with ThreadPoolExecutor(_LOOKS) as pool:
+        for found in pool.map(lambda file: list(_spans(file, document_bytes)), files):
+            yield from found
 
 
 def _spans(file: File, document_bytes: int) -> Iterator[tuple[Span, int]]:
@@ -193,7 +225,7 @@ def _last_cut(window: bytes) -> int:
     return len(window)
 
 
-def _records(span: Span, text_field: str) -> Iterator[Piece]:
+def _records(span: Span, text_field: str, read: _At) -> Iterator[Piece]:
     """Yield documents from JSON lines; a line belongs to the span in which it begins."""
     stop = None if span.file.compression else span.stop
     with span.file.open(max(0, span.start - 1)) as file:
@@ -205,6 +237,7 @@ def _records(span: Span, text_field: str) -> Iterator[Piece]:
             if not line:
                 return
             at += len(line)
+            read.lines += 1
             if len(line) > LINE_BYTES:
                 if not line.endswith(b"\n"):
                     at += _skip_line(file)
@@ -255,13 +288,14 @@ def _row_groups(file: File) -> Iterator[tuple[Span, int]]:
         yield Span(file, index, index + 1), max(1, file.size // groups)
 
 
-def _rows(span: Span, text_field: str) -> Iterator[Piece]:
+def _rows(span: Span, text_field: str, read: _At) -> Iterator[Piece]:
     table = _parquet(span.file)
     if text_field not in table.schema_arrow.names:
         seen = f"{span.file.place} has {', '.join(table.schema_arrow.names)}"
         raise DataError(f"there is no column {text_field!r}", seen, "name the column of text with --text-field")
     for batch in table.iter_batches(batch_size=_ROWS, row_groups=[span.start], columns=[text_field]):
         for value in batch.column(0):
+            read.lines += 1
             yield _text_of(value.as_py(), b"")
 
 

@@ -28,11 +28,12 @@ from trainer.contract import (
     SourceCounts,
 )
 from trainer.contract.recipe import Recipe
-from trainer.data.prepare.assemble import Assemble, Whole, assemble, drafts, gather, shard_path
+from trainer.data.prepare.assemble import Assemble, Whole, drafts, gather
 from trainer.data.prepare.documents import Unit, units_of
-from trainer.data.prepare.encode import Encode, encode, lengths_path
+from trainer.data.prepare.encode import Encode
 from trainer.data.prepare.inputs import File, changed, list_source
-from trainer.data.prepare.scan import Scan, record_path, scan
+from trainer.data.prepare.scan import Scan
+from trainer.data.prepare.stages import encoding, reading, shards
 from trainer.data.prepare.summary import summary
 from trainer.data.prepare.verdicts import Verdicts
 from trainer.data.prepare.vocabulary import (
@@ -55,6 +56,8 @@ _OURS = re.compile(
     r"^(?:manifest\.json|tokenizer\.json|summary\.json|report\.html|\.work|\.plan|\.lock|(?:train|validation)-\d{5}\.(?:bin|idx)"
     r"|\..*\.partial)$"
 )
+Listed = list[list[File]]
+"""Files by source, in their order."""
 _INT16_IDS = 2**15
 _EXPANDS = 4
 """Approximate bytes of text per byte of a compressed file, for the share of the tokenizer's sample."""
@@ -67,17 +70,21 @@ def make(recipe: Recipe, out: Path, progress: Progress, cores: int | None = None
     empty, unreadable, changing, or too small for the vocabulary.
     """
     progress("list", 0.0)
-    files = _listed(recipe)
+    with Workers(cores, progress) as workers:
+        return prepare(recipe, listed(recipe), out, workers)
+
+
+def prepare(recipe: Recipe, files: Listed, out: Path, workers: Workers) -> DataManifest:
+    """Prepare listed files into `out` as `make` does, with these workers."""
     _refuse_foreign(out)
     out.mkdir(parents=True, exist_ok=True)
     with _alone(out):
-        plan = _plan_digest(recipe, files)
+        plan = plan_digest(recipe, files)
         if (known := _made_before(out, plan)) is not None:
-            progress("done", 1.0)
+            workers.progress("done", 1.0)
             return known
         units = units_of(files, recipe.parameters.document_bytes)
-        with Workers(cores, progress) as workers:
-            manifest = _Preparation(recipe, files, units, out, _work_folder(out, plan), workers).run()
+        manifest = _Preparation(recipe, files, units, out, _work_folder(out, plan), workers).run()
         write_whole(out / PLAN, plan.encode())
         return manifest
 
@@ -85,7 +92,7 @@ def make(recipe: Recipe, out: Path, progress: Progress, cores: int | None = None
 @dataclass(frozen=True)
 class _Preparation:
     recipe: Recipe
-    files: list[list[File]]
+    files: Listed
     units: list[Unit]
     out: Path
     work: Path
@@ -93,10 +100,7 @@ class _Preparation:
 
     def run(self) -> DataManifest:
         parameters, numbers = self.recipe.parameters, [unit.number for unit in self.units]
-        sizes = [unit.bytes for unit in self.units]
-        scanning = Scan(parameters, self._sample_share(), self.work)
-        done = [record_path(self.work, number) for number in numbers]
-        self.workers.each("read", (0.0, 0.15), scan, self.units, scanning, done, sizes)
+        self.workers.each(reading(Scan(parameters, self._sample_share(), self.work), self.units))
         verdicts = Verdicts(self.work, self.units, len(self.files))
         verdicts.settle(parameters)
         self.workers.progress("tokenizer", 0.15)
@@ -104,20 +108,17 @@ class _Preparation:
         tokenizer = load_tokenizer(serialized)
         size = size_of(tokenizer)
         dtype = "int16" if size <= _INT16_IDS else "int32"
-        encoding = Encode(parameters, end_of(tokenizer, self.recipe.end_of_document), dtype, self.work)
-        done = [lengths_path(self.work, number) for number in numbers]
-        self.workers.each("encode", (0.2, 0.9), encode, self.units, encoding, done, sizes)
+        task = Encode(parameters, end_of(tokenizer, self.recipe.end_of_document), dtype, self.work)
+        self.workers.each(encoding(task, self.units))
         self._refuse_changes()
         (self.out / DATA_MANIFEST_NAME).unlink(missing_ok=True)
         names = [source.name for source in self.recipe.sources]
         made = list(drafts(self.work, self.units, names, parameters.shard_tokens))
         self._remove_others({draft.name for draft in made})
-        done = [shard_path(self.work, draft.name) for draft in made]
-        task = Assemble(dtype, size, self.work, self.out)
-        self.workers.each("write", (0.9, 1.0), assemble, made, task, done, [draft.tokens for draft in made])
-        return self._finish(gather(self.work, made, size), verdicts, serialized, encoding, size)
+        self.workers.each(shards(Assemble(dtype, size, self.work, self.out), made))
+        return self._finish(gather(self.work, made, size), verdicts, serialized, task, size)
 
-    def _finish(self, whole: Whole, verdicts: Verdicts, serialized: bytes, encoding: Encode, size: int) -> DataManifest:
+    def _finish(self, whole: Whole, verdicts: Verdicts, serialized: bytes, task: Encode, size: int) -> DataManifest:
         sources = tuple(self._counts(index, whole, verdicts) for index in range(len(self.files)))
         manifest = DataManifest(
             sources=sources,
@@ -127,8 +128,8 @@ class _Preparation:
             skipped_documents=sum(sum(each.values()) for each in verdicts.dropped),
             source_bytes=sum(verdicts.kept_bytes),
             vocabulary=size,
-            end_of_document=encoding.end,
-            dtype="int16" if encoding.dtype == "int16" else "int32",
+            end_of_document=task.end,
+            dtype="int16" if task.dtype == "int16" else "int32",
             tokenizer_sha256=hashlib.sha256(serialized).hexdigest(),
             train=whole.train,
             validation=whole.validation,
@@ -173,17 +174,17 @@ class _Preparation:
             else:
                 texts = sample_of(self.work, numbers, verdicts)
                 write_whole(path, train_tokenizer(texts, self.recipe.vocabulary).to_str().encode())
+            self.workers.agree(path)
         return path.read_bytes()
 
     def _sample_share(self) -> float:
         if self.recipe.tokenizer is not None:
             return 0.0
-        text = sum(file.size * (_EXPANDS if file.compression else 1) for files in self.files for file in files)
-        return min(1.0, SAMPLE_BYTES / max(text, 1))
+        return min(1.0, SAMPLE_BYTES / max(text_bytes(self.files), 1))
 
     def _refuse_changes(self) -> None:
         """Raise `DataError` if the files have changed since they were listed."""
-        for before, now in zip(self.files, _listed(self.recipe), strict=True):
+        for before, now in zip(self.files, listed(self.recipe), strict=True):
             if before != now:
                 raise changed(next(iter({*before} ^ {*now})))
 
@@ -195,9 +196,15 @@ class _Preparation:
         (self.out / DATA_REPORT_NAME).unlink(missing_ok=True)
 
 
-def _listed(recipe: Recipe) -> list[list[File]]:
+def listed(recipe: Recipe) -> Listed:
+    """Return the files of each source; of their content nothing is read."""
     parameters = recipe.parameters
     return [list_source(each, parameters.max_files, parameters.seed, parameters.format) for each in recipe.sources]
+
+
+def text_bytes(files: Listed) -> int:
+    """Return about how much text the files hold, by their sizes alone."""
+    return sum(file.size * (_EXPANDS if file.compression else 1) for source in files for file in source)
 
 
 def _refuse_foreign(out: Path) -> None:
@@ -212,12 +219,13 @@ def _refuse_foreign(out: Path) -> None:
         raise DataError("the output folder holds other files", seen, "name an empty or a new folder")
 
 
-def _plan_digest(recipe: Recipe, files: list[list[File]]) -> str:
+def plan_digest(recipe: Recipe, files: Listed) -> str:
+    """Return the digest of all that determines the bytes: an equal one means that nothing is to be prepared again."""
     given = hashlib.sha256(given_tokenizer(recipe.tokenizer)).hexdigest() if recipe.tokenizer else None
     plan: dict[str, Any] = {
         "format": _FORMAT,
         "tokenizers": tokenizers.__version__,
-        "recipe": recipe.model_dump(mode="json"),
+        "recipe": recipe.model_dump(mode="json", exclude={"tokenizer"}),
         "given": given,
         "files": [[(file.place, file.state) for file in each] for each in files],
     }

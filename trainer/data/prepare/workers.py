@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +21,32 @@ Progress = Callable[[str, float], None]
 WORKER_BYTES = 512 * 2**20
 """Most memory of a worker, while it encodes the largest batch, with interpreter and tokenizer."""
 _AHEAD = 3
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The same work on every item; each item writes its own files, which depend on nothing but the input."""
+
+    name: str
+    span: tuple[float, float]
+    """Shares of the whole at its beginning and its end, for progress."""
+    function: Callable[[Any, Any], None]
+    """Called with the item and `task`."""
+    task: object
+    items: Sequence[Any]
+    sizes: Sequence[int]
+    """Of the items, for progress."""
+    files: Callable[[Any], Sequence[Path]]
+    """Small files of an item, the last of which is written last: if it exists, the item is done."""
+    documents: Callable[[Any], int]
+    """Number of documents of an item that is done."""
+    large: Callable[[Any], Sequence[Path]] = lambda item: ()
+    """Large files of an item, which only some item of a later stage needs, or none."""
+    needs: Callable[[Any], Sequence[Path]] = lambda item: ()
+    """Large files of earlier stages that an item needs."""
+
+    def done(self, item: Any) -> bool:
+        return self.files(item)[-1].exists()
 
 
 class Workers:
@@ -37,32 +64,30 @@ class Workers:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def each(
-        self,
-        stage: str,
-        span: tuple[float, float],
-        function: Callable[[Any, Any], None],
-        items: Sequence[Any],
-        task: object,
-        done: Sequence[Path],
-        sizes: Sequence[int],
-    ) -> None:
-        """Run `function(item, task)` for every item whose file in `done` is missing; report progress by `sizes`."""
-        total, finished = max(1, sum(sizes)), 0
+    def agree(self, path: Path) -> None:
+        """Give all workers of a preparation the same file. Here there is one preparation, and it has its file."""
+
+    def each(self, stage: Stage) -> None:
+        """Run the stage for every item that is not done; report progress by `sizes`."""
+        total, finished = max(1, sum(stage.sizes)), 0
 
         def say(size: int) -> None:
             nonlocal finished
             finished += size
-            self.progress(stage, span[0] + (span[1] - span[0]) * finished / total)
+            self.progress(stage.name, stage.span[0] + (stage.span[1] - stage.span[0]) * finished / total)
 
-        say(sum(size for path, size in zip(done, sizes, strict=True) if path.exists()))
-        todo = [(item, size) for item, path, size in zip(items, done, sizes, strict=True) if not path.exists()]
+        rows = [(item, size, stage.done(item)) for item, size in zip(stage.items, stage.sizes, strict=True)]
+        say(sum(size for _, size, done in rows if done))
+        self.run(stage, [(item, size) for item, size, done in rows if not done], say)
+
+    def run(self, stage: Stage, todo: list[tuple[Any, int]], say: Callable[[int], None]) -> None:
+        """Run the stage for these items and their sizes."""
         if self._count == 1 or len(todo) < 2:
             for item, size in todo:
-                function(item, task)
+                stage.function(item, stage.task)
                 say(size)
             return
-        self._over_pool(function, todo, task, say)
+        self._over_pool(stage.function, todo, stage.task, say)
 
     def _over_pool(
         self,
@@ -72,22 +97,25 @@ class Workers:
         say: Callable[[int], None],
     ) -> None:
         self._pool = self._pool or _pool(self._count)
-        pending: dict[Future[None], int] = {}
+        pending: dict[Future[None], tuple[Any, int]] = {}
         waiting = iter(todo)
         try:
             while True:
                 for item, size in waiting:
-                    pending[self._pool.submit(function, item, task)] = size
+                    pending[self._pool.submit(function, item, task)] = item, size
                     if len(pending) >= _AHEAD * self._count:
                         break
                 if not pending:
                     return
                 for future in wait(pending, return_when=FIRST_COMPLETED).done:
                     future.result()
-                    say(pending.pop(future))
+                    say(pending.pop(future)[1])
         except BrokenProcessPool as error:
-            cure = "run the same command again with fewer --cores: it continues"
-            raise DataError("a worker was killed", "perhaps for lack of memory", cure) from error
+            cure = "run the same command again with fewer --cores, or on a machine with more memory: it continues"
+            begun = [str(item) for item, _ in pending.values()][: self._count]
+            raise DataError(
+                "a worker was killed", f"at {' or '.join(begun)}, perhaps for lack of memory", cure
+            ) from error
 
 
 def _pool(count: int) -> ProcessPoolExecutor:

@@ -6,11 +6,14 @@ Each expectation is written by hand from AWS's documentation. `aws_shapes` holds
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.rehearsal.aws_fakes import Site
 from tests.rehearsal.rehearsal.aws.aws_cluster import code_of, holds, role, site
@@ -150,6 +153,19 @@ def test_an_upload_in_parts_tells_when_it_began(site: Site) -> None:
     (shown,) = s3.list_multipart_uploads(Bucket="parts", Prefix="a/")["Uploads"]
     assert (shown["UploadId"], shown["Key"], shown["StorageClass"]) == (begun, "a/b", "STANDARD")
     assert began <= shown["Initiated"] <= datetime.now(UTC)
+
+
+def test_an_object_is_refused_with_another_objects_digest_and_its_copy_tells_its_own(site: Site) -> None:
+    s3, digest = site.client("s3"), base64.b64encode(hashlib.sha256(b"sound").digest()).decode()
+    s3.create_bucket(Bucket="digests")
+    given = {"Bucket": "digests", "Key": "a", "ChecksumAlgorithm": "SHA256", "ChecksumSHA256": digest}
+    s3.put_object(**given, Body=b"sound")
+    with pytest.raises(ClientError) as refused:
+        s3.put_object(**given, Body=b"other")
+    assert code_of(refused) == "BadDigest"
+    asked = {"Bucket": "digests", "Key": "b", "CopySource": "digests/a", "ChecksumAlgorithm": "SHA256"}
+    assert s3.copy_object(**asked)["CopyObjectResult"]["ChecksumSHA256"] == digest
+    assert s3.head_object(Bucket="digests", Key="b", ChecksumMode="ENABLED")["ChecksumSHA256"] == digest
 
 
 def test_a_write_whose_condition_does_not_hold_is_refused_with_the_status_of_s3(site: Site) -> None:

@@ -11,7 +11,7 @@ from infra.plan.catalogue import instance_types
 from infra.plan.checks import RULES, failed, nccl, rule_name, workload
 from infra.plan.facts import Facts
 from infra.spec.campaign import MAX_NAME
-from tests.unit.plan.refused import (
+from tests.unit.plan.checks.refused import (
     DRIVER,
     P5EN_BLOCK,
     PERSISTENT_EFA,
@@ -21,9 +21,9 @@ from tests.unit.plan.refused import (
     quota,
     tokens,
 )
-from tests.unit.plan.refused_networks import FIRST, GPU, NETWORKS, SECOND, SOUND, existing
-from tests.unit.plan.refused_places import PLACES
-from tests.unit.plan.refused_plans import PLANS
+from tests.unit.plan.checks.refused_networks import FIRST, GPU, NETWORKS, SECOND, SOUND, existing
+from tests.unit.plan.checks.refused_places import PLACES
+from tests.unit.plan.checks.refused_plans import PLANS
 
 REFUSED = PLACES + NETWORKS + PLANS
 PASSED: tuple[dict[str, Any], ...] = (

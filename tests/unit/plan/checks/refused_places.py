@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 from infra.spec.campaign import MAX_NAME
-from tests.unit.plan.refused import (
+from tests.unit.plan.checks.refused import (
     NO_WAY_OUT,
     ON_AWS,
     P5EN_BLOCK,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from infra.campaign.provision import job_data
-from infra.campaign.remount import go_on, let_go
+from infra.campaign.repairs.remount import go_on, let_go
 from infra.data import dataset
 from infra.engine.drift import Look
 from infra.engine.engine import Engine
@@ -46,7 +46,7 @@ def _apply(context: Context, names: Sequence[str]) -> None:
         with shared as lease, engine.holding(lease):
             engine.refresh(stack)
             engine.up(stack)
-        if name == FOUNDATION_STACK:
+        if name == FOUNDATION_STACK and not context.spec.prepares_data:
             # A bucket that was made again is empty; else this finds the manifest and does nothing.
             data, _ = job_data(context)
             dataset.upload(context.account, context.buckets.data, data.folder, data.digest, context.progress.step)

@@ -11,7 +11,7 @@ import pytest
 
 from infra.plan.checks import recovery, storage, training
 from infra.plan.checks.finding import Case
-from tests.unit.plan.edges import Told, cases, estimated, of_instance, told, unknown
+from tests.unit.plan.checks.edges import Told, cases, estimated, of_instance, told, unknown
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 from tests.root import ROOT
-from tests.unit.plan.refused import (
+from tests.unit.plan.checks.refused import (
     HUGE,
     P5EN_BLOCK,
     E,
@@ -83,6 +83,25 @@ PLANS = (
         {"data.source": str(ROOT / "tests/unit/plan"), "data.pattern": "**/*.nothing"},
     ),
     Row("data-source-exists", E, "data.pattern", {"data.pattern": "/absolute/*.py"}),
+    Row(
+        "a-rehearsal-has-its-text",
+        E,
+        "data.rehearsal.text",
+        {"data.source": "s3://texts/web", "data.rehearsal": {"text": "/no/such/folder"}},
+        cure="folder of this machine",
+    ),
+    Row("a-rehearsal-has-its-text", E, "data.rehearsal.text", {"data.source": "s3://texts/web"}),
+    Row(
+        "the-cluster-knows-how-much-to-prepare",
+        W,
+        "data.prepare.text_gib",
+        {
+            "data.source": "s3://texts/web",
+            "data.prepare.where": "cluster",
+            "data.rehearsal": {"text": str(ROOT / "tests/unit/plan")},
+        },
+        cure="check --online",
+    ),
     Row("data-last-for-the-steps", E, "training.steps", facts=tokens(2_047), cure="data.max_epochs: 51"),
     Row("data-last-for-the-steps", W, "training.steps", facts=tokens(2_048), cure="more data"),
     Row("data-last-for-the-steps", W, "training.steps", facts=tokens(25_599), cure="more data"),

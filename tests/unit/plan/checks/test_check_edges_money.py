@@ -12,7 +12,7 @@ import pytest
 from infra.plan.checks import capacity, money
 from infra.plan.checks.finding import Case
 from infra.plan.facts import Facts
-from tests.unit.plan.edges import Told, cases, estimated, of_instance, taking, told, unknown
+from tests.unit.plan.checks.edges import Told, cases, estimated, of_instance, taking, told, unknown
 
 NEW_YEARS_EVE = date(2026, 12, 31)
 

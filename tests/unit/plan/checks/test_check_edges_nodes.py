@@ -11,8 +11,8 @@ from infra.plan.catalogue.quotas import Quota
 from infra.plan.checks import capacity, nodes
 from infra.plan.checks.finding import Case
 from infra.plan.facts import Facts, QuotaRoom
-from tests.unit.plan.edges import cases, environment, levels, of, of_instance, told, unknown
-from tests.unit.plan.refused import P5EN_BLOCK
+from tests.unit.plan.checks.edges import cases, environment, levels, of, of_instance, told, unknown
+from tests.unit.plan.checks.refused import P5EN_BLOCK
 
 
 @pytest.fixture

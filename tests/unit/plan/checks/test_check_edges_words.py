@@ -12,8 +12,8 @@ import pytest
 from infra.plan.checks import check, nodes, placement, shape_findings
 from infra.plan.checks.finding import Case, Draft, error
 from infra.plan.facts import Facts
-from tests.unit.plan.edges import cases, environment, of, unknown
-from tests.unit.plan.refused import FRESH
+from tests.unit.plan.checks.edges import cases, environment, of, unknown
+from tests.unit.plan.checks.refused import FRESH
 
 
 @pytest.fixture

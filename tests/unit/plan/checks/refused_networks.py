@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.plan.facts import AclEntry, Facts, SeenBuilders, SeenNetwork, SeenSubnet, Zone
 from infra.spec.sections import ENDPOINT_SERVICES
-from tests.unit.plan.refused import DRIVER, ON_AWS, PRIVATE, E, Row, W
+from tests.unit.plan.checks.refused import DRIVER, ON_AWS, PRIVATE, E, Row, W
 
 VPC, GPU, FIRST, SECOND = "vpc-0123456789abcdef1", "subnet-0a", "subnet-0b", "subnet-0c"
 GPU, FIRST, SECOND = (f"{name}{'0' * 15}" for name in (GPU, FIRST, SECOND))

@@ -12,8 +12,8 @@ from infra.plan.checks import capacity, check, failed, placement, services, shap
 from infra.plan.checks.finding import Case, Level, error, shown
 from infra.plan.facts import Facts
 from infra.spec.campaign import MAX_NAME, SpecError, load
-from tests.unit.plan.edges import cases, environment, levels, of, of_instance, told, unknown
-from tests.unit.plan.refused import DRIVER, FRESH, PRIVATE
+from tests.unit.plan.checks.edges import cases, environment, levels, of, of_instance, told, unknown
+from tests.unit.plan.checks.refused import DRIVER, FRESH, PRIVATE
 
 
 @pytest.fixture

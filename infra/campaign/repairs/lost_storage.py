@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.aws.account import Account
 from infra.campaign import billing
 from infra.campaign.launch import recorded_config
-from infra.campaign.repair import carry_out
+from infra.campaign.repairs.repair import carry_out
 from infra.campaign.telling import tell
 from infra.engine.drift import Look, resources_of, stored_state
 from infra.engine.failures import EngineFailed

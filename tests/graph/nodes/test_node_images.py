@@ -13,7 +13,7 @@ from infra.stack.lustre import client_script
 from infra.stack.rules import Level, findings
 from tests.example import example_spec
 from tests.graph.engine import campaign_graph
-from tests.graph.test_lustre_client import scripts
+from tests.graph.nodes.test_lustre_client import scripts
 
 OWN, FOUND = "ami-0123456789abcdef0", "ami-0fedcba9876543210"
 LUSTRE = {"shared": {"efa": True, "capacity_gib": 19200, "metadata_iops": "automatic"}}

@@ -11,7 +11,7 @@ from typing import Any
 from infra.plan.checks.finding import Case
 from infra.plan.facts import Facts
 from infra.plan.survey import survey
-from tests.unit.plan.refused import FRESH
+from tests.unit.plan.checks.refused import FRESH
 
 Told = list[tuple[str, str]]
 

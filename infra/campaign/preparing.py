@@ -1,0 +1,254 @@
+"""The data, prepared by nodes of the campaign: an indexed Job, one pod on each of them, whose parts lie in S3.
+
+The nodes come when all else stands and go when the data are there, before the first GPU node. A driver that was killed
+finds the Job, or its result, again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+from lightkube import Client
+from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Pod
+
+from infra.archive import archive_job
+from infra.cluster import attempts, starting
+from infra.cluster.confinement import NOBODY, container_context, environment, pod_context
+from infra.cluster.gang import CAMPAIGN_LABEL
+from infra.cluster.kubernetes import OF_WORLD, from_outside, is_there_already, may_pass
+from infra.cluster.nodes import GpuNodes
+from infra.data import in_cluster
+from infra.data.dataset import DataSet
+from infra.data.in_cluster import Listing
+from infra.errors import BivouacError, PermanentError
+from infra.record.events import Kind, Stage
+from infra.session.context import Context
+from infra.spec import duration
+from infra.spec.names import DATA_ACCOUNT, DATA_POOL, NAMESPACE, POOL_LABEL, SHARE_COMMAND
+from trainer.contract import ExitCode
+from trainer.contract.preparing import SCRATCH, SHARE_FILE, Preparing
+
+ROLE = "data"
+_ROLE_LABEL = "bivouac.dev/role"
+_INTERVAL_S = 2.0
+_TRIES = 4
+"""Of each pod, besides those that a lost node takes with it."""
+_LEAVES_A_DEAD_NODE_S = 30
+
+
+def prepare(context: Context, listing: Listing) -> DataSet:
+    """Return the data set, prepared in the cluster and verified in S3. Raises `BivouacError` after the nodes are given
+    back; what is finished stays in S3, and the same command goes on from there."""
+    wanted = context.spec.built_in[1].prepare
+    client = from_outside(context.account, context.names.cluster)
+    nodes = GpuNodes(context.account, client, context.names, context.guard, context.names.of("node group", DATA_POOL))
+    bucket, files = context.buckets.data, f"{listing.files:,} files, {listing.bytes / 1e9:.3g} GB"
+    context.guard()
+    context.store.append(
+        Kind.DATA_BEGUN, nodes=wanted.nodes, plan=listing.plan, files=listing.files, bytes=listing.bytes
+    )
+    try:
+        nodes.set_desired(wanted.nodes)
+        in_cluster.give_tokenizer(context.account, context.spec, bucket, listing.plan)
+        work = in_cluster.preparing(context.spec, bucket, listing.plan)
+        _start(context, client, work)
+        digest = _wait(context, client, nodes, work)
+        data = in_cluster.taken(context.account, bucket, digest, context.progress.step)
+    except (BivouacError, *OF_WORLD) as error:
+        nodes.set_desired(0)
+        context.store.append(Kind.DATA_ENDED, error=str(error)[:1000])
+        raise
+    nodes.set_desired(0)
+    context.store.append(Kind.DATA_ENDED, digest=digest)
+    archive_job.remove(client, name_of(work))
+    context.progress.note(f"data: {files} prepared in the cluster, every file has its digest in S3; its nodes go")
+    return data
+
+
+def name_of(work: Preparing) -> str:
+    """Return the name of Job and config map: another plan is another Job."""
+    return f"data-{work.plan[:10]}"
+
+
+def manifest(campaign: str, image: str, work: Preparing, limit: timedelta) -> dict[str, Any]:
+    """Return the Job: as many pods as workers, each on a node of its own, whatever processors that has.
+
+    It is over when pod 0 has handed the data over. A node that is lost costs no try, and an error in the text is not
+    tried again.
+    """
+    labels, name = {CAMPAIGN_LABEL: campaign, _ROLE_LABEL: ROLE}, name_of(work)
+    others = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
+    pod = {
+        "restartPolicy": "Never",
+        "serviceAccountName": DATA_ACCOUNT,
+        "automountServiceAccountToken": False,
+        "nodeSelector": {POOL_LABEL: DATA_POOL},
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}},
+        "tolerations": [
+            {
+                "key": f"node.kubernetes.io/{key}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": _LEAVES_A_DEAD_NODE_S,
+            }
+            for key in ("unreachable", "not-ready")
+        ],
+        "terminationGracePeriodSeconds": 5,
+        "securityContext": pod_context(NOBODY),
+        "volumes": [
+            {"name": "config", "configMap": {"name": name}},
+            {"name": "work", "emptyDir": {}},
+            {"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}},
+        ],
+        "containers": [
+            {
+                "name": ROLE,
+                "image": image,
+                "command": list(SHARE_COMMAND),
+                "env": environment(),
+                "securityContext": container_context(readOnlyRootFilesystem=True),
+                "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
+                "volumeMounts": [
+                    {"name": "config", "mountPath": SHARE_FILE.rpartition("/")[0], "readOnly": True},
+                    {"name": "work", "mountPath": SCRATCH},
+                    {"name": "scratch", "mountPath": "/tmp"},
+                ],
+            }
+        ],
+    }
+    ends = [int(ExitCode.USER), int(ExitCode.DATA)]
+    spec = {
+        "completionMode": "Indexed",
+        "completions": work.workers,
+        "parallelism": work.workers,
+        "backoffLimitPerIndex": _TRIES,
+        "activeDeadlineSeconds": int(limit.total_seconds()),
+        "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onExitCodes": {"containerName": ROLE, "operator": "In", "values": ends}},
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            ]
+        },
+        "template": {"metadata": {"labels": labels}, "spec": pod},
+    }
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _start(context: Context, client: Client, work: Preparing) -> None:
+    """Create the Job unless it is there; remove one that has failed, or that prepares other files."""
+    name, labels = name_of(work), {CAMPAIGN_LABEL: context.spec.campaign}
+    limit = context.spec.built_in[1].prepare.limit
+    made = from_dict(manifest(context.spec.campaign, context.outputs[Stage.BAKE]["image"], work, limit))
+    attempts.create_config(client, name, labels, {SHARE_FILE.rpartition("/")[2]: work.model_dump_json(indent=1)})
+    for job in client.list(Job, labels={**labels, _ROLE_LABEL: ROLE}):
+        other = str(job.metadata.name if job.metadata else "")
+        if other != name or archive_job.status_of(client, other).get("over"):
+            archive_job.remove(client, other)
+    for _ in context.turns(limit.total_seconds(), _INTERVAL_S):
+        if not archive_job.status_of(client, name).get("leaving"):
+            break
+        context.progress.step("data: an earlier job is ending")
+    try:
+        client.create(made)
+    except ApiError as error:
+        if not is_there_already(error):
+            raise
+
+
+def _wait(context: Context, client: Client, nodes: GpuNodes, work: Preparing) -> str:
+    """Return the digest of the data set once the result is there. Raises the pods' own error, or `PermanentError`."""
+    wanted, since, words = context.spec.built_in[1].prepare, datetime.now(UTC), ""
+    begun, running = False, list[Pod]()
+    for turn, _ in enumerate(context.turns(wanted.limit.total_seconds(), _INTERVAL_S)):
+        context.guard()
+        if (digest := in_cluster.result(context.account, work.bucket, work.plan)) is not None:
+            return digest
+        try:
+            # The Job is read before its pods: if it reports an end, the later listing shows the pods' ends too.
+            over = archive_job.status_of(client, name_of(work)).get("over")
+            pods = list(client.list(Pod, labels={CAMPAIGN_LABEL: context.spec.campaign, _ROLE_LABEL: ROLE}))
+            if over:
+                raise _failed(context.spec.campaign, client, pods)
+            running = [pod for pod in pods if starting.has_started(pod) and not starting.is_over(pod)]
+            begun = begun or bool(running)
+            if turn % 5 == 0:
+                words = _progress(client, running) or _waits_for(client, pods, nodes, since)
+        except httpx2.HTTPError as error:
+            if not may_pass(error):
+                raise
+            words = f"the cluster does not answer: {error}"[:200]
+        context.progress.step(f"data: {len(running)} of {wanted.nodes} workers; {words}")
+        if not begun and datetime.now(UTC) - since > context.spec.capacity_timeout:
+            raise PermanentError(
+                f"no node for the data came within {duration.text(context.spec.capacity_timeout)}",
+                seen=words,
+                cure="write another data.prepare.instance_type or capacity, then run the same command again",
+            )
+    raise PermanentError(
+        f"the data were not prepared within {duration.text(wanted.limit)}",
+        seen=words,
+        cure="write more data.prepare.nodes or a longer data.prepare.limit; the same command goes on from there",
+    )
+
+
+def _failed(campaign: str, client: Client, pods: list[Pod]) -> BivouacError:
+    said, of_text = archive_job.last_message(pods), (ExitCode.USER, ExitCode.DATA)
+    if any((end := starting.ending(pod)) is not None and end.exitCode in of_text for pod in pods):
+        return in_cluster.refusal(said)
+    return PermanentError(
+        "the preparation of the data failed; no GPU node was requested",
+        seen=said or "; ".join(starting.warnings(client).values())[:500] or "its pods ended without a word",
+        cure=f"see what its pods said: `bivouac shell {campaign} -- kubectl logs -l {_ROLE_LABEL}={ROLE}`; the same "
+        "command goes on from what is there",
+    )
+
+
+def _progress(client: Client, running: list[Pod]) -> str:
+    """Return how far all workers are, by the newest line of one of them."""
+    for line in (line for pod in running for line in reversed(_lines(client, starting.name_of(pod)))):
+        try:
+            told = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(told, dict) and told.get("event") == "progress" and told.get("of"):
+            return f"{told['stage']}: {_sentence(told)}"
+    return ""
+
+
+def _sentence(told: dict[str, Any]) -> str:
+    rate, left = told.get("documents_per_s"), told.get("left_s")
+    parts = [f"{told['parts']:,} of {told['of']:,} parts"]
+    parts += [f"{rate:,.0f} documents/s"] if rate else []
+    parts += [f"{timedelta(seconds=left)} to go"] if left else []
+    return ", ".join(parts)
+
+
+def _lines(client: Client, pod: str) -> list[str]:
+    try:
+        return list(client.log(pod, tail_lines=5, newlines=False))
+    except ApiError:
+        return []
+
+
+def _waits_for(client: Client, pods: list[Pod], nodes: GpuNodes, since: datetime) -> str:
+    """Return why no worker has said anything yet."""
+    return "; ".join(_reasons(client, pods, nodes, since)) or "they start"
+
+
+def _reasons(client: Client, pods: list[Pod], nodes: GpuNodes, since: datetime) -> Iterator[str]:
+    try:
+        yield from nodes.refusals(since)
+    except OF_WORLD as error:
+        yield f"could not look at the nodes: {error}"[:200]
+    told = starting.warnings(client)
+    for pod in [pod for pod in pods if not starting.has_started(pod)][:1]:
+        yield starting.why_not(pod, told.get(starting.name_of(pod), ""))[:300]

@@ -1,0 +1,138 @@
+"""Data that the cluster prepares: what of it the driver asks, gives and verifies. No text and no token passes here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from botocore.exceptions import ClientError
+from pydantic import BaseModel, ConfigDict
+
+from infra.aws.account import Account
+from infra.data.dataset import DataSet, load, run_tool
+from infra.errors import PermanentError, UserError
+from infra.folders import cache_root, keep
+from infra.record.objects import object_or_none
+from infra.spec.campaign import Spec
+from infra.spec.names import DATASETS_PREFIX, data_prefix
+from infra.spec.recipe import recipe_of
+from trainer.contract import DATA_MANIFEST_NAME, DATA_SUMMARY_NAME, TOKENIZER_NAME
+from trainer.contract.preparing import Prepared, Preparing, parts_prefix, result_key
+
+_LOOKS = 16
+
+
+class Listing(BaseModel):
+    """The sources, by their listing in S3 alone."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    plan: str
+    """Digest of all that determines the prepared bytes."""
+    files: int
+    bytes: int
+    text_bytes: int
+    """About how much text that is."""
+
+
+def listing(spec: Spec, progress: Callable[[str], None]) -> Listing:
+    """List the sources. Raises `UserError` for one that is missing, empty or may not be listed."""
+    return Listing.model_validate(run_tool(recipe_of(spec), None, None, progress))
+
+
+def result(account: Account, bucket: str, plan: str) -> str | None:
+    """Return the digest of the data set that a plan was prepared to; None if it was not."""
+    found = object_or_none(account.client("s3"), bucket, result_key(plan))
+    return None if found is None else Prepared.model_validate_json(found).digest
+
+
+def preparing(spec: Spec, bucket: str, plan: str) -> Preparing:
+    """Return what the pods are given."""
+    recipe = recipe_of(spec)
+    if recipe.tokenizer is not None:
+        # The name of the file here says nothing there.
+        recipe = recipe.model_copy(update={"tokenizer": Path(TOKENIZER_NAME)})
+    workers = spec.built_in[1].prepare.nodes
+    return Preparing(recipe=recipe, plan=plan, bucket=bucket, datasets=DATASETS_PREFIX, workers=workers)
+
+
+def give_tokenizer(account: Account, spec: Spec, bucket: str, plan: str) -> None:
+    """Upload the tokenizer that the spec names, if it names one, to where the pods look for it."""
+    given = spec.built_in[1].tokenizer
+    if given is None:
+        return
+    content = given.expanduser().read_bytes()
+    put_with_digest(account, bucket, f"{parts_prefix(plan)}files/{TOKENIZER_NAME}", content)
+
+
+def taken(account: Account, bucket: str, digest: str, progress: Callable[[str], None]) -> DataSet:
+    """Return the data set after its verification: S3 has every file, with the size and digest of the manifest.
+
+    Only manifest, summary and tokenizer are read. Raises `PermanentError` for what is missing or damaged.
+    """
+    s3, folder = account.client("s3"), cache_root() / "prepared" / digest[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (TOKENIZER_NAME, DATA_SUMMARY_NAME, DATA_MANIFEST_NAME):
+        content = object_or_none(s3, bucket, f"{data_prefix(digest)}{name}")
+        if content is None:
+            raise _unsound(bucket, digest, f"{name} is missing")
+        keep(folder / name, content, lambda note: None)
+    data = load(folder)
+    if data.digest != digest:
+        raise _unsound(bucket, digest, f"the manifest's SHA-256 is {data.digest}")
+    wanted = {TOKENIZER_NAME: data.manifest.tokenizer_sha256}
+    for shard in (*data.manifest.train, *data.manifest.validation):
+        wanted |= {shard.file: shard.sha256, shard.index: shard.index_sha256}
+    sizes = {shard.file: shard.tokens * data.manifest.token_bytes for shard in data.manifest.train}
+
+    def look(name: str) -> str:
+        try:
+            head = s3.head_object(Bucket=bucket, Key=f"{data_prefix(digest)}{name}", ChecksumMode="ENABLED")
+        except ClientError as error:
+            return f"{name}: {error.response['Error']['Code']}"
+        seen = base64.b64decode(head.get("ChecksumSHA256", "")).hex()
+        if seen != wanted[name]:
+            return f"{name}: SHA-256 {seen or 'unknown to S3'}, wanted {wanted[name]}"
+        if name in sizes and head["ContentLength"] != sizes[name]:
+            return f"{name}: {head['ContentLength']} bytes, wanted {sizes[name]}"
+        return ""
+
+    wrong = list[str]()
+    with ThreadPoolExecutor(_LOOKS) as pool:
+        for number, said in enumerate(pool.map(look, wanted), 1):
+            progress(f"data: {number} of {len(wanted)} files have the manifest's digest in S3")
+            wrong += [said] if said else []
+    if wrong:
+        raise _unsound(bucket, digest, "; ".join(wrong[:5]))
+    return data
+
+
+def put_with_digest(account: Account, bucket: str, key: str, content: bytes) -> None:
+    """Put an object as the parts of a preparation are, with a digest that S3 checks."""
+    digest = hashlib.sha256(content)
+    account.client("s3").put_object(
+        Bucket=bucket,
+        Key=key,
+        Body=content,
+        ChecksumAlgorithm="SHA256",
+        ChecksumSHA256=base64.b64encode(digest.digest()).decode(),
+        Metadata={"sha256": digest.hexdigest()},
+    )
+
+
+def _unsound(bucket: str, digest: str, seen: str) -> PermanentError:
+    where = f"s3://{bucket}/{data_prefix(digest)}"
+    cure = f"remove {where} and the result in {bucket}/prepared/ that names it, then run the same command again"
+    return PermanentError(
+        "the prepared data are not whole; no GPU node was requested", seen=f"{where}: {seen}", cure=cure
+    )
+
+
+def refusal(message: str) -> UserError:
+    """Return a pod's own words as an error."""
+    what, _, rest = message.partition("; seen: ")
+    seen, _, cure = rest.partition("; cure: ")
+    return UserError(what or "no message", seen=seen or None, cure=cure or "correct the source or the parameters")

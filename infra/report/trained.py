@@ -1,0 +1,64 @@
+"""What was trained, as a part of the report: losses and norms by attempt, evaluations, alarms."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LossPoint(Frozen):
+    step: int
+    loss: float
+    repeated: bool = False
+
+
+class Losses(Frozen):
+    attempt: int
+    points: tuple[LossPoint, ...]
+    steps: int
+    """Number of its steps; more than points if the series is thinned."""
+
+
+class Evaluated(Frozen):
+    attempt: int
+    step: int
+    loss: float
+
+
+class Repeats(Frozen):
+    """Steps that more than one attempt ran, compared bit by bit."""
+
+    steps: int
+    equal: int
+    first_step: int | None = None
+    last_step: int | None = None
+    greatest_difference: float = 0.0
+
+    @property
+    def bitwise_equal(self) -> bool:
+        return self.equal == self.steps
+
+
+class WatchAlarm(Frozen):
+    """One alarm of the watch over training, and what it did."""
+
+    step: int
+    detector: str
+    text: str
+    did: str
+
+
+class Training(Frozen):
+    losses: tuple[Losses, ...] = ()
+    norms: tuple[Losses, ...] = ()
+    """The norm of all gradients before clipping, in the place of the loss."""
+    alarms: tuple[WatchAlarm, ...] = ()
+    evaluations: tuple[Evaluated, ...] = ()
+    unigram_loss: float | None = None
+    """Loss of a model that knows only the frequency of each token."""
+    repeats: Repeats = Repeats(steps=0, equal=0)
+    steps_done: int = 0
+    steps_wanted: int = 0

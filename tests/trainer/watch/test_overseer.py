@@ -1,0 +1,217 @@
+"""What follows from an alarm, on one rank and over a restart; each intervention tells what was seen and what it did."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.manifests import manifest_of
+from tests.trainer.agents import World, run
+from tests.trainer.test_loop_pace import alone
+from tests.trainer.watch.test_detectors import changed, steps
+from trainer.checkpoint.tiers import Tier
+from trainer.contract import ExitCode, TrainConfig, WatchConfig
+from trainer.errors import Interrupted, NumericError, Sick
+from trainer.watch.bans import Ban, RolledBack, read_bans, write_ban
+from trainer.watch.figures import All
+from trainer.watch.overseer import Decision, Overseer
+from trainer.watch.watch import Watch
+
+EVERY = All(1.0, True, {"checkpoint": 0.0}, (), (), 1.0, 1.0, (), (1.0,), (0.1,), (1.0,))
+
+
+def overseer(tmp_path: Path, **watch: Any) -> Overseer:
+    made = alone(tmp_path).overseer
+    made.config = made.config.model_copy(update={"watch": WatchConfig(**watch)})
+    made.watch = Watch(made.config.watch)
+    return made
+
+
+def spiked(made: Overseer) -> Decision:
+    """The decision at step 100, whose loss is an outlier."""
+    given = changed(steps(100), 100, loss=6.0)
+    return [made.judge(seen, EVERY, 0.2) for seen in given][-1]
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"watch"' in line]
+
+
+def committed(made: Overseer, step: int, attempt: int = 1) -> None:
+    assert isinstance(made.shared, Tier)
+    made.shared.folder(step).mkdir(parents=True)
+    made.shared.publish(manifest_of(step, attempt=attempt), attempt)
+
+
+def test_by_default_an_alarm_is_an_event_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert spiked(overseer(tmp_path)) == Decision()
+    (event,) = told(capsys)
+    assert (event["detector"], event["action"], event["did"], event["onset"]) == ("loss", "log", "logged", 100)
+    assert event["value"] == 6.0 and 3 < event["threshold"] < 6
+
+
+def test_checkpoint_saves_this_step_and_stop_commits_it_and_holds(tmp_path: Path) -> None:
+    assert spiked(overseer(tmp_path / "a", loss="checkpoint")) == Decision(save=True)
+    stop = spiked(overseer(tmp_path / "b", loss="stop"))
+    assert isinstance(stop.end, NumericError) and stop.commit
+
+
+def test_without_a_checkpoint_before_it_nothing_is_rolled_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = overseer(tmp_path, loss="skip")
+    committed(made, 100)
+    assert spiked(made) == Decision()
+    assert told(capsys)[0]["did"] == "no roll-back: no checkpoint before it lies on the shared tier"
+    assert read_bans(made.shared) == ()
+
+
+def test_a_roll_back_leaves_what_every_later_attempt_repeats(tmp_path: Path) -> None:
+    made = overseer(tmp_path, loss="skip", skip_steps=5)
+    committed(made, 90)
+    committed(made, 110)
+    assert isinstance(spiked(made).end, RolledBack)
+    (ban,) = read_bans(made.shared)
+    assert (ban.attempt, ban.first, ban.last) == (1, 100, 104)
+    refused = {manifest.step: ban.refuses(manifest) for manifest in made.shared.committed()}
+    assert refused == {90: False, 110: True}
+    made.bans = (ban,)
+    assert [step for step in range(95, 110) if made.skips(step)] == [100, 101, 102, 103, 104]
+
+
+def test_a_later_attempts_checkpoint_of_a_refused_step_is_trusted() -> None:
+    ban = Ban(1, 50, 49, "why")
+    assert not ban.refuses(manifest_of(60, attempt=2)) and not ban.skips(50)
+
+
+def test_after_ten_roll_backs_a_person_should_look(tmp_path: Path) -> None:
+    made = overseer(tmp_path, loss="skip")
+    committed(made, 10)
+    for first in range(20, 30):
+        write_ban(made.shared, Ban(1, first, first, "why"))
+    assert spiked(made) == Decision()
+
+
+@pytest.mark.parametrize(("rank", "error"), [(0, Sick), (5, Interrupted)])
+def test_of_a_slow_rank_only_that_rank_calls_itself_sick(tmp_path: Path, rank: int, error: type[Exception]) -> None:
+    made, chance = overseer(tmp_path, straggler="quarantine"), random.Random(1)
+    found = Decision()
+    for seen in steps(100):
+        seconds = [0.1 * (1 + 0.01 * chance.random()) for _ in range(8)]
+        seconds[rank] *= 2
+        found = made.judge(seen, replace(EVERY, forward_s=tuple(seconds)), 0.2)
+        if found.end is not None:
+            break
+    assert isinstance(found.end, error) and found.commit
+
+
+SPIKED = """
+import dataclasses, os
+from trainer import agent
+from trainer.watch.overseer import Overseer
+compute = Overseer.compute
+def spiked(self, fed):
+    mine = compute(self, fed)
+    if os.environ["BIVOUAC_ATTEMPT"] == "1" and fed.position == 40 * 8:
+        mine.loss *= 3
+    return mine
+Overseer.compute = spiked
+agent._exit(agent.main())
+"""
+
+
+@pytest.mark.nightly
+def test_a_spike_is_rolled_back_and_its_batches_are_skipped_by_the_next_attempt(
+    world: World, config: TrainConfig, twin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.trainer.agents.AGENT", SPIKED)
+    world.config = config.model_copy(update={"watch": WatchConfig(loss="skip", skip_steps=5)})
+    first, second = run(world, 1), run(world, 2)
+
+    assert {first.termination(node)["reason"] for node in (0, 1)} == {"rolled-back"}
+    (alarm,) = [event for event in first.events("watch") if event["detector"] == "loss"]
+    assert (alarm["step"], alarm["action"]) == (41, "skip") and "steps 41 to 45 are skipped" in alarm["did"]
+    assert [agent.returncode for agent in second.agents] == [ExitCode.DONE] * 2, second.log(0).read_text()
+    assert second.events("restored")[0]["step"] == 30
+    assert [event["step"] for event in second.events("skipped_step")] == [41, 42, 43, 44, 45]
+    losses = second.losses()
+    assert {step: losses[step] for step in range(31, 41)} == {step: twin.losses()[step] for step in range(31, 41)}
+    assert losses[46] != twin.losses()[46] and max(losses) == 60
+
+
+NOT_A_NUMBER = """
+import os
+import torch
+from trainer import agent
+from trainer.watch import overseer
+from trainer.watch.overseer import Overseer
+compute, tries = Overseer.compute, []
+def broken(self, fed):
+    if fed.position != 40 * 8 or self.gang.rank != 1:
+        return compute(self, fed)
+    tries.append(1)
+    if len(tries) > int(os.environ.get("TIMES", "1")):
+        return compute(self, fed)
+    hook = self.engine.module.norm.register_forward_hook(lambda module, given, out: out * float("nan"))
+    try:
+        return compute(self, fed)
+    finally:
+        hook.remove()
+Overseer.compute = broken
+agent._exit(agent.main())
+"""
+
+
+@pytest.mark.parametrize("stage", [1, pytest.param(2, marks=pytest.mark.nightly), 3])
+@pytest.mark.nightly
+def test_a_rank_that_once_gives_no_number_costs_one_step_and_no_bit(
+    stage: int, world: World, config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.config = config.model_copy(update={"zero_stage": stage, "steps": 45})
+    sound = run(World(tmp_path / "sound", world.data, world.config), 1)
+    monkeypatch.setattr("tests.trainer.agents.AGENT", NOT_A_NUMBER)
+    attempt = run(world, 1)
+    assert [agent.returncode for agent in attempt.agents] == [0, 0], attempt.log(0).read_text()
+    (alarm,) = [event for event in attempt.events("watch") if event["detector"] == "nan"]
+    assert (alarm["step"], alarm["ranks"]) == (41, [1])
+    assert attempt.losses() == sound.losses()
+
+
+FLIPPED = """
+import torch
+from trainer import agent
+from trainer.watch import replay
+compute = replay.compute
+def flipped(engine, tokens, stage):
+    found = compute(engine, tokens, stage)
+    wrong = torch.distributed.get_rank() == 1 and engine.global_steps >= 39
+    return found._replace(again=found.again ^ 4) if wrong else found
+replay.compute = flipped
+agent._exit(agent.main())
+"""
+
+
+@pytest.mark.nightly
+def test_a_rank_that_computes_differently_ends_with_its_own_code_and_newer_checkpoints_are_not_trusted(
+    world: World, config: TrainConfig, twin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = WatchConfig(replay_every=10, replay="quarantine")
+    saving = config.checkpoint.model_copy(update={"every_steps": 6})
+    world.config = config.model_copy(update={"watch": watch, "checkpoint": saving})
+    monkeypatch.setattr("tests.trainer.agents.AGENT", FLIPPED)
+    first = run(world, 1)
+    assert first.termination(1)["exit_code"] == ExitCode.SICK, first.log(1).read_text()
+    assert first.termination(0)["reason"] in ("interrupted", "peer-lost")
+    (alarm,) = [event for event in first.events("watch") if event["detector"] == "replay"]
+    assert (alarm["step"], alarm["ranks"]) == (40, [1])
+    monkeypatch.undo()
+    second = run(world, 2)
+    # The replay before step 30 was sound: the checkpoint of step 24 is the newest one before it, 30 and 36 are not.
+    assert second.events("restored")[0]["step"] <= 29
+    assert [agent.returncode for agent in second.agents] == [0, 0], second.log(0).read_text()
+    assert second.losses()[60] == twin.losses()[60]
