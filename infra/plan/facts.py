@@ -200,7 +200,7 @@ class Facts(_Frozen):
     kubernetes: KubernetesSupport
     data: DataSource
     memory: Memory | None = None
-    """None: the model is so small that it fits, or only the trainer image can build it."""
+    """None: not predicted; the model is so small that it fits, or only the trainer image can build it."""
     folders: tuple[str, ...] = ()
     """Folders of `init_from` and of a workload's `rehearsal.mounts` and `rehearsal.init_from` that exist."""
     programs: tuple[str, ...] = ()

@@ -34,20 +34,23 @@ def usable_bytes(instance: InstanceType) -> int:
     return int((instance.accelerator_memory_gib * (1 - FRAGMENTED) - RESERVED_GIB) * sizing.GIB)
 
 
-def predicted(spec: Spec, instance: InstanceType | None) -> Memory | None:
-    """Return the memory of the fullest rank, and what of the spec would make it fit if it does not.
-
-    None for a model so small that it fits, for one that only the trainer image can build, and without torch here.
-    """
+def is_close(spec: Spec, instance: InstanceType | None) -> bool:
+    """Return whether the model may not fit by a rough size: only then the exact one is worth its seconds."""
     training = spec.training
-    if training is None or instance is None or training.model.is_function or find_spec("torch") is None:
-        return None
+    if training is None or instance is None or training.model.is_function:
+        return False
     world = ranks_per_node(spec, instance.accelerators) * spec.nodes.count
     rough = sizing.static_bytes_per_rank(training.model, training.precision, world, training.zero_stage)
     shape = shape_of(training.model)
     rough += _KEPT_PER_TOKEN * training.micro_batch * training.model.context * shape.width * shape.layers
-    if rough < _ASKED_FROM * usable_bytes(instance):
-        return None
+    return rough > _ASKED_FROM * usable_bytes(instance)
+
+
+def predicted(spec: Spec, instance: InstanceType) -> Memory:
+    """Return the memory of the fullest rank, and what of the spec would make it fit if it does not."""
+    training, world = spec.built_in[0], ranks_per_node(spec, instance.accelerators) * spec.nodes.count
+    if find_spec("torch") is None:
+        return Memory(trouble="this needs the extra trainer: pip install 'bivouac[trainer]'")
     usable = usable_bytes(instance)
     try:
         parts, peak = _footprint(training, world)

@@ -12,7 +12,6 @@ from typing import Any
 from infra.plan import catalogue
 from infra.plan.facts import DataSource, Environment, Facts
 from infra.plan.kubernetes_support import kubernetes_support
-from infra.plan.memory import predicted
 from infra.plan.offers import catalogue_offers
 from infra.spec.campaign import MixtureSource, Spec, Workload
 from infra.spec.recipe import folder_of, source_folder
@@ -46,7 +45,6 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
         "offers": lambda: catalogue_offers(spec),
         "kubernetes": kubernetes_support,
         "data": lambda: data_source(spec),
-        "memory": lambda: predicted(spec, known.get(spec.nodes.instance_type)),
         "folders": lambda: _folders(spec),
         "programs": lambda: _programs(spec.workload),
         "account": lambda: account,
