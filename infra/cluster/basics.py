@@ -71,7 +71,8 @@ def looks(config: Basics, account: Account, shared: Path) -> dict[str, tuple[Cal
 
     def shared_tier() -> str:
         bucket, _, prefix = config.shared_tier.removeprefix("s3://").partition("/")
-        seen = s3.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/")["KeyCount"]
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
+        seen = sum(page["KeyCount"] for page in pages)
         return f"{config.shared_tier} can be listed, {seen} objects"
 
     def kubernetes() -> str:

@@ -60,8 +60,7 @@ _AGENT = (
     "ssm:PutComplianceItems",
     "ssm:PutInventory",
     "ssm:UpdateAssociationStatus",
-    "ssm:UpdateInstanceAssociationStatus",
-    "ssm:UpdateInstanceInformation",
+    "ssm:UpdateInstance*",
     "ssmmessages:*",
 )
 """GetParameter is missing: the stored parameters are not ours. Of them a trainer's role reads those that its spec
@@ -95,11 +94,10 @@ def ceiling(where: AccountPlace) -> list[Statement]:
         allow(["ec2:CreateTags"], [where.arn("ec2", "network-interface/*")]),
         allow(_INTERFACES, of_network),
         allow(_OBJECTS, [f"{kept}/*"]),
-        allow(["s3:ListBucket", "s3:ListBucketMultipartUploads"], [kept]),
+        allow(["s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:ListBucketVersions"], [kept]),
         # Text lies wherever its owner keeps it; the role's own policy names the prefixes.
         allow(["s3:GetObject", "s3:ListBucket"], ["arn:aws:s3:::*"], preparing),
         allow(["s3:DeleteObject", "s3:DeleteObjectVersion"], [f"arn:aws:s3:::{names.archive}/{COPIES_PREFIX}*"]),
-        allow(["s3:ListBucketVersions"], [f"arn:aws:s3:::{names.archive}"]),
         allow(
             ["kms:Decrypt", "kms:GenerateDataKey"],
             [where.arn("kms", "key/*")],

@@ -24,7 +24,7 @@ from tests.root import ROOT
 LIFE = {
     "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "schema"],
     "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
-    "Look": ["list", "status", "logs", "exec", "cp", "report", "shell"],
+    "Look": ["list", "status", "logs", "exec", "cp", "profile", "report", "shell"],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],
     "Administration": ["doctor", "addons"],
@@ -35,6 +35,7 @@ SAYS_NOTHING_TO_MACHINES = {
     "cp",  # the copy is what it tells
     "exec",  # what runs in the container speaks for itself
     "logs",  # what pods printed, line by line
+    "profile",  # the traces are what it tells
     "schema",  # is JSON anyway
     "shell",  # what runs in it speaks for itself
     "token",  # is JSON anyway, in kubectl's form

@@ -68,7 +68,6 @@ MOST = [
     Grant("s3:DeleteObject s3:DeleteObjectVersion", (f"{ARCHIVE}/copies/train/x",), {}, (
         f"{ARCHIVE}/campaigns/train/x", f"{ARCHIVE}/copiesx", f"{STATE}/copies/train/x", f"{DATA}/copies/train/x",
     )),
-    Grant("s3:ListBucketVersions", (ARCHIVE,), {}, (STATE, DATA)),
     Grant(
         "ec2:CreateTags", (ec2("instance"),), {"aws:TagKeys": "kubernetes.io/cluster/bivouac-train"}, (ec2("volume"),)
     ),
@@ -82,7 +81,7 @@ MOST = [
         OBJECTS, {},
         ("arn:aws:s3:::payroll/x", f"{STATE}-2/x", f"{DATA}-2/x", f"{ARCHIVE}-2/x"),
     ),
-    Grant("s3:ListBucket s3:ListBucketMultipartUploads", (STATE, DATA, ARCHIVE), {}, tuple(
+    Grant("s3:ListBucket s3:ListBucketMultipartUploads s3:ListBucketVersions", (STATE, DATA, ARCHIVE), {}, tuple(
         f"{bucket}-2" for bucket in (STATE, DATA, ARCHIVE)
     )),
     *(
