@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -74,6 +75,7 @@ def _peak(config: TrainConfig, trace: Path) -> int:
             tokens = torch.randint(0, config.model.vocabulary, (config.micro_batch, config.model.context + 1))
             engine.backward(engine(tokens))
             engine.step()
+            gc.collect()  # DeepSpeed leaves a bucket in a circle of references, now and then
     seen.export_chrome_trace(str(trace))
     engine.destroy()
     return _highest(json.loads(trace.read_text())["traceEvents"])
