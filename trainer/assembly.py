@@ -28,6 +28,7 @@ from trainer.events import emit
 from trainer.gang import Gang
 from trainer.heartbeat import Heartbeat
 from trainer.loop import Loop
+from trainer.model import parameter_count
 from trainer.place import Paths
 from trainer.watch.bans import Ban
 from trainer.watch.overseer import Overseer, agreed_bans
@@ -97,9 +98,7 @@ def _say_where_it_starts(restored: Any, engine: Any) -> None:
     if restored:
         emit("restored", step=restored.step, of_attempt=restored.attempt, position=restored.position)
     else:
-        # With ZeRO stage 3 a rank holds a part of each parameter, and DeepSpeed notes the whole's size.
-        sizes = (getattr(one, "ds_numel", one.numel()) for one in engine.module.parameters())
-        emit("started_fresh", step=0, parameters=sum(sizes))
+        emit("started_fresh", step=0, parameters=parameter_count(engine.module))
 
 
 def _identity(config: TrainConfig, data_digest: str) -> ManifestIdentity:

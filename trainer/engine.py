@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from trainer.config import check_world
-from trainer.contract import TrainConfig
+from trainer.contract import GRADIENT_BUCKET, TrainConfig
 from trainer.errors import ConfigError, PeerLost
 from trainer.events import emit
-from trainer.model import NamedModel, build, parameter_groups
+from trainer.model import NamedModel, build, parameter_count, parameter_groups
 
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
 
@@ -75,9 +75,11 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
         _start_from(config.init_from, model, whole)
     optimizer = torch.optim.AdamW(
         parameter_groups(model, config.optimizer),
+        fused=True,
         lr=config.optimizer.learning_rate,
         betas=(config.optimizer.beta1, config.optimizer.beta2),
     )
+    settings["zero_optimization"]["reduce_bucket_size"] = min(GRADIENT_BUCKET, parameter_count(model))
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
     # It copies scripts beside the shards at every save, which delays the loop; no manifest names them.
     engine._copy_recovery_script = lambda _: None

@@ -147,6 +147,25 @@ class DataSource(_Frozen):
     """About how much text the sources in S3 hold, by the spec or by their listing; None: unknown."""
 
 
+class MemoryCure(_Frozen):
+    """A change of the spec, and the peak that it would have."""
+
+    words: str
+    peak: int
+
+
+class Memory(_Frozen):
+    """Predicted memory of the fullest rank in bytes."""
+
+    parts: dict[str, int] = {}
+    peak: int = 0
+    usable: int = 0
+    cures: tuple[MemoryCure, ...] = ()
+    """Changes that need less, the one that costs the least time first; empty if it fits."""
+    trouble: str = ""
+    """Why nothing could be predicted."""
+
+
 class Environment(_Frozen):
     """Properties of the place where the nodes will run."""
 
@@ -180,6 +199,8 @@ class Facts(_Frozen):
     offers: tuple[Offer, ...]
     kubernetes: KubernetesSupport
     data: DataSource
+    memory: Memory | None = None
+    """None: not predicted; the model is so small that it fits, or only the trainer image can build it."""
     folders: tuple[str, ...] = ()
     """Folders of `init_from` and of a workload's `rehearsal.mounts` and `rehearsal.init_from` that exist."""
     programs: tuple[str, ...] = ()

@@ -56,6 +56,7 @@ from trainer.contract.job import (
 )
 from trainer.contract.ledger import Consumed
 from trainer.contract.training import (
+    GRADIENT_BUCKET,
     CheckpointConfig,
     DataConfig,
     ModelConfig,
@@ -75,6 +76,7 @@ __all__ = [
     "DATA_REPORT_NAME",
     "DATA_SUMMARY_NAME",
     "DCGM_LONGEST_S",
+    "GRADIENT_BUCKET",
     "KERNEL_LOG",
     "LOCAL_CHECKPOINTS",
     "NODE_TOLD",

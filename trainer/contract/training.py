@@ -10,6 +10,8 @@ Timed = Literal["off", "log", "checkpoint", "quarantine", "stop"]
 """What follows from an alarm about times: they differ between two runs, so nothing here changes a result."""
 Numeric = Literal["off", "log", "checkpoint", "slow", "skip", "stop"]
 """What follows from an alarm about values, which a resumed run sees again."""
+GRADIENT_BUCKET = 500_000_000
+"""Elements of DeepSpeed's buffer of gradients on their way, which it allocates whole: no more than the model has."""
 
 
 class _Section(BaseModel):

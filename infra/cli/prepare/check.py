@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from infra.cli.answers import write_json
-from infra.cli.prepare.checked import checked
+from infra.cli.prepare.checked import checked, with_memory
 from infra.cli.rendering import print_findings
 from infra.errors import UserError
 from infra.plan.checks import Finding, failed
@@ -18,12 +18,12 @@ def check_command(path: Path, json: bool = False, console: Console | None = None
     if the spec alone has no error."""
     console = console or Console()
     try:
-        seen = checked(path)
+        aside = Console(stderr=True, highlight=False)
+        seen = with_memory(checked(path), aside)
         if online and seen.spec is not None and not failed(seen.findings):
             from infra import target
             from infra.cli.prepare.checked import with_answers
 
-            aside = Console(stderr=True, highlight=False)
             target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}", markup=False))
             seen = with_answers(seen, aside)
         findings = seen.findings

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from infra.console.progress import Progress
+from infra.plan import memory
 from infra.plan.checks import Finding, check, shape_findings
 from infra.plan.facts import Facts
 from infra.plan.survey import survey
@@ -36,6 +37,18 @@ def checked(path: Path, account: str | None = None) -> Checked:
         return Checked(None, None, None, tuple(sorted(found, key=lambda finding: finding.line)))
     facts = survey(file.spec, account)
     return Checked(file, file.spec, facts, check(file, facts, today))
+
+
+def with_memory(seen: Checked, console: Console) -> Checked:
+    """Return the findings with the memory of a rank, where that may be too small."""
+    if seen.file is None or seen.spec is None or seen.facts is None or seen.facts.instance is None:
+        return seen
+    if not memory.is_close(seen.spec, seen.facts.instance):
+        return seen
+    console.print("memory     one micro batch of the model, on tensors without data", markup=False)
+    predicted = memory.predicted(seen.spec, seen.facts.instance)
+    facts = seen.facts.model_copy(update={"memory": predicted})
+    return replace(seen, facts=facts, findings=check(seen.file, facts, datetime.now(UTC).date()))
 
 
 def with_answers(seen: Checked, console: Console) -> Checked:

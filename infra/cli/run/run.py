@@ -9,7 +9,7 @@ from rich.console import Console
 from infra import target
 from infra.cli.answers import aside, ending, write_json
 from infra.cli.prepare.check import show
-from infra.cli.prepare.checked import checked, with_answers
+from infra.cli.prepare.checked import checked, with_answers, with_memory
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
 from infra.errors import TemporaryError, UserError
@@ -25,7 +25,7 @@ from infra.spec.campaign import Spec
 def run_command(path: Path, yes: bool, console: Console, *, as_json: bool = False, detach: bool = False) -> int:
     """Run a campaign; exit code 0 only when it ended with a clean certificate, or with `detach` when training runs."""
     out, console = console, aside(console, as_json)
-    seen = checked(path)
+    seen = with_memory(checked(path), console)
     if failed(seen.findings) or seen.spec is None or seen.facts is None:
         show(path, seen.findings, as_json, out)
         return UserError.exit_code

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
+from infra.plan.facts import Memory
 
 PLAUSIBLE_MFU = 0.65
 """Highest MFU that a published training run of a dense transformer reports."""
+SAFE_MARGIN = 0.1
+"""Part of the memory that a prediction within a tenth of the truth should leave."""
 REPEATED = 4
 """Epochs up to which repeated text is worth nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
 
@@ -43,17 +46,41 @@ def heads_divide_the_width(case: Case) -> Iterator[Draft]:
 
 
 def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
-    """Weights, gradients and optimizer state leave room for activations."""
+    """Weights, gradients, optimizer state and activations fit, as one micro batch on fake tensors shows."""
     instance, world, (training, _) = case.facts.instance, case.world_size, case.spec.built_in
     if instance is None or world is None:
         return
+    memory = case.facts.memory
+    if memory is not None and not memory.trouble:
+        yield from _by_prediction(memory, instance.accelerator)
+        return
     size = sizing.static_bytes_per_rank(training.model, training.precision, world, training.zero_stage)
     seen = f"{size / sizing.GIB:.1f} GiB of state, {instance.accelerator_memory_gib:g} GiB per {instance.accelerator}"
+    if memory is not None:
+        seen += f"; activations are not known: {memory.trouble}"
     cure = "raise zero_stage, take more nodes, or a smaller model"
     if size > instance.accelerator_memory_gib * sizing.GIB:
         yield error("training.model", "does not fit one accelerator", seen=seen, cure=cure)
-    elif size > 0.8 * instance.accelerator_memory_gib * sizing.GIB:
+    elif size > 0.8 * instance.accelerator_memory_gib * sizing.GIB or memory is not None:
         yield warning("training.model", "leaves little memory for activations", seen=seen, cure=cure)
+
+
+def _by_prediction(memory: Memory, accelerator: str) -> Iterator[Draft]:
+    parts = ", ".join(
+        f"{name.replace('_', ' ')} {size / sizing.GIB:.1f}" for name, size in memory.parts.items() if size
+    )
+    seen = f"{memory.peak / sizing.GIB:.1f} GiB of {memory.usable / sizing.GIB:.1f} usable per {accelerator} ({parts})"
+    if memory.peak <= memory.usable:
+        margin = (memory.usable - memory.peak) / memory.usable
+        tell = info if margin >= SAFE_MARGIN else warning
+        message = f"fits one accelerator with a margin of {margin:.0%}"
+        yield tell("training.model", message, seen=seen, cure="nothing to do; no real GPU has confirmed the prediction")
+        return
+    cure = next((one for one in memory.cures if one.peak <= memory.usable), None)
+    words = "take more nodes with zero_stage 3, or a smaller model or context"
+    if cure is not None:
+        words = f"write {cure.words}: {cure.peak / sizing.GIB:.1f} GiB"
+    yield error("training.model", "does not fit one accelerator", seen=seen, cure=words)
 
 
 def model_is_told(case: Case) -> Iterator[Draft]:

@@ -1,0 +1,108 @@
+"""The predicted memory of a rank: asked of the trainer's own model in a process of its own, and kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from infra import folders
+from infra.plan.catalogue import InstanceType
+from infra.plan.estimates import sizing
+from infra.plan.facts import Memory, MemoryCure
+from infra.plan.layout import ranks_per_node
+from infra.spec.campaign import Spec
+from infra.spec.models.shape import shape_of
+from infra.spec.training import Training
+from trainer.contract import TrainConfig
+
+RESERVED_GIB = 2.5
+"""CUDA's context, NCCL's and cuBLAS' buffers. A guess: no GPU was measured."""
+FRAGMENTED = 0.05
+"""Part of the memory that the allocator cannot use. A guess likewise."""
+_ASKED_FROM = 0.25
+"""Part of the accelerator from which on the rough size is worth the seconds of an exact one."""
+_KEPT_PER_TOKEN = 34
+"""Bytes of activations per token, layer and unit of width in 16 bits with flash attention: Korthikanti et al. 2022,
+"Reducing Activation Recomputation in Large Transformer Models", section 4.1."""
+
+
+def usable_bytes(instance: InstanceType) -> int:
+    return int((instance.accelerator_memory_gib * (1 - FRAGMENTED) - RESERVED_GIB) * sizing.GIB)
+
+
+def is_close(spec: Spec, instance: InstanceType | None) -> bool:
+    """Return whether the model may not fit by a rough size: only then the exact one is worth its seconds."""
+    training = spec.training
+    if training is None or instance is None or training.model.is_function:
+        return False
+    world = ranks_per_node(spec, instance.accelerators) * spec.nodes.count
+    rough = sizing.static_bytes_per_rank(training.model, training.precision, world, training.zero_stage)
+    shape = shape_of(training.model)
+    rough += _KEPT_PER_TOKEN * training.micro_batch * training.model.context * shape.width * shape.layers
+    return rough > _ASKED_FROM * usable_bytes(instance)
+
+
+def predicted(spec: Spec, instance: InstanceType) -> Memory:
+    """Return the memory of the fullest rank, and what of the spec would make it fit if it does not."""
+    training, world = spec.built_in[0], ranks_per_node(spec, instance.accelerators) * spec.nodes.count
+    if find_spec("torch") is None:
+        return Memory(trouble="this needs the extra trainer: pip install 'bivouac[trainer]'")
+    usable = usable_bytes(instance)
+    try:
+        parts, peak = _footprint(training, world)
+        cures = list[MemoryCure]()
+        for words, changed in _changes(training, world) if peak > usable else ():
+            cures.append(MemoryCure(words=words, peak=_footprint(changed, world)[1]))
+            if cures[-1].peak <= usable:
+                break
+    except subprocess.CalledProcessError as error:
+        return Memory(trouble=(error.stderr.strip().splitlines() or [str(error)])[-1])
+    return Memory(parts=parts, peak=peak, usable=usable, cures=tuple(cures))
+
+
+def _changes(training: Training, world: int) -> Iterator[tuple[str, Training]]:
+    """Yield changes of the spec that need less memory, the one that costs the least time first."""
+    policies = ("none", "selective", "full")
+    now, stage = policies.index(training.recompute.policy), training.zero_stage
+    for policy in policies[now + 1 :]:
+        yield f"training.recompute: {{policy: {policy}}}", _with(training, policy=policy)
+    smaller = [size for size in (training.micro_batch // 2, 1) if 0 < size < training.micro_batch]
+    for size in dict.fromkeys(smaller):
+        if training.global_batch % (size * world) == 0:
+            yield f"training.micro_batch: {size}", training.model_copy(update={"micro_batch": size})
+    for more in range(stage + 1, 4):
+        yield f"training.zero_stage: {more}", training.model_copy(update={"zero_stage": more})
+    all_of_it = _with(training, policy="full").model_copy(update={"zero_stage": 3})
+    yield "training.zero_stage: 3 and training.recompute: {policy: full}", all_of_it
+
+
+def _with(training: Training, policy: str) -> Training:
+    return training.model_copy(update={"recompute": training.recompute.model_copy(update={"policy": policy})})
+
+
+def _footprint(training: Training, world: int) -> tuple[dict[str, int], int]:
+    """Return bytes by part, and their peak. Raises `CalledProcessError`."""
+    config = TrainConfig(
+        campaign="any",
+        model=training.model,
+        steps=training.steps,
+        global_batch=training.global_batch,
+        micro_batch=training.micro_batch,
+        zero_stage=training.zero_stage,
+        precision=training.precision,
+        recompute=training.recompute,
+    )
+    asked = json.dumps({"config": config.model_dump(mode="json"), "world_size": world})
+    place = folders.cache_root() / "memory" / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
+    if not place.is_file():
+        command = [sys.executable, "-m", "trainer.model.memory"]
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
+        folders.keep(place, done.stdout, lambda _: None)
+        found = dict(json.loads(done.stdout))
+    else:
+        found = dict(json.loads(place.read_bytes()))
+    return {name: size for name, size in found.items() if name != "peak"}, found["peak"]

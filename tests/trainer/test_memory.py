@@ -1,0 +1,109 @@
+"""The predicted memory of a rank, against what torch's allocator gave to the ranks of real engines."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import multiprocessing
+from torch.profiler import ProfilerActivity, profile
+
+from trainer.contract import ModelConfig, RecomputeConfig, TrainConfig
+from trainer.engine import build_engine, initialize_distributed
+from trainer.model import memory
+from trainer.model.memory import footprint
+
+WORLD = 2
+SMALL = ModelConfig(layers=6, width=256, heads=4, context=256, vocabulary=2048)
+DEEP = ModelConfig(layers=12, width=128, heads=4, context=128, vocabulary=1024)
+
+
+def case(stage: int, model: ModelConfig = SMALL, policy: str = "none", accumulate: int = 1) -> TrainConfig:
+    return TrainConfig.model_validate(
+        {
+            "campaign": "memory", "model": model, "steps": 2, "zero_stage": stage, "precision": "bfloat16",
+            "micro_batch": 4, "global_batch": 4 * WORLD * accumulate, "collective_timeout_s": 3600.0,
+            "recompute": RecomputeConfig.model_validate({"policy": policy}),
+        }
+    )  # fmt: skip
+
+
+CASES = {
+    "0": case(0),
+    "0, twice": case(0, accumulate=2),
+    "1": case(1),
+    "1, full": case(1, policy="full"),
+    "2, twice": case(2, accumulate=2),
+    "2, selective": case(2, policy="selective"),
+    "3": case(3),
+    "3, deep": case(3, model=DEEP, policy="full"),
+}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    folder = tmp_path_factory.mktemp("measured")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    multiprocessing.start_processes(_rank, args=(port, str(folder)), nprocs=WORLD, start_method="spawn")
+    return dict(json.loads((folder / "seen.json").read_text()))
+
+
+def _rank(rank: int, port: int, folder: str) -> None:
+    place = {"RANK": rank, "WORLD_SIZE": WORLD, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    torch.set_num_threads(1)
+    initialize_distributed(CASES["0"])
+    seen = {name: _peak(config, Path(folder) / f"trace-{rank}.json") for name, config in CASES.items()}
+    if rank == 0:
+        (Path(folder) / "seen.json").write_text(json.dumps(seen))
+    torch.distributed.barrier()
+
+
+def _peak(config: TrainConfig, trace: Path) -> int:
+    """Bytes of the allocator at the highest point of two steps, of all that was allocated since the engine's making."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        engine = build_engine(config, WORLD)
+        for _ in range(config.global_batch // (config.micro_batch * WORLD) * config.steps):
+            tokens = torch.randint(0, config.model.vocabulary, (config.micro_batch, config.model.context + 1))
+            engine.backward(engine(tokens))
+            engine.step()
+            gc.collect()  # DeepSpeed leaves a bucket in a circle of references, now and then
+    seen.export_chrome_trace(str(trace))
+    engine.destroy()
+    return _highest(json.loads(trace.read_text())["traceEvents"])
+
+
+def _highest(events: list[dict[str, Any]]) -> int:
+    ours, total, highest = set[int](), 0, 0
+    for event in sorted((one for one in events if one.get("name") == "[memory]"), key=lambda one: one["ts"]):
+        size, place = event["args"]["Bytes"], event["args"]["Addr"]
+        if size > 0:
+            ours.add(place)
+        elif place not in ours:
+            continue  # of before
+        total += size
+        highest = max(highest, total)
+    return highest
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", CASES)
+def test_the_predicted_peak_is_that_of_a_real_engine(name: str, measured: dict[str, int]) -> None:
+    assert 0.98 * measured[name] <= footprint(CASES[name], WORLD).peak <= 1.1 * measured[name]
+
+
+@pytest.mark.parametrize("policy", ["none", "full"])
+def test_a_deep_models_peak_follows_from_that_of_a_shallow_one(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = case(2, model=DEEP, policy=policy)
+    monkeypatch.setattr(memory, "_PROBED", 100)
+    whole = footprint(deep, WORLD)
+    monkeypatch.setattr(memory, "_PROBED", 8)
+    assert footprint(deep, WORLD) == whole

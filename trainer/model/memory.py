@@ -1,0 +1,140 @@
+"""Peak memory of one rank, by part, before it is bought: `python -m trainer.model.memory` answers its input,
+`{"config": TrainConfig, "world_size": N}`.
+
+One micro batch runs forward and backward on fake tensors, which have shapes and no data: torch's own tracker sees what
+is alive at the peak. What DeepSpeed holds beside it follows from the stage; the terms were read off the allocations of
+real engines, and `tests/trainer/test_memory.py` holds them against new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from trainer.contract import GRADIENT_BUCKET, ModelConfig, TrainConfig
+from trainer.model.building import Model, build, parameter_count
+
+LIVE = 1_000_000_000
+"""Parameters that stage 3 keeps gathered at most (`stage3_max_live_parameters`, its default)."""
+OPTIMIZER_BYTES = 12
+"""float32 weights, Adam's first and second moments: 4 bytes each, per parameter."""
+_PROBED = 8
+"""Layers of the probe; a deeper model takes for each further layer what the probe's last ones take."""
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of one rank. `peak` is the larger of the two moments that can be one."""
+
+    weights: int
+    optimizer: int
+    gathered: int
+    """With ZeRO stage 3: parameters of other ranks, and DeepSpeed's buffers."""
+    accumulated: int
+    """Gradients that are kept from one micro batch of a step to the next."""
+    micro_batch: int
+    """Activations at their peak, with the gradients and their buffer that are alive then."""
+    update: int
+    """Gradients in float32 and copies while the optimizer works."""
+
+    @property
+    def peak(self) -> int:
+        return self.weights + self.optimizer + self.gathered + max(self.accumulated + self.micro_batch, self.update)
+
+
+def footprint(config: TrainConfig, world_size: int) -> Footprint:
+    """Return the bytes that the fullest rank of `world_size` needs at once."""
+    size, stage = _DTYPES[config.precision].itemsize, config.zero_stage
+    with FakeTensorMode():
+        count = parameter_count(_model(config, _layers(config.model)))
+    part, bucket = math.ceil(count / world_size), min(count, GRADIENT_BUCKET)
+    accumulates = config.global_batch > config.micro_batch * world_size
+    return Footprint(
+        weights=size * (part if stage == 3 else count),
+        optimizer=OPTIMIZER_BYTES * (part if stage else count),
+        gathered=size * (bucket + part + 2 * min(count, LIVE)) if stage == 3 else 0,
+        accumulated=size * (count if stage < 2 else part if stage == 2 else 0) if accumulates else 0,
+        micro_batch=_deep(config, world_size, bucket if stage in (1, 2) else 0, accumulates),
+        update=(size + 4) * count if not stage else (2 * size + 4) * part,
+    )
+
+
+def _deep(config: TrainConfig, *given: Any) -> int:
+    """Return the peak of one micro batch through all layers; those beyond the probe's take what its last ones take."""
+    layers, every = _layers(config.model), config.recompute.every
+    probe = math.ceil(_PROBED / every) * every
+    if layers <= probe + every:
+        return _probed(config, layers, *given)
+    first, second = _probed(config, probe, *given), _probed(config, probe + every, *given)
+    return second + (second - first) * math.ceil((layers - probe - every) / every)
+
+
+def _layers(model: ModelConfig) -> int:
+    return int(model.config.get("num_hidden_layers", model.layers))
+
+
+def _probed(config: TrainConfig, layers: int, world_size: int, bucket: int, accumulates: bool) -> int:
+    """Return the peak of all that is alive besides weights, in a model of so many layers."""
+    kept = list[torch.Tensor]()
+
+    def exchange(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        if config.zero_stage in (1, 2):
+            kept.append(parameter.grad.flatten()[::world_size].clone())
+        parameter.grad = None
+
+    with FakeTensorMode():
+        model = _model(config, layers)
+        tokens = torch.zeros(config.micro_batch, config.model.context + 1, dtype=torch.long)
+        if config.zero_stage or accumulates:
+            for one in model.parameters():
+                one.register_post_accumulate_grad_hook(exchange)
+        tracker = MemTracker()
+        tracker.track_external(model, tokens)
+        with tracker:
+            loss = model(tokens)
+            buffer = torch.empty(bucket, dtype=_DTYPES[config.precision])
+            loss.backward()
+            del buffer
+        (seen,) = tracker.get_tracker_snapshot("peak").values()
+    parts = {str(kind).rpartition(".")[2]: size for kind, size in seen.items()}
+    return int(parts["Total"] - parts["PARAM"] - parts["BUFFER"])
+
+
+def _model(config: TrainConfig, layers: int) -> Model:
+    """Return the model with so many layers, its weights in the computation's type."""
+    shape: dict[str, Any] = {"layers": layers}
+    if config.model.config:
+        values = config.model.config | {"num_hidden_layers": layers}
+        if kinds := values.get("layer_types"):
+            values["layer_types"] = kinds[:layers]
+        shape = {"config": values}
+    model = build(config.model.model_copy(update=shape), config.recompute)
+    kept = dict[nn.Parameter, nn.Parameter]()
+    for module in model.modules():
+        for name, one in module._parameters.items():
+            if one is not None:
+                # Not `model.to`, which swaps tensors: fake ones cannot be swapped. A tied one stays one.
+                if one not in kept:
+                    kept[one] = nn.Parameter(one.to(_DTYPES[config.precision]))
+                module._parameters[name] = kept[one]
+    return model
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    seen = footprint(TrainConfig.model_validate(asked["config"]), asked["world_size"])
+    print(json.dumps(asdict(seen) | {"peak": seen.peak}))
+
+
+if __name__ == "__main__":
+    main()
