@@ -12,7 +12,7 @@ from infra.aws.manifests import PLATFORM, RegistryImage, packed_bytes
 from infra.aws.registry import NoSuchImage, Registry
 from infra.errors import UserError
 from infra.spec.campaign import Spec
-from infra.spec.names import in_registry, registry_host
+from infra.spec.image_reference import in_registry, registry_host
 
 STEWARD_MOST_BYTES = 400 * 10**6
 """Limit of the steward's image as the registry holds it, which is what a node pulls."""

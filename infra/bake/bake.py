@@ -26,7 +26,8 @@ from infra.cluster import pull_secret
 from infra.errors import PermanentError, UserError
 from infra.inventory import certify
 from infra.session.context import Context
-from infra.spec.names import REPOSITORY, STEWARD_REPOSITORY, repository_url
+from infra.spec.image_reference import repository_url
+from infra.spec.names import REPOSITORY, STEWARD_REPOSITORY
 from infra.stack.outputs import FoundationOutputs
 
 BUILDER_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"

@@ -30,6 +30,7 @@ from infra.spec.sections import ENDPOINT_SERVICES, FSX_SERVICE, SECRETS_SERVICE,
 from infra.spec.sections import Addons as Addons
 from infra.spec.sections import ApiEndpoint as ApiEndpoint
 from infra.spec.sections import Archive as Archive
+from infra.spec.sections import Capacity as Capacity
 from infra.spec.sections import DriverVpc as DriverVpc
 from infra.spec.sections import Egress as Egress
 from infra.spec.sections import Encryption as Encryption
@@ -46,15 +47,6 @@ from infra.spec.workload import Workload as Workload
 
 MAX_NAME = 20
 """Longest campaign name. The longest AWS name with it, an IAM role `bivouac-<name>-<workload>-...`, may have 64."""
-
-
-class Capacity(StrEnum):
-    """Purchase option of the GPU nodes."""
-
-    ON_DEMAND = "on-demand"
-    SPOT = "spot"
-    RESERVATION = "reservation"
-    CAPACITY_BLOCK = "capacity-block"
 
 
 _CAPACITY_TIMEOUTS = {

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+from infra.spec.names import REPOSITORY
+
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _NAME = re.compile(
     rf"(?:(?P<registry>(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+)(?::\d+)?|[A-Za-z0-9-]+:\d+)/)?"
@@ -60,3 +62,32 @@ class ImageReference:
 
     def __str__(self) -> str:
         return f"{self.name}{'@' if self.which.startswith('sha256:') else ':'}{self.which}"
+
+
+def registry_host(account: str, region: str) -> str:
+    return f"{account}.dkr.ecr.{region}.amazonaws.com"
+
+
+def repository_url(account: str, region: str, repository: str = REPOSITORY) -> str:
+    """Return the URL of a repository, without another name the trainer's, without tag or digest."""
+    return f"{registry_host(account, region)}/{repository}"
+
+
+_REFERENCE = re.compile(
+    r"(?P<repository>[a-z0-9]+(?:[._/-][a-z0-9]+)*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127})|@(?P<digest>sha256:[0-9a-f]{64}))"
+)
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    """Split `repository:tag` or `repository@sha256:...` into repository and tag or digest; else raise ValueError."""
+    match = _REFERENCE.fullmatch(reference)
+    first, slash, _ = reference.partition("/")
+    if match is None or (slash and "." in first):  # docker reads a first part with a dot as a registry
+        raise ValueError(f"no repository with tag or digest: {reference}")
+    return match["repository"], match["tag"] or match["digest"]
+
+
+def in_registry(reference: str, account: str, region: str) -> tuple[str, str]:
+    """`split_reference` that also accepts the account's own registry; raise ValueError for another registry."""
+    return split_reference(reference.removeprefix(f"{registry_host(account, region)}/"))

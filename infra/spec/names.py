@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -143,35 +142,6 @@ def freeze_policy(region: str) -> str:
     """Return the name of the policy that a spent budget attaches to the spec's `freeze_roles`. It has underscores, as
     everything that all campaigns share: no campaign's name can contain them."""
     return f"{PROJECT}_freeze_{region}"
-
-
-def registry_host(account: str, region: str) -> str:
-    return f"{account}.dkr.ecr.{region}.amazonaws.com"
-
-
-def repository_url(account: str, region: str, repository: str = REPOSITORY) -> str:
-    """Return the URL of a repository, without another name the trainer's, without tag or digest."""
-    return f"{registry_host(account, region)}/{repository}"
-
-
-_REFERENCE = re.compile(
-    r"(?P<repository>[a-z0-9]+(?:[._/-][a-z0-9]+)*)"
-    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127})|@(?P<digest>sha256:[0-9a-f]{64}))"
-)
-
-
-def split_reference(reference: str) -> tuple[str, str]:
-    """Split `repository:tag` or `repository@sha256:...` into repository and tag or digest; else raise ValueError."""
-    match = _REFERENCE.fullmatch(reference)
-    first, slash, _ = reference.partition("/")
-    if match is None or (slash and "." in first):  # docker reads a first part with a dot as a registry
-        raise ValueError(f"no repository with tag or digest: {reference}")
-    return match["repository"], match["tag"] or match["digest"]
-
-
-def in_registry(reference: str, account: str, region: str) -> tuple[str, str]:
-    """`split_reference` that also accepts the account's own registry; raise ValueError for another registry."""
-    return split_reference(reference.removeprefix(f"{registry_host(account, region)}/"))
 
 
 DATASETS_PREFIX = "datasets/"

@@ -31,6 +31,15 @@ SECRETS_SERVICE = "secretsmanager"
 """Needed besides by a job or webhook with a secret of Secrets Manager."""
 
 
+class Capacity(StrEnum):
+    """Purchase option of the GPU nodes."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    RESERVATION = "reservation"
+    CAPACITY_BLOCK = "capacity-block"
+
+
 class Egress(StrEnum):
     """Path from private nodes to AWS."""
 

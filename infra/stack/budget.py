@@ -12,7 +12,7 @@ from pulumi import Input, Output, ResourceOptions
 
 from infra.spec.campaign import Spec
 from infra.spec.names import CAMPAIGN_TAG, Names, freeze_policy
-from infra.stack.access import policies
+from infra.stack.access import freeze, policies
 from infra.stack.access.ceiling import boundary_arn
 
 ALARM_SHARES = (80, 100)
@@ -75,7 +75,7 @@ class Budget(pulumi.ComponentResource):
             "budget",
             name="budget",
             role=role.name,
-            policy=policies.document(policies.freezing(self._spec)),
+            policy=policies.document(freeze.freezing(self._spec)),
             opts=ResourceOptions(parent=self),
         )
         aws.budgets.BudgetAction(

@@ -7,7 +7,8 @@ from typing import Any
 import pulumi_aws as aws
 from pulumi import ResourceOptions
 
-from infra.spec.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets, closer_role, repository_url
+from infra.spec.image_reference import repository_url
+from infra.spec.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets, closer_role
 from infra.stack.access.identity import Roles
 from infra.stack.access.policies import place
 from infra.stack.budget import Budget

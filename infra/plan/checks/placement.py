@@ -12,7 +12,8 @@ from infra.errors import UserError
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.zones import control_plane_zones
 from infra.spec.campaign import MAX_NAME
-from infra.spec.names import Names, buckets, in_registry
+from infra.spec.image_reference import in_registry
+from infra.spec.names import Names, buckets
 
 SERVICE_NETWORK = IPv4Network("172.20.0.0/16")
 """Network of the cluster's Kubernetes services."""

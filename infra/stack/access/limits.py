@@ -8,7 +8,8 @@ from pulumi import ResourceOptions
 
 from infra.spec.names import boundary, freeze_policy
 from infra.stack.access.ceiling import ceiling
-from infra.stack.access.policies import AccountPlace, document, no_purchases
+from infra.stack.access.freeze import no_purchases
+from infra.stack.access.policies import AccountPlace, document
 
 
 class Limits(pulumi.ComponentResource):

@@ -22,7 +22,6 @@ from infra.spec.names import (
     Names,
     buckets,
     copies_prefix,
-    freeze_policy,
 )
 from infra.spec.secrets import SecretSource
 from trainer.contract.preparing import PARTS, RESULTS
@@ -267,39 +266,6 @@ def guard(spec: Spec) -> list[Statement]:
     groups = [names.gpu_group, *([names.of("node group", DATA_POOL)] if spec.prepares_data else [])]
     arns = [place(spec).arn("eks", f"nodegroup/{names.cluster}/{group}/*") for group in groups]
     return [allow(["eks:UpdateNodegroupConfig"], arns)]
-
-
-PURCHASES = (
-    "autoscaling:CreateAutoScalingGroup",
-    "autoscaling:SetDesiredCapacity",
-    "autoscaling:UpdateAutoScalingGroup",
-    "ec2:CreateCapacityReservation",
-    "ec2:CreateFleet",
-    "ec2:CreateNatGateway",
-    "ec2:PurchaseCapacityBlock",
-    "ec2:PurchaseCapacityBlockExtension",
-    "ec2:RequestSpotInstances",
-    "ec2:RunInstances",
-    "eks:CreateCluster",
-    "eks:CreateNodegroup",
-    "fsx:CreateFileSystem",
-)
-"""Calls that start an hourly bill; ending a campaign needs none of them."""
-
-
-def no_purchases() -> list[Statement]:
-    """Deny purchases on every resource."""
-    return [{"Effect": "Deny", "Action": list(PURCHASES), "Resource": [EVERYTHING]}]
-
-
-def freezing(spec: Spec) -> list[Statement]:
-    """Allow to attach the denial of purchases to the spec's roles and to detach it; no other policy."""
-    where = place(spec)
-    freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
-    only = {"ArnEquals": {"iam:PolicyARN": freeze}}
-    # A role's name does not tell its path.
-    roles = [pattern for role in spec.money.freeze_roles for pattern in (where.role(role), where.role(f"*/{role}"))]
-    return [allow(["iam:AttachRolePolicy", "iam:DetachRolePolicy"], roles, only)]
 
 
 def builder(where: AccountPlace) -> list[Statement]:

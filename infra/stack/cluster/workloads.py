@@ -16,7 +16,7 @@ from infra.cluster.mpijob import GROUP
 from infra.plan import catalogue
 from infra.plan.catalogue import Chart, InstanceType
 from infra.spec.campaign import Addons, SharedStorage, Spec
-from infra.spec.image_reference import ImageReference
+from infra.spec.image_reference import ImageReference, repository_url
 from infra.spec.names import (
     ARCHIVE_ACCOUNT,
     DATA_ACCOUNT,
@@ -32,7 +32,6 @@ from infra.spec.names import (
     STEWARD_REPOSITORY,
     TRAINER_ACCOUNT,
     Names,
-    repository_url,
 )
 from infra.spec.workload import by_mpirun, in_host_network
 from infra.stack.cluster.cluster import Cluster

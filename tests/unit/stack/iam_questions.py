@@ -10,7 +10,7 @@ from typing import Any
 
 from infra.rehearsal.aws.iam.policies import Question, allowed
 from infra.spec.campaign import Spec
-from infra.stack.access import closing, policies
+from infra.stack.access import closing, freeze, policies
 from infra.stack.access.ceiling import ceiling
 from tests.example import example_spec
 
@@ -127,7 +127,7 @@ ANYTHING = written([{"Effect": "Allow", "Action": "*", "Resource": "*"}])
 """The policy of somebody whom the boundary alone keeps from everything."""
 OWN = {
     "archive": written(policies.archive(SPEC)),
-    "budget": written(policies.freezing(SPEC)),
+    "budget": written(freeze.freezing(SPEC)),
     "builder": written(policies.builder(WHERE)),
     "builder-guard": written(policies.builder_guard(WHERE)),
     "closer": written(closing.closer(WHERE)),

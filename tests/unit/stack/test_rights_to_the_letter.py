@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.stack.access import policies
+from infra.stack.access import freeze, policies
 from tests.example import example_spec
 from tests.unit.stack.iam_questions import (
     ANYTHING,
@@ -213,7 +213,7 @@ def test_a_trainer_has_the_rights_that_its_secrets_need_and_without_them_none() 
 
 
 def test_the_freeze_takes_away_what_bills_and_nothing_that_ends_a_campaign() -> None:
-    frozen = ANYTHING + written(policies.no_purchases())
+    frozen = ANYTHING + written(freeze.no_purchases())
     bills = (
         "autoscaling:CreateAutoScalingGroup autoscaling:SetDesiredCapacity autoscaling:UpdateAutoScalingGroup"
         " ec2:CreateCapacityReservation ec2:CreateFleet ec2:CreateNatGateway ec2:PurchaseCapacityBlock"
@@ -226,7 +226,7 @@ def test_the_freeze_takes_away_what_bills_and_nothing_that_ends_a_campaign() -> 
     )
     assert granted((ask(one, "arn:aws:x:::y") for one in bills.split()), SOMEBODY, frozen) == []
     assert refused((ask(one, "arn:aws:x:::y") for one in ends.split()), SOMEBODY, frozen) == []
-    assert not may(ask("ec2:TerminateInstances", "*"), SOMEBODY, written(policies.no_purchases())), "it grants nothing"
+    assert not may(ask("ec2:TerminateInstances", "*"), SOMEBODY, written(freeze.no_purchases())), "it grants nothing"
 
 
 def test_without_tls_a_bucket_answers_nobody() -> None:
@@ -249,6 +249,6 @@ def test_a_policy_is_the_same_text_at_each_run() -> None:
 
 
 def test_purchases_of_each_role_that_is_named_can_be_frozen_whatever_its_path() -> None:
-    (statement,) = policies.freezing(example_spec(campaign="train", money={"freeze_roles": ["ci", "people"]}))
+    (statement,) = freeze.freezing(example_spec(campaign="train", money={"freeze_roles": ["ci", "people"]}))
     roles = ("ci", "*/ci", "people", "*/people")
     assert set(statement["Resource"]) == {f"arn:aws:iam::{SPEC.account}:role/{role}" for role in roles}
