@@ -51,8 +51,6 @@ def expectation_of(spec: Spec, time_source: str | None, versions: Mapping[str, A
 
 def in_s3(spec: Spec, expectation: Expectation, identity: str, data_digest: str) -> Expectation:
     """Return the expectation of nodes that find S3 where others mount the shared file system."""
-    if spec.storage.shared is not None:
-        return expectation
     at = (spec.account, spec.region)
     return expectation.model_copy(
         update={

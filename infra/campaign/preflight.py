@@ -42,7 +42,8 @@ def run(context: Context) -> dict[str, Any]:
     client = from_outside(context.account, context.names.cluster)
     nodes = GpuNodes(context.account, client, context.names, context.guard)
     expectation = expectation_of(spec, context.account.client("s3").meta.endpoint_url, read_versions())
-    expectation = in_s3(spec, expectation, context.identity, context.outputs[Stage.PROVISION]["data_digest"])
+    if spec.storage.shared is None:
+        expectation = in_s3(spec, expectation, context.identity, context.outputs[Stage.PROVISION]["data_digest"])
     if is_late(context):
         raise deadline_passed(context, context.deadline.isoformat())
     labels = {CAMPAIGN_LABEL: spec.campaign}

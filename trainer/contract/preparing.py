@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from trainer.contract.recipe import Recipe
 
 SHARE_FILE = "/config/prepare.json"
-SCRATCH = "/work"
+SCRATCH = "/preparing"
 """The pod's own folder, gone with it."""
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 """Set by Kubernetes in the pods of an indexed Job."""
