@@ -18,6 +18,7 @@ from infra.cluster.kubernetes import from_outside
 from infra.errors import PermanentError
 from infra.session.context import Context
 from tests.rehearsal.steward_world import Camp
+from tests.waiting import until
 
 GOOD = {"name": "file_system", "ok": True, "seen": "1 MiB", "wanted": "works"}
 BAD = {"name": "state_bucket", "ok": False, "seen": "AccessDenied: no", "wanted": "works", "cure": "see the agent"}
@@ -107,9 +108,9 @@ def test_it_comes_before_the_first_gpu_node_and_not_again_while_nodes_are_there(
 ) -> None:
     eks = context.account.client("eks")
     scaling = {"minSize": 0, "maxSize": 2, "desiredSize": there}
-    eks.update_nodegroup_config(
-        clusterName=context.names.cluster, nodegroupName=context.names.gpu_group, scalingConfig=scaling
-    )
+    group = {"clusterName": context.names.cluster, "nodegroupName": context.names.gpu_group}
+    until(lambda: eks.describe_nodegroup(**group)["nodegroup"]["status"] == "ACTIVE", "its last change is done")
+    eks.update_nodegroup_config(**group, scalingConfig=scaling)
     monkeypatch.setattr(preflight.basics, "prove", prove)
     kubelet.ends(BAD)
     monkeypatch.setattr(preflight, "_rounds", lambda *_: {"verdicts": []})
@@ -118,5 +119,4 @@ def test_it_comes_before_the_first_gpu_node_and_not_again_while_nodes_are_there(
         return
     with pytest.raises(PermanentError, match="does not work on the system node"):
         preflight.run(context)
-    group = eks.describe_nodegroup(clusterName=context.names.cluster, nodegroupName=context.names.gpu_group)
-    assert group["nodegroup"]["scalingConfig"]["desiredSize"] == 0
+    assert eks.describe_nodegroup(**group)["nodegroup"]["scalingConfig"]["desiredSize"] == 0
