@@ -83,7 +83,16 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
     # It copies scripts beside the shards at every save, which delays the loop; no manifest names them.
     engine._copy_recovery_script = lambda _: None
+    # It names them on rank 0 alone, so two nodes' files of equal weights would differ.
+    engine._get_shared_params = partial(_tied, model)
     return engine
+
+
+def _tied(model: torch.nn.Module) -> dict[str, str]:
+    """Return name -> the earlier name of the same parameter."""
+    first = dict[int, str]()
+    names = [(name, first.setdefault(id(one), name)) for name, one in model.named_parameters(remove_duplicate=False)]
+    return {name: earlier for name, earlier in names if name != earlier}
 
 
 def _start_from(folder: str, model: Any, whole: Any) -> None:

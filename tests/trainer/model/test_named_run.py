@@ -51,3 +51,15 @@ def test_weights_are_trained_on_resumed_and_handed_over(
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     moved = [(one - other).abs().max() for one, other in zip(model.parameters(), theirs.parameters(), strict=True)]
     assert 0 < max(moved) < 0.1, "trained on, from those weights"
+
+
+def test_two_nodes_write_equal_bytes_of_equal_tied_weights(config: TrainConfig, data: Path, tmp_path: Path) -> None:
+    model = ours("llama")
+    tied = model.model_copy(update={"config": {**model.config, "tie_word_embeddings": True}})
+    saving = config.checkpoint.model_copy(update={"every_steps": 1})
+    config = config.model_copy(
+        update={"model": tied, "steps": 2, "checkpoint": saving, "evaluate_every": 2, "collective_timeout_s": 300}
+    )
+    done = run(World(tmp_path / "world", data, config), 1, nodes=2, ranks_per_node=1)
+    assert [agent.returncode for agent in done.agents] == [0, 0], done.log(0).read_text()
+    assert done.events("committed")
