@@ -47,13 +47,8 @@ def sentence(event: Event) -> str:
             return f"step {data.get('step')} is back from S3, {size(data.get('bytes', 0))}{refused}"
         case Kind.CHECKPOINT_FETCH_FAILED:
             return f"no checkpoint came back from S3: {data.get('error')}"
-        case Kind.FILE_SYSTEM_LOST:
-            then = "made again, since" if data.get("repair") else "not made again by itself:"
-            return f"the file system {data.get('id')} {data.get('word')}; it is {then} {data.get('why')}"
-        case Kind.FILE_SYSTEM_REPLACED:
-            return "a new file system has taken the lost one's place"
-        case Kind.WATCH:
-            return f"the watch, step {data.get('step')}, {data.get('detector')}: {data.get('text')}; {data.get('did')}"
+        case Kind.FILE_SYSTEM_LOST | Kind.FILE_SYSTEM_REPLACED | Kind.WATCH:
+            return _trouble(event.kind, data)
         case Kind.DECISION:
             return f"decided: {data.get('action')}, since {data.get('why')}"
         case Kind.OPERATOR_ENTERED:
@@ -94,6 +89,15 @@ def sentence(event: Event) -> str:
         case Kind.CERTIFIED:
             return "certified: nothing left" if data.get("clean") else f"not certified: {data.get('found')}"
     return ", ".join(f"{key} {value}" for key, value in data.items())
+
+
+def _trouble(kind: Kind, data: dict[str, Any]) -> str:
+    if kind is Kind.WATCH:
+        return f"the watch, step {data.get('step')}, {data.get('detector')}: {data.get('text')}; {data.get('did')}"
+    if kind is Kind.FILE_SYSTEM_REPLACED:
+        return "a new file system has taken the lost one's place"
+    then = "made again, since" if data.get("repair") else "not made again by itself:"
+    return f"the file system {data.get('id')} {data.get('word')}; it is {then} {data.get('why')}"
 
 
 def _by(data: dict[str, Any]) -> str:
