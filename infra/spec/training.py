@@ -10,7 +10,7 @@ from infra.spec.models import dial
 from infra.spec.models.named import resolved
 from infra.spec.section import Section
 from infra.spec.workload import INIT, refuse_no_place
-from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig, WatchConfig, grace_seconds
+from trainer.contract import GradientConfig, ModelConfig, OptimizerConfig, RecomputeConfig, WatchConfig, grace_seconds
 
 Amount = Annotated[float, BeforeValidator(dial.amount, json_schema_input_type=float | str)]
 
@@ -35,6 +35,8 @@ class Training(Section):
     machine with 4 GiB at most, which is uploaded. None: new weights."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW with warm-up and cosine decay."""
+    gradients: GradientConfig = GradientConfig()
+    """Number formats in which gradients are summed."""
     steps: int = Field(ge=1)
     """Optimizer steps of the whole training. Derived from `parameters` or `compute` where one is given."""
     global_batch: int = Field(ge=1)

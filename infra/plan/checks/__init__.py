@@ -8,6 +8,7 @@ from datetime import date
 from infra.plan.checks import (
     builders,
     capacity,
+    engine,
     money,
     nccl,
     network,
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     *nodes.RULES,
     *capacity.RULES,
     *training.RULES,
+    *engine.RULES,
     *workload.RULES,
     *nccl.RULES,
     *storage.RULES,

@@ -54,7 +54,9 @@ def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
     if memory is not None and not memory.trouble:
         yield from _by_prediction(memory, instance.accelerator)
         return
-    size = sizing.static_bytes_per_rank(training.model, training.precision, world, training.zero_stage)
+    size = sizing.static_bytes_per_rank(
+        training.model, training.precision, world, training.zero_stage, training.optimizer.offload == "cpu"
+    )
     seen = f"{size / sizing.GIB:.1f} GiB of state, {instance.accelerator_memory_gib:g} GiB per {instance.accelerator}"
     if memory is not None:
         seen += f"; activations are not known: {memory.trouble}"
