@@ -114,8 +114,9 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
         "gradient_clipping": config.optimizer.clip,
         "steps_per_print": 2**31,
         "bf16": {"enabled": config.precision == "bfloat16"},
-        # Stages 2 and 3 exchange gradients in each backward pass, and stage 3 weights too; a CPU has no streams to hide
-        # that on. With stage 1, which exchanges once a step, the second buffer would cost more than it saves.
+        # Stages 2 and 3 exchange gradients in each backward pass; a CPU has no streams to hide that on. Stage 1 does so
+        # once a step, where a second buffer of gradients costs more than it hides. DeepSpeed's own default is True for
+        # stage 3 alone (`overlap_comm_valid` in deepspeed/runtime/zero/config.py).
         "zero_optimization": {"stage": config.zero_stage, "overlap_comm": config.zero_stage >= 2 and accelerated()},
         # Every node then saves the model states on its disk, not only the node of rank 0.
         "checkpoint": {"use_node_local_storage": True, "tag_validation": "Ignore"},

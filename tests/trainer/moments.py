@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import sys
 from collections.abc import Iterator
@@ -85,7 +84,7 @@ def taken_up(config: TrainConfig, gang: Gang, tiers: Any, at: int, number: int) 
 
 
 def main() -> None:
-    config, rank = TrainConfig.model_validate_json(sys.argv[1]), int(os.environ["RANK"])
+    config = TrainConfig.model_validate_json(sys.argv[1])
     seed, count, folder = int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
     torch.set_num_threads(1)
     initialize_distributed(config)

@@ -1,4 +1,4 @@
-"""A training that is taken up at any moment goes on bit for bit, with every stage and format that a spec can ask for."""
+"""A training that is taken up at any moment goes on bit for bit, with each stage and format of a spec."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ class GradientConfig(_Section):
     """How gradients are summed. Those of each micro batch are in the computation's format, whatever stands here."""
 
     accumulate: Literal["float32", "bfloat16"] | None = None
-    """Format of the sum over a step's micro batches. None: that of `precision`. In bfloat16 float32 needs ZeRO stage 2
-    or 3."""
+    """Format of the sum over a step's micro batches. None: that of `precision`. With `precision: bfloat16`, float32
+    needs ZeRO stage 2 or 3."""
     reduce: Literal["float32", "bfloat16"] | None = None
     """Format of the sum over the ranks. None: that of `precision`. float32 doubles what goes over the network; with
     `accumulate: float32` the sum then stays in float32 up to the optimizer, else it is rounded once."""

@@ -53,8 +53,9 @@ class Footprint:
         return self.weights + self.optimizer + self.gathered + max(self.accumulated + self.micro_batch, self.update)
 
 
-def footprint(config: TrainConfig, world_size: int) -> Footprint:
-    """Return the bytes that the fullest rank of `world_size` needs at once."""
+def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> Footprint:
+    """Return the bytes that the fullest rank of `world_size` needs at once. `overlaps`: gradients are exchanged beside
+    the backward pass, as on accelerators."""
     size, stage = _DTYPES[config.precision].itemsize, config.zero_stage
     summed, moved = (4 if config.sums_in_float32(kind) else size for kind in ("accumulate", "reduce"))
     with FakeTensorMode():
@@ -68,13 +69,18 @@ def footprint(config: TrainConfig, world_size: int) -> Footprint:
     # Stage 2 keeps them on the device all the same where it sums in another format than that of the weights.
     kept_away = kept if away and (stage == 3 or summed == size) else 0
     here = kept - kept_away
+    update = (size + 4) * count if not stage else 0 if away else (2 * summed + 4) * part
+    if moved != size and stage < 3:
+        # At the end of the backward pass: gradients, the buffer of those on their way, and two copies of it.
+        update = max(update, size * (count if stage < 2 else part) + (2 * size + moved) * bucket)
+    buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
     return Footprint(
         weights=size * (part if stage == 3 else count),
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
         gathered=moved * bucket + here + size * 2 * min(count, LIVE) if stage == 3 else 0,
         accumulated=size * count if stage < 2 and accumulates else here if stage == 2 else 0,
-        micro_batch=_deep(config, world_size, bucket if stage in (1, 2) else 0, accumulates) + size * largest * away,
-        update=(size + 4) * count if not stage else 0 if away else (2 * summed + 4) * part,
+        micro_batch=_deep(config, world_size, buffers, accumulates) + size * largest * away,
+        update=update,
         host=_host(config, part, largest, kept_away) if away else 0,
     )
 
@@ -150,7 +156,7 @@ def _model(config: TrainConfig, layers: int) -> Model:
 
 def main() -> None:
     asked = json.load(sys.stdin)
-    seen = footprint(TrainConfig.model_validate(asked["config"]), asked["world_size"])
+    seen = footprint(TrainConfig.model_validate(asked["config"]), asked["world_size"], overlaps=True)
     print(json.dumps(asdict(seen) | {"peak": seen.peak}))
 
 

@@ -71,7 +71,8 @@ def check(file: SpecFile, facts: Facts, today: date, *, whole: bool = True) -> t
 
 def _rules(spec: Spec) -> tuple[Rule, ...]:
     """Leave out the rules about what the spec does not have: the built-in trainer, or a workload."""
-    absent = training.RULES if getattr(spec, "workload", None) is not None else workload.RULES
+    built_in = training.RULES + engine.RULES
+    absent = built_in if getattr(spec, "workload", None) is not None else workload.RULES
     return tuple(rule for rule in RULES if rule not in absent)
 
 

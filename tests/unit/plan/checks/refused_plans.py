@@ -52,6 +52,48 @@ PLANS = (
         {"training.model": {"layers": 38, "width": 4096, "heads": 32, "context": 512, "vocabulary": 32000}}
         | {"training.zero_stage": 2, "nodes.count": 2, "training.precision": "bfloat16"},
     ),
+    Row(
+        "gradients-are-summed-as-deepspeed-can",
+        E,
+        "training.gradients.accumulate",
+        {"training.gradients": {"accumulate": "float32"}, "training.precision": "bfloat16"},
+        cure="training.zero_stage: 2",
+    ),
+    Row(
+        "gradients-are-summed-as-deepspeed-can",
+        E,
+        "training.gradients.accumulate",
+        {"training.gradients": {"accumulate": "float32"}, "training.precision": "bfloat16", "training.zero_stage": 0},
+        cure="training.zero_stage: 2",
+    ),
+    Row(
+        "gradients-are-summed-as-deepspeed-can",
+        E,
+        "training.gradients.reduce",
+        {"training.gradients": {"reduce": "bfloat16"}},
+        cure="training.precision: bfloat16",
+    ),
+    Row(
+        "offloaded-states-have-a-host",
+        E,
+        "training.optimizer.offload",
+        {"training.optimizer": {"offload": "cpu"}, "training.zero_stage": 0},
+        cure="training.zero_stage: 1",
+    ),
+    Row(
+        "offloaded-states-have-a-host",
+        E,
+        "training.optimizer.offload",
+        {"training.optimizer": {"offload": "cpu"}, "training.model": HUGE},
+        cure="more nodes",
+    ),
+    Row(
+        "offloaded-states-have-a-host",
+        I,
+        "training.optimizer.offload",
+        {"training.optimizer": {"offload": "cpu"}},
+        cure="nothing to do",
+    ),
     Row("model-is-told", I, "training.model", {"training.model": "debug"}, cure="bivouac plan"),
     Row(
         "weights-to-start-from-are-there",
