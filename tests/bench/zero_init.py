@@ -3,8 +3,9 @@
     .venv/bin/python -m tests.bench.zero_init [--width 1024] [--layers 8] [--ranks 2]
 
 Real ranks on this machine's CPU make the same model with the same seed, up to where the optimizer would be made. What
-is told is the growth of a rank's peak resident memory, as a part of the weights' bytes in the format of the
-computation. The peer is the same code without `zero.Init`. Exit code 1 when a rank's part is not the smaller one.
+is told is the growth of a rank's peak resident memory, as a part of the weights' bytes. The peer is the same code
+without `zero.Init`. The C library gives back what is freed at once, so that its heap does not hide what is held
+(`--heap` leaves it as it is). Exit code 1 when a rank's part is not the smaller one.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--heap", action="store_true")
     options = parser.parse_args()
+    if not options.heap:  # the ranks read it at their start
+        os.environ |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     shape = ModelConfig(layers=options.layers, width=options.width, heads=8, context=64, vocabulary=8192)
     with torch.device("meta"):
         weights = 4 * parameter_count(Transformer(shape))

@@ -26,14 +26,14 @@ DEEP = ModelConfig(layers=12, width=128, heads=4, context=128, vocabulary=1024)
 
 def case(
     stage: int, model: ModelConfig = SMALL, policy: str = "none", turns: int = 1, offload: str = "none",
-    **gradients: str,
+    gradients: dict[str, str] | None = None,
 ) -> TrainConfig:  # fmt: skip
     return TrainConfig.model_validate(
         {
             "campaign": "memory", "model": model, "steps": 2, "zero_stage": stage, "precision": "bfloat16",
             "micro_batch": 4, "global_batch": 4 * WORLD * turns, "collective_timeout_s": 3600.0,
             "recompute": RecomputeConfig.model_validate({"policy": policy}),
-            "gradients": gradients, "optimizer": {"offload": offload},
+            "gradients": gradients or {}, "optimizer": {"offload": offload},
         }
     )  # fmt: skip
 
@@ -48,18 +48,18 @@ CASES = {
     "2, selective": case(2, policy="selective"),
     "3": case(3),
     "3, deep": case(3, model=DEEP, policy="full"),
-    "0, float32": case(0, reduce="float32"),
-    "1, float32": case(1, reduce="float32"),
-    "2, float32": case(2, **WHOLE),
-    "2, float32, twice": case(2, turns=2, **WHOLE),
-    "2, float32, deep": case(2, model=DEEP, policy="full", **WHOLE),
-    "3, float32": case(3, **WHOLE),
-    "3, float32, twice": case(3, turns=2, **WHOLE),
+    "0, float32": case(0, gradients={"reduce": "float32"}),
+    "1, float32": case(1, gradients={"reduce": "float32"}),
+    "2, float32": case(2, gradients=WHOLE),
+    "2, float32, twice": case(2, turns=2, gradients=WHOLE),
+    "2, float32, deep": case(2, model=DEEP, policy="full", gradients=WHOLE),
+    "3, float32": case(3, gradients=WHOLE),
+    "3, float32, twice": case(3, turns=2, gradients=WHOLE),
     "1, offload": case(1, offload="cpu"),
     "1, offload, twice": case(1, offload="cpu", turns=2),
     "2, offload, deep": case(2, model=DEEP, policy="full", offload="cpu"),
     "2, offload, twice": case(2, offload="cpu", turns=2),
-    "2, offload, float32, twice": case(2, offload="cpu", turns=2, **WHOLE),
+    "2, offload, float32, twice": case(2, offload="cpu", turns=2, gradients=WHOLE),
     "3, offload": case(3, offload="cpu"),
     "3, offload, twice": case(3, offload="cpu", turns=2),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,7 +43,7 @@ def share_of(gpu: int, addresses: Sequence[str], allowed: frozenset[int], root: 
 
 
 def _address(index: int) -> str:
-    seen = torch.cuda.get_device_properties(index)
+    seen: Any = torch.cuda.get_device_properties(index)
     return f"{seen.pci_domain_id:04x}:{seen.pci_bus_id:02x}:{seen.pci_device_id:02x}.0"
 
 
