@@ -72,14 +72,16 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     update = (size + 4) * count if not stage else 0 if away else (2 * summed + 4) * part
     if moved != size and stage < 3:
         # At the end of the backward pass: gradients, the buffer of those on their way, and two copies of it.
-        update = max(update, size * (count if stage < 2 else part) + (2 * size + moved) * bucket)
+        update = max(update, (size * count if stage < 2 else summed * part) + (2 * size + moved) * bucket)
+    # Stage 3 adds to gradients that are kept away by bringing them back, beside their sums.
+    brought = 2 * kept_away if stage == 3 and accumulates else 0
     buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
     return Footprint(
         weights=size * (part if stage == 3 else count),
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
         gathered=moved * bucket + here + size * 2 * min(count, LIVE) if stage == 3 else 0,
         accumulated=size * count if stage < 2 and accumulates else here if stage == 2 else 0,
-        micro_batch=_deep(config, world_size, buffers, accumulates) + size * largest * away,
+        micro_batch=_deep(config, world_size, buffers, accumulates) + size * largest * away + brought,
         update=update,
         host=_host(config, part, largest, kept_away) if away else 0,
     )
