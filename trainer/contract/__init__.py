@@ -18,6 +18,7 @@ from trainer.contract.data import (
     DATA_REPORT_NAME,
     DATA_SUMMARY_NAME,
     TOKENIZER_NAME,
+    Chat,
     DataManifest,
     Parameters,
     SourceCounts,
