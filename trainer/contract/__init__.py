@@ -87,6 +87,7 @@ __all__ = [
     "SHARED_TIER_IN_S3",
     "TERMINATION_LOG",
     "TOKENIZER_NAME",
+    "Chat",
     "CheckpointConfig",
     "Consumed",
     "DataConfig",

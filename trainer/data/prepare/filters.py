@@ -26,8 +26,8 @@ END_INSIDE = "end_inside"
 MEANING = {
     EMPTY: "no text, or white space only",
     NOT_UTF8: "bytes that are not UTF-8",
-    BAD_RECORD: "a line that is not a JSON object with the text field, or with prompt and response or messages of text; "
-    "or a row without text",
+    BAD_RECORD: "a line that is not a JSON object with the text field, or a row without text; of chats a line without "
+    "prompt and response, or messages, of text",
     LINE_TOO_LONG: "a JSON line larger than 64 MiB",
     DUPLICATE: "the very text of an earlier document",
     TOO_SHORT: "fewer characters than min_characters",

@@ -105,8 +105,6 @@ class _Preparation:
         self.workers.each(reading(Scan(parameters, self._sample_share(), self.work), self.units))
         verdicts = Verdicts(self.work, self.units, len(self.files))
         verdicts.settle(parameters)
-        if parameters.chat is not None:
-            refuse_waste(verdicts.dropped, verdicts.documents)
         self.workers.progress("tokenizer", 0.15)
         serialized = self._tokenizer(verdicts, numbers)
         tokenizer = load_tokenizer(serialized)

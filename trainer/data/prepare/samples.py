@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from trainer.contract import Chat
 from trainer.data.prepare.chat import Places
-from trainer.data.prepare.filters import BEYOND_CONTEXT, END_INSIDE
+from trainer.data.prepare.filters import BEYOND_CONTEXT, END_INSIDE, NO_RESPONSE
 
 Sample = NDArray[np.int64]
 """Token ids; one that is not counted as -1 - id."""
@@ -52,7 +52,9 @@ def tokens_of(encoding: Any, places: Places, end: int, chat: Chat) -> Sample | s
     return np.where(counted, ids, ~ids)
 
 
-def encoded(tokenizer: Tokenizer, texts: list[str], places: list[Places], end: int, chat: Chat) -> Iterator[Sample | str]:
+def encoded(
+    tokenizer: Tokenizer, texts: list[str], places: list[Places], end: int, chat: Chat
+) -> Iterator[Sample | str]:
     """Yield each text's sample, or the reason why it is none."""
     for encoding, where in zip(tokenizer.encode_batch(texts, add_special_tokens=False), places, strict=True):
         yield tokens_of(encoding, where, end, chat)
@@ -72,12 +74,11 @@ class Packer:
         if isinstance(sample, str):
             self._told.lose(sample, self._part)
             return
-        if len(sample) > self._size:
-            sample = sample[: self._size]
-            if (sample < 0).all():
-                self._told.lose(BEYOND_CONTEXT, self._part)
-                return
-            self._told.cut += 1
+        whole, sample = len(sample) <= self._size, sample[: self._size]
+        if (sample < 0).all():
+            self._told.lose(NO_RESPONSE if whole else BEYOND_CONTEXT, self._part)
+            return
+        self._told.cut += not whole
         self._held.append(sample)
         self._tokens += len(sample)
         if self._tokens >= GROUP_TOKENS:

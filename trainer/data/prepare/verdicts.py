@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.contract import Parameters
+from trainer.data.prepare.chat import refuse_waste
 from trainer.data.prepare.documents import Unit
 from trainer.data.prepare.filters import DUPLICATE, KEPT, REASONS
 from trainer.data.prepare.samples import Told
@@ -32,7 +33,7 @@ class Verdicts:
         self.documents = self.held_out = 0
 
     def settle(self, parameters: Parameters) -> None:
-        """Decide on every document. Raises `DataError` when fewer than two are left."""
+        """Decide on every document. Raises `DataError` when fewer than two are left, or too few of a chat's samples."""
         counts = [len(read_records(self._work, unit.number)) for unit in self._units]
         duplicates = self._duplicates(sum(counts)) if parameters.deduplicate else {}
         least: tuple[int, int, int] | None = None
@@ -46,6 +47,8 @@ class Verdicts:
             if kept.any() and (best := int(records["low"][kept].min())) is not None:
                 first = int(np.flatnonzero(kept & (records["low"] == best))[0])
                 least = min(least or (best, unit.number, first), (best, unit.number, first))
+        if parameters.chat is not None:
+            refuse_waste(self.dropped, self.documents)
         if self.documents < 2 or least is None:
             raise DataError(
                 "too few documents with text to train on",
