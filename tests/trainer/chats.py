@@ -9,6 +9,7 @@ from typing import Any
 
 from trainer.contract import Chat, Parameters
 from trainer.contract.recipe import Recipe, Source
+from trainer.data.prepare.vocabulary import train_tokenizer
 
 CONTEXT = 191
 WORDS = ("camp", "node", "lease", "rank", "ümlaut", "shard", "step", "日本")
@@ -16,6 +17,15 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+def tokenizer_in(folder: Path) -> Path:
+    """A `tokenizer.json` that knows the template's tokens and has one more that ends documents."""
+    made = train_tokenizer(iter([" ".join(WORDS) + " user assistant\n"] * 50), 290)
+    made.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
+    path = folder / "tokenizer.json"
+    path.write_text(made.to_str().replace("<|end|>", "<|unused|>"))
+    return path
 
 
 def conversations(count: int, seed: int = 3) -> list[list[dict[str, str]]]:

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoTokenizer, GenerationConfig
 
-from infra.spec.models.chat import PLAIN_TEMPLATE
 from tests.trainer.agents import World, run
-from tests.trainer.chats import CONTEXT, conversations, recipe, row_of
+from tests.trainer.chats import CHATML, CONTEXT, conversations, recipe, row_of, tokenizer_in
 from tests.trainer.data_sets import quiet
+from trainer.checkpoint.convert.export import export
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
 from trainer.data.prepare.prepare import make
 from trainer.data.reader import Reader, folder_opener, load_manifest
@@ -80,7 +81,7 @@ def one_process(config: TrainConfig, reader: Reader) -> tuple[list[float], list[
 def test_two_ranks_with_two_micro_batches_each_train_as_one_process_over_the_whole_batch(tmp_path: Path) -> None:
     data = tmp_path / "data"
     rows = [row_of(one) for one in conversations(150)]
-    manifest = make(recipe(tmp_path / "text", rows, None, PLAIN_TEMPLATE, eos_token=""), data, quiet, 1)
+    manifest = make(recipe(tmp_path / "text", rows, tokenizer_in(tmp_path)), data, quiet, 1)
     digest = hashlib.sha256((data / "manifest.json").read_bytes()).hexdigest()
     model = ModelConfig(
         layers=2, width=32, heads=2, context=CONTEXT, vocabulary=manifest.vocabulary, document_attention=True,
@@ -104,5 +105,12 @@ def test_two_ranks_with_two_micro_batches_each_train_as_one_process_over_the_who
     assert losses[STEPS] < 0.8 * losses[1] and losses[1] == pytest.approx(math.log(manifest.vocabulary), rel=0.1)
     (told,) = attempt.events("evaluated")
     assert told["loss"] == pytest.approx(held_out, rel=2e-5)
-    answer = evaluate(attempt.world.shared / "tiny" / f"step-{STEPS:08d}", config, data)
+    folder = attempt.world.shared / "tiny" / f"step-{STEPS:08d}"
+    answer = evaluate(folder, config, data)
     assert answer["equal"], answer
+
+    export(folder, config, data, tmp_path / "exported")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "exported")
+    assert theirs.chat_template == CHATML and theirs.eos_token == "<|im_end|>"
+    stops = GenerationConfig.from_pretrained(tmp_path / "exported").eos_token_id
+    assert set(theirs.convert_ids_to_tokens(stops)) == {"<|im_end|>", "<|endoftext|>"}

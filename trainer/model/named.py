@@ -34,7 +34,7 @@ class NamedModel(nn.Module):
         self.config = config
         self.network: Any = network_of(config)
         self._blockwise = self.network.config._attn_implementation == "flex_attention"
-        for number, layer in enumerate(_layers(self.network)):
+        for number, layer in enumerate(layers_of(self.network)):
             _recompute(layer, recompute or RecomputeConfig(), number)
         self.initialize()
 
@@ -145,7 +145,7 @@ def _refuse_unfit(config: ModelConfig, built: Any) -> None:
         raise ConfigError("the model has another vocabulary", seen, "correct model.vocabulary")
 
 
-def _layers(network: Any) -> list[Any]:
+def layers_of(network: Any) -> list[Any]:
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [one for one in network.modules() if isinstance(one, GradientCheckpointingLayer)]

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from infra.spec.models.chat import PLAIN_TEMPLATE
-from tests.trainer.chats import CHATML, CONTEXT, WORDS, conversations, recipe, row_of
+from tests.trainer.chats import CHATML, CONTEXT, WORDS, conversations, recipe, row_of, tokenizer_in
 from tests.trainer.data_sets import content, quiet, read_lengths
 from trainer.client.bivouac_data.reader import parted
 from trainer.client.bivouac_data.sequences import Sequences
@@ -23,7 +23,6 @@ from trainer.data.held_out import open_held_out
 from trainer.data.prepare import samples
 from trainer.data.prepare.prepare import make
 from trainer.data.prepare.samples import packed
-from trainer.data.prepare.vocabulary import train_tokenizer
 from trainer.data.reader import Reader, folder_opener
 from trainer.errors import DataError
 
@@ -36,11 +35,7 @@ MARKED = CHATML.replace(
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = train_tokenizer(iter([" ".join(WORDS) + " user assistant\n"] * 50), 290)
-    made.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    path.write_text(made.to_str().replace("<|end|>", "<|unused|>"))
-    return path
+    return tokenizer_in(tmp_path_factory.mktemp("tokenizer"))
 
 
 def stored(out: Path, manifest: DataManifest, part: str) -> np.ndarray:
