@@ -95,7 +95,7 @@ def test_two_ranks_with_two_micro_batches_each_train_as_one_process_over_the_who
     )  # fmt: skip
     reader = Reader(load_manifest(data, digest), folder_opener(data), CONTEXT, config.data.seed)
     wanted, means, held_out = one_process(config, reader)
-    assert any(abs(one - other) > 1e-2 for one, other in zip(wanted, means, strict=True)), "a mean of means would pass"
+    assert any(abs(one - other) > 2e-3 for one, other in zip(wanted, means, strict=True)), "a mean of means would pass"
 
     attempt = run(World(tmp_path / "world", data, config), 1, nodes=1, ranks_per_node=2)
 
