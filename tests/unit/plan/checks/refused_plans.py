@@ -144,6 +144,13 @@ PLANS = (
         },
         cure="check --online",
     ),
+    Row(
+        "samples-are-kept-apart",
+        E,
+        "training.model.document_attention",
+        {"data.format": "chat", "data.chat": {"template": "plain"}},
+        cure="document_attention: true",
+    ),
     Row("data-last-for-the-steps", E, "training.steps", facts=tokens(2_047), cure="data.max_epochs: 51"),
     Row("data-last-for-the-steps", W, "training.steps", facts=tokens(2_048), cure="more data"),
     Row("data-last-for-the-steps", W, "training.steps", facts=tokens(25_599), cure="more data"),
