@@ -26,8 +26,7 @@ def gradients_are_summed_as_deepspeed_can(case: Case) -> Iterator[Draft]:
         reason = (
             "needs ZeRO: DeepSpeed has no such sum without"
             if stage == 0
-            else "would take 4 bytes per parameter on every rank: with stage 1 DeepSpeed keeps whole gradients, and"
-            " neither skips a step that is not finite nor tells gradients by layer"
+            else "would take 4 bytes per parameter on every rank: with stage 1 DeepSpeed keeps whole gradients"
         )
         cure = "write training.zero_stage: 2, which keeps a part of them on each rank, or leave it out"
         yield error("training.gradients.accumulate", reason, seen=f"float32, zero_stage {stage}", cure=cure)
