@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Mapping
 
-from trainer.supervisor import activity, shell
+from trainer.supervisor import activity, shell, warm
 from trainer.supervisor.place import Place
 
 _RANK_ENDED = re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
@@ -20,6 +21,8 @@ _CULPRIT_S = 10.0
 
 
 def of(job: Mapping[str, Any], place: Place) -> Launcher:
+    if job.get("warm"):
+        return Warm(job, place)
     kinds = {"torchrun": Torchrun, "mpirun": Mpirun, "none": Launcher}
     return kinds[job["launcher"]](job, place)
 
@@ -93,6 +96,21 @@ class Torchrun(Launcher):
 
     def ended(self, code: int, words: str, stopping: bool) -> int:
         return (self._rank_code or code) if code else 0
+
+
+class Warm(Torchrun):
+    """One node's ranks, forked from a process that has imported the job's modules (`again` follows it)."""
+
+    def command(self) -> list[str]:
+        place = self.place
+        asked = {
+            "warm": self.job["warm"], "command": Launcher.command(self), "ranks": place.ranks_per_node,
+            "node_rank": place.node_rank, "nodes": place.node_count,
+        }  # fmt: skip
+        return [sys.executable, "-u", os.path.abspath(sys.argv[0]), warm.CALL, json.dumps(asked)]
+
+    def failed(self, code: int) -> None:
+        self._rank_code = code
 
 
 class Mpirun(Launcher):
