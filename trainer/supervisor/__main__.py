@@ -13,14 +13,15 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from trainer.supervisor import ends, family, imports, shell, warm
-from trainer.supervisor.again import Again
+from trainer.supervisor import ends, family, imports, shell
 from trainer.supervisor.ends import INTERNAL, STORAGE, USER, End
 from trainer.supervisor.given import take
 from trainer.supervisor.job import Job
 from trainer.supervisor.judge import Judge
 from trainer.supervisor.place import Place
 from trainer.supervisor.serving import serve
+from trainer.supervisor.warm import ranks
+from trainer.supervisor.warm.again import Again
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -120,8 +121,8 @@ def start() -> None:
     elif sys.argv[1:2] == [shell.LISTEN]:
         place = Place.of()
         code = shell.listen(place.pod_ip, place.node_rank)
-    elif sys.argv[1:2] == [warm.CALL]:
-        code = warm.main(json.loads(sys.argv[2]))
+    elif sys.argv[1:2] == [ranks.CALL]:
+        code = ranks.main(json.loads(sys.argv[2]))
     elif sys.argv[1:2] == [imports.CALL]:
         message, code = json.dumps(imports.report()), 0
         print(message)

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any, Mapping
 
-from trainer.supervisor import activity, shell, warm
+from trainer.supervisor import activity, shell
 from trainer.supervisor.place import Place
+from trainer.supervisor.warm import ranks
 
 _RANK_ENDED = re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
 _SIGNAL, _SIGNALS = 128, 64
@@ -99,7 +100,7 @@ class Torchrun(Launcher):
 
 
 class Warm(Torchrun):
-    """One node's ranks, forked from a process that has imported the job's modules (`again` follows it)."""
+    """One node's ranks, forked from a process that has imported the job's modules (`warm.again` follows it)."""
 
     def command(self) -> list[str]:
         place = self.place
@@ -107,7 +108,7 @@ class Warm(Torchrun):
             "warm": self.job["warm"], "command": Launcher.command(self), "ranks": place.ranks_per_node,
             "node_rank": place.node_rank, "nodes": place.node_count,
         }  # fmt: skip
-        return [sys.executable, "-u", os.path.abspath(sys.argv[0]), warm.CALL, json.dumps(asked)]
+        return [sys.executable, "-u", os.path.abspath(sys.argv[0]), ranks.CALL, json.dumps(asked)]
 
     def failed(self, code: int) -> None:
         self._rank_code = code

@@ -15,8 +15,8 @@ from tests.unit.trainer.supervised import Supervisors, events
 from tests.waiting import until
 from trainer.contract import ExitCode
 from trainer.supervisor import seal
-from trainer.supervisor.again import MOST
 from trainer.supervisor.pack import pack
+from trainer.supervisor.warm.again import MOST
 
 HEAVY = 'import os, pathlib\nwith open(pathlib.Path(__file__).with_name("imported"), "a") as file: file.write("x")\n'
 SCRIPT = """
@@ -114,9 +114,9 @@ def test_a_killed_rank_starts_all_ranks_of_both_nodes_again_without_imports(tmp_
     for process in started:
         process.terminate()
     assert job.ended(started) == [ExitCode.INTERRUPTED] * 2
-    told = [events(said, "restarts_in_place") for said in job.said]
-    assert [len(each) for each in told] == [1, 1]
-    assert {(each[0]["culprit"], each[0]["why"]) for each in told} == {("n1", "rank 3 died of SIGKILL")}
+    again_said = [events(said, "restarts_in_place") for said in job.said]
+    assert [len(each) for each in again_said] == [1, 1]
+    assert {(each[0]["culprit"], each[0]["why"]) for each in again_said} == {("n1", "rank 3 died of SIGKILL")}
     steps = [one["step"] for one in events(job.said[0], "step")]
     again = steps[len(steps) - 1 - steps[::-1].index(restored + 1) :]
     assert again == list(range(restored + 1, restored + 1 + len(again))), "on from there, step by step"

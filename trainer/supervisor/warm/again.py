@@ -1,4 +1,4 @@
-"""A job whose ranks are forked from a warm process (`warm`): a rank's death starts all ranks again in place.
+"""A job whose ranks are forked from a warm process (`ranks`): a rank's death starts all ranks again in place.
 
 All nodes take part. The node whose rank died says so in a file of the shared tier, the others end their ranks when they
 see it, and node 0 chooses the checkpoint as for an attempt. What a restart in place does not answer, or has answered
@@ -17,11 +17,12 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from trainer.supervisor import ends, family, seal, warm
+from trainer.supervisor import ends, family, seal
 from trainer.supervisor.ends import STORAGE, End
 from trainer.supervisor.job import Job, NothingSound
 from trainer.supervisor.launcher import Warm
 from trainer.supervisor.place import Place
+from trainer.supervisor.warm import ranks
 
 MOST = 3
 """Restarts in place of one attempt."""
@@ -48,7 +49,7 @@ class Again(Job):
     def _start(self, words: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> str:
         self._line, theirs = socket.socketpair()
         with theirs:
-            known = {**environment, warm.SOCKET: str(theirs.fileno())}
+            known = {**environment, ranks.SOCKET: str(theirs.fileno())}
             if why := super()._start(words, known, (theirs.fileno(),)):
                 return why
         threading.Thread(target=self._follow, name="ranks", daemon=True).start()
