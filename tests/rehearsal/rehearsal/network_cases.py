@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.rehearsal.rehearsal.nodelet_camp import Camp, eventually, machine_of, pod
 
 
@@ -23,13 +25,13 @@ while True:
         time.sleep(0.05)
 """
     nodes = camp.ready_nodes()
-    hosted = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    hosted: dict[str, Any] = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     camp.apply(pod("hosted", image, listen, nodeSelector={"kubernetes.io/hostname": nodes[0]}, **hosted))
     eventually(lambda: camp.pod("hosted")["status"].get("podIP"))
     address = camp.pod("hosted")["status"]["podIP"]
     assert address == camp.pod("hosted")["status"]["hostIP"] == machine_of(camp, nodes[0]).config.address
     env = {"env": [{"name": "NODE", "value": address}]}
-    where = {"nodeSelector": {"kubernetes.io/hostname": nodes[1]}}
+    where: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": nodes[1]}}
     camp.apply(pod("caller", image, call, container=env, **where))
     assert camp.ended("caller")["exitCode"] == 0, camp.kubectl("logs", "caller")
     assert camp.kubectl("logs", "caller").split() == ["hello"] and camp.ended("hosted")["exitCode"] == 0
