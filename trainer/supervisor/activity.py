@@ -29,12 +29,17 @@ def step_of(rendezvous: str) -> int:
         return 0
 
 
+def serves(host: str) -> bool:
+    """Return whether a node's supervisor still serves."""
+    try:
+        socket.create_connection((host, PORT), timeout=_ANSWER_S).close()
+    except OSError:
+        return False
+    return True
+
+
 def await_silence(host: str, seconds: float) -> None:
     """Wait until a node's supervisor serves no more, for so long at most."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            socket.create_connection((host, PORT), timeout=_ANSWER_S).close()
-        except OSError:
-            return
+    while time.monotonic() < until and serves(host):
         time.sleep(_PAUSE_S)

@@ -92,7 +92,7 @@ class Supervisors:
             "CAMPAIGN": "tiny", "ATTEMPT": str(attempt), "NODE_NAME": f"n{rank}", "POD_IP": self.addresses[rank],
             "NODE_RANK": str(rank), "NODE_COUNT": str(self.nodes), "RANKS_PER_NODE": str(self.ranks),
             "RENDEZVOUS": f"{self.addresses[0]}:{self.port + attempt}", "WORKLOAD": str(home / "workload.json"),
-            "SHARED": str(self.root / "shared"), "SECRETS": str(home / "secrets.json"),
+            "SHARED": str(self.root / "shared"), "LOCAL": str(home / "local"), "SECRETS": str(home / "secrets.json"),
             "TERMINATION_LOG": str(home / "termination.json"), "EXPORTS": str(self.tier / "export"),
         }  # fmt: skip
         environment = os.environ | {f"BIVOUAC_{name}": value for name, value in place.items()}
