@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import yaml
 
 from infra.spec.workload import Workload
 from tests.root import ROOT
-from tests.unit.trainer.supervised import Supervisors, events
+from tests.unit.trainer.supervised import Supervisors, events, kill_node
 from tests.waiting import HUNG_S, until
 from trainer.contract import ExitCode
 from trainer.contract.workload import Judgement
@@ -23,8 +22,6 @@ from trainer.supervisor import seal
 pytestmark = pytest.mark.nightly
 """A run imports torch a dozen times; the supervisor's own tests, which need no torch, are quick."""
 STEPS, EVERY = 30, 10
-
-
 CLIENT = {"PYTHONPATH": str(ROOT / "trainer/client")}
 """In a pod it lies beside the supervisor."""
 
@@ -36,10 +33,19 @@ def losses(said: str) -> dict[int, float]:
     return {one["step"]: one["loss"] for one in steps}
 
 
-def run(camp: Supervisors, attempt: int, seconds: float, steps: int = STEPS) -> list[subprocess.Popen[str]]:
+def run(
+    camp: Supervisors, attempt: int, seconds: float, steps: int = STEPS, local: bool = False
+) -> list[subprocess.Popen[str]]:
+    """`local`: the job writes to its nodes' own disks."""
     first = ("python3", "train.py") if camp.launcher == "mpirun" else ("train.py",)
-    words = (*first, str(steps), str(seconds))
-    return [camp.start(attempt, *words, steps=steps, rank=rank, env=CLIENT) for rank in range(camp.nodes)]
+    words, started = (*first, str(steps), str(seconds)), []
+    for rank in range(camp.nodes):
+        if local:
+            folder = str(camp.root / f"node-{rank}/local/tiny/own")
+            kept = {"format": camp.format, "folder": folder, "tier": "local", "keep": 2, "keep_local": 2}
+            camp.more = {**camp.more, "checkpoints": kept}
+        started.append(camp.start(attempt, *words, steps=steps, rank=rank, env=CLIENT))
+    return started
 
 
 def example(name: str, root: Path, nodes: int = 2) -> Supervisors:
@@ -56,23 +62,6 @@ def example(name: str, root: Path, nodes: int = 2) -> Supervisors:
         format=workload["checkpoints"]["format"],
         more=more,
     )
-
-
-def kill_node(process: subprocess.Popen[str]) -> None:
-    """Kill a supervisor and all that it started, at once, as a lost node does."""
-    children = {int(one): stat_parent(int(one)) for one in os.listdir("/proc") if one.isdigit()}
-    doomed = {process.pid}
-    while more := {pid for pid, parent in children.items() if parent in doomed} - doomed:
-        doomed |= more
-    for pid in doomed:
-        os.kill(pid, signal.SIGKILL)
-
-
-def stat_parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def nightly(*names: str) -> list[Any]:
@@ -115,6 +104,32 @@ def test_neither_a_lost_node_nor_a_damaged_checkpoint_shows_in_the_loss(name: st
     assert [one["step"] for one in events(said, "refused_step")] == [damaged]
     assert events(said, "restored")[0]["step"] == older
     assert losses(said) == {step: loss for step, loss in whole.items() if step > older}, "bit for bit"
+
+
+@pytest.mark.parametrize("name", ["fsdp", "deepspeed", "huggingface", "accelerate", "lightning", "megatron"])
+def test_a_job_that_writes_to_its_nodes_disks_is_carried_through_a_node_lost_with_its_disk(
+    name: str, tmp_path: Path
+) -> None:
+    twin, struck = example(name, tmp_path / "twin"), example(name, tmp_path / "struck")
+    undisturbed = run(twin, 1, 0.0)
+    whole = losses(undisturbed[0].communicate()[0])
+    assert [process.wait() for process in undisturbed] == [0, 0]
+
+    first = run(struck, 1, 0.1, local=True)
+    until(lambda: seal.committed(struck.tier) or first[0].poll() is not None, "a checkpoint is sealed")
+    kill_node(first[1])
+    first[0].terminate()
+    before = losses(first[0].communicate()[0])
+    newest = seal.committed(struck.tier)[0]
+    shutil.rmtree(struck.root / "node-1/local")
+
+    second = run(struck, 2, 0.0, local=True)
+    said = second[0].communicate()[0]
+    assert [process.wait() for process in second] == [0, 0], said
+    after = losses(said)
+    assert events(said, "restored")[0]["step"] == newest == min(after) - 1
+    assert seal.committed(struck.tier)[0] == STEPS and seal.fault(struck.tier, STEPS, "tiny", "one") == ""
+    assert before | after == whole, "bit for bit"
 
 
 @pytest.mark.nightly

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.unit.trainer.supervised import Supervisors, events
+from tests.unit.trainer.supervised import Supervisors, events, kill_node
 from tests.waiting import until
 from trainer.contract import AGENT_PORT, NOTHING_SOUND, ExitCode, parse_manifest
 from trainer.contract.listing import Listing, StepVerdict, list_folder
@@ -21,7 +20,7 @@ from trainer.contract.listing import Listing, StepVerdict, list_folder
 JOB = """
 import json, os, pathlib, sys, time
 own, rank = pathlib.Path(os.environ["BIVOUAC_CHECKPOINTS"]), int(os.environ["NODE_RANK"])
-shared, last, hangs = pathlib.Path(os.environ["SHARED"]), int(sys.argv[1]), int(sys.argv[2])
+shared, last = pathlib.Path(os.environ["SHARED"]), int(sys.argv[1])
 begun = 0
 if resume := os.environ["BIVOUAC_RESUME_FROM"]:
     begun = int(resume.rpartition("-")[2])
@@ -35,29 +34,29 @@ def barrier(name):
 for step in range(begun + 1, last + 1):
     here = own / f"step-{step}"
     here.mkdir(parents=True)
-    if not (rank == 1 and step == hangs):
-        (here / f"part-{rank}").write_text(f"{rank} of {step}, " * 1000)
+    (here / f"part-{rank}").write_text(f"{rank} of {step}, " * 1000)
     if rank == 0:
         (here / "common").write_text(f"of {step}")
     barrier(f"written-{os.environ['TRY']}-{step}")
     if rank == 0:
         print(json.dumps({"step": step, "loss": 1 / step}), flush=True)
         (here / ".metadata").write_text(str(step))
-    while not (shared / f"tiny/step-{step:08d}/manifest.json").exists() and step != hangs:
+    while not (shared / f"tiny/step-{step:08d}/manifest.json").exists():
         time.sleep(0.01)
 if os.environ.get("STAYS"):
     time.sleep(100000)
 """
 """A job in the manner of DCP: each rank writes a file of its own, and rank 0 what ends a checkpoint, `.metadata`."""
+LAST = 4
 FILES = {".metadata", "common", "part-0", "part-1"}
 
 
 class Camp(Supervisors):
     """Two nodes with disks of their own."""
 
-    def run(self, attempt: int, last: int, hangs: int = 0, stays: bool = False) -> list[subprocess.Popen[str]]:
+    def run(self, attempt: int, last: int, stays: bool = False) -> list[subprocess.Popen[str]]:
         env = {"SHARED": str(self.root / "shared"), "TRY": str(attempt), **({"STAYS": "1"} if stays else {})}
-        command = (sys.executable, "-c", JOB, str(last), str(hangs))
+        command = (sys.executable, "-c", JOB, str(last))
         return [self.node(attempt, rank, command, env, last) for rank in range(2)]
 
     def node(
@@ -80,8 +79,17 @@ class Camp(Supervisors):
         return found
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Four steps on two nodes, and what the nodes said."""
+    camp = Camp(tmp_path_factory.mktemp("trained"), nodes=2)
+    return camp.root, ended(camp.run(1, LAST))
+
+
 @pytest.fixture
-def camp(tmp_path: Path) -> Camp:
+def camp(trained: tuple[Path, list[str]], tmp_path: Path) -> Camp:
+    """The same after these steps, to be spoiled."""
+    shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
     return Camp(tmp_path, nodes=2)
 
 
@@ -112,130 +120,101 @@ def whole(one: dict[str, Any], step: int) -> bool:
     return one["files"] == wanted and one["number"] == step
 
 
-def test_all_nodes_seal_and_each_tier_keeps_its_number_in_the_form_that_every_list_reads(camp: Camp) -> None:
-    said = ended(camp.run(1, 5))
-    assert [one["step"] for one in events(said[0], "committed")] == [1, 2, 3, 4, 5] and not events(said[1], "committed")
-    assert camp.sealed() == [5, 4, 3] and [camp.sealed(camp.disk(rank)) for rank in (0, 1)] == [[5, 4], [5, 4]]
-    content = (camp.tier / "step-00000005/manifest.json").read_bytes()
-    manifest = parse_manifest(content, 5, "tiny", "one")
+def test_all_nodes_seal_and_each_tier_keeps_its_number_in_the_form_that_every_list_reads(
+    camp: Camp, trained: tuple[Path, list[str]]
+) -> None:
+    said = trained[1]
+    assert [one["step"] for one in events(said[0], "committed")] == [1, 2, 3, 4] and not events(said[1], "committed")
+    assert camp.sealed() == [4, 3, 2] and [camp.sealed(camp.disk(rank)) for rank in (0, 1)] == [[4, 3], [4, 3]]
+    content = (camp.tier / "step-00000004/manifest.json").read_bytes()
+    manifest = parse_manifest(content, 4, "tiny", "one")
     assert {shard.file.rpartition("%2F")[2].replace("%2E", "."): shard.rank for shard in manifest.shards} == {
         ".metadata": 0, "common": 0, "part-0": 0, "part-1": 1,
     }  # fmt: skip
     assert [row.here for row in list_folder(camp.tier, "shared", "tiny")] == [4, 4, 4]
     assert [list_folder(camp.disk(rank), "local", "tiny")[0].here for rank in (0, 1)] == [3, 1]
-    assert [camp.ended(rank).committed_step for rank in (0, 1)] == [5, 5]
+    assert [camp.ended(rank).committed_step for rank in (0, 1)] == [4, 4]
     left = {path.name for path in (camp.tier / "parts/attempt-0001").iterdir()}
     assert left == {"node-0000.json", "node-0001.json", "over.json"}, "notes of steps are gone"
 
 
 def test_a_node_that_comes_without_its_disk_is_made_whole_and_the_other_reads_its_own(camp: Camp) -> None:
-    ended(camp.run(1, 3))
     shutil.rmtree(camp.disk(1))
-    said = ended(camp.run(2, 4))
-    assert all(whole(offered(one), 3) for one in said)
+    said = ended(camp.run(2, LAST))
+    assert all(whole(offered(one), 4) for one in said)
     brought = [events(one, "made_whole")[0]["bytes_brought"] for one in said]
-    sizes = {name: camp.file(3, name).stat().st_size for name in FILES}
+    sizes = {name: camp.file(4, name).stat().st_size for name in FILES}
     assert brought == [sizes["part-1"], sum(sizes.values())]
-    assert camp.sealed() == [4, 3, 2]
 
 
 def test_a_damaged_file_on_a_nodes_disk_is_brought_anew_and_the_step_stays(camp: Camp) -> None:
-    ended(camp.run(1, 3))
-    spoil(camp.file(3, "part-1", camp.disk(1)))
-    said = ended(camp.run(2, 4))
-    assert [one["file"] for one in events(said[1], "refused_file")] and not events(said[0], "refused_step")
-    assert all(whole(offered(one), 3) for one in said)
+    spoil(camp.file(4, "part-1", camp.disk(1)))
+    said = ended(camp.run(2, LAST))
+    assert [one["file"].rpartition("F")[2] for one in events(said[1], "refused_file")] == ["part-1"]
+    assert not events(said[0], "refused_step") and all(whole(offered(one), 4) for one in said)
 
 
-def test_a_step_that_one_node_cannot_make_whole_is_refused_by_all_and_nothing_of_it_is_left(camp: Camp) -> None:
-    ended(camp.run(1, 3))
-    spoil(camp.file(3, "part-1"))
+def test_a_step_that_one_node_cannot_make_whole_is_refused_by_all_and_done_again(camp: Camp) -> None:
+    spoil(camp.file(4, "part-1"))
     shutil.rmtree(camp.disk(1))
-    said = ended(camp.run(2, 4))
+    said = ended(camp.run(2, LAST))
     (refused,) = events(said[0], "refused_step")
-    assert refused["step"] == 3 and "node 1" in refused["why"] and "part-1" in refused["why"]
-    assert all(whole(offered(one), 2) for one in said), "the step before, on all nodes"
-    assert "step-3" not in [name for one in said for name in offered(one)["beside"]]
-    assert camp.sealed() == [4, 3, 2], "it was done again"
+    assert refused["step"] == 4 and "node 1" in refused["why"] and "part-1" in refused["why"]
+    assert all(whole(offered(one), 3) for one in said), "the step before, on all nodes"
+    assert "step-4" not in [name for one in said for name in offered(one)["beside"]]
+    assert camp.sealed() == [4, 3, 2] and (camp.tier / "step-00000004/attempt-0002").is_dir()
 
 
 def test_where_no_step_can_be_made_whole_the_job_does_not_begin_anew(camp: Camp) -> None:
-    ended(camp.run(1, 2))
-    for step in (1, 2):
+    for step in camp.sealed():
         camp.file(step, "common").unlink()
     shutil.rmtree(camp.disk(0))
-    first, second = camp.run(2, 4)
+    first, second = camp.run(2, LAST + 1)
     said = first.communicate()[0]
     second.terminate()
     second.communicate()
-    assert [one["step"] for one in events(said, "refused_step")] == [2, 1] and not events(said, "step")
+    assert [one["step"] for one in events(said, "refused_step")] == [4, 3, 2] and not events(said, "step")
     assert (camp.ended().exit_code, camp.ended().reason) == (ExitCode.STORAGE, NOTHING_SOUND)
     assert second.returncode == ExitCode.INTERRUPTED
 
 
-def test_a_step_of_which_a_nodes_part_is_missing_is_not_committed(camp: Camp) -> None:
-    """Node 1's supervisor dies before it has given its part of step 3, and its disk with it."""
-    first, second = camp.run(1, 2, stays=True)
-    until(lambda: camp.sealed() == [2, 1], "two steps are sealed")
-    second.kill()
-    second.wait()
-    late = camp.disk(0) / "own/step-3"
+def test_a_step_of_which_a_lost_node_gave_no_part_is_not_committed(camp: Camp) -> None:
+    first, second = camp.run(2, LAST, stays=True)
+    until(lambda: (camp.disk(1) / "own/step-4").is_dir() and first.poll() is None, "node 1 has been made whole")
+    until(lambda: (camp.tier / "resume/attempt-0002.json").exists(), "the job begins")
+    kill_node(second)
+    second.communicate()
+    late = camp.disk(0) / "own/step-5"
     late.mkdir()
-    (late / "part-0").write_text("0 of 3")
-    (late / ".metadata").write_text("3")
-    asked = camp.tier / "parts/attempt-0001/step-00000003"
+    (late / "part-0").write_text("0 of 5")
+    (late / ".metadata").write_text("5")
+    asked = camp.tier / "parts/attempt-0002/step-00000005"
     until(lambda: (asked / "node-0000.json").exists(), "node 0 has given its part")
-    assert not (asked / "node-0001.json").exists() and camp.sealed() == [2, 1]
     first.terminate()
     said = first.communicate()[0]
-    assert first.returncode == ExitCode.INTERRUPTED and camp.ended().committed_step == 2
-    assert [one["step"] for one in events(said, "committed")] == [1, 2]
-    subprocess.run(["pkill", "-9", "-f", str(camp.root)], check=False) if False else None
+    assert first.returncode == ExitCode.INTERRUPTED and camp.ended().committed_step == 4
+    assert not events(said, "committed") and camp.sealed() == [4, 3, 2]
     shutil.rmtree(camp.disk(1))
-    again = ended(camp.run(2, 3))
-    assert all(whole(offered(one), 2) for one in again)
-    assert camp.sealed() == [3, 2, 1], "with all parts this time"
-
-
-def test_a_checkpoint_that_a_node_no_longer_has_is_not_committed_without_it(camp: Camp) -> None:
-    """Rank 1 writes no file of step 2, but one of step 3: for the supervisor it has removed the older one."""
-    first, second = camp.run(1, 3, hangs=2)
-    said = [first.communicate()[0], second.communicate()[0]]
-    assert camp.sealed()[0] == 3
-    assert 2 not in camp.sealed() or camp.file(2, "part-0")
-    assert [first.returncode, second.returncode] == [0, 0], said
-
-
-def test_two_nodes_that_write_other_bytes_under_one_name_are_told_so(camp: Camp) -> None:
-    text = (
-        "import os, pathlib, json, time\n"
-        "here = pathlib.Path(os.environ['BIVOUAC_CHECKPOINTS'], 'step-1')\n"
-        "here.mkdir(parents=True)\n"
-        "(here / 'state').write_text(os.environ['NODE_RANK'])\n"
-        "(here / '.metadata').write_text('') if os.environ['NODE_RANK'] == '0' else None\n"
-        "print(json.dumps({'step': 1}), flush=True)\n"
-    )
-    command = (sys.executable, "-c", text)
-    said = ended([camp.node(1, rank, command, {}, 1) for rank in (0, 1)])
-    assert any("nodes 0 and 1 wrote different files named" in one["why"] for one in events(said[0], "not_sealed"))
-    assert camp.sealed() == [] and not list(camp.tier.glob("step-*"))
+    again = ended(camp.run(3, LAST))
+    assert all(whole(offered(one), 4) for one in again)
+    assert not (camp.tier / "step-00000005").exists(), "what was half there is gone"
 
 
 def test_a_nodes_disk_is_listed_and_read_for_the_steward(camp: Camp) -> None:
-    processes = camp.run(1, 2, stays=True)
-    until(lambda: camp.sealed(camp.disk(1)) == [2, 1], "node 1 knows of both")
-    spoil(camp.file(2, "part-1", camp.disk(1)))
+    processes = camp.run(2, LAST, stays=True)
+    until(lambda: processes[1].poll() is None and (camp.tier / "resume/attempt-0002.json").exists(), "the job begins")
+    spoil(camp.file(3, "part-1", camp.disk(1)))
 
     def asked(path: str) -> httpx2.Response:
         return httpx2.get(f"http://{camp.addresses[1]}:{AGENT_PORT}{path}", timeout=None)
 
     rows = Listing.model_validate_json(asked("/checkpoints").content).rows
-    assert list(rows) == list_folder(camp.disk(1), "local", "tiny", "n1")
-    found = StepVerdict.model_validate_json(asked("/verdicts/2").content)
+    assert list(rows) == list_folder(camp.disk(1), "local", "tiny", "n1") and [row.step for row in rows] == [4, 3]
+    found = StepVerdict.model_validate_json(asked("/verdicts/3").content)
     assert [name.rpartition("F")[2] for name, _ in found.faults] == ["part-1"] and not found.sound
-    assert StepVerdict.model_validate_json(asked("/verdicts/1").content).sound
+    assert StepVerdict.model_validate_json(asked("/verdicts/4").content).sound
     assert asked("/verdicts/7").status_code == 404
     for process in processes:
         process.terminate()
         process.communicate()
-    assert json.loads((camp.root / "node-1/termination.json").read_text())["committed_step"] == 2
+    assert camp.ended(1).committed_step == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -114,3 +115,20 @@ class Supervisors:
 def events(text: str, kind: str) -> list[dict[str, Any]]:
     lines = (json.loads(line) for line in text.splitlines() if line.startswith('{"event"'))
     return [line for line in lines if line["event"] == kind]
+
+
+def kill_node(process: subprocess.Popen[str]) -> None:
+    """Kill a supervisor and all that it started, at once, as a lost node does."""
+    children = {int(one): stat_parent(int(one)) for one in os.listdir("/proc") if one.isdigit()}
+    doomed = {process.pid}
+    while more := {pid for pid, parent in children.items() if parent in doomed} - doomed:
+        doomed |= more
+    for pid in doomed:
+        os.kill(pid, signal.SIGKILL)
+
+
+def stat_parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
