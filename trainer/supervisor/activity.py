@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import time
@@ -25,7 +26,7 @@ def step_of(rendezvous: str) -> int:
     try:
         with urllib.request.urlopen(f"http://{host}:{PORT}/status", timeout=_ANSWER_S) as answer:
             return int(json.loads(answer.read())["step"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, http.client.HTTPException):  # it may end while it answers
         return 0
 
 

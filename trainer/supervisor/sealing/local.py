@@ -77,15 +77,17 @@ class LocalSealing(Sealing):
             chosen = self.chosen() if self.place.node_rank == 0 else self._followed()
         except Stopped:
             return ""
+        step, path = int(chosen["step"]), str(chosen["path"])
         if self.place.node_rank == 0:
             self.far.put(f"{self._resumes}.json", json.dumps(chosen).encode())
         else:
-            self.laid_back(chosen["step"] if chosen["step"] >= 0 else None)
+            laid = self.laid_back(step if step >= 0 else None)
+            path = str(laid) if step >= 0 else ""
         for later in seal.committed(self.disk):
-            if later > chosen["step"]:
+            if later > step:
                 shutil.rmtree(self.disk / _step(later), ignore_errors=True)
-        self.committed = int(chosen["step"])
-        return str(chosen["path"])
+        self.committed = step
+        return path
 
     def fault(self, step: int) -> str:
         """Have all nodes make a step whole on their disks; return why one of them could not, empty if all could."""
