@@ -1,4 +1,4 @@
-"""A job that writes its checkpoints to its nodes' own disks, on a whole rehearsed cluster: a node dies with its disk."""
+"""A job that writes to its nodes' own disks, on a whole rehearsed cluster: a node dies with its disk."""
 
 from __future__ import annotations
 

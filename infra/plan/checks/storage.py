@@ -102,7 +102,7 @@ def a_campaign_can_do_without_a_file_system(case: Case) -> Iterator[Draft]:
         return
     if spec.workload is not None:
         message = (
-            "a job of your own finds its code on the shared file system, and its checkpoints outlive their nodes there"
+            "a job of your own finds its code in a folder that all nodes share, and its checkpoints are kept there"
         )
         cure = "leave `shared: none` out, or write its fields; 1200 GiB of SCRATCH_2 are the smallest file system"
         yield error(field, message, seen="none, with a section `workload`", cure=cure)

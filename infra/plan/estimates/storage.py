@@ -127,8 +127,8 @@ def _formula(spec: Spec) -> str:
 
 
 def _node_bytes(spec: Spec) -> int:
-    """Return what a node's own tier holds of a checkpoint. Of a workload it is nothing, if it writes to the shared tier,
-    or may be all: rank 0 may write everything, and a restart makes it whole on each node."""
+    """Return what a node's own tier holds of a checkpoint. Of a workload it is nothing if it writes to the shared tier;
+    else it may be all: rank 0 may write everything, and a restart makes it whole on each node."""
     training = spec.training
     if training is None:
         return checkpoint_bytes(spec) if on_disks(spec) else 0
