@@ -119,12 +119,16 @@ def _attempt_of(manifest: Path) -> int:
 
 def committed(tier: Path) -> list[int]:
     """Return the committed steps of a tier, newest first."""
+    return [step for step in begun(tier) if (tier / f"step-{step:08d}" / MANIFEST).exists()]
+
+
+def begun(tier: Path) -> list[int]:
+    """Return the steps of a tier that have a folder, newest first."""
     try:
         names = os.listdir(tier)
     except FileNotFoundError:
         return []
-    steps = [int(match.group(1)) for match in map(_STEP.match, names) if match]
-    return sorted((step for step in steps if (tier / f"step-{step:08d}" / MANIFEST).exists()), reverse=True)
+    return sorted((int(match.group(1)) for match in map(_STEP.match, names) if match), reverse=True)
 
 
 def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
@@ -189,9 +193,8 @@ def keep(tier: Path, most: int) -> list[int]:
 
 def tidy(tier: Path) -> None:
     """Remove what was being sealed when its node died: nobody would use it, and its links hold room."""
-    for path in tier.glob("step-*") if tier.is_dir() else ():
-        if _STEP.match(path.name) and not (path / MANIFEST).exists():
-            shutil.rmtree(path, ignore_errors=True)
+    for step in set(begun(tier)) - set(committed(tier)):
+        shutil.rmtree(tier / f"step-{step:08d}", ignore_errors=True)
 
 
 def _digests(paths: list[Path], durable: bool = False) -> Iterator[tuple[int, str]]:

@@ -32,9 +32,13 @@ class Told:
         raise AssertionError("nodes with own disks ask the tier")
 
 
-def why(node: LocalSealing) -> list[str]:
+def told(node: LocalSealing, event: str) -> list[dict[str, Any]]:
     assert isinstance(node.job, Told)
-    return [str(one["why"]) for one in node.job.events if one["event"] == "not_sealed"]
+    return [one for one in node.job.events if one["event"] == event]
+
+
+def why(node: LocalSealing) -> list[str]:
+    return [str(one["why"]) for one in told(node, "not_sealed")]
 
 
 class Pair:
@@ -210,6 +214,16 @@ def test_a_full_shared_tier_puts_a_step_off_and_ends_no_sealing(
     assert pair.look(0, 1, 0) == [10]
 
 
+def test_a_node_that_died_before_it_heard_of_the_commit_reads_its_own_files(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.put(0, "step-10/.metadata"), pair.put(1, "step-10/__1_0.distcp", b"12345")
+    assert pair.look(0, 1, 0) == [10] and seal.committed(pair.nodes[1].disk) == []
+    again = Pair(tmp_path, attempt=2)
+    assert again.resume() == ["step-10", "step-10"]
+    brought = [one["bytes_brought"] for node in again.nodes for one in told(node, "made_whole")]
+    assert brought == [5, 1], "each the other's file"
+
+
 def test_a_stop_ends_the_wait_for_nodes_that_do_not_come(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.put(0, "step-10/.metadata")
@@ -218,3 +232,26 @@ def test_a_stop_ends_the_wait_for_nodes_that_do_not_come(tmp_path: Path) -> None
     assert isinstance(alone.job, Told)
     alone.job.stopping = "SIGTERM"
     assert alone.resume() == ""
+
+
+def test_a_relaunch_may_change_the_tier_and_the_job_goes_on_in_the_other_folder(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.put(0, "step-10/__0_0.distcp", b"zero"), pair.put(1, "step-10/__1_0.distcp", b"one")
+    pair.put(0, "step-10/.metadata")
+    assert pair.look(0, 1, 0) == [10]
+    disks = pair.nodes[0]
+    own, place = tmp_path / "shared/tiny/own", disks.place._replace(attempt=2, node_count=1)
+    config = {**disks.config, "checkpoints": {"format": "dcp", "folder": str(own), "keep": 9}}
+    shared = of(config, place, pair.tier, tmp_path / "node-0", Shared(), 1)
+    assert shared.resume() == str(own / "step-10")
+    assert sorted(path.name for path in (own / "step-10").iterdir()) == [".metadata", "__0_0.distcp", "__1_0.distcp"]
+    (own / "step-20").mkdir()
+    (own / "step-20/.metadata").write_bytes(b"x")
+    shared.look()
+    assert shared.committed == 20
+    assert Pair(tmp_path, attempt=3).resume() == ["step-20", "step-20"]
+
+
+class Shared(Told):
+    def wait_for(self, path: Path, seconds: float) -> None:
+        assert path.exists()

@@ -72,7 +72,9 @@ class LocalSealing(Sealing):
         of the newest step that every one of them could make whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.parts.begin()
-        seal.tidy(self.disk)
+        for step in seal.begun(self.disk):
+            if self.far.get(f"{_step(step)}/{MANIFEST}") is None:
+                shutil.rmtree(self.disk / _step(step), ignore_errors=True)
         try:
             chosen = self.chosen() if self.place.node_rank == 0 else self._followed()
         except Stopped:
@@ -83,6 +85,7 @@ class LocalSealing(Sealing):
         else:
             laid = self.laid_back(step if step >= 0 else None)
             path = str(laid) if step >= 0 else ""
+        seal.tidy(self.disk)
         for later in seal.committed(self.disk):
             if later > step:
                 shutil.rmtree(self.disk / _step(later), ignore_errors=True)
