@@ -47,7 +47,7 @@ if os.environ.get("STAYS"):
     time.sleep(100000)
 """
 """A job in the manner of DCP: each rank writes a file of its own, and rank 0 what ends a checkpoint, `.metadata`."""
-LAST = 4
+LAST = 3
 FILES = {".metadata", "common", "part-0", "part-1"}
 
 
@@ -62,7 +62,7 @@ class Camp(Supervisors):
     def node(
         self, attempt: int, rank: int, command: Sequence[str], env: dict[str, str], last: int
     ) -> subprocess.Popen[str]:
-        own = {"format": "dcp", "folder": str(self.disk(rank) / "own"), "tier": "local", "keep": 3, "keep_local": 2}
+        own = {"format": "dcp", "folder": str(self.disk(rank) / "own"), "tier": "local", "keep": 2, "keep_local": 2}
         self.more = {"checkpoints": own}
         return self.start(attempt, *command, steps=last, rank=rank, env=env)
 
@@ -81,7 +81,7 @@ class Camp(Supervisors):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """Four steps on two nodes, and what the nodes said."""
+    """Three steps on two nodes, and what the nodes said."""
     camp = Camp(tmp_path_factory.mktemp("trained"), nodes=2)
     return camp.root, ended(camp.run(1, LAST))
 
@@ -124,16 +124,16 @@ def test_all_nodes_seal_and_each_tier_keeps_its_number_in_the_form_that_every_li
     camp: Camp, trained: tuple[Path, list[str]]
 ) -> None:
     said = trained[1]
-    assert [one["step"] for one in events(said[0], "committed")] == [1, 2, 3, 4] and not events(said[1], "committed")
-    assert camp.sealed() == [4, 3, 2] and [camp.sealed(camp.disk(rank)) for rank in (0, 1)] == [[4, 3], [4, 3]]
-    content = (camp.tier / "step-00000004/manifest.json").read_bytes()
-    manifest = parse_manifest(content, 4, "tiny", "one")
+    assert [one["step"] for one in events(said[0], "committed")] == [1, 2, 3] and not events(said[1], "committed")
+    assert camp.sealed() == [3, 2] and [camp.sealed(camp.disk(rank)) for rank in (0, 1)] == [[3, 2], [3, 2]]
+    content = (camp.tier / "step-00000003/manifest.json").read_bytes()
+    manifest = parse_manifest(content, 3, "tiny", "one")
     assert {shard.file.rpartition("%2F")[2].replace("%2E", "."): shard.rank for shard in manifest.shards} == {
         ".metadata": 0, "common": 0, "part-0": 0, "part-1": 1,
     }  # fmt: skip
-    assert [row.here for row in list_folder(camp.tier, "shared", "tiny")] == [4, 4, 4]
+    assert [row.here for row in list_folder(camp.tier, "shared", "tiny")] == [4, 4]
     assert [list_folder(camp.disk(rank), "local", "tiny")[0].here for rank in (0, 1)] == [3, 1]
-    assert [camp.ended(rank).committed_step for rank in (0, 1)] == [4, 4]
+    assert [camp.ended(rank).committed_step for rank in (0, 1)] == [3, 3]
     left = {path.name for path in (camp.tier / "parts/attempt-0001").iterdir()}
     assert left == {"node-0000.json", "node-0001.json", "over.json"}, "notes of steps are gone"
 
@@ -141,28 +141,28 @@ def test_all_nodes_seal_and_each_tier_keeps_its_number_in_the_form_that_every_li
 def test_a_node_that_comes_without_its_disk_is_made_whole_and_the_other_reads_its_own(camp: Camp) -> None:
     shutil.rmtree(camp.disk(1))
     said = ended(camp.run(2, LAST))
-    assert all(whole(offered(one), 4) for one in said)
+    assert all(whole(offered(one), 3) for one in said)
     brought = [events(one, "made_whole")[0]["bytes_brought"] for one in said]
-    sizes = {name: camp.file(4, name).stat().st_size for name in FILES}
+    sizes = {name: camp.file(3, name).stat().st_size for name in FILES}
     assert brought == [sizes["part-1"], sum(sizes.values())]
 
 
 def test_a_damaged_file_on_a_nodes_disk_is_brought_anew_and_the_step_stays(camp: Camp) -> None:
-    spoil(camp.file(4, "part-1", camp.disk(1)))
+    spoil(camp.file(3, "part-1", camp.disk(1)))
     said = ended(camp.run(2, LAST))
     assert [one["file"].rpartition("F")[2] for one in events(said[1], "refused_file")] == ["part-1"]
-    assert not events(said[0], "refused_step") and all(whole(offered(one), 4) for one in said)
+    assert not events(said[0], "refused_step") and all(whole(offered(one), 3) for one in said)
 
 
 def test_a_step_that_one_node_cannot_make_whole_is_refused_by_all_and_done_again(camp: Camp) -> None:
-    spoil(camp.file(4, "part-1"))
+    spoil(camp.file(3, "part-1"))
     shutil.rmtree(camp.disk(1))
     said = ended(camp.run(2, LAST))
     (refused,) = events(said[0], "refused_step")
-    assert refused["step"] == 4 and "node 1" in refused["why"] and "part-1" in refused["why"]
-    assert all(whole(offered(one), 3) for one in said), "the step before, on all nodes"
-    assert "step-4" not in [name for one in said for name in offered(one)["beside"]]
-    assert camp.sealed() == [4, 3, 2] and (camp.tier / "step-00000004/attempt-0002").is_dir()
+    assert refused["step"] == 3 and "node 1" in refused["why"] and "part-1" in refused["why"]
+    assert all(whole(offered(one), 2) for one in said), "the step before, on all nodes"
+    assert "step-3" not in [name for one in said for name in offered(one)["beside"]]
+    assert camp.sealed() == [3, 2] and (camp.tier / "step-00000003/attempt-0002").is_dir()
 
 
 def test_where_no_step_can_be_made_whole_the_job_does_not_begin_anew(camp: Camp) -> None:
@@ -173,48 +173,48 @@ def test_where_no_step_can_be_made_whole_the_job_does_not_begin_anew(camp: Camp)
     said = first.communicate()[0]
     second.terminate()
     second.communicate()
-    assert [one["step"] for one in events(said, "refused_step")] == [4, 3, 2] and not events(said, "step")
+    assert [one["step"] for one in events(said, "refused_step")] == [3, 2] and not events(said, "step")
     assert (camp.ended().exit_code, camp.ended().reason) == (ExitCode.STORAGE, NOTHING_SOUND)
     assert second.returncode == ExitCode.INTERRUPTED
 
 
 def test_a_step_of_which_a_lost_node_gave_no_part_is_not_committed(camp: Camp) -> None:
     first, second = camp.run(2, LAST, stays=True)
-    until(lambda: (camp.disk(1) / "own/step-4").is_dir() and first.poll() is None, "node 1 has been made whole")
+    until(lambda: (camp.disk(1) / "own/step-3").is_dir() and first.poll() is None, "node 1 has been made whole")
     until(lambda: (camp.tier / "resume/attempt-0002.json").exists(), "the job begins")
     kill_node(second)
     second.communicate()
-    late = camp.disk(0) / "own/step-5"
+    late = camp.disk(0) / "own/step-4"
     late.mkdir()
-    (late / "part-0").write_text("0 of 5")
-    (late / ".metadata").write_text("5")
-    asked = camp.tier / "parts/attempt-0002/step-00000005"
+    (late / "part-0").write_text("0 of 4")
+    (late / ".metadata").write_text("4")
+    asked = camp.tier / "parts/attempt-0002/step-00000004"
     until(lambda: (asked / "node-0000.json").exists(), "node 0 has given its part")
     first.terminate()
     said = first.communicate()[0]
-    assert first.returncode == ExitCode.INTERRUPTED and camp.ended().committed_step == 4
-    assert not events(said, "committed") and camp.sealed() == [4, 3, 2]
+    assert first.returncode == ExitCode.INTERRUPTED and camp.ended().committed_step == 3
+    assert not events(said, "committed") and camp.sealed() == [3, 2]
     shutil.rmtree(camp.disk(1))
     again = ended(camp.run(3, LAST))
-    assert all(whole(offered(one), 4) for one in again)
-    assert not (camp.tier / "step-00000005").exists(), "what was half there is gone"
+    assert all(whole(offered(one), 3) for one in again)
+    assert not (camp.tier / "step-00000004").exists(), "what was half there is gone"
 
 
 def test_a_nodes_disk_is_listed_and_read_for_the_steward(camp: Camp) -> None:
     processes = camp.run(2, LAST, stays=True)
     until(lambda: processes[1].poll() is None and (camp.tier / "resume/attempt-0002.json").exists(), "the job begins")
-    spoil(camp.file(3, "part-1", camp.disk(1)))
+    spoil(camp.file(2, "part-1", camp.disk(1)))
 
     def asked(path: str) -> httpx2.Response:
         return httpx2.get(f"http://{camp.addresses[1]}:{AGENT_PORT}{path}", timeout=None)
 
     rows = Listing.model_validate_json(asked("/checkpoints").content).rows
-    assert list(rows) == list_folder(camp.disk(1), "local", "tiny", "n1") and [row.step for row in rows] == [4, 3]
-    found = StepVerdict.model_validate_json(asked("/verdicts/3").content)
+    assert list(rows) == list_folder(camp.disk(1), "local", "tiny", "n1") and [row.step for row in rows] == [3, 2]
+    found = StepVerdict.model_validate_json(asked("/verdicts/2").content)
     assert [name.rpartition("F")[2] for name, _ in found.faults] == ["part-1"] and not found.sound
-    assert StepVerdict.model_validate_json(asked("/verdicts/4").content).sound
+    assert StepVerdict.model_validate_json(asked("/verdicts/3").content).sound
     assert asked("/verdicts/7").status_code == 404
     for process in processes:
         process.terminate()
         process.communicate()
-    assert camp.ended(1).committed_step == 4
+    assert camp.ended(1).committed_step == 3
