@@ -279,14 +279,18 @@ class LocalSealing(Sealing):
         """Return whether a step lacks files of nodes that still serve."""
         for step in self._begun:
             lacking = set(range(self.place.node_count)) - set(self.parts.given(step))
-            if not self.waits(step) and all(activity.serves(self.parts.address(node)) for node in lacking):
+            if not self.waits(step) and all(map(self._serves, lacking)):
                 return True
         return False
 
     def _may_come(self) -> bool:
         """Return whether node 0 may still ask for a checkpoint."""
         failed = any(map(self.waits, self.put_off))
-        return not failed and not self.parts.over() and activity.serves(self.parts.address(0))
+        return not failed and not self.parts.over() and self._serves(0)
+
+    def _serves(self, node: int) -> bool:
+        address = self.parts.address(node)
+        return bool(address) and activity.serves(address)
 
 
 def of(config: Mapping[str, Any], place: Place, tier: Path, local: Path, job: Told, ranks: int) -> Sealing:
