@@ -50,7 +50,7 @@ class _Inputs:
 def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
     given = _Inputs(
         step_s=spec.job.step_seconds_estimate,
-        stall_s=storage.stall_seconds(spec, world_size),
+        stall_s=storage.stall_seconds(spec, facts, world_size),
         write_s=storage.local_write_seconds(spec, facts),
         shared_write_s=storage.shared_write_seconds(spec),
         mtbf_s=spec.recovery.node_mtbf_hours * 3600 / spec.nodes.count,

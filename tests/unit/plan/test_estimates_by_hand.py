@@ -107,7 +107,7 @@ def test_writing_takes_its_bytes_over_its_rate(spec_file: Callable[..., Any]) ->
     assert storage.local_write_seconds(spec, four) == pytest.approx(2_504_640 / 4e9)
     unknown = facts.model_copy(update={"instance": None})
     assert storage.local_write_seconds(spec, unknown) == pytest.approx(2_504_640 / 1e9)
-    assert storage.stall_seconds(spec, 2) == pytest.approx(2_504_640 / 6e9 + 0.005)
+    assert storage.stall_seconds(spec, four, 2) == pytest.approx(2_504_640 / 6e9 + 0.005)
     none = facts.model_copy(update={"instance": facts.instance.model_copy(update={"nvme_count": 0})})
     assert storage.local_write_seconds(spec, none) == pytest.approx(2_504_640 / 1e9), "a root volume, counted as one"
 
