@@ -56,7 +56,7 @@ def main() -> int:
         if config.campaign != place.campaign:
             raise ConfigError("configuration of another campaign", f"{config.campaign} in {place.campaign}")
         _stop_on_signals(place, paths.run)
-        termination = _run(place, config, paths, options.join_timeout_s)
+        termination = _run(place, config, paths, options.join_timeout_s or config.start_timeout_s)
     except Exception as error:
         known = classify(error)
         if known is not error:
@@ -73,7 +73,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path(DATA_MOUNT))
     parser.add_argument("--local", type=Path, default=Path(LOCAL_CHECKPOINTS))
     parser.add_argument("--shared", type=Path, default=Path(SHARED_CHECKPOINTS))
-    parser.add_argument("--join-timeout-s", type=float, default=600.0, help="wait so long for the other nodes")
+    parser.add_argument("--join-timeout-s", type=float, help="wait so long for the other nodes; else as configured")
     return parser.parse_args()
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,13 @@ class Loop:
     def run(self) -> None:
         """Train to the last step. Raises `Interrupted` after a commit when any node got a stop request."""
         self.heartbeat.beat(phase=Phase.TRAINING, step=self.step, tokens=self.tokens)
+        self.gang.wait_up_to(timedelta(seconds=self.config.first_step_s))
+        usual: timedelta | None = timedelta(seconds=self.config.collective_timeout_s)
         while self.step < self.config.steps:
             stepped = self._step()
+            if usual is not None:
+                self.gang.wait_up_to(usual)
+                usual = None
             self.committer.make_ready(self.engine)
             self._report(stepped)
             decision = self._watch(stepped)
