@@ -67,12 +67,12 @@ def culprit(seen: Observation) -> Culprit | None:
 
 
 def may_tell_more(seen: Observation, failed: Sequence[PodView], patience: timedelta) -> bool:
-    """Return whether to wait for other pods' ends: so far all have only lost a peer, and no rank can be named."""
+    """Return whether to wait for other pods' ends: so far all have only lost a peer, and no rank is proven at fault."""
     told_apart = any(map(_own, failed)) or not any(pod.ranks for pod in failed)
     if told_apart or seen.since_failed is None or seen.since_failed > patience:
         return False
     found = culprit(seen)
-    return (found is None or not found.ranks) and any(pod.phase == "Running" for pod in seen.pods)
+    return not (found and found.proven) and any(pod.phase == "Running" for pod in seen.pods)
 
 
 def dead_nodes(seen: Observation, heartbeat_timeout: timedelta) -> tuple[str, ...]:

@@ -76,6 +76,8 @@ class Culprit(BaseModel):
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     why: str
+    proven: bool = True
+    """Nothing that other ranks may yet tell changes it."""
 
     @property
     def node(self) -> str | None:
@@ -159,7 +161,8 @@ def _without_numbers(ranks: Sequence[Located]) -> Culprit | None:
     silent = [one for one in ranks if not one.seen.groups]
     if not silent or len(silent) == len(ranks):
         return None
-    return _named(silent, f"left no record of its exchanges where the others did; last seen {_at(silent[0].seen)}")
+    why = f"left no record of its exchanges where the others did; last seen {_at(silent[0].seen)}"
+    return _named(silent, why, proven=False)
 
 
 def _steps_behind(ranks: Sequence[Located]) -> Culprit | None:
@@ -167,7 +170,8 @@ def _steps_behind(ranks: Sequence[Located]) -> Culprit | None:
         return None
     last, first = min(one.seen.step for one in ranks), max(one.seen.step for one in ranks)
     behind = [one for one in ranks if one.seen.step == last]
-    return _named(behind, f"at step {last} when others had finished {first}") if last < first else None
+    why = f"at step {last} when others had finished {first}"
+    return _named(behind, why, proven=False) if last < first else None
 
 
 def _equal(ranks: Sequence[Located]) -> Culprit:
@@ -179,17 +183,18 @@ def _equal(ranks: Sequence[Located]) -> Culprit:
     ]
     nodes = tuple(dict.fromkeys(one.node for one in ranks))
     if not waits:
-        return Culprit(why="nothing tells the ranks apart")
+        return Culprit(why="nothing tells the ranks apart", proven=False)
     _, name, mine = max(waits, key=lambda wait: wait[0])
     where = f"the network between {' and '.join(nodes)}" if len(nodes) == 2 else "the network between the nodes"
     perhaps = f"perhaps {where}" if len(nodes) > 1 else "perhaps a link between its GPUs"
-    return Culprit(why=f"every rank had entered exchange {mine.waits_in} of group {name}; {perhaps}")
+    why = f"every rank had entered exchange {mine.waits_in} of group {name}; {perhaps}"
+    return Culprit(why=why, proven=False)
 
 
-def _named(found: Iterable[Located], why: str) -> Culprit:
+def _named(found: Iterable[Located], why: str, proven: bool = True) -> Culprit:
     rows = sorted(found, key=lambda one: one.seen.rank)
     nodes = tuple(dict.fromkeys(one.node for one in rows))
-    return Culprit(ranks=tuple(one.seen.rank for one in rows), nodes=nodes, why=why)
+    return Culprit(ranks=tuple(one.seen.rank for one in rows), nodes=nodes, why=why, proven=proven)
 
 
 def _at(seen: RankSeen) -> str:

@@ -139,6 +139,13 @@ class Status(_Frozen):
     seen: tuple[RankSeen, ...] = Field(default=(), exclude_if=lambda seen: not seen)
     """What tells a rank at fault from those that wait for it; empty while all run and none has left a dump."""
 
+    def known(self) -> tuple[RankSeen, ...]:
+        """Return all that is told of the ranks, also while none is frozen and none has left a dump."""
+        plain = (
+            RankSeen(rank=one.rank, step=one.step, phase=self.phase, age_s=one.heartbeat_age_s) for one in self.ranks
+        )
+        return self.seen or tuple(plain)
+
 
 class Termination(_Frozen):
     """The JSON termination message of a training pod (at most 4096 bytes)."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,6 +62,10 @@ def note(run: Path, first_rank: int, processes: Sequence[Process]) -> None:
             codes[rank] = process.exitcode
         elif process.pid is not None:
             states[rank] = state_of(process.pid)
+    for process in processes:
+        # A signal that may be handled does not reach a frozen process: torch would wait for it half a minute.
+        if process.exitcode is None and process.pid is not None and state_of(process.pid) in FROZEN:
+            os.kill(process.pid, signal.SIGKILL)
     temporary = run / f"{_NAME}.partial"
     temporary.write_text(FirstEnd(at=at, codes=codes, states=states).model_dump_json())
     temporary.rename(run / _NAME)

@@ -54,7 +54,8 @@ def dump_own(run: Path) -> None:
     temporary = path.with_name(f"{path.name}.partial")
     # A rank that ends must end, also with a full disk.
     with suppress(OSError, RuntimeError, AttributeError):
-        temporary.write_bytes(torch._C._distributed_c10d._dump_fr_trace(True, False, False))
+        told = torch._C._distributed_c10d._dump_fr_trace(True, False, False)  # type: ignore[attr-defined]
+        temporary.write_bytes(told)
         temporary.rename(path)
 
 

@@ -16,7 +16,7 @@ MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
 
 
 def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
-    """heartbeat, collective and first step < hang < startup < deadline, so that the nearer cause is found before the wider one."""
+    """heartbeat, collective and first step < hang < startup < deadline, so that the nearer cause is found first."""
     recovery = case.spec.recovery
     hang = ("recovery.hang_timeout", recovery.hang_timeout)
     startup = ("recovery.startup_timeout", recovery.startup_timeout)

@@ -199,7 +199,7 @@ class Observer:
             trainer_phase=status.phase if status else None,
             step=status.step if status else 0,
             committed_step=status.committed_step if status else -1,
-            ranks=ranks or (status.seen if status else ()),
+            ranks=ranks or (status.known() if status and ended is None else ()),
         )
 
     def _node_views(self, facts: tuple[NodeFacts, ...]) -> tuple[NodeView, ...]:
