@@ -7,10 +7,15 @@ from datetime import timedelta
 
 import pytest
 
+from infra.plan.job_config import train_config
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
 from infra.report.interruptions import _at_fault
 from infra.steward.decide import EndAttempt, FailureClass, History, Wait, decide
+from infra.steward.policy import policy_of
 from tests.unit.steward.observe_world import World
 from tests.unit.steward.observe_world import pod as kubernetes_pod
+from tests.unit.steward.steward_story import config
 from tests.unit.steward.test_blame import LOST
 from tests.unit.steward.test_decide import NOW, POLICY, node, pod, seen
 from trainer.contract.culprit import Exchanges, RankSeen, Sign
@@ -123,3 +128,16 @@ def test_the_report_says_which_rank_it_was() -> None:
     culprit = {"ranks": [3], "nodes": ["node-1"], "why": "did not enter exchange 6"}
     assert _at_fault(culprit) == ["rank 3 on node-1: did not enter exchange 6"]
     assert _at_fault(None) == _at_fault({"ranks": [], "nodes": [], "why": "equal"}) == []
+
+
+def test_ranks_and_steward_wait_equally_long_for_a_save_and_no_longer_for_a_first_step_than_for_a_hang() -> None:
+    base = config()
+    for hang_s, first_s, save_s in ((60, 40.0, 600.0), (45, 36.0, 600.0), (900, 40.0, 1800.0)):
+        recovery = base.spec.recovery.model_copy(update={"hang_timeout": timedelta(seconds=hang_s)})
+        training = base.spec.training
+        assert training is not None and training.collective_timeout_s == 10
+        spec = base.spec.model_copy(update={"recovery": recovery})
+        plan = make_plan(spec, survey(spec))
+        told = train_config(spec, plan, "d" * 64)
+        assert (told.first_step_s, told.save_timeout_s) == (first_s, save_s)
+        assert policy_of(base.model_copy(update={"spec": spec})).save_timeout == timedelta(seconds=save_s)
