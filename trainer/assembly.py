@@ -30,6 +30,7 @@ from trainer.heartbeat import Heartbeat
 from trainer.loop import Loop
 from trainer.model import parameter_count
 from trainer.place import Paths
+from trainer.tuning.processors import take_processors
 from trainer.watch.bans import Ban
 from trainer.watch.overseer import Overseer, agreed_bans
 from trainer.watch.profile import Profiler
@@ -38,7 +39,7 @@ from trainer.watch.profile import Profiler
 def train(paths: Paths, heartbeat: Heartbeat) -> None:
     """Run a rank from its start to its end. Raises whatever ends it early."""
     config = load_config(paths.config)
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(take_processors(config.threads))
     initialize_distributed(config)
     gang = Gang.join(*(timedelta(seconds=each) for each in (config.collective_timeout_s, config.save_timeout_s)))
     tiers = _tiers(config, paths)

@@ -22,6 +22,7 @@ from trainer.events import emit
 from trainer.gang import Gang
 from trainer.heartbeat import Heartbeat, stop_requested
 from trainer.schedule import learning_rate
+from trainer.tuning.garbage import collected
 from trainer.watch.detectors import Seen
 from trainer.watch.figures import All, Mine, pack, step_figures, unpack
 from trainer.watch.overseer import Decision, Overseer
@@ -83,26 +84,32 @@ class Loop:
     """Of the last step that was trained."""
     _saving_s: float = 0.0
     """Stall of a save since the last step."""
+    _first: bool = True
+    """The next step is the first of this attempt."""
 
     def run(self) -> None:
         """Train to the last step. Raises `Interrupted` after a commit when any node got a stop request."""
         self.heartbeat.beat(phase=Phase.TRAINING, step=self.step, tokens=self.tokens)
         self.gang.wait_up_to(timedelta(seconds=self.config.first_step_s))
-        usual: timedelta | None = timedelta(seconds=self.config.collective_timeout_s)
-        while self.step < self.config.steps:
-            stepped = self._step()
-            if usual is not None:
-                self.gang.wait_up_to(usual)
-                usual = None
-            self.committer.make_ready(self.engine)
-            self._report(stepped)
-            decision = self._watch(stepped)
-            self._evaluate()
-            self._checkpoint(stepped, decision)
-            self._follow(stepped, decision)
+        with collected() as garbage:
+            while self.step < self.config.steps:
+                self._advance()
+                garbage.after(self.step)
         self.heartbeat.beat(phase=Phase.FINISHING)
         self.committer.drain(replicate=True)
         self.heartbeat.beat(committed_step=self.committer.committed_step)
+
+    def _advance(self) -> None:
+        stepped = self._step()
+        if self._first:
+            self.gang.wait_up_to(timedelta(seconds=self.config.collective_timeout_s))
+            self._first = False
+        self.committer.make_ready(self.engine)
+        self._report(stepped)
+        decision = self._watch(stepped)
+        self._evaluate()
+        self._checkpoint(stepped, decision)
+        self._follow(stepped, decision)
 
     def _step(self) -> Stepped:
         started = time.monotonic()

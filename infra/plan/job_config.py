@@ -44,6 +44,7 @@ def train_config(
         shared_tier="" if shares else shared_tier(*at, spec.campaign, identity),
         model=training.model,
         optimizer=training.optimizer,
+        gradients=training.gradients,
         data=DataConfig(
             manifest_digest=data_digest,
             seed=data.seed,
