@@ -20,6 +20,7 @@ from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import AnyTiers, campaign_tiers, tiers_in_s3
 from trainer.config import config_digest, load_config
 from trainer.contract import Env, Manifest, Phase, TrainConfig
+from trainer.contract.bans import Ban, distrust
 from trainer.data.ledger import DataLedger
 from trainer.data.supply import Supply
 from trainer.engine import build_engine, initialize_distributed
@@ -31,7 +32,6 @@ from trainer.loop import Loop
 from trainer.model import parameter_count
 from trainer.place import Paths
 from trainer.tuning.processors import take_processors
-from trainer.watch.bans import Ban
 from trainer.watch.overseer import Overseer, agreed_bans
 from trainer.watch.profile import Profiler
 
@@ -92,7 +92,7 @@ def _tiers(config: TrainConfig, paths: Paths) -> AnyTiers:
 
 
 def _distrusted(bans: tuple[Ban, ...], manifest: Manifest) -> bool:
-    return any(ban.refuses(manifest) for ban in bans)
+    return bool(distrust(bans, manifest))
 
 
 def _say_where_it_starts(restored: Any, engine: Any) -> None:

@@ -89,6 +89,7 @@ def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str
         identity=identity,
         launcher=job.launcher,
         command=(*words, *job.args),
+        warm=job.warm,
         env={**job.nccl, **job.env},
         secrets=tuple(sorted(job.secrets)),
         folder=WORKSPACE,

@@ -94,7 +94,10 @@ class Parameters(_Frozen):
     """Smallest share of letters and digits among characters but white space; bytes outside ASCII count as letters."""
     document_bytes: int = Field(default=2**22, ge=2**10)
     """Longer texts are split into several documents at a line's end, else at a space."""
-    shard_tokens: int = Field(default=2**25, ge=1)
+    shard_tokens: int = Field(default=2**25, ge=1, le=2**30)
+    """At four bytes a token a shard stays under 5 GB, which S3 takes and copies in one call
+    (https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html): of such an object it tells the SHA-256
+    of all bytes, of one in parts only that of the parts' digests."""
 
     @model_validator(mode="after")
     def _has_a_template_for_chats(self) -> Self:

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from trainer.checkpoint.tiers import SharedTier
 from trainer.contract import TrainConfig
+from trainer.contract.bans import Ban
 from trainer.data.feed import Fed
 from trainer.errors import Interrupted, NumericError, Sick, TrainerError
 from trainer.events import emit
 from trainer.gang import Gang
 from trainer.watch import replay
-from trainer.watch.bans import Ban, RolledBack, possible, read_bans, write_ban
+from trainer.watch.bans import RolledBack, possible, read_bans, write_ban
 from trainer.watch.detectors import Alarm, Seen
 from trainer.watch.figures import All, Mine, Utilisation
 from trainer.watch.signals import Signals

@@ -107,6 +107,21 @@ def test_the_newest_sound_step_is_carried_and_newer_ones_are_refused_by_name(sit
     assert [path.name for path in (site.root / "work/golden").iterdir()] == [step_folder(20)]
 
 
+def test_a_step_that_the_watch_distrusts_is_not_the_golden_one_unless_a_later_attempt_wrote_it(site: Any) -> None:
+    commit(site, 20)
+    folder = commit(site, 30).parents[2]
+    (folder / "watch").mkdir()
+    ban = folder / "watch/ban-0001-00000025.json"
+    ban.write_text(json.dumps({"attempt": 0, "first": 25, "last": 30, "why": "the loss rose"}))
+    assert next(archiver(site).source.sound())[1].step == 30, "attempt 1 wrote it, after the roll-back"
+    ban.write_text(json.dumps({"attempt": 1, "first": 25, "last": 30, "why": "the loss rose"}))
+    manifest = archiver(site).run()
+    assert manifest.step == 20 and manifest.accounts_for == 30 and "the loss rose" in manifest.refused[0]
+    ban.write_text("{")
+    with pytest.raises(PermanentError, match="what the watch has left cannot be read"):
+        next(archiver(site).source.sound())
+
+
 def test_a_step_without_shards_is_none_and_no_step_at_all_is_an_error(site: Any) -> None:
     with pytest.raises(PermanentError, match="no sound checkpoint"):
         archiver(site).run()
