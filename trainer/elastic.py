@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from torch.distributed import PrefixStore
-from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from trainer.engine import import_deepspeed
+from trainer.failures import first_end
 from trainer.model.named import import_transformers
 from trainer.place import NodePlace, Paths
 from trainer.store import open_store
@@ -72,11 +73,22 @@ def run_ranks(
         shutdown_timeout=_SHUTDOWN_S,
         log_line_prefix_template="${role_name}",
     )
+    agent.watch(paths.run, place.node_rank * place.ranks_per_node)
     agent.run("")
     return agent.exit_codes(place.node_rank * place.ranks_per_node)
 
 
 class _Agent(LocalElasticAgent):
+    def watch(self, run: Path, first_rank: int) -> None:
+        """Note in `run` how the ranks are found when the first of them has failed."""
+        first_end.forget(run)
+        self._noted_in, self._first_rank = run, first_rank
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        context: Any = self._pcontext
+        first_end.note(self._noted_in, self._first_rank, context._pc.processes if context is not None else [])
+        return super()._monitor_workers(worker_group)
+
     def exit_codes(self, first_rank: int) -> dict[int, int]:
         """Return the exit codes of all local ranks; the run's result has only the first failed one."""
         context: Any = self._pcontext

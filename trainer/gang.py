@@ -66,9 +66,9 @@ class Gang:
     """None where all ranks are on one node, or each on its own."""
 
     @classmethod
-    def join(cls, timeout: timedelta) -> Gang:
-        """Return the gang of the initialised process group."""
-        group, beside = (dist.new_group(backend="gloo", timeout=each) for each in (timeout, _DISKS_TIMEOUT))
+    def join(cls, timeout: timedelta, disks: timedelta = _DISKS_TIMEOUT) -> Gang:
+        """Return the gang of the initialised process group. `disks`: longest wait for another rank's disk."""
+        group, beside = (dist.new_group(backend="gloo", timeout=each) for each in (timeout, disks))
         rank, ranks, local = dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"])
         tree = Tree.grow(rank, ranks, int(os.environ.get("LOCAL_WORLD_SIZE", "1")), timeout)
         return cls(rank, local, ranks, group, beside, tree)
@@ -80,6 +80,17 @@ class Gang:
     @property
     def first_on_node(self) -> bool:
         return self.local_rank == 0
+
+    def wait_up_to(self, timeout: timedelta) -> None:
+        """Change the timeout of all exchanges that begin from now on, in every group of this process (also DeepSpeed's)
+        but `beside`.
+
+        Public are only the timeouts of `init_process_group` and `new_group`; torch (2.13) has no public function that
+        changes one. This is the function that it names to users for that, in `distributed_c10d`.
+        """
+        for group in list(dist.distributed_c10d._world.pg_map):
+            if group is not self.beside:
+                dist.distributed_c10d._set_pg_timeout(timeout, group)
 
     def sums(self, values: list[float]) -> list[float]:
         """Return the sums over all ranks: first over those of a node, so that one rank of each crosses the network."""

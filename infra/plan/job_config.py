@@ -74,6 +74,9 @@ def train_config(
         watch=training.watch,
         peak_bf16_tflops=_peak_tflops(spec),
         collective_timeout_s=training.collective_timeout_s,
+        start_timeout_s=training.start_timeout_s,
+        first_step_timeout_s=training.longest_first_step_s(spec.recovery.hang_timeout),
+        save_timeout_s=training.longest_save_s(spec.recovery.hang_timeout),
         grace_s=grace_seconds(training.collective_timeout_s),
     )
 

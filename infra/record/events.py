@@ -46,7 +46,7 @@ class Kind(StrEnum):
     PILOT_PROVEN = "pilot.proven"  # node, instance, digest (of what it proved); the other nodes are asked for next
     ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
     ATTEMPT_RUNNING = "attempt.running"  # attempt, nodes
-    # attempt, failure, detail, step, committed_at_end, dead_nodes, first_failed, instances
+    # attempt, failure, detail, step, committed_at_end, dead_nodes, first_failed, culprit (ranks, nodes, why), instances
     ATTEMPT_ENDED = "attempt.ended"
     CHECKPOINT_REFUSED = "checkpoint.refused"  # tier, rank, file, step, wanted, seen
     CHECKPOINT_RESTORED = "checkpoint.restored"  # attempt, step, tier
