@@ -53,8 +53,8 @@ class Search:
 
     def shards(self, manifest: Manifest) -> list[FoundShard | None]:
         """Return one result for each shard that this rank needs; all are read in parallel, each once."""
-        mine = [shard for shard in needed(manifest, self.gang.rank) if not _common(shard)]
-        common = [shard for shard in needed(manifest, self.gang.rank) if _common(shard)]
+        mine = [shard for shard in needed(manifest, self.gang.rank) if not shard.common]
+        common = [shard for shard in needed(manifest, self.gang.rank) if shard.common]
         first, rest = ([*mine, *common], []) if self.gang.first_on_node else (mine, common)
         what = f"verify or fetch the shards of step {manifest.step}"
         found = self.gang.together(what, lambda: self._each(first, manifest))
@@ -145,7 +145,7 @@ class Search:
 
 def needed(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
     """Return a rank's shards: its own and the model states, which all ranks share."""
-    return tuple(shard for shard in manifest.shards if shard.rank == rank or _common(shard))
+    return tuple(shard for shard in manifest.shards if shard.rank == rank or shard.common)
 
 
 def verified(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
@@ -191,7 +191,3 @@ def identity_of(file: BufferedReader) -> tuple[int, ...]:
 def refused(tier: SharedTier, step: int, rank: int, file: str, seen: str, wanted: str) -> None:
     event = "missing_shard" if seen == "missing" else "refused_shard"
     emit(event, step=step, tier=tier.name, rank=rank, file=file, seen=seen, wanted=wanted)
-
-
-def _common(shard: Shard) -> bool:
-    return shard.file.rpartition("/")[2].startswith("mp_rank_")

@@ -7,6 +7,8 @@ from enum import IntEnum, StrEnum
 from pydantic import BaseModel, ConfigDict
 
 CONFIG_FILE = "/config/train.json"
+TOPOLOGY_NAME = "topology.json"
+"""File beside it: node name -> its place in the network, from the top layer down."""
 DATA_MOUNT = "/data"
 LOCAL_CHECKPOINTS = "/local-checkpoints"
 SHARED_CHECKPOINTS = "/shared-checkpoints"

@@ -86,7 +86,7 @@ class World:
         step = self.steps.get(int(one.metadata.annotations[COMPLETION_INDEX]))
         if step is None:
             return None
-        return part(Status, phase=Phase.SAVING, step=step, committed_step=step - 5)
+        return part(Status, ranks=(), phase=Phase.SAVING, step=step, committed_step=step - 5)
 
     def look(self, after_s: float = 10.0, in_flight: bool = True, **more: Any) -> Observation:
         self.time.go(after_s)
