@@ -131,6 +131,15 @@ class Gang:
         dist.broadcast(shared, src=0, group=self.group)
         return shared
 
+    def of_holder(self, content: bytes | None, holder: int) -> bytes:
+        """Return the bytes that rank `holder` gives."""
+        size = torch.tensor([len(content or b"")])
+        dist.broadcast(size, src=holder, group=self.group)
+        given = bytearray(content or bytes(int(size.item())))
+        if given:
+            dist.broadcast(torch.frombuffer(given, dtype=torch.uint8), src=holder, group=self.group)
+        return bytes(given)
+
     def barrier(self) -> None:
         self.sums([0.0])
 

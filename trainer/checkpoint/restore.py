@@ -74,21 +74,29 @@ def restore(
 
 
 def _candidates(gang: Gang, tiers: AnyTiers) -> list[Manifest]:
-    """Return the manifests that any rank saw on any tier, equal on all ranks; newest step and attempt first."""
+    """Return the manifests that any rank saw on any tier, equal on all ranks; newest step and attempt first.
 
-    def seen() -> set[bytes]:
-        mine: set[bytes] = set()
+    The ranks gather seals. A manifest names every shard of every rank, so it travels once, and only if some rank lacks it.
+    """
+
+    def seen() -> dict[str, Manifest]:
+        mine: dict[str, Manifest] = {}
         for tier in tiers:
             for claim in _claims(tier, PAUSES_S if tier is tiers.shared else ()):
                 if claim.manifest is not None:
-                    mine.add(claim.manifest.serialize())
+                    mine[claim.manifest.seal] = claim.manifest
                 else:
                     refused(tier, claim.step, gang.rank, COMMITTED_NAME, claim.why, "a manifest with its seal")
         return mine
 
-    union = sorted(set().union(*gang.gather(sorted(gang.together("look for checkpoints", seen)))))
-    manifests = [parse_manifest(content) for content in union]
-    return sorted(manifests, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
+    mine = gang.together("look for checkpoints", seen)
+    told = [frozenset(seals) for seals in gang.gather(sorted(mine))]
+    for seal in sorted(frozenset().union(*told).difference(frozenset.intersection(*told))):
+        holder = next(rank for rank, seals in enumerate(told) if seal in seals)
+        content = gang.of_holder(mine[seal].serialize() if gang.rank == holder else None, holder)
+        mine.setdefault(seal, parse_manifest(content))
+    found = [mine[seal] for seal in sorted(mine)]
+    return sorted(found, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
 
 
 def _claims(tier: SharedTier, pauses_s: Sequence[float]) -> list[Claim]:

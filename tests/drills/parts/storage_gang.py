@@ -62,6 +62,9 @@ class PipeGang(Gang):
         except (EOFError, OSError) as error:
             raise RuntimeError("Connection closed by peer") from error
 
+    def of_holder(self, content: bytes | None, holder: int) -> bytes:
+        return bytes(self.gather(content)[holder])
+
     def sums(self, values: list[float]) -> list[float]:
         return [sum(column) for column in zip(*self.gather(values), strict=True)]
 
