@@ -120,7 +120,9 @@ def main() -> int:
         }
     print(f"{ranks} ranks, {options.steps} steps, a manifest of {len(contents[-1]) / 1e6:.2f} MB")
     for name, row in rows.items():
-        print(f"{name:26}{row['seconds']:8.2f} s{row['bytes'] / 1e6:10.1f} MB gathered{row['peak_bytes'] / 1e6:10.1f} MB")
+        print(
+            f"{name:26}{row['seconds']:8.2f} s{row['bytes'] / 1e6:10.1f} MB gathered{row['peak_bytes'] / 1e6:10.1f} MB"
+        )
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1))
     ours = [rows["restore: seals"], rows["save: digests"]]

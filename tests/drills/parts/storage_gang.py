@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -61,6 +62,9 @@ class PipeGang(Gang):
             return everyone
         except (EOFError, OSError) as error:
             raise RuntimeError("Connection closed by peer") from error
+
+    def patient(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def of_holder(self, content: bytes | None, holder: int) -> bytes:
         return bytes(self.gather(content)[holder])
@@ -206,7 +210,7 @@ def _be_a_rank(
             os.setresuid(orders.user, orders.user, orders.user)
         orders.sabotage(rank)
         local_rank = rank % camp.ranks_per_node
-        gang = PipeGang(rank, local_rank, camp.ranks, None, None, None, pipes, beside)  # type: ignore[arg-type]
+        gang = PipeGang(rank, local_rank, camp.ranks, None, pipes=pipes, pipes_beside=beside)  # type: ignore[arg-type]
         _train(camp, orders, gang)
         code = 0
     except BaseException as error:
