@@ -40,7 +40,7 @@ class Simulated(Gang):
         object.__setattr__(self, "state", {"others": others, "given": given, "bytes": 0})
 
     @property
-    def bytes(self) -> int:
+    def gathered(self) -> int:
         return int(self.state["bytes"])  # type: ignore[attr-defined]
 
     def gather(self, mine: Any) -> list[Any]:
@@ -79,7 +79,7 @@ def manifest(step: int, ranks: int) -> Manifest:
 def measured(work: Callable[[], object], gang: Simulated) -> dict[str, float]:
     """Seconds without the tracer, peak of new memory with it."""
     work()
-    sent = gang.bytes
+    sent = gang.gathered
     begun = time.process_time()
     work()
     took = time.process_time() - begun

@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -63,8 +63,9 @@ class PipeGang(Gang):
         except (EOFError, OSError) as error:
             raise RuntimeError("Connection closed by peer") from error
 
-    def patient(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        yield
 
     def of_holder(self, content: bytes | None, holder: int) -> bytes:
         return bytes(self.gather(content)[holder])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,9 @@ class Told(Gang):
     def gather_beside(self, mine: Any) -> list[Any]:
         return self.gather(mine)
 
-    def patient(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        yield
 
     def of_holder(self, content: bytes | None, holder: int) -> bytes:
         assert (content is not None) == (holder == self.rank), "only the holder gives"
