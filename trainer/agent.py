@@ -15,16 +15,20 @@ import sys
 import tempfile
 import threading
 import traceback
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.shard_server import new_token
+from trainer.checkpoint.tiers import Tier
 from trainer.config import load_config
 from trainer.contract import (
     CONFIG_FILE,
     DATA_MOUNT,
     LOCAL_CHECKPOINTS,
     SHARED_CHECKPOINTS,
+    Env,
     ExitCode,
     Termination,
     TrainConfig,
@@ -98,10 +102,25 @@ def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: fl
 
     host, port = split_endpoint(place.rendezvous)
     wait_for_name(host, join_timeout_s)
+    store, place = _ordered(place, paths, (host, port), join_timeout_s)
+    node.first_rank = place.node_rank * place.ranks_per_node
     logs = _rank_logs(paths, place)
     method, named = "spawn" if accelerated else "fork", bool(config.model.name)
-    failures = run_ranks(place, (host, port), join_timeout_s, logs, rank_main, paths, method, named)
+    failures = run_ranks(place, (host, port), store, join_timeout_s, logs, rank_main, paths, method, named)
     return _verdict(place, paths.run, logs, failures)
+
+
+def _ordered(place: NodePlace, paths: Paths, endpoint: tuple[str, int], timeout_s: float) -> tuple[Any, NodePlace]:
+    """Join the other nodes. Return the gang's store, and the place with the rank that fits what this node holds."""
+    from trainer.rank_order import agree, standing
+    from trainer.store import open_store
+
+    store = open_store(place, endpoint, timedelta(seconds=timeout_s))
+    mine = standing(Tier("local", paths.local / place.campaign), place, paths.config)
+    ordered = replace(place, node_rank=agree(store, place, mine))
+    os.environ[Env.NODE_RANK] = str(ordered.node_rank)
+    emit("node_rank", pod=place.node_rank, node_rank=ordered.node_rank, holds=sorted(mine.held, reverse=True)[:1])
+    return store, ordered
 
 
 def _prepare_environment(place: NodePlace, config: TrainConfig) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import PrefixStore
+from torch.distributed import PrefixStore, Store
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
@@ -19,7 +19,6 @@ from trainer.engine import import_deepspeed
 from trainer.failures import first_end
 from trainer.model.named import import_transformers
 from trainer.place import NodePlace, Paths
-from trainer.store import open_store
 
 _MONITOR_S = 0.2
 _EXIT_BARRIER_S = 15
@@ -29,6 +28,7 @@ _SHUTDOWN_S = 15
 def run_ranks(
     place: NodePlace,
     endpoint: tuple[str, int],
+    store: Store,
     join_timeout_s: float,
     logs: Path,
     entrypoint: Callable[[Paths], None],
@@ -52,7 +52,7 @@ def run_ranks(
 
         if named:
             import_transformers()
-    rendezvous = _Rendezvous(place, endpoint, join_timeout_s)
+    rendezvous = _Rendezvous(place, endpoint, store, join_timeout_s)
     spec = WorkerSpec(
         # Empty, so that passed-through lines carry no prefix and stay JSON.
         role="",
@@ -97,17 +97,15 @@ class _Agent(LocalElasticAgent):
 
 
 class _Rendezvous(StaticTCPRendezvous):
-    """Static rendezvous whose store listens on the pod's address only instead of every interface."""
+    """Static rendezvous over a store that is open: pod 0 serves it, whichever ranks it has."""
 
-    def __init__(self, place: NodePlace, endpoint: tuple[str, int], timeout_s: float) -> None:
+    def __init__(self, place: NodePlace, endpoint: tuple[str, int], store: Store, timeout_s: float) -> None:
         run_id = f"{place.campaign}-{place.attempt}"
         super().__init__(*endpoint, place.node_rank, place.node_count, run_id, int(timeout_s))
-        self._place = place
+        self._open = store
 
     def next_rendezvous(self) -> RendezvousInfo:
-        if self._store is None:
-            self._store = open_store(self._place, (self.master_addr, self.master_port), self.timeout)
-        store = PrefixStore(self.run_id, self._store)
+        store = PrefixStore(self.run_id, self._open)
         info = RendezvousStoreInfo(self.master_addr, self.master_port)
         return RendezvousInfo(store, self.rank, self.world_size, info)
 

@@ -26,7 +26,7 @@ from trainer.heartbeat import Beat, read_beats
 _ORDER = list(Phase)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Node:
     """The agent's place in the campaign, and the folders of its heartbeats and checkpoints."""
 
@@ -35,6 +35,7 @@ class Node:
     name: str
     steps: int
     first_rank: int
+    """It changes once, when the nodes have agreed on their order."""
     ranks: int
     run: Path
     checkpoints: Path

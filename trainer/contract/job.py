@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from trainer.contract.culprit import RankSeen
 
 CONFIG_FILE = "/config/train.json"
+TOPOLOGY_NAME = "topology.json"
+"""File beside it: node name -> its place in the network, from the top layer down."""
 DATA_MOUNT = "/data"
 LOCAL_CHECKPOINTS = "/local-checkpoints"
 SHARED_CHECKPOINTS = "/shared-checkpoints"

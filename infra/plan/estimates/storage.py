@@ -145,7 +145,7 @@ def stall_seconds(spec: Spec, facts: Facts, world_size: int) -> float:
     whether it trains on while it saves: its stall counts as the whole write."""
     training = spec.training
     if training is None:
-        return local_write_seconds(spec, facts) if on_disks(spec) else shared_write_seconds(spec)
+        return local_write_seconds(spec, facts) if on_disks(spec) else shared_read_seconds(spec)
     size = sizing.checkpoint_bytes_per_rank(training.model, training.precision, world_size, training.zero_stage)
     return size / HOST_COPY_BYTES_PER_S + GATHER_S
 
@@ -156,8 +156,12 @@ def local_write_seconds(spec: Spec, facts: Facts) -> float:
 
 
 def shared_write_seconds(spec: Spec) -> float:
-    """Return the time to copy a checkpoint to the shared tier. To S3 each node sends its part, and reads it back."""
+    """Return the time until a checkpoint is proven on the shared tier: each node sends its part and reads it back."""
+    return 2 * shared_read_seconds(spec)
+
+
+def shared_read_seconds(spec: Spec) -> float:
+    """Return the time in which a checkpoint passes once between all nodes and the shared tier, in one direction."""
     shared, nodes = spec.storage.shared, spec.nodes.count
-    if shared is None:
-        return 2 * checkpoint_bytes(spec) / (nodes * S3_BYTES_PER_S)
-    return checkpoint_bytes(spec) / shared_bytes_per_s(shared, nodes)
+    rate = nodes * S3_BYTES_PER_S if shared is None else shared_bytes_per_s(shared, nodes)
+    return checkpoint_bytes(spec) / rate

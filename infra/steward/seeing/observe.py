@@ -196,6 +196,7 @@ class Observer:
             silent_for=None if heard is None else timedelta(seconds=now - heard),
             running_for=None if running is None else timedelta(seconds=now - running),
             waits="" if is_over(pod) or has_started(pod) else why_not(pod, ""),
+            node_rank=status.ranks[0].rank // self.config.ranks_per_node if status and status.ranks else None,
             trainer_phase=status.phase if status else None,
             step=status.step if status else 0,
             committed_step=status.committed_step if status else -1,

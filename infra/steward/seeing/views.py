@@ -138,6 +138,8 @@ class PodView(Frozen):
     running_for: timedelta | None = None
     waits: str = ""
     """Reason why it has not started; empty once it has."""
+    node_rank: int | None = None
+    """Its node's place in the order of ranks, by its agent's word; None before the first."""
     trainer_phase: Phase | None = None
     step: int = 0
     committed_step: int = -1
