@@ -1,7 +1,7 @@
 """`python -m trainer.agent`: the entry point of a training pod, around torch's elastic agent.
 
-It starts the local ranks once, serves their state, forwards their output, and ends with the contract's exit code and
-termination message. The infrastructure does the restarts.
+It starts the local ranks, serves their state, forwards their output, and ends with the contract's exit code and
+termination message. It starts them again where `trainer.in_place` says so; all other restarts are the infrastructure's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +91,17 @@ def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: fl
     emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
     accelerated = _prepare_environment(place, config)
     # Torch reads thread counts at its import: after the environment is set, once for agent and ranks.
-    from trainer.elastic import run_ranks
+    from trainer.elastic import Ranks, import_ahead
+    from trainer.in_place.generations import Generations
 
     host, port = split_endpoint(place.rendezvous)
     wait_for_name(host, join_timeout_s)
-    logs = _rank_logs(paths, place)
-    method, named = "spawn" if accelerated else "fork", bool(config.model.name)
-    failures = run_ranks(place, (host, port), join_timeout_s, logs, rank_main, paths, method, named)
-    return _verdict(place, paths.run, failures)
+    if not accelerated:
+        import_ahead(bool(config.model.name))
+    method = "spawn" if accelerated else "fork"
+    ranks = Ranks(place, (host, port), join_timeout_s, _rank_logs(paths, place), rank_main, paths, method)
+    verdict = partial(_verdict, place, paths.run)
+    return Generations.of(config, place, paths.run, accelerated, verdict).run(ranks)
 
 
 def _prepare_environment(place: NodePlace, config: TrainConfig) -> bool:

@@ -20,6 +20,7 @@ from trainer.contract import AGENT_PORT, Phase, RankStatus, Status, StepFigures
 from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, list_folder
 from trainer.errors import TrainerError
 from trainer.heartbeat import Beat, read_beats
+from trainer.place import generation
 
 _ORDER = list(Phase)
 
@@ -46,6 +47,7 @@ class Node:
         return Status(
             campaign=self.campaign,
             attempt=self.attempt,
+            generation=generation(),
             node=self.name,
             phase=min((beat.phase for beat in beats.values()), key=_ORDER.index, default=Phase.STARTING),
             step=slowest.step if slowest and len(beats) == self.ranks else 0,

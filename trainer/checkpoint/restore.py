@@ -88,7 +88,7 @@ def _candidates(gang: Gang, tiers: AnyTiers) -> list[Manifest]:
 
     union = sorted(set().union(*gang.gather(sorted(gang.together("look for checkpoints", seen)))))
     manifests = [parse_manifest(content) for content in union]
-    return sorted(manifests, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
+    return sorted(manifests, key=lambda manifest: (manifest.step, manifest.attempt, manifest.generation), reverse=True)
 
 
 def _claims(tier: SharedTier, pauses_s: Sequence[float]) -> list[Claim]:
