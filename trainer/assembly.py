@@ -67,7 +67,9 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
         fixed=not config.checkpoint.measured,
     )
     before = restored.consumed if restored else ()
-    ledger = DataLedger(attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, before, generation=generation())
+    ledger = DataLedger(
+        attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, before, generation=generation()
+    )
     position = restored.position if restored else 0
     with supply.feed(position, restored.step if restored else 0) as feed:
         overseer = Overseer(config, gang, engine, tiers.shared, attempt, bans)

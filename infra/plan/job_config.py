@@ -66,6 +66,9 @@ def train_config(
         watch=training.watch,
         peak_bf16_tflops=_peak_tflops(spec),
         collective_timeout_s=training.collective_timeout_s,
+        restarts_in_place=spec.recovery.restarts_in_place,
+        # Shorter than the steward waits for a silent pod: a lost node is then replaced as soon as without restarts.
+        meet_s=spec.recovery.heartbeat_timeout.total_seconds() / 2,
         grace_s=grace_seconds(training.collective_timeout_s),
     )
 

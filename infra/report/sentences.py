@@ -30,6 +30,9 @@ def sentence(event: Event) -> str:
         case Kind.ATTEMPT_RUNNING:
             nodes = ", ".join(short(node) for node in data.get("nodes", ()))
             return f"attempt {data['attempt']} trains on {nodes}"
+        case Kind.ATTEMPT_RESTARTED_IN_PLACE:
+            who = f"a process on {short(data.get('of_node'))}: {data.get('cause')}"
+            return f"attempt {data['attempt']} trains again in its pods after {data.get('seconds')} s, since {who}"
         case Kind.ATTEMPT_ENDED:
             why = f"{data['failure']} failure: " if data.get("failure") else ""
             return f"attempt {data['attempt']} ended at step {data.get('step')}: {why}{data.get('detail')}"

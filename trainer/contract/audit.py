@@ -69,7 +69,8 @@ def audit(
     findings = list(_ranges(rows, planned))
     found, told = list(executed), list(unlooked)
     by_start = {(line.attempt, line.generation, line.step): line.samples for line in found}
-    logged = {step: by_start[at] for row, step in _steps(rows) if (at := (row.attempt, row.generation, step)) in by_start}
+    steps_of = ((step, (row.attempt, row.generation, step)) for row, step in _steps(rows))
+    logged = {step: by_start[at] for step, at in steps_of if at in by_start}
     steps = sum(row.last_step - row.first_step + 1 for row in rows)
     if expected is not None:
         findings += _chain(rows, expected, "data set and seed give other samples than were consumed")

@@ -19,6 +19,7 @@ import torch
 
 import trainer.checkpoint.deepspeed_engine  # noqa: F401  (names what may be constructed)
 from trainer.errors import StorageError
+from trainer.parent import end_with_parent
 
 
 @contextlib.contextmanager
@@ -101,6 +102,8 @@ def main() -> int:
     parser.add_argument("input", type=Path, help="an attempt's folder of shards, verified before")
     parser.add_argument("output", type=Path, help="a folder that does not exist yet")
     options = parser.parse_args()
+    # It must not write on beside the ranks that are started again after the death of the one that started it.
+    end_with_parent()
     convert(options.input, options.output)
     return 0
 
