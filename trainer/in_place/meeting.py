@@ -59,14 +59,11 @@ class Meeting:
     place: NodePlace
     longest_s: float
 
-    def _of(self, generation: int) -> PrefixStore:
-        """Return a generation's part of the store, by a connection of its own: a call that waits would block others."""
-        return PrefixStore(f"meeting-{generation}", self.store.clone())  # type: ignore[attr-defined]
-
     def watch(self, generation: int, over: threading.Event) -> None:
         """Tell the others where this agent listens. Set `over` once one of them says that the generation is over: a
         death may show late to other nodes."""
-        store = self._of(generation)
+        # A connection of its own: a call that waits blocks the others of its connection.
+        store = _of(self.store.clone(), generation)  # type: ignore[attr-defined]
         store.set(_at(self.place.node_rank), self.place.pod_ip)
 
         def wait() -> None:
@@ -87,7 +84,7 @@ class Meeting:
 
         def tell() -> None:
             with contextlib.suppress(RuntimeError):
-                self._of(generation).set(_OVER, "")
+                _of(self.store, generation).set(_OVER, "")
 
         threading.Thread(target=tell, name=f"tell-{generation}", daemon=True).start()
 
@@ -98,7 +95,7 @@ class Meeting:
 
         def meet() -> None:
             try:
-                found.append(self._meet(self._of(generation), word, stopped))
+                found.append(self._meet(_of(self.store, generation), word, stopped))
             except (RuntimeError, ValueError) as error:
                 found.append(Decision(go=False, why=f"the agents' store is gone: {str(error).splitlines()[0][:200]}"))
 
@@ -152,6 +149,10 @@ def _agreed(words: list[Word]) -> Decision:
 def _propose(store: PrefixStore, decision: Decision) -> Decision:
     """Set the decision if there is none yet. Return the one that counts."""
     return Decision.model_validate_json(store.compare_set(_DECISION, "", decision.model_dump_json()))
+
+
+def _of(store: TCPStore, generation: int) -> PrefixStore:
+    return PrefixStore(f"meeting-{generation}", store)
 
 
 def _of_node(node: int) -> str:

@@ -82,6 +82,7 @@ def test_a_death_beyond_the_bound_ends_the_attempt_as_without_restarts(restartin
     assert len(attempt.events("restarted_in_place")) == 1
 
 
+@pytest.mark.nightly
 def test_an_error_that_a_retry_would_repeat_ends_all_at_once(restarting: World) -> None:
     restarting.config = restarting.config.model_copy(update={"data": DataConfig(manifest_digest="0" * 64)})
     with Attempt(restarting, 1) as attempt:
@@ -90,6 +91,7 @@ def test_an_error_that_a_retry_would_repeat_ends_all_at_once(restarting: World) 
     assert [attempt.events("not_restarted_in_place", node) != [] for node in range(2)] == [True, True]
 
 
+@pytest.mark.nightly
 def test_with_an_agent_gone_the_others_do_not_wait_until_the_meetings_end(restarting: World) -> None:
     patience_s = 3600.0
     restarting.config = restarting.config.model_copy(update={"steps": LONG, "meet_s": patience_s})
@@ -117,6 +119,7 @@ def test_a_stop_while_the_agents_meet_ends_them_as_interrupted(restarting: World
     assert said["reason"] == "interrupted" and "while the agents met" in said["detail"]
 
 
+@pytest.mark.nightly
 def test_agents_that_do_not_meet_in_time_end(restarting: World) -> None:
     restarting.config = restarting.config.model_copy(update={"steps": LONG, "meet_s": 1.0})
     with Attempt(restarting, 1) as attempt:
