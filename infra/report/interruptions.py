@@ -168,9 +168,9 @@ def _in_place(record: Record, event: Event) -> Interruption:
     who = f"rank {data['culprit']}" if data.get("culprit") is not None else "a rank"
     return Interruption(
         at_s=max(record.seconds(event.at) - seconds, 0.0),
-        attempt=int(data["attempt"]),
+        attempt=None,
         cause="process died",
-        what=f"{who} on {short(data.get('of_node'))}: {data.get('cause')}",
+        what=f"{who} on {short(data.get('of_node'))}, attempt {data['attempt']}: {data.get('cause')}",
         answer=(f"its pods stayed: all ranks started again and made step {data.get('step'):,}",),
         action="restarted in place",
         again_s=seconds,
