@@ -25,7 +25,7 @@ Gathering = list[Meeting]
 def place(node: int, nodes: int) -> NodePlace:
     numbers = {Env.NODE_RANK: node, Env.NODE_COUNT: nodes, Env.RANKS_PER_NODE: 1, Env.ATTEMPT: 1}
     texts = {Env.NODE_NAME: f"node-{node}", Env.POD_IP: f"127.0.9.{node + 1}", Env.RENDEZVOUS: "x:1", Env.CAMPAIGN: "c"}
-    return NodePlace.of({**texts, **{name: str(number) for name, number in numbers.items()}})
+    return NodePlace.of({str(name): str(value) for name, value in (texts | numbers).items()})
 
 
 @pytest.fixture
