@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.agents import Attempt, World, wait_until
+from tests.trainer.agents import Attempt, Hold, World, wait_until
 from tests.trainer.test_ends import LONG, children
 from trainer.contract import DataConfig, Manifest
 from trainer.contract.ledger import Consumed
@@ -38,8 +38,8 @@ def restarting(world: World) -> World:
 def test_a_killed_rank_restarts_all_in_their_pods_and_loss_and_ledger_equal_the_twins(
     twin: Attempt, restarting: World
 ) -> None:
-    with Attempt(restarting, 1) as attempt:
-        attempt.wait_for_step(31)
+    with Attempt(restarting, 1, hold=Hold(node=1, step=34, committed=30)) as attempt:
+        attempt.wait_for_step(34)
         attempt.wait_for_shared(30)
         kill_rank(attempt, 1)
         assert attempt.wait() == [0, 0], attempt.log(0).read_text()
