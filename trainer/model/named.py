@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trainer.contract import ModelConfig, RecomputeConfig
 from trainer.errors import ConfigError
-from trainer.model.documents import bounds, mask_of
+from trainer.model.documents import bounds, mask_of, split
 from trainer.model.recompute import next_token_loss, recomputed
 
 PREFIX = "network."
@@ -27,21 +27,22 @@ _OTHER_SCORES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
 class NamedModel(nn.Module):
-    """Maps token ids (batch, context + 1) to the mean next-token loss in nats."""
+    """Maps token ids (batch, context + 1) to the mean next-token loss in nats, of those tokens that count."""
 
     def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None) -> None:
         super().__init__()
         self.config = config
         self.network: Any = network_of(config)
         self._blockwise = self.network.config._attn_implementation == "flex_attention"
-        for number, layer in enumerate(_layers(self.network)):
+        for number, layer in enumerate(layers_of(self.network)):
             _recompute(layer, recompute or RecomputeConfig(), number)
         self.initialize()
 
     def forward(self, sequences: Tensor) -> Tensor:
-        hidden = self._hidden(sequences[:, :-1])
+        inputs, targets = split(sequences)
+        hidden = self._hidden(inputs)
         weight = self.network.get_output_embeddings().weight
-        return next_token_loss(hidden.flatten(0, 1), weight, sequences[:, 1:].flatten())
+        return next_token_loss(hidden.flatten(0, 1), weight, targets.flatten())
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Return the scores of every next token, shape (batch, length, vocabulary)."""
@@ -144,7 +145,7 @@ def _refuse_unfit(config: ModelConfig, built: Any) -> None:
         raise ConfigError("the model has another vocabulary", seen, "correct model.vocabulary")
 
 
-def _layers(network: Any) -> list[Any]:
+def layers_of(network: Any) -> list[Any]:
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [one for one in network.modules() if isinstance(one, GradientCheckpointingLayer)]

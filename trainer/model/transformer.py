@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig
-from trainer.model.documents import bounds, mask_of
+from trainer.model.documents import bounds, mask_of, split
 from trainer.model.recompute import next_token_loss, runner
 
 ROTARY_BASE = 10_000.0
@@ -65,7 +65,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Maps token ids (batch, context + 1) to the mean next-token loss in nats."""
+    """Maps token ids (batch, context + 1) to the mean next-token loss in nats, of those tokens that count."""
 
     cosine: Tensor
     sine: Tensor
@@ -82,8 +82,8 @@ class Transformer(nn.Module):
         self.initialize()
 
     def forward(self, sequences: Tensor) -> Tensor:
-        hidden = self._hidden(sequences[:, :-1])
-        return next_token_loss(hidden.flatten(0, 1), self.embedding.weight, sequences[:, 1:].flatten())
+        inputs, targets = split(sequences)
+        return next_token_loss(self._hidden(inputs).flatten(0, 1), self.embedding.weight, targets.flatten())
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Return the scores of every next token, shape (batch, length, vocabulary)."""
