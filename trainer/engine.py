@@ -17,6 +17,7 @@ from trainer.contract import GRADIENT_BUCKET, TrainConfig
 from trainer.errors import ConfigError, PeerLost
 from trainer.events import emit
 from trainer.model import NamedModel, build, parameter_count, parameter_groups
+from trainer.place import generation
 
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
 
@@ -39,6 +40,8 @@ def initialize_distributed(config: TrainConfig) -> None:
     if accelerated():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=meeting))
+    # The store is the agents': keys of an earlier generation of ranks are still there.
+    store = torch.distributed.PrefixStore(f"ranks-{generation()}", store)
     _meet(store, world_size, meeting)
     store.set_timeout(timeout)
     torch.distributed.init_process_group(

@@ -53,6 +53,7 @@ class ManifestIdentity:
     image_digest: str
     identity: str = ""
     """The campaign's identity beyond its name."""
+    generation: int = 0
 
 
 @dataclass(frozen=True)
