@@ -1,6 +1,7 @@
-"""`--scale` of the previews' benchmark: a preview of 512 nodes against one of 2, on the real engine: resources and time must not grow with nodes.
+"""`--scale` of the previews' benchmark: 512 nodes against 2, on the real engine.
 
-Pairs in turn on the same machine; the figure is the ratio of the medians, with the bound of the project's numbers.
+Resources and time must not grow with the nodes. Pairs in turn on the same machine; the figure is the ratio of the
+medians, with the bound of the project's numbers.
 """
 
 from __future__ import annotations

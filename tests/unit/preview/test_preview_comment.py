@@ -121,10 +121,11 @@ def test_the_role_of_the_workflow_reads_only() -> None:
         for action in ([one["Action"]] if isinstance(one["Action"], str) else one["Action"])
     ]
     # To decrypt is to read, and only what the role may read from S3: where a customer's key encrypts the state.
-    (key,) = [one for one in policy["Statement"] if one["Action"] == "kms:Decrypt"]
+    key, engines = [one for one in policy["Statement"] if one["Action"] == "kms:Decrypt"]
+    assert engines["Condition"] == {"StringEquals": {"kms:EncryptionContext:bivouac": "pulumi"}}
     assert set(key["Condition"]["StringLike"]) == {"kms:ViaService", "kms:EncryptionContext:aws:s3:arn"}
     assert key["Condition"]["StringLike"]["kms:EncryptionContext:aws:s3:arn"] == "arn:aws:s3:::bivouac-state-*"
-    actions.remove("kms:Decrypt")
+    actions = [one for one in actions if one != "kms:Decrypt"]
     assert all(action.partition(":")[2].startswith(verbs) for action in actions)
     assert not {"s3:*", "s3:Get*", "secretsmanager:GetSecretValue", "ecr:GetAuthorizationToken"} & set(actions)
     trust = json.loads((ROOT / "infra/ci/preview-trust.json").read_text())["Statement"][0]
