@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoint.tiers import SharedTier
+from trainer.config import computes_together
 from trainer.contract import TrainConfig
 from trainer.data.feed import Fed
 from trainer.errors import Interrupted, NumericError, Sick, TrainerError
@@ -203,7 +204,7 @@ class Overseer:
             return Decision()
         mine = torch.from_numpy(fed.micro_batches[0])
         tokens = self.gang.of_first(mine).to(self.engine.device)
-        found = replay.verdict(self.gang.gather(replay.compute(self.engine, tokens, self.config.zero_stage)))
+        found = replay.verdict(self.gang.gather(replay.compute(self.engine, tokens, computes_together(self.config))))
         self.split.taken()
         if not found.told:
             self.sound_step = step - 1
