@@ -21,8 +21,8 @@ from trainer.model import NamedModel, build, parameter_count, parameter_groups
 from trainer.parallel import (
     check_layout,
     check_model,
-    save_every_part,
     process_groups,
+    save_every_part,
     spread_of,
     tensor_settings,
 )
@@ -81,7 +81,7 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
         model = build(config.model, config.recompute)
     check_model(config, model)
     if layout.sequence > 1:
-        model.share_sequences(spread_of(groups))
+        model.share_sequences(spread_of(groups, config.zero_stage))
     torch.manual_seed(config.seed)
     whole = partial(deepspeed.zero.GatheredParameters, modifier_rank=0)
     model.initialize(whole)

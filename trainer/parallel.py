@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch.distributed as dist
+
 from trainer.contract import Heads, Layout, TrainConfig, Trouble, layout_trouble, model_trouble
 from trainer.errors import ConfigError
 from trainer.model import Model, NamedModel, swiglu_width
@@ -61,13 +63,42 @@ def process_groups(layout: Layout) -> Any:
 
         if parallel_state_sp._SEQUENCE_PARALLEL_GROUP is None:
             parallel_state_sp.initialize_sequence_parallel(layout.sequence)
-        return parallel_state_sp
+        return _SequenceGroups(parallel_state_sp)
     return None
 
 
-def spread_of(groups: Any) -> Spread:
+class _SequenceGroups:
+    """DeepSpeed 0.19.8's groups of Ulysses, which share no matrices. Its module calls them groups of model parallelism
+    too: gradient norms and universal checkpoints would take their ranks for parts of tensors."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._module, name)
+
+    def get_model_parallel_rank(self) -> int:
+        return 0
+
+    def get_model_parallel_world_size(self) -> int:
+        return 1
+
+    def get_model_parallel_group(self) -> Any:
+        return self._alone
+
+    get_tensor_model_parallel_rank = get_model_parallel_rank
+    get_tensor_model_parallel_world_size = get_model_parallel_world_size
+    get_tensor_model_parallel_group = get_model_parallel_group
+
+
+def spread_of(groups: Any, zero_stage: int) -> Spread:
+    """Return this rank's place. With ZeRO stage 3 DeepSpeed 0.19.8 divides a sum over all ranks by all ranks (in
+    `__avg_scatter_grads`), with the other stages by those that read different sequences."""
     rank, ranks = groups.get_sequence_parallel_rank(), groups.get_sequence_parallel_world_size()
-    return Spread(groups.get_sequence_parallel_group(), rank, ranks)
+    return Spread(groups.get_sequence_parallel_group(), rank, ranks, averaged=zero_stage == 3)
 
 
 def save_every_part(engine: Any, layout: Layout) -> None:

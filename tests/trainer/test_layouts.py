@@ -174,7 +174,9 @@ def test_a_resume_ends_with_the_same_bytes(whole: tuple[Form, Attempt, Attempt],
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("other", [Form(1), Form(2), Form(2, tensor=2), Form(4, tensor=2), Form(2, sequence=2)], ids=str)
+@pytest.mark.parametrize(
+    "other", [Form(1), Form(2), Form(2, tensor=2), Form(4, tensor=2), Form(2, sequence=2)], ids=str
+)
 def test_another_layout_goes_on_as_one_process(
     whole: tuple[Form, Attempt, Attempt], other: Form, tmp_path: Path
 ) -> None:

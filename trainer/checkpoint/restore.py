@@ -184,9 +184,7 @@ def _compared(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
     return FoundShard(shard, tier, identity)
 
 
-def _reshape(
-    engine: Any, manifest: Manifest, found: list[FoundShard], search: Search, layout: Layout
-) -> None:
+def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: Search, layout: Layout) -> None:
     """Load a step of another layout: rank 0 converts verified copies, all ranks load them, rank 0 removes them.
     Without a shared folder each node's first rank does so for its node."""
     gang, shared = search.gang, search.tiers.shared

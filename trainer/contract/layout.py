@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from trainer.contract.training import ParallelConfig
 
-
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}
 """Relative difference of a loss from that of one process, by precision: ranks that share a sequence sum in another
 order, and in bfloat16 each sum rounds to 8 bits."""
@@ -88,10 +87,10 @@ def layout_trouble(parallel: ParallelConfig, world_size: int, ranks_per_node: in
     if tensor > 1 and sequence > 1:
         message = "cannot be combined with sequence parallelism"
         seen = f"tensor {tensor}, sequence {sequence}"
-        cure = "use one of the two: DeepSpeed's AutoTP replaces the engine's process groups by its own, without Ulysses'"
+        cure = "use one: DeepSpeed's AutoTP replaces the engine's process groups by its own, without Ulysses'"
         return Trouble("parallel.tensor", message, seen, cure)
     if tensor > 1 and zero_stage not in (1, 2):
-        cure = "write zero_stage: 1 or 2; with stage 3 DeepSpeed has lost tensors silently, without ZeRO it is not tried"
+        cure = "write zero_stage: 1 or 2; with stage 3 DeepSpeed has lost tensors silently"
         return Trouble("parallel.tensor", "needs ZeRO stage 1 or 2", f"zero_stage {zero_stage}", cure)
     for kind, size in (("tensor", tensor), ("sequence", sequence)):
         if world_size % size:

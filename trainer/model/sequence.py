@@ -26,6 +26,8 @@ class Spread:
     group: dist.ProcessGroup
     rank: int
     ranks: int
+    averaged: bool = False
+    """DeepSpeed averages the gradients of the group's ranks, instead of summing them."""
 
     def part(self, positions: Tensor, dim: int = 1) -> Tensor:
         """Return this rank's part of what has one entry per position."""
@@ -49,18 +51,18 @@ class Spread:
 
 
 class _Mean(torch.autograd.Function):
-    """DeepSpeed sums the gradients of a group's ranks: each gives that of its own part."""
+    """Each rank gives the gradient of its own part, for DeepSpeed sums or averages those of a group."""
 
     @staticmethod
     def forward(context: Any, loss: Tensor, spread: Spread) -> Tensor:
-        context.ranks = spread.ranks
+        context.divisor = 1 if spread.averaged else spread.ranks
         total = loss.detach().clone()
         dist.all_reduce(total, group=spread.group)
         return total / spread.ranks
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        return gradients[0] / context.ranks, None
+        return gradients[0] / context.divisor, None
 
 
 def use_in_transformers(network: Any, spread: Spread) -> None:

@@ -84,8 +84,14 @@ def rules_of(model: nn.Module) -> tuple[Rule, ...]:
     )
 
 
+def dealt_out(name: str, tensor: Tensor, rules: Sequence[Rule], ranks: int) -> Tensor:
+    """Return as much of a parameter as a rank has; only its size is right where several matrices lie in one."""
+    dims = [dim for rule in rules if (dim := rule.cut(name)) is not None]
+    return tensor.detach().chunk(ranks, dim=dims[0])[0].clone() if dims else tensor
+
+
 def joined(parts: Sequence[dict[str, Tensor]], rules: Sequence[Rule]) -> dict[str, Tensor]:
-    """Return whole tensors from those of each rank of a group. Raises `StorageError` where ranks do not fit together."""
+    """Return whole tensors from those of each rank of a group. Raises `StorageError` where they do not fit together."""
     if len({frozenset(part) for part in parts}) > 1:
         raise StorageError("the ranks of a tensor-parallel group hold different tensors", f"{len(parts)} files")
     whole = {}
