@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from infra.aws.account import Account, explained
 from infra.errors import UserError
 
-_NEEDED = ("kms:GenerateDataKey", "kms:Decrypt")
+_NEEDED = ("kms:GenerateDataKey", "kms:Decrypt", "kms:Encrypt")
 
 
 def try_key(account: Account, key_arn: str, bucket: str, name: str) -> None:

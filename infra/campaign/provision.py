@@ -65,7 +65,7 @@ def _stack(context: Context, engine: Engine, data_digest: str | None) -> tuple[C
     keep_code(context, settings.closer_code)
     config = settings.to_config()
     context.store.put_json(STACK_CONFIG, config)
-    stack = engine.stack(context.names.stack, config)
+    stack = engine.stack(context.names.stack, config, settings.key_arn)
     if not context.state().attempts and (cleared := engine.clear_broken(stack)):
         context.progress.note(f"deleted to be made again, since they had failed: {', '.join(cleared)}")
     return CampaignOutputs.model_validate(engine.up(stack)), engine.resources(stack)

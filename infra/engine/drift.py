@@ -13,10 +13,8 @@ from pulumi import automation as auto
 
 from infra.engine.failures import EngineFailed, Watch
 from infra.engine.kubernetes_state import KUBERNETES, without
-from infra.engine.state_copy import bare, state_copy
-from infra.record.store import CampaignStore
+from infra.engine.state_copy import bare, state_copy, stored_state
 from infra.session.context import Context
-from infra.spec.names import PROJECT
 from infra.stack.program import program
 from infra.stack.recording import recorded
 from infra.stack.rules import Graph
@@ -115,12 +113,6 @@ def look(
         drifted = tuple(row for row in drifted if not row.kind.startswith(KUBERNETES))
         rows = [row for row in rows if not row.kind.startswith(KUBERNETES)]
     return Look(stack, drifted, tuple(rows), broken, len(before), tuple(notes), graph)
-
-
-def stored_state(store: CampaignStore, stack: str) -> dict[str, Any] | None:
-    """Return the S3 backend's checkpoint file; None when there is no bucket or no such stack."""
-    body = store.get(f".pulumi/stacks/{PROJECT}/{stack}.json")
-    return None if body is None else json.loads(body)
 
 
 def resources_of(stored: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:

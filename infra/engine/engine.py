@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from pulumi import automation as auto
 
+from infra.engine import secrets
 from infra.engine.adoption import (
     Failed,
     Pending,
@@ -27,7 +27,7 @@ from infra.engine.failures import EngineFailed, Watch
 from infra.engine.liveness import Life, life
 from infra.engine.locks import unlock
 from infra.engine.refusal import refuse_loss
-from infra.engine.state_copy import PASSPHRASE
+from infra.engine.state_copy import stored_state
 from infra.errors import PermanentError
 from infra.kinds import kind_of_type
 from infra.record.lease import Lease
@@ -53,8 +53,10 @@ class Engine:
         self.watch = Watch()
         """The running operation, or the last one."""
 
-    def stack(self, name: str, config: Mapping[str, str]) -> auto.Stack:
+    def stack(self, name: str, config: Mapping[str, str], key_arn: str | None = None) -> auto.Stack:
+        """Open the stack, or make it. `key_arn`: of the KMS key for the secrets of a new one."""
         self.work.mkdir(parents=True, exist_ok=True)
+        opened = secrets.kept(stored_state(self.context.store, name))
         try:
             options = auto.LocalWorkspaceOptions(
                 work_dir=str(self.work),
@@ -62,8 +64,9 @@ class Engine:
                 project_settings=auto.ProjectSettings(
                     name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=self.backend)
                 ),
-                # The state holds no secrets; users who want encryption set a passphrase.
-                env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
+                env_vars=secrets.passphrase(),
+                secrets_provider=secrets.provider(key_arn, self.context.account.region),
+                stack_settings={name: auto.StackSettings._deserialize(opened)} if opened else None,
             )
             stack = auto.create_or_select_stack(name, project_name=PROJECT, program=program, opts=options)
             stack.set_all_config({key: auto.ConfigValue(value) for key, value in config.items()})

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from pulumi import automation as auto
 
-from infra.engine.drift import Look, Row, look, resources_of, short, stored_state
+from infra.engine.drift import Look, Row, look, resources_of, short
+from infra.engine.state_copy import stored_state
 from infra.errors import UserError
 from infra.kinds import kind_of_type
 from infra.record.events import Kind, Stage

@@ -7,7 +7,6 @@ quarter of a second; a preview makes two copies.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -18,12 +17,19 @@ from typing import Any
 
 from pulumi import automation as auto
 
+from infra.engine import secrets
 from infra.errors import PermanentError
+from infra.record.store import CampaignStore
 from infra.spec.names import PROJECT
 
-PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
 _EMPTY_VERSION = 3
 """Version of the format of Pulumi 3's checkpoint files."""
+
+
+def stored_state(store: CampaignStore, stack: str) -> dict[str, Any] | None:
+    """Return the S3 backend's checkpoint file; None when there is no bucket or no such stack."""
+    body = store.get(f".pulumi/stacks/{PROJECT}/{stack}.json")
+    return None if body is None else json.loads(body)
 
 
 @contextmanager
@@ -46,8 +52,10 @@ def state_copy(
                 project_settings=auto.ProjectSettings(
                     name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=f"file://{backend}")
                 ),
-                stack_settings={stack: auto.StackSettings(config=dict(settings))},
-                env_vars={PASSPHRASE: os.environ.get(PASSPHRASE, "")},
+                stack_settings={
+                    stack: auto.StackSettings._deserialize({**secrets.kept(stored), "config": dict(settings)})
+                },
+                env_vars=secrets.passphrase(),
                 pulumi_command=engine_command(),
             )
         except FileNotFoundError as error:

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from infra.bake.keeping import campaign_settings, foundation_settings
 from infra.data import dataset, source
-from infra.engine.drift import Look, look, resources_of, short, stored_state
+from infra.engine.drift import Look, look, resources_of, short
+from infra.engine.state_copy import stored_state
 from infra.errors import UserError
 from infra.plan.plan import Plan
 from infra.record.events import Stage

@@ -102,6 +102,7 @@ def main() -> int:
             "workload": {"source": str(source), "args": ["5000", "0.1"], "estimates": {"steps": 5000}},
         }  # fmt: skip
         one = Rehearsal(Path(text), changes, base="trainer/examples/ddp/rehearsal.yaml")
+        os.environ["BIVOUAC_CACHE"] = str(one.cache)
         try:
             held(one, one.start(), 1)
             for number in range(2, options.rounds + 2):

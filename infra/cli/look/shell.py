@@ -19,7 +19,8 @@ from infra.aws.account import Account
 from infra.bake.keeping import foundation_settings
 from infra.cli.records import record_of
 from infra.cluster.kubernetes import kubeconfig
-from infra.engine.state_copy import PASSPHRASE
+from infra.engine import secrets
+from infra.engine.state_copy import stored_state
 from infra.errors import UserError
 from infra.record.store import CampaignStore
 from infra.session.session import DRIVER_LEASE, STACK_CONFIG, holder_of, stored_spec
@@ -41,7 +42,7 @@ def shell_command(campaign: str, region: str, command: list[str], console: Conso
         environment = dict(os.environ)
         environment["PATH"] = os.pathsep.join([*target.hands(), environment["PATH"]])
         environment |= {
-            PASSPHRASE: environment.get(PASSPHRASE, ""),
+            **secrets.passphrase(),
             "PULUMI_STACK": names.campaign_stack(campaign),
             "AWS_REGION": spec.region,
             "AWS_DEFAULT_REGION": spec.region,
@@ -88,7 +89,8 @@ def _write_project(work: Path, store: CampaignStore, spec: Spec) -> None:
     stacks = {names.FOUNDATION_STACK: foundation, names.campaign_stack(spec.campaign): store.get_json(STACK_CONFIG)}
     for stack, config in stacks.items():
         # JSON is YAML. A campaign's stack that was not brought up yet has no configuration.
-        (work / f"Pulumi.{stack}.yaml").write_text(json.dumps({"config": config or {}}))
+        settings = {**secrets.kept(stored_state(store, stack)), "config": config or {}}
+        (work / f"Pulumi.{stack}.yaml").write_text(json.dumps(settings))
 
 
 def _kubeconfig(account: Account, spec: Spec) -> dict[str, Any] | None:

@@ -10,7 +10,15 @@ No Pulumi here.
 
 from __future__ import annotations
 
-from infra.spec.names import CAMPAIGN_VARIABLE, CLOSER, CODE_VARIABLE, buckets, closer_role, freeze_policy
+from infra.spec.names import (
+    CAMPAIGN_VARIABLE,
+    CLOSER,
+    CODE_VARIABLE,
+    STATE_CONTEXT,
+    buckets,
+    closer_role,
+    freeze_policy,
+)
 from infra.stack.access.policies import EVERYTHING, AccountPlace, Statement, allow, keys_through_s3
 
 _VARIABLES = "codebuild:environment.environmentVariables"
@@ -186,6 +194,7 @@ def closer(where: AccountPlace) -> list[Statement]:
         allow(["s3:AbortMultipartUpload"], [f"{bucket}/campaigns/*" for bucket in (archive, data, state)]),
         allow(["logs:CreateLogStream", "logs:PutLogEvents"], [where.arn("logs", f"log-group:{LOG_GROUP}:*")]),
         *keys_through_s3(where, [kept.archive, kept.state]),
+        allow(["kms:Decrypt"], [where.arn("kms", "key/*")], _ENGINES),
         *_telling(where),
     ]
 
@@ -207,6 +216,8 @@ def _telling(where: AccountPlace) -> list[Statement]:
     ]
 
 
+_ENGINES = {"StringEquals": {f"kms:EncryptionContext:{STATE_CONTEXT[0]}": STATE_CONTEXT[1]}}
+"""The key as it wraps those of the engine's states."""
 CLOSERS_TOPICS = "bivouac"
 """How the names of topics begin on which the closer may tell."""
 _EKS = ("access-entry", "addon", "cluster", "nodegroup", "podidentityassociation")
@@ -274,6 +285,7 @@ _ALSO = (
     "events:Remove*",
     "iam:Get*",
     "iam:List*",
+    "kms:Decrypt",
     "kms:DescribeKey",
     "logs:CreateLogStream",
     "logs:PutLogEvents",

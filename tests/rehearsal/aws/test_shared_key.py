@@ -199,7 +199,7 @@ def test_a_key_is_tried_before_any_bucket_takes_it(
 def test_a_key_that_lets_its_person_and_not_the_roles_is_refused_too(ground: Ground, person: Driver) -> None:
     closed = key_policy(ACCOUNT, REGION)
     closed["Statement"][0]["Principal"]["AWS"] = ground.admin.sts.get_caller_identity()["Arn"]
-    with pytest.raises(UserError, match="allows kms:GenerateDataKey and kms:Decrypt only to some principals"):
+    with pytest.raises(UserError, match="allows kms:GenerateDataKey and kms:Decrypt and kms:Encrypt only to"):
         keys.try_key(person, ground.key(closed), BUCKETS.state, "foundation/key-trial")
 
 

@@ -16,6 +16,7 @@ from infra.campaign import provision, teardown
 from infra.cli.prepare.addons import addons_command
 from infra.engine import adoption
 from infra.engine.engine import Engine
+from infra.engine.state_copy import stored_state
 from infra.errors import UserError
 from infra.inventory import certify, stale_tags
 from infra.kinds import KINDS, kind_of_type
@@ -96,6 +97,8 @@ def test_everything_is_encrypted_with_one_key_of_the_customers(camped: Camp, con
     (group,) = camped.client("logs").describe_log_groups(logGroupNamePrefix=names.log_group)["logGroups"]
     assert group["kmsKeyId"] == key
     assert camped.client("kms").get_key_rotation_status(KeyId=key)["KeyRotationEnabled"]
+    latest = (stored_state(context.store, names.stack) or {})["checkpoint"]["latest"]
+    assert latest["secrets_providers"]["type"] == "cloud" and key in latest["secrets_providers"]["state"]["url"]
 
 
 NAT_ONLY = {"aws:ec2/natGateway:NatGateway", "aws:ec2/eip:Eip"}

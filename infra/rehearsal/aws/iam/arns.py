@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from infra.rehearsal.aws.iam import build_context, ec2_resources, iam_context
+from infra.rehearsal.aws.iam import build_context, ec2_resources, iam_context, key_context
 from infra.rehearsal.aws.iam.actions import ACTIONS, BESIDE, PREFIXES, ROLE_PASSED_BY, TAGS_WITH, VERSIONED
 from infra.rehearsal.aws.iam.asked_tags import given_tags, tagged_at_creation, taken_tags
 from infra.rehearsal.aws.operations import AwsError
@@ -258,15 +258,6 @@ def _events(world: World, operation: str, params: Parameters) -> list[str] | Non
     return [arn(world, "events", f"rule/{name}" if bus == "default" else f"rule/{bus}/{name}")]
 
 
-def _kms(world: World, operation: str, params: Parameters) -> list[str] | None:
-    if operation in ("CreateKey", "ListKeys", "ListAliases"):
-        return ["*"]
-    keys = [params[name] for name in ("KeyId", "TargetKeyId") if params.get(name)]
-    aliases = [params["AliasName"]] if params.get("AliasName") else []
-    known = [one if one.startswith("arn:") else arn(world, "kms", f"key/{one}") for one in keys if "alias/" not in one]
-    return known + [arn(world, "kms", one) for one in aliases]
-
-
 def _budgets(world: World, operation: str, params: Parameters) -> list[str] | None:
     name = params.get("BudgetName") or (params.get("Budget") or params.get("NewBudget") or {}).get("BudgetName")
     if params.get("ResourceARN"):
@@ -288,7 +279,7 @@ RESOLVERS: dict[str, Callable[[World, str, Parameters], list[str] | None]] = {
     "eks-auth": lambda world, operation, params: [arn(world, "eks", f"cluster/{params.get('clusterName')}")],
     "autoscaling": _autoscaling,
     "iam": iam_context.resources,
-    "kms": _kms,
+    "kms": key_context.resources,
     "sns": _named("sns:", "TopicArn", "ResourceArn", "Name"),
     "budgets": _budgets,
     "elasticloadbalancing": _balancers,
@@ -321,6 +312,7 @@ def _context(
     if service == "s3" and "Prefix" in params:
         context["s3:prefix"] = [params["Prefix"]]
     context |= build_context.context(params) if service == "codebuild" else {}
+    context |= key_context.context(params) if service == "kms" else {}
     if service == "iam":
         context |= iam_context.context(world, operation, params)
     return context
