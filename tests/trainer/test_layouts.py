@@ -18,9 +18,11 @@ from trainer.evaluate import evaluate
 
 LAST = 20
 HALF = LAST // 2
-LOSS, WEIGHT = 1e-5, 2e-4
-"""Largest relative difference of a loss from one process's, and largest difference of a weight after 20 steps of Adam
-at a rate of 2e-3, in float32."""
+LOSS = {"float32": 1e-5, "bfloat16": 1e-3}
+"""Largest relative difference of a loss from one process's."""
+WEIGHT = {"float32": 2e-4, "bfloat16": 2e-2}
+"""Largest difference of a weight after 20 steps of Adam at a rate of 2e-3, which enlarges the last bit of small
+gradients: a lost or foreign tensor differs by its whole size."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,13 @@ def trained(form: Form, root: Path, data: Path, config: TrainConfig) -> Attempt:
 
 FORMS = [
     Form(2, tensor=2, model="qwen3"),
+    Form(2, sequence=2, stage=3, model="llama"),
     *(
         pytest.param(form, marks=pytest.mark.nightly)
         for form in (
-            Form(2, sequence=2, stage=3, model="llama"),
             Form(2, tensor=2),
+            Form(2, tensor=2, model="llama", precision="bfloat16"),
+            Form(2, sequence=2, stage=3, precision="bfloat16"),
             Form(4, tensor=2, stage=2, model="qwen2"),
             Form(4, tensor=4, stage=2),
             Form(2, sequence=2, stage=0, model="qwen3"),
@@ -86,7 +90,12 @@ def whole(
 ) -> tuple[Form, Attempt, Attempt]:
     """A layout, its undisturbed training, and that of one process."""
     form: Form = request.param
-    alone = trained(Form(1, stage=max(form.stage, 1), model=form.model), tmp_path_factory.mktemp("one"), data, config)
+    alone = trained(
+        Form(1, stage=max(form.stage, 1), precision=form.precision, model=form.model),
+        tmp_path_factory.mktemp("one"),
+        data,
+        config,
+    )
     return form, trained(form, tmp_path_factory.mktemp("whole"), data, config), alone
 
 
@@ -100,18 +109,18 @@ def test_twenty_steps_have_the_losses_of_one_process_and_count_each_sequence_onc
     whole: tuple[Form, Attempt, Attempt],
 ) -> None:
     form, many, one = whole
-    assert many.losses() == pytest.approx(one.losses(), rel=LOSS)
+    assert many.losses() == pytest.approx(one.losses(), rel=LOSS[form.precision])
     assert len(many.losses()) == LAST
     norms = [{event["step"]: event["norm"] for event in attempt.events("step")} for attempt in (many, one)]
     if form.stage:
-        assert norms[0] == pytest.approx(norms[1], rel=1e-3)
+        assert norms[0] == pytest.approx(norms[1], rel=1e-3 if form.precision == "float32" else 5e-2)
     samples = [[event["samples"] for event in attempt.events("step")] for attempt in (many, one)]
     assert samples[0] == samples[1], "the step's digest of all sequences"
     chains = [manifest_of(attempt.world, LAST).consumed[-1].chain for attempt in (many, one)]
     assert chains[0] == chains[1], "the ledger's last link"
     assert [event["position"] for event in many.events("restored")] == []
     losses = [[event["loss"] for event in attempt.events("evaluated")] for attempt in (many, one)]
-    assert losses[0] == pytest.approx(losses[1], rel=LOSS)
+    assert losses[0] == pytest.approx(losses[1], rel=LOSS[form.precision])
 
 
 def test_the_watch_reads_the_same_figures(whole: tuple[Form, Attempt, Attempt]) -> None:
@@ -119,7 +128,7 @@ def test_the_watch_reads_the_same_figures(whole: tuple[Form, Attempt, Attempt]) 
     if form.stage in (0, 3):
         return  # DeepSpeed shows no gradients by layer without ZeRO; with stage 3 the same, tested elsewhere
     layers = [attempt.events("step")[-1]["layers"] for attempt in (many, one)]
-    assert layers[0] and layers[0] == pytest.approx(layers[1], rel=1e-2)
+    assert layers[0] and layers[0] == pytest.approx(layers[1], rel=1e-2 if form.precision == "float32" else 0.2)
 
 
 def test_the_manifest_has_the_layout_and_every_part(whole: tuple[Form, Attempt, Attempt]) -> None:
@@ -136,19 +145,22 @@ def test_the_manifest_has_the_layout_and_every_part(whole: tuple[Form, Attempt, 
 
 
 def test_every_exported_weight_is_that_of_one_process(whole: tuple[Form, Attempt, Attempt], tmp_path: Path) -> None:
-    _, many, one = whole
+    form, many, one = whole
     theirs, ours = exported(many, tmp_path / "many"), exported(one, tmp_path / "one")
     assert theirs.keys() == ours.keys()
     for name, tensor in ours.items():
         assert theirs[name].shape == tensor.shape
-        assert torch.allclose(theirs[name], tensor, rtol=0, atol=WEIGHT), (name, (theirs[name] - tensor).abs().max())
+        assert torch.allclose(theirs[name], tensor, rtol=0, atol=WEIGHT[form.precision]), (
+            name,
+            (theirs[name] - tensor).abs().max(),
+        )
 
 
 def test_one_process_evaluates_the_checkpoint_as_the_ranks_did(whole: tuple[Form, Attempt, Attempt]) -> None:
-    _, many, _ = whole
+    form, many, _ = whole
     answer = evaluate(folder_of(many.world, LAST), many.world.config, many.world.data)
     assert answer["equal"], answer
-    assert answer["evaluation_loss"] == pytest.approx(answer["recorded"], rel=LOSS)
+    assert answer["evaluation_loss"] == pytest.approx(answer["recorded"], rel=LOSS[form.precision])
 
 
 def halfway(many: Attempt, root: Path, config: TrainConfig) -> World:
@@ -159,6 +171,7 @@ def halfway(many: Attempt, root: Path, config: TrainConfig) -> World:
     return world
 
 
+@pytest.mark.nightly
 def test_a_resume_ends_with_the_same_bytes(whole: tuple[Form, Attempt, Attempt], tmp_path: Path) -> None:
     form, many, _ = whole
     world = halfway(many, tmp_path / "world", many.world.config)
@@ -183,7 +196,9 @@ def test_another_layout_goes_on_as_one_process(
     form, many, one = whole
     if other.tensor > 1 and form.stage not in (1, 2):
         return
-    goal = Form(other.ranks, other.tensor, other.sequence, form.stage, model=form.model).config(many.world.config)
+    goal = Form(other.ranks, other.tensor, other.sequence, form.stage, form.precision, form.model).config(
+        many.world.config
+    )
     world = halfway(many, tmp_path / "world", goal)
     resized = run(world, 2, nodes=1, ranks_per_node=other.ranks)
     before, after = Layout(form.ranks, form.tensor, form.sequence), Layout(other.ranks, other.tensor, other.sequence)
@@ -194,10 +209,13 @@ def test_another_layout_goes_on_as_one_process(
     told = [(event["from_layout"], event["to_layout"]) for event in resized.events("reshaped")]
     assert told == ([] if before.shards == after.shards else [(before.parts(), after.parts())])
     expected = {step: loss for step, loss in one.losses().items() if step > HALF}
-    assert resized.losses() == pytest.approx(expected, rel=LOSS)
+    assert resized.losses() == pytest.approx(expected, rel=LOSS[form.precision])
     ends = [manifest_of(each.world, LAST).evaluation_loss for each in (resized, one)]
-    assert ends[0] == pytest.approx(ends[1], rel=LOSS)
+    assert ends[0] == pytest.approx(ends[1], rel=LOSS[form.precision])
     theirs, ours = exported(resized, tmp_path / "many"), exported(one, tmp_path / "one")
     assert theirs.keys() == ours.keys()
     for name, tensor in ours.items():
-        assert torch.allclose(theirs[name], tensor, rtol=0, atol=WEIGHT), (name, (theirs[name] - tensor).abs().max())
+        assert torch.allclose(theirs[name], tensor, rtol=0, atol=WEIGHT[form.precision]), (
+            name,
+            (theirs[name] - tensor).abs().max(),
+        )
