@@ -126,10 +126,10 @@ def _choose(
         if gang.first:
             emit("refused_step", step=manifest.step, of_attempt=manifest.attempt, why=why)
     if candidates and not fitting:
-        shapes = sorted({(manifest.layout.parts(), manifest.zero_stage) for manifest in candidates})
+        shapes = sorted({(manifest.world_size, manifest.zero_stage) for manifest in candidates})
         raise ConfigError(
             "the checkpoints have another ZeRO stage, or another world size without ZeRO",
-            f"(ranks, stage): {shapes}, this attempt has {(layout.parts(), zero_stage)}",
+            f"(ranks, stage): {shapes}, this attempt has {(layout.world_size, zero_stage)}",
             "use the earlier ZeRO stage; with stage 0 also the earlier number of ranks",
         )
     claims = gang.together("look at the shared tier", lambda: list(tiers.shared.claims()))
