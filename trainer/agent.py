@@ -107,7 +107,10 @@ def _prepare_environment(place: NodePlace, config: TrainConfig) -> bool:
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(config.threads)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    if not accelerated:
+    if accelerated:
+        # The allocator's blocks then grow, instead of lying about in sizes that nothing asks for any more.
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    else:
         os.environ["DS_ACCELERATOR"] = "cpu"
     # A thread of ours handles signals: torch's handlers would kill the ranks before they have committed.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"

@@ -20,6 +20,7 @@ from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import AnyTiers, campaign_tiers, tiers_in_s3
 from trainer.config import config_digest, load_config
 from trainer.contract import Env, Layout, Manifest, Phase, TrainConfig
+from trainer.contract.bans import Ban, distrust
 from trainer.data.ledger import DataLedger
 from trainer.data.supply import Supply
 from trainer.engine import build_engine, initialize_distributed
@@ -30,7 +31,7 @@ from trainer.heartbeat import Heartbeat
 from trainer.loop import Loop
 from trainer.model import parameter_count
 from trainer.place import Paths
-from trainer.watch.bans import Ban
+from trainer.tuning.processors import take_processors
 from trainer.watch.overseer import Overseer, agreed_bans
 from trainer.watch.profile import Profiler
 
@@ -38,7 +39,7 @@ from trainer.watch.profile import Profiler
 def train(paths: Paths, heartbeat: Heartbeat) -> None:
     """Run a rank from its start to its end. Raises whatever ends it early."""
     config = load_config(paths.config)
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(take_processors(config.threads))
     initialize_distributed(config)
     gang = Gang.join(timedelta(seconds=config.collective_timeout_s))
     tiers = _tiers(config, paths)
@@ -92,7 +93,7 @@ def _tiers(config: TrainConfig, paths: Paths) -> AnyTiers:
 
 
 def _distrusted(bans: tuple[Ban, ...], manifest: Manifest) -> bool:
-    return any(ban.refuses(manifest) for ban in bans)
+    return bool(distrust(bans, manifest))
 
 
 def _say_where_it_starts(restored: Any, engine: Any) -> None:

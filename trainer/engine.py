@@ -123,17 +123,30 @@ def _start_from(folder: str, model: Any, whole: Any) -> None:
 
 
 def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
-    return {
+    settings: dict[str, Any] = {
         "train_batch_size": config.global_batch,
         "train_micro_batch_size_per_gpu": config.micro_batch,
         "gradient_accumulation_steps": check_world(config, world_size),
         "gradient_clipping": config.optimizer.clip,
         "steps_per_print": 2**31,
         "bf16": {"enabled": config.precision == "bfloat16"},
-        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": False},
+        # Stages 2 and 3 exchange gradients in each backward pass; a CPU has no streams to hide that on. Stage 1 does so
+        # once a step, where a second buffer of gradients costs more than it hides. DeepSpeed's own default is True for
+        # stage 3 alone (`overlap_comm_valid` in deepspeed/runtime/zero/config.py).
+        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": config.zero_stage >= 2 and accelerated()},
         # Every node then saves the model states on its disk, not only the node of rank 0.
         "checkpoint": {"use_node_local_storage": True, "tag_validation": "Ignore"},
     }
+    if config.precision == "bfloat16":
+        if config.sums_in_float32("reduce"):
+            settings["communication_data_type"] = "fp32"
+        if config.sums_in_float32("accumulate"):
+            settings["data_types"] = {"grad_accum_dtype": "fp32"}
+    if config.optimizer.offload == "cpu":
+        settings["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+        # Torch's AdamW has a vectorised update for CPUs too, and DeepSpeed's own would have to be compiled in the pod.
+        settings["zero_force_ds_cpu_optimizer"] = False
+    return settings
 
 
 def import_deepspeed() -> Any:

@@ -34,18 +34,20 @@ def main() -> int:
 
 
 def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any]:
-    """Verify the checkpoint, load its weights, and compute the held-out loss.
+    """Verify the checkpoint, load its weights, and compute the held-out loss: on one device, or, where the model does
+    not fit one, with its layers on all of the node's.
 
-    Raises `StorageError` when a shard is missing or damaged, `DataError` when the data is not the data of training.
+    Raises `ConfigError` when it does not fit those, `StorageError` when a shard is missing or damaged, `DataError` when
+    the data is not the data of training.
     """
     # Torch reads its thread counts at its import: the caller has set them.
     import torch
 
     from trainer.checkpoint.convert.weights import load_weights, verified_manifest
     from trainer.data.held_out import open_held_out
-    from trainer.engine import device_of
     from trainer.evaluation import evaluation_loss
     from trainer.model import build
+    from trainer.model.placing import local_devices, place
 
     manifest = verified_manifest(checkpoint, config.campaign, config.identity)
     of_model = config.model
@@ -53,7 +55,6 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
         data, manifest.data_digest, of_model.vocabulary, of_model.context, or_fewer=bool(of_model.name)
     )
     torch.set_num_threads(config.threads)
-    device = device_of(0)
     model = build(of_model)
     try:
         model.load_state_dict(load_weights(checkpoint, manifest, of_model))
@@ -62,7 +63,8 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
         raise ConfigError("the weights are of another model", seen, "pass the checkpoint's train.json") from error
     if config.precision == "bfloat16":
         model = model.to(torch.bfloat16)
-    loss = evaluation_loss(model.to(device), held_out, config, device)
+    device = place(model, *local_devices())
+    loss = evaluation_loss(model, held_out, config, device)
     return {
         "step": manifest.step,
         "evaluation_loss": loss,

@@ -15,13 +15,17 @@ class HasHeldOut(Protocol):
 
 
 def evaluation_loss(model: torch.nn.Module, reader: HasHeldOut, config: TrainConfig, device: torch.device) -> float:
-    """Return the mean loss in nats per token over `evaluate_batches` held-out batches of `micro_batch` sequences."""
+    """Return the mean loss in nats per counted token over `evaluate_batches` held-out batches of `micro_batch`
+    sequences."""
     sequences = torch.from_numpy(reader.held_out(config.evaluate_batches * config.micro_batch))
     training = model.training
     model.eval()
-    total = 0.0
+    total = weights = 0.0
     with torch.no_grad():
         for batch in sequences.split(config.micro_batch):
-            total += float(model(batch.to(device))) * len(batch)
+            # In sequences: of text a batch weighs exactly as many as it has.
+            weight = int((batch[:, 1:] >= 0).sum()) / (batch.shape[1] - 1)
+            total += float(model(batch.to(device))) * weight
+            weights += weight
     model.train(training)
-    return total / len(sequences)
+    return total / weights

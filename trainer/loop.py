@@ -22,6 +22,7 @@ from trainer.events import emit
 from trainer.gang import Gang
 from trainer.heartbeat import Heartbeat, stop_requested
 from trainer.schedule import learning_rate
+from trainer.tuning.garbage import collected
 from trainer.watch.detectors import Seen
 from trainer.watch.figures import All, Mine, pack, step_figures, unpack
 from trainer.watch.overseer import Decision, Overseer
@@ -91,17 +92,22 @@ class Loop:
     def run(self) -> None:
         """Train to the last step. Raises `Interrupted` after a commit when any node got a stop request."""
         self.heartbeat.beat(phase=Phase.TRAINING, step=self.step, tokens=self.tokens)
-        while self.step < self.config.steps:
-            stepped = self._step()
-            self.committer.make_ready(self.engine)
-            self._report(stepped)
-            decision = self._watch(stepped)
-            self._evaluate()
-            self._checkpoint(stepped, decision)
-            self._follow(stepped, decision)
+        with collected() as garbage:
+            while self.step < self.config.steps:
+                self._advance()
+                garbage.after(self.step)
         self.heartbeat.beat(phase=Phase.FINISHING)
         self.committer.drain(replicate=True)
         self.heartbeat.beat(committed_step=self.committer.committed_step)
+
+    def _advance(self) -> None:
+        stepped = self._step()
+        self.committer.make_ready(self.engine)
+        self._report(stepped)
+        decision = self._watch(stepped)
+        self._evaluate()
+        self._checkpoint(stepped, decision)
+        self._follow(stepped, decision)
 
     def _step(self) -> Stepped:
         started = time.monotonic()

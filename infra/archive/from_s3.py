@@ -22,6 +22,7 @@ from trainer.contract import (
     step_folder,
     step_of_folder,
 )
+from trainer.contract.bans import BANS, Ban, distrust
 
 _AT_ONCE = 8
 
@@ -44,10 +45,11 @@ class BucketSource(Source):
         return sorted((step for step in found if step is not None), reverse=True)
 
     def sound(self) -> Iterator[tuple[Path, Manifest]]:
+        bans = self.bans()
         for step in self.steps():
             folder = self.root / step_folder(step)
             try:
-                manifest = self._brought(step, folder)
+                manifest = self._brought(step, folder, bans)
             except (Unsound, ValueError) as error:
                 self.refuse(folder, str(error))
             else:
@@ -55,14 +57,24 @@ class BucketSource(Source):
                 yield folder, manifest
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _brought(self, step: int, folder: Path) -> Manifest:
-        """Read a step into a folder. Raises `Unsound` or `ValueError` if any byte of it is not as it was committed."""
+    def _notes(self) -> dict[str, bytes]:
+        where = f"{self._bucket.prefix}/{BANS}/"
+        pages = self._bucket.s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket.bucket, Prefix=where)
+        names = (PurePosixPath(row["Key"]).name for page in pages for row in page.get("Contents", ()))
+        found = {name: self._bucket.get(f"{BANS}/{name}") for name in names}
+        return {name: content for name, content in found.items() if content is not None}
+
+    def _brought(self, step: int, folder: Path, bans: tuple[Ban, ...]) -> Manifest:
+        """Read a step into a folder. Raises `Unsound` or `ValueError` if any byte of it is not as it was committed, or
+        the watch distrusts it."""
         content = self._bucket.get(f"{folder.name}/{COMMITTED_NAME}")
         if content is None:
             raise Unsound("its manifest is gone")
         manifest = parse_manifest(content, step, self.root.name, self.identity)
         if not manifest.shards:
             raise ValueError("it names no shards")
+        if why := distrust(bans, manifest):
+            raise ValueError(why)
         for shard in manifest.shards:
             (folder / shard.file).parent.mkdir(parents=True, exist_ok=True)
 

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from infra.archive.bucket import ArchivedObject, Content
-from infra.archive.manifest import EvaluationProof
+from infra.archive.manifest import NEAR, EvaluationProof
 from infra.errors import PermanentError
 from infra.plain_files import plain_bytes
 from trainer.contract.workload import EXPORT_FOLDER, EXPORTED, JUDGEMENT, Judgement
@@ -47,6 +47,23 @@ def exported(root: Path, judgement: Judgement) -> dict[str, Content]:
         if not (base / file.name).resolve().is_relative_to(base):
             raise PermanentError("a file of the export lies elsewhere", seen=file.name, cure="export plain files")
     return {file.name: Content(base / file.name, file.size_bytes, file.sha256) for file in judgement.files}
+
+
+def proof_by(loss: float, reference: float, proof: EvaluationProof, tolerance: float) -> EvaluationProof:
+    """Return what the loss of the restored model proves. Raises `PermanentError` if it is another one.
+
+    `tolerance`: relative; for kernels that add in another order each time. An equal loss never needs it.
+    """
+    if loss == reference:
+        return proof
+    if abs(loss - reference) <= tolerance * abs(reference):
+        return NEAR[proof]
+    raise PermanentError(
+        "the restored model does not evaluate as the one that was archived",
+        seen=f"{loss!r} restored, {reference!r} {proof}, tolerance {tolerance:g}",
+        cure="keep the cluster: compare the checkpoint's config and the image's versions; kernels that add in no fixed "
+        "order need training.evaluation_tolerance",
+    )
 
 
 def proof_of(judgement: Judgement | None) -> EvaluationProof:

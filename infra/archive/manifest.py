@@ -17,15 +17,24 @@ code and what it has exported."""
 
 
 class EvaluationProof(StrEnum):
-    """What the restored checkpoint had to equal, bit for bit."""
+    """What the restored checkpoint had to equal: bit for bit, unless a tolerance is named."""
 
     RECORDED = "recorded in training"
     EVALUATED = "evaluated before upload"
     """Evaluated on the shared tier, since training stopped between two evaluations."""
+    NEAR_RECORDED = "recorded in training, within the stated tolerance"
+    NEAR_EVALUATED = "evaluated before upload, within the stated tolerance"
     READ_BACK = "read back from S3, every byte"
     """A workload's checkpoint, which only its own code can evaluate."""
     BY_THE_JOB = "evaluated by the job's own command"
     BY_THE_JOB_TWICE = "evaluated by the job's own command, its export within the tolerance"
+
+
+NEAR = {
+    EvaluationProof.RECORDED: EvaluationProof.NEAR_RECORDED,
+    EvaluationProof.EVALUATED: EvaluationProof.NEAR_EVALUATED,
+}
+"""The proof of a loss that is not equal, but within the tolerance."""
 
 
 class ArchiveManifest(BaseModel):
@@ -48,7 +57,7 @@ class ArchiveManifest(BaseModel):
     export_metrics: dict[str, float] | None = None
     """The same of its export."""
     tolerance: float | None = None
-    """Relative, of each metric."""
+    """Relative, of each metric; of the built-in trainer's loss only where it was not equal. Else None."""
     export: str = ""
     """Folder of the export below the campaign's prefix; empty without one."""
     objects: tuple[ArchivedObject, ...]

@@ -25,12 +25,18 @@ def model_card(golden: Manifest, loss: float, data: dict[str, Any], records: Map
         "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         'model = AutoModelForCausalLM.from_pretrained(".")\ntokenizer = AutoTokenizer.from_pretrained(".")\n```',
         "The weights are those of the sharded checkpoint beside this folder, tensor by tensor and bit for bit. "
-        "Documents end with the tokenizer's end token, and generation may begin with it. No instruction tuning and no "
-        "filtering of its output was done.",
+        "Documents end with the tokenizer's end token, and generation may begin with it. "
+        f"{_tuned(data)} No filtering of its output was done.",
         "## Data",
         _sources(data),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _tuned(data: dict[str, Any]) -> str:
+    if data.get("parameters", {}).get("chat") is None:
+        return "No instruction tuning was done."
+    return "It was fine-tuned on prompts and responses; the tokenizer has the chat template."
 
 
 def job_card(

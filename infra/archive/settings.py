@@ -28,6 +28,8 @@ class ArchiveConfig(BaseModel):
     """`s3://bucket/prefix` of the checkpoints, where there is no shared file system."""
     data_source: str = ""
     """`s3://bucket/prefix` of the prepared data, likewise."""
+    tolerance: float = 0.0
+    """Largest relative difference between the restored model's loss and the one to be equalled."""
     workload: bool = False
     """The checkpoints are of a job of somebody else's: they are read back, not evaluated or exported here."""
     judgement: str = ""

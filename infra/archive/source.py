@@ -9,6 +9,7 @@ from infra.archive.manifest import ArchiveManifest
 from infra.errors import PermanentError
 from infra.plain_files import has_size, plain_bytes
 from trainer.contract import COMMITTED_NAME, Manifest, parse_manifest, step_folder, step_of_folder
+from trainer.contract.bans import BANS, Ban, distrust, parse_bans
 
 
 class Source:
@@ -27,6 +28,7 @@ class Source:
     def sound(self) -> Iterator[tuple[Path, Manifest]]:
         """Yield committed checkpoints, newest first; their digests are compared later, during the upload."""
         steps = {step: path for path in self.root.glob("step-*") if (step := step_of_folder(path.name)) is not None}
+        bans = self.bans()
         for step, folder in sorted(steps.items(), reverse=True):
             try:
                 manifest = parse_manifest(plain_bytes(folder / COMMITTED_NAME), step, self.root.name, self.identity)
@@ -36,12 +38,26 @@ class Source:
             except (OSError, ValueError) as error:
                 self.refuse(folder, f"{COMMITTED_NAME}: {error}")
                 continue
+            if why := distrust(bans, manifest):
+                self.refuse(folder, why)
+                continue
             wrong = next((s.file for s in manifest.shards if not has_size(folder / s.file, s.size_bytes)), None)
             if wrong is None and manifest.shards:
                 self.refuse_lost(manifest)
                 yield folder, manifest
             else:
                 self.refuse(folder, f"{wrong} is missing or has another size" if wrong else "it names no shards")
+
+    def bans(self) -> tuple[Ban, ...]:
+        """Return what the watch has left. Raises `PermanentError` for a file that cannot be read."""
+        try:
+            return parse_bans(self._notes())
+        except (OSError, ValueError) as error:
+            cure = "look at it by `bivouac exec`; remove it to do without"
+            raise PermanentError("what the watch has left cannot be read", seen=error, cure=cure) from error
+
+    def _notes(self) -> dict[str, bytes]:
+        return {path.name: plain_bytes(path) for path in (self.root / BANS).glob("[!.]*")}
 
     def refuse(self, folder: Path, why: str) -> None:
         self.refused.append(f"{folder.name}: {why}"[:200])

@@ -28,6 +28,7 @@ from infra.data import in_cluster
 from infra.data.dataset import DataSet
 from infra.data.in_cluster import Listing
 from infra.errors import BivouacError, PermanentError
+from infra.plan.estimates.cost import DATA_NODES
 from infra.record.events import Kind, Stage
 from infra.session.context import Context
 from infra.spec import duration
@@ -51,9 +52,9 @@ def prepare(context: Context, listing: Listing) -> DataSet:
     nodes = GpuNodes(context.account, client, context.names, context.guard, context.names.of("node group", DATA_POOL))
     bucket, files = context.buckets.data, f"{listing.files:,} files, {listing.bytes / 1e9:.3g} GB"
     context.guard()
-    context.store.append(
-        Kind.DATA_BEGUN, nodes=wanted.nodes, plan=listing.plan, files=listing.files, bytes=listing.bytes
-    )
+    price = sum(line.usd_per_hour for line in context.plan.cost if line.name == DATA_NODES)
+    counted = {"plan": listing.plan, "files": listing.files, "bytes": listing.bytes}
+    context.store.append(Kind.DATA_BEGUN, nodes=wanted.nodes, usd_per_hour=str(price), **counted)
     try:
         nodes.set_desired(wanted.nodes)
         in_cluster.give_tokenizer(context.account, context.spec, bucket, listing.plan)

@@ -128,6 +128,10 @@ def _told(context: Context, data: DataSet) -> dict[str, Any]:
             seen=data.manifest.vocabulary,
             cure="mend training.model.vocabulary",
         )
+    model = spec.built_in[0].model
+    if (model.document_attention or model.reset_positions) and model.end_of_document != data.manifest.end_of_document:
+        cure = f"write training.model.end_of_document: {data.manifest.end_of_document}"
+        raise UserError("the data end documents with another token", seen=model.end_of_document, cure=cure)
     keep(context.results / DATA_PAGE, data_page(data).encode(), context.progress.note)
     told = {"unigram_loss": data.manifest.unigram_loss, "train_tokens": data.manifest.train_tokens}
     return told | _weights_of(spec)

@@ -80,6 +80,8 @@ def archive(context: Context) -> dict[str, Any]:
                 return {"nothing_committed": True}
             restored, wanted = found["restored_evaluation_loss"], found["reference_evaluation_loss"]
             loss = "" if restored is None else f"; evaluation loss {restored} restored, {wanted} {found['proof']}"
+            if restored is not None and (tolerance := found.get("tolerance")):
+                loss += f" {tolerance:g}"
             if metrics := found.get("metrics"):
                 loss = f"; {', '.join(f'{name} {value:g}' for name, value in metrics.items())}, {found['proof']}"
             context.progress.note(

@@ -32,6 +32,7 @@ from infra.errors import BivouacError, PermanentError
 from infra.spec.checkpoint import KEPT_COPIES
 from infra.spec.names import copies_prefix
 from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, ExitCode, Manifest, parse_manifest, step_folder
+from trainer.contract.bans import distrust
 
 CONFIG = "copies.json"
 _AT_ONCE = 4
@@ -91,12 +92,15 @@ class Copies:
     def fetch(self) -> dict[str, Any]:
         """Bring the newest sound copy to the shared tier and return a summary; raise `PermanentError` if there is none.
 
-        A copy that is damaged is refused, and the one before it is taken.
+        A copy that is damaged, or that the watch distrusts, is refused, and the one before it is taken.
         """
         begun, refused = time.monotonic(), list[str]()
+        bans = Source(self.root, self.config.identity, -1, say).bans()
         for step in (row.step for row in self.place.rows()):
             try:
                 manifest = self._checked(step)
+                if why := distrust(bans, manifest):
+                    raise ValueError(why)
                 work.restore(self.place, step, self.root, lambda said: say("fetching", said=said))
             except (BivouacError, ValueError) as error:
                 refused.append(f"{step_folder(step)}: {error}"[:200])

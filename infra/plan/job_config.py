@@ -44,6 +44,7 @@ def train_config(
         shared_tier="" if shares else shared_tier(*at, spec.campaign, identity),
         model=training.model,
         optimizer=training.optimizer,
+        gradients=training.gradients,
         data=DataConfig(
             manifest_digest=data_digest,
             seed=data.seed,
@@ -86,6 +87,7 @@ def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str
         identity=identity,
         launcher=job.launcher,
         command=(*words, *job.args),
+        warm=job.warm,
         env={**job.nccl, **job.env},
         secrets=tuple(sorted(job.secrets)),
         folder=WORKSPACE,

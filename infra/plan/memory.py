@@ -40,7 +40,9 @@ def is_close(spec: Spec, instance: InstanceType | None) -> bool:
     if training is None or instance is None or training.model.is_function:
         return False
     world = ranks_per_node(spec, instance.accelerators) * spec.nodes.count
-    rough = sizing.static_bytes_per_rank(training.model, training.precision, world, training.zero_stage)
+    rough = sizing.static_bytes_per_rank(
+        training.model, training.precision, world, training.zero_stage, training.optimizer.offload == "cpu"
+    )
     rough //= training.parallel.tensor
     shape = shape_of(training.model)
     kept = _KEPT_PER_TOKEN * training.micro_batch * training.model.context * shape.width * shape.layers
@@ -81,6 +83,10 @@ def _changes(training: Training, world: int) -> Iterator[tuple[str, Training]]:
         yield f"training.zero_stage: {more}", training.model_copy(update={"zero_stage": more})
     all_of_it = _with(training, policy="full").model_copy(update={"zero_stage": most})
     yield f"training.zero_stage: {most} and training.recompute: {{policy: full}}", all_of_it
+    if Layout.of(training.parallel, world).splits:
+        return
+    away = all_of_it.model_copy(update={"optimizer": training.optimizer.model_copy(update={"offload": "cpu"})})
+    yield "training.zero_stage: 3, training.recompute: {policy: full} and training.optimizer: {offload: cpu}", away
 
 
 def _with(training: Training, policy: str) -> Training:
@@ -97,6 +103,8 @@ def _footprint(training: Training, world: int) -> tuple[dict[str, int], int]:
         micro_batch=training.micro_batch,
         zero_stage=training.zero_stage,
         precision=training.precision,
+        optimizer=training.optimizer,
+        gradients=training.gradients,
         recompute=training.recompute,
         parallel=training.parallel,
     )
@@ -109,4 +117,4 @@ def _footprint(training: Training, world: int) -> tuple[dict[str, int], int]:
         found = dict(json.loads(done.stdout))
     else:
         found = dict(json.loads(place.read_bytes()))
-    return {name: size for name, size in found.items() if name != "peak"}, found["peak"]
+    return {name: size for name, size in found.items() if name not in ("peak", "host")}, found["peak"]

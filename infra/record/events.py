@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -39,7 +40,7 @@ class Kind(StrEnum):
     DRIVER_TOOK_OVER = "driver.took-over"  # holder, previous, who
     NODE_VERDICT = "node.verdict"  # node, instance, fit, probes
     NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
-    DATA_BEGUN = "data.begun"  # nodes (that bill from here on), plan, files, bytes
+    DATA_BEGUN = "data.begun"  # nodes (that bill from here on), usd_per_hour (of them all), plan, files, bytes
     DATA_ENDED = "data.ended"  # digest, or error; its nodes go
     PILOT_BEGUN = "pilot.begun"  # nodes (that bill from here on), of (the spec's)
     PILOT_PROVEN = "pilot.proven"  # node, instance, digest (of what it proved); the other nodes are asked for next
@@ -127,6 +128,8 @@ class CampaignState(BaseModel):
     """Newest attempt at the last relaunch; failures up to it are not counted."""
     gpu_nodes_up: bool = False
     """True from preflight's request until the group is at zero, according to the record."""
+    data_usd_per_hour: Decimal = Decimal(0)
+    """Price of the nodes that prepare the data, while they do."""
     pilot_on: tuple[int, int] | None = None
     """(nodes asked for, nodes of the spec) while the pilot proves itself alone."""
     pilot_proved: str = ""
@@ -217,10 +220,16 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"running_stage": None, "finished_stages": done}
             if stage is Stage.BAKE:
                 change["bake_again"] = False
+            if stage is Stage.PROVISION:
+                change["data_usd_per_hour"] = Decimal(0)
         case Kind.STAGE_FAILED:
             change = {"running_stage": None}
             if data["stage"] == Stage.PREFLIGHT and not data.get("cut_off"):
                 change |= {"gpu_nodes_up": False, "pilot_on": None}
+        case Kind.DATA_BEGUN:
+            change = {"data_usd_per_hour": Decimal(data.get("usd_per_hour", 0))}
+        case Kind.DATA_ENDED:
+            change = {"data_usd_per_hour": Decimal(0)}
         case Kind.PILOT_BEGUN:
             change = {"pilot_on": (data["nodes"], data["of"])}
         case Kind.PILOT_PROVEN:

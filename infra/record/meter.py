@@ -19,19 +19,21 @@ def spent(
 ) -> Decimal:
     """Return USD since provisioning began: the steward's newest figure extrapolated, or the stages' times x rates.
 
-    GPU nodes count from preflight's request: EC2 bills from their start, not from the steward's.
+    GPU nodes count from preflight's request: EC2 bills from their start, not from the steward's. Nodes that prepare the
+    data count by the price in their event.
     """
     total = Decimal(str(live["spent_usd"])) if live is not None else Decimal(0)
     at = datetime.fromisoformat(live["at"]) if live is not None else None
-    base, up = False, Decimal(0)
+    base, up, data = False, Decimal(0), Decimal(0)
     for event in sorted(events, key=lambda event: (event.at, event.writer, event.sequence)):
         if at is not None and event.at > at:
-            total += _between(at, event.at, base_usd_per_hour * base + nodes_usd_per_hour * up)
+            total += _between(at, event.at, base_usd_per_hour * base + nodes_usd_per_hour * up + data)
         at = max(at, event.at) if at is not None else event.at
         base, up = _after(event, base, up)
+        data = _data_nodes(event, data)
     if at is None:
         return total
-    return total + _between(at, now, base_usd_per_hour * base + nodes_usd_per_hour * up)
+    return total + _between(at, now, base_usd_per_hour * base + nodes_usd_per_hour * up + data)
 
 
 def rate(
@@ -42,7 +44,7 @@ def rate(
     if not begun or Stage.TEARDOWN in state.finished_stages:
         return Decimal(0)
     if not state.gpu_nodes_up:
-        return base_usd_per_hour
+        return base_usd_per_hour + state.data_usd_per_hour
     if part := state.archives_on or state.pilot_on:
         nodes, of = part
         return base_usd_per_hour + nodes_usd_per_hour * nodes / of
@@ -68,6 +70,18 @@ def _after(event: Event, base: bool, up: Decimal) -> tuple[bool, Decimal]:
         case Kind.NODES_AT_ZERO:
             return base, Decimal(0)
     return base, up
+
+
+def _data_nodes(event: Event, usd_per_hour: Decimal) -> Decimal:
+    """Return what the nodes that prepare the data cost per hour after this event. Earlier versions noted no price."""
+    match event.kind:
+        case Kind.DATA_BEGUN:
+            return Decimal(event.data.get("usd_per_hour", 0))
+        case Kind.STAGE_FINISHED if event.data.get("stage") in (Stage.PROVISION, Stage.TEARDOWN):
+            return Decimal(0)
+        case Kind.DATA_ENDED:
+            return Decimal(0)
+    return usd_per_hour
 
 
 def _between(begin: datetime, end: datetime, usd_per_hour: Decimal) -> Decimal:

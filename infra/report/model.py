@@ -234,6 +234,13 @@ class Golden(Frozen):
     def proven(self) -> bool:
         return self.restored_loss is not None and self.restored_loss == self.reference_loss
 
+    @property
+    def near(self) -> bool:
+        """The restored model's loss is not equal, and within the tolerance that the spec states."""
+        if self.proven or self.tolerance is None or self.restored_loss is None or self.reference_loss is None:
+            return False
+        return abs(self.restored_loss - self.reference_loss) <= self.tolerance * abs(self.reference_loss)
+
 
 class LookRow(Frozen):
     service: str

@@ -183,6 +183,9 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
         yield Notice(
             level="warning", text="The archived checkpoint was evaluated, but there is no loss to compare it with."
         )
+    elif golden.near:
+        wanted = f"{golden.reference_loss!r}, {golden.proof}: {golden.tolerance:g}"
+        yield Notice(level="warning", text=f"The archived checkpoint evaluates to {golden.restored_loss!r}; {wanted}.")
     elif golden.restored_loss is not None and not golden.proven:
         wanted = f"{golden.reference_loss!r} ({golden.proof})"
         text = f"The archived checkpoint evaluates to {golden.restored_loss!r}, not {wanted}."

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from infra.spec.duration import Duration
+from infra.spec.models.chat import Chat, resolved
 from infra.spec.section import Section
 
 Location = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
@@ -64,12 +65,17 @@ class Data(Section):
     """Origin of the text, for people."""
     mixture: tuple[MixtureSource, ...] = ()
     """Several sources, instead of `source`."""
-    format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
-    """Format of the files; `auto` derives it from their names."""
+    format: Literal["auto", "text", "jsonl", "parquet", "chat"] = "auto"
+    """Format of the files; `auto` derives it from their names. `chat`: JSON lines with `prompt` and `response`, or with
+    `messages` of `role` and `content`; only the responses are learned."""
+    chat: Chat | None = None
+    """Of the format `chat`."""
     text_field: str = "text"
     """Field of a JSON line, or column of a Parquet file, that holds the text."""
     tokenizer: Path | None = None
     """A `tokenizer.json` to use. None: train one with `training.model.vocabulary` tokens."""
+    end_of_document: str | None = None
+    """The given tokenizer's token that ends a document. None: the usual ones are tried."""
     max_files: int | None = Field(default=None, ge=1)
     """Most files of each source, chosen by `seed`. None: all."""
     min_characters: int = Field(default=1, ge=1)
@@ -98,6 +104,11 @@ class Data(Section):
     rehearsal: dict[str, Location] = Field(default={})
     """For a rehearsal, folders of this machine by the names of the sources in S3 (`text` for `source`): the emulated S3
     gets their files."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _knows_its_chat_template(cls, given: Any) -> Any:
+        return resolved(given) if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _names_one_source_or_a_mixture(self) -> Self:

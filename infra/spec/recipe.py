@@ -8,7 +8,7 @@ from pathlib import Path
 
 from infra.folders import cache_root
 from infra.spec.campaign import Spec
-from trainer.contract.data import Parameters
+from trainer.contract.data import Chat, Parameters
 from trainer.contract.recipe import Recipe, Source
 
 STANDARD_LIBRARY = "python:stdlib"
@@ -32,6 +32,7 @@ def recipe_of(spec: Spec) -> Recipe:
         seed=data.seed,
         max_files=data.max_files,
         format=data.format,
+        chat=Chat(**data.chat.model_dump(), context=training.model.context) if data.chat else None,
         text_field=data.text_field,
         deduplicate=data.deduplicate,
         min_characters=data.min_characters,
@@ -40,7 +41,11 @@ def recipe_of(spec: Spec) -> Recipe:
         min_letters_share=data.min_letters_share,
     )
     return Recipe(
-        sources=sources, parameters=parameters, vocabulary=training.model.vocabulary, tokenizer=data.tokenizer
+        sources=sources,
+        parameters=parameters,
+        vocabulary=training.model.vocabulary,
+        tokenizer=data.tokenizer,
+        end_of_document=data.end_of_document,
     )
 
 

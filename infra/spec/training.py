@@ -10,7 +10,15 @@ from infra.spec.models import dial
 from infra.spec.models.named import resolved
 from infra.spec.section import Section
 from infra.spec.workload import INIT, refuse_no_place
-from trainer.contract import ModelConfig, OptimizerConfig, ParallelConfig, RecomputeConfig, WatchConfig, grace_seconds
+from trainer.contract import (
+    GradientConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    RecomputeConfig,
+    WatchConfig,
+    grace_seconds,
+)
 
 Amount = Annotated[float, BeforeValidator(dial.amount, json_schema_input_type=float | str)]
 
@@ -35,6 +43,8 @@ class Training(Section):
     machine with 4 GiB at most, which is uploaded. None: new weights."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW with warm-up and cosine decay."""
+    gradients: GradientConfig = GradientConfig()
+    """Number formats in which gradients are summed."""
     steps: int = Field(ge=1)
     """Optimizer steps of the whole training. Derived from `parameters` or `compute` where one is given."""
     global_batch: int = Field(ge=1)
@@ -58,6 +68,10 @@ class Training(Section):
     """Steps between evaluations on the held-out part. The last step is always evaluated."""
     evaluate_batches: int = Field(default=8, ge=1)
     """Held-out batches of `micro_batch` sequences per evaluation."""
+    evaluation_tolerance: float = Field(default=0.0, ge=0, le=0.05)
+    """Largest relative difference between the loss that training recorded and that of the archived model, read back and
+    evaluated anew. 0: equal in every bit. Where kernels add in no fixed order, as some on GPUs do, 0.001 is usual; the
+    archive's proof and the report then say that it was used."""
     step_seconds_estimate: float = Field(default=1.0, gt=0)
     """Estimated time of one step, for plan and check."""
     collective_timeout_s: float = Field(default=30.0, gt=0)

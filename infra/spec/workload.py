@@ -132,6 +132,12 @@ def _refuse_unlinkable(prefixes: dict[str, str]) -> None:
             raise ValueError(f"{one} holds {next_one}: FSx links no prefix twice")
 
 
+def _is_a_module(name: str) -> str:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"{name!r} is no name of a Python module")
+    return name
+
+
 class Workload(Section):
     image: Annotated[str, AfterValidator(_is_an_image)] | None = None
     """The job's container, from any registry that the nodes may pull from: `registry/repository:tag` or
@@ -147,6 +153,10 @@ class Workload(Section):
     launcher: Literal["torchrun", "mpirun", "none"] = "torchrun"
     """`torchrun` starts `script` on each node's ranks; `mpirun` (Open MPI 4, in the job's container) starts `command`
     once per rank over all nodes, as an MPIJob of the MPI operator; `none` starts `command` once per node."""
+    warm: tuple[Annotated[str, AfterValidator(_is_a_module)], ...] = ()
+    """Modules, such as `[torch, transformers]`, that one process per node imports before it forks the node's ranks, in
+    place of torchrun; a rank that is killed then starts all ranks again in place, without imports. Their import must
+    not initialise CUDA."""
     script: str | None = None
     """The Python file that torchrun starts, as a path below `source`."""
     command: tuple[str, ...] = ()
@@ -263,6 +273,8 @@ class Workload(Section):
             raise ValueError("launcher `torchrun` needs `script`, and no `command`")
         if self.launcher != "torchrun" and (not self.command or self.script is not None):
             raise ValueError(f"launcher `{self.launcher}` needs `command`, and no `script`")
+        if self.warm and self.launcher != "torchrun":
+            raise ValueError(f"warm: launcher `{self.launcher}` starts the job by itself: only `torchrun` has it")
         return self
 
     def on(self, target: Literal["aws", "rehearsal"]) -> Self:

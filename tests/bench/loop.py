@@ -5,12 +5,14 @@
 One rank's real loop packs its figures, adds those of 255 others, reads them, judges them with all detectors, prints the
 step's event and writes its heartbeat. The other ranks' numbers are drawn. The peer is the same loop with the watch
 switched off. The exchanges of a step are counted: one. Times are of the processor, which other work does not stretch.
+Last comes the pause of a garbage collection, as Python makes it and as the loop does.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import random
@@ -28,6 +30,7 @@ from tests.trainer.test_loop_pace import alone
 from trainer.contract import WatchConfig
 from trainer.heartbeat import Heartbeat
 from trainer.loop import Loop
+from trainer.tuning.garbage import EVERY, collected
 from trainer.watch.figures import PARTS, Mine, pack
 from trainer.watch.watch import Watch
 
@@ -94,6 +97,24 @@ def measured(folder: Path, ranks: int, steps: int, watch: WatchConfig) -> tuple[
     return took, gang
 
 
+def pauses() -> dict[str, float]:
+    """Return seconds: Python's own collection of all there is, and the loop's after ten steps of some thousand objects,
+    the median of ten."""
+    begun = time.thread_time()
+    gc.collect()
+    whole, took = time.thread_time() - begun, []
+    with collected() as garbage:
+        for step in range(1, 10 * EVERY + 1):
+            made = [[number] for number in range(1000)]
+            made.append(made)  # type: ignore[arg-type]
+            del made
+            begun = time.thread_time()
+            garbage.after(step)
+            if step % EVERY == 0:
+                took.append(time.thread_time() - begun)
+    return {"python's": whole, "the loop's": statistics.median(took)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=256)
@@ -110,8 +131,10 @@ def main() -> int:
     for name, row in rows.items():
         part = row["median_s"] / STEP_S
         print(f"{name:10} {row['median_s'] * 1e3:7.3f} ms  p99 {row['p99_s'] * 1e3:7.3f} ms  {part:.3%} of 200 ms")
+    stopped = pauses()
+    print("garbage    " + ", ".join(f"{name} pause {seconds * 1e3:.2f} ms" for name, seconds in stopped.items()))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(rows, indent=1))
+    RESULTS.write_text(json.dumps(rows | {"garbage": stopped}, indent=1))
     return int(rows["watch on"]["median_s"] > MOST * STEP_S)
 
 

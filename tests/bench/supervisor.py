@@ -1,11 +1,12 @@
 """Bench: the supervisor of any job: what it takes, how soon a killed rank trains again, how fast it seals.
 
-    .venv/bin/python -m tests.bench.supervisor [--part takes|restarts|seals|stalls ...] [--seconds 60] [--pairs 7]
+    .venv/bin/python -m tests.bench.supervisor [--part takes|restarts|warm|seals|stalls ...] [--seconds 60] [--pairs 7]
 
 The packed supervisor runs `trainer/examples/ddp` on this machine's CPU. `takes`: its memory (PSS) and its share of a
 core; beside it those of torchrun, the launcher below it. `restarts`: seconds from SIGKILL of a rank to the first new
 step, through the end of one supervisor and the start of the next as the steward does it, beside a cold `torchrun` of
-the same script; pairs in turns. `seals`: a finished checkpoint linked, read, digested and committed, beside plain
+the same script; pairs in turns. `warm`: the same where the ranks are forked from a process that has imported torch, and
+start again in place. `seals`: a finished checkpoint linked, read, digested and committed, beside plain
 reading of the same files with the same block, both without the page cache; pairs in turns. `stalls`: a training on
 all cores whose every second checkpoint is sealed; what its steps until the next one lose to those after a checkpoint
 that is not. Exit code 1 when a limit is missed.
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,15 @@ from trainer.supervisor.pack import pack
 
 RESULTS = results_of("bench", "supervisor")
 
-PARTS = ("takes", "restarts", "seals", "stalls")
-LIMITS = {"memory MB": 60.0, "share of a core": 0.01, "restart": 1.3, "sealing": 0.8, "stall": 0.01}
+PARTS = ("takes", "restarts", "warm", "seals", "stalls")
+LIMITS = {
+    "memory MB": 60.0,
+    "share of a core": 0.01,
+    "restart": 1.3,
+    "warm restart": 0.7,
+    "sealing": 0.8,
+    "stall": 0.01,
+}
 AT_LEAST = {"sealing"}
 MIB, BLOCK = 2**20, 2 * 2**20
 DDP = ROOT / "trainer/examples/ddp"
@@ -129,6 +137,24 @@ class Bench:
             for process in filter(None, (first, second)):
                 end(process)
 
+    def warm(self) -> dict[str, float]:
+        camp = self.camp(warm=["torch", "torch.distributed"])
+        process = camp.start(1, "train.py", ENDLESS, "0.05", steps=int(ENDLESS))
+        try:
+            first_step(process)
+            until(lambda: seal.committed(camp.tier), "a checkpoint to go on from")
+            began = time.monotonic()
+            os.kill(child(child(process.pid, ""), "train.py"), signal.SIGKILL)
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith('{"event": "restarts_in_place"'):
+                    break
+            step = first_step(process)
+            assert step > 10, "it goes on from its checkpoint"
+            return {"seconds": time.monotonic() - began}
+        finally:
+            end(process)
+
     def cold(self) -> dict[str, float]:
         words = ["--nnodes=1", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
         words += [f"--master-port={random.randint(20000, 29000)}", "--max-restarts=0", "train.py", ENDLESS, "0.05"]
@@ -185,6 +211,20 @@ class Bench:
             "step s, sealed": busy,
             "step s, not sealed": quiet,
         }
+
+
+def in_turns(
+    ours: Callable[[], dict[str, float]], cold: Callable[[], dict[str, float]], pairs: int
+) -> list[dict[str, dict[str, float]]]:
+    sides = {"ours": ours, "cold": cold}
+    return [{name: sides[name]() for name in sorted(sides, reverse=bool(number % 2))} for number in range(pairs)]
+
+
+def shown(what: str, rows: list[dict[str, dict[str, float]]]) -> float:
+    """Print the medians of both sides; return the median of the pairs' ratios."""
+    ours, cold = (statistics.median(row[side]["seconds"] for row in rows) for side in ("ours", "cold"))
+    print(f"{what:44}{ours:12.2f}{cold:10.2f}    a cold torchrun")
+    return statistics.median(row["ours"]["seconds"] / row["cold"]["seconds"] for row in rows)
 
 
 def plain(root: Path) -> float:
@@ -271,15 +311,13 @@ def main() -> int:
                 seen[what] = row[f"supervisor {what}"]
                 print(f"{what:44}{seen[what]:12.4g}{row[f'torchrun {what}']:10.4g}    torchrun's launcher")
         if "restarts" in options.part:
-            rows = told["restarts"] = []
-            for number in range(options.pairs):
-                sides = ("supervised", "cold") if number % 2 else ("cold", "supervised")
-                rows.append({side: getattr(bench, side)() for side in sides})
-            seen["restart"] = statistics.median(row["supervised"]["seconds"] / row["cold"]["seconds"] for row in rows)
-            ours, cold = (statistics.median(row[side]["seconds"] for row in rows) for side in ("supervised", "cold"))
-            print(f"{'SIGKILL of a rank to the first new step, s':44}{ours:12.2f}{cold:10.2f}    a cold torchrun")
-            until_end = statistics.median(row["supervised"]["until the supervisor's end"] for row in rows)
+            rows = told["restarts"] = in_turns(bench.supervised, bench.cold, options.pairs)
+            seen["restart"] = shown("SIGKILL of a rank to the first new step, s", rows)
+            until_end = statistics.median(row["ours"]["until the supervisor's end"] for row in rows)
             print(f"{'  of these until the first supervisor ends':44}{until_end:12.2f}")
+        if "warm" in options.part:
+            rows = told["warm"] = in_turns(bench.warm, bench.cold, options.pairs)
+            seen["warm restart"] = shown("  of ranks that are forked, in place, s", rows)
         if "seals" in options.part:
             root, rates = bench.checkpoint(options.mib, options.files), []
             for number in range(options.pairs + 1):

@@ -74,7 +74,7 @@ def make_data(folder: Path, seed: int) -> Path:
     return out
 
 
-def make_config(data: Path) -> TrainConfig:
+def make_config(data: Path, stage: int = 1, precision: str = "float32") -> TrainConfig:
     return TrainConfig(
         campaign="tiny",
         model=ModelConfig(layers=2, width=64, heads=4, context=64, vocabulary=512),
@@ -85,6 +85,8 @@ def make_config(data: Path) -> TrainConfig:
         micro_batch=2,
         evaluate_every=1000,
         evaluate_batches=2,
+        zero_stage=stage,
+        precision=precision,
     )
 
 
@@ -168,6 +170,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--stage", type=int, default=1, choices=range(4))
+    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--keep", action="store_true", help="leave the folder of a training that failed")
     options = parser.parse_args()
     kills = [draw(random.Random(f"{options.seed}/{number}"), number) for number in range(options.count)]
@@ -175,14 +179,15 @@ def main() -> int:
     kept = False
     try:
         data = make_data(work, 7)
-        twin = run(World(work / "twin", data, make_config(data)), 1, NODES)
+        config = make_config(data, options.stage, options.precision)
+        twin = run(World(work / "twin", data, config), 1, NODES)
         if [agent.returncode for agent in twin.agents] != [0] * NODES:
             print(twin.log(0).read_text()[-3000:])
             print(f"drill resume: {options.count} cases, {options.count} failed, {time.monotonic() - started:.0f} s")
             return 1
         print(f"the twin: {STEPS} steps, loss {twin.losses()[STEPS]!r}", flush=True)
         for first in range(0, len(kills), KILLS):
-            group, world = kills[first : first + KILLS], World(work / f"training-{first}", data, make_config(data))
+            group, world = kills[first : first + KILLS], World(work / f"training-{first}", data, config)
             train(world, group, twin)
             for kill in group:
                 nodes = f"node{'s' if len(kill.victims) > 1 else ''} {', '.join(map(str, kill.victims))}"

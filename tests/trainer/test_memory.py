@@ -24,25 +24,44 @@ SMALL = ModelConfig(layers=6, width=256, heads=4, context=256, vocabulary=2048)
 DEEP = ModelConfig(layers=12, width=128, heads=4, context=128, vocabulary=1024)
 
 
-def case(stage: int, model: ModelConfig = SMALL, policy: str = "none", accumulate: int = 1) -> TrainConfig:
+def case(
+    stage: int, model: ModelConfig = SMALL, policy: str = "none", turns: int = 1, offload: str = "none",
+    gradients: dict[str, str] | None = None,
+) -> TrainConfig:  # fmt: skip
     return TrainConfig.model_validate(
         {
             "campaign": "memory", "model": model, "steps": 2, "zero_stage": stage, "precision": "bfloat16",
-            "micro_batch": 4, "global_batch": 4 * WORLD * accumulate, "collective_timeout_s": 3600.0,
+            "micro_batch": 4, "global_batch": 4 * WORLD * turns, "collective_timeout_s": 3600.0,
             "recompute": RecomputeConfig.model_validate({"policy": policy}),
+            "gradients": gradients or {}, "optimizer": {"offload": offload},
         }
     )  # fmt: skip
 
 
+WHOLE = {"reduce": "float32", "accumulate": "float32"}
 CASES = {
     "0": case(0),
-    "0, twice": case(0, accumulate=2),
+    "0, twice": case(0, turns=2),
     "1": case(1),
     "1, full": case(1, policy="full"),
-    "2, twice": case(2, accumulate=2),
+    "2, twice": case(2, turns=2),
     "2, selective": case(2, policy="selective"),
     "3": case(3),
     "3, deep": case(3, model=DEEP, policy="full"),
+    "0, float32": case(0, gradients={"reduce": "float32"}),
+    "1, float32": case(1, gradients={"reduce": "float32"}),
+    "2, float32": case(2, gradients=WHOLE),
+    "2, float32, twice": case(2, turns=2, gradients=WHOLE),
+    "2, float32, deep": case(2, model=DEEP, policy="full", gradients=WHOLE),
+    "3, float32": case(3, gradients=WHOLE),
+    "3, float32, twice": case(3, turns=2, gradients=WHOLE),
+    "1, offload": case(1, offload="cpu"),
+    "1, offload, twice": case(1, offload="cpu", turns=2),
+    "2, offload, deep": case(2, model=DEEP, policy="full", offload="cpu"),
+    "2, offload, twice": case(2, offload="cpu", turns=2),
+    "2, offload, float32, twice": case(2, offload="cpu", turns=2, gradients=WHOLE),
+    "3, offload": case(3, offload="cpu"),
+    "3, offload, twice": case(3, offload="cpu", turns=2),
     # Last, for DeepSpeed's groups stay.
     "1, sequence": case(1).model_copy(update={"global_batch": 4, "parallel": ParallelConfig(sequence=2)}),
     "1, tensor": case(1).model_copy(update={"global_batch": 4, "parallel": ParallelConfig(tensor=2)}),
@@ -100,7 +119,9 @@ def _highest(events: list[dict[str, Any]]) -> int:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
 def test_the_predicted_peak_is_that_of_a_real_engine(name: str, measured: dict[str, int]) -> None:
-    assert 0.98 * measured[name] <= footprint(CASES[name], WORLD).peak <= 1.1 * measured[name]
+    found = footprint(CASES[name], WORLD)
+    # On these machines the node's memory is the device's.
+    assert 0.98 * measured[name] <= found.peak + found.host <= 1.1 * measured[name]
 
 
 @pytest.mark.parametrize("policy", ["none", "full"])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trainer.checkpoint.fetching import fetch_into
 from trainer.checkpoint.prefix import Prefix
-from trainer.checkpoint.retention import NOTES, Claim, Steps
+from trainer.checkpoint.retention import Claim, Steps
 from trainer.contract import (
     COMMITTED_NAME,
     Foreign,
@@ -26,6 +26,7 @@ from trainer.contract import (
     step_folder,
     step_of_folder,
 )
+from trainer.contract.bans import BANS
 from trainer.errors import Fenced, StorageError, lasting
 from trainer.events import emit
 
@@ -66,13 +67,13 @@ class BucketTier(Steps):
 
     def notes(self) -> dict[str, bytes]:
         """Return name -> content of what attempts have left for later ones."""
-        names = self.prefix.listed(f"{NOTES}/")
+        names = self.prefix.listed(f"{BANS}/")
         found = {name.partition("/")[2]: self.prefix.get(name) for name in names}
         return {name: there[0] for name, there in found.items() if there is not None}
 
     def leave(self, name: str, content: bytes) -> None:
         """Leave a note for later attempts."""
-        self.prefix.put(f"{NOTES}/{name}", content)
+        self.prefix.put(f"{BANS}/{name}", content)
 
     def take(self, step: int, shard: Shard, source: Path, earlier: Manifest | None) -> None:
         """Upload a shard and read it back. Raises `StorageError` for other bytes than the shard's."""

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 from trainer.contract import Manifest
 
-NOTES = "watch"
-"""Folder of what attempts leave for later ones."""
-
 
 @dataclass(frozen=True)
 class Claim:

@@ -25,9 +25,9 @@ from trainer.checkpoint.files import (
     open_regular,
     sync_folder,
 )
-from trainer.checkpoint.retention import NOTES, Steps
 from trainer.checkpoint.retention import Claim as Claim
 from trainer.checkpoint.retention import Limits as Limits
+from trainer.checkpoint.retention import Steps
 from trainer.contract import (
     COMMITTED_NAME,
     Foreign,
@@ -38,6 +38,7 @@ from trainer.contract import (
     step_folder,
     step_of_folder,
 )
+from trainer.contract.bans import BANS
 from trainer.errors import Fenced, StorageError, lasting
 from trainer.events import emit
 
@@ -89,11 +90,11 @@ class Tier(Steps):
 
     def notes(self) -> dict[str, bytes]:
         """Return name -> content of what attempts have left for later ones."""
-        return {path.name: path.read_bytes() for path in (self.root / NOTES).glob("[!.]*")}
+        return {path.name: path.read_bytes() for path in (self.root / BANS).glob("[!.]*")}
 
     def leave(self, name: str, content: bytes) -> None:
         """Leave a note for later attempts."""
-        folder = self.root / NOTES
+        folder = self.root / BANS
         folder.mkdir(parents=True, exist_ok=True)
         with durable(folder / name) as file:
             file.write(content)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 DATA_MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
@@ -54,6 +54,20 @@ class SourceCounts(_Frozen):
     """Training tokens."""
     dropped: dict[str, int] = {}
     """Number of omitted documents by reason."""
+    cut: int = Field(default=0, exclude_if=lambda cut: not cut)
+    """Samples of prompt and response that lost their end: they were longer than a sequence."""
+
+
+class Chat(_Frozen):
+    """How a sample of prompt and response becomes tokens of which only the response's are learned."""
+
+    template: str = Field(min_length=1)
+    """The Jinja template that writes a conversation as text, as `apply_chat_template` of transformers does."""
+    bos_token: str = ""
+    eos_token: str = ""
+    """Empty: the template ends no response, and the token that ends a document is learned in its place."""
+    context: int = Field(ge=8)
+    """Samples are packed whole into sequences of one token more."""
 
 
 class Parameters(_Frozen):
@@ -62,8 +76,12 @@ class Parameters(_Frozen):
     held_out: float = Field(gt=0, lt=1)
     seed: int
     max_files: int | None = Field(default=None, ge=1)
-    format: Literal["auto", "text", "jsonl", "parquet"] = "auto"
-    """Format of the files; auto: by name (.jsonl, .ndjson, .parquet, else text; with .gz, .zst, .xz, .bz2)."""
+    format: Literal["auto", "text", "jsonl", "parquet", "chat"] = "auto"
+    """Format of the files; auto: by name (.jsonl, .ndjson, .parquet, else text; with .gz, .zst, .xz, .bz2). chat: JSON
+    lines with `prompt` and `response`, or with `messages`."""
+    # Where it says nothing it is not written: the manifest of text keeps its bytes, and the data their digest.
+    chat: Chat | None = Field(default=None, exclude_if=lambda chat: chat is None)
+    """Of the format chat alone."""
     text_field: str = "text"
     deduplicate: bool = True
     min_characters: int = 1
@@ -76,13 +94,24 @@ class Parameters(_Frozen):
     """Smallest share of letters and digits among characters but white space; bytes outside ASCII count as letters."""
     document_bytes: int = Field(default=2**22, ge=2**10)
     """Longer texts are split into several documents at a line's end, else at a space."""
-    shard_tokens: int = Field(default=2**25, ge=1)
+    shard_tokens: int = Field(default=2**25, ge=1, le=2**30)
+    """At four bytes a token a shard stays under 5 GB, which S3 takes and copies in one call
+    (https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html): of such an object it tells the SHA-256
+    of all bytes, of one in parts only that of the parts' digests."""
+
+    @model_validator(mode="after")
+    def _has_a_template_for_chats(self) -> Self:
+        if (self.format == "chat") != (self.chat is not None):
+            raise ValueError("the format chat, and it alone, has a chat template and a context")
+        return self
 
 
 class DataManifest(_Frozen):
     """Equal input and parameters give equal bytes, on any machine, with any number of cores, after any resume."""
 
-    format: Literal[2] = 2
+    format: Literal[2, 3] = 2
+    """3: masked. A token t that the loss does not count is stored as -1 - t, and sequences do not overlap. A reader
+    that knows only 2 refuses it."""
     sources: tuple[SourceCounts, ...]
     parameters: Parameters
     documents: int
@@ -103,8 +132,11 @@ class DataManifest(_Frozen):
     validation: tuple[TokenShard, ...]
     train_tokens: int
     validation_tokens: int
+    counted_tokens: int | None = Field(default=None, exclude_if=lambda counted: counted is None)
+    """Training tokens that the loss counts, of masked data."""
     unigram_loss: float
-    """Nats per held-out token under the training part's unigram distribution: the loss of a model without context."""
+    """Nats per held-out token under the training part's unigram distribution: the loss of a model without context. Of
+    masked data both are of the tokens that the loss counts."""
 
     @property
     def licence(self) -> str:

@@ -75,6 +75,17 @@ class ParallelConfig(_Section):
     """Ranks that share each sequence (Ulysses), with any ZeRO stage."""
 
 
+class GradientConfig(_Section):
+    """How gradients are summed. Those of each micro batch are in the computation's format, whatever stands here."""
+
+    accumulate: Literal["float32", "bfloat16"] | None = None
+    """Format of the sum over a step's micro batches. None: that of `precision`. With `precision: bfloat16`, float32
+    needs ZeRO stage 2 or 3."""
+    reduce: Literal["float32", "bfloat16"] | None = None
+    """Format of the sum over the ranks. None: that of `precision`. float32 doubles what goes over the network; with
+    `accumulate: float32` the sum then stays in float32 up to the optimizer, else it is rounded once."""
+
+
 class OptimizerConfig(_Section):
     learning_rate: float = Field(default=2e-3, gt=0)
     """Learning rate after the warm-up."""
@@ -90,6 +101,9 @@ class OptimizerConfig(_Section):
     """AdamW's second beta."""
     clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradients; larger ones are scaled down."""
+    offload: Literal["none", "cpu"] = "none"
+    """`cpu`: float32 weights and both moments lie in the node's memory, and its processors compute the update. It needs
+    ZeRO stage 1, 2 or 3."""
 
 
 class DataConfig(_Section):
@@ -179,6 +193,7 @@ class TrainConfig(_Section):
     """`s3://bucket/prefix` that is the shared tier of checkpoints, this campaign's alone; empty: the shared mount."""
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    gradients: GradientConfig = GradientConfig()
     data: DataConfig = DataConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     steps: int = Field(ge=1)
@@ -207,6 +222,9 @@ class TrainConfig(_Section):
     """Time from SIGTERM to SIGKILL of the pod, for an emergency save."""
     threads: int = Field(default=1, ge=1)
     """torch threads per rank on CPU; part of bitwise equality."""
+
+    def sums_in_float32(self, which: Literal["accumulate", "reduce"]) -> bool:
+        return (getattr(self.gradients, which) or self.precision) == "float32"
 
     def tokens_per_step(self) -> int:
         return self.global_batch * self.model.context

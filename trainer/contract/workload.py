@@ -90,6 +90,8 @@ class WorkloadConfig(_Part):
     """`torchrun`, `mpirun` or `none`."""
     command: tuple[str, ...]
     """Words after the launcher's own; for `none`, the whole command."""
+    warm: tuple[str, ...] = ()
+    """Modules that are imported once per node, before the ranks are forked; none: each rank imports its own."""
     env: dict[str, str]
     secrets: tuple[str, ...] = ()
     """Variables whose values are in the file `SECRETS`."""

@@ -13,6 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.client.bivouac_data.reader import is_masked
 from trainer.contract.ledger import step_digest
 from trainer.data.reader import Reader
 from trainer.data.staging import Stager
@@ -48,6 +49,8 @@ class Fed:
     """Digest of this rank's part; see `trainer.contract.ledger`."""
     entropy: float = 0.0
     """Mean entropy in nats of the tokens of a micro batch, for the watch."""
+    counted: tuple[int, ...] = ()
+    """Of masked data, the targets of each micro batch that the loss counts; of text all count, and this is empty."""
 
 
 class Feed:
@@ -113,7 +116,8 @@ class Feed:
             stored = self._reader.stored(positions)
             digests += self._reader.digests(positions, stored)
             parts.append(stored.astype(np.int64))
-        return Fed(position, tuple(parts), step_digest(digests), sum(map(entropy, parts)) / len(parts))
+        counted = tuple(int((part[:, 1:] >= 0).sum()) for part in parts) if is_masked(self._reader.manifest) else ()
+        return Fed(position, tuple(parts), step_digest(digests), sum(map(entropy, parts)) / len(parts), counted)
 
     def _put(self, item: Fed | BaseException) -> bool:
         while not self._ended.is_set():

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.client.bivouac_data.reader import Refused, spacing
 from trainer.contract import DataManifest
 from trainer.data.reader import load_manifest
 from trainer.errors import ConfigError, DataError, unread
@@ -19,14 +20,18 @@ class HeldOut:
 
     def __init__(self, manifest: DataManifest, tokens: np.ndarray, context: int) -> None:
         self.manifest, self.context, self._tokens = manifest, context, tokens
-        self.held_out_samples = max(0, (len(tokens) - 1) // context)
+        try:
+            self._stride, shared = spacing(manifest, context)
+        except Refused as refused:
+            raise DataError(refused.what, refused.seen, refused.cure) from refused
+        self.held_out_samples = max(0, (len(tokens) - shared) // self._stride)
         if not self.held_out_samples:
             seen = f"{len(tokens)} held-out tokens, context {context}"
             raise DataError("the data holds less than one held-out sequence", seen, "give more text")
 
     def held_out(self, sequences: int) -> np.ndarray:
         count = min(sequences, self.held_out_samples)
-        starts = [index * self.held_out_samples // count * self.context for index in range(count)]
+        starts = [index * self.held_out_samples // count * self._stride for index in range(count)]
         return np.stack([self._tokens[start : start + self.context + 1] for start in starts]).astype(np.int64)
 
 

@@ -11,6 +11,15 @@ from torch import Tensor
 from trainer.contract import ModelConfig
 
 
+def split(sequences: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the inputs and, shifted by one, the targets of sequences (batch, length + 1), each (batch, length).
+
+    Masked data has -1 - t for a token t that the loss does not count: as a target it stays negative.
+    """
+    inputs = sequences[:, :-1]
+    return torch.where(inputs < 0, ~inputs, inputs), sequences[:, 1:]
+
+
 def document_bounds(tokens: Tensor, end: int) -> tuple[Tensor, Tensor]:
     """Return each token's document and position in it, for packed sequences (batch, length).
 

@@ -46,30 +46,56 @@ class Footprint:
     """Activations at their peak, with the gradients and their buffer that are alive then."""
     update: int
     """Gradients in float32 and copies while the optimizer works."""
+    host: int = 0
+    """In the node's memory, with the optimizer's states there. No part of `peak`."""
 
     @property
     def peak(self) -> int:
         return self.weights + self.optimizer + self.gathered + max(self.accumulated + self.micro_batch, self.update)
 
 
-def footprint(config: TrainConfig, world_size: int) -> Footprint:
-    """Return the bytes that the fullest rank of `world_size` needs at once."""
+def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> Footprint:
+    """Return the bytes that the fullest rank of `world_size` needs at once. `overlaps`: gradients are exchanged beside
+    the backward pass, as on accelerators."""
     size, stage = _DTYPES[config.precision].itemsize, config.zero_stage
-    layout = Layout.of(config.parallel, world_size)
+    summed, moved = (4 if config.sums_in_float32(kind) else size for kind in ("accumulate", "reduce"))
     with FakeTensorMode():
-        count = parameter_count(_model(config, _layers(config.model)))
+        whole = _model(config, _layers(config.model))
+        count, largest = parameter_count(whole), max(one.numel() for one in whole.parameters())
+    layout = Layout.of(config.parallel, world_size)
     # ZeRO spreads over the ranks that hold equal matrices.
     spread = world_size // layout.tensor
     part, bucket = math.ceil(count / spread), min(count, GRADIENT_BUCKET)
     accumulates = config.global_batch > config.micro_batch * layout.data
+    away = config.optimizer.offload == "cpu"
+    # Of the gradients stage 3 keeps this rank's part from the start, and stage 2 from one micro batch to the next.
+    kept = summed * part if stage == 3 or (stage == 2 and accumulates) else 0
+    # Stage 2 keeps them on the device all the same where it sums in another format than that of the weights.
+    kept_away = kept if away and (stage == 3 or summed == size) else 0
+    here = kept - kept_away
+    update = (size + 4) * count if not stage else 0 if away else (2 * summed + 4) * part
+    if moved != size and stage < 3:
+        # At the end of the backward pass: gradients, the buffer of those on their way, and two copies of it.
+        update = max(update, (size * count if stage < 2 else summed * part) + (2 * size + moved) * bucket)
+    # Stage 3 adds to gradients that are kept away by bringing them back, beside their sums.
+    brought = 2 * kept_away if stage == 3 and accumulates else 0
+    buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
     return Footprint(
         weights=size * (part if stage == 3 else count),
-        optimizer=OPTIMIZER_BYTES * (part if stage else count),
-        gathered=size * (bucket + part + 2 * min(count, LIVE)) if stage == 3 else 0,
-        accumulated=size * (count if stage < 2 else part if stage == 2 else 0) if accumulates else 0,
-        micro_batch=_deep(config, spread, bucket if stage in (1, 2) else 0, accumulates),
-        update=(size + 4) * count if not stage else (2 * size + 4) * part,
+        optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
+        gathered=moved * bucket + here + size * 2 * min(count, LIVE) if stage == 3 else 0,
+        accumulated=size * count if stage < 2 and accumulates else here if stage == 2 else 0,
+        micro_batch=_deep(config, spread, buffers, accumulates) + size * largest * away + brought,
+        update=update,
+        host=_host(config, part, largest, kept_away) if away else 0,
     )
+
+
+def _host(config: TrainConfig, part: int, largest: int, kept: int) -> int:
+    """Return what lies in the node's memory: the optimizer's states, the gradients in float32 that the update reads,
+    those that are kept, and with stages 1 and 2 the new weights and a buffer on their way."""
+    size = _DTYPES[config.precision].itemsize
+    return (OPTIMIZER_BYTES + 4) * part + kept + (size * (part + largest) if config.zero_stage < 3 else 0)
 
 
 def _deep(config: TrainConfig, *given: Any) -> int:
@@ -141,7 +167,7 @@ def _model(config: TrainConfig, layers: int) -> Model:
 
 def main() -> None:
     asked = json.load(sys.stdin)
-    seen = footprint(TrainConfig.model_validate(asked["config"]), asked["world_size"])
+    seen = footprint(TrainConfig.model_validate(asked["config"]), asked["world_size"], overlaps=True)
     print(json.dumps(asdict(seen) | {"peak": seen.peak}))
 
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from trainer.contract import ModelConfig, RecomputeConfig
 from trainer.errors import ConfigError
-from trainer.model.documents import bounds, mask_of
-from trainer.model.recompute import next_token_loss, recomputed
-from trainer.model.sequence import Spread, use_in_transformers
+from trainer.model.documents import bounds, mask_of, split
+from trainer.model.recompute import recomputed
+from trainer.model.sequence import Spread, shared_loss, use_in_transformers
 
 PREFIX = "network."
 """Beginning of the tensors' names in a checkpoint; what follows is their name in Hugging Face's files."""
@@ -28,7 +28,7 @@ _OTHER_SCORES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
 class NamedModel(nn.Module):
-    """Maps token ids (batch, context + 1) to the mean next-token loss in nats."""
+    """Maps token ids (batch, context + 1) to the mean next-token loss in nats, of those tokens that count."""
 
     def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None) -> None:
         super().__init__()
@@ -36,17 +36,14 @@ class NamedModel(nn.Module):
         self.spread: Spread | None = None
         self.network: Any = network_of(config)
         self._blockwise = self.network.config._attn_implementation == "flex_attention"
-        for number, layer in enumerate(_layers(self.network)):
+        for number, layer in enumerate(layers_of(self.network)):
             _recompute(layer, recompute or RecomputeConfig(), number)
         self.initialize()
 
     def forward(self, sequences: Tensor) -> Tensor:
-        hidden, targets, spread = self._hidden(sequences[:, :-1]), sequences[:, 1:], self.spread
-        if spread:
-            targets = spread.part(targets)
-        weight = self.network.get_output_embeddings().weight
-        loss = next_token_loss(hidden.flatten(0, 1), weight, targets.flatten())
-        return spread.mean(loss) if spread else loss
+        inputs, targets = split(sequences)
+        hidden, weight = self._hidden(inputs), self.network.get_output_embeddings().weight
+        return shared_loss(hidden.flatten(0, 1), weight, targets, self.spread)
 
     def share_sequences(self, spread: Spread) -> None:
         """Compute a part of each sequence on each rank of a group."""
@@ -158,7 +155,7 @@ def _refuse_unfit(config: ModelConfig, built: Any) -> None:
         raise ConfigError("the model has another vocabulary", seen, "correct model.vocabulary")
 
 
-def _layers(network: Any) -> list[Any]:
+def layers_of(network: Any) -> list[Any]:
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [one for one in network.modules() if isinstance(one, GradientCheckpointingLayer)]

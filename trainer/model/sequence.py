@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainer.model.recompute import next_token_loss
+
 ATTENTION = "ulysses"
 """Our name among the attention functions of `transformers`."""
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -45,24 +47,35 @@ class Spread:
         result: Tensor = exchange(*given, batch_dim_idx=0)
         return result.transpose(1, 2)
 
-    def mean(self, loss: Tensor) -> Tensor:
-        """Return the mean over the group, of parts of equal size; the gradient is that of this rank's part."""
-        return _Mean.apply(loss, self)  # type: ignore[no-any-return, no-untyped-call]
+    def sum(self, loss: Tensor) -> Tensor:
+        """Return the sum over the group; the gradient is that of this rank's part."""
+        return _Sum.apply(loss, self)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _Mean(torch.autograd.Function):
+class _Sum(torch.autograd.Function):
     """Each rank gives the gradient of its own part, for DeepSpeed sums or averages those of a group."""
 
     @staticmethod
     def forward(context: Any, loss: Tensor, spread: Spread) -> Tensor:
-        context.divisor = 1 if spread.averaged else spread.ranks
+        context.factor = spread.ranks if spread.averaged else 1
         total = loss.detach().clone()
         dist.all_reduce(total, group=spread.group)
-        return total / spread.ranks
+        return total
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        return gradients[0] / context.divisor, None
+        return gradients[0] * context.factor, None
+
+
+def shared_loss(hidden: Tensor, weight: Tensor, targets: Tensor, spread: Spread | None) -> Tensor:
+    """Return the mean loss of whole sequences' `targets`, shape (batch, length), from this rank's part of the states.
+
+    Ranks may have different numbers of positions that count, even none.
+    """
+    if spread is None:
+        return next_token_loss(hidden, weight, targets.flatten())
+    counted = (targets >= 0).sum()
+    return spread.sum(next_token_loss(hidden, weight, spread.part(targets).flatten(), counted))
 
 
 def use_in_transformers(network: Any, spread: Spread) -> None:

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig
-from trainer.model.documents import bounds, mask_of
-from trainer.model.recompute import next_token_loss, runner
-from trainer.model.sequence import Spread
+from trainer.model.documents import bounds, mask_of, split
+from trainer.model.recompute import runner
+from trainer.model.sequence import Spread, shared_loss
 
 ROTARY_BASE = 10_000.0
 NORM_EPSILON = 1e-5
@@ -72,7 +72,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Maps token ids (batch, context + 1) to the mean next-token loss in nats."""
+    """Maps token ids (batch, context + 1) to the mean next-token loss in nats, of those tokens that count."""
 
     cosine: Tensor
     sine: Tensor
@@ -90,11 +90,8 @@ class Transformer(nn.Module):
         self.initialize()
 
     def forward(self, sequences: Tensor) -> Tensor:
-        hidden, targets, spread = self._hidden(sequences[:, :-1]), sequences[:, 1:], self.spread
-        if spread:
-            targets = spread.part(targets)
-        loss = next_token_loss(hidden.flatten(0, 1), self.embedding.weight, targets.flatten())
-        return spread.mean(loss) if spread else loss
+        inputs, targets = split(sequences)
+        return shared_loss(self._hidden(inputs).flatten(0, 1), self.embedding.weight, targets, self.spread)
 
     def share_sequences(self, spread: Spread) -> None:
         """Compute a part of each sequence on each rank of a group."""

@@ -20,6 +20,8 @@ from trainer.supervisor.job import Job
 from trainer.supervisor.judge import Judge
 from trainer.supervisor.place import Place
 from trainer.supervisor.serving import serve
+from trainer.supervisor.warm import ranks
+from trainer.supervisor.warm.again import Again
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -41,7 +43,8 @@ def main() -> int:
     family.adopt()
     out = Path(os.environ.get("BIVOUAC_EXPORTS", "/bivouac-export"))
     judges = sys.argv[1:] == ["evaluate"]
-    job = Judge(config, place, shared, run, out) if judges else Job(config, place, shared, run)
+    kind = Again if config.get("warm") else Job
+    job = Judge(config, place, shared, run, out) if judges else kind(config, place, shared, run)
     _stop_on_signals(job, float(config.get("grace_s", 50.0)))
     try:
         serve(place.pod_ip, job.status)
@@ -111,12 +114,15 @@ def _write(message: str) -> None:
 
 def start() -> None:
     """Run, and leave without waiting for threads that may hang on a slow tier. With a first argument of `shell`: be one
-    end of a remote shell for `mpirun`; of `imports`: only tell what the image's Python is."""
+    end of a remote shell for `mpirun`; of `warm-ranks`: import, and fork the ranks; of `imports`: only tell what the
+    image's Python is."""
     if sys.argv[1:2] == [shell.CALL]:
         code = shell.call(sys.argv[2:])
     elif sys.argv[1:2] == [shell.LISTEN]:
         place = Place.of()
         code = shell.listen(place.pod_ip, place.node_rank)
+    elif sys.argv[1:2] == [ranks.CALL]:
+        code = ranks.main(json.loads(sys.argv[2]))
     elif sys.argv[1:2] == [imports.CALL]:
         message, code = json.dumps(imports.report()), 0
         print(message)

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from typing import NamedTuple
+from typing import Container, NamedTuple
 
 _SET_CHILD_SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of <sys/prctl.h>."""
@@ -75,12 +75,14 @@ def bury(among: dict[int, Process], launcher: int | None) -> None:
                 os.waitpid(pid, os.WNOHANG)
 
 
-def end_all(launcher: int | None) -> list[int]:
-    """Kill all processes below this one, also those that they start meanwhile. Return those that do not end."""
+def end_all(launcher: int | None, spared: Container[int] = ()) -> list[int]:
+    """Kill all processes below this one but those `spared`, also those that they start meanwhile. Return those that do
+    not end."""
     until = time.monotonic() + _STUBBORN_S
     while True:
         among = processes()
-        left = sorted(pid for pid in below(os.getpid(), among) if among[pid].state != "Z")
+        ours = below(os.getpid(), among)
+        left = sorted(pid for pid in ours if among[pid].state != "Z" and pid not in spared)
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -83,9 +83,10 @@ class Job(Running):
 
     # Its life.
 
-    def resume(self) -> str:
+    def resume(self, restarts: int = 0) -> str:
         """Return where the job resumes, empty from the start. Node 0 checks and lays back; the others wait for it."""
-        choice = self.tier / "resume" / f"attempt-{self.place.attempt:04d}.json"
+        name = f"attempt-{self.place.attempt:04d}" + (f"-{restarts}" if restarts else "")
+        choice = self.tier / "resume" / f"{name}.json"
         if self.place.node_rank == 0:
             choice.parent.mkdir(parents=True, exist_ok=True)
             seal.publish(choice, json.dumps(self._chosen()).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from typing import Any, Mapping
 
 from trainer.supervisor import activity, shell
 from trainer.supervisor.place import Place
+from trainer.supervisor.warm import ranks
 
 _RANK_ENDED = re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
 _SIGNAL, _SIGNALS = 128, 64
@@ -20,6 +22,8 @@ _CULPRIT_S = 10.0
 
 
 def of(job: Mapping[str, Any], place: Place) -> Launcher:
+    if job.get("warm"):
+        return Warm(job, place)
     kinds = {"torchrun": Torchrun, "mpirun": Mpirun, "none": Launcher}
     return kinds[job["launcher"]](job, place)
 
@@ -93,6 +97,21 @@ class Torchrun(Launcher):
 
     def ended(self, code: int, words: str, stopping: bool) -> int:
         return (self._rank_code or code) if code else 0
+
+
+class Warm(Torchrun):
+    """One node's ranks, forked from a process that has imported the job's modules (`warm.again` follows it)."""
+
+    def command(self) -> list[str]:
+        place = self.place
+        asked = {
+            "warm": self.job["warm"], "command": Launcher.command(self), "ranks": place.ranks_per_node,
+            "node_rank": place.node_rank, "nodes": place.node_count,
+        }  # fmt: skip
+        return [sys.executable, "-u", os.path.abspath(sys.argv[0]), ranks.CALL, json.dumps(asked)]
+
+    def failed(self, code: int) -> None:
+        self._rank_code = code
 
 
 class Mpirun(Launcher):

@@ -20,8 +20,10 @@ def pack(target: Path) -> None:
         package.mkdir(parents=True)
         (package.parent / "__init__.py").touch()
         (root / "__main__.py").write_text(_MAIN)
-        for path in Path(__file__).parent.glob("*.py"):
-            copyfile(path, package / path.name)
+        for path in Path(__file__).parent.rglob("*.py"):
+            copy = package / path.relative_to(Path(__file__).parent)
+            copy.parent.mkdir(exist_ok=True)
+            copyfile(path, copy)
         zipapp.create_archive(root, target, compressed=True)
     for path in (*_CLIENT.glob("bivouac*.py"), *_CLIENT.glob("bivouac*/*.py")):
         copy = target.parent / path.relative_to(_CLIENT)

@@ -52,12 +52,13 @@ class Running:
                 raise TimeoutError(f"{path} has not appeared within {seconds:.0f} s")
             time.sleep(0.2)
 
-    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> str:
+    def _start(self, words: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> str:
         """Start a command and follow its lines; return why it does not start, or an empty text."""
         try:
             self.process = subprocess.Popen(
                 words, env=environment, cwd=self.config.get("folder") or None, stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_hears_signals,
+                pass_fds=tuple(pass_fds),
             )  # fmt: skip
         except OSError as error:
             self.emit("not_started", why=str(error), command=words)

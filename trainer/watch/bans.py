@@ -5,33 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from trainer.checkpoint.fence import check_fence
-from trainer.checkpoint.retention import NOTES
 from trainer.checkpoint.tiers import SharedTier
 from trainer.contract import Manifest
+from trainer.contract.bans import BANS, Ban, parse_bans
 from trainer.errors import StorageError, TrainerError
 
 LONGEST = 10
 """Roll-backs of one campaign; after these a person should look."""
-
-
-@dataclass(frozen=True)
-class Ban:
-    attempt: int
-    """It and earlier ones wrote the checkpoints that are not trusted."""
-    first: int
-    """Their first step, and the first one whose batch is skipped (1-based, as in events)."""
-    last: int
-    """Last step whose batch is skipped; before `first`: none is."""
-    why: str
-
-    def refuses(self, manifest: Manifest) -> bool:
-        return manifest.attempt <= self.attempt and manifest.step >= self.first
-
-    def skips(self, step: int) -> bool:
-        return self.first <= step <= self.last
 
 
 class RolledBack(TrainerError):
@@ -42,15 +25,11 @@ class RolledBack(TrainerError):
 
 def read_bans(shared: SharedTier) -> tuple[Ban, ...]:
     """Return the bans of a campaign, oldest first. Raises `StorageError` for one that cannot be read."""
-    found = []
-    for name, content in sorted(shared.notes().items()):
-        try:
-            found.append(Ban(**json.loads(content)))
-        except (ValueError, TypeError) as error:
-            cure = "remove it to do without"
-            seen = f"{shared}/{NOTES}/{name}: {error}"
-            raise StorageError("what the watch has left cannot be read", seen, cure) from error
-    return tuple(found)
+    try:
+        return parse_bans(shared.notes())
+    except ValueError as error:
+        cure = "remove it to do without"
+        raise StorageError("what the watch has left cannot be read", f"{shared}/{BANS}/{error}", cure) from error
 
 
 def write_ban(shared: SharedTier, ban: Ban) -> None:

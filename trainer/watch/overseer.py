@@ -15,12 +15,13 @@ from torch import Tensor
 from trainer.checkpoint.tiers import SharedTier
 from trainer.config import computes_together
 from trainer.contract import TrainConfig
+from trainer.contract.bans import Ban
 from trainer.data.feed import Fed
 from trainer.errors import Interrupted, NumericError, Sick, TrainerError
 from trainer.events import emit
 from trainer.gang import Gang
 from trainer.watch import replay
-from trainer.watch.bans import Ban, RolledBack, possible, read_bans, write_ban
+from trainer.watch.bans import RolledBack, possible, read_bans, write_ban
 from trainer.watch.detectors import Alarm, Seen
 from trainer.watch.figures import All, Mine, Utilisation
 from trainer.watch.signals import Signals
@@ -67,12 +68,15 @@ class Overseer:
     def compute(self, fed: Fed) -> Mine:
         """Compute one step and return what this rank knows of it; the only wait for the device is at its end."""
         losses: list[Tensor] = []
+        weights = self._weights(fed)
         self.signals.step_begins()
         with self._clipped():
             for number, tokens in enumerate(fed.micro_batches, 1):
                 batch = torch.from_numpy(tokens).to(self.engine.device)
                 with self.split.part("forward"):
                     part = self.engine(batch)
+                    if weights:
+                        part = part * weights[number - 1]
                 with self.split.part("backward"):
                     self.engine.backward(part)
                 if number == len(fed.micro_batches):
@@ -93,6 +97,18 @@ class Overseer:
             activation=read.activation,
             entropy=fed.entropy,
         )
+
+    def _weights(self, fed: Fed) -> list[float]:
+        """Return the factor of each micro batch's mean loss; none where all tokens count.
+
+        DeepSpeed averages over the micro batches of all ranks. With these factors the average is the mean over the
+        counted tokens of the whole step, as if one process had computed it.
+        """
+        if not fed.counted:
+            return []
+        whole = self.gang.sums([float(sum(fed.counted))])[0]
+        micro_batches = self.config.global_batch / self.config.micro_batch
+        return [counted * micro_batches / whole for counted in fed.counted]
 
     @contextmanager
     def _clipped(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from infra.data import dataset
 from infra.errors import UserError
 from infra.report.data_page import data_page
 from infra.spec.campaign import load
+from infra.spec.models.chat import resolved
 from infra.spec.recipe import recipe_of
 from trainer.contract import DATA_REPORT_NAME, Parameters
 from trainer.contract.recipe import Recipe, parse_source
@@ -57,7 +58,7 @@ def _of_arguments(given: dict[str, Any], sources: list[str]) -> Recipe:
     try:
         return Recipe(
             sources=tuple(parse_source(each, number, *same) for number, each in enumerate(sources)),
-            parameters=Parameters(**{name: given[name] for name in names}),
+            parameters=Parameters(**{name: given[name] for name in names}, chat=_chat(given)),
             vocabulary=given["vocabulary"],
             tokenizer=given["tokenizer"],
             end_of_document=given["end_of_document"],
@@ -67,3 +68,12 @@ def _of_arguments(given: dict[str, Any], sources: list[str]) -> Recipe:
         raise UserError("the arguments do not fit", seen=seen, cure="see bivouac data prepare --help") from error
     except ValueError as error:
         raise UserError("the arguments do not fit", seen=error, cure="see bivouac data prepare --help") from error
+
+
+def _chat(given: dict[str, Any]) -> Any:
+    """Return how samples become text. Raises `ValueError` without a template."""
+    section = {name: given.get(name) for name in ("format", "tokenizer")}
+    if template := given.get("chat_template"):
+        section["chat"] = {"template": template}
+    found = resolved(section).get("chat")
+    return found and {**found, "context": given.get("context")}

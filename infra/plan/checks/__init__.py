@@ -8,6 +8,7 @@ from datetime import date
 from infra.plan.checks import (
     builders,
     capacity,
+    engine,
     money,
     nccl,
     network,
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     *nodes.RULES,
     *capacity.RULES,
     *training.RULES,
+    *engine.RULES,
     *workload.RULES,
     *nccl.RULES,
     *storage.RULES,
@@ -69,7 +71,8 @@ def check(file: SpecFile, facts: Facts, today: date, *, whole: bool = True) -> t
 
 def _rules(spec: Spec) -> tuple[Rule, ...]:
     """Leave out the rules about what the spec does not have: the built-in trainer, or a workload."""
-    absent = training.RULES if getattr(spec, "workload", None) is not None else workload.RULES
+    built_in = training.RULES + engine.RULES
+    absent = built_in if getattr(spec, "workload", None) is not None else workload.RULES
     return tuple(rule for rule in RULES if rule not in absent)
 
 

@@ -57,6 +57,9 @@ def layout_is_honest(case: Case) -> Iterator[Draft]:
         found.append(layout_trouble(training.parallel, world, per_node, training.zero_stage))
     if (heads := heads_of(training.model)) is not None:
         found.append(model_trouble(training.parallel, heads, training.model.context))
+    if training.optimizer.offload == "cpu" or training.gradients.accumulate or training.gradients.reduce:
+        seen, cure = "training.optimizer.offload or training.gradients", "leave out either"
+        yield error("training.parallel", "is not tried with offload or with other sums", seen=seen, cure=cure)
     for trouble in filter(None, found):
         yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
 
@@ -70,7 +73,9 @@ def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
     if memory is not None and not memory.trouble:
         yield from _by_prediction(memory, instance.accelerator)
         return
-    size = sizing.static_bytes_per_rank(training.model, training.precision, world, training.zero_stage)
+    size = sizing.static_bytes_per_rank(
+        training.model, training.precision, world, training.zero_stage, training.optimizer.offload == "cpu"
+    )
     size //= training.parallel.tensor
     seen = f"{size / sizing.GIB:.1f} GiB of state, {instance.accelerator_memory_gib:g} GiB per {instance.accelerator}"
     if memory is not None:
@@ -197,6 +202,15 @@ def a_rehearsal_has_its_text(case: Case) -> Iterator[Draft]:
             yield error(f"data.rehearsal.{part.name}", "there is no such folder", seen=folder or "nothing", cure=cure)
 
 
+def samples_are_kept_apart(case: Case) -> Iterator[Draft]:
+    """Samples of prompt and response are packed into sequences: each sees itself alone."""
+    training, data = case.spec.built_in
+    if data.format == "chat" and not training.model.document_attention:
+        cure = "write document_attention: true, and end_of_document with the number of the data's token"
+        seen = "data.format chat"
+        yield error("training.model.document_attention", "a sample would see the ones before it", seen=seen, cure=cure)
+
+
 def data_last_for_the_steps(case: Case) -> Iterator[Draft]:
     """Text is not repeated so often that the model memorizes it."""
     (training, data), looked = case.spec.built_in, case.facts.data
@@ -226,5 +240,6 @@ RULES = (
     data_source_exists,
     a_rehearsal_has_its_text,
     the_cluster_knows_how_much_to_prepare,
+    samples_are_kept_apart,
     data_last_for_the_steps,
 )

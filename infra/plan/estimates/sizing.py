@@ -59,14 +59,23 @@ def checkpoint_bytes_per_rank(model: ModelConfig, precision: str, world_size: in
     return checkpoint_bytes_per_node(model, precision, world_size, zero_stage)
 
 
-def static_bytes_per_rank(model: ModelConfig, precision: str, world_size: int, zero_stage: int) -> int:
+def host_bytes_per_rank(model: ModelConfig, precision: str, world_size: int) -> int:
+    """Return bytes of offloaded optimizer states in the node's memory: with the gradients in float32 that the update
+    reads, and the new weights or kept gradients of this rank's part."""
+    part = math.ceil(parameters(model) / world_size)
+    return (OPTIMIZER_BYTES + 4 + 2 * WEIGHT_BYTES[precision]) * part
+
+
+def static_bytes_per_rank(
+    model: ModelConfig, precision: str, world_size: int, zero_stage: int, offload: bool = False
+) -> int:
     """Return bytes of weights, gradients and optimizer state on one accelerator, without activations.
 
     Source: Rajbhandari et al., ZeRO, section 3: stage 1 shards the optimizer state, 2 the gradients too, 3 all.
     """
     count = parameters(model)
     parts = (
-        (OPTIMIZER_BYTES * count, zero_stage >= 1),
+        (0 if offload else OPTIMIZER_BYTES * count, zero_stage >= 1),
         (WEIGHT_BYTES[precision] * count, zero_stage >= 2),
         (WEIGHT_BYTES[precision] * count, zero_stage >= 3),
     )

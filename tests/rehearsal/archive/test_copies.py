@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from infra.rehearsal.aws.world import World
 from tests.manifests import manifest_of, seal, shard_at
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import COMMITTED_NAME, attempt_folder, step_folder
+from trainer.contract.bans import Ban
 
 CAMPAIGN, IDENTITY, PART = "tiny", "20261101T000000Z-0a1b2c3d", 5 * MIB
 PREFIX = f"copies/{CAMPAIGN}/{IDENTITY}"
@@ -92,6 +95,24 @@ def test_the_newest_sound_step_is_sent_whole(site: SimpleNamespace) -> None:
     assert steps_in_s3(site) == [40]
     with pytest.raises(PermanentError, match="small"):
         copies(site, above=40).send()
+
+
+def test_a_step_that_the_watch_distrusts_is_neither_sent_nor_brought_back(site: SimpleNamespace) -> None:
+    commit(site, 20)
+    copies(site).send()
+    commit(site, 40)
+    copies(site, above=20).send()
+    commit(site, 60)
+    watch = site.root / CAMPAIGN / "watch"
+    watch.mkdir()
+    ban = Ban(attempt=1, first=30, last=40, why="the loss rose")
+    (watch / "ban-0001-00000030.json").write_text(json.dumps(asdict(ban)))
+    with pytest.raises(PermanentError, match="the loss rose"):
+        copies(site, above=40).send()
+    for step in (20, 40, 60):
+        shutil.rmtree(site.root / CAMPAIGN / step_folder(step))
+    told = copies(site).fetch()
+    assert told["step"] == 20 and "the loss rose" in told["refused"][0]
 
 
 def test_only_the_newest_copies_stay_and_no_version_of_an_older_one_bills_on(site: SimpleNamespace) -> None:

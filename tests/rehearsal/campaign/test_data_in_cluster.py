@@ -7,6 +7,7 @@ import gzip
 import json
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,8 @@ def test_a_damaged_file_ends_it_with_its_name_and_line_and_its_nodes_go(
     )["nodegroup"]
     assert group["scalingConfig"]["desiredSize"] == 0 and links(camped) == []
     (begun, ended) = of_kind(context, Kind.DATA_BEGUN, Kind.DATA_ENDED)
-    assert begun["nodes"] == NODES and begun["files"] == 4 and "cut.jsonl.gz" in ended["error"]
+    assert begun["nodes"] == NODES and begun["files"] == 4 and Decimal(begun["usd_per_hour"]) > 0
+    assert "cut.jsonl.gz" in ended["error"]
     s3.delete_object(Bucket="somebodys-text", Key="web/cut.jsonl.gz")
 
 

@@ -21,6 +21,9 @@ from tests.rehearsal.rehearsal.confined_cases import (
     test_a_security_context_that_cannot_be_honoured_is_refused,
 )
 from tests.rehearsal.rehearsal.exec_cases import test_kubectl_and_our_client_run_commands_through_the_api_server
+from tests.rehearsal.rehearsal.network_cases import (
+    test_a_pod_in_its_nodes_network_has_the_nodes_address_and_name_and_others_find_it,
+)
 from tests.rehearsal.rehearsal.nodelet_camp import (
     LOOK_AROUND,
     WORK,
@@ -40,6 +43,7 @@ __all__ = [
     "camp",
     "image",
     "test_a_claim_on_a_folder_of_the_node_is_another_folder_on_every_node",
+    "test_a_pod_in_its_nodes_network_has_the_nodes_address_and_name_and_others_find_it",
     "test_a_security_context_is_honoured",
     "test_a_security_context_that_cannot_be_honoured_is_refused",
     "test_kubectl_and_our_client_run_commands_through_the_api_server",

@@ -24,8 +24,9 @@ from trainer.checkpoint.fence import check_fence, claim, newest_attempt
 from trainer.checkpoint.prefix import Prefix
 from trainer.checkpoint.tiers import AnyTiers, tiers_in_s3
 from trainer.contract import Manifest
+from trainer.contract.bans import Ban
 from trainer.errors import Fenced, StorageError
-from trainer.watch.bans import Ban, read_bans, write_ban
+from trainer.watch.bans import read_bans, write_ban
 
 _numbers = itertools.count()
 

@@ -18,6 +18,9 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyarrow import parquet
 
+from infra.spec.models.chat import PLAIN_TEMPLATE
+from tests.trainer.chats import conversations, row_of
+from tests.trainer.chats import recipe as recipe_of_chats
 from trainer.contract import DATA_MANIFEST_NAME, Parameters
 from trainer.contract.preparing import Prepared, Preparing
 from trainer.contract.recipe import Recipe, Source
@@ -130,6 +133,18 @@ def test_any_number_of_workers_gives_the_drivers_bytes(client: Any, tmp_path: Pa
     for name, body in alone.items():
         head = client.head_object(Bucket="data", Key=f"datasets/{digest}/{name}", ChecksumMode="ENABLED")
         assert base64.b64decode(head["ChecksumSHA256"]) == hashlib.sha256(body).digest(), "S3 knows every digest"
+
+
+def test_any_number_of_workers_packs_equal_samples(client: Any, tmp_path: Path) -> None:
+    rows = [row_of(turns) for turns in conversations(240)]
+    made = recipe_of_chats(tmp_path / "text", rows, None, PLAIN_TEMPLATE, eos_token="")
+    body = (tmp_path / "text" / "chats.jsonl").read_bytes()
+    client.put_object(Bucket="texts", Key="chats/chats.jsonl", Body=body)
+    recipe = made.model_copy(update={"sources": (Source(name="chats", location="s3://texts/chats"),)})
+    alone = by_the_driver(recipe, tmp_path / "alone")
+    assert sum(name.endswith(".bin") for name in alone) > 5 and len(body) > 5 * documents.UNIT_BYTES
+    digest = together(work_of(recipe, 3), tmp_path / "3", client)
+    assert in_bucket(client, digest) == alone
 
 
 def test_what_a_lost_worker_has_finished_is_not_made_again(

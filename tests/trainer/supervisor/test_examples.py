@@ -19,6 +19,7 @@ from tests.waiting import HUNG_S, until
 from trainer.contract import ExitCode
 from trainer.contract.workload import Judgement
 from trainer.supervisor import seal
+from trainer.supervisor.pack import pack
 
 pytestmark = pytest.mark.nightly
 """A run imports torch a dozen times; the supervisor's own tests, which need no torch, are quick."""
@@ -68,6 +69,10 @@ def kill_node(process: subprocess.Popen[str]) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def children_of(parent: int) -> list[int]:
+    return [int(one) for one in os.listdir("/proc") if one.isdigit() and stat_parent(int(one)) == parent]
+
+
 def stat_parent(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -115,6 +120,28 @@ def test_neither_a_lost_node_nor_a_damaged_checkpoint_shows_in_the_loss(name: st
     assert [one["step"] for one in events(said, "refused_step")] == [damaged]
     assert events(said, "restored")[0]["step"] == older
     assert losses(said) == {step: loss for step, loss in whole.items() if step > older}, "bit for bit"
+
+
+def test_ranks_forked_from_a_warm_process_train_on_in_place_after_a_kill(tmp_path: Path) -> None:
+    twin, struck = example("ddp", tmp_path / "twin"), example("ddp", tmp_path / "struck")
+    undisturbed = run(twin, 1, 0.0)
+    whole = losses(undisturbed[0].communicate()[0])
+    assert [process.wait() for process in undisturbed] == [0, 0]
+
+    pack(tmp_path / "supervisor.pyz")
+    struck.program = (str(tmp_path / "supervisor.pyz"),)
+    struck.more = {**struck.more, "warm": ["torch", "torch.distributed"]}
+    started = run(struck, 1, 0.1)
+    until(lambda: seal.committed(struck.tier), "a checkpoint is sealed")
+    warm = children_of(started[1].pid)
+    os.kill(children_of(warm[0])[0], signal.SIGKILL)
+    said = [process.communicate()[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert [len(events(each, "restarts_in_place")) for each in said] == [1, 1]
+    assert len(events(said[0], "restored")) == 1
+    steps = events(said[0], "step")
+    assert {one["loss"] == whole[one["step"]] for one in steps} == {True}, "bit for bit, also steps that are repeated"
+    assert {one["step"] for one in steps} == set(whole)
 
 
 @pytest.mark.nightly

@@ -16,8 +16,9 @@ from tests.trainer.test_loop_pace import alone
 from tests.trainer.watch.test_detectors import changed, steps
 from trainer.checkpoint.tiers import Tier
 from trainer.contract import ExitCode, TrainConfig, WatchConfig
+from trainer.contract.bans import Ban
 from trainer.errors import Interrupted, NumericError, Sick
-from trainer.watch.bans import Ban, RolledBack, read_bans, write_ban
+from trainer.watch.bans import RolledBack, read_bans, write_ban
 from trainer.watch.figures import All
 from trainer.watch.overseer import Decision, Overseer
 from trainer.watch.watch import Watch

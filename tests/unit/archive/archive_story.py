@@ -196,7 +196,9 @@ def commit(site: Any, step: int, loss: float | None = 2.25, identity: str = IDEN
     return path
 
 
-def archiver(site: Any, restored: float = 2.25, here: float | Exception = 2.25, committed: int = -1) -> Any:
+def archiver(
+    site: Any, restored: float = 2.25, here: float | Exception = 2.25, committed: int = -1, tolerance: float = 0.0
+) -> Any:
     def evaluate(folder: Path) -> float:
         if site.root / "work" in folder.parents:
             return restored
@@ -208,7 +210,13 @@ def archiver(site: Any, restored: float = 2.25, here: float | Exception = 2.25, 
         out.mkdir()
         (out / "model.safetensors").write_bytes(next(folder.rglob("a.pt")).read_bytes())
 
-    names = {"campaign": CAMPAIGN, "identity": IDENTITY, "committed_step": committed, "region": "r"}
+    names = {
+        "campaign": CAMPAIGN,
+        "identity": IDENTITY,
+        "committed_step": committed,
+        "region": "r",
+        "tolerance": tolerance,
+    }
     config = archive.ArchiveConfig(**names, state_bucket="b", archive_bucket="b", image_manifest="images/none.json")
     places = archive.Places(site.root / "shared", site.root / "train.json", site.data)
     return archive.Archiver(config, site.bucket, site.root / "work", places, archive.Model(evaluate, export))

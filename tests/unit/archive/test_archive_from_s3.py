@@ -72,6 +72,16 @@ def test_a_damaged_step_is_refused_by_name_and_the_one_before_is_taken(spoil: by
     assert not (tmp_path / "tiny/step-00000020").exists() and folder.exists()
 
 
+def test_a_step_that_the_watch_distrusts_is_refused_although_its_bytes_are_whole(s3: Any, tmp_path: Path) -> None:
+    for step in (10, 20):
+        put(s3, step)
+    ban = json.dumps({"attempt": 1, "first": 15, "last": 20, "why": "the loss rose"}).encode()
+    s3.put_object(Bucket="archive", Key="copies/tiny/id/watch/ban-0001-00000015.json", Body=ban)
+    one = source(s3, tmp_path, 20, [])
+    assert next(one.sound())[1].step == 10
+    assert one.refused == ["step-00000020: the watch distrusts it: the loss rose"]
+
+
 def test_a_step_that_the_record_knows_and_nobody_finds_ends_the_archive(s3: Any, tmp_path: Path) -> None:
     put(s3, 10)
     with pytest.raises(PermanentError, match="newest committed checkpoint is not on the shared tier"):

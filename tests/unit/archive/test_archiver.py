@@ -107,6 +107,21 @@ def test_the_newest_sound_step_is_carried_and_newer_ones_are_refused_by_name(sit
     assert [path.name for path in (site.root / "work/golden").iterdir()] == [step_folder(20)]
 
 
+def test_a_step_that_the_watch_distrusts_is_not_the_golden_one_unless_a_later_attempt_wrote_it(site: Any) -> None:
+    commit(site, 20)
+    folder = commit(site, 30).parents[2]
+    (folder / "watch").mkdir()
+    ban = folder / "watch/ban-0001-00000025.json"
+    ban.write_text(json.dumps({"attempt": 0, "first": 25, "last": 30, "why": "the loss rose"}))
+    assert next(archiver(site).source.sound())[1].step == 30, "attempt 1 wrote it, after the roll-back"
+    ban.write_text(json.dumps({"attempt": 1, "first": 25, "last": 30, "why": "the loss rose"}))
+    manifest = archiver(site).run()
+    assert manifest.step == 20 and manifest.accounts_for == 30 and "the loss rose" in manifest.refused[0]
+    ban.write_text("{")
+    with pytest.raises(PermanentError, match="what the watch has left cannot be read"):
+        next(archiver(site).source.sound())
+
+
 def test_a_step_without_shards_is_none_and_no_step_at_all_is_an_error(site: Any) -> None:
     with pytest.raises(PermanentError, match="no sound checkpoint"):
         archiver(site).run()
@@ -329,3 +344,24 @@ def test_what_is_said_leaves_the_process_at_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(archive.sys, "stdout", out)
     archive.say("golden", step=30)
     assert json.loads(raw.getvalue())["step"] == 30
+
+
+@pytest.mark.parametrize("recorded", [None, 2.5])
+def test_a_loss_within_the_stated_tolerance_is_archived_and_told_as_such(
+    site: Any, recorded: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(site, 30, loss=recorded)
+    with pytest.raises(PermanentError, match=r"2\.502 restored, 2\.5 .*, tolerance 0\.0005.*evaluation_tolerance"):
+        archiver(site, restored=2.502, here=2.5, tolerance=0.0005).run()
+    manifest = archiver(site, restored=2.502, here=2.5, tolerance=0.001).run()
+    near = EvaluationProof.NEAR_EVALUATED if recorded is None else EvaluationProof.NEAR_RECORDED
+    assert (manifest.proof, manifest.tolerance) == (near, 0.001) and near.endswith("within the stated tolerance")
+    assert (manifest.reference_evaluation_loss, manifest.restored_evaluation_loss) == (2.5, 2.502)
+    (told,) = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"evaluated"' in line][-1:]
+    assert (told["proof"], told["tolerance"], told["loss"], told["reference"]) == (near, 0.001, 2.502, 2.5)
+
+
+def test_an_equal_loss_needs_no_tolerance_and_claims_none(site: Any) -> None:
+    commit(site, 30, loss=2.5)
+    manifest = archiver(site, restored=2.5, tolerance=0.01).run()
+    assert (manifest.proof, manifest.tolerance) == (EvaluationProof.RECORDED, None)

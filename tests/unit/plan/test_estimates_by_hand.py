@@ -49,6 +49,12 @@ def test_each_zero_stage_splits_what_it_says(stage: int, node: int, static: int)
     assert sizing.static_bytes_per_rank(MODEL, "bfloat16", 5, stage) == static
 
 
+def test_offloaded_states_leave_weights_and_gradients_on_the_accelerator() -> None:
+    assert sizing.static_bytes_per_rank(MODEL, "bfloat16", 5, 2, offload=True) == 500_928 + 100_186
+    # 12 bytes of states, 4 of the update's gradient, 2 of weights and 2 of gradients of a fifth of 250,464 parameters.
+    assert sizing.host_bytes_per_rank(MODEL, "bfloat16", 5) == 20 * 50_093
+
+
 @pytest.mark.parametrize(("layout", "usable"), [("RAID0", 30_400_000_000_000), ("RAID10", 15_200_000_000_000)])
 def test_mirrored_disks_hold_half(layout: str, usable: int, spec_file: Callable[..., Any]) -> None:
     spec = spec_file({"nodes.instance_type": "p5.48xlarge", "storage.local.layout": layout}).spec

@@ -94,6 +94,24 @@ def test_the_page_says_which_evaluation_proves_it(
     assert bool(bad) is not proven
 
 
+def test_the_page_says_that_a_tolerance_was_used() -> None:
+    story = whole()
+    for event in story.events:
+        if event.kind is Kind.ARCHIVE_VERIFIED:
+            event.data.update(
+                proof="recorded in training, within the stated tolerance", recorded_evaluation_loss=2.5,
+                reference_evaluation_loss=2.5, restored_evaluation_loss=2.502, tolerance=0.001,
+            )  # fmt: skip
+    made = build(story.record(SPEC, make_plan(SPEC, survey(SPEC)), 192.0, site=SITE))
+    assert made.golden is not None and made.golden.near and not made.golden.proven
+    (notice,) = [notice for notice in made.notices if "archived checkpoint" in notice.text]
+    assert (
+        notice.level == "warning"
+        and "2.502; 2.5, recorded in training, within the stated tolerance: 0.001" in notice.text
+    )
+    assert "equals, exactly" not in render(made)
+
+
 def test_the_page_shows_what_the_job_s_own_evaluation_has_found_and_where_its_export_lies() -> None:
     spec, story = load(ROOT / "trainer/examples/ddp/rehearsal.yaml").spec, whole()
     proof = "evaluated by the job's own command, its export within the tolerance"

@@ -41,6 +41,8 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 REFUSED = [
     ({"command": ["python", "train.py"]}, "needs `script`, and no `command`"),
     ({"launcher": "none"}, "needs `command`, and no `script`"),
+    ({"warm": ["torch; import os"]}, "is no name of a Python module"),
+    ({"launcher": "none", "script": None, "command": ["./a"], "warm": ["torch"]}, "only `torchrun` has it"),
     ({"launcher": "slurm"}, "launcher"),
     ({"launcher": "mpirun"}, "launcher `mpirun` needs `command`, and no `script`"),
     ({"launcher": "mpirun", "command": ["./solve"]}, "launcher `mpirun` needs `command`, and no `script`"),

@@ -214,6 +214,19 @@ def test_money_counts_from_provision_and_gpu_nodes_from_preflight_to_their_end()
     assert spent == pytest.approx(Decimal(10) * Decimal("0.8") + Decimal(100) * Decimal("0.6"))
 
 
+def test_nodes_that_prepare_the_data_cost_by_their_own_price_until_they_go() -> None:
+    begun, ended = event(1, Kind.DATA_BEGUN, nodes=2, usd_per_hour="4.5"), event(5, Kind.DATA_ENDED, digest="d")
+    now, gpus = NOW + timedelta(minutes=90), (Decimal(10), Decimal(100))
+    without = meter.spent(STORY, None, *gpus, now)
+    assert meter.spent((*STORY, begun, ended), None, *gpus, now) - without == pytest.approx(Decimal("4.5") * 4 / 60)
+    killed = meter.spent((*STORY, begun), None, *gpus, now)
+    assert killed - without == pytest.approx(Decimal("4.5") * 5 / 60), "until the end of the stage that they are for"
+    assert meter.rate(fold((STORY[0], begun)), None, *gpus) == Decimal("14.5")
+    assert meter.rate(fold((STORY[0], begun, ended)), None, *gpus) == 10
+    older = event(1, Kind.DATA_BEGUN, nodes=2)
+    assert meter.spent((*STORY, older, ended), None, *gpus, now) == without, "of a version that noted no price"
+
+
 @pytest.mark.parametrize(("upto", "rate"), [(0, 0), (1, 10), (3, 110), (4, 110), (5, 10), (7, 0)])
 def test_the_rate_is_that_of_what_is_up(upto: int, rate: int) -> None:
     assert meter.rate(fold(STORY[:upto]), None, Decimal(10), Decimal(100)) == rate

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trainer.checkpoint.convert.weights import load_weights, verified_manifest
 from trainer.config import load_config
-from trainer.contract import DATA_MOUNT, TOKENIZER_NAME, TrainConfig
+from trainer.contract import DATA_MOUNT, TOKENIZER_NAME, Chat, TrainConfig
 from trainer.data.held_out import end_of_document
 from trainer.data.reader import load_manifest
 from trainer.errors import ConfigError, StorageError, TrainerError
@@ -64,8 +64,10 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_b
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     written = {**form.config, "torch_dtype": dtype} if config.model.name else llama_config(config, end[0], dtype)
     _write_json(out / "config.json", written)
-    _write_json(out / "generation_config.json", {"bos_token_id": end[0], "eos_token_id": end[0], "do_sample": True})
-    _write_json(out / "tokenizer_config.json", _tokenizer_config(config, end[1]))
+    chat = prepared.parameters.chat
+    stops: int | list[int] = end[0] if chat is None else sorted({end[0], *_numbers(tokenizer, chat.eos_token)})
+    _write_json(out / "generation_config.json", {"bos_token_id": end[0], "eos_token_id": stops, "do_sample": True})
+    _write_json(out / "tokenizer_config.json", _tokenizer_config(config, end[1], chat))
     (out / TOKENIZER_NAME).write_bytes(tokenizer)
     return sorted(path.name for path in out.iterdir())
 
@@ -187,14 +189,20 @@ def _bytes(tensors: Any) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _tokenizer_config(config: TrainConfig, end: str) -> dict[str, Any]:
+def _tokenizer_config(config: TrainConfig, end: str, chat: Chat | None) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.model.context,
-        "bos_token": end,
-        "eos_token": end,
+        "bos_token": (chat.bos_token if chat else "") or end,
+        "eos_token": (chat.eos_token if chat else "") or end,
         "clean_up_tokenization_spaces": False,
+        **({"chat_template": chat.template} if chat else {}),
     }
+
+
+def _numbers(tokenizer: bytes, token: str) -> list[int]:
+    """Return the number of an added token; none if there is no such one."""
+    return [int(one["id"]) for one in json.loads(tokenizer).get("added_tokens", ()) if one["content"] == token]
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -27,6 +27,31 @@ Opener = Callable[[Shard], int]
 OPEN_SHARDS = 512
 
 
+def spacing(manifest: Manifest, context: int) -> tuple[int, int]:
+    """Return the tokens from one sequence's begin to the next one's, and how many of them two sequences share.
+
+    Sequences of text share a token: the last target is the next one's first input. Those of masked data were packed
+    whole, for one context. Raises `Refused` for another.
+    """
+    if not is_masked(manifest):
+        return context, 1
+    packed = manifest.parameters.chat.context
+    if packed != context:
+        seen = f"packed for {packed}, model.context {context}"
+        raise Refused("the samples were packed for another context", seen, "prepare the data again with this context")
+    return context + 1, 0
+
+
+def is_masked(manifest: Manifest) -> bool:
+    return bool(manifest.format == 3)
+
+
+def parted(stored: Tokens) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the tokens of stored sequences, and which of them the loss counts: of text all."""
+    counted = stored >= 0
+    return np.where(counted, stored, ~stored).astype(np.int64), counted
+
+
 class Refused(ValueError):
     """The data cannot be read, or is not what it was taken for."""
 
@@ -117,14 +142,15 @@ class Reader:
         self.manifest, self.context, self.seed = manifest, context, seed
         held = [shard for shard in manifest.validation if shard.tokens]
         self._validation = self.row(tuple(held), manifest.dtype, opener)
-        self.held_out_samples = max(0, (self._validation.tokens - 1) // context)
+        self._stride, self._shared = spacing(manifest, context)
+        self.held_out_samples = max(0, (self._validation.tokens - self._shared) // self._stride)
         # A shuffle window's blocks, each in up to two shards; mapped shards cannot leave the cache.
         keep_open = min(OPEN_SHARDS, 2 * shuffle_blocks + 1)
         parts = [
             tuple(s for s in manifest.train if s.source == source.name and s.tokens) for source in manifest.sources
         ]
         self._rows = tuple(self.row(part, manifest.dtype, opener, keep_open) for part in parts)
-        counts = [max(0, (row.tokens - 1) // context) for row in self._rows]
+        counts = [max(0, (row.tokens - self._shared) // self._stride) for row in self._rows]
         self.samples = sum(counts)
         if not self.held_out_samples or not all(counts):
             seen = {source.name: count for source, count in zip(manifest.sources, counts, strict=True)}
@@ -133,7 +159,7 @@ class Reader:
                 f"sequences of {context} tokens: {seen}, held out {self.held_out_samples}",
                 "give more text or a shorter model.context",
             )
-        block = max(1, manifest.parameters.shard_tokens // context)
+        block = max(1, manifest.parameters.shard_tokens // self._stride)
         shares = _shares(manifest, counts, dict(weights or {}))
         self.order = Order(
             [
@@ -144,7 +170,7 @@ class Reader:
         )
 
     def batch(self, positions: range) -> NDArray[np.int64]:
-        """Return the sequences at these positions, shape (len(positions), context + 1)."""
+        """Return the sequences at these positions, shape (len(positions), context + 1), as `parted` takes them."""
         return self.stored(positions).astype(np.int64)
 
     def stored(self, positions: range) -> Tokens:
@@ -152,7 +178,7 @@ class Reader:
         drawn = self.order.at(positions)
         out = np.empty((len(positions), self.context + 1), dtype=self.manifest.dtype)
         for row, source, sample in zip(out, drawn.source.tolist(), drawn.sample.tolist(), strict=True):
-            self._rows[source].copy_window(sample * self.context, row)
+            self._rows[source].copy_window(sample * self._stride, row)
         return out
 
     def held_out(self, sequences: int) -> NDArray[np.int64]:
@@ -163,14 +189,14 @@ class Reader:
         count = min(sequences, self.held_out_samples)
         out = np.empty((count, self.context + 1), dtype=self.manifest.dtype)
         for index, row in enumerate(out):
-            self._validation.copy_window((index * self.held_out_samples // count) * self.context, row)
+            self._validation.copy_window((index * self.held_out_samples // count) * self._stride, row)
         return out.astype(np.int64)
 
     def ahead(self, position: int) -> Iterator[Ahead]:
         """Yield the shards that positions from `position` on need, window by window, without end."""
         for window in self.order.windows(position):
             row = self._rows[window.source]
-            spans = [(part.start * self.context, part.stop * self.context + 1) for part in window.samples]
+            spans = [(part.start * self._stride, part.stop * self._stride + self._shared) for part in window.samples]
             shards = dict.fromkeys(shard for start, end in spans for shard in row.shards_of(start, end))
             yield Ahead(window.position, window.positions, tuple(shards))
 

@@ -29,16 +29,17 @@ import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .chain import CHAIN_START, next_link, sample_digest
-from .reader import Reader, folder_opener
+from .reader import Reader, folder_opener, is_masked, parted
 
 __all__ = ["Sequences"]
 
 Part = dict[str, torch.Tensor]
-_HALF, _FORMAT = 2**32, 2
+_HALF, _FORMATS = 2**32, (2, 3)
 
 
 class Sequences(IterableDataset[Part]):
-    """Micro batches of this rank without end: a dictionary of `tokens` and of their `positions` in the whole order."""
+    """Micro batches of this rank without end: a dictionary of `tokens` and of their `positions` in the whole order; of
+    masked data also `counted`, true for each token that the loss counts as a target."""
 
     def __init__(
         self,
@@ -58,8 +59,8 @@ class Sequences(IterableDataset[Part]):
         `ValueError`. Of the shards' bytes only the sizes are compared with the manifest."""
         content = (Path(folder) / "manifest.json").read_bytes()
         self.folder, self.manifest = Path(folder), json.loads(content, object_hook=lambda one: SimpleNamespace(**one))
-        if getattr(self.manifest, "format", None) != _FORMAT:
-            raise ValueError(f"{folder} is no prepared data set of format {_FORMAT}")
+        if getattr(self.manifest, "format", None) not in _FORMATS:
+            raise ValueError(f"{folder} is no prepared data set of format {' or '.join(map(str, _FORMATS))}")
         self.rank = int(os.environ.get("RANK", 0)) if rank is None else rank
         self.world_size = int(os.environ.get("WORLD_SIZE", 1)) if world_size is None else world_size
         self.global_batch, self.micro_batch = global_batch, micro_batch
@@ -86,9 +87,10 @@ class Sequences(IterableDataset[Part]):
             number = worker + self._taken * workers
             first = self._position + (number * self.world_size + self.rank) * self.micro_batch
             positions = range(first, first + self.micro_batch)
-            tokens = torch.from_numpy(self._reader.batch(positions))
+            tokens, counted = parted(self._reader.stored(positions))
             self._taken += 1
-            yield {"tokens": tokens, "positions": torch.tensor(positions)}
+            part = {"tokens": torch.from_numpy(tokens), "positions": torch.tensor(positions)}
+            yield part | ({"counted": torch.from_numpy(counted)} if is_masked(self.manifest) else {})
 
     def done(self, step: int, fed: Sequence[Part]) -> None:
         """Note that a step has consumed these parts, on every rank: the state moves on, and the ledger by a link.
@@ -101,7 +103,7 @@ class Sequences(IterableDataset[Part]):
         given = [position for part in fed for position in part["positions"].tolist()]
         if given != wanted:
             raise ValueError(f"step {step} was fed positions {given[:4]}..., wanted {wanted[:4]}...")
-        stored = np.concatenate([part["tokens"].cpu().numpy() for part in fed]).astype(self.manifest.dtype)
+        stored = np.concatenate([_stored(part) for part in fed]).astype(self.manifest.dtype)
         own = sum(sample_digest(position, row.tobytes()) for position, row in zip(given, stored, strict=True))
         self._link(step, self._sum_over_ranks(own % _HALF**2))
         self._position += self.global_batch
@@ -166,3 +168,9 @@ class Sequences(IterableDataset[Part]):
         elif step != last["last_step"] + 1:
             raise ValueError(f"step {step} does not follow step {last['last_step']}")
         last.update(last_step=step, chain=chain)
+
+
+def _stored(part: Part) -> np.ndarray:
+    """Return the tokens as the shards have them."""
+    tokens: np.ndarray = part["tokens"].cpu().numpy()
+    return np.where(part["counted"].cpu().numpy(), tokens, ~tokens) if "counted" in part else tokens

@@ -44,6 +44,8 @@ class Assemble:
     vocabulary: int
     work: Path
     out: Path
+    masked: bool = False
+    """Only tokens that the loss counts are counted here."""
 
 
 def drafts(work: Path, units: list[Unit], sources: list[str], shard_tokens: int) -> Iterator[Draft]:
@@ -68,7 +70,8 @@ def assemble(draft: Draft, task: Assemble) -> None:
             tokens = np.memmap(ids_path(task.work, unit, draft.part), dtype=task.dtype, mode="r")[first:last]
             for start in range(0, len(tokens), _COPY_BYTES):
                 piece = np.ascontiguousarray(tokens[start : start + _COPY_BYTES])
-                counts += np.bincount(piece, minlength=task.vocabulary)
+                counted = piece[piece >= 0] if task.masked else piece
+                counts += np.bincount(counted, minlength=task.vocabulary)
                 digest.update(piece.data)
                 file.write(piece.data)
     index = index_bytes(np.concatenate(lengths), task.dtype)
@@ -103,6 +106,8 @@ class Whole:
     train: tuple[TokenShard, ...]
     validation: tuple[TokenShard, ...]
     unigram_loss: float
+    counted_tokens: int
+    """Of the training part."""
     lengths: list[int]
     """Documents by the binary logarithm of their tokens."""
 
@@ -116,8 +121,8 @@ def gather(work: Path, made: list[Draft], vocabulary: int) -> Whole:
         shards[draft.part].append(TokenShard.model_validate(record["shard"]))
         counts[draft.part] += np.fromfile(counts_path(work, draft.name), dtype=np.int64)
         lengths += np.array(record["lengths"])
-    loss = unigram_loss(counts[TRAIN], counts[HELD_OUT])
-    return Whole(tuple(shards[TRAIN]), tuple(shards[HELD_OUT]), loss, [int(each) for each in lengths])
+    loss, counted = unigram_loss(counts[TRAIN], counts[HELD_OUT]), int(counts[TRAIN].sum())
+    return Whole(tuple(shards[TRAIN]), tuple(shards[HELD_OUT]), loss, counted, [int(each) for each in lengths])
 
 
 def unigram_loss(train: NDArray[np.int64], validation: NDArray[np.int64]) -> float:

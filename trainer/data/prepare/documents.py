@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
+from trainer.contract import Chat
+from trainer.data.prepare.chat import Places, Unfit, rendered
 from trainer.data.prepare.filters import BAD_RECORD, LINE_TOO_LONG, NOT_UTF8
 from trainer.data.prepare.inputs import File, changed
 from trainer.errors import DataError, unread
 
 UNIT_BYTES = 8 * 2**20
+LINES = ("jsonl", "chat")
+"""Formats of one JSON object a line."""
 LINE_BYTES = 64 * 2**20
 """A JSON line is parsed as a whole: larger lines are omitted and counted."""
 _CUT_WITHIN = 2**16
@@ -31,6 +35,8 @@ class Piece(NamedTuple):
     content: bytes
     """The text in UTF-8; only its beginning if it is refused."""
     refused: str | None = None
+    responses: Places = ()
+    """Of a sample of prompt and response."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def units_of(files_by_source: list[list[File]], document_bytes: int) -> list[Uni
     return units
 
 
-def documents(span: Span, text_field: str, document_bytes: int) -> Iterator[Piece]:
+def documents(span: Span, text_field: str, document_bytes: int, chat: Chat | None = None) -> Iterator[Piece]:
     """Yield the documents of a span, in order. Raises `DataError` for a file that is gone, changed or unreadable."""
     file, read = span.file, _At()
     if file.current_state() != file.state:
@@ -90,12 +96,14 @@ def documents(span: Span, text_field: str, document_bytes: int) -> Iterator[Piec
         if file.format == "parquet":
             found = _rows(span, text_field, read)
         elif file.format == "jsonl":
-            found = _records(span, text_field, read)
+            found = _records(span, read, lambda row, line: _field(row, line, text_field))
+        elif chat is not None:
+            found = _records(span, read, lambda row, line: _sample(row, line, chat))
         else:
             yield from _texts(span, document_bytes)
             found = iter(())
         for piece in found:
-            if piece.refused or len(piece.content) <= document_bytes:
+            if piece.refused or piece.responses or len(piece.content) <= document_bytes:
                 yield piece
             else:
                 yield from (_decoded(part) for part in _parts(piece.content, document_bytes))
@@ -124,7 +132,7 @@ def _where(span: Span, at: _At) -> str:
     """Return the place in the file that follows what was read."""
     if span.file.format == "parquet":
         return f", row group {span.start}, row {at.lines + 1}"
-    if span.file.format != "jsonl":
+    if span.file.format not in LINES:
         return ""
     return f", line {at.lines + 1}" + (f" after byte {span.start}" if span.start else "")
 
@@ -140,7 +148,7 @@ def _spans(file: File, document_bytes: int) -> Iterator[tuple[Span, int]]:
     if file.format == "parquet":
         yield from _row_groups(file)
         return
-    step = UNIT_BYTES if file.format == "jsonl" else max(document_bytes, UNIT_BYTES // document_bytes * document_bytes)
+    step = UNIT_BYTES if file.format in LINES else max(document_bytes, UNIT_BYTES // document_bytes * document_bytes)
     if file.compression or file.size <= step:
         yield Span(file), file.size
         return
@@ -225,7 +233,7 @@ def _last_cut(window: bytes) -> int:
     return len(window)
 
 
-def _records(span: Span, text_field: str, read: _At) -> Iterator[Piece]:
+def _records(span: Span, read: _At, made: Callable[[Any, bytes], Piece]) -> Iterator[Piece]:
     """Yield documents from JSON lines; a line belongs to the span in which it begins."""
     stop = None if span.file.compression else span.stop
     with span.file.open(max(0, span.start - 1)) as file:
@@ -243,7 +251,7 @@ def _records(span: Span, text_field: str, read: _At) -> Iterator[Piece]:
                     at += _skip_line(file)
                 yield Piece("", line[:1000], LINE_TOO_LONG)
             elif not line.isspace():
-                yield _record(line, text_field)
+                yield _record(line, made)
 
 
 def _skip_line(file: BinaryIO) -> int:
@@ -255,14 +263,26 @@ def _skip_line(file: BinaryIO) -> int:
     return count
 
 
-def _record(line: bytes, text_field: str) -> Piece:
+def _record(line: bytes, made: Callable[[Any, bytes], Piece]) -> Piece:
     try:
         row = json.loads(line)
     except UnicodeDecodeError:
         return Piece("", line[:1000], NOT_UTF8)
     except (ValueError, RecursionError):
         return Piece("", line[:1000], BAD_RECORD)
+    return made(row, line)
+
+
+def _field(row: Any, line: bytes, text_field: str) -> Piece:
     return _text_of(row.get(text_field) if isinstance(row, dict) else None, line)
+
+
+def _sample(row: Any, line: bytes, chat: Chat) -> Piece:
+    try:
+        text, responses = rendered(row, chat)
+    except Unfit as unfit:
+        return Piece("", line[:1000], unfit.reason)
+    return _text_of(text, line)._replace(responses=responses)
 
 
 def _text_of(value: Any, line: bytes) -> Piece:

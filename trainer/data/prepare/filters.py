@@ -16,11 +16,18 @@ TOO_LONG = "too_long"
 BINARY = "binary"
 REPETITIVE = "repetitive"
 FEW_LETTERS = "few_letters"
+NO_RESPONSE = "no_response"
+TEMPLATE_REFUSED = "template_refused"
+REWRITTEN = "rewritten"
+SAMPLE_TOO_LARGE = "sample_too_large"
+BEYOND_CONTEXT = "beyond_context"
+END_INSIDE = "end_inside"
 
 MEANING = {
     EMPTY: "no text, or white space only",
     NOT_UTF8: "bytes that are not UTF-8",
-    BAD_RECORD: "a line that is not a JSON object with the text field, or a row without text",
+    BAD_RECORD: "a line that is not a JSON object with the text field, or a row without text; of chats a line without "
+    "prompt and response, or messages, of text",
     LINE_TOO_LONG: "a JSON line larger than 64 MiB",
     DUPLICATE: "the very text of an earlier document",
     TOO_SHORT: "fewer characters than min_characters",
@@ -28,6 +35,12 @@ MEANING = {
     BINARY: "more control characters than max_control_share",
     REPETITIVE: "more repeated lines than max_repeated_lines",
     FEW_LETTERS: "fewer letters and digits than min_letters_share",
+    NO_RESPONSE: "no response, or an empty one",
+    TEMPLATE_REFUSED: "the chat template refuses these roles or fields",
+    REWRITTEN: "the chat template writes an earlier turn otherwise once a later one follows",
+    SAMPLE_TOO_LARGE: "a sample of more than 512 KiB of text",
+    BEYOND_CONTEXT: "the response begins beyond the context",
+    END_INSIDE: "the token that ends a document stands within the sample: its two parts would not see each other",
 }
 REASONS = tuple(MEANING)
 """The scan's records hold a reason's index, or `KEPT` for kept documents."""

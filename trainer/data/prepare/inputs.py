@@ -41,7 +41,7 @@ class File:
 
     @property
     def format(self) -> str:
-        """Return text, jsonl or parquet: as stated, else by the name."""
+        """Return text, jsonl, parquet or chat: as stated, else by the name."""
         if self.stated != "auto":
             return self.stated
         path = PurePosixPath(self.name.lower())

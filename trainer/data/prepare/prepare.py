@@ -29,9 +29,11 @@ from trainer.contract import (
 )
 from trainer.contract.recipe import Recipe
 from trainer.data.prepare.assemble import Assemble, Whole, drafts, gather
+from trainer.data.prepare.chat import refuse_waste
 from trainer.data.prepare.documents import Unit, units_of
-from trainer.data.prepare.encode import Encode
+from trainer.data.prepare.encode import Encode, told_path
 from trainer.data.prepare.inputs import File, changed, list_source
+from trainer.data.prepare.samples import Told
 from trainer.data.prepare.scan import Scan
 from trainer.data.prepare.stages import encoding, reading, shards
 from trainer.data.prepare.summary import summary
@@ -110,17 +112,23 @@ class _Preparation:
         dtype = "int16" if size <= _INT16_IDS else "int32"
         task = Encode(parameters, end_of(tokenizer, self.recipe.end_of_document), dtype, self.work)
         self.workers.each(encoding(task, self.units))
+        if parameters.chat is not None:
+            for unit in self.units:
+                verdicts.lose(unit, Told.model_validate_json(told_path(self.work, unit.number).read_bytes()))
+            refuse_waste(verdicts.dropped, verdicts.documents)
         self._refuse_changes()
         (self.out / DATA_MANIFEST_NAME).unlink(missing_ok=True)
         names = [source.name for source in self.recipe.sources]
         made = list(drafts(self.work, self.units, names, parameters.shard_tokens))
         self._remove_others({draft.name for draft in made})
-        self.workers.each(shards(Assemble(dtype, size, self.work, self.out), made))
+        self.workers.each(shards(Assemble(dtype, size, self.work, self.out, masked=parameters.chat is not None), made))
         return self._finish(gather(self.work, made, size), verdicts, serialized, task, size)
 
     def _finish(self, whole: Whole, verdicts: Verdicts, serialized: bytes, task: Encode, size: int) -> DataManifest:
         sources = tuple(self._counts(index, whole, verdicts) for index in range(len(self.files)))
+        masked = self.recipe.parameters.chat is not None
         manifest = DataManifest(
+            format=3 if masked else 2,
             sources=sources,
             parameters=self.recipe.parameters,
             documents=verdicts.documents,
@@ -135,6 +143,7 @@ class _Preparation:
             validation=whole.validation,
             train_tokens=sum(shard.tokens for shard in whole.train),
             validation_tokens=sum(shard.tokens for shard in whole.validation),
+            counted_tokens=whole.counted_tokens if masked else None,
             unigram_loss=whole.unigram_loss,
         )
         write_whole(self.out / TOKENIZER_NAME, serialized, durable=True)
@@ -163,6 +172,7 @@ class _Preparation:
             documents=sum(shard.documents for shard in mine),
             tokens=sum(shard.tokens for shard in mine),
             dropped=dict(sorted(verdicts.dropped[index].items())),
+            cut=verdicts.cut[index],
         )
 
     def _tokenizer(self, verdicts: Verdicts, numbers: list[int]) -> bytes:

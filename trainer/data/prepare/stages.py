@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainer.data.prepare.assemble import Assemble, Draft, assemble, counts_path, shard_path
 from trainer.data.prepare.documents import Unit
-from trainer.data.prepare.encode import PARTS, Encode, encode, ids_path, lengths_path, read_lengths_of
+from trainer.data.prepare.encode import PARTS, Encode, encode, ids_path, lengths_path, read_lengths_of, told_path
 from trainer.data.prepare.scan import RECORD, Scan, excerpt_path, record_path, sample_path, scan
 from trainer.data.prepare.workers import Stage
 
@@ -34,7 +34,7 @@ def reading(task: Scan, units: Sequence[Unit]) -> Stage:
 
 def encoding(task: Encode, units: Sequence[Unit]) -> Stage:
     """Return the second pass. Every worker needs the lengths, by which shards are cut; the ids only who writes them."""
-    work = task.work
+    work, chats = task.work, task.parameters.chat is not None
     return Stage(
         name="encode",
         span=(0.2, 0.9),
@@ -42,7 +42,10 @@ def encoding(task: Encode, units: Sequence[Unit]) -> Stage:
         task=task,
         items=units,
         sizes=[unit.bytes for unit in units],
-        files=lambda unit: (lengths_path(work, unit.number),),
+        files=lambda unit: (
+            *((told_path(work, unit.number),) if chats else ()),
+            lengths_path(work, unit.number),
+        ),
         documents=lambda unit: sum(map(len, read_lengths_of(work, unit.number).values())),
         large=lambda unit: tuple(ids_path(work, unit.number, part) for part in PARTS),
     )

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.contract import Parameters
+from trainer.data.prepare.chat import refuse_waste
 from trainer.data.prepare.documents import Unit
 from trainer.data.prepare.filters import DUPLICATE, KEPT, REASONS
+from trainer.data.prepare.samples import Told
 from trainer.data.prepare.scan import read_records
 from trainer.data.store import write_whole
 from trainer.errors import DataError
@@ -27,11 +29,11 @@ class Verdicts:
     def __init__(self, work: Path, units: list[Unit], sources: int) -> None:
         self._work, self._units = work, units
         self.dropped: list[Counter[str]] = [Counter() for _ in range(sources)]
-        self.kept_bytes = [0] * sources
+        self.kept_bytes, self.cut = [0] * sources, [0] * sources
         self.documents = self.held_out = 0
 
     def settle(self, parameters: Parameters) -> None:
-        """Decide on every document. Raises `DataError` when fewer than two are left."""
+        """Decide on every document. Raises `DataError` when fewer than two are left, or too few of a chat's samples."""
         counts = [len(read_records(self._work, unit.number)) for unit in self._units]
         duplicates = self._duplicates(sum(counts)) if parameters.deduplicate else {}
         least: tuple[int, int, int] | None = None
@@ -45,6 +47,8 @@ class Verdicts:
             if kept.any() and (best := int(records["low"][kept].min())) is not None:
                 first = int(np.flatnonzero(kept & (records["low"] == best))[0])
                 least = min(least or (best, unit.number, first), (best, unit.number, first))
+        if parameters.chat is not None:
+            refuse_waste(self.dropped, self.documents)
         if self.documents < 2 or least is None:
             raise DataError(
                 "too few documents with text to train on",
@@ -54,6 +58,15 @@ class Verdicts:
         if self.held_out in (0, self.documents):
             # With few documents one part may be empty by chance: then the smallest digest is held out.
             self._hold_out_only(least)
+
+    def lose(self, unit: Unit, told: Told) -> None:
+        """Take out the samples that their encoding showed to be unfit."""
+        self.cut[unit.source] += told.cut
+        for reason, by_part in told.lost.items():
+            lost = sum(by_part.values())
+            self.dropped[unit.source][reason] += lost
+            self.documents -= lost
+            self.held_out -= by_part.get(HELD_OUT, 0)
 
     def of(self, number: int) -> NDArray[np.uint8]:
         return np.fromfile(self._path(number), dtype=np.uint8)

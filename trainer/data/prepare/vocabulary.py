@@ -48,10 +48,13 @@ def sample_of(work: Path, numbers: list[int], verdicts: Verdicts) -> Iterator[st
                 yield text
 
 
-def load_tokenizer(serialized: bytes) -> Tokenizer:
-    """Load a tokenizer for encoding: it treats special tokens in the text as text and adds or cuts nothing."""
+def load_tokenizer(serialized: bytes, templated: bool = False) -> Tokenizer:
+    """Load a tokenizer for encoding: it treats special tokens in the text as text and adds or cuts nothing.
+
+    `templated`: the text has special tokens of a chat template, which mean themselves.
+    """
     tokenizer = Tokenizer.from_str(serialized.decode())
-    tokenizer.encode_special_tokens = True
+    tokenizer.encode_special_tokens = not templated
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -1,0 +1,103 @@
+"""One rank of two, `python -m tests.trainer.moments`: a training that is saved after each step, and taken up at drawn
+moments by new engines with other weights. It prints what each moment found, and whether every bit was the first run's.
+
+Saves, manifests, digests and loads are those of a training; in place of a kill, the engine is thrown away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
+from trainer.checkpoint.deepspeed_engine import HostCopyEngine
+from trainer.checkpoint.restore import restore
+from trainer.checkpoint.tiers import campaign_tiers
+from trainer.contract import CheckpointConfig, TrainConfig
+from trainer.engine import build_engine, initialize_distributed
+from trainer.gang import Gang
+from trainer.schedule import learning_rate
+
+WORLD, REACH = 2, 3
+"""A moment is followed for so many steps at most."""
+
+
+def trained(engine: Any, config: TrainConfig, rank: int, first: int) -> Iterator[tuple[int, str]]:
+    """Train from a 0-based step on; yield each step's 1-based number and the digest of all that the rank then has."""
+    for step in range(first, config.steps):
+        for group in engine.optimizer.param_groups:
+            group["lr"] = learning_rate(step, config.steps, config.optimizer)
+        loss = torch.zeros(())
+        for turn in range(config.global_batch // (config.micro_batch * WORLD)):
+            words = torch.Generator().manual_seed(1000 * step + 10 * turn + rank)
+            shape = (config.micro_batch, config.model.context + 1)
+            loss = engine(torch.randint(0, config.model.vocabulary, shape, generator=words))
+            engine.backward(loss)
+            engine.step()
+        torch.rand(3)  # a step of a model that draws
+        yield step + 1, digest(engine, float(loss.detach()))
+
+
+def digest(engine: Any, loss: float) -> str:
+    """Return the SHA-256 of loss, random state, weights, and the optimizer's weights and states."""
+    inner = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    found = [getattr(one, "ds_tensor", one) for one in engine.module.parameters()]
+    for group in inner.param_groups:
+        for one in group["params"]:
+            found += [one, *(value for _, value in sorted(inner.state[one].items()) if torch.is_tensor(value))]
+    seen = hashlib.sha256(repr(loss).encode() + torch.get_rng_state().numpy().tobytes())
+    for tensor in found:
+        seen.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return seen.hexdigest()
+
+
+def first_run(config: TrainConfig, gang: Gang, tiers: Any) -> dict[int, str]:
+    engine = build_engine(config, WORLD)
+    engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)
+    kept = CheckpointConfig(every_steps=1, keep_local=config.steps, keep_shared=config.steps, neighbour=False)
+    identity = ManifestIdentity(config.campaign, 1, config.zero_stage, "", "", "", "")
+    committer, seen = Committer(gang, tiers, kept, identity, Begun()), {}
+    for step, state in trained(engine, config, gang.rank, 0):
+        seen[step] = state
+        assert committer.save(engine, TrainingProgress(step, 0, 0, 1.0))
+        committer.drain(replicate=True)
+    engine.destroy()
+    return seen
+
+
+def taken_up(config: TrainConfig, gang: Gang, tiers: Any, at: int, number: int) -> dict[int, str]:
+    """Return the digests after the steps that follow the moment, in a new engine that began with other weights."""
+    engine = build_engine(config.model_copy(update={"seed": 1000 + number}), WORLD)
+    begun = restore(engine, gang, tiers, config.zero_stage, 2, banned=lambda manifest: manifest.step > at)
+    assert begun.step == at, f"{begun.step} instead of {at}"
+    following = dict(step for step, _ in zip(trained(engine, config, gang.rank, at), range(REACH), strict=False))
+    engine.destroy()
+    return following
+
+
+def main() -> None:
+    config = TrainConfig.model_validate_json(sys.argv[1])
+    seed, count, folder = int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    torch.set_num_threads(1)
+    initialize_distributed(config)
+    gang = Gang.join(timedelta(hours=1))
+    tiers = campaign_tiers(folder / "local", folder / "shared", config.campaign)
+    seen = first_run(config, gang, tiers)
+    for number in range(count):
+        at = random.Random(f"{seed}/{number}").randint(1, config.steps - 1)
+        again = taken_up(config, gang, tiers, at, number)
+        unequal = [step for step, state in again.items() if state != seen[step]]
+        print(json.dumps({"event": "moment", "at": at, "steps": sorted(again), "unequal": unequal}), flush=True)
+    gang.barrier()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""A job whose ranks are forked from a warm process (`ranks`): a rank's death starts all ranks again in place.
+
+All nodes take part. The node whose rank died says so in a file of the shared tier, the others end their ranks when they
+see it, and node 0 chooses the checkpoint as for an attempt. What a restart in place does not answer, or has answered
+too often, ends the attempt: the steward then makes the pods anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+from trainer.supervisor import ends, family, seal
+from trainer.supervisor.ends import STORAGE, End
+from trainer.supervisor.job import Job, NothingSound
+from trainer.supervisor.launcher import Warm
+from trainer.supervisor.place import Place
+from trainer.supervisor.warm import ranks
+
+MOST = 3
+"""Restarts in place of one attempt."""
+_MAY_PASS = (signal.SIGKILL, signal.SIGSEGV)
+"""Deaths that no code of the job has chosen, and behind which no device is suspected as behind SIGBUS."""
+_LOOK_S = 0.5
+_TOGETHER_S = 0.2
+"""Within which ranks end that one death has ended."""
+_HEARD_S = 10.0
+"""For another node's death to be known here, after a rank that lost its peer has failed."""
+
+
+class Again(Job):
+    def __init__(self, config: Mapping[str, Any], place: Place, shared: Path, run: Path) -> None:
+        super().__init__(config, place, shared, run)
+        self.restarts = 0
+        self._trouble: End | None = None
+        """Why no restart was possible."""
+        self._sealed_alone = threading.RLock()
+        self._heard: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._left = 0
+        """Ranks of this node that run."""
+
+    def _start(self, words: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> str:
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            known = {**environment, ranks.SOCKET: str(theirs.fileno())}
+            if why := super()._start(words, known, (theirs.fileno(),)):
+                return why
+        threading.Thread(target=self._follow, name="ranks", daemon=True).start()
+        return ""
+
+    def _seal_finished(self) -> None:
+        with self._sealed_alone:
+            super()._seal_finished()
+
+    def _end(self, code: int) -> End:
+        return (None if self.stopping else self._trouble) or super()._end(code)
+
+    def _follow(self) -> None:
+        """Start the ranks, and start them again after deaths, until the job is over."""
+        assert self.process is not None
+        threading.Thread(target=self._listen, name="ranks' ends", daemon=True).start()
+        try:
+            self._order({"TORCHELASTIC_RESTART_COUNT": "0"})
+            while (death := self._death()) and self._is_answered(death) and self._restarted(death):
+                pass
+        except NothingSound as error:
+            self._trouble = End(STORAGE, str(error), ends.NOTHING_SOUND)
+        except OSError as error:
+            if not self._over.is_set():
+                self._trouble = End(STORAGE, ends.of_error(error, self.tier))
+        finally:
+            if not self.stopping:  # ranks that are asked to stop have their grace
+                self._end_ranks()
+            with contextlib.suppress(OSError):  # its process has ended
+                self._line.shutdown(socket.SHUT_RDWR)
+
+    # The line to the warm process.
+
+    def _listen(self) -> None:
+        with self._line.makefile("r") as lines:
+            for line in lines:
+                self._heard.put(json.loads(line))
+        self._heard.put({"rank": -1, "code": 0, "left": 0})
+
+    def _next(self, seconds: float) -> dict[str, Any] | None:
+        """Return the next rank's end; None: there was none within the time."""
+        try:
+            said: dict[str, Any] = self._heard.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        self._left = said["left"]
+        return said
+
+    def _order(self, variables: Mapping[str, str]) -> None:
+        self._left = self.place.ranks_per_node
+        self._line.sendall((json.dumps(variables) + "\n").encode())
+        if self.stopping:  # it came while they were started
+            self._end_group(signal.SIGTERM)
+
+    def _end_ranks(self) -> None:
+        """Kill all below this process but the warm one, and wait until it has told the ranks' ends."""
+        assert self.process is not None
+        family.end_all(self.process.pid, {self.process.pid})
+        while self._left:
+            self._next(_LOOK_S)
+
+    # A death, and what follows.
+
+    def _said(self) -> Path:
+        """The file with which a node tells the others that all ranks start again."""
+        return self.tier / "resume" / f"attempt-{self.place.attempt:04d}-restart-{self.restarts + 1}.json"
+
+    def _death(self) -> dict[str, Any] | None:
+        """Wait for a rank that fails, here or on another node; None: all have ended well, or were asked to."""
+        while True:
+            said = self._next(_LOOK_S)
+            if said is None:
+                if self._said().exists() and not self.stopping:
+                    return {"rank": -1, "code": 0}
+            elif said["code"] and not self.stopping:
+                together = [said]
+                while self._left and (said := self._next(_TOGETHER_S)):
+                    together.append(said)
+                return min(together, key=lambda one: -one["code"] not in _MAY_PASS)
+            elif not said["left"]:
+                return None
+
+    def _is_answered(self, death: Mapping[str, Any]) -> bool:
+        """Tell the other nodes of a death that a restart in place answers; otherwise return whether they tell us."""
+        code = int(death["code"])
+        if -code in _MAY_PASS and self.restarts < MOST:
+            why = f"rank {death['rank']} died of {ends.signal_name(-code)}"
+            seal.publish(self._said(), json.dumps({"node": self.place.node_name, "why": why}).encode())
+            return True
+        until = time.monotonic() + (_HEARD_S if code > 0 and self.place.node_count > 1 else 0.0)
+        while not self._said().exists():
+            if self.stopping or time.monotonic() >= until:
+                assert isinstance(self.launcher, Warm)
+                self.launcher.failed(code)
+                return False
+            time.sleep(_TOGETHER_S)
+        return True
+
+    def _restarted(self, death: Mapping[str, Any]) -> bool:
+        """Start all ranks of this node again, from the newest sound checkpoint; False: the job is to stop."""
+        told = json.loads(self._said().read_text())
+        self.restarts += 1
+        self.emit("restarts_in_place", restart=self.restarts, culprit=told["node"], why=told["why"])
+        self._end_ranks()
+        with self._sealed_alone:  # what is chosen from is not sealed into meanwhile
+            self._seal_finished()
+            resume = self.resume(self.restarts)
+        if self.stopping:
+            return False
+        self.step, self.words, self.heard = max(0, self.committed), ends.LastWords(), time.monotonic()
+        port = int(self.place.rendezvous.rpartition(":")[2])
+        variables = {"TORCHELASTIC_RESTART_COUNT": str(self.restarts), "BIVOUAC_RESUME_FROM": resume}
+        # A port of its own: a rank of the last start that has not yet ended on another node does not join this one.
+        self._order({**variables, "MASTER_PORT": str(port + self.restarts)})
+        return True

@@ -1,0 +1,126 @@
+"""The process that imports a job's modules once and forks its ranks: `python3 supervisor.pyz warm-ranks ASKED`.
+
+It runs in the job's own interpreter and never touches CUDA, since no process can be forked that has. The supervisor
+(`again`) holds the other end of a socket: one line of JSON there starts all ranks of this node, this side answers with
+one for each rank's end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+from typing import Any, Mapping, Sequence
+
+from trainer.supervisor.ends import USER
+
+CALL = "warm-ranks"
+"""First argument with which the supervisor's file is this process."""
+SOCKET = "BIVOUAC_WARM_SOCKET"
+"""Variable with the number of the open socket."""
+
+
+def main(asked: Mapping[str, Any]) -> int:
+    """Fork the ranks as often as the supervisor says so; return 0 if all of the last ones ended with it. In a rank it
+    does not return: the script ends as in an interpreter of its own."""
+    line = socket.socket(fileno=int(os.environ.pop(SOCKET)))
+    script = str(asked["command"][0])
+    if not _imported(asked["warm"], script, int(asked["ranks"])):
+        return USER
+    # Not ignored, which the ranks would inherit: whoever asks the job to stop asks the whole group.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    gc.freeze()  # a collection in a rank would copy the pages that it shares
+    worst = 0
+    orders = line.makefile("r")
+    for order in orders:
+        ranks = {}
+        for local in range(int(asked["ranks"])):
+            pid = os.fork()
+            if not pid:
+                orders.close()
+                line.close()
+                os.environ.update(json.loads(order), **_place(asked, local))
+                _be_new()
+                sys.argv = [str(word) for word in asked["command"]]
+                runpy.run_path(script, run_name="__main__")
+                raise SystemExit(0)
+            ranks[pid] = local
+        worst = _ends(ranks, int(asked["ranks"]) * int(asked["node_rank"]), line)
+    return worst
+
+
+def _imported(modules: Sequence[str], script: str, ranks: int) -> bool:
+    """Import the modules as the script would; say why it is impossible."""
+    # The script's own packages, one of them perhaps called `trainer`, are found as if this process were the script.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trainer"]:
+        del sys.modules[name]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    if ranks > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's; torch reads it at its import
+    # `torch.cuda.is_available()` at a module's import would initialise CUDA; so it asks NVML.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            print(f"workload.warm: {name} cannot be imported before the ranks are forked: {error!r}")
+            return False
+        if _cuda_is_spoilt():
+            print(f"workload.warm: importing {name} initialises CUDA, so no rank can be forked: leave it out")
+            return False
+    return True
+
+
+def _cuda_is_spoilt() -> bool:
+    """Return what torch says of CUDA in a forked process: a call may have initialised it without torch's own state."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    pid = os.fork()
+    if not pid:
+        os._exit(int(bool(torch.cuda._is_in_bad_fork())))
+    return os.waitpid(pid, 0)[1] != 0
+
+
+def _place(asked: Mapping[str, Any], local: int) -> dict[str, str]:
+    """Return the variables of one rank, by torchrun's names."""
+    ranks, node, nodes = (int(asked[name]) for name in ("ranks", "node_rank", "nodes"))
+    rank, world = str(node * ranks + local), str(nodes * ranks)
+    return {
+        "RANK": rank, "LOCAL_RANK": str(local), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": str(node), "GROUP_WORLD_SIZE": str(nodes), "ROLE_NAME": "default", "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world, "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }  # fmt: skip
+
+
+def _be_new() -> None:
+    """Undo in a rank what a fork shares and a process of its own would not have."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:  # `random` does it by itself, torch begins with a fixed seed in each process
+        numpy.random.seed()
+
+
+def _ends(ranks: dict[int, int], first: int, line: socket.socket) -> int:
+    """Tell the end of each rank; return 1 if one has failed."""
+    worst = 0
+    while ranks:
+        pid, status = os.waitpid(-1, 0)
+        if pid not in ranks:
+            continue
+        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        worst = worst or int(code != 0)
+        said = {"rank": first + ranks.pop(pid), "code": code, "left": len(ranks)}
+        with contextlib.suppress(OSError):  # the supervisor has ended: it kills what is left
+            line.sendall((json.dumps(said) + "\n").encode())
+    return worst

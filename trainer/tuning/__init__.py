@@ -1,0 +1,1 @@
+"""How a rank uses its process and its node: processors, threads, garbage collection."""

@@ -1,0 +1,78 @@
+"""A rank's processors: those next to its GPU, and as many threads as its share of them has cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+SYS = Path("/sys")
+
+
+class Share(NamedTuple):
+    processors: frozenset[int]
+    """Those the rank may run on."""
+    threads: int
+
+
+def take_processors(threads: int) -> int:
+    """Bind this rank to the NUMA node of its GPU, and return its number of threads: `threads` where there is no GPU,
+    since results of a CPU depend on it."""
+    if not torch.cuda.is_available():
+        return threads
+    local_rank, allowed = int(os.environ["LOCAL_RANK"]), frozenset(os.sched_getaffinity(0))
+    share = share_of(local_rank, [_address(index) for index in range(torch.cuda.device_count())], allowed)
+    if share.processors != allowed:
+        os.sched_setaffinity(0, share.processors)
+    return share.threads
+
+
+def share_of(gpu: int, addresses: Sequence[str], allowed: frozenset[int], root: Path = SYS) -> Share:
+    """Return what a rank with this GPU takes. `addresses`: of all GPUs on the PCI bus, as `0000:53:00.0`.
+
+    All of `allowed` where the machine tells of no NUMA nodes, or has none of that node's processors for this pod.
+    """
+    nodes = [_node_of(address, root) for address in addresses]
+    near = _processors(nodes[gpu], root) & allowed
+    sharing = nodes.count(nodes[gpu]) if near else len(addresses)
+    mine = near or allowed
+    return Share(mine, max(1, _cores(mine, root) // sharing))
+
+
+def _address(index: int) -> str:
+    seen: Any = torch.cuda.get_device_properties(index)
+    return f"{seen.pci_domain_id:04x}:{seen.pci_bus_id:02x}:{seen.pci_device_id:02x}.0"
+
+
+def _node_of(address: str, root: Path) -> int:
+    """Return the NUMA node of a PCI device; -1 if the machine tells of none, as the kernel does."""
+    return int(_read(root / "bus/pci/devices" / address / "numa_node") or -1)
+
+
+def _processors(node: int, root: Path) -> frozenset[int]:
+    return _numbers(_read(root / f"devices/system/node/node{node}/cpulist"))
+
+
+def _cores(processors: frozenset[int], root: Path) -> int:
+    """Return the number of cores; a core's hyperthreads are processors that name each other as siblings."""
+    topology = "devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    return len({_numbers(_read(root / topology.format(one))) or frozenset({one}) for one in processors})
+
+
+def _numbers(ranges: str) -> frozenset[int]:
+    """Return the numbers of a list as the kernel writes it, such as `0-23,96-119`."""
+    found = set[int]()
+    for part in filter(None, ranges.split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
