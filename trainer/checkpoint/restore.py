@@ -113,7 +113,7 @@ def _choose(
         same = manifest.layout.shards == layout.shards
         elastic = not same and manifest.zero_stage > 0
         if manifest.zero_stage != zero_stage or not (elastic or same):
-            why = f"of {manifest.world_size} ranks ({manifest.layout.parts()}) with ZeRO stage {manifest.zero_stage}"
+            why = f"of {manifest.world_size} ranks with ZeRO stage {manifest.zero_stage}"
         elif manifest.attempt > attempt:
             raise Fenced("a newer attempt has committed", f"attempt {manifest.attempt}, this is {attempt}")
         else:

@@ -8,6 +8,7 @@ import torch
 from trainer.contract import Heads, Layout, ParallelConfig, layout_trouble, model_trouble
 from trainer.data.feed import Share
 from trainer.errors import StorageError
+from trainer.model.recompute import next_token_loss
 from trainer.model.tensor import Rule, joined
 
 
@@ -72,3 +73,11 @@ def test_parts_are_joined_as_they_were_dealt_out() -> None:
     del parts[1][names[2]]
     with pytest.raises(StorageError, match="hold different tensors"):
         joined(parts, RULES)
+
+
+def test_parts_of_a_sequence_add_up_to_its_loss_even_if_nothing_of_one_counts() -> None:
+    hidden, weight = torch.randn(8, 4), torch.randn(11, 4)
+    targets = torch.tensor([1, 2, 3, -5, -6, -7, -8, -9])
+    whole = torch.nn.functional.cross_entropy(hidden[:3] @ weight.T, targets[:3])
+    parts = [next_token_loss(hidden[at : at + 4], weight, targets[at : at + 4], torch.tensor(3)) for at in (0, 4)]
+    assert torch.allclose(parts[0] + parts[1], whole) and parts[1] == 0
