@@ -15,23 +15,30 @@ import sys
 import tempfile
 import threading
 import traceback
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.shard_server import new_token
+from trainer.checkpoint.tiers import Tier
 from trainer.config import load_config
 from trainer.contract import (
     CONFIG_FILE,
     DATA_MOUNT,
     LOCAL_CHECKPOINTS,
     SHARED_CHECKPOINTS,
+    Env,
     ExitCode,
     Termination,
     TrainConfig,
 )
+from trainer.contract.culprit import RankSeen
 from trainer.errors import ConfigError, classify
 from trainer.events import emit
-from trainer.heartbeat import Outcome, read_beats, request_stop
+from trainer.failures import recorder
+from trainer.failures.verdict import cause_of
+from trainer.heartbeat import read_beats, request_stop
 from trainer.network import interface_of, split_endpoint, wait_for_name
 from trainer.place import NodePlace, Paths, write_termination
 from trainer.rank import rank_main
@@ -53,7 +60,7 @@ def main() -> int:
         if config.campaign != place.campaign:
             raise ConfigError("configuration of another campaign", f"{config.campaign} in {place.campaign}")
         _stop_on_signals(place, paths.run)
-        termination = _run(place, config, paths, options.join_timeout_s)
+        termination = _run(place, config, paths, options.join_timeout_s or config.start_timeout_s)
     except Exception as error:
         known = classify(error)
         if known is not error:
@@ -70,7 +77,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path(DATA_MOUNT))
     parser.add_argument("--local", type=Path, default=Path(LOCAL_CHECKPOINTS))
     parser.add_argument("--shared", type=Path, default=Path(SHARED_CHECKPOINTS))
-    parser.add_argument("--join-timeout-s", type=float, default=600.0, help="wait so long for the other nodes")
+    parser.add_argument("--join-timeout-s", type=float, help="wait so long for the other nodes; else as configured")
     return parser.parse_args()
 
 
@@ -89,15 +96,31 @@ def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: fl
     serve(node, place.pod_ip)
     emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
     accelerated = _prepare_environment(place, config)
+    recorder.switch_on(os.environ, paths.run, config.collective_timeout_s)
     # Torch reads thread counts at its import: after the environment is set, once for agent and ranks.
     from trainer.elastic import run_ranks
 
     host, port = split_endpoint(place.rendezvous)
     wait_for_name(host, join_timeout_s)
+    store, place = _ordered(place, paths, (host, port), join_timeout_s)
+    node.first_rank = place.node_rank * place.ranks_per_node
     logs = _rank_logs(paths, place)
     method, named = "spawn" if accelerated else "fork", bool(config.model.name)
-    failures = run_ranks(place, (host, port), join_timeout_s, logs, rank_main, paths, method, named)
-    return _verdict(place, paths.run, failures)
+    failures = run_ranks(place, (host, port), store, join_timeout_s, logs, rank_main, paths, method, named)
+    return _verdict(place, paths.run, logs, failures)
+
+
+def _ordered(place: NodePlace, paths: Paths, endpoint: tuple[str, int], timeout_s: float) -> tuple[Any, NodePlace]:
+    """Join the other nodes. Return the gang's store, and the place with the rank that fits what this node holds."""
+    from trainer.rank_order import agree, standing
+    from trainer.store import open_store
+
+    store = open_store(place, endpoint, timedelta(seconds=timeout_s))
+    mine = standing(Tier("local", paths.local / place.campaign), place, paths.config)
+    ordered = replace(place, node_rank=agree(store, place, mine))
+    os.environ[Env.NODE_RANK] = str(ordered.node_rank)
+    emit("node_rank", pod=place.node_rank, node_rank=ordered.node_rank, holds=sorted(mine.held, reverse=True)[:1])
+    return store, ordered
 
 
 def _prepare_environment(place: NodePlace, config: TrainConfig) -> bool:
@@ -129,33 +152,16 @@ def _stop_on_signals(place: NodePlace, run: Path) -> None:
             if not read_beats(run):
                 detail = "asked to stop before the ranks had started"
                 code = int(ExitCode.INTERRUPTED)
-                write_termination(_termination(place, run, code, "interrupted", detail=detail).model_dump_json())
+                write_termination(_termination(place, run, code, "interrupted", detail=detail).message())
                 os._exit(code)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
-def _verdict(place: NodePlace, run: Path, exit_codes: dict[int, int]) -> Termination:
-    """Return the pod's cause of death: a signal first, then a rank's own error, then the loss of a peer."""
-    if not any(exit_codes.values()):
-        return _termination(place, run, int(ExitCode.DONE), "done")
-    outcomes = {beat.rank: beat.outcome for beat in read_beats(run) if beat.outcome is not None}
-    for rank, code in sorted(exit_codes.items()):
-        # The elastic agent ends the other ranks with SIGTERM after the first failure.
-        if code < 0 and code != -signal.SIGTERM and rank not in outcomes:
-            name = signal.Signals(-code).name
-            return _termination(
-                place, run, int(ExitCode.INTERNAL), "signal", rank=rank, signal_number=-code, detail=f"died of {name}"
-            )
-    if not outcomes:
-        return _termination(place, run, int(ExitCode.INTERNAL), "internal", detail=f"exit codes {exit_codes}")
-    rank, outcome = min(outcomes.items(), key=_weight)
-    return _termination(place, run, outcome.exit_code, outcome.reason, rank=rank, detail=outcome.detail)
-
-
-def _weight(item: tuple[int, Outcome]) -> tuple[bool, bool, int]:
-    rank, outcome = item
-    return outcome.exit_code == 0, outcome.reason == "peer-lost", rank
+def _verdict(place: NodePlace, run: Path, logs: Path, exit_codes: dict[int, int]) -> Termination:
+    cause = cause_of(run, logs, exit_codes)
+    known = (cause.code, cause.reason, cause.rank, cause.signal_number, cause.detail)
+    return _termination(place, run, *known, ranks=cause.ranks)
 
 
 def _termination(
@@ -166,6 +172,7 @@ def _termination(
     rank: int | None = None,
     signal_number: int | None = None,
     detail: str = "",
+    ranks: tuple[RankSeen, ...] = (),
 ) -> Termination:
     beats = read_beats(run)
     return Termination(
@@ -178,6 +185,7 @@ def _termination(
         signal=signal_number,
         rank=rank,
         detail=detail[:1500],
+        ranks=ranks,
     )
 
 
@@ -198,11 +206,12 @@ def _rank_logs(paths: Paths, place: NodePlace) -> Path:
 
 def _leave(place: NodePlace | None, paths: Paths, termination: Termination) -> None:
     """Write the termination message, copy the ranks' logs to the shared tier, and remove the scratch folder."""
-    emit("agent_ended", **termination.model_dump(exclude_none=True, exclude={"attempt", "node"}))
-    write_termination(termination.model_dump_json())
+    emit("agent_ended", **termination.model_dump(exclude_none=True, exclude={"attempt", "node", "ranks"}))
+    write_termination(termination.message())
     if place is not None:
         # Without a shared file system the log that the steward ships is the one that stays.
         with contextlib.suppress(OSError):
+            recorder.keep(paths.run, _logs(paths.local, place))
             if paths.shared.is_dir():
                 shutil.copytree(_logs(paths.local, place), _logs(paths.shared, place), dirs_exist_ok=True)
     shutil.rmtree(paths.run, ignore_errors=True)

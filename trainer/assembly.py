@@ -41,7 +41,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     config = load_config(paths.config)
     torch.set_num_threads(take_processors(config.threads))
     initialize_distributed(config)
-    gang = Gang.join(timedelta(seconds=config.collective_timeout_s))
+    gang = Gang.join(*(timedelta(seconds=each) for each in (config.collective_timeout_s, config.save_timeout_s)))
     tiers = _tiers(config, paths)
     attempt = int(os.environ[Env.ATTEMPT])
     gang.together("claim the campaign", lambda: claim(tiers.shared, attempt) if gang.first else None)

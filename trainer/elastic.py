@@ -8,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import PrefixStore
-from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed import PrefixStore, Store
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from trainer.engine import import_deepspeed
+from trainer.failures import first_end
 from trainer.model.named import import_transformers
 from trainer.place import NodePlace, Paths
-from trainer.store import open_store
 
 _MONITOR_S = 0.2
 _EXIT_BARRIER_S = 15
@@ -28,6 +28,7 @@ _SHUTDOWN_S = 15
 def run_ranks(
     place: NodePlace,
     endpoint: tuple[str, int],
+    store: Store,
     join_timeout_s: float,
     logs: Path,
     entrypoint: Callable[[Paths], None],
@@ -51,7 +52,7 @@ def run_ranks(
 
         if named:
             import_transformers()
-    rendezvous = _Rendezvous(place, endpoint, join_timeout_s)
+    rendezvous = _Rendezvous(place, endpoint, store, join_timeout_s)
     spec = WorkerSpec(
         # Empty, so that passed-through lines carry no prefix and stay JSON.
         role="",
@@ -72,11 +73,22 @@ def run_ranks(
         shutdown_timeout=_SHUTDOWN_S,
         log_line_prefix_template="${role_name}",
     )
+    agent.watch(paths.run, place.node_rank * place.ranks_per_node)
     agent.run("")
     return agent.exit_codes(place.node_rank * place.ranks_per_node)
 
 
 class _Agent(LocalElasticAgent):
+    def watch(self, run: Path, first_rank: int) -> None:
+        """Note in `run` how the ranks are found when the first of them has failed."""
+        first_end.forget(run)
+        self._noted_in, self._first_rank = run, first_rank
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        context: Any = self._pcontext
+        first_end.note(self._noted_in, self._first_rank, context._pc.processes if context is not None else [])
+        return super()._monitor_workers(worker_group)
+
     def exit_codes(self, first_rank: int) -> dict[int, int]:
         """Return the exit codes of all local ranks; the run's result has only the first failed one."""
         context: Any = self._pcontext
@@ -85,17 +97,15 @@ class _Agent(LocalElasticAgent):
 
 
 class _Rendezvous(StaticTCPRendezvous):
-    """Static rendezvous whose store listens on the pod's address only instead of every interface."""
+    """Static rendezvous over a store that is open: pod 0 serves it, whichever ranks it has."""
 
-    def __init__(self, place: NodePlace, endpoint: tuple[str, int], timeout_s: float) -> None:
+    def __init__(self, place: NodePlace, endpoint: tuple[str, int], store: Store, timeout_s: float) -> None:
         run_id = f"{place.campaign}-{place.attempt}"
         super().__init__(*endpoint, place.node_rank, place.node_count, run_id, int(timeout_s))
-        self._place = place
+        self._open = store
 
     def next_rendezvous(self) -> RendezvousInfo:
-        if self._store is None:
-            self._store = open_store(self._place, (self.master_addr, self.master_port), self.timeout)
-        store = PrefixStore(self.run_id, self._store)
+        store = PrefixStore(self.run_id, self._open)
         info = RendezvousStoreInfo(self.master_addr, self.master_port)
         return RendezvousInfo(store, self.rank, self.world_size, info)
 

@@ -29,9 +29,6 @@ from trainer.parallel import (
 
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
 
-MEETING = timedelta(minutes=10)
-"""Longest wait of the ranks for each other's start. The steward ends the attempt if a pod fails meanwhile."""
-
 
 def accelerated() -> bool:
     return torch.cuda.is_available()
@@ -46,10 +43,12 @@ def initialize_distributed(config: TrainConfig) -> None:
     deepspeed = import_deepspeed()
     backend = "nccl" if accelerated() else "gloo"
     timeout = timedelta(seconds=config.collective_timeout_s)
+    # The steward ends the attempt if a pod fails meanwhile.
+    meeting = timedelta(seconds=config.start_timeout_s)
     if accelerated():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=MEETING))
-    _meet(store, world_size)
+    store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=meeting))
+    _meet(store, world_size, meeting)
     store.set_timeout(timeout)
     torch.distributed.init_process_group(
         backend=backend, timeout=timeout, store=store, rank=rank, world_size=world_size
@@ -57,14 +56,14 @@ def initialize_distributed(config: TrainConfig) -> None:
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, timeout=timeout, verbose=False)
 
 
-def _meet(store: torch.distributed.Store, world_size: int) -> None:
+def _meet(store: torch.distributed.Store, world_size: int, meeting: timedelta) -> None:
     """Wait until every rank is there: on a fresh node, imports from a cold disk take longer than a step may."""
     if store.add("ranks-here", 1) == world_size:
         store.set("all-here", "")
     try:
-        store.wait(["all-here"], MEETING)
+        store.wait(["all-here"], meeting)
     except torch.distributed.DistStoreError as error:
-        seen = f"{store.add('ranks-here', 0)} of {world_size} within {MEETING}"
+        seen = f"{store.add('ranks-here', 0)} of {world_size} within {meeting}"
         raise PeerLost("not all ranks joined", seen, "look at the pods of this attempt") from error
 
 

@@ -114,12 +114,19 @@ def unread(error: OSError, refusal: TrainerError) -> TrainerError:
     return StorageError("storage failed during a read", refusal.seen, "look at the mount of this path")
 
 
+def _of_own_gpu(text: str) -> bool:
+    """NCCL also reports a failed call to this rank's own GPU: no peer is lost by that."""
+    return any(
+        sign in text for sign in ("ncclUnhandledCudaError", "unhandled cuda error", "CUDA error", "out of memory")
+    )
+
+
 def classify(error: BaseException) -> TrainerError:
     """Convert any error to a `TrainerError`, by its text where torch raises only `RuntimeError`."""
     if isinstance(error, TrainerError):
         return error
     text = f"{type(error).__name__}: {error}"
-    if isinstance(error, RuntimeError) and any(sign in text for sign in _LOST_PEER):
+    if isinstance(error, RuntimeError) and any(sign in text for sign in _LOST_PEER) and not _of_own_gpu(text):
         return PeerLost("a collective failed", text.splitlines()[0][:500], "look at the other nodes first")
     if isinstance(error, OSError):
         return StorageError("an operation on a file failed", text, "look at the mount of this path")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -64,14 +65,19 @@ class Gang:
     """Group for the background threads: their exchanges wait for disks and must not mix with the loop's."""
     tree: Tree | None = None
     """None where all ranks are on one node, or each on its own."""
+    local_size: int = 1
+    """Ranks of this node."""
+    timeout: timedelta = timedelta(minutes=10)
+    """Of the exchanges of a step."""
 
     @classmethod
-    def join(cls, timeout: timedelta) -> Gang:
-        """Return the gang of the initialised process group."""
-        group, beside = (dist.new_group(backend="gloo", timeout=each) for each in (timeout, _DISKS_TIMEOUT))
+    def join(cls, timeout: timedelta, disks: timedelta = _DISKS_TIMEOUT) -> Gang:
+        """Return the gang of the initialised process group. `disks`: longest wait for another rank's disk."""
+        group, beside = (dist.new_group(backend="gloo", timeout=each) for each in (timeout, disks))
         rank, ranks, local = dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"])
-        tree = Tree.grow(rank, ranks, int(os.environ.get("LOCAL_WORLD_SIZE", "1")), timeout)
-        return cls(rank, local, ranks, group, beside, tree)
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        tree = Tree.grow(rank, ranks, local_size, timeout)
+        return cls(rank, local, ranks, group, beside, tree, local_size, timeout)
 
     @property
     def first(self) -> bool:
@@ -80,6 +86,17 @@ class Gang:
     @property
     def first_on_node(self) -> bool:
         return self.local_rank == 0
+
+    def wait_up_to(self, timeout: timedelta) -> None:
+        """Change the timeout of all exchanges that begin from now on, in every group of this process (also DeepSpeed's)
+        but `beside`.
+
+        Public are only the timeouts of `init_process_group` and `new_group`; torch (2.13) has no public function that
+        changes one. This is the function that it names to users for that, in `distributed_c10d`.
+        """
+        for group in list(dist.distributed_c10d._world.pg_map):
+            if group is not self.beside:
+                dist.distributed_c10d._set_pg_timeout(timeout, group)
 
     def sums(self, values: list[float]) -> list[float]:
         """Return the sums over all ranks: first over those of a node, so that one rank of each crosses the network."""
@@ -113,6 +130,18 @@ class Gang:
                 emit("ranks_wait", what=what, done=int(done), of=self.world_size, seconds=round(waited, 1))
                 told_s = 2 * waited
 
+    @contextlib.contextmanager
+    def patient(self) -> Iterator[None]:
+        """Let the collectives in the block, DeepSpeed's as well, wait as long as disks may take."""
+        groups = [dist.group.WORLD, self.group]
+        try:
+            for group in groups:
+                dist.distributed_c10d._set_pg_timeout(_DISKS_TIMEOUT, group)
+            yield
+        finally:
+            for group in groups:
+                dist.distributed_c10d._set_pg_timeout(self.timeout, group)
+
     def gather(self, mine: Any) -> list[Any]:
         """Return every rank's value, by rank. The values are pickled: ranks must trust each other."""
         values: list[Any] = [None] * self.world_size
@@ -130,6 +159,15 @@ class Gang:
         shared = tensor.clone()
         dist.broadcast(shared, src=0, group=self.group)
         return shared
+
+    def of_holder(self, content: bytes | None, holder: int) -> bytes:
+        """Return the bytes that rank `holder` gives."""
+        size = torch.tensor([len(content or b"")])
+        dist.broadcast(size, src=holder, group=self.group)
+        given = bytearray(content or bytes(int(size.item())))
+        if given:
+            dist.broadcast(torch.frombuffer(given, dtype=torch.uint8), src=holder, group=self.group)
+        return bytes(given)
 
     def barrier(self) -> None:
         self.sums([0.0])

@@ -6,6 +6,7 @@ import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,8 @@ class Loop:
     """Of the last step that was trained."""
     _saving_s: float = 0.0
     """Stall of a save since the last step."""
+    _first: bool = True
+    """The next step is the first of this attempt."""
 
     @property
     def layout(self) -> Layout:
@@ -92,6 +95,7 @@ class Loop:
     def run(self) -> None:
         """Train to the last step. Raises `Interrupted` after a commit when any node got a stop request."""
         self.heartbeat.beat(phase=Phase.TRAINING, step=self.step, tokens=self.tokens)
+        self.gang.wait_up_to(timedelta(seconds=self.config.first_step_s))
         with collected() as garbage:
             while self.step < self.config.steps:
                 self._advance()
@@ -102,6 +106,9 @@ class Loop:
 
     def _advance(self) -> None:
         stepped = self._step()
+        if self._first:
+            self.gang.wait_up_to(timedelta(seconds=self.config.collective_timeout_s))
+            self._first = False
         self.committer.make_ready(self.engine)
         self._report(stepped)
         decision = self._watch(stepped)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.contract import TERMINATION_LOG, Env
+from trainer.contract.job import TERMINATION_LIMIT_BYTES
 from trainer.errors import ConfigError
 
 TERMINATION_LOG_VARIABLE = "BIVOUAC_TERMINATION_LOG"
-_TERMINATION_LIMIT_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def termination_log() -> Path:
 def write_termination(message: str) -> None:
     """Write the file that the kubelet reads after the container's end. It would cut the JSON of a longer message."""
     content = message.encode()
-    if len(content) > _TERMINATION_LIMIT_BYTES:
-        raise ValueError(f"a termination message of {len(content)} bytes; the kubelet keeps {_TERMINATION_LIMIT_BYTES}")
+    if len(content) > TERMINATION_LIMIT_BYTES:
+        raise ValueError(f"a termination message of {len(content)} bytes; the kubelet keeps {TERMINATION_LIMIT_BYTES}")
     try:
         with termination_log().open("wb") as file:
             file.write(content)

@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 
 from trainer.contract import ExitCode
-from trainer.errors import Interrupted, classify
+from trainer.errors import Interrupted, PeerLost, classify
 from trainer.events import emit
+from trainer.failures.recorder import dump_own
 from trainer.heartbeat import Heartbeat, Outcome
 from trainer.parent import end_with_parent
 from trainer.place import Paths
@@ -28,12 +30,15 @@ def rank_main(paths: Paths) -> None:
         train(paths, heartbeat)
         heartbeat.beat(outcome=Outcome(exit_code=ExitCode.DONE, reason="done"))
     except BaseException as error:
-        _end(heartbeat, error)
+        _end(paths.run, heartbeat, error)
 
 
-def _end(heartbeat: Heartbeat, error: BaseException) -> None:
+def _end(run: Path, heartbeat: Heartbeat, error: BaseException) -> None:
     """Write the cause to the heartbeat and stderr and exit at once: collectives with a lost peer never finish."""
     known = classify(error)
+    if isinstance(known, PeerLost):
+        # Before the last beat: whoever reads that one finds the dump.
+        dump_own(run)
     heartbeat.beat(outcome=Outcome(exit_code=known.exit_code, reason=known.reason, detail=str(known)[:1000]))
     # The log's disk may be the one that failed.
     with contextlib.suppress(OSError):

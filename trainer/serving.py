@@ -19,12 +19,14 @@ from trainer.checkpoint.verdict import Busy, verdict
 from trainer.contract import AGENT_PORT, Phase, RankStatus, Status, StepFigures
 from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, list_folder
 from trainer.errors import TrainerError
+from trainer.failures.first_end import state_of
+from trainer.failures.verdict import seen_alive
 from trainer.heartbeat import Beat, read_beats
 
 _ORDER = list(Phase)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Node:
     """The agent's place in the campaign, and the folders of its heartbeats and checkpoints."""
 
@@ -33,6 +35,7 @@ class Node:
     name: str
     steps: int
     first_rank: int
+    """It changes once, when the nodes have agreed on their order."""
     ranks: int
     run: Path
     checkpoints: Path
@@ -58,6 +61,7 @@ class Node:
             figures=slowest.figures if slowest else None,
             alarms=max((beat.alarms for beat in beats.values()), default=0),
             ranks=tuple(self._rank(rank, beats.get(rank)) for rank in ranks),
+            seen=seen_alive(self.run, list(beats.values())),
         )
 
     def _rank(self, rank: int, beat: Beat | None) -> RankStatus:
@@ -65,7 +69,7 @@ class Node:
             age = time.monotonic() - self.started
             return RankStatus(rank=rank, alive=True, step=0, heartbeat_age_s=round(age, 3))
         age = time.monotonic() - beat.at
-        alive = beat.outcome is None and _runs(beat.pid)
+        alive = beat.outcome is None and state_of(beat.pid) not in ("", "Z", "X")
         return RankStatus(rank=rank, alive=alive, step=beat.step, heartbeat_age_s=round(age, 3))
 
 
@@ -189,11 +193,3 @@ def _gauge(name: str, text: str, place: dict[str, str], value: float) -> GaugeMe
     family = GaugeMetricFamily(f"bivouac_{name}", text, labels=list(place))
     family.add_metric(list(place.values()), float(value))
     return family
-
-
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state not in ("Z", "X")

@@ -79,6 +79,8 @@ class NodeFacts(BaseModel):
     accelerators: int
     """Allocatable now."""
     cordoned: bool = False
+    network: tuple[str, ...] = ()
+    """Its place in AWS's network, from the top layer down; empty for instance types without one."""
     ailments: tuple[Ailment, ...] = ()
     """All but missing accelerators: only the caller knows how many there must be."""
 

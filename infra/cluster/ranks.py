@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import httpx2
@@ -52,8 +52,17 @@ def _index(metadata: Mapping[str, Any]) -> int:
     return int(metadata["labels"].get(REPLICA_LABEL) or annotations.get(COMPLETION_INDEX) or 0)
 
 
-def running(found: Sequence[Member], rank: int, ranks_per_node: int, campaign: str) -> Member:
-    """Return the pod in which a global rank of the newest attempt runs. Raises `UserError`."""
+def running(
+    found: Sequence[Member],
+    rank: int,
+    ranks_per_node: int,
+    campaign: str,
+    node_rank: Callable[[int, int], int] = lambda attempt, index: index,
+) -> Member:
+    """Return the pod in which a global rank of the newest attempt runs. Raises `UserError`.
+
+    `node_rank`: (attempt, index of a pod) -> its node rank.
+    """
     status = f"`bivouac status {campaign}` says where it stands"
     if not found:
         raise UserError(
@@ -63,7 +72,7 @@ def running(found: Sequence[Member], rank: int, ranks_per_node: int, campaign: s
     last = (newest[-1].node + 1) * ranks_per_node - 1
     if not 0 <= rank <= last:
         raise UserError(f"attempt {found[-1].attempt} has no such rank", seen=rank, cure=f"write 0 to {last}")
-    here = [one for one in newest if one.node == rank // ranks_per_node]
+    here = [one for one in newest if node_rank(one.attempt, one.node) == rank // ranks_per_node]
     one = next((one for one in here if one.phase == "Running" and not one.ending), None)
     if one is None:
         seen = ", ".join(f"{one.pod}: {'ending' if one.ending else one.phase}" for one in here) or "its pod is gone"

@@ -11,7 +11,14 @@ from infra.plan.plan import Plan
 from infra.spec.campaign import Spec
 from infra.spec.names import data_source, shared_tier
 from infra.spec.workload import INIT, MOUNTS, Workload
-from trainer.contract import DATA_MOUNT, SHARED_CHECKPOINTS, DataConfig, TrainConfig, grace_seconds
+from trainer.contract import (
+    DATA_MOUNT,
+    LOCAL_CHECKPOINTS,
+    SHARED_CHECKPOINTS,
+    DataConfig,
+    TrainConfig,
+    grace_seconds,
+)
 from trainer.contract.workload import (
     INIT_FOLDER,
     WORKSPACE,
@@ -68,6 +75,9 @@ def train_config(
         watch=training.watch,
         peak_bf16_tflops=_peak_tflops(spec),
         collective_timeout_s=training.collective_timeout_s,
+        start_timeout_s=training.start_timeout_s,
+        first_step_timeout_s=training.longest_first_step_s(spec.recovery.hang_timeout),
+        save_timeout_s=training.longest_save_s(spec.recovery.hang_timeout),
         grace_s=grace_seconds(training.collective_timeout_s),
     )
 
@@ -83,6 +93,7 @@ def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str
     job = spec.job
     assert isinstance(job, Workload), "the built-in trainer has another one"
     words = [job.script] if job.script else list(job.command)
+    tiers = {"shared": SHARED_CHECKPOINTS, "local": LOCAL_CHECKPOINTS}
     return WorkloadConfig(
         identity=identity,
         launcher=job.launcher,
@@ -95,8 +106,10 @@ def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str
         source_digest=source_digest,
         checkpoints=SealedCheckpoints(
             format=job.checkpoints.format,
-            folder=f"{SHARED_CHECKPOINTS}/{spec.campaign}/own",
+            folder=f"{tiers[job.checkpoints.tier]}/{spec.campaign}/own",
+            tier=job.checkpoints.tier,
             keep=job.checkpoints.keep,
+            keep_local=job.checkpoints.keep_local,
         ),
         progress=job.progress.by,
         pattern=job.progress.pattern,

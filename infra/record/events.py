@@ -45,8 +45,8 @@ class Kind(StrEnum):
     PILOT_BEGUN = "pilot.begun"  # nodes (that bill from here on), of (the spec's)
     PILOT_PROVEN = "pilot.proven"  # node, instance, digest (of what it proved); the other nodes are asked for next
     ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
-    ATTEMPT_RUNNING = "attempt.running"  # attempt, nodes
-    # attempt, failure, detail, step, committed_at_end, dead_nodes, first_failed, instances
+    ATTEMPT_RUNNING = "attempt.running"  # attempt, nodes, node_ranks of its pods
+    # attempt, failure, detail, step, committed_at_end, dead_nodes, first_failed, culprit (ranks, nodes, why), instances
     ATTEMPT_ENDED = "attempt.ended"
     CHECKPOINT_REFUSED = "checkpoint.refused"  # tier, rank, file, step, wanted, seen
     CHECKPOINT_RESTORED = "checkpoint.restored"  # attempt, step, tier
@@ -104,7 +104,8 @@ class CampaignState(BaseModel):
     """Stage -> its outputs, for stages that finished and did not start again since."""
     running_stage: Stage | None = None
     attempts: tuple[dict[str, Any], ...] = ()
-    """One per launch: attempt and committed_step at launch; after its end also failure, detail, step."""
+    """One per launch: attempt and committed_step at launch; once it trains its pods' node ranks; after its end also
+    failure, detail, step."""
     ran: bool = False
     """Some attempt has trained, so a failed launch is not the image's fault."""
     bake_again: bool = False
@@ -156,6 +157,11 @@ class CampaignState(BaseModel):
             return self.committed_at_finish
         since, least = self.fetched or (0, -1)
         return max((_committed(attempt) for attempt in self.attempts if attempt["attempt"] >= since), default=least)
+
+    def node_rank(self, attempt: int, index: int) -> int:
+        """Return the node rank of a pod by its index: the same, until the attempt trains in another order."""
+        told = next((one for one in self.attempts if one["attempt"] == attempt), {}).get("node_ranks", ())
+        return index if index >= len(told) or told[index] is None else int(told[index])
 
     @property
     def never_committed(self) -> bool:
@@ -239,7 +245,9 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             launched = {**data, "launched_at": event.at}
             change = {"attempts": (*state.attempts, launched), "abandoned": False, "archive": None}
         case Kind.ATTEMPT_RUNNING:
-            change = {"ran": True}
+            ordered = {"node_ranks": data.get("node_ranks", ())}
+            mine = tuple(a | ordered if a["attempt"] == data["attempt"] else a for a in state.attempts)
+            change = {"ran": True, "attempts": mine}
         case Kind.ATTEMPT_ENDED:
             ended = tuple(
                 {**a, **data, "ended_at": event.at} if a["attempt"] == data["attempt"] else a for a in state.attempts

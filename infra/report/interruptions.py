@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import Any
 
 from infra.console.words import clock
 from infra.record.events import Event, Kind
@@ -80,6 +81,7 @@ def _evidence(record: Record, events: list[Event], row: AttemptTime) -> tuple[st
             dead = [short(node) for node in data.get("dead_nodes", ())]
             rows += [f"dead: {', '.join(dead)}"] if dead else []
             rows += [f"failed first: {short(data['first_failed'])}"] if data.get("first_failed") else []
+            rows += _at_fault(data.get("culprit"))
             rows.append(f"last step seen {data.get('step')}, newest committed {data.get('committed_at_end')}")
         if event.kind is Kind.NODE_QUARANTINED and _between(record, event, row.ended_s, row.next_launch_s):
             rows.append(f"{short(data['node'])}: {data.get('reason')}")
@@ -89,6 +91,13 @@ def _evidence(record: Record, events: list[Event], row: AttemptTime) -> tuple[st
     if len(rows) > MOST_EVIDENCE:
         rows = [*rows[:MOST_EVIDENCE], f"and {len(rows) - MOST_EVIDENCE} more: see the record"]
     return tuple(rows)
+
+
+def _at_fault(culprit: dict[str, Any] | None) -> list[str]:
+    if not culprit or not culprit.get("ranks"):
+        return []
+    ranks = ", ".join(str(rank) for rank in culprit["ranks"])
+    return [f"rank {ranks} on {', '.join(map(short, culprit.get('nodes', ())))}: {culprit.get('why')}"]
 
 
 def _between(record: Record, event: Event, begin_s: float, end_s: float | None) -> bool:

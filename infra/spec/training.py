@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -21,6 +22,8 @@ from trainer.contract import (
 )
 
 Amount = Annotated[float, BeforeValidator(dial.amount, json_schema_input_type=float | str)]
+
+_SAVE_AT_LEAST_S = 600.0
 
 
 def _dial_or_both(schema: dict[str, Any]) -> None:
@@ -77,6 +80,14 @@ class Training(Section):
     collective_timeout_s: float = Field(default=30.0, gt=0)
     """Time that a rank waits in one exchange of a step, or of DeepSpeed's load, before it calls a peer lost. Opening
     data and fetching a checkpoint have no such limit: others wait for a slow rank up to the startup timeout."""
+    start_timeout_s: float = Field(default=600.0, gt=0)
+    """Time that nodes and ranks wait for each other's start. `recovery.startup_timeout` bounds it too."""
+    first_step_timeout_s: float | None = Field(default=None, gt=0)
+    """`collective_timeout_s` of an attempt's first step, in which each rank compiles kernels, captures graphs and opens
+    connections. None: four times `collective_timeout_s`, at most 0.8 times `recovery.hang_timeout`."""
+    save_timeout_s: float | None = Field(default=None, gt=0)
+    """Time that ranks wait for the others' disks while a checkpoint is written, committed and replicated; the steward
+    takes a gang that saves for hung after the same time. None: twice `recovery.hang_timeout`, at least 10 minutes."""
 
     @field_validator("init_from")
     @classmethod
@@ -102,6 +113,16 @@ class Training(Section):
     def links(self) -> dict[str, str]:
         """Name -> S3 prefix that the file system shows at `/mounts`."""
         return {INIT: self.init_from} if self.init_from is not None and self.init_from.startswith("s3://") else {}
+
+    def longest_first_step_s(self, hang: timedelta) -> float:
+        """Return the wait for a peer in an attempt's first step. By itself it stays below the steward's for a hang: the
+        ranks know more."""
+        usual = self.collective_timeout_s
+        return self.first_step_timeout_s or max(usual, min(4 * usual, 0.8 * hang.total_seconds()))
+
+    def longest_save_s(self, hang: timedelta) -> float:
+        """Return the wait of ranks, and of the steward, for a gang's disks."""
+        return self.save_timeout_s or max(2 * hang.total_seconds(), _SAVE_AT_LEAST_S)
 
     @property
     def grace_s(self) -> int:

@@ -48,8 +48,14 @@ class JobCheckpoints(Section):
     """How a finished checkpoint is recognised: `dcp` (a folder with `.metadata`), `huggingface` (`checkpoint-N`),
     `lightning` (`.ckpt` with `step=N`), `megatron` and `deepspeed` (their tracker files), `marker` (a folder whose name
     ends in the step, with a file `DONE` written last), `client` (the job calls `bivouac.committed`)."""
+    tier: Literal["shared", "local"] = "shared"
+    """Where the job writes: into one folder on the shared file system, or on each node's own NVMe disk. From there its
+    files are copied to the shared tier beside the training; a checkpoint counts once all nodes' files are there. What
+    ends a checkpoint is written on node 0, and no two nodes write different files of one name."""
     keep: int = Field(default=3, ge=1)
     """Sealed checkpoints that stay on the shared tier."""
+    keep_local: int = Field(default=2, ge=1)
+    """Sealed checkpoints that stay on each node's disk, with tier `local`."""
 
 
 class Progress(Section):
@@ -273,8 +279,8 @@ class Workload(Section):
             raise ValueError("launcher `torchrun` needs `script`, and no `command`")
         if self.launcher != "torchrun" and (not self.command or self.script is not None):
             raise ValueError(f"launcher `{self.launcher}` needs `command`, and no `script`")
-        if self.warm and self.launcher != "torchrun":
-            raise ValueError(f"warm: launcher `{self.launcher}` starts the job by itself: only `torchrun` has it")
+        if self.warm and (self.launcher != "torchrun" or self.checkpoints.tier == "local"):
+            raise ValueError("warm: only launcher `torchrun`, with checkpoints on the shared tier, has it")
         return self
 
     def on(self, target: Literal["aws", "rehearsal"]) -> Self:

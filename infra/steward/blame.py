@@ -19,6 +19,7 @@ from infra.steward.seeing.views import (
     PodView,
 )
 from trainer.contract import ROLLED_BACK, ExitCode
+from trainer.contract.culprit import Culprit, Located, find_culprit
 
 _OF_OTHERS = frozenset({"peer-lost", "interrupted", "fenced", ROLLED_BACK})
 """Reasons in termination messages that follow from the end of another pod or of the job, or from no node."""
@@ -58,6 +59,20 @@ def first_failed(failed: Sequence[PodView]) -> str | None:
 def _own(pod: PodView) -> bool:
     vanished = pod.exit_code is None
     return not vanished and pod.exit_code != _SIGTERM and pod.reason not in _OF_OTHERS
+
+
+def culprit(seen: Observation) -> Culprit | None:
+    """Return the rank at fault and its node, by what the nodes of all pods know of their ranks."""
+    return find_culprit([Located(pod.node or pod.name, one) for pod in seen.pods for one in pod.ranks])
+
+
+def may_tell_more(seen: Observation, failed: Sequence[PodView], patience: timedelta) -> bool:
+    """Return whether to wait for other pods' ends: so far all have only lost a peer, and no rank is proven at fault."""
+    told_apart = any(map(_own, failed)) or not any(pod.ranks for pod in failed)
+    if told_apart or seen.since_failed is None or seen.since_failed > patience:
+        return False
+    found = culprit(seen)
+    return not (found and found.proven) and any(pod.phase == "Running" for pod in seen.pods)
 
 
 def dead_nodes(seen: Observation, heartbeat_timeout: timedelta) -> tuple[str, ...]:

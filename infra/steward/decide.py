@@ -30,6 +30,7 @@ from infra.steward.seeing.views import (
     Policy,
 )
 from trainer.contract import Phase
+from trainer.contract.culprit import Culprit
 
 __all__ = [
     "CONSEQUENCE", "Action", "Attempt", "Consequence", "EndAttempt", "FailureClass", "Finish", "GiveBack", "History",
@@ -62,6 +63,8 @@ class EndAttempt(Frozen):
     dead_nodes: tuple[str, ...] = ()
     first_failed: str | None = None
     """Node of the pod that failed first by its own fault; None if several did."""
+    culprit: Culprit | None = None
+    """The rank that the others waited for; None where nothing tells."""
 
 
 class Replace(Frozen):
@@ -153,9 +156,12 @@ def _running(seen: Observation, policy: Policy) -> Action:
         why = "; ".join(filter(None, [f"no first step within {policy.startup_timeout}", blame.unstarted(seen)]))
         return _stranded(seen, why) or EndAttempt(failure=FailureClass.STARTUP, why=why)
     saving = any(pod.trainer_phase in (Phase.SAVING, Phase.EVALUATING, Phase.FINISHING) for pod in seen.pods)
-    patience = policy.hang_timeout * (2 if saving else 1)
+    patience = (policy.save_timeout or 2 * policy.hang_timeout) if saving else policy.hang_timeout
     if not starting and seen.since_step > patience:
-        return EndAttempt(failure=FailureClass.HANG, why=f"no finished step for {seen.since_step}")
+        found = blame.culprit(seen)
+        told = f"{found}; " if found else ""
+        why = f"{told}no finished step for {seen.since_step}"
+        return EndAttempt(failure=FailureClass.HANG, why=why, culprit=found, first_failed=found.node if found else None)
     return Wait(why=blame.unstarted(seen) or "training")
 
 
@@ -168,12 +174,17 @@ def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:
     ]
     if failure in (FailureClass.PROCESS, FailureClass.INTERRUPTED) and silent:
         return Wait(why=f"{silent[0].name} is silent: {policy.heartbeat_timeout} tell whether its node is dead")
+    if failure is FailureClass.PROCESS and blame.may_tell_more(seen, failed, policy.heartbeat_timeout):
+        return Wait(why=f"{failed[0].name} lost a peer: the other pods' ends may name the rank")
     first = blame.causes_first(failed)[0]
-    why = f"{first.name} ended with exit code {first.exit_code}: {first.detail}"
+    found = blame.culprit(seen) if failure is FailureClass.PROCESS else None
+    told = f"{found}; " if found else ""
+    why = f"{told}{first.name} ended with exit code {first.exit_code}: {first.detail}"
     if CONSEQUENCE[failure] is Consequence.RESTART and (end := _stranded(seen, why)):
         return end
     sick = blame.sick(failed)
-    return EndAttempt(failure=failure, why=why, dead_nodes=sick, first_failed=blame.first_failed(failed))
+    fault = blame.first_failed(failed) or (found.node if found else None)
+    return EndAttempt(failure=failure, why=why, dead_nodes=sick, first_failed=fault, culprit=found)
 
 
 def _stranded(seen: Observation, why: str) -> EndAttempt | None:

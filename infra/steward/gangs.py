@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+
+from infra.cluster.fitness import NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.steward_config import StewardConfig
 from infra.spec.workload import Resources, by_mpirun, in_host_network
+from trainer.contract import TOPOLOGY_NAME
 from trainer.contract.workload import EVALUATE, SUPERVISOR
 
 
@@ -15,6 +20,12 @@ def labels(config: StewardConfig, attempt: int) -> dict[str, str]:
 def job(config: StewardConfig, attempt: int) -> str:
     """Return the name of the attempt's JobSet or MPIJob."""
     return f"{config.spec.campaign}-a{attempt}"
+
+
+def files(config: StewardConfig, nodes: Iterable[NodeFacts]) -> dict[str, str]:
+    """Return the files of the attempt's config map; by the network's layers the pods choose their order."""
+    places = {node.name: node.network for node in nodes if node.network}
+    return {**config.gang_files, **({TOPOLOGY_NAME: json.dumps(places)} if places else {})}
 
 
 def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from infra.cluster.steward_config import StewardConfig
 from infra.steward.decide import Policy
+
+
+def _save_timeout(config: StewardConfig) -> timedelta | None:
+    training, hang = config.spec.training, config.spec.recovery.hang_timeout
+    return None if training is None else timedelta(seconds=training.longest_save_s(hang))
 
 
 def policy_of(config: StewardConfig) -> Policy:
@@ -15,6 +22,7 @@ def policy_of(config: StewardConfig) -> Policy:
         repairs_per_hour=recovery.repairs_per_hour,
         heartbeat_timeout=recovery.heartbeat_timeout,
         hang_timeout=recovery.hang_timeout,
+        save_timeout=_save_timeout(config),
         startup_timeout=recovery.startup_timeout,
         capacity_timeout=config.spec.capacity_timeout,
         blind_timeout=recovery.blind_timeout,

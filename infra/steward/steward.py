@@ -244,7 +244,7 @@ class Steward:
         self.lease.check()
         labels = gangs.labels(self.config, action.attempt)
         config = f"train-a{action.attempt}"
-        attempts.create_config(self.client, config, labels, self.config.gang_files)
+        attempts.create_config(self.client, config, labels, gangs.files(self.config, self.nodes.facts(False)))
         attempts.launch(self.client, gangs.gang(self.config, action.attempt, config))
         self.attempt, self.in_flight, self._running_recorded = action.attempt, True, False
         self.observer.launched(action.attempt)
@@ -271,8 +271,7 @@ class Steward:
             attempt=self.attempt,
             failure=action.failure,
             detail=action.why,
-            dead_nodes=list(action.dead_nodes),
-            first_failed=action.first_failed,
+            **action.model_dump(mode="json", include={"dead_nodes", "first_failed", "culprit"}),
             instances=instances,
             step=max((pod.step for pod in seen.pods), default=0),
             committed_at_end=committed,
@@ -339,12 +338,9 @@ class Steward:
         if self._running_recorded or not ran:
             return
         self._running_recorded = True
-        self.store.append(
-            Kind.ATTEMPT_RUNNING,
-            attempt=self.attempt,
-            step=min(pod.step for pod in seen.pods),
-            nodes=[pod.node for pod in seen.pods],
-        )
+        nodes, node_ranks = [pod.node for pod in seen.pods], [pod.node_rank for pod in seen.pods]
+        told = {"step": min(pod.step for pod in seen.pods), "nodes": nodes, "node_ranks": node_ranks}
+        self.store.append(Kind.ATTEMPT_RUNNING, attempt=self.attempt, **told)
 
     def pause(self) -> None:
         self._rest(self.config.poll.total_seconds())

@@ -3,7 +3,7 @@
 Ours sends with SHA-256 and a CRC32C per part, and reads back with SHA-256 into a file. The peer is `upload_file` and
 `download_file` with their defaults, which compute no SHA-256; a second row gives it one pass of SHA-256 each way, as an
 archive would need it. Each run is a process of its own, so that its peak memory is its own. The endpoint is
-`s3_endpoint.py` in another process, quick enough to leave the clients to be measured. Exit code 1 when ours is slower
+`s3_endpoint` in another process, quick enough to leave the clients to be measured. Exit code 1 when ours is slower
 than the peer without digests, or holds more memory than its parts in flight explain.
 """
 
@@ -32,7 +32,7 @@ RESULTS = results_of("bench", "archive")
 MIB, SLACK_MIB = 2**20, 32
 KINDS = ("ours", "boto3", "boto3 + SHA-256")
 BUCKET = "bench"
-ENDPOINT = (sys.executable, "-m", "tests.bench.s3_endpoint")
+ENDPOINT = (sys.executable, "-m", "tests.bench.parts.s3_endpoint")
 
 
 def client() -> Any:

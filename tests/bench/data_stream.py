@@ -3,7 +3,7 @@
     .venv/bin/python -m tests.bench.data_stream [--times 20] [--seconds 20]
 
 A paced consumer takes steps as the loop does, at so many times the rate that the rehearsal trains with; shards come
-from `s3_endpoint.py` in another process, as slowly as `--mib-per-s` says, into a cache of half of the set. Waiting in
+from `s3_endpoint` in another process, as slowly as `--mib-per-s` says, into a cache of half of the set. Waiting in
 the steady state (after the first shuffle window) must stay below a thousandth of the training's time, and the cache
 below its limit.
 """
@@ -37,7 +37,7 @@ from trainer.data.staging import Stager
 RESULTS = results_of("bench", "data_stream")
 
 BUCKET, CONTEXT, BATCH, SHARD_TOKENS, SHARDS = "bench", 512, 8, 2**17, 48
-ENDPOINT = (sys.executable, "-m", "tests.bench.s3_endpoint")
+ENDPOINT = (sys.executable, "-m", "tests.bench.parts.s3_endpoint")
 TRAINED = 3000
 """Tokens per second that the rehearsal trains with, about: `tests/bench/data_reader.py` measures it."""
 CEILING = 0.001

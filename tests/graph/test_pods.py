@@ -74,6 +74,19 @@ def test_training_does_not_see_what_the_health_check_reads_of_its_node() -> None
     assert "/node" not in mounted(gang()) and mounted(gang(sees_node=True))["/node"] is True
 
 
+def test_a_job_writes_to_its_nodes_disk_and_no_container_but_its_own_sees_that() -> None:
+    (pod,) = pods_of(gang(secrets=True, supervisor_image=IMAGE))
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "local")
+    assert volume["persistentVolumeClaim"] == {"claimName": "local"}, "the volume that is another folder on each node"
+    seeing = {
+        container["name"]: (mount["mountPath"], mount.get("readOnly", False))
+        for container in (*pod["initContainers"], *pod["containers"])
+        for mount in container["volumeMounts"]
+        if mount["name"] == "local"
+    }
+    assert seeing == {"trainer": ("/local-checkpoints", False)}
+
+
 def test_a_jobs_secrets_lie_in_the_pods_memory_where_one_container_writes_and_the_job_reads() -> None:
     (pod,) = pods_of(gang(secrets=True, supervisor_image=IMAGE))
     (volume,) = (one for one in pod["volumes"] if one["name"] == "secrets")

@@ -21,8 +21,9 @@ def rank_of(rank: int, port: int, per_node: int, folder: Path) -> None:
     gang = Gang.join(timedelta(seconds=60))
     sums = [gang.sums([float(rank), 10.0**rank, float("nan") if rank == 2 else 0.0]) for _ in range(3)][-1]
     first = gang.of_first(torch.tensor([rank + 5])).item()
+    held = gang.of_holder(b"of rank 2" if rank == 2 else None, 2) + gang.of_holder(b"" if rank == 1 else None, 1)
     crosses = gang.tree is None or gang.tree.firsts is not None
-    (folder / str(rank)).write_text(f"{sums} {first} {crosses}")
+    (folder / str(rank)).write_text(f"{sums} {first} {held!r} {crosses}")
 
 
 @pytest.mark.nightly
@@ -32,5 +33,5 @@ def test_sums_are_equal_on_all_ranks_and_one_of_each_node_crosses(per_node: int,
         port = server.getsockname()[1]
     torch.multiprocessing.spawn(rank_of, (port, per_node, tmp_path), nprocs=4)
     said = [(tmp_path / str(rank)).read_text() for rank in range(4)]
-    assert {line.rpartition(" ")[0] for line in said} == {"[6.0, 1111.0, nan] 5"}
+    assert {line.rpartition(" ")[0] for line in said} == {"[6.0, 1111.0, nan] 5 b'of rank 2'"}
     assert sum(line.endswith("True") for line in said) == crossing

@@ -3,6 +3,7 @@ than in a step."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from tests.serving import serve
@@ -55,7 +57,6 @@ def fails() -> None:
 
 def chosen(store: Path, rank: int, disk: Callable[[], None], said: Any) -> None:
     """A rank that looks for a step over real gloo; the second one's disk is as told."""
-    import torch.distributed as dist
 
     os.environ["LOCAL_RANK"] = "0"
     meeting = dist.FileStore(str(store), 2)
@@ -68,7 +69,7 @@ def chosen(store: Path, rank: int, disk: Callable[[], None], said: Any) -> None:
                 disk()
             return FoundShard(shard, None)  # type: ignore[arg-type]
 
-    shard = SimpleNamespace(rank=rank, file="attempt-0001/zero_pp_rank.pt")
+    shard = SimpleNamespace(rank=rank, file="attempt-0001/zero_pp_rank.pt", common=False)
     manifest: Any = SimpleNamespace(step=5, world_size=2, zero_stage=1, attempt=1, shards=(shard,))
     begun = time.monotonic()
     try:
@@ -203,3 +204,37 @@ def test_a_node_whose_data_come_later_than_a_steps_timeout_is_waited_for(
     waits = [event["what"] for event in attempt.events("ranks_wait")]
     assert waits[:1] == ["open the data"] and "read the first step's data" in waits, waits
     assert slow_bucket.count("manifest.json") == 2
+
+
+def barrier(store: Path, rank: int, patient: bool, said: Any) -> None:
+    """Rank 1 comes later than a step's timeout."""
+    os.environ["LOCAL_RANK"] = "0"
+    dist.init_process_group("gloo", store=dist.FileStore(str(store), 2), rank=rank, world_size=2)
+    gang = Gang.join(timedelta(seconds=TIMEOUT_S))
+    try:
+        with gang.patient() if patient else contextlib.nullcontext():
+            if rank == 1:
+                time.sleep(2 * TIMEOUT_S)
+            gang.barrier()
+        said.put((rank, "met"))
+    except RuntimeError:
+        said.put((rank, "gave up"))
+    said.close()
+    said.join_thread()
+    os._exit(0)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("patient", "first"), [(True, "met"), (False, "gave up")])
+def test_only_where_the_gang_is_patient_a_collective_outlasts_a_steps_timeout(
+    patient: bool, first: str, tmp_path: Path
+) -> None:
+    context = mp.get_context("fork")
+    said = context.Queue()
+    ranks = [context.Process(target=barrier, args=(tmp_path / "store", rank, patient, said)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    assert dict(said.get(timeout=120) for _ in ranks)[0] == first
+    for rank in ranks:
+        rank.kill()
+        rank.join()

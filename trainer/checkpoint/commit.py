@@ -229,8 +229,8 @@ class Committer:
         if self._gang.first_on_node:
             self._keeper.submit(lambda: self._keep_predecessor(manifest))
         count = self._saves if self._config.measured else progress.step // self._config.every_steps
-        if count % self._config.shared_every == 0 and self._replicating is None:
-            self._replicate(manifest)
+        if count % self._config.shared_every == 0:
+            self._replicate_or_say(manifest)
 
     def _keep_predecessor(self, manifest: Manifest) -> None:
         """Copy the neighbour's shards, without making room for them. An error here ends nothing."""
@@ -266,6 +266,12 @@ class Committer:
             tier.drop_other_attempts(manifest)
         limits = Limits(self._config.keep_hours, int(self._config.keep_free_gib * 2**30))
         tier.retain(keep, manifest.step, protected, self._identity.attempt, self._began, limits)
+
+    def _replicate_or_say(self, manifest: Manifest) -> None:
+        if self._replicating is None:
+            return self._replicate(manifest)
+        why = f"step {self._replicating.step} is still being copied to the shared tier"
+        self._report("replication_skipped", step=manifest.step, why=why)
 
     def _replicate(self, manifest: Manifest) -> None:
         self._replicating, self._copied = manifest, False

@@ -20,7 +20,7 @@ PARTIAL = ".partial"
 """Suffix of temporary names, which begin with a dot."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _CHUNK_BYTES = 4 * 2**20
-_PIECE_BYTES = 2**18
+_PIECE_BYTES = 4 * 2**20
 
 
 class Sink(Protocol):
@@ -41,7 +41,7 @@ class DigestingFile:
 
     def write(self, content: bytes) -> int:
         try:
-            # Small pieces stay in the processor's cache between the digest and the copy to the buffer.
+            # A busy main thread keeps the interpreter lock for milliseconds at a time: a piece is worth that wait.
             for piece in _pieces(memoryview(content).cast("B")):
                 self._hash.update(piece)
                 self._file.write(piece)  # type: ignore[arg-type]

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.commit import Begun
-from trainer.checkpoint.convert.universal import convert_apart, load_universal
+from trainer.checkpoint.convert.universal import convert, load_universal
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.fence import check_fence
 from trainer.checkpoint.files import copy_durably
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
-from trainer.checkpoint.search import PAUSES_S, FoundShard, Search, identity_of, look, needed, refused
+from trainer.checkpoint.search import NOTHING_NEEDED, PAUSES_S, FoundShard, Search, identity_of, look, needed, refused
 from trainer.checkpoint.tiers import RESHAPING, AnyTiers, Claim, SharedTier, Tier
 from trainer.checkpoint.writing import set_rng_state
 from trainer.contract import COMMITTED_NAME, Layout, Manifest, Shard, attempt_folder, parse_manifest
@@ -76,21 +76,29 @@ def restore(
 
 
 def _candidates(gang: Gang, tiers: AnyTiers) -> list[Manifest]:
-    """Return the manifests that any rank saw on any tier, equal on all ranks; newest step and attempt first."""
+    """Return the manifests that any rank saw on any tier, equal on all ranks; newest step and attempt first.
 
-    def seen() -> set[bytes]:
-        mine: set[bytes] = set()
+    The ranks gather seals. A manifest names every shard of every rank, so it travels once, if some rank lacks it.
+    """
+
+    def seen() -> dict[str, Manifest]:
+        mine: dict[str, Manifest] = {}
         for tier in tiers:
             for claim in _claims(tier, PAUSES_S if tier is tiers.shared else ()):
                 if claim.manifest is not None:
-                    mine.add(claim.manifest.serialize())
+                    mine[claim.manifest.seal] = claim.manifest
                 else:
                     refused(tier, claim.step, gang.rank, COMMITTED_NAME, claim.why, "a manifest with its seal")
         return mine
 
-    union = sorted(set().union(*gang.gather(sorted(gang.together("look for checkpoints", seen)))))
-    manifests = [parse_manifest(content) for content in union]
-    return sorted(manifests, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
+    mine = gang.together("look for checkpoints", seen)
+    told = [frozenset(seals) for seals in gang.gather(sorted(mine))]
+    for seal in sorted(frozenset().union(*told).difference(frozenset.intersection(*told))):
+        holder = next(rank for rank, seals in enumerate(told) if seal in seals)
+        content = gang.of_holder(mine[seal].serialize() if gang.rank == holder else None, holder)
+        mine.setdefault(seal, parse_manifest(content))
+    found = [mine[seal] for seal in sorted(mine)]
+    return sorted(found, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
 
 
 def _claims(tier: SharedTier, pauses_s: Sequence[float]) -> list[Claim]:
@@ -185,31 +193,38 @@ def _compared(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
 
 
 def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: Search, layout: Layout) -> None:
-    """Load a step of another layout: rank 0 converts verified copies, all ranks load them, rank 0 removes them.
-    Without a shared folder each node's first rank does so for its node."""
+    """Load a step of another layout: all ranks copy verified shards and convert them, each a part, and load them.
+    Without a shared folder the ranks of each node do so for their node."""
     gang, shared = search.gang, search.tiers.shared
     place = shared if isinstance(shared, Tier) else search.tiers.local
     work = place.root / f"{RESHAPING}{manifest.step:08d}-{search.attempt:04d}"
     source, target = work / attempt_folder(manifest.attempt), work / "universal"
+    part, parts = search.part
+    started = time.monotonic()
+
+    def bring() -> None:
+        for item in found:
+            if item is not NOTHING_NEEDED:
+                file = item.tier.folder(manifest.step) / item.shard.file
+                copy_durably(file, work / item.shard.file, partial(_insist, item.shard, item.tier.name))
 
     def reshape() -> None:
-        started = time.monotonic()
-        for item in found:
-            file = item.tier.folder(manifest.step) / item.shard.file
-            copy_durably(file, work / item.shard.file, partial(_insist, item.shard, item.tier.name))
-        convert_apart(source, target)
+        convert(source, target, part, parts)
         if gang.first:
             _keep_on_shared(manifest, work, shared, search.attempt)
-        ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
-        parts = {"from_layout": manifest.layout.parts(), "to_layout": layout.parts()}
-        emit("reshaped", step=manifest.step, from_ranks=ranks[0], to_ranks=ranks[1], **parts, seconds=seconds)
 
-    what = f"reshape step {manifest.step}"
-    gang.together(what, lambda: reshape() if search.reshapes else None)
+    gang.together(f"copy step {manifest.step} to reshape it", bring)
+    gang.together(f"reshape step {manifest.step}", reshape)
+    if gang.first:
+        ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
+        told = {"from_ranks": ranks[0], "to_ranks": ranks[1], "parts": parts, "seconds": seconds}
+        told |= {"from_layout": manifest.layout.parts(), "to_layout": layout.parts()}
+        emit("reshaped", step=manifest.step, **told)
     engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)
-    load_universal(engine, target)
-    gang.barrier()
-    if search.reshapes:
+    with gang.patient():
+        load_universal(engine, target)
+        gang.barrier()
+    if part == 0:
         shutil.rmtree(work, ignore_errors=True)
 
 

@@ -25,7 +25,7 @@ from trainer.errors import StorageError, lasting
 from trainer.events import emit
 from trainer.gang import Gang
 
-_NOTHING_NEEDED: Any = object()
+NOTHING_NEEDED: Any = object()
 _READERS = 8
 """Files that a rank reads at once."""
 PAUSES_S = (1.0, 5.0, 15.0)
@@ -53,8 +53,8 @@ class Search:
 
     def shards(self, manifest: Manifest) -> list[FoundShard | None]:
         """Return one result for each shard that this rank needs; all are read in parallel, each once."""
-        mine = [shard for shard in needed(manifest, self.gang.rank) if not _common(shard)]
-        common = [shard for shard in needed(manifest, self.gang.rank) if _common(shard)]
+        mine = [shard for shard in needed(manifest, self.gang.rank) if not shard.common]
+        common = [shard for shard in needed(manifest, self.gang.rank) if shard.common]
         first, rest = ([*mine, *common], []) if self.gang.first_on_node else (mine, common)
         what = f"verify or fetch the shards of step {manifest.step}"
         found = self.gang.together(what, lambda: self._each(first, manifest))
@@ -62,15 +62,18 @@ class Search:
         return [*found, *self.gang.together(what, lambda: self._each(rest, manifest))]
 
     @property
-    def reshapes(self) -> bool:
-        """This rank reshapes: the first, or without a shared folder the first of each node."""
-        return self.gang.first if isinstance(self.tiers.shared, Tier) else self.gang.first_on_node
+    def part(self) -> tuple[int, int]:
+        """This rank's part of a reshaping, and their number: all ranks, or without a shared folder those of a node."""
+        gang = self.gang
+        of_all = isinstance(self.tiers.shared, Tier)
+        return (gang.rank, gang.world_size) if of_all else (gang.local_rank, gang.local_size)
 
     def everything(self, manifest: Manifest) -> list[FoundShard | None]:
-        """Return all ranks' shards on a rank that reshapes them; the others need none."""
-        everything = list(manifest.shards) if self.reshapes else []
+        """Return this rank's part of all ranks' shards."""
+        part, parts = self.part
+        mine = list(manifest.shards)[part::parts]
         what = f"verify all shards of step {manifest.step}"
-        return self.gang.together(what, lambda: self._each(everything, manifest)) or [_NOTHING_NEEDED]
+        return self.gang.together(what, lambda: self._each(mine, manifest)) or [NOTHING_NEEDED]
 
     def _each(self, shards: list[Shard], manifest: Manifest) -> list[FoundShard | None]:
         if not shards:
@@ -145,7 +148,7 @@ class Search:
 
 def needed(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
     """Return a rank's shards: its own and the model states, which all ranks share."""
-    return tuple(shard for shard in manifest.shards if shard.rank == rank or _common(shard))
+    return tuple(shard for shard in manifest.shards if shard.rank == rank or shard.common)
 
 
 def verified(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
@@ -191,7 +194,3 @@ def identity_of(file: BufferedReader) -> tuple[int, ...]:
 def refused(tier: SharedTier, step: int, rank: int, file: str, seen: str, wanted: str) -> None:
     event = "missing_shard" if seen == "missing" else "refused_shard"
     emit(event, step=step, tier=tier.name, rank=rank, file=file, seen=seen, wanted=wanted)
-
-
-def _common(shard: Shard) -> bool:
-    return shard.file.rpartition("/")[2].startswith("mp_rank_")

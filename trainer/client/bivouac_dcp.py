@@ -5,7 +5,7 @@
 
 In the spec: `checkpoints: {format: dcp}`. A sealed checkpoint needs the SHA-256 of every byte. Without this writer
 node 0 reads all of it back for that; with it each rank digests what it writes, and nothing is read again before a
-restart. Loading is DCP's own. Files go to the shared tier only: `async_save` stalls training for its copy to host
+restart. Loading is DCP's own. Files go where the job's folder is: `async_save` stalls training for its copy to host
 memory, which no faster tier would shorten. Without the supervisor the writer is DCP's with one file more.
 """
 

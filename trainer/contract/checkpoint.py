@@ -41,6 +41,11 @@ class Shard(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     rank: int
 
+    @property
+    def common(self) -> bool:
+        """Every rank loads it: the model's states."""
+        return self.file.rpartition("/")[2].startswith("mp_rank_")
+
 
 class Manifest(BaseModel):
     """Written last and atomically on every node that holds shards, with the same bytes everywhere."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from enum import IntEnum, StrEnum
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+from trainer.contract.culprit import RankSeen
 
 CONFIG_FILE = "/config/train.json"
+TOPOLOGY_NAME = "topology.json"
+"""File beside it: node name -> its place in the network, from the top layer down."""
 DATA_MOUNT = "/data"
 LOCAL_CHECKPOINTS = "/local-checkpoints"
 SHARED_CHECKPOINTS = "/shared-checkpoints"
@@ -15,6 +20,8 @@ NODE_TOLD = "/node"
 KERNEL_LOG = f"{NODE_TOLD}/kernel.log"
 """The kernel's lines about GPUs and their switches, since the node's start."""
 TERMINATION_LOG = "/dev/termination-log"
+TERMINATION_LIMIT_BYTES = 4096
+"""The kubelet keeps no more of a termination message."""
 AGENT_PORT = 8471
 """The agent's HTTP port on the pod IP: `/status` (JSON, `Status`), `/metrics` (Prometheus), `/healthz`."""
 
@@ -131,6 +138,15 @@ class Status(_Frozen):
     alarms: int = 0
     """Alarms of the watch in this attempt."""
     ranks: tuple[RankStatus, ...]
+    seen: tuple[RankSeen, ...] = Field(default=(), exclude_if=lambda seen: not seen)
+    """What tells a rank at fault from those that wait for it; empty while all run and none has left a dump."""
+
+    def known(self) -> tuple[RankSeen, ...]:
+        """Return all that is told of the ranks, also while none is frozen and none has left a dump."""
+        plain = (
+            RankSeen(rank=one.rank, step=one.step, phase=self.phase, age_s=one.heartbeat_age_s) for one in self.ranks
+        )
+        return self.seen or tuple(plain)
 
 
 class Termination(_Frozen):
@@ -146,6 +162,27 @@ class Termination(_Frozen):
     rank: int | None = None
     """The rank that failed first, if any."""
     detail: str = ""
+    ranks: tuple[RankSeen, ...] = ()
+    """What the node knows of each of its ranks, for the search over all nodes; empty from an older trainer."""
+
+    def message(self) -> str:
+        """Return the JSON. Where it would be longer than the kubelet keeps, the ranks' numbers and words are left out,
+        then the ranks."""
+        shorter = (
+            self.ranks,
+            tuple(one.model_copy(update={"detail": ""}) for one in self.ranks),
+            tuple(one.model_copy(update={"detail": "", "groups": {}}) for one in self.ranks),
+            (),
+        )
+        texts = (_told(self.model_copy(update={"ranks": ranks})) for ranks in shorter)
+        fitting = (text for text in texts if len(text.encode()) <= TERMINATION_LIMIT_BYTES)
+        return next(fitting, _told(self.model_copy(update={"ranks": (), "detail": self.detail[:300]})))
+
+
+def _told(end: Termination) -> str:
+    ranks = [one.model_dump(mode="json", exclude_defaults=True) for one in end.ranks]
+    content = end.model_dump(mode="json", exclude={"ranks"}) | ({"ranks": ranks} if ranks else {})
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
 
 
 def grace_seconds(collective_timeout_s: float) -> int:

@@ -218,10 +218,21 @@ class TrainConfig(_Section):
     collective_timeout_s: float = Field(default=30.0, gt=0)
     """Longest wait in one exchange of a step or of DeepSpeed's load; then a peer counts as lost. It does not apply to
     opening data and fetching checkpoints: there ranks wait for a living peer, up to the startup timeout."""
+    start_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest wait of nodes and ranks for each other's start."""
+    first_step_timeout_s: float | None = Field(default=None, gt=0)
+    """The same as `collective_timeout_s` for an attempt's first step, which compiles kernels, captures graphs and opens
+    connections on each rank at its own pace. None: `collective_timeout_s`."""
+    save_timeout_s: float = Field(default=3600.0, gt=0)
+    """Longest wait for the other ranks' disks while a checkpoint is written, committed and replicated."""
     grace_s: float | None = Field(default=None, gt=0)
     """Time from SIGTERM to SIGKILL of the pod, for an emergency save."""
     threads: int = Field(default=1, ge=1)
     """torch threads per rank on CPU; part of bitwise equality."""
+
+    @property
+    def first_step_s(self) -> float:
+        return max(self.collective_timeout_s, self.first_step_timeout_s or 0.0)
 
     def sums_in_float32(self, which: Literal["accumulate", "reduce"]) -> bool:
         return (getattr(self.gradients, which) or self.precision) == "float32"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 WORKLOAD_CONFIG = "workload.json"
@@ -44,9 +46,13 @@ class SealedCheckpoints(_Part):
     format: str
     """A key of `trainer.supervisor.formats.FORMATS`."""
     folder: str
-    """Where the job writes, on the shared tier."""
+    """Where the job writes."""
+    tier: Literal["shared", "local"] = "shared"
+    """Where that folder lies: on the file system that all nodes mount, or on each node's own disk."""
     keep: int = Field(ge=1)
-    """Sealed steps that stay."""
+    """Sealed steps that stay on the shared tier."""
+    keep_local: int = Field(default=2, ge=1)
+    """Sealed steps that stay on each node's disk, of tier `local`."""
 
 
 class JudgingConfig(_Part):

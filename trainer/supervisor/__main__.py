@@ -28,9 +28,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def main() -> int:
     """Run one node's share of the job, or, with the word `evaluate`, its evaluation and export. `BIVOUAC_WORKLOAD`,
-    `_SHARED`, `_SECRETS` and `_EXPORTS` name other places than a pod's."""
+    `_SHARED`, `_LOCAL`, `_SECRETS` and `_EXPORTS` name other places than a pod's."""
     config_file = Path(os.environ.get("BIVOUAC_WORKLOAD", "/config/workload.json"))
     shared = Path(os.environ.get("BIVOUAC_SHARED", "/shared-checkpoints"))
+    local = Path(os.environ.get("BIVOUAC_LOCAL", "/local-checkpoints"))
     try:
         place, config = Place.of(), json.loads(config_file.read_text())
         take(config.get("secrets", ()))
@@ -44,10 +45,10 @@ def main() -> int:
     out = Path(os.environ.get("BIVOUAC_EXPORTS", "/bivouac-export"))
     judges = sys.argv[1:] == ["evaluate"]
     kind = Again if config.get("warm") else Job
-    job = Judge(config, place, shared, run, out) if judges else kind(config, place, shared, run)
+    job = Judge(config, place, shared, run, out) if judges else kind(config, place, shared, run, local)
     _stop_on_signals(job, float(config.get("grace_s", 50.0)))
     try:
-        serve(place.pod_ip, job.status)
+        serve(place.pod_ip, job.status, job.sealing.answer)
         job.emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
         end = job.run()
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import time
@@ -25,16 +26,21 @@ def step_of(rendezvous: str) -> int:
     try:
         with urllib.request.urlopen(f"http://{host}:{PORT}/status", timeout=_ANSWER_S) as answer:
             return int(json.loads(answer.read())["step"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, http.client.HTTPException):  # it may end while it answers
         return 0
+
+
+def serves(host: str) -> bool:
+    """Return whether a node's supervisor still serves."""
+    try:
+        socket.create_connection((host, PORT), timeout=_ANSWER_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def await_silence(host: str, seconds: float) -> None:
     """Wait until a node's supervisor serves no more, for so long at most."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            socket.create_connection((host, PORT), timeout=_ANSWER_S).close()
-        except OSError:
-            return
+    while time.monotonic() < until and serves(host):
         time.sleep(_PAUSE_S)

@@ -6,13 +6,14 @@ Each format ends a checkpoint with one write that comes last. Only what that wri
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import glob
 import json
 import re
 import shutil
 import zipfile
 from pathlib import Path
-from typing import Callable, Iterator, NamedTuple
+from typing import Callable, Iterable, Iterator, NamedTuple
 
 
 class Finished(NamedTuple):
@@ -32,6 +33,16 @@ _INCOMPLETE = "checkpoint-is-incomplete.txt"
 def files_of(root: Path) -> list[Path]:
     """Return all files of a checkpoint, a file or a folder."""
     return [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def whole_ranks(name: str, files: Iterable[Path], ranks: int, like: Iterable[str]) -> bool:
+    """Return whether the files that a format writes once per rank are here and whole, for so many ranks (0: not known).
+    The format's last file may appear before them. `like`: names among which there is one, if the job writes them."""
+    pattern = _EACH_RANK.get(name)
+    if pattern is None or not fnmatch.filter(like, pattern):
+        return True
+    mine = [path for path in files if fnmatch.fnmatch(path.name, pattern)]
+    return len(mine) >= ranks and all(map(zipfile.is_zipfile, mine))
 
 
 def missing(found: Finished, files: list[Path], newest: Finished) -> list[str]:
@@ -60,7 +71,7 @@ def _huggingface(folder: Path, ranks: int) -> Iterator[Finished]:
     states. Without those a resume goes on with other numbers, and says so in one line of the log."""
     for found in _huggingface_named(folder):
         states = list(found.root.glob("rng_state_*.pth"))
-        random = not states or (len(states) >= ranks and all(map(zipfile.is_zipfile, states)))
+        random = whole_ranks("huggingface", states, ranks, [path.name for path in states])
         if random and _is_json(found.root / "trainer_state.json") and not (found.root / _INCOMPLETE).exists():
             yield found
 
@@ -97,7 +108,8 @@ def _is_json(path: Path) -> bool:
 
 
 def _tracked(name: str, pattern: str) -> Find:
-    """The format's tracker file names the newest checkpoint after all of its files."""
+    """The format's tracker file names the newest checkpoint after all of its files; DeepSpeed's rank 0 does not wait
+    for other ranks' optimizer states (0.19.8, `save_checkpoint`)."""
 
     def find(folder: Path, ranks: int) -> Iterator[Finished]:
         try:
@@ -106,7 +118,9 @@ def _tracked(name: str, pattern: str) -> Find:
             return
         step = re.search(r"(\d+)$", named)
         if step and (root := folder / pattern.format(named=named, step=int(step.group(1)))).is_dir():
-            yield Finished(int(step.group(1)), root)
+            files = files_of(root)
+            if whole_ranks(name, files, ranks, [path.name for path in files]):
+                yield Finished(int(step.group(1)), root)
 
     return find
 
@@ -143,6 +157,18 @@ def _unlink(path: Path) -> None:
         path.unlink()
 
 
+def newer_beside(root: Path) -> Finished | None:
+    """Return the newest checkpoint beside this one with a name like its, if it is newer; it need not be finished."""
+    like, step = re.sub(r"\d+", "*", glob.escape(root.name)), _last_number(root.name)
+    found = max((Finished(_last_number(path.name), path) for path in root.parent.glob(like)), default=None)
+    return found if found is not None and found.step > step else None
+
+
+def _last_number(name: str) -> int:
+    numbers = re.findall(r"\d+", name)
+    return int(numbers[-1]) if numbers else -1
+
+
 def _numbered(root: Path) -> Iterator[Finished]:
     match = re.search(r"(\d+)$", root.name)
     if match:
@@ -151,6 +177,8 @@ def _numbered(root: Path) -> Iterator[Finished]:
 
 _TRACKERS = {"megatron": ("latest_checkpointed_iteration.txt", "{step}"), "deepspeed": ("latest", "{named}")}
 """Format -> file that names the newest checkpoint, and what it says."""
+_EACH_RANK = {"huggingface": "rng_state_*.pth", "deepspeed": "*optim_states.pt"}
+"""Format -> files of which each rank writes one."""
 _NAMED = {"huggingface": _huggingface_named, "lightning": _lightning_named}
 """Format -> what bears a checkpoint's name, finished or not."""
 FORMATS: dict[str, Find] = {

@@ -16,12 +16,12 @@ def pack(target: Path) -> None:
     """Write the zipapp, with the supervisor's modules and no other of the project's, and the client's files beside."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        package = root / _PACKAGE
+        package, own = root / _PACKAGE, Path(__file__).parent
         package.mkdir(parents=True)
         (package.parent / "__init__.py").touch()
         (root / "__main__.py").write_text(_MAIN)
-        for path in Path(__file__).parent.rglob("*.py"):
-            copy = package / path.relative_to(Path(__file__).parent)
+        for path in own.rglob("*.py"):
+            copy = package / path.relative_to(own)
             copy.parent.mkdir(exist_ok=True)
             copyfile(path, copy)
         zipapp.create_archive(root, target, compressed=True)

@@ -45,7 +45,7 @@ class Running:
         line.update(node=self.place.node_name, attempt=self.place.attempt)
         say(json.dumps(line))
 
-    def _wait_for(self, path: Path, seconds: float) -> None:
+    def wait_for(self, path: Path, seconds: float) -> None:
         until = time.monotonic() + seconds
         while not path.exists() and not self.stopping:
             if time.monotonic() > until:
@@ -96,7 +96,7 @@ class Running:
         if not packed:
             return True
         # The file system imports new code from S3 some time after its upload.
-        self._wait_for(Path(packed), _SOURCE_S)
+        self.wait_for(Path(packed), _SOURCE_S)
         if self.stopping:
             return False
         size, digest = seal.digest_of(Path(packed))

@@ -17,10 +17,13 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Callable, Iterator, Sequence
 from urllib.parse import quote, unquote
 
-MANIFEST = "manifest.json"
+from trainer.supervisor.sealing.manifest import MANIFEST as MANIFEST
+from trainer.supervisor.sealing.manifest import Identity as Identity
+from trainer.supervisor.sealing.manifest import opened, serialize
+
 DIGESTS = ".digests.json"
 """In a checkpoint whose writer has digested what it wrote (`bivouac_dcp`): sizes and SHA-256 of its files."""
 _STEP = re.compile(r"^step-(\d{8})$")
@@ -28,21 +31,6 @@ _CHUNK, _AT_ONCE = 2 * 2**20, 4
 """Bytes read at a time, and files: each takes two chunks of memory."""
 _BELOW = "//"
 """Stands between a checkpoint's path and a file's path in it."""
-_LARGEST = 1e15
-"""Of a loss; beyond, a job has diverged, and JSON writers differ in the digits."""
-
-
-class Identity(NamedTuple):
-    """What every manifest of an attempt says."""
-
-    campaign: str
-    identity: str
-    attempt: int
-    world_size: int
-    config_digest: str
-    data_digest: str
-    code_digest: str
-    image_digest: str
 
 
 def seal(
@@ -71,9 +59,9 @@ def seal(
     attempt = place / f"attempt-{identity.attempt:04d}"
     attempt.mkdir(parents=True, exist_ok=True)
     try:
-        shards = _shards(files, root, folder, attempt)
-        _sync(attempt)
-        publish(manifest, _serialize(identity, step, tokens, loss, shards))
+        shards = linked(files, root, folder, attempt)
+        sync(attempt)
+        publish(manifest, serialize(identity, step, tokens, loss, shards))
     except OSError:
         if _attempt_of(manifest) == identity.attempt:
             manifest.unlink()
@@ -84,8 +72,8 @@ def seal(
     return manifest
 
 
-def _shards(files: Sequence[Path], root: Path, folder: Path, attempt: Path) -> list[dict[str, object]]:
-    """Link the files into the attempt's folder; return their rows of the manifest."""
+def linked(files: Sequence[Path], root: Path, folder: Path, attempt: Path, rank: int = 0) -> list[dict[str, object]]:
+    """Link the files into the attempt's folder; return their rows of the manifest, as files of `rank`."""
     top, told = str(root.relative_to(folder)), _told(root, files)
     targets: list[Path] = []
     digests: dict[Path, tuple[int, str]] = {}
@@ -99,7 +87,7 @@ def _shards(files: Sequence[Path], root: Path, folder: Path, attempt: Path) -> l
     rows: list[dict[str, object]] = []
     for target in targets:
         size, digest = digests[target]
-        rows.append({"file": f"{attempt.name}/{target.name}", "size_bytes": size, "sha256": digest, "rank": 0})
+        rows.append({"file": f"{attempt.name}/{target.name}", "size_bytes": size, "sha256": digest, "rank": rank})
     return rows
 
 
@@ -131,34 +119,32 @@ def _attempt_of(manifest: Path) -> int:
 
 def committed(tier: Path) -> list[int]:
     """Return the committed steps of a tier, newest first."""
+    return [step for step in begun(tier) if (tier / f"step-{step:08d}" / MANIFEST).exists()]
+
+
+def begun(tier: Path) -> list[int]:
+    """Return the steps of a tier that have a folder, newest first."""
     try:
         names = os.listdir(tier)
     except FileNotFoundError:
         return []
-    steps = [int(match.group(1)) for match in map(_STEP.match, names) if match]
-    return sorted((step for step in steps if (tier / f"step-{step:08d}" / MANIFEST).exists()), reverse=True)
+    return sorted((int(match.group(1)) for match in map(_STEP.match, names) if match), reverse=True)
 
 
 def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
     """Return why a committed step may not be used, empty if every byte of it is as its manifest says."""
     place = tier / f"step-{step:08d}"
     try:
-        content = (place / MANIFEST).read_bytes()
-        manifest = json.loads(content)
-        plain = dict(manifest, seal="")
-        if hashlib.sha256(_compact(plain)).hexdigest() != manifest["seal"]:
-            return "its seal does not fit its content"
-        if (manifest["campaign"], manifest["step"]) != (campaign, step):
-            return "it is of step {} of campaign {}".format(manifest["step"], manifest["campaign"])
-        if identity and manifest["identity"] not in ("", identity):
-            return "it is of another campaign of this name"
+        manifest = opened((place / MANIFEST).read_bytes(), step, campaign, identity)
         shards = manifest["shards"]
         for shard, (size, digest) in zip(shards, _digests([place / shard["file"] for shard in shards])):
             if (size, digest) != (shard["size_bytes"], shard["sha256"]):
                 return "{}: {} of {} bytes, SHA-256 {}".format(shard["file"], size, shard["size_bytes"], digest)
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
+        return str(error)
+    except (OSError, KeyError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -186,7 +172,7 @@ def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], Non
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     os.replace(fresh, path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def _names(tier: Path, step: int) -> list[str]:
@@ -207,9 +193,8 @@ def keep(tier: Path, most: int) -> list[int]:
 
 def tidy(tier: Path) -> None:
     """Remove what was being sealed when its node died: nobody would use it, and its links hold room."""
-    for path in tier.glob("step-*") if tier.is_dir() else ():
-        if _STEP.match(path.name) and not (path / MANIFEST).exists():
-            shutil.rmtree(path, ignore_errors=True)
+    for step in set(begun(tier)) - set(committed(tier)):
+        shutil.rmtree(tier / f"step-{step:08d}", ignore_errors=True)
 
 
 def _digests(paths: list[Path], durable: bool = False) -> Iterator[tuple[int, str]]:
@@ -257,56 +242,6 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-def _serialize(
-    identity: Identity, step: int, tokens: int, loss: float | None, shards: list[dict[str, object]]
-) -> bytes:
-    """Return the bytes that `trainer.contract.checkpoint.Manifest.serialize` would give; a test holds them equal."""
-    body = {
-        "format": 4,
-        "campaign": identity.campaign,
-        "identity": identity.identity,
-        "attempt": identity.attempt,
-        "step": step,
-        "tokens": tokens,
-        "world_size": identity.world_size,
-        "zero_stage": 0,
-        "position": 0,
-        "loss": None if loss is None or not abs(loss) < _LARGEST else loss,
-        "evaluation_loss": None,
-        "config_digest": identity.config_digest,
-        "data_digest": identity.data_digest,
-        "code_digest": identity.code_digest,
-        "image_digest": identity.image_digest,
-        "consumed": [],
-        "shards": shards,
-        "rng_included": True,
-        "seal": "",
-    }  # fmt: skip
-    body["seal"] = hashlib.sha256(_compact(body)).hexdigest()
-    return _json(body, indent=1) + b"\n"
-
-
-def _compact(body: dict[str, object]) -> bytes:
-    return _json(body, separators=(",", ":"))
-
-
-def _json(body: dict[str, object], **form: Any) -> bytes:
-    """As pydantic writes it, which has another form for small and large floats: `1e-7`, not `1e-07`."""
-    text = json.dumps(dict(body, loss=None), ensure_ascii=False, **form)
-    loss = body["loss"]
-    if isinstance(loss, float):
-        text = re.sub(r'("loss": ?)null', r"\g<1>" + _float(loss), text, count=1)
-    return text.encode()
-
-
-def _float(number: float) -> str:
-    mantissa, exponent, power = repr(number).partition("e")
-    if exponent and int(power) == -5:
-        sign, digits = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
-        return sign + "0.0000" + digits.replace(".", "")
-    return mantissa + ("e" + str(int(power)) if exponent else "")
-
-
 def publish(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with open(temporary, "wb") as file:
@@ -314,10 +249,10 @@ def publish(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
-def _sync(folder: Path) -> None:
+def sync(folder: Path) -> None:
     handle = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

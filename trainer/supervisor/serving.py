@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Callable
+from typing import Any, Callable, Optional, Tuple
 
 PORT = 8471
 """`trainer.contract.AGENT_PORT`."""
@@ -19,8 +19,13 @@ _GAUGES = {
 }
 
 
-def serve(address: str, status: Callable[[], dict[str, Any]], port: int = PORT) -> ThreadingHTTPServer:
-    """Serve in a thread until the process ends. Raises `OSError` where the port is taken."""
+More = Callable[[str], Optional[Tuple[int, bytes]]]
+"""From a path to a code of HTTP and JSON."""
+
+
+def serve(address: str, status: Callable[[], dict[str, Any]], more: More, port: int = PORT) -> ThreadingHTTPServer:
+    """Serve in a thread until the process ends; `more` answers for other paths. Raises `OSError` where the port is
+    taken."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -30,10 +35,10 @@ def serve(address: str, status: Callable[[], dict[str, Any]], port: int = PORT) 
                 self._answer(200, "text/plain; version=0.0.4", metrics(status()).encode())
             elif self.path == "/healthz":
                 self._answer(200, "text/plain", b"ok\n")
-            elif self.path == "/checkpoints":
-                self._answer(200, "application/json", b'{"rows": []}')  # all lie on the shared tier
+            elif (found := more(self.path)) is not None:
+                self._answer(found[0], "application/json", found[1])
             else:
-                self._answer(404, "text/plain", b"known: /status /metrics /checkpoints /healthz\n")
+                self._answer(404, "text/plain", b"known: /status /metrics /checkpoints /verdicts/STEP /healthz\n")
 
         def _answer(self, code: int, kind: str, content: bytes) -> None:
             self.send_response(code)

@@ -34,7 +34,8 @@ class Inside:
 
     def rank(self, rank: int) -> Member:
         """Return the pod of a global rank of the newest attempt. Raises `UserError` if it does not run."""
-        return running(self.members(), rank, layout(self._spec).ranks_per_node, self._store.campaign)
+        per_node, node_rank = layout(self._spec).ranks_per_node, self._store.state().node_rank
+        return running(self.members(), rank, per_node, self._store.campaign, node_rank)
 
     def note(self, member: Member, program: str) -> None:
         """Record who enters a container, and the program's name only: its arguments may hold secrets."""

@@ -215,17 +215,19 @@ def _node_of(store: CampaignStore, rank: int | None) -> int | None:
 def _chosen(
     store: CampaignStore, living: Living | None, asked: Asked, node: int | None, reading: dict[str, _Reader]
 ) -> dict[str, int]:
-    """Return pod -> node index in the gang: of the attempt, or of the newest and of those that are being read."""
+    """Return pod -> index in the gang: of the attempt, or of the newest and of those that are being read. `node`: the
+    node rank of the only one."""
     places = {name: place for name in pod_logs.pods(store) if (place := place_of(name)) is not None}
     found = {name: (place.attempt, place.node) for name, place in places.items()}
     if living is not None:
         with suppress(httpx2.HTTPError):  # away for a moment; the record tells them too, later
             found |= living.pods()
     newest = max((attempt for attempt, _ in found.values()), default=0)
+    node_rank = store.state().node_rank
     whole = asked.attempt is None and node is None
     judges = {name: _AFTER_THE_GANG for name in pod_logs.pods(store) if whole and _JUDGE.search(name)}
     return judges | {
         name: index
         for name, (attempt, index) in found.items()
-        if (attempt == (asked.attempt or newest) or name in reading) and node in (None, index)
+        if (attempt == (asked.attempt or newest) or name in reading) and node in (None, node_rank(attempt, index))
     }

@@ -16,7 +16,7 @@ MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
 
 
 def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
-    """heartbeat and collective < hang < startup < deadline, so that the nearer cause is found before the wider one."""
+    """heartbeat, collective and first step < hang < startup < deadline, so that the nearer cause is found first."""
     recovery = case.spec.recovery
     hang = ("recovery.hang_timeout", recovery.hang_timeout)
     startup = ("recovery.startup_timeout", recovery.startup_timeout)
@@ -24,6 +24,8 @@ def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
     near = [("recovery.heartbeat_timeout", recovery.heartbeat_timeout)]
     if (training := case.spec.training) is not None:
         near.append(("training.collective_timeout_s", timedelta(seconds=training.collective_timeout_s)))
+        if training.first_step_timeout_s is not None:
+            near.append(("training.first_step_timeout_s", timedelta(seconds=training.first_step_timeout_s)))
     for first in near:
         yield from _ascending(first, hang)
     for before, after in pairwise((hang, startup, deadline)):

@@ -101,7 +101,9 @@ def a_campaign_can_do_without_a_file_system(case: Case) -> Iterator[Draft]:
     if spec.storage.shared is not None:
         return
     if spec.workload is not None:
-        message = "a job of your own writes its checkpoints to a folder that all nodes share, and finds its code there"
+        message = (
+            "a job of your own finds its code in a folder that all nodes share, and its checkpoints are kept there"
+        )
         cure = "leave `shared: none` out, or write its fields; 1200 GiB of SCRATCH_2 are the smallest file system"
         yield error(field, message, seen="none, with a section `workload`", cure=cure)
     if spec.checkpoint is not None and spec.checkpoint.archive_every is not None:
@@ -155,7 +157,7 @@ def saving_costs_little(case: Case) -> Iterator[Draft]:
     world, guess, step = case.world_size, case.estimate, case.spec.job.step_seconds_estimate
     if world is None or guess is None:
         return
-    every, stall = guess.saving.checkpoint.every_steps, storage.stall_seconds(case.spec, world)
+    every, stall = guess.saving.checkpoint.every_steps, storage.stall_seconds(case.spec, case.facts, world)
     share = stall / (every * step)
     if share > MAX_OVERHEAD:
         yield warning(
@@ -212,7 +214,9 @@ def _fits(case: Case, name: str, message: str, cure: str) -> Iterator[Draft]:
     if tier is None or tier.capacity_bytes is None or tier.needed_bytes <= USABLE_SHARE * tier.capacity_bytes:
         return
     usable = USABLE_SHARE * tier.capacity_bytes
-    field = _checkpoint_field(case, "keep_local") if name == "local" else "storage.shared.capacity_gib"
+    field = "storage.shared.capacity_gib"
+    if name == "local":
+        field = "workload.checkpoints.keep_local" if case.spec.workload else _checkpoint_field(case, "keep_local")
     seen = f"{tier.needed_bytes / 1e9:,.0f} GB = {tier.formula}, {usable / 1e9:,.0f} GB usable"
     yield error(field, message, seen=seen, cure=f"{cure}, or take a smaller model")
 

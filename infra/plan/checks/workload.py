@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
+from infra.plan.estimates.storage import on_disks
 from infra.spec.workload import INIT, by_mpirun, in_host_network
 
 
@@ -77,6 +78,14 @@ def an_export_is_evaluated(case: Case) -> Iterator[Draft]:
         yield warning("workload.export", "nobody sees whether the export has all weights", seen=seen, cure=cure)
 
 
+def a_job_on_local_disks_has_some(case: Case) -> Iterator[Draft]:
+    """A job that writes to its nodes' own disks runs on nodes that have NVMe disks."""
+    instance = case.facts.instance
+    if on_disks(case.spec) and instance is not None and not instance.nvme_count:
+        cure = "write tier: shared, or take an instance type with NVMe disks"
+        yield error("workload.checkpoints.tier", "the nodes have no disks of their own", seen=instance.name, cure=cure)
+
+
 def an_image_of_ones_own_brings_efa(case: Case) -> Iterator[Draft]:
     """Where nodes have EFA, the job's own image has libfabric and the plugin: the node has only the driver."""
     image, instance = case.spec.job_image, case.facts.instance
@@ -134,6 +143,7 @@ RULES = (
     an_export_is_evaluated,
     a_script_has_a_source,
     secrets_lie_where_the_pods_may_read,
+    a_job_on_local_disks_has_some,
     an_image_of_ones_own_brings_efa,
     mpirun_is_in_the_image,
     the_nodes_network_is_opened,

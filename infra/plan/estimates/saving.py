@@ -43,6 +43,7 @@ class _Inputs:
     stall_s: float
     write_s: float
     shared_write_s: float
+    restore_s: float
     mtbf_s: float
     restart_s: float
 
@@ -50,9 +51,10 @@ class _Inputs:
 def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
     given = _Inputs(
         step_s=spec.job.step_seconds_estimate,
-        stall_s=storage.stall_seconds(spec, world_size),
+        stall_s=storage.stall_seconds(spec, facts, world_size),
         write_s=storage.local_write_seconds(spec, facts),
         shared_write_s=storage.shared_write_seconds(spec),
+        restore_s=storage.shared_read_seconds(spec),
         mtbf_s=spec.recovery.node_mtbf_hours * 3600 / spec.nodes.count,
         restart_s=spec.recovery.heartbeat_timeout.total_seconds() + REPLACEMENT_S + RANKS_START_S,
     )
@@ -75,7 +77,7 @@ def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
     # A lost node loses its local tier, so the cost of a failure counts from the last shared checkpoint.
     period = used.shared_every * (used.every_steps * given.step_s + given.stall_s)
     useful = cadence.efficiency(
-        period, used.shared_every * given.stall_s, given.mtbf_s, given.restart_s, given.shared_write_s
+        period, used.shared_every * given.stall_s, given.mtbf_s, given.restart_s, given.restore_s
     )
     figures = (*_rates(spec, given), *_interval(given, best), *_chosen(spec, given, best, used, useful))
     return Saving(checkpoint=used, derived=own is None, efficiency=useful, figures=figures)
@@ -96,7 +98,7 @@ def _rates(spec: Spec, given: _Inputs) -> tuple[Figure, ...]:
 def _shared_write(spec: Spec) -> str:
     if spec.storage.shared is None:
         return f"bytes of all shards to S3 and read back / ({spec.nodes.count} nodes x 1.25 GB/s), in the background"
-    return "bytes of all shards / file system's throughput, likewise"
+    return "bytes of all shards, written and read back / file system's throughput, likewise"
 
 
 def _interval(given: _Inputs, best: cadence.Cadence) -> tuple[Figure, ...]:
@@ -121,7 +123,7 @@ def _chosen(
         every, shared = _REASONS[best.bound], "shared write / interval, rounded up"
     waste = (
         "1 - (T-C) / [(mu+D) e^(R/mu) (e^(T/mu)-1)], T and C between shared checkpoints,"
-        f" D = {given.restart_s:.0f} s restart, R = shared write"
+        f" D = {given.restart_s:.0f} s restart, R = the same bytes read once"
     )
     return (
         figure("save every", used.every_steps, "steps", every),

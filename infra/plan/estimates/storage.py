@@ -53,9 +53,15 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier,
     if shared is not None:
         place, room = f"FSx for Lustre, {shared.capacity_gib} GiB", shared.capacity_gib * sizing.GIB
     of_node = f"weights + optimizer / {spec.nodes.count} nodes"
-    local = _tier("local", "NVMe of each node", _node_bytes(spec), checkpoint.keep_local, nvme, of_node)
+    keep_local = checkpoint.keep_local
+    if spec.workload is not None:
+        of_node, keep_local = (
+            f"{formula}, since a restart makes it whole on each node",
+            spec.workload.checkpoints.keep_local,
+        )
+    local = _tier("local", "NVMe of each node", _node_bytes(spec), keep_local, nvme, of_node)
     return (
-        *([local] if spec.workload is None else []),
+        *([local] if spec.workload is None or on_disks(spec) else []),
         _with_export(_tier("shared", place, whole, keep, room, formula), spec),
         _with_export(
             Tier(
@@ -121,19 +127,25 @@ def _formula(spec: Spec) -> str:
 
 
 def _node_bytes(spec: Spec) -> int:
-    """Return what a node's own tier holds of a checkpoint: nothing of a workload, which writes to the shared tier."""
+    """Return what a node's own tier holds of a checkpoint. Of a workload it is nothing if it writes to the shared tier;
+    else it may be all: rank 0 may write everything, and a restart makes it whole on each node."""
     training = spec.training
     if training is None:
-        return 0
+        return checkpoint_bytes(spec) if on_disks(spec) else 0
     return sizing.checkpoint_bytes_per_node(training.model, training.precision, spec.nodes.count, training.zero_stage)
 
 
-def stall_seconds(spec: Spec, world_size: int) -> float:
+def on_disks(spec: Spec) -> bool:
+    """Return whether a workload writes its checkpoints to its nodes' own disks."""
+    return spec.workload is not None and spec.workload.checkpoints.tier == "local"
+
+
+def stall_seconds(spec: Spec, facts: Facts, world_size: int) -> float:
     """Bytes of the busiest rank / rate of the host copy, plus the gathering of the state. Of a workload it is not known
     whether it trains on while it saves: its stall counts as the whole write."""
     training = spec.training
     if training is None:
-        return shared_write_seconds(spec)
+        return local_write_seconds(spec, facts) if on_disks(spec) else shared_read_seconds(spec)
     size = sizing.checkpoint_bytes_per_rank(training.model, training.precision, world_size, training.zero_stage)
     return size / HOST_COPY_BYTES_PER_S + GATHER_S
 
@@ -144,8 +156,12 @@ def local_write_seconds(spec: Spec, facts: Facts) -> float:
 
 
 def shared_write_seconds(spec: Spec) -> float:
-    """Return the time to copy a checkpoint to the shared tier. To S3 each node sends its part, and reads it back."""
+    """Return the time until a checkpoint is proven on the shared tier: each node sends its part and reads it back."""
+    return 2 * shared_read_seconds(spec)
+
+
+def shared_read_seconds(spec: Spec) -> float:
+    """Return the time in which a checkpoint passes once between all nodes and the shared tier, in one direction."""
     shared, nodes = spec.storage.shared, spec.nodes.count
-    if shared is None:
-        return 2 * checkpoint_bytes(spec) / (nodes * S3_BYTES_PER_S)
-    return checkpoint_bytes(spec) / shared_bytes_per_s(shared, nodes)
+    rate = nodes * S3_BYTES_PER_S if shared is None else shared_bytes_per_s(shared, nodes)
+    return checkpoint_bytes(spec) / rate

@@ -13,6 +13,7 @@ from typing import Any
 from lightkube import Client
 from lightkube.models.core_v1 import ContainerStateTerminated
 from lightkube.resources.core_v1 import Pod
+from pydantic import TypeAdapter, ValidationError
 
 from infra.clock import Clock
 from infra.cluster import attempts
@@ -26,8 +27,10 @@ from infra.steward.clocks import Clocks
 from infra.steward.decide import NodeView, Observation, PodView
 from infra.steward.seeing.sources import Away, Sources
 from trainer.contract import AGENT_PORT, Status
+from trainer.contract.culprit import RankSeen
 
 _PROBE_TIMEOUT_S = 1.0
+_RANKS = TypeAdapter(tuple[RankSeen, ...])
 
 
 class Observer:
@@ -55,6 +58,7 @@ class Observer:
         self._heard: dict[str, float] = {}
         self._running_since: dict[str, float] = {}
         self._seen: dict[int, PodView] = {}
+        self._failed_at: float | None = None
         self._pods_known: list[Pod] = []
         self._first: dict[str, str] = {}
         """Pod -> its identity, which another pod of its name does not have."""
@@ -71,6 +75,7 @@ class Observer:
         self._heard.clear()
         self._running_since.clear()
         self._seen.clear()
+        self._failed_at = None
         self._first.clear()
         self._pods_known = []
 
@@ -97,7 +102,7 @@ class Observer:
         if facts is not None and not self.sources.away("cluster"):
             self.clocks.lacks(sum(view.fit for view in views) < wanted, now)
         self.clocks.rose(min((pod.step for pod in pods), default=0), now)
-        short = self.clocks.short
+        short, failed = self.clocks.short, self._first_failure(pods, now)
         return Observation(
             now=self.clock.now(),
             deadline=self.config.deadline,
@@ -111,12 +116,20 @@ class Observer:
             since_launch=self._lasts(self.clocks.launched, now, pods),
             since_step=self._lasts(self.clocks.stepped, now, pods),
             step=self.clocks.step,
+            since_failed=None if failed is None else timedelta(seconds=now - failed),
             since_short=None if short is None else timedelta(seconds=now - short),
             committed_step=committed_step,
             stop_requested=stop_requested,
             held_since=held_since,
             unseen=self.sources.unseen(),
         )
+
+    def _first_failure(self, pods: tuple[PodView, ...], now: float) -> float | None:
+        if not any(pod.phase in ("Failed", "Missing") for pod in pods):
+            self._failed_at = None
+        elif self._failed_at is None:
+            self._failed_at = now
+        return self._failed_at
 
     def _facts(self) -> tuple[NodeFacts, ...] | None:
         """Return the nodes, as last seen while the cluster does not answer; None before its first answer."""
@@ -170,7 +183,7 @@ class Observer:
         status = self.statuses.get(name)
         heard, running = self._heard.get(name), self._running_since.get(name)
         ended = _ended(pod)
-        reason, detail = _last_word(ended)
+        reason, detail, ranks = _last_word(ended)
         return PodView(
             index=index_of(pod),
             name=name,
@@ -183,9 +196,11 @@ class Observer:
             silent_for=None if heard is None else timedelta(seconds=now - heard),
             running_for=None if running is None else timedelta(seconds=now - running),
             waits="" if is_over(pod) or has_started(pod) else why_not(pod, ""),
+            node_rank=status.ranks[0].rank // self.config.ranks_per_node if status and status.ranks else None,
             trainer_phase=status.phase if status else None,
             step=status.step if status else 0,
             committed_step=status.committed_step if status else -1,
+            ranks=ranks or (status.known() if status and ended is None else ()),
         )
 
     def _node_views(self, facts: tuple[NodeFacts, ...]) -> tuple[NodeView, ...]:
@@ -233,17 +248,26 @@ def _ended(pod: Pod) -> ContainerStateTerminated | None:
     return next((state.terminated for state in states(pod) if state.terminated is not None), None)
 
 
-def _last_word(ended: ContainerStateTerminated | None) -> tuple[str, str]:
-    """Return (reason, detail) of the termination message, or the container's reason as detail when there is none."""
+def _last_word(ended: ContainerStateTerminated | None) -> tuple[str, str, tuple[RankSeen, ...]]:
+    """Return (reason, detail, ranks) of the termination message, or the container's reason as detail when there is
+    none."""
     message = (ended.message or ended.reason or "") if ended else ""
     try:
         content: Any = json.loads(message)
     except ValueError:
-        return "", message[:300]
+        return "", message[:300], ()
     if not isinstance(content, dict):
-        return "", message[:300]
+        return "", message[:300], ()
     reason = str(content.get("reason", ""))
-    return reason, f"{reason}: {content.get('detail', '')}"[:300]
+    return reason, f"{reason}: {content.get('detail', '')}"[:300], _ranks(content.get("ranks", ()))
+
+
+def _ranks(told: Any) -> tuple[RankSeen, ...]:
+    """Return a node's words about its ranks; none where they are of another version, since the end itself counts."""
+    try:
+        return _RANKS.validate_python(told)
+    except ValidationError:
+        return ()
 
 
 def _phase(pod: Pod) -> Any:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.cluster.fitness import Sickness
 from trainer.contract import ExitCode, Phase
+from trainer.contract.culprit import RankSeen
 
 
 class FailureClass(StrEnum):
@@ -99,6 +100,8 @@ class Policy(Frozen):
     repairs_per_hour: int
     heartbeat_timeout: timedelta
     hang_timeout: timedelta
+    save_timeout: timedelta | None = None
+    """Time without a finished step while the gang saves, evaluates or finishes; None: twice `hang_timeout`."""
     startup_timeout: timedelta
     capacity_timeout: timedelta
     blind_timeout: timedelta = timedelta(hours=1)
@@ -135,9 +138,13 @@ class PodView(Frozen):
     running_for: timedelta | None = None
     waits: str = ""
     """Reason why it has not started; empty once it has."""
+    node_rank: int | None = None
+    """Its node's place in the order of ranks, by its agent's word; None before the first."""
     trainer_phase: Phase | None = None
     step: int = 0
     committed_step: int = -1
+    ranks: tuple[RankSeen, ...] = ()
+    """What its node knows of its ranks: by the termination message, before its end by `/status`."""
 
 
 class NodeView(Frozen):
@@ -176,6 +183,8 @@ class Observation(Frozen):
     """Time since the gang's slowest step last rose, or since launch."""
     step: int = 0
     """The highest value of the gang's slowest step, over all stewards."""
+    since_failed: timedelta | None = None
+    """Time since the first pod of the attempt was seen failed; None before."""
     since_short: timedelta | None = None
     """Time since which fewer nodes are fit than wanted; None when enough are."""
     committed_step: int = -1

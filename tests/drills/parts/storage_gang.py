@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -61,6 +62,13 @@ class PipeGang(Gang):
             return everyone
         except (EOFError, OSError) as error:
             raise RuntimeError("Connection closed by peer") from error
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        yield
+
+    def of_holder(self, content: bytes | None, holder: int) -> bytes:
+        return bytes(self.gather(content)[holder])
 
     def sums(self, values: list[float]) -> list[float]:
         return [sum(column) for column in zip(*self.gather(values), strict=True)]
@@ -203,7 +211,7 @@ def _be_a_rank(
             os.setresuid(orders.user, orders.user, orders.user)
         orders.sabotage(rank)
         local_rank = rank % camp.ranks_per_node
-        gang = PipeGang(rank, local_rank, camp.ranks, None, None, None, pipes, beside)  # type: ignore[arg-type]
+        gang = PipeGang(rank, local_rank, camp.ranks, None, pipes=pipes, pipes_beside=beside)  # type: ignore[arg-type]
         _train(camp, orders, gang)
         code = 0
     except BaseException as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ class Told(Gang):
     """A gang whose other ranks say what the test lays into `others`: by default, what this one says."""
 
     others: dict[int, Any] = field(default_factory=dict)
+    given: dict[int, bytes] = field(default_factory=dict)
+    """What a rank gives to all."""
 
     @classmethod
     def of(cls, rank: int = 0, local_rank: int = 0, ranks: int = 1, **others: Any) -> Told:
@@ -34,6 +37,14 @@ class Told(Gang):
 
     def gather_beside(self, mine: Any) -> list[Any]:
         return self.gather(mine)
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        yield
+
+    def of_holder(self, content: bytes | None, holder: int) -> bytes:
+        assert (content is not None) == (holder == self.rank), "only the holder gives"
+        return self.given[holder] if content is None else content
 
     def sums(self, values: list[float]) -> list[float]:
         return [value * self.world_size for value in values]

@@ -218,6 +218,8 @@ def test_a_step_does_not_overtake_the_one_that_is_on_its_way_to_the_shared_tier(
         rank.committer._local.work()
         rank.committer.settle([1, 0, 0, 0])
     assert rank.committer._replicating.step == 10 and len(rank.committer._shared.jobs) == 1
+    (told,) = rank.said("replication_skipped")
+    assert (told["step"], told["why"]) == (20, "step 10 is still being copied to the shared tier")
 
 
 @pytest.mark.parametrize(("replicate", "shared"), [(True, [30, 20]), (False, [20])])

@@ -19,7 +19,7 @@ from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.checkpoint.search import FoundShard
 from trainer.checkpoint.tiers import Claim, Tiers, campaign_tiers
-from trainer.contract import NOTHING_SOUND, Layout, Manifest, Shard
+from trainer.contract import NOTHING_SOUND, Layout, Manifest, Shard, parse_manifest
 from trainer.errors import ConfigError, Fenced, NothingSound
 
 Events = list[dict[str, Any]]
@@ -135,11 +135,17 @@ def test_shards_of_steps_that_another_tier_has_committed_are_no_leftovers(tiers:
 def test_candidates_are_what_any_rank_saw_on_any_tier_newest_step_and_attempt_first(tiers: Tiers) -> None:
     both = saved(tiers, 10)
     here, there = saved([tiers.local], 20), saved([tiers.shared], 30)
-    older, elsewhere = saved([tiers.local], 40, attempt=1), manifest_of(40, attempt=3)
-    gang = Told.of(ranks=2, others={1: [elsewhere.serialize()]})
+    older, elsewhere = saved([tiers.local], 40, attempt=1), parse_manifest(manifest_of(40, attempt=3).serialize())
+    gang = Told.of(ranks=2, others={1: [elsewhere.seal]}, given={1: elsewhere.serialize()})
     found = restore._candidates(gang, tiers)
     assert [(m.step, m.attempt) for m in found] == [(40, 3), (40, 1), (30, 1), (20, 1), (10, 1)]
     assert [m.serialize() for m in found] == [m.serialize() for m in (elsewhere, older, there, here, both)]
+
+
+def test_manifests_that_every_rank_has_do_not_travel(tiers: Tiers) -> None:
+    saved(tiers, 10)
+    (seen,) = restore._candidates(Told.of(ranks=3), tiers)
+    assert seen.step == 10, "a rank that gives or takes one finds none given"
 
 
 def test_a_manifest_that_is_refused_is_told_and_others_beside_it_count(tiers: Tiers, events: Events) -> None:

@@ -42,13 +42,15 @@ class Reshaping:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.converted: dict[str, str] = {}
+        self.part = (-1, -1)
         self.loaded, self.order = list[tuple[Any, Path]](), list[str]()
-        monkeypatch.setattr(restore, "convert_apart", self.convert)
+        monkeypatch.setattr(restore, "convert", self.convert)
         monkeypatch.setattr(restore, "load_universal", self.load)
 
-    def convert(self, source: Path, target: Path) -> None:
+    def convert(self, source: Path, target: Path, part: int, parts: int) -> None:
+        self.part = (part, parts)
         self.converted = {f"{source.name}/{path.name}": digest_of(path) for path in source.iterdir()}
-        target.mkdir()
+        target.mkdir(exist_ok=True)
 
     def load(self, engine: Any, target: Path) -> None:
         self.order.append("load")
@@ -61,7 +63,7 @@ def reshaping(monkeypatch: pytest.MonkeyPatch) -> Reshaping:
 
 
 @pytest.mark.parametrize("where", ["local", "shared"])
-def test_a_step_of_other_many_ranks_is_reshaped_from_verified_copies_by_the_first_rank(
+def test_a_step_of_other_many_ranks_is_reshaped_from_verified_copies(
     where: str, tiers: Tiers, reshaping: Reshaping, events: Events
 ) -> None:
     manifest = saved([getattr(tiers, where)], 20, ranks=3)
@@ -69,7 +71,7 @@ def test_a_step_of_other_many_ranks_is_reshaped_from_verified_copies_by_the_firs
     (work / "attempt-0001").mkdir(parents=True)
     (work / "attempt-0001" / "left.pt").touch()
     there: list[bool] = []
-    gang = watched(lambda what: there.append(work.exists()) if what == "barrier" else None, 0, 0, 2)
+    gang = watched(lambda what: there.append(work.exists()) if what == "barrier" else None, 0, 0, 1)
     engine = TinyEngine(gang)
     before = engine.checkpoint_engine
     begun = restore.restore(engine, gang, tiers, 1, 2)
@@ -79,29 +81,25 @@ def test_a_step_of_other_many_ranks_is_reshaped_from_verified_copies_by_the_firs
     assert there == [True], "all ranks have loaded before it goes"
     assert not work.exists() and tiers.shared.committed() == [manifest], "the nodes' own copies are of other ranks"
     (told,) = (each for each in events if each["event"] == "reshaped")
-    assert (told["step"], told["from_ranks"], told["to_ranks"]) == (20, 3, 2) and 0 <= told["seconds"] < 600
+    assert (told["step"], told["from_ranks"], told["to_ranks"]) == (20, 3, 1) and 0 <= told["seconds"] < 600
 
 
-def test_the_other_ranks_load_what_the_first_reshaped_and_leave_it_to_be_removed(
+def test_every_rank_reshapes_its_part_and_leaves_it_to_the_first_to_be_removed(
     tiers: Tiers, reshaping: Reshaping
 ) -> None:
-    saved([tiers.shared], 20, ranks=3)
+    manifest = saved([tiers.shared], 20, ranks=3)
     work = tiers.shared.root / ".universal-00000020-0002"
-
-    def after(what: str) -> None:
-        if what == "reshape step 20":
-            work.mkdir()
-
-    gang = watched(after, 1, 1, 2)
+    gang = watched(lambda what: None, 1, 1, 2)
     engine = TinyEngine(gang)
     restore.restore(engine, gang, tiers, 1, 2)
-    assert reshaping.converted == {} and reshaping.loaded == [(engine, work / "universal")] and work.exists()
+    assert reshaping.converted == {shard.file: shard.sha256 for shard in manifest.shards[1::2]}
+    assert reshaping.part == (1, 2) and reshaping.loaded == [(engine, work / "universal")] and work.exists()
 
 
 def test_a_leftover_of_a_reshaping_that_cannot_be_removed_ends_nothing(tiers: Tiers, reshaping: Reshaping) -> None:
     saved([tiers.shared], 20, ranks=3)
     work = tiers.shared.root / ".universal-00000020-0002"
-    gang = watched(lambda what: shutil.rmtree(work) if what == "barrier" else None, 0, 0, 2)
+    gang = watched(lambda what: shutil.rmtree(work) if what == "barrier" else None, 0, 0, 1)
     assert restore.restore(TinyEngine(gang), gang, tiers, 1, 2).step == 20
 
 
@@ -109,7 +107,7 @@ def test_a_shard_that_changed_since_it_was_verified_is_not_reshaped(
     tiers: Tiers, reshaping: Reshaping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = saved([tiers.shared], 20, ranks=3)
-    gang = Told.of(0, 0, 2)
+    gang = Told.of(0, 0, 1)
     found = [item for item in Search(gang, tiers, Neighbours(0), 2).everything(manifest) if item]
     flip(tiers.shared.folder(20) / manifest.shards[-1].file)
     with pytest.raises(StorageError, match="changed after it was verified"):

@@ -17,7 +17,7 @@ import pytest
 from tests.trainer.checkpoint.saved_steps import MODEL, Told, flip, saved
 from trainer.checkpoint import room, search
 from trainer.checkpoint.neighbour import Neighbours, ShardAddress
-from trainer.checkpoint.search import Search, identity_of, needed, verified
+from trainer.checkpoint.search import NOTHING_NEEDED, Search, identity_of, needed, verified
 from trainer.checkpoint.tiers import Tiers, campaign_tiers
 from trainer.contract import Shard
 from trainer.errors import StorageError
@@ -115,12 +115,12 @@ def test_what_a_nodes_ranks_share_is_looked_for_when_the_nodes_first_rank_has_br
     assert waits == ["verify or fetch the shards of step 10"] * 4, "every rank takes part in both exchanges"
 
 
-def test_for_a_reshaping_the_first_rank_looks_for_all_shards_and_the_others_for_none(tiers: Tiers) -> None:
+def test_for_a_reshaping_each_rank_looks_for_a_part_of_all_shards(tiers: Tiers) -> None:
     manifest = saved([tiers.shared], 10, ranks=3)
-    found = searching(tiers, Told.of(0, 0, 2)).everything(manifest)
-    assert [item and item.shard for item in found] == list(manifest.shards) and set(places(found)) == {"shared"}
-    (none,) = searching(tiers, Told.of(1, 1, 2)).everything(manifest)
-    assert none is not None
+    found = [item for rank in range(2) for item in searching(tiers, Told.of(rank, rank, 2)).everything(manifest)]
+    assert {item.shard for item in found if item} == set(manifest.shards) and len(found) == 7
+    assert set(places(found)) == {"shared"}
+    assert searching(tiers, Told.of(9, 1, 10)).everything(manifest) == [NOTHING_NEEDED], "there are 7"
     flip(tiers.shared.folder(10) / manifest.shards[-1].file)
     assert [item is None for item in searching(tiers).everything(manifest)] == [False] * 6 + [True]
 

@@ -79,7 +79,7 @@ def bytes_read() -> int:
 def sealed(tmp_path: Path, attempt: int = 1) -> tuple[Job, int]:
     """Seal what is finished; return the supervisor and the bytes that it read."""
     one, before = job(tmp_path, attempt), bytes_read()
-    one._seal_finished()
+    one.sealing.look()
     return one, bytes_read() - before
 
 
@@ -127,7 +127,7 @@ def test_a_byte_that_changes_after_it_was_written_is_seen_before_the_job_gets_it
     one, _ = sealed(tmp_path)
     assert seal.committed(one.tier) == [20, 10]
     again = job(tmp_path, attempt=2)
-    assert again._chosen()["step"] == 10
+    assert again.sealing.chosen()["step"] == 10
     assert shard.name in seal.fault(one.tier, 20, "tiny", "one")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import yaml
 
 from infra.spec.workload import Workload
 from tests.root import ROOT
-from tests.unit.trainer.supervised import Supervisors, events
+from tests.unit.trainer.supervised import Supervisors, events, kill_node, stat_parent
 from tests.waiting import HUNG_S, until
 from trainer.contract import ExitCode
 from trainer.contract.workload import Judgement
@@ -24,8 +25,6 @@ from trainer.supervisor.pack import pack
 pytestmark = pytest.mark.nightly
 """A run imports torch a dozen times; the supervisor's own tests, which need no torch, are quick."""
 STEPS, EVERY = 30, 10
-
-
 CLIENT = {"PYTHONPATH": str(ROOT / "trainer/client")}
 """In a pod it lies beside the supervisor."""
 
@@ -37,10 +36,19 @@ def losses(said: str) -> dict[int, float]:
     return {one["step"]: one["loss"] for one in steps}
 
 
-def run(camp: Supervisors, attempt: int, seconds: float, steps: int = STEPS) -> list[subprocess.Popen[str]]:
+def run(
+    camp: Supervisors, attempt: int, seconds: float, steps: int = STEPS, local: bool = False
+) -> list[subprocess.Popen[str]]:
+    """`local`: the job writes to its nodes' own disks."""
     first = ("python3", "train.py") if camp.launcher == "mpirun" else ("train.py",)
-    words = (*first, str(steps), str(seconds))
-    return [camp.start(attempt, *words, steps=steps, rank=rank, env=CLIENT) for rank in range(camp.nodes)]
+    words, started = (*first, str(steps), str(seconds)), []
+    for rank in range(camp.nodes):
+        if local:
+            folder = str(camp.root / f"node-{rank}/local/tiny/own")
+            kept = {"format": camp.format, "folder": folder, "tier": "local", "keep": 2, "keep_local": 2}
+            camp.more = {**camp.more, "checkpoints": kept}
+        started.append(camp.start(attempt, *words, steps=steps, rank=rank, env=CLIENT))
+    return started
 
 
 def example(name: str, root: Path, nodes: int = 2) -> Supervisors:
@@ -59,25 +67,8 @@ def example(name: str, root: Path, nodes: int = 2) -> Supervisors:
     )
 
 
-def kill_node(process: subprocess.Popen[str]) -> None:
-    """Kill a supervisor and all that it started, at once, as a lost node does."""
-    children = {int(one): stat_parent(int(one)) for one in os.listdir("/proc") if one.isdigit()}
-    doomed = {process.pid}
-    while more := {pid for pid, parent in children.items() if parent in doomed} - doomed:
-        doomed |= more
-    for pid in doomed:
-        os.kill(pid, signal.SIGKILL)
-
-
 def children_of(parent: int) -> list[int]:
     return [int(one) for one in os.listdir("/proc") if one.isdigit() and stat_parent(int(one)) == parent]
-
-
-def stat_parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def nightly(*names: str) -> list[Any]:
@@ -142,6 +133,32 @@ def test_ranks_forked_from_a_warm_process_train_on_in_place_after_a_kill(tmp_pat
     steps = events(said[0], "step")
     assert {one["loss"] == whole[one["step"]] for one in steps} == {True}, "bit for bit, also steps that are repeated"
     assert {one["step"] for one in steps} == set(whole)
+
+
+@pytest.mark.parametrize("name", ["fsdp", "deepspeed", "huggingface", "accelerate", "lightning", "megatron"])
+def test_a_job_that_writes_to_its_nodes_disks_is_carried_through_a_node_lost_with_its_disk(
+    name: str, tmp_path: Path
+) -> None:
+    twin, struck = example(name, tmp_path / "twin"), example(name, tmp_path / "struck")
+    undisturbed = run(twin, 1, 0.0)
+    whole = losses(undisturbed[0].communicate()[0])
+    assert [process.wait() for process in undisturbed] == [0, 0]
+
+    first = run(struck, 1, 0.1, local=True)
+    until(lambda: seal.committed(struck.tier) or first[0].poll() is not None, "a checkpoint is sealed")
+    kill_node(first[1])
+    first[0].terminate()
+    before = losses(first[0].communicate()[0])
+    newest = seal.committed(struck.tier)[0]
+    shutil.rmtree(struck.root / "node-1/local")
+
+    second = run(struck, 2, 0.0, local=True)
+    said = second[0].communicate()[0]
+    assert [process.wait() for process in second] == [0, 0], said
+    after = losses(said)
+    assert events(said, "restored")[0]["step"] == newest == min(after) - 1
+    assert seal.committed(struck.tier)[0] == STEPS and seal.fault(struck.tier, STEPS, "tiny", "one") == ""
+    assert before | after == whole, "bit for bit"
 
 
 @pytest.mark.nightly

@@ -129,3 +129,8 @@ def test_nobody_is_replaced_for_what_somebody_else_sees_to() -> None:
     assert ConditionHistory().look([facts(**CORDON), facts(taints=[taint("node.kubernetes.io/disk-pressure")])], 8) == {
         "n1": {}
     }
+
+
+def test_a_node_is_told_with_its_place_in_the_network() -> None:
+    layers = {f"topology.k8s.aws/network-node-layer-{layer}": f"nn-{layer}" for layer in (3, 1, 2)}
+    assert facts(labels=layers).network == ("nn-1", "nn-2", "nn-3") and facts().network == ()

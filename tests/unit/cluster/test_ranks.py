@@ -38,6 +38,12 @@ def test_the_pods_of_an_mpi_job_have_their_index_in_a_label() -> None:
     assert [one.node for one in listed(later, first)] == [0, 1]
 
 
+def test_a_rank_is_where_the_order_of_its_attempt_has_put_it() -> None:
+    found = listed(*(pod(2, node, "Running") for node in range(3)))
+    ordered = running(found, 9, 8, "c", lambda attempt, index: {(2, 0): 2, (2, 1): 0, (2, 2): 1}[attempt, index])
+    assert ordered.pod == "c-a2-gang-0-2-x"
+
+
 def test_a_rank_is_in_the_pod_of_its_node_of_the_newest_attempt() -> None:
     found = listed(pod(10, 1, "Running"), pod(9, 1, "Running"), pod(10, 0, "Running"), pod(0, 0, "Running"))
     assert [(one.attempt, one.node) for one in found] == [(9, 1), (10, 0), (10, 1)], "0 is the health check"

@@ -49,6 +49,17 @@ def test_events_of_two_writers_fold_into_one_state(s3: Any) -> None:
     assert state.attempts[0]["failure"] == "node" and state.attempts[0]["committed_step"] == -1
 
 
+def test_the_order_of_an_attempts_pods_is_told_once_it_trains(s3: Any) -> None:
+    store = CampaignStore(s3, "state", "c", "steward")
+    for attempt in (1, 2):
+        store.append(Kind.ATTEMPT_LAUNCHED, attempt=attempt, jobset=f"c-a{attempt}", committed_step=-1)
+    store.append(Kind.ATTEMPT_RUNNING, attempt=1, step=1, nodes=["a", "b", "c"])
+    store.append(Kind.ATTEMPT_RUNNING, attempt=2, step=1, nodes=["a", "b", "c"], node_ranks=[2, 0, None])
+    state = store.state()
+    assert [state.node_rank(2, index) for index in range(4)] == [2, 0, 2, 3], "an agent that never answered has no rank"
+    assert state.node_rank(1, 2) == 2 and state.node_rank(7, 1) == 1
+
+
 def test_a_writer_that_comes_back_never_overwrites_its_events(s3: Any) -> None:
     CampaignStore(s3, "state", "c", "driver").append(Kind.DECISION, action="a", why="")
     CampaignStore(s3, "state", "c", "driver").append(Kind.DECISION, action="b", why="")

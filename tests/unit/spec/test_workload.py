@@ -11,12 +11,15 @@ import yaml
 
 from infra.cli.prepare.checked import checked
 from infra.plan.checks import check, failed
+from infra.plan.checks.finding import Case
+from infra.plan.checks.workload import a_job_on_local_disks_has_some
 from infra.plan.job_config import workload_config
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import SpecError, SpecFile, load
 from infra.spec.workload import Workload
 from tests.root import ROOT
+from tests.unit.plan.checks.refused import FRESH
 
 EXAMPLE = ROOT / "trainer/examples/ddp/rehearsal.yaml"
 ARN = "arn:aws:secretsmanager:us-east-1:123456789012:secret:"
@@ -42,7 +45,10 @@ REFUSED = [
     ({"command": ["python", "train.py"]}, "needs `script`, and no `command`"),
     ({"launcher": "none"}, "needs `command`, and no `script`"),
     ({"warm": ["torch; import os"]}, "is no name of a Python module"),
-    ({"launcher": "none", "script": None, "command": ["./a"], "warm": ["torch"]}, "only `torchrun` has it"),
+    (
+        {"launcher": "none", "script": None, "command": ["./a"], "warm": ["torch"]},
+        "only launcher `torchrun`, with checkpoints on the shared tier",
+    ),
     ({"launcher": "slurm"}, "launcher"),
     ({"launcher": "mpirun"}, "launcher `mpirun` needs `command`, and no `script`"),
     ({"launcher": "mpirun", "command": ["./solve"]}, "launcher `mpirun` needs `command`, and no `script`"),
@@ -210,6 +216,24 @@ def test_the_supervisors_configuration_is_that_of_the_spec(spec: Any) -> None:
     assert config.checkpoints.folder == "/shared-checkpoints/ddp/own" and config.save_every == 10
     assert (config.steps, config.grace_s, config.env, config.identity) == (60, 90, {"A": "1"}, "me")
     assert found.job.grace_s == timedelta(seconds=90).total_seconds()
+
+
+def test_a_job_on_its_nodes_disks_is_told_where_and_planned_with_their_room_and_rate(spec: Any) -> None:
+    disks = {"format": "dcp", "tier": "local", "keep_local": 1}
+    found = spec(checkpoints=disks, estimates={"steps": 60, "step_seconds": 0.25, "checkpoint_gib": 10}).spec
+    facts = survey(found)
+    plan = make_plan(found, facts)
+    config = workload_config(found, plan, "d" * 64, "s" * 64, "me").checkpoints
+    assert (config.folder, config.tier, config.keep_local) == ("/local-checkpoints/ddp/own", "local", 1)
+    tiers = {one.name: one.needed_bytes for one in plan.tiers}
+    assert tiers["local"] == 2 * 10 * 2**30, "one kept and one being written, of which each node may hold all"
+    assert tiers["shared"] == 4 * 10 * 2**30, "three kept, and one being copied"
+    assert float(plan.figure("save stall").value) == pytest.approx(10 * 2**30 / 1e9, rel=0.01), "one disk of 1 GB/s"
+    assert facts.instance is not None
+    bare = facts.model_copy(update={"instance": facts.instance.model_copy(update={"nvme_count": 0})})
+    (draft,) = a_job_on_local_disks_has_some(Case(found, bare, FRESH))
+    assert draft.field == "workload.checkpoints.tier" and draft.seen == facts.instance.name
+    assert not list(a_job_on_local_disks_has_some(Case(found, facts, FRESH)))
 
 
 def test_the_supervisor_is_told_what_to_evaluate_and_where_weights_lie(spec: Any) -> None:

@@ -22,7 +22,7 @@ from infra.steward.seeing.sources import Sources
 from tests.part import part
 from tests.unit.fake_s3 import Time
 from tests.unit.steward.steward_story import config
-from trainer.contract import Phase, Status
+from trainer.contract import Phase, RankStatus, Status
 
 ENDED = datetime(2026, 11, 22, 11, 59, tzinfo=UTC)
 HEARTBEAT_S = config().spec.recovery.heartbeat_timeout.total_seconds()
@@ -83,10 +83,12 @@ class World:
 
     def _probe(self, one: Pod) -> Status | None:
         assert one.metadata and one.metadata.annotations
-        step = self.steps.get(int(one.metadata.annotations[COMPLETION_INDEX]))
+        index = int(one.metadata.annotations[COMPLETION_INDEX])
+        step = self.steps.get(index)
         if step is None:
             return None
-        return part(Status, phase=Phase.SAVING, step=step, committed_step=step - 5)
+        ranks = (RankStatus(rank=index, alive=True, step=step, heartbeat_age_s=1.5),)
+        return part(Status, phase=Phase.SAVING, step=step, committed_step=step - 5, ranks=ranks)
 
     def look(self, after_s: float = 10.0, in_flight: bool = True, **more: Any) -> Observation:
         self.time.go(after_s)

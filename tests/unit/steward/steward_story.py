@@ -310,7 +310,7 @@ class Story:
         index = int(one.metadata.annotations[COMPLETION_INDEX])
         if index not in self.steps:
             return None
-        return part(Status, phase=Phase.TRAINING, step=self.steps[index], committed_step=-1)
+        return part(Status, phase=Phase.TRAINING, step=self.steps[index], committed_step=-1, ranks=())
 
 
 @pytest.fixture

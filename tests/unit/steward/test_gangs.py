@@ -6,6 +6,7 @@ import json
 
 import yaml
 
+from infra.cluster.fitness import NodeFacts
 from infra.spec.campaign import Spec
 from infra.steward import gangs
 from tests.part import part
@@ -26,6 +27,17 @@ def test_a_gang_is_what_the_configuration_says() -> None:
     addons = told.spec.addons.model_copy(update={"efa": "dra"})
     by_claim = told.model_copy(update={"spec": told.spec.model_copy(update={"addons": addons})})
     assert gangs.gang(by_claim, 3, "files").efa_by_claim
+
+
+def test_the_gang_is_told_where_in_the_network_each_node_is() -> None:
+    def node(name: str, *network: str) -> NodeFacts:
+        return part(NodeFacts, name=name, network=network)
+
+    told = config()
+    assert gangs.files(told, [node("a"), node("b")]) == told.gang_files
+    files = gangs.files(told, [node("a", "nn-1", "nn-2"), node("b"), node("c", "nn-1", "nn-3")])
+    assert json.loads(files.pop("topology.json")) == {"a": ["nn-1", "nn-2"], "c": ["nn-1", "nn-3"]}
+    assert files == told.gang_files
 
 
 def test_a_gang_with_secrets_is_told_where_they_lie() -> None:

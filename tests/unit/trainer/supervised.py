@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -92,7 +93,7 @@ class Supervisors:
             "CAMPAIGN": "tiny", "ATTEMPT": str(attempt), "NODE_NAME": f"n{rank}", "POD_IP": self.addresses[rank],
             "NODE_RANK": str(rank), "NODE_COUNT": str(self.nodes), "RANKS_PER_NODE": str(self.ranks),
             "RENDEZVOUS": f"{self.addresses[0]}:{self.port + attempt}", "WORKLOAD": str(home / "workload.json"),
-            "SHARED": str(self.root / "shared"), "SECRETS": str(home / "secrets.json"),
+            "SHARED": str(self.root / "shared"), "LOCAL": str(home / "local"), "SECRETS": str(home / "secrets.json"),
             "TERMINATION_LOG": str(home / "termination.json"), "EXPORTS": str(self.tier / "export"),
         }  # fmt: skip
         environment = os.environ | {f"BIVOUAC_{name}": value for name, value in place.items()}
@@ -114,3 +115,20 @@ class Supervisors:
 def events(text: str, kind: str) -> list[dict[str, Any]]:
     lines = (json.loads(line) for line in text.splitlines() if line.startswith('{"event"'))
     return [line for line in lines if line["event"] == kind]
+
+
+def kill_node(process: subprocess.Popen[str]) -> None:
+    """Kill a supervisor and all that it started, at once, as a lost node does."""
+    children = {int(one): stat_parent(int(one)) for one in os.listdir("/proc") if one.isdigit()}
+    doomed = {process.pid}
+    while more := {pid for pid, parent in children.items() if parent in doomed} - doomed:
+        doomed |= more
+    for pid in doomed:
+        os.kill(pid, signal.SIGKILL)
+
+
+def stat_parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0

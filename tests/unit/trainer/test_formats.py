@@ -124,7 +124,7 @@ def test_what_the_job_is_removing_is_not_sealed(tmp_path: Path) -> None:
     for step in (8, 9, 10):
         whole(tmp_path / f"own/checkpoint-{step}")
     (tmp_path / "own/checkpoint-9/model.safetensors").unlink()
-    one._seal_finished()
+    one.sealing.look()
     assert seal.committed(one.tier) == [10, 8] and one.committed == 10
 
 
@@ -139,7 +139,7 @@ def test_a_newer_one_that_comes_while_files_are_listed_counts(tmp_path: Path, mo
 
     (first / "model.safetensors").unlink()
     monkeypatch.setitem(FORMATS, "huggingface", find)
-    one._seal_finished()
+    one.sealing.look()
     assert seal.committed(one.tier) == []
 
 
@@ -152,9 +152,9 @@ def test_a_folder_that_goes_while_it_is_listed_ends_no_sealing(tmp_path: Path, m
         yield
 
     monkeypatch.setitem(FORMATS, "huggingface", gone)
-    one._seal_finished()
+    one.sealing.look()
     monkeypatch.setitem(FORMATS, "huggingface", real)
-    one._seal_finished()
+    one.sealing.look()
     assert seal.committed(one.tier) == [1]
 
 
@@ -162,14 +162,14 @@ def test_what_the_job_has_told_is_sealed_at_a_later_look_if_the_tier_could_not_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, told = job(tmp_path, "client"), whole(tmp_path / "own/step-1")
-    one._finished[1] = Finished(1, told)
+    one.sealing.told[1] = Finished(1, told)
     with monkeypatch.context() as full:
         full.setattr(seal, "publish", lambda *given: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        one._seal_finished()
+        one.sealing.look()
     assert seal.committed(one.tier) == []
-    one._not_sealed.clear()  # half a minute later
-    one._seal_finished()
+    one.sealing.put_off.clear()  # half a minute later
+    one.sealing.look()
     assert seal.committed(one.tier) == [1]
     shutil.rmtree(told)
-    one._seal_finished()
-    assert not one._finished
+    one.sealing.look()
+    assert not one.sealing.told

@@ -232,14 +232,14 @@ def test_a_manifest_that_is_not_known_to_be_on_the_disk_commits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, tier = tmp_path / "own", tmp_path / "tier"
-    files, sync = [put(own / "step-1/state", "1")], seal._sync
+    files, sync = [put(own / "step-1/state", "1")], seal.sync
 
     def fails(folder: Path) -> None:
         sync(folder)
         if (folder / seal.MANIFEST).exists():
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(seal, "_sync", fails)
+    monkeypatch.setattr(seal, "sync", fails)
     with pytest.raises(OSError, match="Input/output"):
         seal.seal(own / "step-1", files, own, tier, 1, IDENTITY, 0, None)
     assert seal.committed(tier) == []

@@ -29,6 +29,7 @@ from trainer.supervisor.given import take
 from trainer.supervisor.pack import pack
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress import Reader
+from trainer.supervisor.sealing.manifest import serialize
 
 IDENTITY = seal.Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
 
@@ -144,7 +145,7 @@ def test_a_manifest_is_the_contracts_to_the_byte(tmp_path: Path) -> None:
     losses = [None, 0.1 + 0.2, 1e-5, 1e-7, 1e14, 3.0, -2.5e-6]
     losses += [chance.uniform(1, 2) * 10 ** chance.randint(-12, 14) for _ in range(500)]
     for loss in losses:
-        content = seal._serialize(IDENTITY, 20, 1000, loss, shards)
+        content = serialize(IDENTITY, 20, 1000, loss, shards)
         assert parse_manifest(content, 20, "tiny", "one").loss == loss
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,21 @@ import torch
 import trainer.checkpoint.deepspeed_engine  # noqa: F401  (names what may be constructed)
 from trainer.errors import StorageError
 
+_LISTS = 2
+"""Lists of work in `ds_to_universal.main`: shards to extract, then parameters to merge."""
+_LOOK_S = 0.1
+
 
 @contextlib.contextmanager
-def only_allowed() -> Iterator[None]:
-    """Restrict every `torch.load` in the block to the allow-list, whatever its arguments."""
+def only_allowed(mapped: bool = False) -> Iterator[None]:
+    """Restrict every `torch.load` in the block to the allow-list, whatever its arguments. `mapped`: only what is used
+    of a file is read, for what is not kept."""
     real = torch.load
 
     def restricted(file: Any, *rest: Any, **named: Any) -> Any:
-        return real(file, *rest, **{**named, "weights_only": True})
+        # Torch maps only its newer format.
+        mmap = mapped and isinstance(file, str) and zipfile.is_zipfile(file)
+        return real(file, *rest, **{**named, "weights_only": True, "mmap": mmap})
 
     torch.load = restricted  # type: ignore[assignment]
     try:
@@ -36,9 +45,12 @@ def only_allowed() -> Iterator[None]:
         torch.load = real
 
 
-def convert(source: Path, target: Path) -> None:
-    """Run DeepSpeed's `ds_to_universal` on one attempt's folder."""
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+def convert(source: Path, target: Path, part: int = 0, parts: int = 1) -> None:
+    """Run DeepSpeed's `ds_to_universal` on one attempt's folder, as one of so many parts that run at the same time.
+
+    Each part extracts some of the old ranks' shards, waits until all are extracted, and merges some of the parameters;
+    the first then writes what is left. Raises `StorageError`.
+    """
     from trainer.engine import import_deepspeed
 
     import_deepspeed()
@@ -52,21 +64,52 @@ def convert(source: Path, target: Path) -> None:
         num_extract_workers=1,
         num_merge_workers=1,
         keep_temp_folder=False,
-        strict=True,
+        strict=parts == 1,  # a part merges too little to tell which patterns nobody uses
         inject_missing_state=True,
     )
-    with only_allowed():
-        ds_to_universal.main(arguments)
+    shared = _Shared(target.with_name(f"{target.name}-parts"), part, parts)
+    real = ds_to_universal._do_parallel_work
+    ds_to_universal._do_parallel_work = shared.work
+    try:
+        with only_allowed(mapped=True):
+            ds_to_universal.main(arguments)
+    except _PartDone:
+        return
+    except (OSError, StorageError):
+        raise
+    except Exception as error:
+        seen = f"{source}: {error!r}"[:400]
+        raise StorageError(
+            "a checkpoint could not be converted to the universal format", seen, "use as many ranks"
+        ) from error
+    finally:
+        ds_to_universal._do_parallel_work = real
 
 
-def convert_apart(source: Path, target: Path) -> None:
-    """Run `convert` in a process of its own. Raises `StorageError` with the end of its output."""
-    command = [sys.executable, "-m", "trainer.checkpoint.convert.universal", str(source), str(target)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        seen = f"{source}: {(done.stderr or done.stdout).strip()[-400:]}"
-        raise StorageError("a checkpoint could not be converted to the universal format", seen, "use as many ranks")
+class _PartDone(BaseException):
+    """The rest is the first part's; not an `Exception`, which DeepSpeed might handle."""
+
+
+@dataclass
+class _Shared:
+    """Does this part's share of the two lists of work in `ds_to_universal.main`; files tell the others."""
+
+    folder: Path
+    part: int
+    parts: int
+    lists: int = 0
+
+    def work(self, do: Callable[[Any], Any], items: Iterable[Any], workers: int) -> list[Any]:
+        # Sets come in another order in each process.
+        done = [do(item) for item in sorted(items, key=str)[self.part :: self.parts]]
+        self.lists += 1
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / f"{self.lists}-{self.part}").touch()
+        if self.lists == _LISTS and self.part:
+            raise _PartDone
+        while sum(name.startswith(f"{self.lists}-") for name in os.listdir(self.folder)) < self.parts:
+            time.sleep(_LOOK_S)
+        return done
 
 
 def load_universal(engine: Any, folder: Path) -> None:
@@ -101,6 +144,7 @@ def main() -> int:
     parser.add_argument("input", type=Path, help="an attempt's folder of shards, verified before")
     parser.add_argument("output", type=Path, help="a folder that does not exist yet")
     options = parser.parse_args()
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     convert(options.input, options.output)
     return 0
 

@@ -19,9 +19,10 @@ from typing import Any, Mapping, Sequence
 
 from trainer.supervisor import ends, family, seal
 from trainer.supervisor.ends import STORAGE, End
-from trainer.supervisor.job import Job, NothingSound
+from trainer.supervisor.job import Job
 from trainer.supervisor.launcher import Warm
 from trainer.supervisor.place import Place
+from trainer.supervisor.sealing.shared import NothingSound
 from trainer.supervisor.warm import ranks
 
 MOST = 3
@@ -36,8 +37,8 @@ _HEARD_S = 10.0
 
 
 class Again(Job):
-    def __init__(self, config: Mapping[str, Any], place: Place, shared: Path, run: Path) -> None:
-        super().__init__(config, place, shared, run)
+    def __init__(self, config: Mapping[str, Any], place: Place, shared: Path, run: Path, local: Path) -> None:
+        super().__init__(config, place, shared, run, local)
         self.restarts = 0
         self._trouble: End | None = None
         """Why no restart was possible."""
@@ -156,7 +157,7 @@ class Again(Job):
         self._end_ranks()
         with self._sealed_alone:  # what is chosen from is not sealed into meanwhile
             self._seal_finished()
-            resume = self.resume(self.restarts)
+            resume = self.sealing.resume(self.restarts)
         if self.stopping:
             return False
         self.step, self.words, self.heard = max(0, self.committed), ends.LastWords(), time.monotonic()

@@ -186,7 +186,7 @@ PLANS = (
         W,
         "checkpoint.shared_every",
         {"checkpoint.every_steps": 1, "training.step_seconds_estimate": 0.05},
-        cure="shared_every: 3",
+        cure="shared_every: 6",
     ),
     Row(
         "saving-costs-little",

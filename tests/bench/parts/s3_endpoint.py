@@ -1,7 +1,7 @@
 """A quick S3 endpoint for benchmarks: what a transfer calls, kept in files, nothing signed, nothing checked.
 
 moto copies a whole object for every part that is read of it, so that it, and not the client, would be measured.
-`python -m tests.bench.s3_endpoint FOLDER` prints its port and serves until its standard input ends.
+`python -m tests.bench.parts.s3_endpoint FOLDER` prints its port and serves until its standard input ends.
 """
 
 from __future__ import annotations

@@ -1,0 +1,91 @@
+"""The checkpoints on a node's own disk, as the steward asks for them: `trainer.contract.listing`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any, Tuple
+
+from trainer.supervisor import family, seal
+from trainer.supervisor.sealing.manifest import MANIFEST, opened
+
+CHECKPOINTS, VERDICTS = "/checkpoints", "/verdicts/"
+Answer = Tuple[int, bytes]
+"""Code of HTTP and content."""
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def answer(path: str, disk: Path | None, campaign: str, node: str) -> Answer | None:
+    """Return the answer to a request, None for another path. `disk`: None where all lies on the shared tier."""
+    if path == CHECKPOINTS:
+        return 200, json.dumps({"rows": [] if disk is None else rows(disk, campaign, node)}).encode()
+    step = path[len(VERDICTS) :]
+    if disk is None or not path.startswith(VERDICTS) or not step.isdecimal():
+        return None
+    if not _ONE_AT_A_TIME.acquire(blocking=False):
+        return 429, b"another step is being read\n"
+    try:
+        family.give_way()  # this thread ends with its request
+        found = verdict(disk, int(step), campaign, node)
+    finally:
+        _ONE_AT_A_TIME.release()
+    return None if found is None else (200, json.dumps(found).encode())
+
+
+def rows(disk: Path, campaign: str, node: str) -> list[dict[str, Any]]:
+    """Return `Listed` of each committed step, newest first."""
+    found = []
+    for step in seal.committed(disk):
+        row: dict[str, Any] = {"tier": "local", "node": node, "step": step}
+        try:
+            manifest = _manifest(disk, step, campaign)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            found.append({**row, "committed": False, "why": f"{MANIFEST}: {error}", "damaged": True})
+            continue
+        shards = manifest["shards"]
+        here = [one for one in shards if _size(disk / _step(step) / one["file"]) == one["size_bytes"]]
+        away = len(shards) - len(here)
+        told = ("attempt", "tokens", "loss", "evaluation_loss", "world_size", "zero_stage")
+        found.append(
+            {
+                **row, **{name: manifest[name] for name in told}, "committed": True, "shards": len(shards),
+                "here": len(here), "bytes": sum(one["size_bytes"] for one in here),
+                "why": f"{away} of {len(shards)} shards are not here" if away else "",
+            }
+        )  # fmt: skip
+    return found
+
+
+def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] | None:
+    """Read every byte of a step that is here; return its `StepVerdict`, None for a step that is not."""
+    if step not in seal.committed(disk):
+        return None
+    faults, size = [], 0
+    try:
+        for shard in _manifest(disk, step, campaign)["shards"]:
+            path = disk / _step(step) / shard["file"]
+            if not path.exists():
+                continue  # another node's
+            seen = seal.digest_of(path)
+            size += seen[0]
+            if seen != (shard["size_bytes"], shard["sha256"]):
+                faults.append([shard["file"], f"{seen[0]} bytes, SHA-256 {seen[1]}"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        faults.append([MANIFEST, str(error)])
+    return {"tier": "local", "node": node, "step": step, "bytes": size, "faults": faults}
+
+
+def _manifest(disk: Path, step: int, campaign: str) -> dict[str, Any]:
+    return opened((disk / _step(step) / MANIFEST).read_bytes(), step, campaign, "")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return -1
+
+
+def _step(step: int) -> str:
+    return f"step-{step:08d}"

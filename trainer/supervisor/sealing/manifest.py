@@ -1,0 +1,86 @@
+"""The manifest of a sealed checkpoint, in the form of `trainer.contract.checkpoint`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any, NamedTuple
+
+MANIFEST = "manifest.json"
+_LARGEST = 1e15
+"""Of a loss; beyond, a job has diverged, and JSON writers differ in the digits."""
+
+
+class Identity(NamedTuple):
+    """What every manifest of an attempt says."""
+
+    campaign: str
+    identity: str
+    attempt: int
+    world_size: int
+    config_digest: str
+    data_digest: str
+    code_digest: str
+    image_digest: str
+
+
+def opened(content: bytes, step: int, campaign: str, identity: str) -> dict[str, Any]:
+    """Return a manifest as it was read. Raises `ValueError` for one that was changed, or that is of another step,
+    campaign or identity (empty: any)."""
+    manifest = json.loads(content)
+    if hashlib.sha256(_compact(dict(manifest, seal=""))).hexdigest() != manifest["seal"]:
+        raise ValueError("its seal does not fit its content")
+    if (manifest["campaign"], manifest["step"]) != (campaign, step):
+        raise ValueError("it is of step {} of campaign {}".format(manifest["step"], manifest["campaign"]))
+    if identity and manifest["identity"] not in ("", identity):
+        raise ValueError("it is of another campaign of this name")
+    return dict(manifest)
+
+
+def serialize(identity: Identity, step: int, tokens: int, loss: float | None, shards: list[dict[str, object]]) -> bytes:
+    """Return the bytes that `trainer.contract.checkpoint.Manifest.serialize` would give; a test holds them equal."""
+    body = {
+        "format": 4,
+        "campaign": identity.campaign,
+        "identity": identity.identity,
+        "attempt": identity.attempt,
+        "step": step,
+        "tokens": tokens,
+        "world_size": identity.world_size,
+        "zero_stage": 0,
+        "position": 0,
+        "loss": None if loss is None or not abs(loss) < _LARGEST else loss,
+        "evaluation_loss": None,
+        "config_digest": identity.config_digest,
+        "data_digest": identity.data_digest,
+        "code_digest": identity.code_digest,
+        "image_digest": identity.image_digest,
+        "consumed": [],
+        "shards": shards,
+        "rng_included": True,
+        "seal": "",
+    }  # fmt: skip
+    body["seal"] = hashlib.sha256(_compact(body)).hexdigest()
+    return _json(body, indent=1) + b"\n"
+
+
+def _compact(body: dict[str, object]) -> bytes:
+    return _json(body, separators=(",", ":"))
+
+
+def _json(body: dict[str, object], **form: Any) -> bytes:
+    """As pydantic writes it, which has another form for small and large floats: `1e-7`, not `1e-07`."""
+    text = json.dumps(dict(body, loss=None), ensure_ascii=False, **form)
+    loss = body["loss"]
+    if isinstance(loss, float):
+        text = re.sub(r'("loss": ?)null', r"\g<1>" + _float(loss), text, count=1)
+    return text.encode()
+
+
+def _float(number: float) -> str:
+    mantissa, exponent, power = repr(number).partition("e")
+    if exponent and int(power) == -5:
+        sign, digits = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
+        return sign + "0.0000" + digits.replace(".", "")
+    return mantissa + ("e" + str(int(power)) if exponent else "")
