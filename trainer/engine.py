@@ -18,7 +18,7 @@ from trainer.contract import GRADIENT_BUCKET, TrainConfig
 from trainer.errors import ConfigError, PeerLost
 from trainer.events import emit
 from trainer.model import NamedModel, build, parameter_count, parameter_groups
-from trainer.parallel import (
+from trainer.model.parallel import (
     check_layout,
     check_model,
     process_groups,

@@ -217,7 +217,7 @@ def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: S
     gang.together(f"reshape step {manifest.step}", reshape)
     if gang.first:
         ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
-        told = {"from_ranks": ranks[0], "to_ranks": ranks[1], "parts": parts, "seconds": seconds}
+        told: dict[str, object] = {"from_ranks": ranks[0], "to_ranks": ranks[1], "parts": parts, "seconds": seconds}
         told |= {"from_layout": manifest.layout.parts(), "to_layout": layout.parts()}
         emit("reshaped", step=manifest.step, **told)
     engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)

@@ -1,6 +1,6 @@
 """The models, and what of them the backward pass computes again."""
 
-from trainer.model.building import Model, build, parameter_count
+from trainer.model.building import build, parameter_count
 from trainer.model.documents import document_bounds
 from trainer.model.named import NamedModel
 from trainer.model.transformer import NORM_EPSILON, ROTARY_BASE, Transformer, parameter_groups, swiglu_width
@@ -8,7 +8,6 @@ from trainer.model.transformer import NORM_EPSILON, ROTARY_BASE, Transformer, pa
 __all__ = [
     "NORM_EPSILON",
     "ROTARY_BASE",
-    "Model",
     "NamedModel",
     "Transformer",
     "build",

@@ -9,9 +9,11 @@ import torch.distributed as dist
 
 from trainer.contract import Heads, Layout, TrainConfig, Trouble, layout_trouble, model_trouble
 from trainer.errors import ConfigError
-from trainer.model import Model, NamedModel, swiglu_width
+from trainer.model.building import Model
+from trainer.model.named import NamedModel
 from trainer.model.sequence import Spread
 from trainer.model.tensor import rules_of
+from trainer.model.transformer import swiglu_width
 
 
 def check_layout(config: TrainConfig, world_size: int) -> Layout:
