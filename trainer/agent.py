@@ -1,7 +1,7 @@
 """`python -m trainer.agent`: the entry point of a training pod, around torch's elastic agent.
 
-It starts the local ranks once, serves their state, forwards their output, and ends with the contract's exit code and
-termination message. The infrastructure does the restarts.
+It starts the local ranks, serves their state, forwards their output, and ends with the contract's exit code and
+termination message. It starts them again where `trainer.in_place` says so; all other restarts are the infrastructure's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import threading
 import traceback
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.checkpoint.shard_server import new_token
 from trainer.checkpoint.tiers import Tier
@@ -43,6 +44,9 @@ from trainer.network import interface_of, split_endpoint, wait_for_name
 from trainer.place import NodePlace, Paths, write_termination
 from trainer.rank import rank_main
 from trainer.serving import Node, serve
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -98,19 +102,22 @@ def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: fl
     accelerated = _prepare_environment(place, config)
     recorder.switch_on(os.environ, paths.run, config.collective_timeout_s)
     # Torch reads thread counts at its import: after the environment is set, once for agent and ranks.
-    from trainer.elastic import run_ranks
+    from trainer.elastic import Ranks, import_ahead
+    from trainer.in_place.generations import Generations
 
     host, port = split_endpoint(place.rendezvous)
     wait_for_name(host, join_timeout_s)
     store, place = _ordered(place, paths, (host, port), join_timeout_s)
     node.first_rank = place.node_rank * place.ranks_per_node
-    logs = _rank_logs(paths, place)
-    method, named = "spawn" if accelerated else "fork", bool(config.model.name)
-    failures = run_ranks(place, (host, port), store, join_timeout_s, logs, rank_main, paths, method, named)
-    return _verdict(place, paths.run, logs, failures)
+    if not accelerated:
+        import_ahead(bool(config.model.name))
+    logs, method = _rank_logs(paths, place), "spawn" if accelerated else "fork"
+    ranks = Ranks(place, (host, port), store, join_timeout_s, logs, rank_main, paths, method)
+    verdict = partial(_verdict, place, paths.run, logs)
+    return Generations.of(config, place, paths.run, accelerated, verdict).run(ranks)
 
 
-def _ordered(place: NodePlace, paths: Paths, endpoint: tuple[str, int], timeout_s: float) -> tuple[Any, NodePlace]:
+def _ordered(place: NodePlace, paths: Paths, endpoint: tuple[str, int], timeout_s: float) -> tuple[TCPStore, NodePlace]:
     """Join the other nodes. Return the gang's store, and the place with the rank that fits what this node holds."""
     from trainer.rank_order import agree, standing
     from trainer.store import open_store

@@ -30,7 +30,7 @@ from trainer.gang import Gang
 from trainer.heartbeat import Heartbeat
 from trainer.loop import Loop
 from trainer.model import parameter_count
-from trainer.place import Paths
+from trainer.place import Paths, generation
 from trainer.tuning.processors import take_processors
 from trainer.watch.overseer import Overseer, agreed_bans
 from trainer.watch.profile import Profiler
@@ -69,7 +69,9 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
         fixed=not config.checkpoint.measured,
     )
     before = restored.consumed if restored else ()
-    ledger = DataLedger(attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, before)
+    ledger = DataLedger(
+        attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, before, generation=generation()
+    )
     position = restored.position if restored else 0
     with supply.feed(position, restored.step if restored else 0) as feed:
         overseer = Overseer(config, gang, engine, tiers.shared, attempt, bans)
@@ -114,6 +116,7 @@ def _identity(config: TrainConfig, data_digest: str) -> ManifestIdentity:
         code_digest=os.environ.get(Env.CODE_DIGEST, ""),
         image_digest=os.environ.get(Env.IMAGE_DIGEST, ""),
         identity=config.identity,
+        generation=generation(),
     )
 
 

@@ -26,6 +26,7 @@ from trainer.model.parallel import (
     spread_of,
     tensor_settings,
 )
+from trainer.place import generation
 
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
 
@@ -48,6 +49,8 @@ def initialize_distributed(config: TrainConfig) -> None:
     if accelerated():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     store, rank, world_size = next(torch.distributed.rendezvous("env://", timeout=meeting))
+    # The store is the agents': keys of an earlier generation of ranks are still there.
+    store = torch.distributed.PrefixStore(f"ranks-{generation()}", store)
     _meet(store, world_size, meeting)
     store.set_timeout(timeout)
     torch.distributed.init_process_group(

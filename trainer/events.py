@@ -9,6 +9,7 @@ import sys
 import time
 
 from trainer.contract import Env
+from trainer.place import GENERATION_VARIABLE
 
 
 def emit(event: str, **fields: object) -> None:
@@ -16,7 +17,7 @@ def emit(event: str, **fields: object) -> None:
     line = {"event": event, **fields, "time": round(time.time(), 3)}
     if Env.NODE_NAME in os.environ:
         line.setdefault("node", os.environ[Env.NODE_NAME])
-    for name, variable in (("attempt", Env.ATTEMPT), ("rank", "RANK")):
+    for name, variable in (("attempt", Env.ATTEMPT), ("generation", GENERATION_VARIABLE), ("rank", "RANK")):
         if os.environ.get(variable, "").isdigit():
             line.setdefault(name, int(os.environ[variable]))
     # The log's disk may be full: lose a line rather than a rank.

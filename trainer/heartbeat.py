@@ -67,6 +67,12 @@ def read_beats(folder: Path) -> list[Beat]:
     return sorted(beats, key=lambda beat: beat.rank)
 
 
+def forget_beats(folder: Path) -> None:
+    """Remove the beats of ranks that have ended, before others are started in their place."""
+    for path in folder.glob("rank-*.json"):
+        path.unlink(missing_ok=True)
+
+
 def beat_path(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.json"
 

@@ -13,6 +13,8 @@ from trainer.contract.job import TERMINATION_LIMIT_BYTES
 from trainer.errors import ConfigError
 
 TERMINATION_LOG_VARIABLE = "BIVOUAC_TERMINATION_LOG"
+GENERATION_VARIABLE = "BIVOUAC_GENERATION"
+"""The agent sets it for ranks that it starts again in place; unset at the first start."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class NodePlace:
             campaign=environment[Env.CAMPAIGN],
             attempt=int(environment[Env.ATTEMPT]),
         )
+
+
+def generation() -> int:
+    """Return which start of the ranks this is within the attempt, from 0."""
+    return int(os.environ.get(GENERATION_VARIABLE, "0"))
 
 
 def termination_log() -> Path:

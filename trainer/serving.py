@@ -22,6 +22,7 @@ from trainer.errors import TrainerError
 from trainer.failures.first_end import state_of
 from trainer.failures.verdict import seen_alive
 from trainer.heartbeat import Beat, read_beats
+from trainer.place import generation
 
 _ORDER = list(Phase)
 
@@ -49,6 +50,7 @@ class Node:
         return Status(
             campaign=self.campaign,
             attempt=self.attempt,
+            generation=generation(),
             node=self.name,
             phase=min((beat.phase for beat in beats.values()), key=_ORDER.index, default=Phase.STARTING),
             step=slowest.step if slowest and len(beats) == self.ranks else 0,

@@ -53,16 +53,17 @@ def judge(evidence: AuditEvidence) -> Audit:
 
 
 def executed(logs: Iterable[str]) -> Iterator[Executed]:
-    """Yield the steps in the logs, each once per attempt."""
-    known: set[tuple[int, int]] = set()
+    """Yield the steps in the logs, each once per start of the ranks."""
+    known: set[tuple[int, int, int]] = set()
     for line in (line for log in logs for line in log.splitlines() if '"samples"' in line):
         try:
             row = json.loads(line)
-            found = Executed(int(row["attempt"]), int(row["step"]), int(row["samples"], 16))
+            at = (int(row["attempt"]), int(row.get("generation", 0)), int(row["step"]))
+            found = Executed(at[0], at[2], int(row["samples"], 16), at[1])
         except (ValueError, KeyError, TypeError):
             continue  # a dying node cut the line short
-        if found[:2] not in known:
-            known.add(found[:2])
+        if at not in known:
+            known.add(at)
             yield found
 
 

@@ -78,6 +78,9 @@ def train_config(
         start_timeout_s=training.start_timeout_s,
         first_step_timeout_s=training.longest_first_step_s(spec.recovery.hang_timeout),
         save_timeout_s=training.longest_save_s(spec.recovery.hang_timeout),
+        restarts_in_place=spec.recovery.restarts_in_place,
+        # Shorter than the steward waits for a silent pod: a lost node is then replaced as soon as without restarts.
+        meet_s=spec.recovery.heartbeat_timeout.total_seconds() / 2,
         grace_s=grace_seconds(training.collective_timeout_s),
     )
 

@@ -46,6 +46,8 @@ class Kind(StrEnum):
     PILOT_PROVEN = "pilot.proven"  # node, instance, digest (of what it proved); the other nodes are asked for next
     ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
     ATTEMPT_RUNNING = "attempt.running"  # attempt, nodes, node_ranks of its pods
+    # attempt, generation, step, culprit (rank, if known), of_node, cause, seconds (from the death to a new step)
+    ATTEMPT_RESTARTED_IN_PLACE = "attempt.restarted-in-place"
     # attempt, failure, detail, step, committed_at_end, dead_nodes, first_failed, culprit (ranks, nodes, why), instances
     ATTEMPT_ENDED = "attempt.ended"
     CHECKPOINT_REFUSED = "checkpoint.refused"  # tier, rank, file, step, wanted, seen
@@ -106,6 +108,8 @@ class CampaignState(BaseModel):
     attempts: tuple[dict[str, Any], ...] = ()
     """One per launch: attempt and committed_step at launch; once it trains its pods' node ranks; after its end also
     failure, detail, step."""
+    restarted_in_place: int = 0
+    """Times that an attempt went on in its pods after a process had died."""
     ran: bool = False
     """Some attempt has trained, so a failed launch is not the image's fault."""
     bake_again: bool = False
@@ -248,6 +252,8 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             ordered = {"node_ranks": data.get("node_ranks", ())}
             mine = tuple(a | ordered if a["attempt"] == data["attempt"] else a for a in state.attempts)
             change = {"ran": True, "attempts": mine}
+        case Kind.ATTEMPT_RESTARTED_IN_PLACE:
+            change = {"restarted_in_place": state.restarted_in_place + 1}
         case Kind.ATTEMPT_ENDED:
             ended = tuple(
                 {**a, **data, "ended_at": event.at} if a["attempt"] == data["attempt"] else a for a in state.attempts

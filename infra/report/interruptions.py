@@ -32,6 +32,8 @@ def interruptions(record: Record, attempts: Sequence[AttemptTime], book: TimeLed
                 found.append(_unfit(record, event))
             case Kind.STAGE_FAILED:
                 found.append(_stage(record, event))
+            case Kind.ATTEMPT_RESTARTED_IN_PLACE:
+                found.append(_in_place(record, event))
     in_order = sorted(found, key=lambda row: row.at_s)
     return tuple(row.model_copy(update={"number": number}) for number, row in enumerate(in_order, 1))
 
@@ -167,6 +169,21 @@ def _takeover(record: Record, event: Event, attempts: Sequence[AttemptTime]) -> 
         ),
         action="taken over",
         seconds=0.0 if training else None,
+    )
+
+
+def _in_place(record: Record, event: Event) -> Interruption:
+    data, seconds = event.data, float(event.data.get("seconds", 0.0))
+    who = f"rank {data['culprit']}" if data.get("culprit") is not None else "a rank"
+    return Interruption(
+        at_s=max(record.seconds(event.at) - seconds, 0.0),
+        attempt=None,
+        cause="process died",
+        what=f"{who} on {short(data.get('of_node'))}, attempt {data['attempt']}: {data.get('cause')}",
+        answer=(f"its pods stayed: all ranks started again and made step {data.get('step'):,}",),
+        action="restarted in place",
+        again_s=seconds,
+        seconds=seconds,
     )
 
 

@@ -151,7 +151,13 @@ def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[Attem
     lines = tuple(line for line in record.plan.cost if line.usd_per_hour)
     if paid is None:
         return TimeLedger((), None, {line.name: () for line in lines}, lines, {})
-    claims = [_steps(log), _attempts(record, attempts), _stages(stages), [Span(*paid, TimeCause.IDLE)]]
+    claims = [
+        _steps(log),
+        _in_place(record),
+        _attempts(record, attempts),
+        _stages(stages),
+        [Span(*paid, TimeCause.IDLE)],
+    ]
     spans: list[Span] = []
     for claim in claims:
         spans = overlay(spans, claim)
@@ -250,9 +256,17 @@ def _steps(log: TrainerLog) -> list[Span]:
     for attempt, lines in log.steps.items():
         for line in lines:
             cause = TimeCause.REDO if line.repeated else TimeCause.USEFUL
-            rows.append(Span(line.begun_s, line.ended_s, cause, attempt - 1 if line.repeated else None))
+            failed = attempt - 1 if line.repeated and not line.generation else None
+            rows.append(Span(line.begun_s, line.ended_s, cause, failed))
     rows += [Span(x.ended_s - x.seconds, x.ended_s, TimeCause.EVALUATION) for x in log.evaluations]
     return _disjoint(rows)
+
+
+def _in_place(record: Record) -> list[Span]:
+    """Return the times from a process's death to the first new step in the same pods."""
+    restarts = [event for event in ordered(record) if event.kind is Kind.ATTEMPT_RESTARTED_IN_PLACE]
+    ends = [(record.seconds(event.at), float(event.data.get("seconds", 0.0))) for event in restarts]
+    return _disjoint(Span(end - seconds, end, TimeCause.STARTUP) for end, seconds in ends)
 
 
 def _disjoint(rows: Iterable[Span]) -> list[Span]:

@@ -47,7 +47,7 @@ def sentence(event: Event) -> str:
             return f"step {data.get('step')} is back from S3, {size(data.get('bytes', 0))}{refused}"
         case Kind.CHECKPOINT_FETCH_FAILED:
             return f"no checkpoint came back from S3: {data.get('error')}"
-        case Kind.FILE_SYSTEM_LOST | Kind.FILE_SYSTEM_REPLACED | Kind.WATCH:
+        case Kind.ATTEMPT_RESTARTED_IN_PLACE | Kind.FILE_SYSTEM_LOST | Kind.FILE_SYSTEM_REPLACED | Kind.WATCH:
             return _trouble(event.kind, data)
         case Kind.DECISION:
             return f"decided: {data.get('action')}, since {data.get('why')}"
@@ -94,6 +94,9 @@ def sentence(event: Event) -> str:
 def _trouble(kind: Kind, data: dict[str, Any]) -> str:
     if kind is Kind.WATCH:
         return f"the watch, step {data.get('step')}, {data.get('detector')}: {data.get('text')}; {data.get('did')}"
+    if kind is Kind.ATTEMPT_RESTARTED_IN_PLACE:
+        who = f"a process on {short(data.get('of_node'))}: {data.get('cause')}"
+        return f"attempt {data['attempt']} trains again in its pods after {data.get('seconds')} s, since {who}"
     if kind is Kind.FILE_SYSTEM_REPLACED:
         return "a new file system has taken the lost one's place"
     then = "made again, since" if data.get("repair") else "not made again by itself:"

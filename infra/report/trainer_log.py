@@ -31,6 +31,8 @@ class StepLine(NamedTuple):
     repeated: bool = False
     norm: float | None = None
     """Of all gradients before clipping; None in logs of earlier versions, and of jobs of one's own."""
+    generation: int = 0
+    """Restarts in place before it, within its attempt."""
 
     @property
     def begun_s(self) -> float:
@@ -81,7 +83,7 @@ def pods_to_read(names: list[str]) -> list[str]:
 
 def read(record: Record) -> TrainerLog:
     """Return the lines of all attempts; of equal lines that of the lowest pod counts."""
-    steps: dict[tuple[int, int], StepLine] = {}
+    steps: dict[tuple[int, int, int], StepLine] = {}
     evaluations: dict[tuple[int, int], EvaluationLine] = {}
     restored: dict[int, int] = {}
     parameters = None
@@ -94,8 +96,9 @@ def read(record: Record) -> TrainerLog:
         match line["event"]:
             case "step" if _finite(line.get("loss")):
                 norm = line["norm"] if _finite(line.get("norm")) else None
-                told = StepLine(attempt, step, line["loss"], ended, seconds, norm=norm)
-                steps.setdefault((attempt, step), told)
+                generation = int(line.get("generation", 0))
+                told = StepLine(attempt, step, line["loss"], ended, seconds, norm=norm, generation=generation)
+                steps.setdefault((attempt, generation, step), told)
             case "evaluated" if _finite(line.get("loss")):
                 evaluation = EvaluationLine(attempt, step, line["loss"], ended, seconds)
                 evaluations.setdefault((attempt, step), evaluation)
@@ -117,14 +120,14 @@ def losses(log: TrainerLog) -> tuple[Losses, ...]:
             points=tuple(LossPoint(step=x.step, loss=x.loss, repeated=x.repeated) for x in lines),
             steps=len(lines),
         )
-        for attempt, lines in log.steps.items()
+        for attempt, lines in _drawn(log)
     )
 
 
 def norms(log: TrainerLog) -> tuple[Losses, ...]:
     """Return the norms of the gradients, by attempt; empty where none was logged."""
     found = []
-    for attempt, lines in log.steps.items():
+    for attempt, lines in _drawn(log):
         points = [LossPoint(step=x.step, loss=x.norm, repeated=x.repeated) for x in lines if x.norm is not None]
         if points:
             found.append(Losses(attempt=attempt, points=tuple(points), steps=len(points)))
@@ -192,15 +195,21 @@ def _lines(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield place.attempt, line
 
 
-def _marked(steps: dict[tuple[int, int], StepLine]) -> dict[int, tuple[StepLine, ...]]:
-    """Return the steps by attempt, marked as repeated if an earlier attempt had finished them."""
+def _drawn(log: TrainerLog) -> Iterator[tuple[int, tuple[StepLine, ...]]]:
+    """Yield each attempt's steps for a curve: each step once, as it was first."""
+    for attempt, lines in log.steps.items():
+        first = {line.step: line for line in reversed(lines)}
+        yield attempt, tuple(first[step] for step in sorted(first))
+
+
+def _marked(steps: dict[tuple[int, int, int], StepLine]) -> dict[int, tuple[StepLine, ...]]:
+    """Return the steps by attempt, marked as repeated if an earlier attempt or generation had finished them."""
     known: set[int] = set()
-    series: dict[int, tuple[StepLine, ...]] = {}
-    for attempt in sorted({attempt for attempt, _ in steps}):
-        mine = [steps[key] for key in sorted(steps) if key[0] == attempt]
-        series[attempt] = tuple(x._replace(repeated=True) if x.step in known else x for x in mine)
-        known |= {x.step for x in mine}
-    return series
+    series: dict[int, list[StepLine]] = {}
+    for (attempt, _, step), line in sorted(steps.items()):
+        series.setdefault(attempt, []).append(line._replace(repeated=True) if step in known else line)
+        known.add(step)
+    return {attempt: tuple(lines) for attempt, lines in series.items()}
 
 
 def _finite(value: Any) -> bool:

@@ -291,6 +291,10 @@ class Recovery(Section):
     process_restarts: int = Field(default=10, ge=0)
     """Attempts that may fail within 24 hours because of process, storage, hang, start or interruption. One more stops
     the campaign."""
+    restarts_in_place: int = Field(default=2, ge=0)
+    """Times that the pods of an attempt of the built-in trainer stay after a process has died and its node is well, and
+    all ranks start again from the node's disks. `process_restarts` does not count them. 0: every death ends the
+    attempt. A job of your own has its launcher's restarts."""
     node_replacements: int = Field(default=5, ge=0)
     """Attempts that may fail within 24 hours because of a lost node. One more stops the campaign. `check` reports the
     limit that `node_mtbf_hours` requires."""

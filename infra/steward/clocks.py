@@ -30,6 +30,8 @@ class StoredClocks(BaseModel):
     stepped: datetime
     """Time at which the gang's slowest step last rose, to `step`."""
     step: int
+    generation: int = 0
+    """Restarts in place of the attempt."""
     short: datetime | None = None
     """Time since which fewer nodes are fit than wanted."""
     quiet: dict[str, datetime] = {}
@@ -39,10 +41,13 @@ class StoredClocks(BaseModel):
 
     def same_as(self, other: StoredClocks | None) -> bool:
         """Return whether storing this one would tell a successor nothing new."""
-        if other is None or (self.attempt, self.step) != (other.attempt, other.step):
+        if other is None or self._place() != other._place():
             return False
         ours, theirs = self._moments(), other._moments()
         return ours.keys() == theirs.keys() and all(abs(ours[name] - theirs[name]) < SAME for name in ours)
+
+    def _place(self) -> tuple[int, int, int]:
+        return self.attempt, self.generation, self.step
 
     def _moments(self) -> dict[str, datetime]:
         own = {"launched": self.launched, "stepped": self.stepped, **({"short": self.short} if self.short else {})}
@@ -60,6 +65,7 @@ class Clocks:
     short: float | None = None
     quiet: dict[str, float] = field(default_factory=dict)
     sick: dict[str, float] = field(default_factory=dict)
+    generation: int = 0
 
     @classmethod
     def begin(cls, attempt: int, mono: float, before: Clocks | None = None) -> Clocks:
@@ -71,6 +77,11 @@ class Clocks:
         """Note the gang's slowest step as it is now."""
         if step > self.step:
             self.step, self.stepped = step, mono
+
+    def restarted(self, generation: int, mono: float) -> None:
+        """Note a restart in place: as after a launch, the gang takes a while to its first step, and repeats some."""
+        if generation > self.generation:
+            self.generation, self.step, self.launched, self.stepped = generation, 0, mono, mono
 
     def lacks(self, short: bool, mono: float) -> None:
         if not short:
@@ -87,6 +98,7 @@ class Clocks:
             launched=moment(self.launched),
             stepped=moment(self.stepped),
             step=self.step,
+            generation=self.generation,
             short=None if self.short is None else moment(self.short),
             quiet={pod: moment(mark) for pod, mark in self.quiet.items()},
             sick={node: moment(mark) for node, mark in self.sick.items()},
@@ -121,6 +133,7 @@ def taken_over(
         launched=mark(own.launched if own else begun, launched_at),
         stepped=mark(own.stepped if own else begun, launched_at),
         step=own.step if own else 0,
+        generation=own.generation if own else 0,
         short=mark(kept.short, began_at) if kept and kept.short else None,
         quiet=marks(own.quiet) if own else {},
         sick=marks(kept.sick) if kept else {},

@@ -34,6 +34,7 @@ from infra.preview.looking import looking, stacks
 from infra.record.events import Stage
 from infra.spec.names import PROJECT
 from infra.stack.program import program
+from tests.bench.parts import preview_scale
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.results import results_of
 
@@ -93,7 +94,10 @@ def bare_stack(one: Camp, folder: Path) -> Iterator[Callable[[], float]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", action="store_true", help="512 nodes beside 2 instead, in seven pairs")
     options = parser.parse_args()
+    if options.scale:
+        return preview_scale.compare(pairs=7)
     rows: dict[str, list[float]] = {}
     counts: dict[str, int] = {}
 

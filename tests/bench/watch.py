@@ -28,7 +28,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.watch_faults import STEPS, times, train, wrong_rank
+from tests.bench.parts.watch_faults import STEPS, times, train, wrong_rank
 from tests.results import results_of
 from trainer.contract import WatchConfig
 from trainer.watch.detectors import Seen

@@ -65,6 +65,7 @@ from pathlib import Path
 from trainer import agent
 from trainer.checkpoint.prefix import Prefix
 from trainer.loop import Loop
+from trainer.place import generation
 step, committed = int(sys.argv.pop(1)), sys.argv.pop(1)
 go_on = Loop._step
 def is_there():
@@ -73,13 +74,14 @@ def is_there():
     folder, _, name = committed.rpartition("/")
     return Prefix(folder).get(name) is not None
 def held(loop):
-    while loop.step >= step and is_there():
+    while loop.step >= step and not generation() and is_there():
         time.sleep(0.05)
     return go_on(loop)
 Loop._step = held
 agent._exit(agent.main())
 """
-"""An agent whose ranks stand still from a step on, once one is committed: they are killed there, however late."""
+"""An agent whose ranks stand still from a step on, once one is committed: they are killed there, however late. Those
+that are started again in place go on."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, GenerationConfig
 
 from tests.trainer.agents import World, run
-from tests.trainer.chats import CHATML, CONTEXT, conversations, recipe, row_of, tokenizer_in
+from tests.trainer.data.chats import CHATML, CONTEXT, conversations, recipe, row_of, tokenizer_in
 from tests.trainer.data_sets import quiet
 from trainer.checkpoint.convert.export import export
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig

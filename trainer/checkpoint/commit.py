@@ -55,6 +55,7 @@ class ManifestIdentity:
     """The campaign's identity beyond its name."""
     parallel: ParallelConfig | None = None
     """None where all ranks compute different data."""
+    generation: int = 0
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from trainer.contract import COMMITTED_NAME, Layout, Manifest, Shard, attempt_fo
 from trainer.errors import ConfigError, Fenced, NothingSound, StorageError
 from trainer.events import emit
 from trainer.gang import Gang
+from trainer.place import generation
 
 
 def restore(
@@ -98,7 +99,7 @@ def _candidates(gang: Gang, tiers: AnyTiers) -> list[Manifest]:
         content = gang.of_holder(mine[seal].serialize() if gang.rank == holder else None, holder)
         mine.setdefault(seal, parse_manifest(content))
     found = [mine[seal] for seal in sorted(mine)]
-    return sorted(found, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
+    return sorted(found, key=lambda manifest: (manifest.step, manifest.attempt, manifest.generation), reverse=True)
 
 
 def _claims(tier: SharedTier, pauses_s: Sequence[float]) -> list[Claim]:
@@ -197,7 +198,8 @@ def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: S
     Without a shared folder the ranks of each node do so for their node."""
     gang, shared = search.gang, search.tiers.shared
     place = shared if isinstance(shared, Tier) else search.tiers.local
-    work = place.root / f"{RESHAPING}{manifest.step:08d}-{search.attempt:04d}"
+    # Ranks that were killed in it leave their parts behind: each generation has a folder of its own.
+    work = place.root / f"{RESHAPING}{manifest.step:08d}-{generation()}-{search.attempt:04d}"
     source, target = work / attempt_folder(manifest.attempt), work / "universal"
     part, parts = search.part
     started = time.monotonic()

@@ -22,6 +22,7 @@ class Executed(NamedTuple):
     step: int
     samples: int
     """Digest of the sequences that all ranks consumed."""
+    generation: int = 0
 
 
 class AuditFinding(BaseModel):
@@ -67,8 +68,9 @@ def audit(
     """Audit `planned` sequences. `expected`: step -> digest of its samples by seed and data, if derived."""
     findings = list(_ranges(rows, planned))
     found, told = list(executed), list(unlooked)
-    by_attempt = {(line.attempt, line.step): line.samples for line in found}
-    logged = {step: by_attempt[row.attempt, step] for row, step in _steps(rows) if (row.attempt, step) in by_attempt}
+    by_start = {(line.attempt, line.generation, line.step): line.samples for line in found}
+    steps_of = ((step, (row.attempt, row.generation, step)) for row, step in _steps(rows))
+    logged = {step: by_start[at] for step, at in steps_of if at in by_start}
     steps = sum(row.last_step - row.first_step + 1 for row in rows)
     if expected is not None:
         findings += _chain(rows, expected, "data set and seed give other samples than were consumed")
@@ -82,7 +84,7 @@ def audit(
         consumed=_covered(rows, planned),
         rows=rows,
         findings=tuple(findings[:_SHOWN]),
-        repeated_steps=len(by_attempt) - len({line.step for line in found}),
+        repeated_steps=len(by_start) - len({line.step for line in found}),
         checked_by_log=len(logged),
         checked_by_data=0 if expected is None else steps,
         unlooked=tuple(told),
@@ -139,7 +141,7 @@ def _chain(rows: tuple[Consumed, ...], digests: Mapping[int, int], why: str) -> 
 
 
 def _twice(executed: list[Executed]) -> Iterator[AuditFinding]:
-    """Yield steps that had other samples in a second attempt."""
+    """Yield steps that had other samples in a second attempt or generation."""
     first: dict[int, Executed] = {}
     for line in sorted(executed):
         known = first.setdefault(line.step, line)

@@ -58,6 +58,8 @@ class Manifest(BaseModel):
     identity: str = ""
     """The campaign's identity, since its name may have been used before; empty if unknown, as after an import."""
     attempt: int
+    generation: int = Field(default=0, exclude_if=lambda number: number == 0)
+    """Start of the ranks within the attempt; left out at the first, as by versions that knew no other."""
     step: int
     tokens: int
     world_size: int

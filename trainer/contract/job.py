@@ -119,6 +119,8 @@ class Status(_Frozen):
 
     campaign: str
     attempt: int
+    generation: int = 0
+    """Restarts in place of this attempt: with each, steps go back to a checkpoint."""
     node: str
     phase: Phase
     step: int

@@ -13,11 +13,13 @@ _SUM = 2**64
 
 
 class Consumed(BaseModel):
-    """Consecutive steps of one attempt with the same batch, data and order."""
+    """Consecutive steps of one attempt and generation with the same batch, data and order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     attempt: int
+    generation: int = Field(default=0, exclude_if=lambda number: number == 0)
+    """Start of the ranks within the attempt: each restart in place begins a row."""
     world_size: int
     global_batch: int = Field(ge=1)
     """Sequences per step."""

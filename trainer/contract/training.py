@@ -225,6 +225,10 @@ class TrainConfig(_Section):
     connections on each rank at its own pace. None: `collective_timeout_s`."""
     save_timeout_s: float = Field(default=3600.0, gt=0)
     """Longest wait for the other ranks' disks while a checkpoint is written, committed and replicated."""
+    restarts_in_place: int = Field(default=0, ge=0)
+    """Times that the agents of an attempt stay after a process has died, and start all ranks again; 0: never."""
+    meet_s: float = Field(default=15.0, gt=0)
+    """Longest wait of an agent for the others after that. Without all of them the attempt ends."""
     grace_s: float | None = Field(default=None, gt=0)
     """Time from SIGTERM to SIGKILL of the pod, for an emergency save."""
     threads: int = Field(default=1, ge=1)

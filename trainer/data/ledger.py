@@ -22,6 +22,7 @@ class DataLedger:
     before: tuple[Consumed, ...] = ()
     """Rows of the checkpoint that this attempt began with."""
     current: Consumed | None = None
+    generation: int = 0
 
     @property
     def rows(self) -> tuple[Consumed, ...]:
@@ -41,6 +42,7 @@ class DataLedger:
             return
         self.current = Consumed(
             attempt=self.attempt,
+            generation=self.generation,
             world_size=self.world_size,
             global_batch=self.global_batch,
             seed=self.seed,

@@ -31,6 +31,19 @@ def gpu_probes(expectation: GpuExpectation, limits: Limits, look: Look, driver: 
         yield _looked("nvlinks", wanted, lambda: links_of(_said(look, "nvidia-smi", "nvlink", "-s"), expectation))
 
 
+def suspicion(look: Look) -> str:
+    """Return why a GPU of this node is suspected; empty if none is. What cannot be looked at is suspected."""
+    try:
+        smi = nvidia_smi.parse_query(text_of(look("nvidia-smi", "-q", "-x", timeout_s=10), "nvidia-smi"))
+    except (CannotLook, ValueError) as error:
+        return f"its GPUs cannot be looked at: {error}"
+    if len(smi.gpus) != smi.attached:
+        return f"{len(smi.gpus)} of {smi.attached} GPUs answer"
+    judges = {"ecc": lambda gpu: _memory_errors(gpu, 0), "row_remapping": _remapping, "recovery": _recovery}
+    wrong = (probe for name, judge in judges.items() if not (probe := _each(name, smi.gpus, judge, "")).ok)
+    return next((f"{probe.name}: {probe.seen}" for probe in wrong), "")
+
+
 def _said(look: Look, *command: str) -> str:
     return text_of(look(*command), " ".join(command))
 

@@ -93,6 +93,7 @@ def _facts_of(
         "driver": holders.get("driver") or "none",
         "steward": holders.get("steward") or "none",
         "attempts": len(state.attempts),
+        "restarted_in_place": state.restarted_in_place,
         "outcome": state.outcome,
         "live": live,
         "archive": state.archive,
@@ -117,8 +118,8 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
     console.print(f"  steward  {facts['steward']}", markup=False, soft_wrap=True)
     if live:
         console.print(
-            f"  training attempt {live['attempt']}, step {live['step']} of {live['steps']}, loss {live['loss']}, "
-            f"committed {live['committed_step']}; {live['why']}",
+            f"  training attempt {live['attempt']}{_in_place(facts)}, step {live['step']} of {live['steps']}, "
+            f"loss {live['loss']}, committed {live['committed_step']}; {live['why']}",
             markup=False,
         )
     for alarm in facts["alarms"]:
@@ -155,6 +156,11 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
             f"{len(state.certificate['could_not_look'])} not looked at"
         )
     _print_notices(facts["notices"], console)
+
+
+def _in_place(facts: dict[str, Any]) -> str:
+    count = facts["restarted_in_place"]
+    return f" ({plural(count, 'restart')} in place so far)" if count else ""
 
 
 def _print_notices(notices: Sequence[Entry], console: Console) -> None:

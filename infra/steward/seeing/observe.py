@@ -101,7 +101,8 @@ class Observer:
         now = self.clock.monotonic()
         if facts is not None and not self.sources.away("cluster"):
             self.clocks.lacks(sum(view.fit for view in views) < wanted, now)
-        self.clocks.rose(min((pod.step for pod in pods), default=0), now)
+        self.clocks.restarted(max((status.generation for status in self.statuses.values()), default=0), now)
+        self.clocks.rose(min((self._step(pod) for pod in pods), default=0), now)
         short, failed = self.clocks.short, self._first_failure(pods, now)
         return Observation(
             now=self.clock.now(),
@@ -130,6 +131,11 @@ class Observer:
         elif self._failed_at is None:
             self._failed_at = now
         return self._failed_at
+
+    def _step(self, pod: PodView) -> int:
+        """Return a pod's step of the newest generation; a pod that still tells of an earlier one has made none."""
+        status = self.statuses.get(pod.name)
+        return pod.step if status is None or status.generation == self.clocks.generation else 0
 
     def _facts(self) -> tuple[NodeFacts, ...] | None:
         """Return the nodes, as last seen while the cluster does not answer; None before its first answer."""

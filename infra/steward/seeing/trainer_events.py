@@ -7,7 +7,12 @@ from typing import Any
 from infra.record.events import Kind
 from infra.record.store import LIVE, CampaignStore
 
-_RECORDED = {"refused_shard": Kind.CHECKPOINT_REFUSED, "restored": Kind.CHECKPOINT_RESTORED, "watch": Kind.WATCH}
+_RECORDED = {
+    "refused_shard": Kind.CHECKPOINT_REFUSED,
+    "restored": Kind.CHECKPOINT_RESTORED,
+    "restarted_in_place": Kind.ATTEMPT_RESTARTED_IN_PLACE,
+    "watch": Kind.WATCH,
+}
 _MOST_ALARMS = 300
 """Alarms of the watch in a campaign's record; later ones are in the logs."""
 

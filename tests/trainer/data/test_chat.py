@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from infra.spec.models.chat import PLAIN_TEMPLATE
-from tests.trainer.chats import CHATML, CONTEXT, WORDS, conversations, recipe, row_of, tokenizer_in
+from tests.trainer.data.chats import CHATML, CONTEXT, WORDS, conversations, recipe, row_of, tokenizer_in
 from tests.trainer.data_sets import content, quiet, read_lengths
 from trainer.client.bivouac_data.reader import parted
 from trainer.client.bivouac_data.sequences import Sequences

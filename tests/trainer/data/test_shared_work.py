@@ -19,8 +19,8 @@ from moto.server import ThreadedMotoServer
 from pyarrow import parquet
 
 from infra.spec.models.chat import PLAIN_TEMPLATE
-from tests.trainer.chats import conversations, row_of
-from tests.trainer.chats import recipe as recipe_of_chats
+from tests.trainer.data.chats import conversations, row_of
+from tests.trainer.data.chats import recipe as recipe_of_chats
 from trainer.contract import DATA_MANIFEST_NAME, Parameters
 from trainer.contract.preparing import Prepared, Preparing
 from trainer.contract.recipe import Recipe, Source

@@ -57,6 +57,7 @@ class World:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.time, self.pods, self.nodes = Time(), [pod(0), pod(1)], [node(0), node(1)]
         self.steps: dict[int, int] = {0: 0, 1: 0}
+        self.generations: dict[int, int] = {}
         self.away, self.asked_ec2, self.labels = False, list[bool](), dict[str, str]()
         self.not_told: Exception | None = None
         patch.setattr(observe, "_probe", self._probe)
@@ -84,11 +85,11 @@ class World:
     def _probe(self, one: Pod) -> Status | None:
         assert one.metadata and one.metadata.annotations
         index = int(one.metadata.annotations[COMPLETION_INDEX])
-        step = self.steps.get(index)
-        if step is None:
+        if (step := self.steps.get(index)) is None:
             return None
+        generation = self.generations.get(index, 0)
         ranks = (RankStatus(rank=index, alive=True, step=step, heartbeat_age_s=1.5),)
-        return part(Status, phase=Phase.SAVING, step=step, committed_step=step - 5, ranks=ranks)
+        return part(Status, phase=Phase.SAVING, step=step, committed_step=step - 5, ranks=ranks, generation=generation)
 
     def look(self, after_s: float = 10.0, in_flight: bool = True, **more: Any) -> Observation:
         self.time.go(after_s)

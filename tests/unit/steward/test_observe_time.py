@@ -123,6 +123,22 @@ def test_a_step_is_only_one_that_the_slowest_made(world: World) -> None:
     assert seconds(world.look(60).since_step) == 0
 
 
+def test_steps_that_go_back_with_a_restart_in_place_are_no_hang(world: World) -> None:
+    """Half an hour of lost steps is repeated: the clock of steps moves as it does after a launch."""
+    world.steps = {0: 900, 1: 900}
+    world.look()
+    world.look(100)
+    world.steps, world.generations = {0: 0, 1: 900}, {0: 1}  # the second agent has not begun the new generation
+    sight = world.look(30)
+    assert [seconds(one) for one in (sight.since_launch, sight.since_step)] == [0, 0] and sight.step == 0
+    world.steps, world.generations = {0: 600, 1: 600}, {0: 1, 1: 1}
+    assert seconds(world.look(60).since_step) == 0
+    assert seconds(world.look(60).since_step) == 60
+    world.steps = {0: 601, 1: 601}
+    sight = world.look(60)
+    assert seconds(sight.since_step) == 0 and sight.step == 601
+
+
 def taken_over(world: World, **changes: Any) -> None:
     """A predecessor launched two hours ago and saw no step for one."""
     now = world.time()

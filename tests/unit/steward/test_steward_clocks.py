@@ -92,12 +92,24 @@ def test_a_new_attempt_begins_at_zero_with_the_nodes_as_they_are() -> None:
     assert after == Clocks(2, 100.0, 100.0, 0, short=7.0, sick={"n": 3.0})
 
 
+def test_a_restart_in_place_begins_the_times_anew_once_also_for_who_takes_over() -> None:
+    clocks = over(kept())
+    clocks.restarted(1, 5010.0)
+    assert (clocks.step, clocks.launched, clocks.stepped) == (0, 5010, 5010)
+    clocks.rose(40, 5060.0)
+    clocks.restarted(1, 5070.0)
+    assert (clocks.step, clocks.launched, clocks.stepped) == (40, 5010, 5060)
+    successor = over(clocks.kept(5060.0, NOON))
+    successor.restarted(1, 5080.0)
+    assert (successor.step, successor.launched, successor.stepped) == (40, 4950, 5000)
+
+
 def test_what_would_tell_a_successor_nothing_new_is_the_same() -> None:
     now = kept(short=NOON, quiet={"p": NOON})
     assert now.same_as(now) and not now.same_as(None)
     assert now.same_as(now.model_copy(update={"stepped": now.stepped + timedelta(seconds=4)}))
     differing: tuple[dict[str, Any], ...] = (
-        {"step": 71}, {"attempt": 4}, {"short": None}, {"quiet": {}}, {"sick": {"n": NOON}},
+        {"step": 71}, {"attempt": 4}, {"generation": 1}, {"short": None}, {"quiet": {}}, {"sick": {"n": NOON}},
         {"stepped": now.stepped + timedelta(seconds=5)}, {"launched": now.launched - timedelta(seconds=5)},
     )  # fmt: skip
     for news in differing:

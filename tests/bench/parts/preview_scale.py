@@ -1,15 +1,13 @@
-"""Benchmark: a preview of 512 nodes against one of 2, on the real engine: resources and time must not grow with nodes.
+"""`--scale` of the previews' benchmark: a preview of 512 nodes against one of 2, on the real engine: resources and time must not grow with nodes.
 
 Pairs in turn on the same machine; the figure is the ratio of the medians, with the bound of the project's numbers.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from io import StringIO
@@ -48,10 +46,7 @@ def preview(spec: Spec, aside: Console) -> tuple[int, float]:
     return sum(len(one.planned) for one in looks), time.perf_counter() - begun
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=7)
-    options = parser.parse_args()
+def compare(pairs: int) -> int:
     seconds: dict[int, list[float]] = {SMALL: [], LARGE: []}
     resources: dict[int, set[int]] = {SMALL: set(), LARGE: set()}
     with tempfile.TemporaryDirectory(prefix="bivouac-bench-") as folder, camp(Path(folder)) as one:
@@ -60,7 +55,7 @@ def main() -> int:
         one.client("s3").create_bucket(Bucket=f"bivouac-state-{one.spec.account}-{one.spec.region}")
         specs = {count: sized(one, count) for count in (SMALL, LARGE)}
         preview(specs[SMALL], aside)  # the engine and the plugins come from the disk once
-        for pair in range(options.pairs):
+        for pair in range(pairs):
             for count in (SMALL, LARGE) if pair % 2 else (LARGE, SMALL):
                 made, took = preview(specs[count], aside)
                 resources[count].add(made)
@@ -81,7 +76,3 @@ def main() -> int:
         "ratio_of_medians": ratio, "bound": MOST, "ok": good,
     }, indent=1))  # fmt: skip
     return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
