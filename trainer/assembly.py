@@ -19,7 +19,7 @@ from trainer.checkpoint.pace import Pace, job_mtbf_s
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import AnyTiers, campaign_tiers, tiers_in_s3
 from trainer.config import config_digest, load_config
-from trainer.contract import Env, Manifest, Phase, TrainConfig
+from trainer.contract import Env, Layout, Manifest, Phase, TrainConfig
 from trainer.contract.bans import Ban, distrust
 from trainer.data.ledger import DataLedger
 from trainer.data.supply import Supply
@@ -52,7 +52,8 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     neighbours = meet(gang)
     bans = agreed_bans(gang, tiers.shared)
     distrusted = partial(_distrusted, bans)
-    begun = restore(engine, gang, tiers, config.zero_stage, attempt, neighbours, distrusted)
+    layout = Layout.of(config.parallel, gang.world_size)
+    begun = restore(engine, gang, tiers, config.zero_stage, attempt, neighbours, distrusted, layout)
     restored = begun.manifest
     engine.checkpoint_engine = HostCopyEngine(_refuse)
     if gang.first:
@@ -109,6 +110,7 @@ def _identity(config: TrainConfig, data_digest: str) -> ManifestIdentity:
         campaign=config.campaign,
         attempt=int(os.environ[Env.ATTEMPT]),
         zero_stage=config.zero_stage,
+        parallel=config.parallel if Layout.of(config.parallel, 1).splits else None,
         config_digest=config_digest(config),
         data_digest=data_digest,
         code_digest=os.environ.get(Env.CODE_DIGEST, ""),

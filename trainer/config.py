@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from trainer.contract import TrainConfig
+from trainer.contract import Layout, TrainConfig
 from trainer.errors import ConfigError, unread
 
 
@@ -29,14 +29,22 @@ def load_config(path: Path) -> TrainConfig:
 
 def check_world(config: TrainConfig, world_size: int) -> int:
     """Return micro batches per rank and step. Raises `ConfigError` when the global batch does not divide evenly."""
-    whole = config.micro_batch * world_size
-    if config.global_batch % whole:
+    layout = Layout.of(config.parallel, world_size)
+    whole = config.micro_batch * layout.data
+    if not whole or config.global_batch % whole:
         raise ConfigError(
-            "the global batch is not a multiple of micro_batch x ranks",
-            f"global_batch {config.global_batch}, micro_batch {config.micro_batch}, {world_size} ranks",
+            "the global batch is not a multiple of micro_batch x data-parallel ranks",
+            f"global_batch {config.global_batch}, micro_batch {config.micro_batch}, {world_size} ranks"
+            f"{f': {layout.parts()}' if layout.splits else ''}",
             f"set global_batch to a multiple of {whole}",
         )
     return config.global_batch // whole
+
+
+def computes_together(config: TrainConfig) -> bool:
+    """Return whether all ranks must compute a batch, the same one, for one loss: with ZeRO stage 3 and with tensor
+    parallelism no rank holds whole weights, and with sequence parallelism none has room for a whole sequence."""
+    return config.zero_stage == 3 or Layout.of(config.parallel, 1).splits
 
 
 def config_digest(config: TrainConfig) -> str:

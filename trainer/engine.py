@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,14 @@ from trainer.contract import GRADIENT_BUCKET, TrainConfig
 from trainer.errors import ConfigError, PeerLost
 from trainer.events import emit
 from trainer.model import NamedModel, build, parameter_count, parameter_groups
+from trainer.model.parallel import (
+    check_layout,
+    check_model,
+    process_groups,
+    save_every_part,
+    spread_of,
+    tensor_settings,
+)
 from trainer.place import generation
 
 os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
@@ -67,9 +76,14 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     With ZeRO stage 3 each parameter is spread over the ranks as soon as it is made: no rank ever holds the whole model.
     """
     deepspeed = import_deepspeed()
-    settings = deepspeed_config(config, world_size)
-    with deepspeed.zero.Init(config_dict_or_path=settings, enabled=config.zero_stage == 3):
+    layout = check_layout(config, world_size)
+    settings, groups = deepspeed_config(config, world_size), process_groups(layout)
+    spread = deepspeed.zero.Init(config_dict_or_path=settings, mpu=groups) if config.zero_stage == 3 else nullcontext()
+    with spread:
         model = build(config.model, config.recompute)
+    check_model(config, model)
+    if layout.sequence > 1:
+        model.share_sequences(spread_of(groups, config.zero_stage))
     torch.manual_seed(config.seed)
     whole = partial(deepspeed.zero.GatheredParameters, modifier_rank=0)
     model.initialize(whole)
@@ -82,7 +96,9 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
         betas=(config.optimizer.beta1, config.optimizer.beta2),
     )
     settings["zero_optimization"]["reduce_bucket_size"] = min(GRADIENT_BUCKET, parameter_count(model))
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+    settings |= tensor_settings(layout, model)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, mpu=groups)
+    save_every_part(engine, layout)
     # It copies scripts beside the shards at every save, which delays the loop; no manifest names them.
     engine._copy_recovery_script = lambda _: None
     # It names them on rank 0 alone, so two nodes' files of equal weights would differ.

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from trainer.config import load_config
-from trainer.contract import DATA_MOUNT, TrainConfig
+from trainer.contract import DATA_MOUNT, TOLERANCES, Manifest, TrainConfig
 from trainer.errors import ConfigError, TrainerError
 
 
@@ -56,7 +57,7 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
     torch.set_num_threads(config.threads)
     model = build(of_model)
     try:
-        model.load_state_dict(load_weights(checkpoint, manifest))
+        model.load_state_dict(load_weights(checkpoint, manifest, of_model))
     except (RuntimeError, KeyError, TypeError) as error:
         seen = str(error)[:500]
         raise ConfigError("the weights are of another model", seen, "pass the checkpoint's train.json") from error
@@ -68,10 +69,18 @@ def evaluate(checkpoint: Path, config: TrainConfig, data: Path) -> dict[str, Any
         "step": manifest.step,
         "evaluation_loss": loss,
         "recorded": manifest.evaluation_loss,
-        "equal": loss == manifest.evaluation_loss,
+        "equal": _equal(loss, manifest, config.precision),
         "device": device.type,
         "shards": len(manifest.shards),
     }
+
+
+def _equal(loss: float, manifest: Manifest, precision: str) -> bool:
+    """Return whether this process computes the recorded loss: bit for bit, except where several ranks computed each
+    sequence together, which sum in another order."""
+    if not manifest.layout.splits or manifest.evaluation_loss is None:
+        return loss == manifest.evaluation_loss
+    return math.isclose(loss, manifest.evaluation_loss, rel_tol=TOLERANCES[precision])
 
 
 def _parse() -> argparse.Namespace:

@@ -12,7 +12,8 @@ from typing import Any
 
 from trainer.checkpoint.commit import VOTES, Committer, TrainingProgress
 from trainer.checkpoint.pace import Pace
-from trainer.contract import Phase, StepFigures, TrainConfig
+from trainer.config import computes_together
+from trainer.contract import Layout, Phase, StepFigures, TrainConfig
 from trainer.data.feed import Fed, Feed
 from trainer.data.ledger import DataLedger, from_limbs, to_limbs
 from trainer.data.reader import Reader
@@ -87,6 +88,10 @@ class Loop:
     _first: bool = True
     """The next step is the first of this attempt."""
 
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.config.parallel, self.gang.world_size)
+
     def run(self) -> None:
         """Train to the last step. Raises `Interrupted` after a commit when any node got a stop request."""
         self.heartbeat.beat(phase=Phase.TRAINING, step=self.step, tokens=self.tokens)
@@ -150,7 +155,9 @@ class Loop:
         told = [float(held_out is not None), held_out or 0.0]
         votes = self.committer.votes()
         assert len(votes) == VOTES
-        mine.others = [float(stop_requested(self.run_folder)), every, *to_limbs(digest), *told, *votes]
+        # Of ranks that read the same sequences, one tells them.
+        counted = digest if self.layout.leads(self.gang.rank) else 0
+        mine.others = [float(stop_requested(self.run_folder)), every, *to_limbs(counted), *told, *votes]
         everyone = self.gang.world_size
         agreed = unpack(self.gang.sums(pack(mine, self.gang.rank, everyone)), mine, everyone)
         stops, every, low, high, evaluated, held_out = agreed.others[:_OWN]
@@ -278,8 +285,7 @@ class Loop:
             return
         self.heartbeat.beat(phase=Phase.EVALUATING)
         self.evaluations = {self.step: None}
-        # With ZeRO stage 3 no rank holds whole weights: all compute, on the same batches.
-        together = self.config.zero_stage == 3
+        together = computes_together(self.config)
         if not (together or self.gang.first):
             return
         started = time.monotonic()

@@ -21,7 +21,12 @@ def model_on(data: Path) -> Model:
 def evaluate(checkpoint: Path, data: Path = Path(DATA_MOUNT)) -> float:
     """Return the held-out loss of a checkpoint folder; raise `PermanentError`."""
     arguments = ["trainer.evaluate", "--checkpoint", str(checkpoint), "--config", CONFIG_FILE, "--data", str(data)]
-    return float(str(_run("the checkpoint could not be evaluated", arguments)["evaluation_loss"]))
+    answer = _run("the checkpoint could not be evaluated", arguments)
+    if answer.get("recorded") is not None and not answer["equal"]:
+        seen = f"{answer['evaluation_loss']}, recorded {answer['recorded']}"
+        cure = "keep the cluster: compare the checkpoint's config and the image's versions"
+        raise PermanentError("the checkpoint does not evaluate as it did in training", seen=seen, cure=cure)
+    return float(str(answer["evaluation_loss"]))
 
 
 def export(checkpoint: Path, out: Path, data: Path = Path(DATA_MOUNT)) -> None:

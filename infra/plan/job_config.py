@@ -69,6 +69,7 @@ def train_config(
         seed=training.seed,
         evaluate_every=training.evaluate_every,
         evaluate_batches=training.evaluate_batches,
+        parallel=training.parallel,
         recompute=training.recompute,
         init_from=init_from,
         watch=training.watch,

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.errors import UserError
 from infra.plan import catalogue
 from infra.spec.campaign import Spec
+from trainer.contract import layout as parallel
 
 
 class Layout(BaseModel):
@@ -36,11 +37,14 @@ def layout(spec: Spec) -> Layout:
     world = spec.nodes.count * ranks
     if spec.training is None:
         return Layout(nodes=spec.nodes.count, ranks_per_node=ranks, world_size=world, accumulation=1)
-    accumulation, rest = divmod(spec.training.global_batch, spec.training.micro_batch * world)
+    training, gang = spec.training, parallel.Layout.of(spec.training.parallel, world)
+    if trouble := parallel.layout_trouble(training.parallel, world, ranks, training.zero_stage):
+        raise UserError(f"training.{trouble.field} {trouble.message}", seen=trouble.seen, cure=trouble.cure)
+    accumulation, rest = divmod(training.global_batch, training.micro_batch * gang.data)
     if rest or not accumulation:
         raise UserError(
-            "global_batch is no multiple of micro_batch x world size",
-            seen=f"{spec.training.global_batch} over {spec.training.micro_batch} x {world}",
-            cure=f"take a multiple of {spec.training.micro_batch * world}",
+            "global_batch is no multiple of micro_batch x data-parallel ranks",
+            seen=f"{training.global_batch} over {training.micro_batch} x {gang.data}",
+            cure=f"take a multiple of {training.micro_batch * gang.data}",
         )
     return Layout(nodes=spec.nodes.count, ranks_per_node=ranks, world_size=world, accumulation=accumulation)

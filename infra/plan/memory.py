@@ -17,7 +17,7 @@ from infra.plan.layout import ranks_per_node
 from infra.spec.campaign import Spec
 from infra.spec.models.shape import shape_of
 from infra.spec.training import Training
-from trainer.contract import TrainConfig
+from trainer.contract import Layout, TrainConfig
 
 RESERVED_GIB = 2.5
 """CUDA's context, NCCL's and cuBLAS' buffers. A guess: no GPU was measured."""
@@ -43,8 +43,10 @@ def is_close(spec: Spec, instance: InstanceType | None) -> bool:
     rough = sizing.static_bytes_per_rank(
         training.model, training.precision, world, training.zero_stage, training.optimizer.offload == "cpu"
     )
+    rough //= training.parallel.tensor
     shape = shape_of(training.model)
-    rough += _KEPT_PER_TOKEN * training.micro_batch * training.model.context * shape.width * shape.layers
+    kept = _KEPT_PER_TOKEN * training.micro_batch * training.model.context * shape.width * shape.layers
+    rough += kept // Layout.of(training.parallel, world).group
     return rough > _ASKED_FROM * usable_bytes(instance)
 
 
@@ -74,12 +76,15 @@ def _changes(training: Training, world: int) -> Iterator[tuple[str, Training]]:
         yield f"training.recompute: {{policy: {policy}}}", _with(training, policy=policy)
     smaller = [size for size in (training.micro_batch // 2, 1) if 0 < size < training.micro_batch]
     for size in dict.fromkeys(smaller):
-        if training.global_batch % (size * world) == 0:
+        if training.global_batch % (size * Layout.of(training.parallel, world).data) == 0:
             yield f"training.micro_batch: {size}", training.model_copy(update={"micro_batch": size})
-    for more in range(stage + 1, 4):
+    most = 3 if training.parallel.tensor == 1 else 2
+    for more in range(stage + 1, most + 1):
         yield f"training.zero_stage: {more}", training.model_copy(update={"zero_stage": more})
-    all_of_it = _with(training, policy="full").model_copy(update={"zero_stage": 3})
-    yield "training.zero_stage: 3 and training.recompute: {policy: full}", all_of_it
+    all_of_it = _with(training, policy="full").model_copy(update={"zero_stage": most})
+    yield f"training.zero_stage: {most} and training.recompute: {{policy: full}}", all_of_it
+    if Layout.of(training.parallel, world).splits:
+        return
     away = all_of_it.model_copy(update={"optimizer": training.optimizer.model_copy(update={"offload": "cpu"})})
     yield "training.zero_stage: 3, training.recompute: {policy: full} and training.optimizer: {offload: cpu}", away
 
@@ -101,6 +106,7 @@ def _footprint(training: Training, world: int) -> tuple[dict[str, int], int]:
         optimizer=training.optimizer,
         gradients=training.gradients,
         recompute=training.recompute,
+        parallel=training.parallel,
     )
     asked = json.dumps({"config": config.model_dump(mode="json"), "world_size": world})
     place = folders.cache_root() / "memory" / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"

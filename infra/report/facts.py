@@ -13,6 +13,7 @@ from infra.report.model import Fact, FactGroup
 from infra.report.record import Record
 from infra.report.trainer_log import TrainerLog
 from infra.spec.campaign import Workload
+from trainer.contract import Layout
 
 SHOWN_PACKAGES = ("torch", "deepspeed", "tokenizers", "numpy", "nvidia-nccl-cu13", "bivouac")
 
@@ -91,7 +92,7 @@ def _model(record: Record, log: TrainerLog) -> Iterator[Fact]:
     yield Fact(
         name="precision, parallelism",
         value=f"{training.precision}; DeepSpeed ZeRO stage {training.zero_stage}, "
-        f"data parallel over {shape.world_size} ranks",
+        f"{shape.world_size} ranks: {Layout.of(training.parallel, shape.world_size).parts()} parallel",
     )
     optimizer = training.optimizer
     yield Fact(

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.errors import UserError
 from infra.spec.campaign import MAX_NAME, Capacity, Spec
 from infra.spec.sections import THIS_MACHINE
+from trainer.contract import ParallelConfig
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 """Of the emulated AWS."""
@@ -61,7 +62,10 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
         made.set("zone", REGION + spec.zone[-1], "a zone of it")
         made.drop("second_zone", "a zone of the other region")
     made.set("nodes.count", nodes, "this machine's size; --nodes")
-    made.set("nodes.ranks_per_node", 1, "ranks are processes on this machine's processors")
+    shared = [kind for kind, size in _shared_by(spec) if size > 1]
+    made.set("nodes.ranks_per_node", 2 if shared else 1, "ranks are processes on this machine's processors")
+    for kind in shared:
+        made.set(f"training.parallel.{kind}", 2, "a group has two ranks of one node")
     _buy(made, spec)
     _without_what_only_the_account_has(made, spec)
     steps, every = _shrink(made, spec, nodes)
@@ -129,6 +133,12 @@ def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
         made.set(f"training.{field}", value, "a model that this machine can train")
     made.set("checkpoint.every_steps", _EVERY, "a checkpoint before each fault")
     return _STEPS, _EVERY
+
+
+def _shared_by(spec: Spec) -> tuple[tuple[str, int], ...]:
+    """Return how many ranks share a matrix, and a sequence."""
+    parallel = spec.training.parallel if spec.training is not None else ParallelConfig()
+    return ("tensor", parallel.tensor), ("sequence", parallel.sequence)
 
 
 def _small_text(made: _Made, spec: Spec, nodes: int) -> None:

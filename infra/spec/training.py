@@ -11,7 +11,15 @@ from infra.spec.models import dial
 from infra.spec.models.named import resolved
 from infra.spec.section import Section
 from infra.spec.workload import INIT, refuse_no_place
-from trainer.contract import GradientConfig, ModelConfig, OptimizerConfig, RecomputeConfig, WatchConfig, grace_seconds
+from trainer.contract import (
+    GradientConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    RecomputeConfig,
+    WatchConfig,
+    grace_seconds,
+)
 
 Amount = Annotated[float, BeforeValidator(dial.amount, json_schema_input_type=float | str)]
 
@@ -43,11 +51,14 @@ class Training(Section):
     steps: int = Field(ge=1)
     """Optimizer steps of the whole training. Derived from `parameters` or `compute` where one is given."""
     global_batch: int = Field(ge=1)
-    """Sequences per optimizer step over all ranks: `micro_batch` x ranks x accumulation steps. Derived likewise."""
+    """Sequences per optimizer step over all ranks: `micro_batch` x data-parallel ranks x accumulation steps. Derived
+    likewise."""
     micro_batch: int = Field(default=2, ge=1)
-    """Sequences that one rank computes at once."""
+    """Sequences that one rank computes at once, or one group of ranks with `parallel`."""
     zero_stage: int = Field(default=1, ge=0, le=3)
     """Stage of DeepSpeed's ZeRO."""
+    parallel: ParallelConfig = ParallelConfig()
+    """Ranks that compute one model or one sequence together."""
     recompute: RecomputeConfig = RecomputeConfig()
     """Activations that the backward pass computes again instead of keeping them."""
     watch: WatchConfig = WatchConfig()

@@ -14,7 +14,7 @@ import torch
 from torch import multiprocessing
 from torch.profiler import ProfilerActivity, profile
 
-from trainer.contract import ModelConfig, RecomputeConfig, TrainConfig
+from trainer.contract import Layout, ModelConfig, ParallelConfig, RecomputeConfig, TrainConfig
 from trainer.engine import build_engine, initialize_distributed
 from trainer.model import memory
 from trainer.model.memory import footprint
@@ -62,6 +62,9 @@ CASES = {
     "2, offload, float32, twice": case(2, offload="cpu", turns=2, gradients=WHOLE),
     "3, offload": case(3, offload="cpu"),
     "3, offload, twice": case(3, offload="cpu", turns=2),
+    # Last, for DeepSpeed's groups stay.
+    "1, sequence": case(1).model_copy(update={"global_batch": 4, "parallel": ParallelConfig(sequence=2)}),
+    "1, tensor": case(1).model_copy(update={"global_batch": 4, "parallel": ParallelConfig(tensor=2)}),
 }
 
 
@@ -89,8 +92,8 @@ def _rank(rank: int, port: int, folder: str) -> None:
 def _peak(config: TrainConfig, trace: Path) -> int:
     """Bytes of the allocator at the highest point of two steps, of all that was allocated since the engine's making."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        engine = build_engine(config, WORLD)
-        for _ in range(config.global_batch // (config.micro_batch * WORLD) * config.steps):
+        engine, groups = build_engine(config, WORLD), Layout.of(config.parallel, WORLD).data
+        for _ in range(config.global_batch // (config.micro_batch * groups) * config.steps):
             tokens = torch.randint(0, config.model.vocabulary, (config.micro_batch, config.model.context + 1))
             engine.backward(engine(tokens))
             engine.step()

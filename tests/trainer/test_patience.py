@@ -24,7 +24,7 @@ from tests.trainer.agents import World, run
 from trainer.checkpoint import restore
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.search import FoundShard, Search
-from trainer.contract import TrainConfig
+from trainer.contract import Layout, TrainConfig
 from trainer.errors import StorageError, classify
 from trainer.gang import Gang
 
@@ -74,7 +74,7 @@ def chosen(store: Path, rank: int, disk: Callable[[], None], said: Any) -> None:
     begun = time.monotonic()
     try:
         tiers: Any = None
-        found = restore._choose([manifest], Slow(gang, tiers, Neighbours(0), 2), (2, 1))
+        found = restore._choose([manifest], Slow(gang, tiers, Neighbours(0), 2), Layout(2), 1)
         said.put((rank, time.monotonic() - begun, found[0].step if found else None))
     except BaseException as error:
         said.put((rank, time.monotonic() - begun, classify(error).reason))

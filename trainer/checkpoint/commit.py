@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine, Snapshot
 from trainer.checkpoint.fence import check_fence
@@ -19,7 +19,7 @@ from trainer.checkpoint.room import state_bytes, with_room
 from trainer.checkpoint.tiers import AnyTiers, Limits, SharedTier
 from trainer.checkpoint.worker import Worker
 from trainer.checkpoint.writing import Unchanged, Writing, merge, rng_state
-from trainer.contract import CheckpointConfig, Consumed, Manifest, Shard, attempt_folder
+from trainer.contract import CheckpointConfig, Consumed, Manifest, ParallelConfig, Shard, attempt_folder
 from trainer.errors import Diverged, PeerLost, StorageError, TrainerError
 from trainer.events import emit
 from trainer.gang import Gang
@@ -53,6 +53,8 @@ class ManifestIdentity:
     image_digest: str
     identity: str = ""
     """The campaign's identity beyond its name."""
+    parallel: ParallelConfig | None = None
+    """None where all ranks compute different data."""
     generation: int = 0
 
 
@@ -302,7 +304,9 @@ class Committer:
         self._retain(self._tiers.shared, self._config.keep_shared, manifest, {manifest.step})
 
     def _manifest(self, progress: TrainingProgress, shards: tuple[Shard, ...]) -> Manifest:
-        return Manifest(**vars(self._identity), **vars(progress), world_size=self._gang.world_size, shards=shards)
+        form: Literal[4, 5] = 5 if self._identity.parallel else 4
+        facts = {**vars(self._identity), **vars(progress), "world_size": self._gang.world_size}
+        return Manifest(format=form, **facts, shards=shards)
 
     def _failure(self) -> TrainerError | None:
         error = self._local.error or self._shared.error or self._keeper.error

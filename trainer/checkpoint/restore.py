@@ -25,7 +25,7 @@ from trainer.checkpoint.room import with_room
 from trainer.checkpoint.search import NOTHING_NEEDED, PAUSES_S, FoundShard, Search, identity_of, look, needed, refused
 from trainer.checkpoint.tiers import RESHAPING, AnyTiers, Claim, SharedTier, Tier
 from trainer.checkpoint.writing import set_rng_state
-from trainer.contract import COMMITTED_NAME, Manifest, Shard, attempt_folder, parse_manifest
+from trainer.contract import COMMITTED_NAME, Layout, Manifest, Shard, attempt_folder, parse_manifest
 from trainer.errors import ConfigError, Fenced, NothingSound, StorageError
 from trainer.events import emit
 from trainer.gang import Gang
@@ -40,17 +40,19 @@ def restore(
     attempt: int,
     neighbours: Neighbours | None = None,
     banned: Callable[[Manifest], bool] = lambda _: False,
+    layout: Layout | None = None,
 ) -> Begun:
     """Load the newest sound step into the engine, and remove unfinished files of ended attempts. `banned`: what the
-    watch does not trust, equal on all ranks.
+    watch does not trust, equal on all ranks. `layout`: None where all ranks compute different data.
 
     Raises `StorageError` when the shared tier holds checkpoints but none is sound, `ConfigError` when all have another
-    world size or ZeRO stage.
+    ZeRO stage, or without ZeRO another layout.
     """
+    layout = layout or Layout(gang.world_size)
     candidates = _candidates(gang, tiers)
     search = Search(gang, tiers, neighbours or Neighbours(0), attempt)
     trusted = [manifest for manifest in candidates if not banned(manifest)]
-    chosen = _choose(trusted, search, (gang.world_size, zero_stage))
+    chosen = _choose(trusted, search, layout, zero_stage)
     known = {(manifest.step, manifest.attempt) for manifest in candidates}
 
     def tidy() -> None:
@@ -63,8 +65,8 @@ def restore(
     if chosen is None:
         return Begun()
     manifest, found = chosen
-    if manifest.world_size != gang.world_size:
-        _reshape(engine, manifest, found, search)
+    if manifest.layout.shards != layout.shards:
+        _reshape(engine, manifest, found, search, layout)
         # This gang cannot replicate the old ranks' shards, and `_reshape` has put them on the shared tier.
         return Begun(manifest, on_shared=True)
     beside = _load(engine, manifest, gang, tiers, _stage(found, manifest, gang, tiers, attempt))
@@ -111,14 +113,15 @@ def _claims(tier: SharedTier, pauses_s: Sequence[float]) -> list[Claim]:
 
 
 def _choose(
-    candidates: list[Manifest], search: Search, shape: tuple[int, int]
+    candidates: list[Manifest], search: Search, layout: Layout, zero_stage: int
 ) -> tuple[Manifest, list[FoundShard]] | None:
     gang, tiers, attempt = search.gang, search.tiers, search.attempt
     fitting = []
     for manifest in candidates:
-        # DeepSpeed's universal format can reshape the shards to another number of ranks, except without ZeRO.
-        elastic = manifest.world_size != shape[0] and manifest.zero_stage > 0
-        if manifest.zero_stage != shape[1] or not (elastic or manifest.world_size == shape[0]):
+        # DeepSpeed's universal format can reshape the shards to another layout, except without ZeRO.
+        same = manifest.layout.shards == layout.shards
+        elastic = not same and manifest.zero_stage > 0
+        if manifest.zero_stage != zero_stage or not (elastic or same):
             why = f"of {manifest.world_size} ranks with ZeRO stage {manifest.zero_stage}"
         elif manifest.attempt > attempt:
             raise Fenced("a newer attempt has committed", f"attempt {manifest.attempt}, this is {attempt}")
@@ -135,7 +138,7 @@ def _choose(
         shapes = sorted({(manifest.world_size, manifest.zero_stage) for manifest in candidates})
         raise ConfigError(
             "the checkpoints have another ZeRO stage, or another world size without ZeRO",
-            f"(ranks, stage): {shapes}, this attempt has {shape}",
+            f"(ranks, stage): {shapes}, this attempt has {(layout.world_size, zero_stage)}",
             "use the earlier ZeRO stage; with stage 0 also the earlier number of ranks",
         )
     claims = gang.together("look at the shared tier", lambda: list(tiers.shared.claims()))
@@ -190,8 +193,8 @@ def _compared(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
     return FoundShard(shard, tier, identity)
 
 
-def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: Search) -> None:
-    """Load a step of another world size: all ranks copy verified shards and convert them, each a part, and load them.
+def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: Search, layout: Layout) -> None:
+    """Load a step of another layout: all ranks copy verified shards and convert them, each a part, and load them.
     Without a shared folder the ranks of each node do so for their node."""
     gang, shared = search.gang, search.tiers.shared
     place = shared if isinstance(shared, Tier) else search.tiers.local
@@ -216,7 +219,9 @@ def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: S
     gang.together(f"reshape step {manifest.step}", reshape)
     if gang.first:
         ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
-        emit("reshaped", step=manifest.step, from_ranks=ranks[0], to_ranks=ranks[1], parts=parts, seconds=seconds)
+        told: dict[str, object] = {"from_ranks": ranks[0], "to_ranks": ranks[1], "parts": parts, "seconds": seconds}
+        told |= {"from_layout": manifest.layout.parts(), "to_layout": layout.parts()}
+        emit("reshaped", step=manifest.step, **told)
     engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)
     with gang.patient():
         load_universal(engine, target)

@@ -8,7 +8,9 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from trainer.contract.layout import Layout
 from trainer.contract.ledger import Consumed
+from trainer.contract.training import ParallelConfig
 
 COMMITTED_NAME = "manifest.json"
 _STEP = re.compile(r"^step-(\d{8})$")
@@ -50,8 +52,8 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[2, 3, 4] = 4
-    """2 has no ledger, 3 no identity; both are still read."""
+    format: Literal[2, 3, 4, 5] = 4
+    """2 has no ledger, 3 no identity; both are still read. 5 has a layout beyond data parallelism."""
     campaign: str
     identity: str = ""
     """The campaign's identity, since its name may have been used before; empty if unknown, as after an import."""
@@ -62,6 +64,8 @@ class Manifest(BaseModel):
     tokens: int
     world_size: int
     zero_stage: int
+    parallel: ParallelConfig | None = None
+    """Which of the ranks share matrices or sequences; None: none do."""
     position: int
     """Data position: sequences consumed so far, over all ranks."""
     loss: float | None
@@ -89,6 +93,10 @@ class Manifest(BaseModel):
         if any(getattr(self, name) for name in _unknown(self.format)):
             raise ValueError(f"a manifest of format {self.format} has no {' and no '.join(_unknown(self.format))}")
         return self
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.parallel, self.world_size)
 
     def serialize(self) -> bytes:
         """Return the file's content with its seal; equal manifests give equal bytes."""
@@ -124,4 +132,4 @@ def parse_manifest(
 
 def _unknown(number: int) -> tuple[str, ...]:
     """Return the fields that a format does not have."""
-    return {2: ("consumed", "identity"), 3: ("identity",)}.get(number, ())
+    return {2: ("consumed", "identity", "parallel"), 3: ("identity", "parallel"), 4: ("parallel",)}.get(number, ())

@@ -66,6 +66,15 @@ class RecomputeConfig(_Section):
     """Every n-th block follows the policy."""
 
 
+class ParallelConfig(_Section):
+    """Ranks that compute one model or one sequence together; all others compute different data."""
+
+    tensor: int = Field(default=1, ge=1)
+    """Ranks of one node that share each matrix (DeepSpeed's AutoTP), with ZeRO stage 1 or 2."""
+    sequence: int = Field(default=1, ge=1)
+    """Ranks that share each sequence (Ulysses), with any ZeRO stage."""
+
+
 class GradientConfig(_Section):
     """How gradients are summed. Those of each micro batch are in the computation's format, whatever stands here."""
 
@@ -189,10 +198,11 @@ class TrainConfig(_Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     steps: int = Field(ge=1)
     global_batch: int = Field(ge=1)
-    """Sequences per optimizer step over all ranks: micro_batch x ranks x accumulation."""
+    """Sequences per optimizer step over all ranks: micro_batch x data-parallel ranks x accumulation."""
     micro_batch: int = Field(default=2, ge=1)
     init_from: str = ""
     """A folder with a Hugging Face model's weights to start from, as the pods see it; empty: new weights."""
+    parallel: ParallelConfig = ParallelConfig()
     recompute: RecomputeConfig = RecomputeConfig()
     watch: WatchConfig = WatchConfig()
     peak_bf16_tflops: float | None = Field(default=None, gt=0)

@@ -24,11 +24,12 @@ _END_S = 5.0
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's positions of each step; all ranks together cover the global batch exactly once."""
+    """One rank's positions of each step; all data-parallel ranks together cover the global batch exactly once."""
 
     global_batch: int
     micro_batch: int
     world_size: int
+    """Ranks, or groups of ranks, that read different sequences."""
     rank: int
 
     def micro_batches(self, position: int) -> list[range]:

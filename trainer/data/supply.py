@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trainer.contract import DATA_MANIFEST_NAME, DataManifest, TrainConfig
+from trainer.contract import DATA_MANIFEST_NAME, DataManifest, Layout, TrainConfig
 from trainer.data.cache import Cache
 from trainer.data.feed import Feed, Share
 from trainer.data.reader import Reader, check_vocabulary, folder_opener, read_manifest, verify_shards
@@ -68,7 +68,8 @@ class Supply:
     def feed(self, position: int, step: int) -> Feed:
         """Return the feed of this rank's steps from `step`, whose data begins at `position`, to the last."""
         config = self.config
-        share = Share(config.global_batch, config.micro_batch, self.place.world_size, self.place.rank)
+        layout = Layout.of(config.parallel, self.place.world_size)
+        share = Share(config.global_batch, config.micro_batch, layout.data, layout.data_rank(self.place.rank))
         end = position + (config.steps - step) * config.global_batch
         lead = (config.data.steps_ahead + 2) * config.global_batch
         stager = Stager(self.cache, self.reader, position, lead) if self.cache and self.place.first_on_node else None

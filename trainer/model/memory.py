@@ -19,8 +19,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from trainer.contract import GRADIENT_BUCKET, ModelConfig, TrainConfig
+from trainer.contract import GRADIENT_BUCKET, Layout, ModelConfig, TrainConfig
 from trainer.model.building import Model, build, parameter_count
+from trainer.model.tensor import dealt_out, rules_of
 
 LIVE = 1_000_000_000
 """Parameters that stage 3 keeps gathered at most (`stage3_max_live_parameters`, its default)."""
@@ -61,8 +62,11 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     with FakeTensorMode():
         whole = _model(config, _layers(config.model))
         count, largest = parameter_count(whole), max(one.numel() for one in whole.parameters())
-    part, bucket = math.ceil(count / world_size), min(count, GRADIENT_BUCKET)
-    accumulates = config.global_batch > config.micro_batch * world_size
+    layout = Layout.of(config.parallel, world_size)
+    # ZeRO spreads over the ranks that hold equal matrices.
+    spread = world_size // layout.tensor
+    part, bucket = math.ceil(count / spread), min(count, GRADIENT_BUCKET)
+    accumulates = config.global_batch > config.micro_batch * layout.data
     away = config.optimizer.offload == "cpu"
     # Of the gradients stage 3 keeps this rank's part from the start, and stage 2 from one micro batch to the next.
     kept = summed * part if stage == 3 or (stage == 2 and accumulates) else 0
@@ -81,7 +85,7 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
         gathered=moved * bucket + here + size * 2 * min(count, LIVE) if stage == 3 else 0,
         accumulated=size * count if stage < 2 and accumulates else here if stage == 2 else 0,
-        micro_batch=_deep(config, world_size, buffers, accumulates) + size * largest * away + brought,
+        micro_batch=_deep(config, spread, buffers, accumulates) + size * largest * away + brought,
         update=update,
         host=_host(config, part, largest, kept_away) if away else 0,
     )
@@ -108,19 +112,22 @@ def _layers(model: ModelConfig) -> int:
     return int(model.config.get("num_hidden_layers", model.layers))
 
 
-def _probed(config: TrainConfig, layers: int, world_size: int, bucket: int, accumulates: bool) -> int:
-    """Return the peak of all that is alive besides weights, in a model of so many layers."""
+def _probed(config: TrainConfig, layers: int, spread: int, bucket: int, accumulates: bool) -> int:
+    """Return the peak of all that is alive besides weights, in a model of so many layers. `spread`: ranks that hold
+    equal matrices. A rank that shares sequences has all positions of some heads in attention: as much as its positions
+    of all heads."""
     kept = list[torch.Tensor]()
 
     def exchange(parameter: torch.Tensor) -> None:
         assert parameter.grad is not None
         if config.zero_stage in (1, 2):
-            kept.append(parameter.grad.flatten()[::world_size].clone())
+            kept.append(parameter.grad.flatten()[::spread].clone())
         parameter.grad = None
 
     with FakeTensorMode():
         model = _model(config, layers)
-        tokens = torch.zeros(config.micro_batch, config.model.context + 1, dtype=torch.long)
+        length = config.model.context // config.parallel.sequence
+        tokens = torch.zeros(config.micro_batch, length + 1, dtype=torch.long)
         if config.zero_stage or accumulates:
             for one in model.parameters():
                 one.register_post_accumulate_grad_hook(exchange)
@@ -137,7 +144,7 @@ def _probed(config: TrainConfig, layers: int, world_size: int, bucket: int, accu
 
 
 def _model(config: TrainConfig, layers: int) -> Model:
-    """Return the model with so many layers, its weights in the computation's type."""
+    """Return the model with so many layers, its weights in the computation's type and as a rank has them."""
     shape: dict[str, Any] = {"layers": layers}
     if config.model.config:
         values = config.model.config | {"num_hidden_layers": layers}
@@ -145,13 +152,15 @@ def _model(config: TrainConfig, layers: int) -> Model:
             values["layer_types"] = kinds[:layers]
         shape = {"config": values}
     model = build(config.model.model_copy(update=shape), config.recompute)
+    rules = rules_of(model) if config.parallel.tensor > 1 else ()
     kept = dict[nn.Parameter, nn.Parameter]()
-    for module in model.modules():
+    for place, module in model.named_modules():
         for name, one in module._parameters.items():
             if one is not None:
                 # Not `model.to`, which swaps tensors: fake ones cannot be swapped. A tied one stays one.
                 if one not in kept:
-                    kept[one] = nn.Parameter(one.to(_DTYPES[config.precision]))
+                    mine = dealt_out(f"{place}.{name}", one, rules, config.parallel.tensor)
+                    kept[one] = nn.Parameter(mine.to(_DTYPES[config.precision]))
                 module._parameters[name] = kept[one]
     return model
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from trainer.contract import ModelConfig, RecomputeConfig
 from trainer.errors import ConfigError
 from trainer.model.documents import bounds, mask_of, split
-from trainer.model.recompute import next_token_loss, recomputed
+from trainer.model.recompute import recomputed
+from trainer.model.sequence import Spread, shared_loss, use_in_transformers
 
 PREFIX = "network."
 """Beginning of the tensors' names in a checkpoint; what follows is their name in Hugging Face's files."""
@@ -32,6 +33,7 @@ class NamedModel(nn.Module):
     def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None) -> None:
         super().__init__()
         self.config = config
+        self.spread: Spread | None = None
         self.network: Any = network_of(config)
         self._blockwise = self.network.config._attn_implementation == "flex_attention"
         for number, layer in enumerate(layers_of(self.network)):
@@ -40,9 +42,13 @@ class NamedModel(nn.Module):
 
     def forward(self, sequences: Tensor) -> Tensor:
         inputs, targets = split(sequences)
-        hidden = self._hidden(inputs)
-        weight = self.network.get_output_embeddings().weight
-        return next_token_loss(hidden.flatten(0, 1), weight, targets.flatten())
+        hidden, weight = self._hidden(inputs), self.network.get_output_embeddings().weight
+        return shared_loss(hidden.flatten(0, 1), weight, targets, self.spread)
+
+    def share_sequences(self, spread: Spread) -> None:
+        """Compute a part of each sequence on each rank of a group."""
+        self.spread = spread
+        use_in_transformers(self.network, spread)
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Return the scores of every next token, shape (batch, length, vocabulary)."""
@@ -51,6 +57,10 @@ class NamedModel(nn.Module):
     def _hidden(self, tokens: Tensor) -> Tensor:
         document, position = bounds(tokens, self.config)
         mask = mask_of(document, position, tokens, self._blockwise)
+        if self.spread:
+            if position is None:
+                position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            tokens, position = self.spread.part(tokens), self.spread.part(position)
         given = {"input_ids": tokens, "attention_mask": mask, "position_ids": position, "use_cache": False}
         hidden: Tensor = self.network.base_model(**given).last_hidden_state
         return hidden

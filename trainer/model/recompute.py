@@ -47,22 +47,25 @@ def recomputed(config: RecomputeConfig, block: int) -> Callable[..., Tensor] | N
     return partial(checkpoint, use_reentrant=False, context_fn=kept)
 
 
-def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor, among: Tensor | None = None) -> Tensor:
     """Return the mean cross entropy in nats of `hidden @ weight.T`, computed in float32.
 
     `hidden`: (positions, width); `weight`: (vocabulary, width); `targets`: (positions), of which negative ones count
     neither in the sum nor in the mean: at least one has to count. Scores are made for as many
     positions at a time as `LOGITS_AT_ONCE` allows, and made again in the backward pass: memory does not grow with
-    positions x vocabulary. What fits into one part is computed at once, and kept.
+    positions x vocabulary. What fits into one part is computed at once, and kept. `among`: the number of positions to
+    divide the sum by, where these are a part of them.
     """
     rows = max(1, LOGITS_AT_ONCE // len(weight))
     counted = targets >= 0
     targets = torch.where(counted, targets, _IGNORED)
     if len(hidden) <= rows:
+        if among is not None:
+            return _summed_loss(hidden, weight, targets) / among
         return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=_IGNORED)
     parts = zip(hidden.split(rows), targets.split(rows), strict=True)
     sums = [checkpoint(_summed_loss, part, weight, wanted, use_reentrant=False) for part, wanted in parts]
-    return torch.stack(sums).sum() / counted.sum()
+    return torch.stack(sums).sum() / (counted.sum() if among is None else among)
 
 
 def _summed_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

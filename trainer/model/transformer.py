@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from trainer.contract import ModelConfig, OptimizerConfig, RecomputeConfig
 from trainer.model.documents import bounds, mask_of, split
-from trainer.model.recompute import next_token_loss, runner
+from trainer.model.recompute import runner
+from trainer.model.sequence import Spread, shared_loss
 
 ROTARY_BASE = 10_000.0
 NORM_EPSILON = 1e-5
@@ -26,17 +27,23 @@ _INITIAL_DEVIATION = 0.02
 class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.head_width = config.width // config.heads
+        self.spread: Spread | None = None
         self.project_in = nn.Linear(config.width, 3 * config.width, bias=False)
         self.project_out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
-        batch, length, width = x.shape
-        shape = (batch, length, self.heads, width // self.heads)
+        batch, length, _ = x.shape
+        # A rank of a tensor-parallel group has some of the heads.
+        shape = (batch, length, -1, self.head_width)
         query, key, value = (part.view(shape).transpose(1, 2) for part in self.project_in(x).chunk(3, dim=-1))
         query, key = _rotate(query, rotation), _rotate(key, rotation)
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
-        return self.project_out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+        def mix(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
+
+        mixed = self.spread.mixed(mix, query, key, value) if self.spread else mix(query, key, value)
+        return self.project_out(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
 class FeedForward(nn.Module):
@@ -73,6 +80,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None) -> None:
         super().__init__()
         self.config = config
+        self.spread: Spread | None = None
         self._runners = [runner(recompute or RecomputeConfig(), block) for block in range(config.layers)]
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
@@ -83,14 +91,21 @@ class Transformer(nn.Module):
 
     def forward(self, sequences: Tensor) -> Tensor:
         inputs, targets = split(sequences)
-        return next_token_loss(self._hidden(inputs).flatten(0, 1), self.embedding.weight, targets.flatten())
+        return shared_loss(self._hidden(inputs).flatten(0, 1), self.embedding.weight, targets, self.spread)
+
+    def share_sequences(self, spread: Spread) -> None:
+        """Compute a part of each sequence on each rank of a group."""
+        self.spread = spread
+        for module in self.modules():
+            if isinstance(module, Attention):
+                module.spread = spread
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Return the scores of every next token, shape (batch, length, vocabulary)."""
         return F.linear(self._hidden(tokens), self.embedding.weight)
 
     def _hidden(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
+        x = self.embedding(self.spread.part(tokens) if self.spread else tokens)
         rotation, mask = self._bounds(tokens, x.dtype)
         for run, block in zip(self._runners, self.blocks, strict=True):
             x = run(block, x, rotation, mask)
@@ -99,12 +114,15 @@ class Transformer(nn.Module):
     def _bounds(self, tokens: Tensor, kind: torch.dtype) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
         """Return the rotation by position and the attention mask; None for the plain causal one."""
         length = tokens.shape[1]
-        plain = (self.cosine[:length].to(kind), self.sine[:length].to(kind))
+        cosine, sine = (self.cosine[:length].to(kind), self.sine[:length].to(kind))
         document, position = bounds(tokens, self.config)
         mask = None if document is None else mask_of(document, position, tokens, blockwise=False)
-        if position is None:
-            return plain, mask
-        return (plain[0][position].unsqueeze(1), plain[1][position].unsqueeze(1)), mask
+        if position is not None:
+            position = self.spread.part(position) if self.spread else position
+            return (cosine[position].unsqueeze(1), sine[position].unsqueeze(1)), mask
+        if self.spread:
+            cosine, sine = self.spread.part(cosine, 0), self.spread.part(sine, 0)
+        return (cosine, sine), mask
 
     def initialize(self, whole: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext) -> None:
         """Draw new weights and compute the rotation table. `whole` makes a parameter whole that is spread over ranks.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoint.tiers import SharedTier
+from trainer.config import computes_together
 from trainer.contract import TrainConfig
 from trainer.contract.bans import Ban
 from trainer.data.feed import Fed
@@ -219,7 +220,7 @@ class Overseer:
             return Decision()
         mine = torch.from_numpy(fed.micro_batches[0])
         tokens = self.gang.of_first(mine).to(self.engine.device)
-        found = replay.verdict(self.gang.gather(replay.compute(self.engine, tokens, self.config.zero_stage)))
+        found = replay.verdict(self.gang.gather(replay.compute(self.engine, tokens, computes_together(self.config))))
         self.split.taken()
         if not found.told:
             self.sound_step = step - 1

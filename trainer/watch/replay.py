@@ -2,7 +2,8 @@
 
 A rank that differs from itself computes wrongly. A rank that repeats itself but differs from most others holds other
 weights, or has a unit that is always wrong. Between two ranks that only differ from each other nobody can tell. With
-ZeRO's stage 3 no rank holds whole weights: there the loss of the forward pass is compared, which all compute together.
+ZeRO's stage 3, or where ranks share matrices or sequences, no rank computes alone: there the loss of the forward pass
+is compared, which all compute together.
 Digests are sums of the raw bits as integers: exact, and the same in any order.
 """
 
@@ -33,13 +34,13 @@ class Corruption(NamedTuple):
     """In words; empty when all bits are equal."""
 
 
-def compute(engine: Any, tokens: Tensor, stage: int) -> Digests:
+def compute(engine: Any, tokens: Tensor, together: bool) -> Digests:
     """Return this rank's digests; the engine's gradients and states stay as they are."""
     model = engine.module
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        if stage == 3:
+        if together:
             with torch.no_grad():
                 first, again = (_digest([engine(tokens).detach()]) for _ in range(2))
             return Digests(0, first, again)

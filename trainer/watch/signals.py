@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+from deepspeed.runtime.utils import is_model_parallel_parameter
 from torch import Tensor
 
 BLOCK_GROUPS = 4
@@ -47,9 +48,14 @@ class Signals:
     def __init__(self, engine: Any, layers: int, ranks: int) -> None:
         self._engine, self._ranks = engine, ranks
         self.groups = group_names(layers)
-        self._group = {id(one): group_of(name, layers) for name, one in engine.module.named_parameters()}
+        self._group = {
+            id(one): group_of(name, layers)
+            for name, one in engine.module.named_parameters()
+            # What each rank of a tensor-parallel group has whole counts once.
+            if engine.checkpoint_mp_rank == 0 or is_model_parallel_parameter(one)
+        }
         self._lengths: list[list[tuple[int, int]]] = []
-        """By partition: (elements, group or -1 for padding) of each piece."""
+        """By partition: (elements, group or -1 for what does not count) of each piece."""
         self._pending: Tensor | None = None
         self._activation: Tensor | None = None
         self._looking = False

@@ -15,6 +15,7 @@ from infra.plan.estimates.campaign import Estimate, estimate
 from infra.plan.facts import Facts
 from infra.plan.layout import ranks_per_node
 from infra.spec.campaign import Spec
+from trainer.contract import Layout
 
 _LONGEST_SEEN = 400
 
@@ -73,6 +74,12 @@ class Case:
     def world_size(self) -> int | None:
         ranks = self.ranks_per_node
         return None if ranks is None else ranks * self.spec.nodes.count
+
+    @property
+    def data_ranks(self) -> int | None:
+        """Ranks, or groups of ranks, that read different sequences."""
+        training, world = self.spec.training, self.world_size
+        return world if world is None or training is None else Layout.of(training.parallel, world).data
 
     @cached_property
     def estimate(self) -> Estimate | None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
 from infra.plan.facts import Memory
+from infra.spec.models.shape import heads_of
+from trainer.contract import Layout, Trouble, layout_trouble, model_trouble
 
 PLAUSIBLE_MFU = 0.65
 """Highest MFU that a published training run of a dense transformer reports."""
@@ -17,16 +19,16 @@ REPEATED = 4
 
 
 def global_batch_divides(case: Case) -> Iterator[Draft]:
-    """global_batch = micro_batch x world size x a whole number of accumulations."""
-    (training, _), world = case.spec.built_in, case.world_size
-    if world is None:
+    """global_batch = micro_batch x data-parallel ranks x a whole number of accumulations."""
+    training, world = case.spec.built_in[0], case.data_ranks
+    if not world:
         return
     whole = training.micro_batch * world
     if training.global_batch % whole:
         below, above = training.global_batch // whole * whole, -(-training.global_batch // whole) * whole
         yield error(
             "training.global_batch",
-            "is no multiple of micro_batch x world size",
+            "is no multiple of micro_batch x data-parallel ranks",
             seen=f"{training.global_batch}, with {training.micro_batch} x {world} = {whole}",
             cure=f"write {f'{below} or ' if below else ''}{above}",
         )
@@ -45,6 +47,23 @@ def heads_divide_the_width(case: Case) -> Iterator[Draft]:
         )
 
 
+def layout_is_honest(case: Case) -> Iterator[Draft]:
+    """The ranks form whole groups, and DeepSpeed trains, saves and reshapes in them as one process would."""
+    training, world, per_node = case.spec.built_in[0], case.world_size, case.ranks_per_node
+    if not Layout.of(training.parallel, 1).splits:
+        return
+    found = list[Trouble | None]()
+    if world is not None and per_node is not None:
+        found.append(layout_trouble(training.parallel, world, per_node, training.zero_stage))
+    if (heads := heads_of(training.model)) is not None:
+        found.append(model_trouble(training.parallel, heads, training.model.context))
+    if training.optimizer.offload == "cpu" or training.gradients.accumulate or training.gradients.reduce:
+        seen, cure = "training.optimizer.offload or training.gradients", "leave out either"
+        yield error("training.parallel", "is not tried with offload or with other sums", seen=seen, cure=cure)
+    for trouble in filter(None, found):
+        yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
+
+
 def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
     """Weights, gradients, optimizer state and activations fit, as one micro batch on fake tensors shows."""
     instance, world, (training, _) = case.facts.instance, case.world_size, case.spec.built_in
@@ -57,6 +76,7 @@ def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
     size = sizing.static_bytes_per_rank(
         training.model, training.precision, world, training.zero_stage, training.optimizer.offload == "cpu"
     )
+    size //= training.parallel.tensor
     seen = f"{size / sizing.GIB:.1f} GiB of state, {instance.accelerator_memory_gib:g} GiB per {instance.accelerator}"
     if memory is not None:
         seen += f"; activations are not known: {memory.trouble}"
@@ -211,6 +231,7 @@ def data_last_for_the_steps(case: Case) -> Iterator[Draft]:
 RULES = (
     global_batch_divides,
     heads_divide_the_width,
+    layout_is_honest,
     model_fits_the_accelerator,
     model_is_told,
     weights_to_start_from_are_there,

@@ -11,6 +11,7 @@ from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, Training, Workload
 from infra.spec.models import dial
 from infra.spec.models.shape import parameters_formula
+from trainer.contract import Layout
 
 FORWARD_SHARE = 1 / 3
 """Cost of a forward pass as a share of a training step: the backward pass costs twice as much."""
@@ -33,7 +34,8 @@ def one_evaluation_seconds(spec: Spec, world_size: int) -> float:
     training = spec.training
     if training is None:
         return 0.0
-    micro_step = training.step_seconds_estimate * training.micro_batch * world_size / training.global_batch
+    groups = Layout.of(training.parallel, world_size).data
+    micro_step = training.step_seconds_estimate * training.micro_batch * groups / training.global_batch
     return training.evaluate_batches * micro_step * FORWARD_SHARE
 
 
@@ -59,7 +61,7 @@ def _length(spec: Spec, section: str) -> list[Figure]:
 
 
 def _of_model(spec: Spec, training: Training, world_size: int) -> list[Figure]:
-    model = training.model
+    model, groups = training.model, Layout.of(training.parallel, world_size).data
     count, per_step = sizing.parameters(model), training.global_batch * model.context
     batch = f"global batch {training.global_batch} x context {model.context}"
     step, flop = training.step_seconds_estimate, sizing.training_flops_per_token(model)
@@ -77,7 +79,7 @@ def _of_model(spec: Spec, training: Training, world_size: int) -> list[Figure]:
             evaluation_seconds(spec, world_size),
             "s",
             f"{training.steps} steps / {training.evaluate_every} x {training.evaluate_batches} batches x 1/3 of"
-            f" {step:g} s x {training.micro_batch} x {world_size} / {training.global_batch}",
+            f" {step:g} s x {training.micro_batch} x {groups} / {training.global_batch}",
         ),
     ]
 

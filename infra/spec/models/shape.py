@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.contract import ModelConfig
+from trainer.contract import Heads, ModelConfig
 
 _GATED = ("llama", "mistral", "qwen2", "qwen3")
 """Kinds (`model_type`) with this formula: pre-norm RMSNorm, grouped queries, a gated feed-forward part of three
@@ -113,6 +113,16 @@ def key_heads(config: dict[str, Any]) -> int:
     absent = "num_key_value_heads" not in config
     default = {"mistral": 8, "qwen2": 32, "qwen3": 32}.get(config["model_type"])
     return default if absent and default is not None else int(config["num_attention_heads"])
+
+
+def heads_of(model: ModelConfig) -> Heads | None:
+    """Return what of a model is dealt out to ranks; None for a function's model, which only the trainer knows."""
+    if model.is_function:
+        return None
+    if not model.config:
+        return Heads(model.heads, model.heads, feed_forward_width(model.width))
+    config = model.config
+    return Heads(config["num_attention_heads"], key_heads(config), config["intermediate_size"])
 
 
 def refuse_unknown(config: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.search import Search
 from trainer.checkpoint.tiers import campaign_tiers
 from trainer.config import load_config
-from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME, ExitCode, TrainConfig, attempt_folder
+from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME, ExitCode, Layout, TrainConfig, attempt_folder
 from trainer.data.held_out import open_held_out
 from trainer.data.prepare.vocabulary import given_tokenizer
 from trainer.data.reader import TokenRow, folder_opener, load_manifest, verify_shards
@@ -166,6 +166,6 @@ def test_a_step_is_given_up_for_an_older_one_only_when_the_shared_tier_stays_unr
     for module in (search, restore):
         monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
     gang: Any = PipeGang(0, 0, 1, None, None)  # type: ignore[arg-type]
-    found = restore._choose(restore._candidates(gang, tiers), Search(gang, tiers, Neighbours(0), 2), (1, 1))
+    found = restore._choose(restore._candidates(gang, tiers), Search(gang, tiers, Neighbours(0), 2), Layout(1), 1)
     assert found is not None and found[0].step == taken
     assert len(pauses) == (0 if name == "EACCES" else min(times, 3))

@@ -19,7 +19,7 @@ from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.checkpoint.search import FoundShard
 from trainer.checkpoint.tiers import Claim, Tiers, campaign_tiers
-from trainer.contract import NOTHING_SOUND, Manifest, Shard, parse_manifest
+from trainer.contract import NOTHING_SOUND, Layout, Manifest, Shard, parse_manifest
 from trainer.errors import ConfigError, Fenced, NothingSound
 
 Events = list[dict[str, Any]]
@@ -89,7 +89,11 @@ def test_where_nothing_was_saved_training_begins_at_the_beginning(tiers: Tiers) 
 
 def test_a_restore_searches_at_the_neighbours_that_it_is_given(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(restore, "_choose", lambda candidates, search, shape: seen.append((search, shape)))
+
+    def chosen(_: Any, search: Any, layout: Layout, stage: int) -> None:
+        seen.append((search, (layout.world_size, stage)))
+
+    monkeypatch.setattr(restore, "_choose", chosen)
     doors = Neighbours(1, (ShardAddress(0, (0,), "here", 1, "word"), ShardAddress(1, (1,), "there", 1, "word")))
     for given in (doors, None):
         restore.restore(None, Told.of(ranks=3), tiers, 2, 7, given)
@@ -226,7 +230,7 @@ def candidate(step: int, shards: int = 3, **told: Any) -> Manifest:
 
 
 def chosen(searched: Searched, candidates: list[Manifest], shape: tuple[int, int] = (2, 1)) -> Any:
-    return restore._choose(candidates, searched, shape)  # type: ignore[arg-type]
+    return restore._choose(candidates, searched, Layout(shape[0]), shape[1])  # type: ignore[arg-type]
 
 
 def test_the_newest_complete_step_is_taken_with_all_of_its_shards(tiers: Tiers, events: Events) -> None:

@@ -17,6 +17,7 @@ from trainer.checkpoint.files import digest_of
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.search import Search, verified
 from trainer.checkpoint.tiers import Tiers, campaign_tiers
+from trainer.contract import Layout
 from trainer.errors import Fenced, StorageError
 
 Events = list[dict[str, Any]]
@@ -110,7 +111,9 @@ def test_a_shard_that_changed_since_it_was_verified_is_not_reshaped(
     found = [item for item in Search(gang, tiers, Neighbours(0), 2).everything(manifest) if item]
     flip(tiers.shared.folder(20) / manifest.shards[-1].file)
     with pytest.raises(StorageError, match="changed after it was verified"):
-        restore._reshape(TinyEngine(gang), manifest, found, Search(gang, tiers, Neighbours(0), 2))
+        restore._reshape(
+            TinyEngine(gang), manifest, found, Search(gang, tiers, Neighbours(0), 2), Layout(gang.world_size)
+        )
     assert reshaping.converted == {} and reshaping.loaded == []
 
 

@@ -188,8 +188,8 @@ import torch
 from trainer import agent
 from trainer.watch import replay
 compute = replay.compute
-def flipped(engine, tokens, stage):
-    found = compute(engine, tokens, stage)
+def flipped(engine, tokens, together):
+    found = compute(engine, tokens, together)
     wrong = torch.distributed.get_rank() == 1 and engine.global_steps >= 39
     return found._replace(again=found.again ^ 4) if wrong else found
 replay.compute = flipped

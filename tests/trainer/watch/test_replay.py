@@ -49,12 +49,12 @@ def test_a_replay_leaves_gradients_and_random_state_and_every_bit_of_it_counts()
     weight = engine.module.embedding.weight
     engine.module(TOKENS).backward()
     before, random_state = weight.grad.clone(), torch.get_rng_state()
-    first = compute(engine, TOKENS, 1)
-    assert first == compute(engine, TOKENS, 1) and first.first == first.again
+    first = compute(engine, TOKENS, together=False)
+    assert first == compute(engine, TOKENS, together=False) and first.first == first.again
     assert torch.equal(weight.grad, before) and torch.equal(torch.get_rng_state(), random_state)
     with torch.no_grad():
         weight.view(-1).view(torch.int32)[5] ^= 1
-    other = compute(engine, TOKENS, 1)
+    other = compute(engine, TOKENS, together=False)
     assert other.weights != first.weights and other.first != first.first
 
 
@@ -69,5 +69,5 @@ def test_a_gradient_that_differs_in_its_second_run_only_is_seen() -> None:
         return changed
 
     engine.module.embedding.weight.register_hook(flip)
-    found = compute(engine, TOKENS, 1)
+    found = compute(engine, TOKENS, together=False)
     assert len(runs) == 2 and found.first != found.again

@@ -52,7 +52,8 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_b
     """
     manifest = verified_manifest(checkpoint, config.campaign, config.identity)
     form = _form_of(config)
-    weights = {name: tensor for name, tensor in load_weights(checkpoint, manifest).items() if name not in form.tied}
+    whole = load_weights(checkpoint, manifest, config.model)
+    weights = {name: tensor for name, tensor in whole.items() if name not in form.tied}
     tensors = renamed(weights, form.targets)
     prepared = load_manifest(data, manifest.data_digest)
     out.mkdir(parents=True)

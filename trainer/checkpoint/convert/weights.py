@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from trainer.checkpoint.convert.universal import only_allowed
 from trainer.checkpoint.deepspeed_engine import load_safely
 from trainer.checkpoint.files import open_regular
 from trainer.checkpoint.search import verified
-from trainer.contract import COMMITTED_NAME, Manifest, attempt_folder, parse_manifest, step_of_folder
+from trainer.contract import COMMITTED_NAME, Manifest, ModelConfig, attempt_folder, parse_manifest, step_of_folder
 from trainer.errors import StorageError
+from trainer.model.tensor import joined, rules_for
 
-_STATES = "mp_rank_00_model_states.pt"
+_STATES = re.compile(r"mp_rank_(\d+)_model_states\.pt")
+_OF_FIRST = re.compile(r"zero_pp_rank_0_mp_rank_\d+_model_states\.pt")
+"""The first rank's names of tensors that are spread over all ranks."""
 
 
 def verified_manifest(checkpoint: Path, campaign: str | None = None, identity: str = "") -> Manifest:
@@ -33,17 +37,23 @@ def verified_manifest(checkpoint: Path, campaign: str | None = None, identity: s
     return manifest
 
 
-def load_weights(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
-    """Return tensors by the model's names, in the precision of the training.
+def load_weights(checkpoint: Path, manifest: Manifest, model: ModelConfig) -> dict[str, Tensor]:
+    """Return whole tensors by the model's names, in the precision of the training.
 
-    Under ZeRO 3 no file holds them: they are assembled from every rank's part of the master weights.
+    Under ZeRO 3 no file holds them: they are assembled from every rank's part of the master weights. With tensor
+    parallelism each file holds one rank's parts: they are joined by the rules that dealt them out.
     """
-    files = [shard.file for shard in manifest.shards if shard.file.endswith(f"/{_STATES}")]
     if manifest.zero_stage == 3:
         return _consolidated(checkpoint, manifest)
-    if len(files) != 1:
-        raise StorageError("the checkpoint holds no single file of weights", files or manifest.zero_stage)
-    return dict(load_shard(checkpoint / files[0])["module"])
+    files = dict[int, str]()
+    for shard in manifest.shards:
+        if found := _STATES.fullmatch(shard.file.rpartition("/")[2]):
+            files[int(found[1])] = shard.file
+    if sorted(files) != list(range(manifest.layout.tensor)):
+        seen = f"{sorted(files.values())}, of {manifest.layout.tensor} ranks that share matrices"
+        raise StorageError("the checkpoint does not hold every file of weights once", seen)
+    parts = [dict(load_shard(checkpoint / files[rank])["module"]) for rank in sorted(files)]
+    return parts[0] if len(parts) == 1 else joined(parts, rules_for(model))
 
 
 def _consolidated(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
@@ -51,7 +61,8 @@ def _consolidated(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
     folder = attempt_folder(manifest.attempt)
-    state = load_shard(checkpoint / folder / f"zero_pp_rank_0_{_STATES}")
+    first = next(shard.file for shard in manifest.shards if _OF_FIRST.fullmatch(shard.file.rpartition("/")[2]))
+    state = load_shard(checkpoint / first)
     # Partitioned tensors have an empty placeholder with the precision of the training.
     kinds = {name: tensor.dtype for name, tensor in state["module"].items()}
     with only_allowed(), contextlib.redirect_stdout(io.StringIO()):

@@ -44,6 +44,30 @@ PLANS = (
     Row("global-batch-divides", E, "training.global_batch", {"training.global_batch": 12}, cure="8 or 16"),
     Row("global-batch-divides", E, "training.global_batch", {"training.global_batch": 6}, cure="write 8"),
     Row("heads-divide-the-width", E, "training.model.width", {"training.model.heads": 7}, cure="196"),
+    Row(
+        "layout-is-honest", E, "training.parallel.sequence", {"training.parallel": {"sequence": 3}}, cure="divisor of 2"
+    ),
+    Row(
+        "layout-is-honest",
+        E,
+        "training.parallel.sequence",
+        {"training.parallel": {"sequence": 2}, "training.model.context": 255},
+        cure="divisor of 255",
+    ),
+    Row(
+        "layout-is-honest",
+        E,
+        "training.parallel",
+        {"training.parallel": {"sequence": 2}, "training.optimizer.offload": "cpu"},
+        cure="leave out",
+    ),
+    Row(
+        "layout-is-honest",
+        E,
+        "training.parallel.tensor",
+        {"training.parallel": {"tensor": 2}, "training.zero_stage": 3},
+        cure="lost tensors",
+    ),
     Row("model-fits-the-accelerator", E, "training.model", {"training.model": HUGE}, cure="zero_stage"),
     Row(
         "model-fits-the-accelerator",
