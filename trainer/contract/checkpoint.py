@@ -64,7 +64,7 @@ class Manifest(BaseModel):
     tokens: int
     world_size: int
     zero_stage: int
-    parallel: ParallelConfig | None = None
+    parallel: ParallelConfig | None = Field(default=None, exclude_if=lambda layout: layout is None)
     """Which of the ranks share matrices or sequences; None: none do."""
     position: int
     """Data position: sequences consumed so far, over all ranks."""

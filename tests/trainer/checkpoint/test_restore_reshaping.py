@@ -67,7 +67,7 @@ def test_a_step_of_other_many_ranks_is_reshaped_from_verified_copies(
     where: str, tiers: Tiers, reshaping: Reshaping, events: Events
 ) -> None:
     manifest = saved([getattr(tiers, where)], 20, ranks=3)
-    work = tiers.shared.root / ".universal-00000020-0002"
+    work = tiers.shared.root / ".universal-00000020-0-0002"
     (work / "attempt-0001").mkdir(parents=True)
     (work / "attempt-0001" / "left.pt").touch()
     there: list[bool] = []
@@ -88,7 +88,7 @@ def test_every_rank_reshapes_its_part_and_leaves_it_to_the_first_to_be_removed(
     tiers: Tiers, reshaping: Reshaping
 ) -> None:
     manifest = saved([tiers.shared], 20, ranks=3)
-    work = tiers.shared.root / ".universal-00000020-0002"
+    work = tiers.shared.root / ".universal-00000020-0-0002"
     gang = watched(lambda what: None, 1, 1, 2)
     engine = TinyEngine(gang)
     restore.restore(engine, gang, tiers, 1, 2)
@@ -98,7 +98,7 @@ def test_every_rank_reshapes_its_part_and_leaves_it_to_the_first_to_be_removed(
 
 def test_a_leftover_of_a_reshaping_that_cannot_be_removed_ends_nothing(tiers: Tiers, reshaping: Reshaping) -> None:
     saved([tiers.shared], 20, ranks=3)
-    work = tiers.shared.root / ".universal-00000020-0002"
+    work = tiers.shared.root / ".universal-00000020-0-0002"
     gang = watched(lambda what: shutil.rmtree(work) if what == "barrier" else None, 0, 0, 1)
     assert restore.restore(TinyEngine(gang), gang, tiers, 1, 2).step == 20
 
