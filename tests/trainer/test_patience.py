@@ -70,7 +70,7 @@ def chosen(store: Path, rank: int, disk: Callable[[], None], said: Any) -> None:
             return FoundShard(shard, None)  # type: ignore[arg-type]
 
     shard = SimpleNamespace(rank=rank, file="attempt-0001/zero_pp_rank.pt", common=False)
-    manifest: Any = SimpleNamespace(step=5, world_size=2, zero_stage=1, attempt=1, shards=(shard,))
+    manifest: Any = SimpleNamespace(step=5, layout=Layout(2), world_size=2, zero_stage=1, attempt=1, shards=(shard,))
     begun = time.monotonic()
     try:
         tiers: Any = None

@@ -39,7 +39,9 @@ def main(asked: Mapping[str, Any]) -> int:
     gc.freeze()  # a collection in a rank would copy the pages that it shares
     worst = 0
     orders = line.makefile("r")
-    for order in orders:
+    for start, order in enumerate(orders):
+        if start:
+            os.write(1, b"\n")  # a rank that was killed may have left a part of a line
         ranks = {}
         for local in range(int(asked["ranks"])):
             pid = os.fork()
