@@ -70,7 +70,7 @@ def _routes(world: World, params: Params) -> int:
 
 def _endpoints(world: World, params: Params) -> int:
     known = list(world.backend("ec2").vpc_end_points.values())
-    return sum(one.endpoint_type == "Interface" and one.vpc_id == params["VpcId"] for one in known)
+    return sum(one.vpc_endpoint_type == "Interface" and one.vpc_id == params["VpcId"] for one in known)
 
 
 def _lustre(world: World, kind: str) -> list[Any]:

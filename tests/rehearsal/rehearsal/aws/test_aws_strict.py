@@ -265,6 +265,20 @@ def test_addresses_routes_and_gateways_are_counted(aws: Account, world: World, d
     assert code_of(lambda: aws.ec2.create_route(DestinationCidrBlock=more, **way)) == "RouteLimitExceeded"
 
 
+def test_the_interface_endpoints_of_a_vpc_are_counted(aws: Account, delays: Any, quota: Any) -> None:
+    vpc, service = aws.ec2.create_vpc(CidrBlock="10.62.0.0/16")["Vpc"]["VpcId"], "com.amazonaws.us-east-1."
+    place = {"VpcId": vpc, "CidrBlock": "10.62.1.0/24", "AvailabilityZone": "us-east-1a"}
+    where = {"VpcId": vpc, "SubnetIds": [aws.ec2.create_subnet(**place)["Subnet"]["SubnetId"]]}
+    quota(L_29B6F2EB=1)
+    aws.ec2.create_vpc_endpoint(VpcId=vpc, ServiceName=f"{service}s3", VpcEndpointType="Gateway")
+
+    def reach(name: str) -> Any:
+        return aws.ec2.create_vpc_endpoint(ServiceName=service + name, VpcEndpointType="Interface", **where)
+
+    reach("ecr.api")
+    assert code_of(lambda: reach("ec2")) == "VpcEndpointLimitExceeded"
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
