@@ -250,15 +250,11 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"attempts": (*state.attempts, launched), "abandoned": False, "archive": None}
         case Kind.ATTEMPT_RUNNING:
             ordered = {"node_ranks": data.get("node_ranks", ())}
-            mine = tuple(a | ordered if a["attempt"] == data["attempt"] else a for a in state.attempts)
-            change = {"ran": True, "attempts": mine}
+            change = {"ran": True, "attempts": _told_of(state, data["attempt"], ordered)}
         case Kind.ATTEMPT_RESTARTED_IN_PLACE:
             change = {"restarted_in_place": state.restarted_in_place + 1}
         case Kind.ATTEMPT_ENDED:
-            ended = tuple(
-                {**a, **data, "ended_at": event.at} if a["attempt"] == data["attempt"] else a for a in state.attempts
-            )
-            change = {"attempts": ended}
+            change = {"attempts": _told_of(state, data["attempt"], {**data, "ended_at": event.at})}
         case Kind.CHECKPOINT_COPIED:
             change = {"copied": data["step"], "copy_tried_at": event.at}
         case Kind.CHECKPOINT_COPY_FAILED:
@@ -296,6 +292,11 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
         case Kind.CERTIFIED:
             change = {"certificate": data}
     return state.model_copy(update=change)
+
+
+def _told_of(state: CampaignState, attempt: int, more: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Return the attempts, with more known of one of them."""
+    return tuple({**one, **more} if one["attempt"] == attempt else one for one in state.attempts)
 
 
 def _relaunched(state: CampaignState, data: dict[str, Any]) -> dict[str, Any]:

@@ -344,24 +344,3 @@ def test_what_is_said_leaves_the_process_at_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(archive.sys, "stdout", out)
     archive.say("golden", step=30)
     assert json.loads(raw.getvalue())["step"] == 30
-
-
-@pytest.mark.parametrize("recorded", [None, 2.5])
-def test_a_loss_within_the_stated_tolerance_is_archived_and_told_as_such(
-    site: Any, recorded: float | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commit(site, 30, loss=recorded)
-    with pytest.raises(PermanentError, match=r"2\.502 restored, 2\.5 .*, tolerance 0\.0005.*evaluation_tolerance"):
-        archiver(site, restored=2.502, here=2.5, tolerance=0.0005).run()
-    manifest = archiver(site, restored=2.502, here=2.5, tolerance=0.001).run()
-    near = EvaluationProof.NEAR_EVALUATED if recorded is None else EvaluationProof.NEAR_RECORDED
-    assert (manifest.proof, manifest.tolerance) == (near, 0.001) and near.endswith("within the stated tolerance")
-    assert (manifest.reference_evaluation_loss, manifest.restored_evaluation_loss) == (2.5, 2.502)
-    (told,) = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"evaluated"' in line][-1:]
-    assert (told["proof"], told["tolerance"], told["loss"], told["reference"]) == (near, 0.001, 2.502, 2.5)
-
-
-def test_an_equal_loss_needs_no_tolerance_and_claims_none(site: Any) -> None:
-    commit(site, 30, loss=2.5)
-    manifest = archiver(site, restored=2.5, tolerance=0.01).run()
-    assert (manifest.proof, manifest.tolerance) == (EvaluationProof.RECORDED, None)
