@@ -110,7 +110,7 @@ def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: fl
     store, place = _ordered(place, paths, (host, port), join_timeout_s)
     node.first_rank = place.node_rank * place.ranks_per_node
     if not accelerated:
-        import_ahead(bool(config.model.name))
+        import_ahead(config.model)
     logs, method = _rank_logs(paths, place), "spawn" if accelerated else "fork"
     ranks = Ranks(place, (host, port), store, join_timeout_s, logs, rank_main, paths, method)
     verdict = partial(_verdict, place, paths.run, logs)

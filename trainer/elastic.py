@@ -17,9 +17,11 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
+from trainer.contract import ModelConfig
 from trainer.engine import import_deepspeed
 from trainer.errors import TrainerError
 from trainer.failures import first_end
+from trainer.model.adapters import import_peft
 from trainer.model.named import import_transformers
 from trainer.place import NodePlace, Paths
 
@@ -28,16 +30,18 @@ _EXIT_BARRIER_S = 15
 _SHUTDOWN_S = 15
 
 
-def import_ahead(named: bool) -> None:
-    """Import what every rank needs, for ranks that are forked. `named`: the model is one of `transformers`."""
+def import_ahead(model: ModelConfig) -> None:
+    """Import what every rank needs, for ranks that are forked."""
     import_deepspeed()
     # Torch's optimizers import the first at their first step (1.5 s).
     import torch._dynamo  # noqa: F401
 
     import trainer.assembly  # noqa: F401
 
-    if named:
+    if model.name:
         import_transformers()
+    if model.lora is not None:
+        import_peft()
 
 
 class Ranks:

@@ -17,7 +17,7 @@ from trainer.config import check_world
 from trainer.contract import GRADIENT_BUCKET, TrainConfig
 from trainer.errors import ConfigError, PeerLost
 from trainer.events import emit
-from trainer.model import NamedModel, build, parameter_count, parameter_groups
+from trainer.model import NamedModel, adapt, build, parameter_count, parameter_groups
 from trainer.model.parallel import (
     check_layout,
     check_model,
@@ -80,7 +80,7 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     settings, groups = deepspeed_config(config, world_size), process_groups(layout)
     spread = deepspeed.zero.Init(config_dict_or_path=settings, mpu=groups) if config.zero_stage == 3 else nullcontext()
     with spread:
-        model = build(config.model, config.recompute)
+        model = build(config.model, config.recompute, bare=True)
     check_model(config, model)
     if layout.sequence > 1:
         model.share_sequences(spread_of(groups, config.zero_stage))
@@ -89,13 +89,15 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     model.initialize(whole)
     if config.init_from:
         _start_from(config.init_from, model, whole)
+    if config.model.lora is not None:
+        _adapt(model, config)
     optimizer = torch.optim.AdamW(
         parameter_groups(model, config.optimizer),
         fused=True,
         lr=config.optimizer.learning_rate,
         betas=(config.optimizer.beta1, config.optimizer.beta2),
     )
-    settings["zero_optimization"]["reduce_bucket_size"] = min(GRADIENT_BUCKET, parameter_count(model))
+    settings["zero_optimization"]["reduce_bucket_size"] = min(GRADIENT_BUCKET, parameter_count(model, trained=True))
     settings |= tensor_settings(layout, model)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, mpu=groups)
     save_every_part(engine, layout)
@@ -103,6 +105,9 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     engine._copy_recovery_script = lambda _: None
     # It names them on rank 0 alone, so two nodes' files of equal weights would differ.
     engine._get_shared_params = partial(_tied, model)
+    if config.zero_stage == 2:
+        # It would write frozen weights twice into one file: with the model, and once more by themselves.
+        engine._get_zero_frozen_param_attributes = lambda _: None
     return engine
 
 
@@ -122,6 +127,13 @@ def _start_from(folder: str, model: Any, whole: Any) -> None:
     tensors = take_weights(model, Path(folder), whole, rank)
     if rank == 0:
         emit("weights_taken", folder=folder, tensors=tensors)
+
+
+def _adapt(model: Any, config: TrainConfig) -> None:
+    """Add adapters: equal ones on every rank, and after that each rank's own chance, for dropout."""
+    torch.manual_seed(config.seed)
+    adapt(model, config.model.lora)
+    torch.manual_seed(config.seed + 1 + torch.distributed.get_rank())
 
 
 def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:

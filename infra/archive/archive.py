@@ -207,7 +207,8 @@ class Archiver:
         data = json.loads(plain_bytes(self.places.data / DATA_MANIFEST_NAME))
         texts = {name: content.source for name, content in records.items() if isinstance(content.source, bytes)}
         (out / CARD.rpartition("/")[2]).write_text(model_card(golden, loss, data, texts))
-        found = {path.name: Content.of_file(path) for path in sorted(out.iterdir())}
+        files = (path for path in sorted(out.rglob("*")) if path.is_file())
+        found = {path.relative_to(out).as_posix(): Content.of_file(path) for path in files}
         say("exported", files=len(found), bytes=sum(content.size_bytes for content in found.values()))
         return {f"{EXPORT}/{name}": content for name, content in found.items()}
 

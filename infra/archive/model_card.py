@@ -24,13 +24,23 @@ def model_card(golden: Manifest, loss: float, data: dict[str, Any], records: Map
         "## Load it",
         "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         'model = AutoModelForCausalLM.from_pretrained(".")\ntokenizer = AutoTokenizer.from_pretrained(".")\n```',
-        "The weights are those of the sharded checkpoint beside this folder, tensor by tensor and bit for bit. "
+        f"{_weights(spec)} "
         "Documents end with the tokenizer's end token, and generation may begin with it. "
         f"{_tuned(data)} No filtering of its output was done.",
         "## Data",
         _sources(data),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _weights(spec: dict[str, Any]) -> str:
+    lora = ((spec.get("training") or {}).get("model") or {}).get("lora")
+    if lora is None:
+        return "The weights are those of the sharded checkpoint beside this folder, tensor by tensor and bit for bit."
+    return (
+        f"Adapters of rank {lora.get('rank')} were trained (LoRA); here they are added to the weights that the training "
+        "began with. `adapter/` has them alone, for `peft`."
+    )
 
 
 def _tuned(data: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 `infra` imports nothing else of `trainer`, and `trainer` imports nothing of `infra`.
 """
 
+from trainer.contract.adapters import adapter_trouble
 from trainer.contract.checkpoint import (
     COMMITTED_NAME,
     Foreign,
@@ -63,6 +64,7 @@ from trainer.contract.training import (
     CheckpointConfig,
     DataConfig,
     GradientConfig,
+    LoraConfig,
     ModelConfig,
     OptimizerConfig,
     ParallelConfig,
@@ -108,6 +110,7 @@ __all__ = [
     "HealthReport",
     "Layout",
     "Limits",
+    "LoraConfig",
     "Manifest",
     "ModelConfig",
     "OptimizerConfig",
@@ -127,6 +130,7 @@ __all__ = [
     "Trouble",
     "Verdict",
     "WatchConfig",
+    "adapter_trouble",
     "attempt_folder",
     "grace_seconds",
     "layout_trouble",

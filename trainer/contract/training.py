@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +16,20 @@ GRADIENT_BUCKET = 500_000_000
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class LoraConfig(_Section):
+    """Low-rank adapters: W x + (alpha / rank) B A x, of which A and B are trained and W stays as it came. With a model
+    by name or folder, and `init_from`."""
+
+    rank: int = Field(default=16, ge=1)
+    """Rows of A, and columns of B."""
+    alpha: float = Field(default=32.0, gt=0)
+    """Numerator of the adapters' factor."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Part of the adapters' inputs that each rank drops by its own chance."""
+    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
+    """Matrices of each layer that get an adapter, such as `[q_proj, v_proj]`. `all-linear`: all but the output layer."""
 
 
 class ModelConfig(_Section):
@@ -46,6 +60,8 @@ class ModelConfig(_Section):
     """Rotary positions begin at 0 in each document of a packed sequence."""
     end_of_document: int = Field(default=0, ge=0)
     """Token that ends a document; must equal the data manifest's with `document_attention` or `reset_positions`."""
+    lora: LoraConfig | None = None
+    """Train adapters alone, beside frozen weights. None: train all weights."""
 
     @property
     def is_function(self) -> bool:

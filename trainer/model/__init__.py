@@ -1,5 +1,6 @@
 """The models, and what of them the backward pass computes again."""
 
+from trainer.model.adapters import adapt
 from trainer.model.building import build, parameter_count
 from trainer.model.documents import document_bounds
 from trainer.model.named import NamedModel
@@ -10,6 +11,7 @@ __all__ = [
     "ROTARY_BASE",
     "NamedModel",
     "Transformer",
+    "adapt",
     "build",
     "document_bounds",
     "parameter_count",

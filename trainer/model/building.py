@@ -5,17 +5,24 @@ from __future__ import annotations
 from torch import nn
 
 from trainer.contract import ModelConfig, RecomputeConfig
+from trainer.model.adapters import adapt
 from trainer.model.named import NamedModel
 from trainer.model.transformer import Transformer
 
 Model = Transformer | NamedModel
 
 
-def build(config: ModelConfig, recompute: RecomputeConfig | None = None) -> Model:
-    """Return a new model. Raises `ConfigError` if there is none of this name."""
-    return NamedModel(config, recompute) if config.name else Transformer(config, recompute)
+def build(config: ModelConfig, recompute: RecomputeConfig | None = None, bare: bool = False) -> Model:
+    """Return a new model. Raises `ConfigError` if there is none of this name. `bare`: without its adapters."""
+    if not config.name:
+        return Transformer(config, recompute)
+    model = NamedModel(config, recompute)
+    if config.lora is not None and not bare:
+        adapt(model, config.lora)
+    return model
 
 
-def parameter_count(model: nn.Module) -> int:
-    """Return the whole model's, though with ZeRO stage 3 a rank holds a part of each: DeepSpeed notes its size."""
-    return sum(getattr(one, "ds_numel", one.numel()) for one in model.parameters())
+def parameter_count(model: nn.Module, trained: bool = False) -> int:
+    """Return the whole model's, though with ZeRO stage 3 a rank holds a part of each: DeepSpeed notes its size.
+    `trained`: of those that are not frozen."""
+    return sum(getattr(one, "ds_numel", one.numel()) for one in model.parameters() if one.requires_grad or not trained)

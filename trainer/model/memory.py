@@ -61,7 +61,8 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     summed, moved = (4 if config.sums_in_float32(kind) else size for kind in ("accumulate", "reduce"))
     with FakeTensorMode():
         whole = _model(config, _layers(config.model))
-        count, largest = parameter_count(whole), max(one.numel() for one in whole.parameters())
+        everything, count = parameter_count(whole), parameter_count(whole, trained=True)
+        largest = max(one.numel() for one in whole.parameters() if one.requires_grad)
     layout = Layout.of(config.parallel, world_size)
     # ZeRO spreads over the ranks that hold equal matrices.
     spread = world_size // layout.tensor
@@ -81,9 +82,9 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     brought = 2 * kept_away if stage == 3 and accumulates else 0
     buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
     return Footprint(
-        weights=size * (part if stage == 3 else count),
+        weights=size * (math.ceil(everything / spread) if stage == 3 else everything),
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
-        gathered=moved * bucket + here + size * 2 * min(count, LIVE) if stage == 3 else 0,
+        gathered=moved * bucket + here + size * 2 * min(everything, LIVE) if stage == 3 else 0,
         accumulated=size * count if stage < 2 and accumulates else here if stage == 2 else 0,
         micro_batch=_deep(config, spread, buffers, accumulates) + size * largest * away + brought,
         update=update,
@@ -129,7 +130,7 @@ def _probed(config: TrainConfig, layers: int, spread: int, bucket: int, accumula
         length = config.model.context // config.parallel.sequence
         tokens = torch.zeros(config.micro_batch, length + 1, dtype=torch.long)
         if config.zero_stage or accumulates:
-            for one in model.parameters():
+            for one in filter(lambda one: one.requires_grad, model.parameters()):
                 one.register_post_accumulate_grad_hook(exchange)
         tracker = MemTracker()
         tracker.track_external(model, tokens)
@@ -160,7 +161,7 @@ def _model(config: TrainConfig, layers: int) -> Model:
                 # Not `model.to`, which swaps tensors: fake ones cannot be swapped. A tied one stays one.
                 if one not in kept:
                     mine = dealt_out(f"{place}.{name}", one, rules, config.parallel.tensor)
-                    kept[one] = nn.Parameter(mine.to(_DTYPES[config.precision]))
+                    kept[one] = nn.Parameter(mine.to(_DTYPES[config.precision]), requires_grad=one.requires_grad)
                 module._parameters[name] = kept[one]
     return model
 

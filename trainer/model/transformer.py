@@ -140,12 +140,14 @@ class Transformer(nn.Module):
 
 
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, object]]:
-    """Return AdamW's groups: weight decay applies to matrices, not to gains."""
+    """Return AdamW's groups of what is trained: weight decay applies to matrices, not to gains."""
     matrices, gains = list[nn.Parameter](), list[nn.Parameter]()
-    for one in model.parameters():
+    for one in filter(lambda one: one.requires_grad, model.parameters()):
         # A parameter that is spread over ranks is empty, and DeepSpeed notes its shape.
         (matrices if len(getattr(one, "ds_shape", one.shape)) >= 2 else gains).append(one)
-    return [{"params": matrices, "weight_decay": config.weight_decay}, {"params": gains, "weight_decay": 0.0}]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": gains, "weight_decay": 0.0}]
+    # DeepSpeed flattens each group, and none may be empty, as that of the gains is with adapters.
+    return [group for group in groups if group["params"]]
 
 
 def swiglu_width(width: int) -> int:

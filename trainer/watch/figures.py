@@ -1,7 +1,8 @@
 """A step's figures: what each rank puts into the one exchange of a step, and what all read from it.
 
 MFU = FLOP of a token x tokens/s / (ranks x peak). FLOP of a token = 6 N + 12 layers x width x context, with N the
-parameters of the blocks, the last norm and the output layer. Source: Chowdhery et al. 2022, "PaLM", appendix B.
+parameters of the blocks, the last norm and the output layer. Source: Chowdhery et al. 2022, "PaLM", appendix B. Beside
+adapters weights are frozen: 4 N, without their gradients; what the adapters compute does not count.
 HFU counts also what is computed again: a forward pass (2 FLOP per parameter, and 4 layers x width x context) of each
 block that `recompute: full` covers, and of the output layer where the loss is computed in parts. Source of the term:
 Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models". Operations that are cheap to
@@ -124,7 +125,8 @@ class Utilisation:
         block = 4 * model.width**2 + 3 * model.width * swiglu_width(model.width) + 2 * model.width
         output = model.vocabulary * model.width
         attention = model.width * model.context
-        token = 6 * (model.layers * block + model.width + output) + 12 * model.layers * attention
+        used, each = model.layers * block + model.width + output, 6 if model.lora is None else 4
+        token = each * used + 12 * model.layers * attention
         again = 0
         if recompute.policy == "full":
             again += -(-model.layers // recompute.every) * (2 * block + 4 * attention)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
 from infra.plan.facts import Memory
+from infra.spec.models.adapters import adapter_parameters, matrices, unknown_targets
 from infra.spec.models.shape import heads_of
-from trainer.contract import Layout, Trouble, layout_trouble, model_trouble
+from trainer.contract import Layout, Trouble, adapter_trouble, layout_trouble, model_trouble
 
 PLAUSIBLE_MFU = 0.65
 """Highest MFU that a published training run of a dense transformer reports."""
@@ -64,6 +65,20 @@ def layout_is_honest(case: Case) -> Iterator[Draft]:
         yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
 
 
+def adapters_are_honest(case: Case) -> Iterator[Draft]:
+    """Adapters are trained beside given weights that lie whole, and the model has the matrices that are named."""
+    training = case.spec.built_in[0]
+    model, warm = training.model, training.init_from is not None
+    if (trouble := adapter_trouble(model, training.parallel, training.watch, warm)) is not None:
+        yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
+    if unknown := unknown_targets(model):
+        cure = f"take of {', '.join(matrices(model))}"
+        yield error("training.model.lora.targets", "the model has no such matrices", seen=", ".join(unknown), cure=cure)
+    if model.lora is not None and training.compute is not None:
+        seen, cure = "training.compute", "write steps, global_batch and learning_rate"
+        yield error("training.model.lora", "is not what the dial's formulas were fitted to", seen=seen, cure=cure)
+
+
 def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
     """Weights, gradients, optimizer state and activations fit, as one micro batch on fake tensors shows."""
     instance, world, (training, _) = case.facts.instance, case.world_size, case.spec.built_in
@@ -110,7 +125,8 @@ def model_is_told(case: Case) -> Iterator[Draft]:
     training = case.spec.built_in[0]
     if training.model.name or training.parameters is not None or training.compute is not None:
         model = training.model
-        seen = f"{sizing.parameters(model):,} parameters, {sizing.training_flops_per_token(model):.4g} FLOP per token"
+        own = f" and {adapter_parameters(model):,} of adapters" if model.lora is not None else ""
+        seen = f"{sizing.parameters(model):,} parameters{own}, {sizing.training_flops_per_token(model):.4g} FLOP per token"
         cure = "nothing to do; `bivouac plan` has the formulas"
         yield info("training.model", "is of this size", seen=seen, cure=cure)
 
@@ -232,6 +248,7 @@ RULES = (
     global_batch_divides,
     heads_divide_the_width,
     layout_is_honest,
+    adapters_are_honest,
     model_fits_the_accelerator,
     model_is_told,
     weights_to_start_from_are_there,

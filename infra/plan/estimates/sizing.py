@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from infra.spec.models.adapters import adapter_parameters, trained_parameters
 from infra.spec.models.shape import feed_forward_width as feed_forward_width
 from infra.spec.models.shape import parameters as parameters
 from infra.spec.models.shape import shape_of
@@ -19,15 +20,20 @@ def training_flops_per_token(model: ModelConfig) -> int:
     """6 N + 12 layers x width of all heads x context, N without the embedding (its use as the output layer counted).
 
     Source: Chowdhery et al., PaLM, appendix B; the form that torchtitan uses. Nothing tells a given number's embedding
-    from the rest of it, so there N is all.
+    from the rest of it, so there N is all. Frozen weights have no gradient of their own: 4 N, and 6 per parameter of
+    the adapters.
     """
     used, layers, queries = _computed(model)
-    return 6 * used + 12 * layers * queries * model.context
+    each = 6 if model.lora is None else 4
+    return each * used + 6 * adapter_parameters(model) + 12 * layers * queries * model.context
 
 
 def flops_formula(model: ModelConfig) -> str:
     used, layers, queries = _computed(model)
-    return f"6 x {used} parameters that compute + 12 x {layers} layers x {queries} x context {model.context}"
+    weights = f"6 x {used} parameters that compute"
+    if model.lora is not None:
+        weights = f"4 x {used} frozen parameters that compute + 6 x {adapter_parameters(model)} of adapters"
+    return f"{weights} + 12 x {layers} layers x {queries} x context {model.context}"
 
 
 def _computed(model: ModelConfig) -> tuple[int, int, int]:
@@ -39,14 +45,18 @@ def _computed(model: ModelConfig) -> tuple[int, int, int]:
 
 
 def checkpoint_bytes(model: ModelConfig, precision: str) -> int:
-    """All shards of one checkpoint: (weights + 12) bytes x parameters; 16 in float32, 14 in bfloat16."""
-    return (WEIGHT_BYTES[precision] + OPTIMIZER_BYTES) * parameters(model)
+    """All shards of one checkpoint: (weights + 12) bytes x parameters; 16 in float32, 14 in bfloat16. Of frozen weights
+    the 12 are absent."""
+    return weight_bytes(model, precision) + OPTIMIZER_BYTES * trained_parameters(model)
+
+
+def weight_bytes(model: ModelConfig, precision: str) -> int:
+    return WEIGHT_BYTES[precision] * (parameters(model) + adapter_parameters(model))
 
 
 def checkpoint_bytes_per_node(model: ModelConfig, precision: str, nodes: int, zero_stage: int) -> int:
     """Return the bytes on the fullest node: the weights and its part of the optimizer state (ZeRO 0: all of it)."""
-    count = parameters(model)
-    weights, optimizer = WEIGHT_BYTES[precision] * count, OPTIMIZER_BYTES * count
+    weights, optimizer = weight_bytes(model, precision), OPTIMIZER_BYTES * trained_parameters(model)
     if zero_stage == 0:
         return weights + optimizer
     if zero_stage < 3:
@@ -62,7 +72,7 @@ def checkpoint_bytes_per_rank(model: ModelConfig, precision: str, world_size: in
 def host_bytes_per_rank(model: ModelConfig, precision: str, world_size: int) -> int:
     """Return bytes of offloaded optimizer states in the node's memory: with the gradients in float32 that the update
     reads, and the new weights or kept gradients of this rank's part."""
-    part = math.ceil(parameters(model) / world_size)
+    part = math.ceil(trained_parameters(model) / world_size)
     return (OPTIMIZER_BYTES + 4 + 2 * WEIGHT_BYTES[precision]) * part
 
 
@@ -73,10 +83,10 @@ def static_bytes_per_rank(
 
     Source: Rajbhandari et al., ZeRO, section 3: stage 1 shards the optimizer state, 2 the gradients too, 3 all.
     """
-    count = parameters(model)
+    count = trained_parameters(model)
     parts = (
         (0 if offload else OPTIMIZER_BYTES * count, zero_stage >= 1),
         (WEIGHT_BYTES[precision] * count, zero_stage >= 2),
-        (WEIGHT_BYTES[precision] * count, zero_stage >= 3),
+        (weight_bytes(model, precision), zero_stage >= 3),
     )
     return sum(math.ceil(size / world_size) if sharded else size for size, sharded in parts)

@@ -123,7 +123,10 @@ def export_bytes(spec: Spec) -> int:
 def _formula(spec: Spec) -> str:
     if spec.training is None:
         return "spec: workload.estimates.checkpoint_gib"
-    return f"{sizing.WEIGHT_BYTES[spec.training.precision] + sizing.OPTIMIZER_BYTES} B x parameters"
+    weights = sizing.WEIGHT_BYTES[spec.training.precision]
+    if spec.training.model.lora is not None:
+        return f"{weights} B x parameters + {sizing.OPTIMIZER_BYTES} B x parameters of adapters"
+    return f"{weights + sizing.OPTIMIZER_BYTES} B x parameters"
 
 
 def _node_bytes(spec: Spec) -> int:

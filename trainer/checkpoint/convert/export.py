@@ -1,7 +1,8 @@
 """`python -m trainer.checkpoint.convert.export`: export a checkpoint's model for `transformers`.
 
 The trainer's small decoder has Llama's architecture, so its export renames and splits tensors; a named model is one of
-`transformers` already. No number changes: the result is read again and compared with the checkpoint bit for bit.
+`transformers` already. No number changes: the result is read again and compared with the checkpoint bit for bit. Only
+adapters do: they are added to their matrices, and written beside the model as they are.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from trainer.data.held_out import end_of_document
 from trainer.data.reader import load_manifest
 from trainer.errors import ConfigError, StorageError, TrainerError
 from trainer.model import NORM_EPSILON, ROTARY_BASE, swiglu_width
+from trainer.model.adapters import FOLDER, merged, write_adapters
 from trainer.model.named import PREFIX, network_of
 
 Targets = Callable[[str], list[str]]
@@ -53,12 +55,16 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_b
     manifest = verified_manifest(checkpoint, config.campaign, config.identity)
     form = _form_of(config)
     whole = load_weights(checkpoint, manifest, config.model)
-    weights = {name: tensor for name, tensor in whole.items() if name not in form.tied}
+    lora = config.model.lora
+    plain = whole if lora is None else merged(whole, lora)
+    weights = {name: tensor for name, tensor in plain.items() if name not in form.tied}
     tensors = renamed(weights, form.targets)
     prepared = load_manifest(data, manifest.data_digest)
     out.mkdir(parents=True)
     _write_weights(tensors, out, shard_bytes)
     _compare(weights, out, form.targets)
+    if lora is not None:
+        write_adapters(whole, lora, config.model.name, out / FOLDER)
     tokenizer = (data / TOKENIZER_NAME).read_bytes()
     end = end_of_document(prepared, tokenizer)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
@@ -69,7 +75,7 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_b
     _write_json(out / "generation_config.json", {"bos_token_id": end[0], "eos_token_id": stops, "do_sample": True})
     _write_json(out / "tokenizer_config.json", _tokenizer_config(config, end[1], chat))
     (out / TOKENIZER_NAME).write_bytes(tokenizer)
-    return sorted(path.name for path in out.iterdir())
+    return sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
 
 
 @dataclass(frozen=True)
