@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from trainer.config import check_world
-from trainer.contract import GRADIENT_BUCKET, TrainConfig
+from trainer.contract import GRADIENT_BUCKET, LoraConfig, TrainConfig
 from trainer.errors import ConfigError, PeerLost
 from trainer.events import emit
 from trainer.model import NamedModel, adapt, build, parameter_count, parameter_groups
@@ -90,7 +90,7 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     if config.init_from:
         _start_from(config.init_from, model, whole)
     if config.model.lora is not None:
-        _adapt(model, config)
+        _adapt(model, config.model.lora, config.seed)
     optimizer = torch.optim.AdamW(
         parameter_groups(model, config.optimizer),
         fused=True,
@@ -129,11 +129,11 @@ def _start_from(folder: str, model: Any, whole: Any) -> None:
         emit("weights_taken", folder=folder, tensors=tensors)
 
 
-def _adapt(model: Any, config: TrainConfig) -> None:
-    """Add adapters: equal ones on every rank, and after that each rank's own chance, for dropout."""
-    torch.manual_seed(config.seed)
-    adapt(model, config.model.lora)
-    torch.manual_seed(config.seed + 1 + torch.distributed.get_rank())
+def _adapt(model: Any, lora: LoraConfig, seed: int) -> None:
+    """Add adapters, equal ones on every rank. From then on each rank has its own chance, for dropout."""
+    torch.manual_seed(seed)
+    adapt(model, lora)
+    torch.manual_seed(seed + 1 + torch.distributed.get_rank())
 
 
 def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:

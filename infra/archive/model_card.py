@@ -38,8 +38,8 @@ def _weights(spec: dict[str, Any]) -> str:
     if lora is None:
         return "The weights are those of the sharded checkpoint beside this folder, tensor by tensor and bit for bit."
     return (
-        f"Adapters of rank {lora.get('rank')} were trained (LoRA); here they are added to the weights that the training "
-        "began with. `adapter/` has them alone, for `peft`."
+        f"Adapters of rank {lora.get('rank')} were trained (LoRA), and here they are added to the weights that the "
+        "training began with. `adapter/` has them alone, for `peft`."
     )
 
 

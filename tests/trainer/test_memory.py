@@ -14,13 +14,21 @@ import torch
 from torch import multiprocessing
 from torch.profiler import ProfilerActivity, profile
 
-from trainer.contract import Layout, ModelConfig, ParallelConfig, RecomputeConfig, TrainConfig
+from trainer.contract import Layout, LoraConfig, ModelConfig, ParallelConfig, RecomputeConfig, TrainConfig
 from trainer.engine import build_engine, initialize_distributed
 from trainer.model import memory
 from trainer.model.memory import footprint
 
 WORLD = 2
 SMALL = ModelConfig(layers=6, width=256, heads=4, context=256, vocabulary=2048)
+ADAPTED = ModelConfig(
+    name="adapted", layers=4, width=256, heads=4, context=256, vocabulary=2048, lora=LoraConfig(rank=8),
+    config={
+        "model_type": "llama", "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+    },
+)  # fmt: skip
 DEEP = ModelConfig(layers=12, width=128, heads=4, context=128, vocabulary=1024)
 
 
@@ -62,6 +70,12 @@ CASES = {
     "2, offload, float32, twice": case(2, offload="cpu", turns=2, gradients=WHOLE),
     "3, offload": case(3, offload="cpu"),
     "3, offload, twice": case(3, offload="cpu", turns=2),
+    "0, adapters": case(0, model=ADAPTED),
+    "1, adapters": case(1, model=ADAPTED),
+    "2, adapters, twice": case(2, model=ADAPTED, turns=2),
+    "3, adapters": case(3, model=ADAPTED),
+    "3, adapters, full": case(3, model=ADAPTED, policy="full"),
+    "1, adapters, offload": case(1, model=ADAPTED, offload="cpu"),
     # Last, for DeepSpeed's groups stay.
     "1, sequence": case(1).model_copy(update={"global_batch": 4, "parallel": ParallelConfig(sequence=2)}),
     "1, tensor": case(1).model_copy(update={"global_batch": 4, "parallel": ParallelConfig(tensor=2)}),

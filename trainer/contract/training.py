@@ -29,7 +29,8 @@ class LoraConfig(_Section):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Part of the adapters' inputs that each rank drops by its own chance."""
     targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
-    """Matrices of each layer that get an adapter, such as `[q_proj, v_proj]`. `all-linear`: all but the output layer."""
+    """Matrices of each layer that get an adapter, such as `[q_proj, v_proj]`. `all-linear`: all of them. The output
+    layer has none."""
 
 
 class ModelConfig(_Section):

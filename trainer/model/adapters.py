@@ -1,6 +1,6 @@
 """Low-rank adapters beside the frozen matrices of a named model, by `peft`: Hu et al. 2021, "LoRA", arXiv 2106.09685.
 
-Importing `peft` takes seconds, so only a model with adapters does.
+Only a model with adapters imports `peft`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 

@@ -126,7 +126,9 @@ def model_is_told(case: Case) -> Iterator[Draft]:
     if training.model.name or training.parameters is not None or training.compute is not None:
         model = training.model
         own = f" and {adapter_parameters(model):,} of adapters" if model.lora is not None else ""
-        seen = f"{sizing.parameters(model):,} parameters{own}, {sizing.training_flops_per_token(model):.4g} FLOP per token"
+        seen = (
+            f"{sizing.parameters(model):,} parameters{own}, {sizing.training_flops_per_token(model):.4g} FLOP per token"
+        )
         cure = "nothing to do; `bivouac plan` has the formulas"
         yield info("training.model", "is of this size", seen=seen, cure=cure)
 

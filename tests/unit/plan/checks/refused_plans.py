@@ -68,6 +68,7 @@ PLANS = (
         {"training.parallel": {"tensor": 2}, "training.zero_stage": 3},
         cure="lost tensors",
     ),
+    Row("adapters-are-honest", E, "training.model.lora", {"training.model.lora": {"rank": 4}}, cure="name a model"),
     Row("model-fits-the-accelerator", E, "training.model", {"training.model": HUGE}, cure="zero_stage"),
     Row(
         "model-fits-the-accelerator",

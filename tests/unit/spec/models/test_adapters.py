@@ -1,0 +1,92 @@
+"""Adapters in a spec: their number by formula, what they save, and what is refused in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+
+from infra.plan.checks import check, failed
+from infra.plan.estimates import sizing
+from infra.plan.job_config import train_config
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.spec.models.adapters import adapter_parameters, trained_parameters
+from infra.spec.models.shape import parameters
+from tests.trainer.model.families import FAMILIES, config_of
+from trainer.contract import LoraConfig
+from trainer.model.named import network_of
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "down_proj"), ("k_proj",)])
+def test_the_formula_counts_what_peft_makes(family: str, targets: Any) -> None:
+    model = config_of(family, lora=LoraConfig(rank=3, targets=targets))
+    with torch.device("meta"):
+        network = network_of(model)
+        wanted = targets if isinstance(targets, str) else list(targets)
+        made = peft.get_peft_model(network, peft.LoraConfig(r=3, target_modules=wanted))
+    trained, everything = made.get_nb_trainable_parameters()
+    assert adapter_parameters(model) == trained_parameters(model) == trained
+    assert parameters(model) + adapter_parameters(model) == everything
+
+
+def test_states_of_adapters_alone_are_sized_on_paper() -> None:
+    # 2 layers of width 48 with 4 heads of 12 (2 of keys): queries 48 to 48, values 48 to 24. Rank 4.
+    plain = config_of("llama")
+    model = plain.model_copy(update={"lora": LoraConfig(rank=4, targets=("q_proj", "v_proj"))})
+    adapters, weights = 2 * 4 * (96 + 72), parameters(plain)
+    assert adapter_parameters(model) == adapters
+    assert sizing.checkpoint_bytes(model, "bfloat16") == 2 * (weights + adapters) + 12 * adapters
+    assert sizing.checkpoint_bytes_per_node(model, "float32", 2, 1) == 4 * (weights + adapters) + 6 * adapters
+    assert sizing.static_bytes_per_rank(model, "bfloat16", 4, 1) == 2 * (weights + adapters) + (2 + 3) * adapters
+    saved = sizing.training_flops_per_token(plain) - sizing.training_flops_per_token(model)
+    assert saved == 2 * (weights - 320 * 48) - 6 * adapters
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    (folder := tmp_path / "weights").mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def model_of(**lora: Any) -> dict[str, Any]:
+    return {"training.model": {"name": "debug", "lora": lora}}
+
+
+def refused(file: Any) -> list[tuple[str, str]]:
+    facts = survey(file.spec)
+    found = check(file, facts, facts.prices.as_of)
+    return [(one.field, f"{one.message}; {one.cure}") for one in found if failed((one,))]
+
+
+def test_the_ranks_get_what_the_spec_says(spec_file: Any, weights: Path) -> None:
+    file = spec_file({**model_of(rank=4, targets=["q_proj"]), "training.init_from": str(weights)})
+    assert refused(file) == []
+    config = train_config(file.spec, make_plan(file.spec, survey(file.spec)), "d" * 64, init_from="/data/weights")
+    assert config.model.lora == LoraConfig(rank=4, targets=("q_proj",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "said"),
+    [
+        ({**model_of(rank=4), "training.init_from": None}, "training.model.lora", "write training.init_from"),
+        ({**model_of(), "training.parallel": {"tensor": 2}}, "training.model.lora", "AutoTP"),
+        (model_of(targets=["q_proj", "lm_head"]), "training.model.lora.targets", "take of q_proj, k_proj"),
+        ({**model_of(dropout=0.1), "training.watch": {"replay_every": 5}}, "training.model.lora.dropout", "dropout: 0"),
+        (
+            {"training.model": {"name": "some.module:model", "parameters": 1000, "lora": {}}},
+            "training.model.lora",
+            "by name or folder",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_honestly_is_refused_with_the_reason(
+    changes: dict[str, Any], field: str, said: str, spec_file: Any, weights: Path
+) -> None:
+    found = refused(spec_file({"training.init_from": str(weights), **changes}))
+    assert [why for place, why in found if place == field and said in why], found
