@@ -11,16 +11,20 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils.hooks import RemovableHandle
 
 from trainer.contract import GRADIENT_BUCKET, Layout, ModelConfig, TrainConfig
+from trainer.model.adapters import adapt
 from trainer.model.building import Model, build, parameter_count
+from trainer.model.named import NamedModel
 from trainer.model.tensor import dealt_out, rules_of
 
 LIVE = 1_000_000_000
@@ -132,7 +136,11 @@ def _probed(config: TrainConfig, layers: int, spread: int, bucket: int, accumula
         if config.zero_stage or accumulates:
             for one in filter(lambda one: one.requires_grad, model.parameters()):
                 one.register_post_accumulate_grad_hook(exchange)
-        tracker = MemTracker()
+        tracker, nothing = MemTracker(), OrderedDict[int, Any]()
+        for one in model.parameters():
+            if not one.requires_grad:
+                # It hooks into each parameter's gradient, and a frozen one has none.
+                tracker._param_to_grad_hook_handles[one] = (RemovableHandle(nothing), RemovableHandle(nothing))
         tracker.track_external(model, tokens)
         with tracker:
             loss = model(tokens)
@@ -152,7 +160,12 @@ def _model(config: TrainConfig, layers: int) -> Model:
         if kinds := values.get("layer_types"):
             values["layer_types"] = kinds[:layers]
         shape = {"config": values}
-    model = build(config.model.model_copy(update=shape), config.recompute)
+    model = build(config.model.model_copy(update=shape), config.recompute, bare=True)
+    if config.model.lora is not None:
+        assert isinstance(model, NamedModel), "checked when the configuration was read"
+        # `peft` moves what it makes, and fake tensors cannot be moved.
+        with unset_fake_temporarily(), torch.device("meta"):
+            adapt(model, config.model.lora)
     rules = rules_of(model) if config.parallel.tensor > 1 else ()
     kept = dict[nn.Parameter, nn.Parameter]()
     for place, module in model.named_modules():
@@ -161,7 +174,8 @@ def _model(config: TrainConfig, layers: int) -> Model:
                 # Not `model.to`, which swaps tensors: fake ones cannot be swapped. A tied one stays one.
                 if one not in kept:
                     mine = dealt_out(f"{place}.{name}", one, rules, config.parallel.tensor)
-                    kept[one] = nn.Parameter(mine.to(_DTYPES[config.precision]), requires_grad=one.requires_grad)
+                    fake = torch.empty(mine.shape, dtype=_DTYPES[config.precision])
+                    kept[one] = nn.Parameter(fake, requires_grad=one.requires_grad)
                 module._parameters[name] = kept[one]
     return model
 
