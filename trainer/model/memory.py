@@ -84,11 +84,13 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
         update = max(update, (size * count if stage < 2 else summed * part) + (2 * size + moved) * bucket)
     # Stage 3 adds to gradients that are kept away by bringing them back, beside their sums.
     brought = 2 * kept_away if stage == 3 and accumulates else 0
+    # Stage 3 gathers all weights, and holds whole gradients of those that are trained.
+    live = min(everything, LIVE) + min(count, LIVE)
     buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
     return Footprint(
         weights=size * (math.ceil(everything / spread) if stage == 3 else everything),
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
-        gathered=moved * bucket + here + size * 2 * min(everything, LIVE) if stage == 3 else 0,
+        gathered=moved * bucket + here + size * live if stage == 3 else 0,
         accumulated=size * count if stage < 2 and accumulates else here if stage == 2 else 0,
         micro_batch=_deep(config, spread, buffers, accumulates) + size * largest * away + brought,
         update=update,
