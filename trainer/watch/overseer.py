@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainer.checkpoint.tiers import SharedTier
 from trainer.config import computes_together
-from trainer.contract import TrainConfig
+from trainer.contract import Layout, TrainConfig
 from trainer.contract.bans import Ban
 from trainer.data.feed import Fed
 from trainer.errors import Interrupted, NumericError, Sick, TrainerError
@@ -106,7 +106,9 @@ class Overseer:
         """
         if not fed.counted:
             return []
-        whole = self.gang.sums([float(sum(fed.counted))])[0]
+        # Of ranks that read the same sequences, one counts them.
+        leads = Layout.of(self.config.parallel, self.gang.world_size).leads(self.gang.rank)
+        whole = self.gang.sums([float(sum(fed.counted)) if leads else 0.0])[0]
         micro_batches = self.config.global_batch / self.config.micro_batch
         return [counted * micro_batches / whole for counted in fed.counted]
 

@@ -15,9 +15,11 @@ from tests.trainer.agents import World, run
 from tests.trainer.test_loop_pace import alone
 from tests.trainer.watch.test_detectors import changed, steps
 from trainer.checkpoint.tiers import Tier
-from trainer.contract import ExitCode, TrainConfig, WatchConfig
+from trainer.contract import ExitCode, ParallelConfig, TrainConfig, WatchConfig
 from trainer.contract.bans import Ban
+from trainer.data.feed import Fed
 from trainer.errors import Interrupted, NumericError, Sick
+from trainer.gang import Gang
 from trainer.watch.bans import RolledBack, read_bans, write_ban
 from trainer.watch.figures import All
 from trainer.watch.overseer import Decision, Overseer
@@ -109,6 +111,31 @@ def test_of_a_slow_rank_only_that_rank_calls_itself_sick(tmp_path: Path, rank: i
         if found.end is not None:
             break
     assert isinstance(found.end, error) and found.commit
+
+
+@pytest.mark.parametrize(
+    ("ranks", "parallel"), [(2, {"sequence": 2}), (4, {"sequence": 2}), (4, {"tensor": 2}), (2, {"tensor": 1})], ids=str
+)
+def test_the_masked_tokens_that_a_group_of_ranks_reads_count_once(
+    ranks: int, parallel: dict[str, int], tmp_path: Path
+) -> None:
+    told = list[float]()
+
+    def weights(rank: int, whole: float) -> list[float]:
+        made = overseer(tmp_path)
+        own = {"parallel": ParallelConfig(**parallel), "global_batch": 8, "micro_batch": 1}
+        made.config = made.config.model_copy(update=own)
+        made.gang = Gang(rank, 0, ranks, None)  # type: ignore[arg-type]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Gang, "sums", lambda _, values: told.append(values[0]) or [whole])
+            group = rank // max(parallel.values())
+            return made._weights(Fed(0, (), 0, counted=(10 + group, 30)))
+
+    groups = ranks // max(parallel.values())
+    whole = sum(40 + group for group in range(groups))
+    first, *_ = [weights(rank, whole) for rank in range(ranks)]
+    assert sum(told) == whole
+    assert first == [10 * 8 / whole, 30 * 8 / whole]
 
 
 SPIKED = """
