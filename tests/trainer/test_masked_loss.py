@@ -81,7 +81,9 @@ def one_process(config: TrainConfig, reader: Reader) -> Alone:
         each = [float(by_hand(logits.detach()[[row]], stored[[row]])) for row in range(BATCH)]
         optimizer.zero_grad()
         loss.backward()
-        norms.append(float(torch.nn.utils.get_total_norm([one.grad for one in model.parameters()])))
+        norms.append(
+            float(torch.nn.utils.get_total_norm([one.grad for one in model.parameters() if one.grad is not None]))
+        )
         optimizer.step()
         losses.append(float(loss.detach()))
         means.append(sum(each) / BATCH)
