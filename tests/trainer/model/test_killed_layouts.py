@@ -146,6 +146,5 @@ def test_fifty_kills(name: str, config: TrainConfig, data: Path, tmp_path: Path)
     found = killed(kind, COUNT, twin_of(kind, tmp_path / "twin", data, config), tmp_path, data, config)
     places = Counter(moment.place for moment in found)
     assert len(places) > 5, places
-    print(places)
     assert sum(places[name] for name in IN_SAVE) > COUNT / 4, places
     assert {moment.node for moment in found} == {True, False} and {moment.rank for moment in found} == {0, 1}
