@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
 from infra.plan.facts import Memory
-from infra.spec.models.shape import heads_of
 from trainer.contract import Layout, Trouble, layout_trouble, model_trouble
+from trainer.contract.shape import heads_of
 
 PLAUSIBLE_MFU = 0.65
 """Highest MFU that a published training run of a dense transformer reports."""

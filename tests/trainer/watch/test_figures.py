@@ -7,6 +7,7 @@ import math
 import pytest
 
 from infra.plan.estimates.sizing import training_flops_per_token
+from infra.spec.models.named import resolved
 from trainer.contract import ModelConfig, RecomputeConfig, TrainConfig
 from trainer.watch.figures import PARTS, Mine, Utilisation, pack, step_figures, unpack
 
@@ -56,6 +57,27 @@ def test_the_flop_of_a_token_are_those_of_the_plan() -> None:
     given = config()
     found = Utilisation.of(given, 8, accelerated=True)
     assert found.flop == training_flops_per_token(given.model) * given.tokens_per_step()
+
+
+@pytest.mark.parametrize(
+    ("name", "flop", "blocks_again"),
+    [
+        # Parameters of Hugging Face's model, less the embedding where it is not tied; heads x width of a head.
+        (
+            "llama-3.1-8b",
+            6 * (8_030_261_248 - 128_256 * 4096) + 12 * 32 * 4096 * 8192,
+            32 * (2 * 218_112_000 + 4 * 4096 * 8192),
+        ),
+        ("qwen3-0.6b", 6 * 596_049_920 + 12 * 28 * 2048 * 4096, 28 * (2 * 15_730_944 + 4 * 2048 * 4096)),
+    ],
+)
+def test_the_flop_of_a_named_model_are_its_own(name: str, flop: int, blocks_again: int) -> None:
+    model = ModelConfig.model_validate(resolved(name))
+    given = config(model=model, recompute=RecomputeConfig(policy="full"))
+    found = Utilisation.of(given, 8, accelerated=True)
+    assert found.flop == flop * given.tokens_per_step()
+    output = 2 * model.vocabulary * model.width
+    assert found.hardware_flop - found.flop == (blocks_again + output) * given.tokens_per_step()
 
 
 def test_mfu_and_hfu_by_hand() -> None:
