@@ -1,12 +1,13 @@
 """A step's figures: what each rank puts into the one exchange of a step, and what all read from it.
 
-MFU = FLOP of a token x tokens/s / (ranks x peak). FLOP of a token = 6 N + 12 layers x width of all heads x context, with
-N all parameters but an embedding that is not the output layer too (`trainer.contract.shape`, as in the plan). Source:
-Chowdhery et al. 2022, "PaLM", appendix B.
+MFU = FLOP of a token x tokens/s / (ranks x peak). FLOP of a token = 6 N + 12 layers x width of all heads x context,
+with N all parameters but an embedding that is not the output layer too (`trainer.contract.shape`, as in the plan).
+Source: Chowdhery et al. 2022, "PaLM", appendix B.
 HFU counts also what is computed again: a forward pass (2 FLOP per parameter, and 4 layers x width of all heads x
-context) of each block that `recompute: full` covers, and of the output layer where the loss is computed in parts. Source
-of the term: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models". Operations that
-are cheap to compute again (`selective`) count in neither. Without an accelerator whose peak is known there is neither.
+context) of each block that `recompute: full` covers, and of the output layer where the loss is computed in parts.
+Source of the term: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models".
+Operations that are cheap to compute again (`selective`) count in neither. Without an accelerator whose peak is known
+there is neither.
 """
 
 from __future__ import annotations

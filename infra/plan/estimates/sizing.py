@@ -25,7 +25,8 @@ def training_flops_per_token(model: ModelConfig) -> int:
 
 def flops_formula(model: ModelConfig) -> str:
     work = work_of(model)
-    return f"6 x {work.used} parameters that compute + 12 x {work.layers} layers x {work.queries} x context {model.context}"
+    attention = f"12 x {work.layers} layers x {work.queries} x context {model.context}"
+    return f"6 x {work.used} parameters that compute + {attention}"
 
 
 def checkpoint_bytes(model: ModelConfig, precision: str) -> int:
