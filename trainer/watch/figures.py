@@ -166,7 +166,7 @@ def step_figures(
         communication_s=parts["communication"],
         optimizer_s=parts["optimizer"],
         checkpoint_s=parts["checkpoint"],
-        layers=dict(zip(groups, (round(norm, 6) for norm in every.layers), strict=True)) if every.layers else {},
+        layers=dict(zip(groups, (round(norm, 6) for norm in every.layers), strict=True)) if any(every.layers) else {},
         slowest_rank=slowest,
         slowest_ratio=None if slowest is None else round(ratios[slowest], 3),
     )

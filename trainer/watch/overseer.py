@@ -60,7 +60,7 @@ class Overseer:
         device = self.engine.device
         self.watch, self.split = Watch(self.config.watch), Split(device)
         self.split.around(self.engine)
-        self.signals = Signals(self.engine, self.config.model.layers, self.gang.world_size)
+        self.signals = Signals(self.engine, self.gang.first)
         self.utilisation = Utilisation.of(self.config, self.gang.world_size, device.type == "cuda")
 
     # What is measured.
