@@ -67,7 +67,7 @@ def mine(seed: int) -> Mine:
         weights=[10 + 0.01 * chance.random() for _ in range(GROUPS)],
         activation=1 + 0.01 * chance.random(),
         entropy=4 + 0.01 * chance.random(),
-        others=[0.0] * 10,
+        others=[0.0] * 11,
     )
 
 

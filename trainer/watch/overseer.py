@@ -130,12 +130,13 @@ class Overseer:
         return any(ban.skips(step) for ban in self.bans)
 
     def judge(self, seen: Seen, every: All, seconds: float) -> Decision:
-        """Tell the alarms of a finished step, and decide. All ranks call this alike."""
+        """Tell the alarms of a finished step, and decide. All ranks call this alike, with equal values. `seconds`: of
+        the last step whose time all know, without a save's stall; 0: there is none."""
         clip = self.watch.clip(self.config.optimizer.clip)
         if self.config.watch.clip and seen.norm is not None and clip < min(seen.norm, self.config.optimizer.clip):
             self._tell(seen.step, "norm", seen.norm, clip, "clip", f"the gradient was scaled to a norm of {clip:.4g}")
         found = self.watch.judge(seen)
-        found += self.watch.judge_times(seen.step, seconds - every.parts["checkpoint"], every.forward_s)
+        found += self.watch.judge_times(seen.step, seconds, every.forward_s)
         decisions = [self._follow(seen.step, finding) for finding in found]
         ends = [one for one in decisions if one.end is not None]
         return ends[0] if ends else Decision(save=any(one.save for one in decisions))
