@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Timed = Literal["off", "log", "checkpoint", "quarantine", "stop"]
 """What follows from an alarm about times: they differ between two runs, so nothing here changes a result."""
+Whole = Literal["off", "log", "checkpoint", "stop"]
+"""The same where the alarm names no rank."""
 Numeric = Literal["off", "log", "checkpoint", "slow", "skip", "stop"]
 """What follows from an alarm about values, which a resumed run sees again."""
 GRADIENT_BUCKET = 500_000_000
@@ -162,7 +164,7 @@ class WatchConfig(_Section):
     """A batch whose distribution of tokens is unlike that of the others: damaged, repeated, foreign."""
     divergence: Numeric = "log"
     """The held-out loss rises while the training loss falls."""
-    throughput: Timed = "log"
+    throughput: Whole = "log"
     """Steps take 5 % longer than they once did."""
     straggler: Timed = "log"
     """One rank computes slower than the others, for long."""

@@ -12,7 +12,8 @@ from trainer.contract import WatchConfig
 from trainer.watch.detectors import Alarm, Detector, Seen, Series, norm_series, numeric
 from trainer.watch.times import Straggler, Throughput
 
-_FORMAT = 1
+_FORMAT = 2
+"""1 had all layers of a named model in one group."""
 
 
 class Finding(NamedTuple):

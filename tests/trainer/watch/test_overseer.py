@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from tests.manifests import manifest_of
 from tests.trainer.agents import World, run
@@ -151,6 +152,11 @@ def test_ranks_whose_clocks_differ_decide_alike_on_the_time_of_a_step(tmp_path: 
     [one.start() for one in ranks]
     [one.join() for one in ranks]
     assert saves[0] == saves[1] and len(saves[0]) == 1
+
+
+def test_no_action_is_taken_in_that_would_do_nothing() -> None:
+    with pytest.raises(ValidationError, match="throughput"):
+        WatchConfig.model_validate({"throughput": "quarantine"})  # whose node?
 
 
 SPIKED = """
