@@ -89,10 +89,7 @@ def saved(
     states: dict[tuple[str, int], Any] = {}
     for rank in range(ranks):
         states |= {(name, rank): state for name, state in TinyEngine(Told.of(rank)).states(step).items()}
-        states[f"rng_rank_{rank:05d}.pt", rank] = {
-            "cpu": random_state(step, rank),
-            **({"watch": watch} if watch else {}),
-        }
+        states[f"rng_rank_{rank:05d}.pt", rank] = {"cpu": random_state(step, rank)} | beside
     shards: list[Shard] = []
     for (name, rank), state in states.items():
         if name == MODEL and rank:
