@@ -164,6 +164,8 @@ class WatchConfig(_Section):
     """A batch whose distribution of tokens is unlike that of the others: damaged, repeated, foreign."""
     divergence: Numeric = "log"
     """The held-out loss rises while the training loss falls."""
+    precision: Numeric = "log"
+    """The loss differs from that in float32 by more than it did, or by more than a hundredth; see `precision_every`."""
     throughput: Whole = "log"
     """Steps take 5 % longer than they once did."""
     straggler: Timed = "log"
@@ -181,6 +183,9 @@ class WatchConfig(_Section):
     replay_every: int = Field(default=0, ge=0)
     """Steps between two searches for silent data corruption: all ranks compute the same gradients twice, and every bit
     must be equal. Each costs two micro batches. 0: none."""
+    precision_every: int = Field(default=0, ge=0)
+    """Steps between two searches for a loss of precision: rank 0 computes the loss of one micro batch also in float32,
+    while the others wait. With `precision: bfloat16`, where each rank has a whole model. 0: none."""
     replay: Literal["log", "quarantine", "stop"] = "log"
     """What follows when a rank computes differently from itself or from all others."""
 

@@ -42,6 +42,8 @@ class Mine:
     weights: Sequence[float] = ()
     activation: float = 0.0
     entropy: float = 0.0
+    rounding: float | None = None
+    """Of rank 0's loss from that in float32, where it was looked for; the loop exchanges it."""
     others: Sequence[float] = ()
     """What the loop itself exchanges."""
 

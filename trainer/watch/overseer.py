@@ -24,6 +24,7 @@ from trainer.watch import replay
 from trainer.watch.bans import RolledBack, possible, read_bans, write_ban
 from trainer.watch.detectors import Alarm, Seen
 from trainer.watch.figures import All, Mine, Utilisation
+from trainer.watch.precision import rounding
 from trainer.watch.signals import Signals
 from trainer.watch.timing import Split, memory_gib
 from trainer.watch.watch import Finding, Watch
@@ -240,6 +241,15 @@ class Overseer:
         ranks = sorted(found.named)
         self._tell(step, "replay", float(len(ranks)), 0.0, action, found.told, did, ranks=ranks)
         return decision
+
+    def rounding(self, step: int, fed: Fed) -> float | None:
+        """Return how far rank 0's loss is from that in float32 before the 1-based `step`, when it is time to look."""
+        every, config = self.config.watch.precision_every, self.config
+        if not every or step % every or not self.gang.first:
+            return None
+        if config.precision == "float32" or computes_together(config) or config.watch.precision == "off":
+            return None
+        return rounding(self.engine.module, torch.from_numpy(fed.micro_batches[0]).to(self.engine.device))
 
     def not_finite(self, step: int, every: All, replayed: bool) -> str:
         """Tell a loss or gradient that is not finite. Return the ranks whose own loss is not, in words."""
