@@ -21,6 +21,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from trainer.contract import GRADIENT_BUCKET, Layout, ModelConfig, TrainConfig
 from trainer.model.building import Model, build, parameter_count
+from trainer.model.recompute import LOGITS_AT_ONCE
 from trainer.model.tensor import dealt_out, rules_of
 
 LIVE, PERSISTENT = 1_000_000_000, 100_000
@@ -81,16 +82,19 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
         # At the end of the backward pass: gradients, the buffer of those on their way, and two copies of it.
         update = max(update, (size * count if stage < 2 else summed * part) + (2 * size + moved) * bucket)
     held = moved * bucket + here if stage == 3 else 0
-    # Stage 3 brings a bucket's part of gradients that are kept away back to the accelerator, beside what it adds to them
+    # Stage 3 brings a bucket's part of gradients that are kept away back to the accelerator, beside what it adds
     # (`partition_grads` in stage3.py). Where both are one memory, it does not.
     brought = 2 * min(kept_away, summed * math.ceil(bucket / spread)) if stage == 3 and overlaps else 0
+    # Seen, not explained: a rank that shares sequences has its scores once more.
+    positions = config.micro_batch * config.model.context // layout.sequence
+    scores = 4 * min(LOGITS_AT_ONCE, positions * config.model.vocabulary) if layout.sequence > 1 else 0
     buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
     return Footprint(
         weights=size * (part if stage == 3 else count),
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
         gathered=held + size * (min(count, LIVE) + small) if stage == 3 else 0,
         accumulated=size * count if stage < 2 and accumulates else here if stage == 2 else 0,
-        micro_batch=_deep(config, spread, buffers, accumulates) + size * largest * away + brought,
+        micro_batch=_deep(config, spread, buffers, accumulates) + size * largest * away + brought + scores,
         update=held + update,
         host=_host(config, part, largest, kept_away) if away else 0,
     )
