@@ -13,7 +13,7 @@ import pytest
 from tests.trainer.warm import start_module
 from tests.trainer.watch.reading import CASES, WORLD
 
-GROUPS = {
+GROUPS: dict[str, dict[str, str | tuple[str, ...]]] = {
     "small": {"embedding": "embedding", "block 0": "blocks.0.", "block 1": "blocks.1.", "block 2": "blocks.2.",
               "blocks 3-4": ("blocks.3.", "blocks.4."), "norm": "norm"},
     "llama": {"embedding": "network.model.embed_tokens", "block 0": "network.model.layers.0.",
