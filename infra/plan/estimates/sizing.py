@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from infra.spec.models.shape import feed_forward_width as feed_forward_width
-from infra.spec.models.shape import parameters as parameters
-from infra.spec.models.shape import shape_of
 from trainer.contract import ModelConfig
+from trainer.contract.shape import feed_forward_width as feed_forward_width
+from trainer.contract.shape import parameters as parameters
+from trainer.contract.shape import work_of
 
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2}
 OPTIMIZER_BYTES = 12
@@ -18,24 +18,15 @@ GIB = 2**30
 def training_flops_per_token(model: ModelConfig) -> int:
     """6 N + 12 layers x width of all heads x context, N without the embedding (its use as the output layer counted).
 
-    Source: Chowdhery et al., PaLM, appendix B; the form that torchtitan uses. Nothing tells a given number's embedding
-    from the rest of it, so there N is all.
+    Source: Chowdhery et al., PaLM, appendix B; the form that torchtitan uses. MFU in a run has the same.
     """
-    used, layers, queries = _computed(model)
-    return 6 * used + 12 * layers * queries * model.context
+    return work_of(model).flop(model.context)
 
 
 def flops_formula(model: ModelConfig) -> str:
-    used, layers, queries = _computed(model)
-    return f"6 x {used} parameters that compute + 12 x {layers} layers x {queries} x context {model.context}"
-
-
-def _computed(model: ModelConfig) -> tuple[int, int, int]:
-    """Return the parameters that each token is multiplied with, the layers, and the width of all heads."""
-    if model.parameters is not None:
-        return model.parameters, model.layers, model.width
-    shape = shape_of(model)
-    return shape.parameters - (0 if shape.tied else shape.embedding), shape.layers, shape.queries
+    work = work_of(model)
+    attention = f"12 x {work.layers} layers x {work.queries} x context {model.context}"
+    return f"6 x {work.used} parameters that compute + {attention}"
 
 
 def checkpoint_bytes(model: ModelConfig, precision: str) -> int:

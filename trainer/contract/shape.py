@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.contract import Heads, ModelConfig
+from trainer.contract.layout import Heads
+from trainer.contract.training import ModelConfig
 
 _GATED = ("llama", "mistral", "qwen2", "qwen3")
 """Kinds (`model_type`) with this formula: pre-norm RMSNorm, grouped queries, a gated feed-forward part of three
@@ -80,6 +81,34 @@ def parameters(model: ModelConfig) -> int:
 
 def parameters_formula(model: ModelConfig) -> str:
     return "spec: training.model.parameters" if model.parameters is not None else shape_of(model).formula
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a token costs: operations follow from it (Chowdhery et al. 2022, "PaLM", appendix B)."""
+
+    used: int
+    """Parameters that each token is multiplied with: all but the embedding, whose use as the output layer counts."""
+    layers: int
+    queries: int
+    """Width of all heads together."""
+    block: int
+    """Parameters of one layer."""
+    output: int
+    """Parameters of the output layer."""
+
+    def flop(self, context: int) -> int:
+        """Return those of a token, forward and backward: 6 N + 12 layers x width of all heads x context."""
+        return 6 * self.used + 12 * self.layers * self.queries * context
+
+
+def work_of(model: ModelConfig) -> Work:
+    """Return it. Nothing tells a given number's embedding from the rest of it, so there N is all, spread evenly."""
+    if model.parameters is not None:
+        return Work(model.parameters, model.layers, model.width, model.parameters // model.layers, 0)
+    shape = shape_of(model)
+    used = shape.parameters - (0 if shape.tied else shape.embedding)
+    return Work(used, shape.layers, shape.queries, shape.block, shape.embedding)
 
 
 def _of_config(config: dict[str, Any]) -> Shape:
