@@ -10,6 +10,7 @@ import pytest
 
 from tests.trainer.agents import Attempt, Hold, World, wait_until
 from tests.trainer.test_ends import LONG, children
+from trainer.checkpoint.fence import losses
 from trainer.contract import DataConfig, Manifest
 from trainer.contract.ledger import Consumed
 
@@ -60,6 +61,7 @@ def test_a_killed_rank_restarts_all_in_their_pods_and_loss_and_ledger_equal_the_
     (told,) = attempt.events("restarted_in_place")
     assert (told["culprit"], told["of_node"], told["generation"]) == (1, "node-1", 1)
     assert "SIGKILL" in told["cause"] and told["seconds"] > 0
+    assert losses(restarting.shared / "tiny")[0] == 1, "the interval's measure of failures counts it"
 
 
 def chain(rows: tuple[Consumed, ...]) -> tuple[int, int, str]:

@@ -67,10 +67,10 @@ class LocalSealing(Sealing):
 
     # Before the job begins.
 
-    def resume(self, restarts: int = 0) -> str:
+    def resume(self, generation: int = 0) -> str:
         """Return where the job resumes, empty from the start. All nodes have the whole checkpoint on their disks then,
-        of the newest step that every one of them could make whole. `restarts` is 0: only jobs that write to the shared
-        tier restart in place."""
+        of the newest step that every one of them could make whole. `generation` is 0: only jobs that write to the
+        shared tier restart in place."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.parts.begin()
         for step in seal.begun(self.disk):
