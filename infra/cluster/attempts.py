@@ -16,7 +16,7 @@ from infra.cluster.kubernetes import JobSet, MPIJob, is_gone, is_there_already
 from infra.cluster.mpijob import mpijob
 from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE
-from infra.spec.workload import by_mpirun
+from infra.spec.workload.workload import by_mpirun
 
 Kind = type[GenericNamespacedResource]
 """`JobSet` or `MPIJob`."""

@@ -10,7 +10,8 @@ from infra.plan.catalogue.instance_types import instance_types
 from infra.plan.plan import Plan
 from infra.spec.campaign import Spec
 from infra.spec.names import data_source, shared_tier
-from infra.spec.workload import INIT, MOUNTS, Workload
+from infra.spec.workload.links import INIT, MOUNTS
+from infra.spec.workload.workload import Workload
 from trainer.contract import (
     DATA_MOUNT,
     LOCAL_CHECKPOINTS,

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from infra.spec.models import dial
 from infra.spec.models.named import resolved
 from infra.spec.section import Section
-from infra.spec.workload import INIT, refuse_no_place
+from infra.spec.workload.links import INIT, refuse_no_place
 from trainer.contract import (
     GradientConfig,
     ModelConfig,

@@ -33,7 +33,7 @@ from infra.spec.names import (
     TRAINER_ACCOUNT,
     Names,
 )
-from infra.spec.workload import by_mpirun, in_host_network
+from infra.spec.workload.workload import by_mpirun, in_host_network
 from infra.stack.cluster.cluster import Cluster
 from infra.stack.cluster.mpi_operator import MpiOperator
 from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule

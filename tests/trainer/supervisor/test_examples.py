@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.spec.workload import Workload
+from infra.spec.workload.workload import Workload
 from tests.root import ROOT
 from tests.unit.trainer.supervised import Supervisors, events, kill_node, stat_parent
 from tests.waiting import HUNG_S, until
