@@ -22,7 +22,7 @@ from infra.archive import archive_job
 from infra.cluster import attempts, starting
 from infra.cluster.confinement import NOBODY, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
-from infra.cluster.kubernetes import OF_WORLD, from_outside, is_there_already, may_pass
+from infra.cluster.kubernetes import OF_WORLD, create, from_outside, may_pass
 from infra.cluster.nodes import GpuNodes
 from infra.data import in_cluster
 from infra.data.dataset import DataSet
@@ -158,11 +158,7 @@ def _start(context: Context, client: Client, work: Preparing) -> None:
         if not archive_job.status_of(client, name).get("leaving"):
             break
         context.progress.step("data: an earlier job is ending")
-    try:
-        client.create(made)
-    except ApiError as error:
-        if not is_there_already(error):
-            raise
+    create(client, made)
 
 
 def _wait(context: Context, client: Client, nodes: GpuNodes, work: Preparing) -> str:

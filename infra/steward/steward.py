@@ -1,4 +1,4 @@
-"""The steward's loop: observe, decide, act, record. `decide` holds all judgement, this module and `attempt` all effects.
+"""The steward's loop: observe, decide, act, record. `decide` holds all judgement; this module and `attempt` act.
 
 When the record, the cluster or AWS refuses a call, the act breaks off as after a kill and starts again from the record.
 The clocks go on meanwhile, and the bill stays bounded.

@@ -7,6 +7,7 @@ from typing import Any
 
 from infra.providers.aws.call import Call, NotReady, Resource
 from infra.providers.aws.table import LOCAL, Case, Conversion, Input, Naming
+from infra.providers.aws.tags import retagging
 from infra.providers.wire import Props
 
 _VPC = {
@@ -123,14 +124,12 @@ def delete(call: Call) -> None:
     call.wait_gone(lambda: client.describe_cluster(name=call.id), f"EKS cluster {call.id} to go")
 
 
-def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    """Update the tags of any EKS resource."""
-    client, arn = call.client(), call.state.get("arn") or call.state.get("accessEntryArn")
-    arn = arn or call.state.get("associationArn")
-    if stale:
-        client.untag_resource(resourceArn=arn, tagKeys=stale)
-    if fresh:
-        client.tag_resource(resourceArn=arn, tags=fresh)
+def _arn(call: Call) -> str:
+    return next(str(call.state[name]) for name in ("arn", "accessEntryArn", "associationArn") if call.state.get(name))
+
+
+retag = retagging("resourceArn", _arn, keys="tagKeys", tags="tags", form=dict)
+"""For any resource of EKS."""
 
 
 RESOURCES = (
