@@ -80,7 +80,7 @@ def train_config(
         first_step_timeout_s=training.longest_first_step_s(spec.recovery.hang_timeout),
         save_timeout_s=training.longest_save_s(spec.recovery.hang_timeout),
         restarts_in_place=spec.recovery.restarts_in_place,
-        # Shorter than the steward waits for a silent pod: a lost node is then replaced as soon as without restarts.
+        # Half of the steward's wait for a silent pod, so that the meeting does not delay a lost node's replacement.
         meet_s=spec.recovery.heartbeat_timeout.total_seconds() / 2,
         grace_s=grace_seconds(training.collective_timeout_s),
     )

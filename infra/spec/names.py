@@ -95,7 +95,7 @@ INPUTS_TAG, MANIFEST_TAG = "bivouac:inputs", "bivouac:manifest"
 KEY_ALIAS = "alias/bivouac"
 """Alias of the foundation's own key, which exists once a campaign has asked for one."""
 STATE_CONTEXT = ("bivouac", "pulumi")
-"""Encryption context of the engine's own keys, as the customer's key wraps them: policies allow it for these alone."""
+"""KMS encryption context with which the customer's key encrypts the engine's keys. Policies allow no other use."""
 BLOCK_CAMPAIGN_TAG = "bivouac:block-for"
 """The campaign that a capacity block was bought for. It differs from the campaign tag, so that no teardown counts the
 block as the campaign's own."""

@@ -28,12 +28,12 @@ from trainer.supervisor.warm import ranks
 MOST = 3
 """Restarts in place of one attempt."""
 _MAY_PASS = (signal.SIGKILL, signal.SIGSEGV)
-"""Deaths that no code of the job has chosen, and behind which no device is suspected as behind SIGBUS."""
+"""Signals that a job does not send itself and that, unlike SIGBUS, do not point to a broken device."""
 _LOOK_S = 0.5
 _TOGETHER_S = 0.2
-"""Within which ranks end that one death has ended."""
+"""Ranks that end within this time have ended because of one death."""
 _HEARD_S = 10.0
-"""For another node's death to be known here, after a rank that lost its peer has failed."""
+"""Wait for another node's word after a rank of this node has failed because it lost its peer."""
 
 
 class Again(Job):
@@ -44,7 +44,7 @@ class Again(Job):
         self._sealed_alone = threading.RLock()
         self._heard: queue.Queue[dict[str, Any]] = queue.Queue()
         self._left = 0
-        """Ranks of this node that run."""
+        """Number of this node's ranks that run."""
         self._died: dict[str, Any] = {}
         """The death after which no new step is known yet."""
 
