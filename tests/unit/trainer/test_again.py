@@ -119,14 +119,21 @@ def test_a_killed_rank_starts_all_ranks_of_both_nodes_again_without_imports(tmp_
     for process in started:
         process.terminate()
     assert job.ended(started) == [ExitCode.INTERRUPTED] * 2
-    (told,), other = (events(said, "restarted_in_place") for said in job.said)
-    assert (told["culprit"], told["of_node"], told["cause"], told["generation"]) == (3, "n1", "died of SIGKILL", 1)
-    assert told["step"] == restored + 1 and told["seconds"] > 0 and not other, "node 0 alone tells it"
+    (restart,), other = (events(said, "restarted_in_place") for said in job.said)
+    assert (restart["culprit"], restart["of_node"], restart["cause"], restart["generation"]) == (
+        3,
+        "n1",
+        "died of SIGKILL",
+        1,
+    )
+    assert restart["step"] > restored and restart["seconds"] > 0 and not other, "node 0 alone tells it"
     store = Store()
-    TrainerEvents(store).take("c-a1-0", told)  # type: ignore[arg-type]
+    TrainerEvents(store).take("c-a1-0", restart)  # type: ignore[arg-type]
     assert fold(store.kept).restarted_in_place == 1
-    again = f"attempt 1 trains again in its pods after {told['seconds']} s, since a process on n1: died of SIGKILL"
-    assert [sentence(one) for one in store.kept] == [again]
+    sentences = [
+        f"attempt 1 trains again in its pods after {restart['seconds']} s, since a process on n1: died of SIGKILL"
+    ]
+    assert [sentence(one) for one in store.kept] == sentences
     assert {one.get("generation") for one in events(job.said[0], "step")} == {None, 1}
     steps = [one["step"] for one in events(job.said[0], "step")]
     again = steps[len(steps) - 1 - steps[::-1].index(restored + 1) :]
