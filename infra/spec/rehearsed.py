@@ -17,7 +17,6 @@ ACCOUNT, REGION = "123456789012", "us-east-1"
 SUFFIX = "-dry"
 _TINY = {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024}
 _TINY_NAMED = {"context": 64, "vocabulary": 1024}
-_TINY_NAMED = {"context": 64, "vocabulary": 1024}
 _STEPS, _EVERY = 60, 10
 
 
