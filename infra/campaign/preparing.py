@@ -20,7 +20,7 @@ from lightkube.resources.core_v1 import Pod
 
 from infra.archive import archive_job
 from infra.cluster import attempts, starting
-from infra.cluster.confinement import NOBODY, container_context, environment, pod_context
+from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import OF_WORLD, create, from_outside, may_pass
 from infra.cluster.nodes import GpuNodes
@@ -92,15 +92,7 @@ def manifest(campaign: str, image: str, work: Preparing, limit: timedelta) -> di
         "automountServiceAccountToken": False,
         "nodeSelector": {POOL_LABEL: DATA_POOL},
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}},
-        "tolerations": [
-            {
-                "key": f"node.kubernetes.io/{key}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": _LEAVES_A_DEAD_NODE_S,
-            }
-            for key in ("unreachable", "not-ready")
-        ],
+        "tolerations": leaving_a_dead_node(_LEAVES_A_DEAD_NODE_S),
         "terminationGracePeriodSeconds": 5,
         "securityContext": pod_context(NOBODY),
         "volumes": [

@@ -107,15 +107,21 @@ def update(call: Call) -> None:
 
 
 def _await(call: Call, answer: dict[str, Any]) -> None:
+    await_update(call, answer, "EKS cluster", name=call.id)
+
+
+def await_update(call: Call, answer: dict[str, Any], kind: str, **named: str) -> None:
+    """Wait for an update of a cluster, or of a part of it. Raises `NotReady` for one that fails."""
     update_id = answer["update"]["id"]
+    what = f"update {update_id} of {kind} {call.id}"
 
     def done() -> bool:
-        found = call.client().describe_update(name=call.id, updateId=update_id)["update"]
+        found = call.client().describe_update(**named, updateId=update_id)["update"]
         if found["status"] in ("Failed", "Cancelled"):
-            raise NotReady(f"update {update_id} of EKS cluster {call.id} {found['status']}: {found.get('errors')}")
+            raise NotReady(f"{what} {found['status']}: {found.get('errors')}")
         return bool(found["status"] == "Successful")
 
-    call.wait(done, f"update {update_id} of EKS cluster {call.id}")
+    call.wait(done, what)
 
 
 def delete(call: Call) -> None:
