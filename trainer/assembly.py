@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from io import BufferedReader
@@ -13,7 +14,7 @@ import torch
 
 from trainer.checkpoint.commit import Committer, ManifestIdentity
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
-from trainer.checkpoint.fence import claim
+from trainer.checkpoint.fence import claim, lost_nothing
 from trainer.checkpoint.neighbour import meet
 from trainer.checkpoint.pace import Pace, job_mtbf_s
 from trainer.checkpoint.restore import restore
@@ -24,7 +25,7 @@ from trainer.contract.bans import Ban, distrust
 from trainer.data.ledger import DataLedger
 from trainer.data.supply import Supply
 from trainer.engine import build_engine, initialize_distributed
-from trainer.errors import StorageError
+from trainer.errors import Interrupted, StorageError
 from trainer.events import emit
 from trainer.gang import Gang
 from trainer.heartbeat import Heartbeat
@@ -44,7 +45,7 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
     gang = Gang.join(*(timedelta(seconds=each) for each in (config.collective_timeout_s, config.save_timeout_s)))
     tiers = _tiers(config, paths)
     attempt = int(os.environ[Env.ATTEMPT])
-    gang.together("claim the campaign", lambda: claim(tiers.shared, attempt) if gang.first else None)
+    gang.together("claim the campaign", lambda: claim(tiers.shared, attempt, generation()) if gang.first else None)
     session = f"{config.campaign}-{attempt}"
     supply = gang.together("open the data", lambda: Supply.open(config, paths, gang, session))
     engine = build_engine(config, gang.world_size)
@@ -84,7 +85,13 @@ def train(paths: Paths, heartbeat: Heartbeat) -> None:
             loop.step, loop.position, loop.tokens = restored.step, position, restored.tokens
         # A node with an empty cache waits for its first shards, for longer than the collective of a step may last.
         gang.together("read the first step's data", feed.wait_for_first)
-        loop.run()
+        try:
+            loop.run()
+        except Interrupted:
+            if gang.first and committer.committed_step == loop.step:
+                with suppress(OSError):  # without the mark it counts as a failure
+                    lost_nothing(tiers.shared.marks, attempt)
+            raise
     gang.barrier()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from contextlib import nullcontext
@@ -101,6 +102,8 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
     settings |= tensor_settings(layout, model)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, mpu=groups)
     save_every_part(engine, layout)
+    if config.zero_stage == 0 and config.precision == "float32":
+        _keep_norm(engine, config.optimizer.clip)
     # It copies scripts beside the shards at every save, which delays the loop; no manifest names them.
     engine._copy_recovery_script = lambda _: None
     # It names them on rank 0 alone, so two nodes' files of equal weights would differ.
@@ -109,6 +112,24 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
         # It would write frozen weights twice into one file: with the model, and once more by themselves.
         engine._get_zero_frozen_param_attributes = lambda _: None
     return engine
+
+
+def _keep_norm(engine: Any, clip: float) -> None:
+    """Make DeepSpeed's step without ZeRO do in float32 what its other optimizers do: keep the gradient's norm, which it
+    throws away, take another bound for one step, and leave the weights as they are where a gradient is no number."""
+    from deepspeed.runtime.utils import clip_grad_norm_
+
+    optimizer = engine.optimizer
+    optimizer.clip_grad, optimizer.overflow = clip, False
+
+    def clipped() -> None:
+        found = clip_grad_norm_(engine.module.parameters(), optimizer.clip_grad, mpu=engine.mpu)
+        optimizer._global_grad_norm = float(found)
+        optimizer.overflow = not math.isfinite(optimizer._global_grad_norm)
+        if optimizer.overflow:
+            engine.module.zero_grad(set_to_none=True)
+
+    engine.clip_fp32_gradients = clipped
 
 
 def _tied(model: torch.nn.Module) -> dict[str, str]:

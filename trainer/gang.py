@@ -68,7 +68,7 @@ class Gang:
     local_size: int = 1
     """Ranks of this node."""
     timeout: timedelta = timedelta(minutes=10)
-    """Of the exchanges of a step."""
+    """Timeout of a step's exchanges."""
 
     @classmethod
     def join(cls, timeout: timedelta, disks: timedelta = _DISKS_TIMEOUT) -> Gang:

@@ -29,8 +29,9 @@ from trainer.watch.figures import All, Mine, pack, step_figures, unpack
 from trainer.watch.overseer import Decision, Overseer
 from trainer.watch.profile import Profiler
 
-_OWN = 6
-"""Numbers that the loop exchanges besides the votes: stop, interval, digest in halves, a held-out loss and whether."""
+_OWN = 9
+"""Numbers that the loop exchanges besides the votes: stop, interval, digest in halves, a held-out loss and whether, a
+difference from float32 and whether, and the seconds of the step before."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class Stepped:
     every: All
     held_out: float | None = None
     """Held-out loss that was evaluated since the step before."""
+    rounding: float | None = None
+    """Relative difference of rank 0's loss from what float32 gives, where it was looked for."""
+    before_s: float = 0.0
+    """Duration of the step before by rank 0's clock, equal on all ranks; 0: it trained nothing."""
     skipped: bool = False
     """Its batches were drawn, and not trained on."""
 
@@ -85,6 +90,8 @@ class Loop:
     """Of the last step that was trained."""
     _saving_s: float = 0.0
     """Stall of a save since the last step."""
+    _last_s: float = 0.0
+    """Duration of the last step, if it was trained."""
     _first: bool = True
     """The next step is the first of this attempt."""
 
@@ -136,7 +143,9 @@ class Loop:
         self.step += 1
         self.position += self.config.global_batch
         self.tokens += self.config.tokens_per_step()
+        rounding = None if skipped else self.overseer.rounding(self.step, fed)
         mine = Mine(entropy=fed.entropy) if skipped else self.overseer.compute(fed)
+        mine.rounding = rounding
         mine.parts |= {"data": waited, "checkpoint": self._saving_s}
         self._saving_s = 0.0
         stepped = self._agree(mine, started, fed.digest, rate)
@@ -150,9 +159,10 @@ class Loop:
         norm = None if known is None else float(known)
         mine.finite = math.isfinite(mine.loss) and (norm is None or math.isfinite(norm))
         held_out = self.evaluations.get(self.step - 1) if self.gang.first else None
-        # Only rank 0 sets the interval and the held-out loss: the others add 0 to the sum.
+        # Only rank 0 sets the interval, the held-out loss and the time: the others add 0 to the sum.
         every = float(self.pace.every if self.gang.first else 0)
         told = [float(held_out is not None), held_out or 0.0]
+        told += [float(mine.rounding is not None), mine.rounding or 0.0, self._last_s if self.gang.first else 0.0]
         votes = self.committer.votes()
         assert len(votes) == VOTES
         # Of ranks that read the same sequences, one tells them.
@@ -160,7 +170,7 @@ class Loop:
         mine.others = [float(stop_requested(self.run_folder)), every, *to_limbs(counted), *told, *votes]
         everyone = self.gang.world_size
         agreed = unpack(self.gang.sums(pack(mine, self.gang.rank, everyone)), mine, everyone)
-        stops, every, low, high, evaluated, held_out = agreed.others[:_OWN]
+        stops, every, low, high, evaluated, held_out, looked, rounding, before_s = agreed.others[:_OWN]
         self.every = int(every)
         return Stepped(
             loss=agreed.loss,
@@ -173,6 +183,8 @@ class Loop:
             norm=norm,
             every=agreed,
             held_out=held_out if evaluated else None,
+            rounding=rounding if looked else None,
+            before_s=before_s,
         )
 
     def _again(self, stepped: Stepped, fed: Fed, started: float) -> Stepped:
@@ -193,6 +205,7 @@ class Loop:
         self.ledger.add(self.step, self.position - self.config.global_batch, stepped.samples)
         self.committer.settle(list(stepped.every.others[_OWN:]))
         self._keep_pace(stepped)
+        self._last_s = 0.0 if stepped.skipped else stepped.seconds
         if stepped.skipped:
             return replace(stepped, loss=self.last_loss)
         self.last_loss = stepped.loss
@@ -213,8 +226,9 @@ class Loop:
             activation=every.activation or None,
             entropy=every.entropy or None,
             held_out=stepped.held_out,
+            rounding=stepped.rounding,
         )
-        return self.overseer.judge(seen, every, stepped.seconds)
+        return self.overseer.judge(seen, every, stepped.before_s)
 
     def _follow(self, stepped: Stepped, decision: Decision) -> None:
         if decision.end is None:

@@ -21,7 +21,7 @@ from infra.archive.settings import ArchiveConfig
 from infra.cluster import attempts
 from infra.cluster.confinement import NOBODY, ROOT, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
-from infra.cluster.kubernetes import is_gone, is_there_already
+from infra.cluster.kubernetes import create, is_gone
 from infra.errors import PermanentError
 from infra.spec.campaign import Spec
 from infra.spec.names import ARCHIVE_ACCOUNT, ARCHIVE_COMMAND, ARCHIVE_ROOM, NAMESPACE
@@ -117,11 +117,7 @@ def run(
     files = {"archive.json": config.model_dump_json(indent=1), **job_files}
     attempts.create_config(client, CONFIG, labels, files)
     _forget_failed(client, pause)
-    try:
-        client.create(from_dict(job))
-    except ApiError as error:
-        if not is_there_already(error):
-            raise
+    create(client, from_dict(job))
     begun, waited = False, time.monotonic()
     while True:
         guard()

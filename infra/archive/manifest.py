@@ -57,7 +57,7 @@ class ArchiveManifest(BaseModel):
     export_metrics: dict[str, float] | None = None
     """The same of its export."""
     tolerance: float | None = None
-    """Relative, of each metric; of the built-in trainer's loss only where it was not equal. Else None."""
+    """Largest relative difference that the proof allowed. None: the built-in trainer's loss was equal, or no proof."""
     export: str = ""
     """Folder of the export below the campaign's prefix; empty without one."""
     objects: tuple[ArchivedObject, ...]

@@ -21,7 +21,7 @@ from infra.bake.bake import ImageManifest
 from infra.bake.closer_code import code_of
 from infra.campaign.capacity import kept
 from infra.cluster import attempts, pull_secret, starting
-from infra.cluster.confinement import NOBODY, container_context, environment, pod_context
+from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import from_outside, is_gone
 from infra.cluster.nodes import GpuNodes
@@ -264,15 +264,7 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False, sha
         "serviceAccountName": STEWARD_ACCOUNT,
         "priorityClassName": STEWARD_PRIORITY_CLASS,
         "nodeSelector": {POOL_LABEL: SYSTEM_POOL},
-        "tolerations": [
-            {
-                "key": f"node.kubernetes.io/{key}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": _LEAVES_A_DEAD_NODE_S,
-            }
-            for key in ("unreachable", "not-ready")
-        ],
+        "tolerations": leaving_a_dead_node(_LEAVES_A_DEAD_NODE_S),
         **({"topologySpreadConstraints": [_APART]} if standby else {}),
         "terminationGracePeriodSeconds": 5,
         "securityContext": pod_context(NOBODY),

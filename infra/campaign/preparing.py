@@ -20,9 +20,9 @@ from lightkube.resources.core_v1 import Pod
 
 from infra.archive import archive_job
 from infra.cluster import attempts, starting
-from infra.cluster.confinement import NOBODY, container_context, environment, pod_context
+from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
-from infra.cluster.kubernetes import OF_WORLD, from_outside, is_there_already, may_pass
+from infra.cluster.kubernetes import OF_WORLD, create, from_outside, may_pass
 from infra.cluster.nodes import GpuNodes
 from infra.data import in_cluster
 from infra.data.dataset import DataSet
@@ -92,15 +92,7 @@ def manifest(campaign: str, image: str, work: Preparing, limit: timedelta) -> di
         "automountServiceAccountToken": False,
         "nodeSelector": {POOL_LABEL: DATA_POOL},
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}},
-        "tolerations": [
-            {
-                "key": f"node.kubernetes.io/{key}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": _LEAVES_A_DEAD_NODE_S,
-            }
-            for key in ("unreachable", "not-ready")
-        ],
+        "tolerations": leaving_a_dead_node(_LEAVES_A_DEAD_NODE_S),
         "terminationGracePeriodSeconds": 5,
         "securityContext": pod_context(NOBODY),
         "volumes": [
@@ -158,11 +150,7 @@ def _start(context: Context, client: Client, work: Preparing) -> None:
         if not archive_job.status_of(client, name).get("leaving"):
             break
         context.progress.step("data: an earlier job is ending")
-    try:
-        client.create(made)
-    except ApiError as error:
-        if not is_there_already(error):
-            raise
+    create(client, made)
 
 
 def _wait(context: Context, client: Client, nodes: GpuNodes, work: Preparing) -> str:

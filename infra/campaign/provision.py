@@ -23,7 +23,7 @@ from infra.session.context import Context
 from infra.session.session import STACK_CONFIG
 from infra.spec.access import Role
 from infra.spec.campaign import Spec, Training, Workload
-from infra.spec.workload import INIT, MOUNTS
+from infra.spec.workload.links import INIT, MOUNTS
 from infra.stack.outputs import CampaignOutputs
 from trainer.contract import DATA_MOUNT
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from lightkube import Client
 from lightkube.codecs import from_dict
-from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Pod
 
 from infra.archive import archive_job
@@ -16,7 +15,7 @@ from infra.checkpoints.copies import CONFIG, CopiesConfig
 from infra.cluster import attempts
 from infra.cluster.confinement import NOBODY, ROOT, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
-from infra.cluster.kubernetes import is_there_already
+from infra.cluster.kubernetes import create
 from infra.errors import PermanentError
 from infra.spec.names import ARCHIVE_ACCOUNT, COPY_COMMAND, FETCH_COMMAND, NAMESPACE
 
@@ -91,11 +90,7 @@ def start(client: Client, job: CopyJob, config: CopiesConfig, image: str, longes
     """Create the Job and its configuration; one that exists stays."""
     files = {CONFIG: config.model_dump_json(indent=1)}
     attempts.create_config(client, job.name, {CAMPAIGN_LABEL: config.campaign}, files)
-    try:
-        client.create(from_dict(manifest(job, config.campaign, image, longest)))
-    except ApiError as error:
-        if not is_there_already(error):
-            raise
+    create(client, from_dict(manifest(job, config.campaign, image, longest)))
 
 
 def is_there(client: Client, job: CopyJob) -> bool:

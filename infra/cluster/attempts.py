@@ -12,11 +12,11 @@ from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.types import CascadeType
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
-from infra.cluster.kubernetes import JobSet, MPIJob, is_gone, is_there_already
+from infra.cluster.kubernetes import JobSet, MPIJob, create, is_gone
 from infra.cluster.mpijob import mpijob
 from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE
-from infra.spec.workload import by_mpirun
+from infra.spec.workload.workload import by_mpirun
 
 Kind = type[GenericNamespacedResource]
 """`JobSet` or `MPIJob`."""
@@ -25,12 +25,7 @@ Kind = type[GenericNamespacedResource]
 def create_config(client: Client, name: str, labels: dict[str, str], files: dict[str, str]) -> None:
     """Create a config map or replace its contents."""
     wanted = ConfigMap(metadata=ObjectMeta(name=name, labels=labels), data=files)
-    try:
-        client.create(wanted)
-    except ApiError as error:
-        if not is_there_already(error):
-            raise
-        client.replace(wanted)
+    create(client, wanted, replace=True)
 
 
 def kind_of(spec: Spec) -> Kind:
@@ -41,11 +36,7 @@ def kind_of(spec: Spec) -> Kind:
 def launch(client: Client, gang: GangJob) -> None:
     """Create the gang's job; leave one that exists (from a driver that was killed) as it is."""
     made = MPIJob.from_dict(mpijob(gang)) if gang.by_mpirun else JobSet.from_dict(jobset(gang))
-    try:
-        client.create(made)
-    except ApiError as error:
-        if not is_there_already(error):
-            raise
+    create(client, made)
 
 
 def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:

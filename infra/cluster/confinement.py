@@ -1,4 +1,4 @@
-"""Security contexts of the campaign's pods."""
+"""Security contexts and tolerations of the campaign's pods."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ ROOT = 0
 SECCOMP = "RuntimeDefault"
 ENVIRONMENT = {"HOME": "/tmp", "USER": "bivouac"}
 """Variables for `NOBODY`, which images do not define: programs cache in HOME, and torch and others read USER."""
+
+
+def leaving_a_dead_node(seconds: int) -> list[dict[str, Any]]:
+    """Return the tolerations of a pod that is made anew elsewhere, so long after its node is called dead."""
+    every = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+    return [{"key": f"node.kubernetes.io/{key}", **every} for key in ("unreachable", "not-ready")]
 
 
 def pod_context(user: int) -> dict[str, Any]:

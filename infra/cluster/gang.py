@@ -23,7 +23,9 @@ from infra.spec.names import (
     TRAINER_ACCOUNT,
     mount_folder,
 )
-from infra.spec.workload import GIB, MOUNTS, Resources
+from infra.spec.workload.links import MOUNTS
+from infra.spec.workload.sections import Resources
+from infra.spec.workload.workload import GIB
 from trainer.contract import (
     AGENT_PORT,
     CONFIG_FILE,

@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import httpx2
 from botocore.exceptions import BotoCoreError, ClientError
@@ -185,5 +186,12 @@ def is_gone(error: ApiError) -> bool:
     return error.status.code == 404
 
 
-def is_there_already(error: ApiError) -> bool:
-    return error.status.code == 409
+def create(client: Client, wanted: Any, replace: bool = False) -> None:
+    """Create an object. One of its name stays as it is, or is replaced."""
+    try:
+        client.create(wanted)
+    except ApiError as error:
+        if error.status.code != 409:
+            raise
+        if replace:
+            client.replace(wanted)

@@ -10,14 +10,13 @@ import base64
 import json
 
 from lightkube import Client
-from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Secret
 
 from infra.aws.account import Account
 from infra.aws.job_image import Login
 from infra.cluster.gang import CAMPAIGN_LABEL, PULL_SECRET
-from infra.cluster.kubernetes import is_there_already
+from infra.cluster.kubernetes import create
 from infra.cluster.secrets import Refused, text_of, value_of
 from infra.errors import UserError
 from infra.spec.campaign import Spec
@@ -67,13 +66,7 @@ def give(client: Client, account: Account, spec: Spec) -> None:
     found = login(account, spec)
     if found is None:
         return
-    wanted = _secret(spec, found)
-    try:
-        client.create(wanted)
-    except ApiError as error:
-        if not is_there_already(error):
-            raise
-        client.replace(wanted)
+    create(client, _secret(spec, found), replace=True)
 
 
 def _secret(spec: Spec, found: Login) -> Secret:

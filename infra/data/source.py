@@ -17,7 +17,8 @@ from infra.data import weights
 from infra.data.weights import WeightFile
 from infra.errors import UserError
 from infra.folders import cache_root, keep
-from infra.spec.workload import INIT, Workload
+from infra.spec.workload.links import INIT
+from infra.spec.workload.workload import Workload
 from trainer.contract import DATA_MANIFEST_NAME
 from trainer.contract.workload import source_name
 

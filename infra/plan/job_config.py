@@ -10,7 +10,8 @@ from infra.plan.catalogue.instance_types import instance_types
 from infra.plan.plan import Plan
 from infra.spec.campaign import Spec
 from infra.spec.names import data_source, shared_tier
-from infra.spec.workload import INIT, MOUNTS, Workload
+from infra.spec.workload.links import INIT, MOUNTS
+from infra.spec.workload.workload import Workload
 from trainer.contract import (
     DATA_MOUNT,
     LOCAL_CHECKPOINTS,
@@ -79,7 +80,7 @@ def train_config(
         first_step_timeout_s=training.longest_first_step_s(spec.recovery.hang_timeout),
         save_timeout_s=training.longest_save_s(spec.recovery.hang_timeout),
         restarts_in_place=spec.recovery.restarts_in_place,
-        # Shorter than the steward waits for a silent pod: a lost node is then replaced as soon as without restarts.
+        # Half of the steward's wait for a silent pod, so that the meeting does not delay a lost node's replacement.
         meet_s=spec.recovery.heartbeat_timeout.total_seconds() / 2,
         grace_s=grace_seconds(training.collective_timeout_s),
     )

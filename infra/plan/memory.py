@@ -15,9 +15,9 @@ from infra.plan.estimates import sizing
 from infra.plan.facts import Memory, MemoryCure
 from infra.plan.layout import ranks_per_node
 from infra.spec.campaign import Spec
-from infra.spec.models.shape import shape_of
 from infra.spec.training import Training
 from trainer.contract import Layout, TrainConfig
+from trainer.contract.shape import shape_of
 
 RESERVED_GIB = 2.5
 """CUDA's context, NCCL's and cuBLAS' buffers. A guess: no GPU was measured."""

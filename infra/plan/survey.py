@@ -15,7 +15,7 @@ from infra.plan.kubernetes_support import kubernetes_support
 from infra.plan.offers import catalogue_offers
 from infra.spec.campaign import MixtureSource, Spec, Workload
 from infra.spec.recipe import folder_of, source_folder
-from infra.spec.workload import GIB
+from infra.spec.workload.workload import GIB
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest
 from trainer.contract.recipe import FOREIGN
 

@@ -43,7 +43,7 @@ from infra.spec.sections import SharedStorage as SharedStorage
 from infra.spec.sections import Storage as Storage
 from infra.spec.sections import Subnets as Subnets
 from infra.spec.training import Training as Training
-from infra.spec.workload import Workload as Workload
+from infra.spec.workload.workload import Workload as Workload
 
 MAX_NAME = 20
 """Longest campaign name. The longest AWS name with it, an IAM role `bivouac-<name>-<workload>-...`, may have 64."""

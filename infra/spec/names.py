@@ -95,7 +95,7 @@ INPUTS_TAG, MANIFEST_TAG = "bivouac:inputs", "bivouac:manifest"
 KEY_ALIAS = "alias/bivouac"
 """Alias of the foundation's own key, which exists once a campaign has asked for one."""
 STATE_CONTEXT = ("bivouac", "pulumi")
-"""Encryption context of the engine's own keys, as the customer's key wraps them: policies allow it for these alone."""
+"""KMS encryption context with which the customer's key encrypts the engine's keys. Policies allow no other use."""
 BLOCK_CAMPAIGN_TAG = "bivouac:block-for"
 """The campaign that a capacity block was bought for. It differs from the campaign tag, so that no teardown counts the
 block as the campaign's own."""
@@ -254,47 +254,17 @@ class Names:
         return self.of("node group", SYSTEM_POOL)
 
     @property
-    def cluster_role(self) -> str:
-        return self.of("role", "cluster")
-
-    @property
-    def node_role(self) -> str:
-        return self.of("role", "node")
-
-    @property
-    def cni_role(self) -> str:
-        return self.of("role", "cni")
-
-    @property
-    def steward_role(self) -> str:
-        return self.of("role", "steward")
-
-    @property
-    def trainer_role(self) -> str:
-        return self.of("role", "trainer")
-
-    @property
-    def archive_role(self) -> str:
-        return self.of("role", "archive")
-
-    @property
     def builder(self) -> str:
         """Name tag of the builder for this campaign, and name of the schedule that terminates it."""
         return self.of("schedule", BUILDER)
 
     @property
-    def guard_role(self) -> str:
-        return self.of("role", "guard")
-
-    @property
-    def budget_role(self) -> str:
-        """Role with which AWS Budgets freezes the spec's `freeze_roles`."""
-        return self.of("role", "budget")
-
-    @property
     def alarms(self) -> str:
         """SNS topic of the campaign's alarms."""
         return self.of("topic", "alarms")
+
+    def role(self, part: str) -> str:
+        return self.of("role", part)
 
     @property
     def roles(self) -> tuple[str, ...]:

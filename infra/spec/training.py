@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from infra.spec.models import dial
 from infra.spec.models.named import resolved
 from infra.spec.section import Section
-from infra.spec.workload import INIT, refuse_no_place
+from infra.spec.workload.links import INIT, refuse_no_place
 from trainer.contract import (
     GradientConfig,
     ModelConfig,
@@ -41,7 +41,7 @@ class Training(Section):
     """The other dial: floating-point operations of the whole training, such as `1e21`. Give one of the two."""
     model: Annotated[ModelConfig, BeforeValidator(resolved, json_schema_input_type=str | ModelConfig)] = ModelConfig()
     """The model: a name, or a section."""
-    init_from: str | None = None
+    init_from: Annotated[str | None, AfterValidator(refuse_no_place)] = None
     """Weights that a named model starts from, in Hugging Face's form (safetensors): an S3 prefix, or a folder of this
     machine with 4 GiB at most, which is uploaded. None: new weights."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -88,11 +88,6 @@ class Training(Section):
     save_timeout_s: float | None = Field(default=None, gt=0)
     """Time that ranks wait for the others' disks while a checkpoint is written, committed and replicated; the steward
     takes a gang that saves for hung after the same time. None: twice `recovery.hang_timeout`, at least 10 minutes."""
-
-    @field_validator("init_from")
-    @classmethod
-    def _starts_from_a_prefix_or_a_folder(cls, place: str | None) -> str | None:
-        return refuse_no_place(place)
 
     @model_validator(mode="before")
     @classmethod

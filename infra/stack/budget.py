@@ -66,7 +66,7 @@ class Budget(pulumi.ComponentResource):
         policy = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
         role = aws.iam.Role(
             "budget",
-            name=self._names.budget_role,
+            name=self._names.role("budget"),
             assume_role_policy=policies.trust("budgets.amazonaws.com", where),
             permissions_boundary=boundary_arn(where),
             opts=ResourceOptions(parent=self),

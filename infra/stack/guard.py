@@ -37,7 +37,7 @@ class Guard(pulumi.ComponentResource):
         names = Names(spec)
         role = aws.iam.Role(
             "guard",
-            name=names.guard_role,
+            name=names.role("guard"),
             assume_role_policy=policies.trust("scheduler.amazonaws.com", policies.place(spec)),
             permissions_boundary=boundary_arn(policies.place(spec)),
             opts=ResourceOptions(parent=self),

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from infra.cluster.fitness import NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.steward_config import StewardConfig
-from infra.spec.workload import Resources, by_mpirun, in_host_network
+from infra.spec.workload.sections import Resources
+from infra.spec.workload.workload import by_mpirun, in_host_network
 from trainer.contract import TOPOLOGY_NAME
 from trainer.contract.workload import EVALUATE, SUPERVISOR
 

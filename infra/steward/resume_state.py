@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 from infra.cluster.steward_config import StewardConfig
 from infra.record import meter
@@ -20,21 +22,22 @@ def spent(store: CampaignStore, config: StewardConfig, now: datetime) -> Decimal
 
 def history(state: CampaignState) -> History:
     """Return the attempts that failed since the last relaunch by a person, and all repairs."""
-    ended = tuple(
-        Attempt(
-            number=a["attempt"],
-            failure=FailureClass(a["failure"]),
-            ended_at=a["ended_at"],
-            committed_at_launch=a["committed_step"],
-            committed_at_end=a["committed_at_end"],
-            dead_nodes=tuple(a.get("dead_nodes", ())),
-            first_failed=a.get("first_failed"),
-            instances=a.get("instances", {}),
-        )
-        for a in state.attempts
-        if a.get("failure") and a["attempt"] > state.judged
-    )
+    ended = tuple(failed(a) for a in state.attempts if a.get("failure") and a["attempt"] > state.judged)
     return History(attempts=ended, repairs=state.repairs)
+
+
+def failed(told: Mapping[str, Any]) -> Attempt:
+    """Return an attempt that failed from what the events of its launch and its end tell."""
+    return Attempt(
+        number=told["attempt"],
+        failure=FailureClass(told["failure"]),
+        ended_at=told["ended_at"],
+        committed_at_launch=told["committed_step"],
+        committed_at_end=told["committed_at_end"],
+        dead_nodes=tuple(told.get("dead_nodes", ())),
+        first_failed=told.get("first_failed"),
+        instances=told.get("instances", {}),
+    )
 
 
 def in_flight(state: CampaignState) -> tuple[int, bool]:

@@ -1,4 +1,4 @@
-"""The steward's loop: observe, decide, act, record. `decide` holds all judgement, this module all effects.
+"""The steward's loop: observe, decide, act, record. `decide` holds all judgement; this module and `attempt` act.
 
 When the record, the cluster or AWS refuses a call, the act breaks off as after a kill and starts again from the record.
 The clocks go on meanwhile, and the bill stays bounded.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from datetime import datetime
 
 from lightkube import Client
 
@@ -24,12 +23,11 @@ from infra.record.events import Kind
 from infra.record.lease import Lease
 from infra.record.store import CampaignStore
 from infra.spec.names import Names
-from infra.steward import archiving, gangs, last_resort, resume_state
-from infra.steward.blame import causes_first
+from infra.steward import archiving, last_resort, resume_state
+from infra.steward.attempt import NewestAttempt
 from infra.steward.copying.copier import Copier
 from infra.steward.decide import (
     Action,
-    Attempt,
     EndAttempt,
     FailureClass,
     Finish,
@@ -50,11 +48,6 @@ from infra.steward.seeing.lookout import Lookout
 from infra.steward.seeing.sources import PASSING
 from infra.steward.seeing.tiers import TierWatch
 from infra.steward.seeing.trainer_events import TrainerEvents
-from trainer.contract import NOTHING_SOUND
-
-_SHIP_REST_S = 15.0
-_BROKEN_GANG_GRACE_S = 1
-_STOP_MARGIN_S = 15.0
 
 
 class Steward:
@@ -72,7 +65,7 @@ class Steward:
         """`pod_logs` has connections of its own. `rest` sleeps between two turns; its argument is in seconds."""
         self.config, self.account, self.client, self.store, self.lease = config, account, client, store, lease
         self.clock = clock or Clock()
-        self.names, self.kind = Names(config.spec), attempts.kind_of(config.spec)
+        self.names = Names(config.spec)
         self.nodes = GpuNodes(account, client, self.names, lease.check)
         self.returns = Returns(self.nodes.replace)
         self.lookout = Lookout(config, client, self.nodes, store, lease, self.clock)
@@ -84,8 +77,8 @@ class Steward:
         self.policy = policy_of(config)
         self._archived = False
         self.copier = Copier(self)
-        self._take_over()
-        self.lookout.take_over(store.state(), self.attempt)
+        self.attempt = NewestAttempt(self)
+        self.lookout.take_over(store.state(), self.attempt.number)
         self._rest = rest
 
     def run(self) -> None:
@@ -115,9 +108,9 @@ class Steward:
         self.lease.check()
         last_resort.sign(self.client, os.uname().nodename)
         state = self.store.state()
-        at = (self.kind, self.config.spec.campaign)
+        at = (self.attempt.kind, self.config.spec.campaign)
         reconcile(self.client, self.store, self.nodes, self.returns, *at, self.committed_step())
-        self._take_over()
+        self.attempt.take_over()
         if state.outcome is None:
             finish = self._train()
             committed = self.committed.to_record()
@@ -133,24 +126,13 @@ class Steward:
         if not self.store.state().closed:
             self.store.append(Kind.NODES_AT_ZERO, group=self.names.gpu_group)
 
-    def _take_over(self) -> None:
-        """Read history, hold and the attempt in flight from the record."""
-        state = self.store.state()
-        self.history = resume_state.history(state)
-        self.attempt, self.in_flight = resume_state.in_flight(state)
-        if self.observer.clocks.attempt not in (0, self.attempt):
-            self.observer.launched(self.attempt)
-        self.held_since: datetime | None = state.hold["since"] if state.hold is not None else None
-        self._running_recorded = any(
-            event.kind is Kind.ATTEMPT_RUNNING and event.data["attempt"] == self.attempt
-            for event in self.store.events()
-        )
-
     def _resume(self) -> Finish | None:
         """Finish what a predecessor left half done; adopt a newer configuration."""
         if resume_state.done(self.store.state()):
             return Finish(outcome="done", why="every pod of the gang succeeded")
-        if self.in_flight and self.attempt not in attempts.jobs(self.client, self.kind, self.config.spec.campaign):
+        attempt = self.attempt
+        at = (self.client, attempt.kind, self.config.spec.campaign)
+        if attempt.in_flight and attempt.number not in attempts.jobs(*at):
             self._interrupt("its job is gone: a steward that ended was stopping it, or somebody removed it")
         if self.config.relaunch is not None and self.config.version > self.store.state().version:
             self._relaunch(self.config.relaunch)
@@ -158,7 +140,7 @@ class Steward:
 
     def _relaunch(self, relaunch: Relaunch) -> None:
         """Put the newer configuration into force; earlier failures no longer count."""
-        if self.in_flight:
+        if self.attempt.in_flight:
             self._interrupt(f"{relaunch.who} requested a relaunch")
         self.store.append(
             Kind.RELAUNCHED,
@@ -166,10 +148,10 @@ class Steward:
             committed_step=self.committed_step(),
             **relaunch.model_dump(mode="json"),
         )
-        self._take_over()
+        self.attempt.take_over()
 
     def _interrupt(self, why: str) -> None:
-        seen = self.observer.observe(self.attempt, True, self.committed_step(), False)
+        seen = self.observer.observe(self.attempt.number, True, self.committed_step(), False)
         self._act(EndAttempt(failure=FailureClass.INTERRUPTED, why=why), seen)
 
     def committed_step(self) -> int:
@@ -188,22 +170,23 @@ class Steward:
                     self.logs.follow(pod.name)
             self.tiers.tell(self.observer.agents)
             if not self.sources.away("record"):
-                self._note_running(seen)
+                self.attempt.note_running(seen)
                 self.copier.look(seen.committed_step)
             if isinstance(action, Finish):
-                self._finished(action, seen)
+                self.attempt.finish(action, seen)
                 return action
             self._act(action, seen)
             self.sources.answered("acts")
             self.pause()
 
     def _look(self, policy: Policy) -> tuple[Observation, Action]:
-        at, held = (self.attempt, self.in_flight, self.committed_step()), self.held_since
+        attempt = self.attempt
+        at, held = (attempt.number, attempt.in_flight, self.committed_step()), attempt.held_since
         troubles = (*self.returns.refused(), *self.committed.troubles(), *self.copier.under_way())
-        return self.lookout.look(policy, self.history, at, held, troubles, self.trainer_events.loss)
+        return self.lookout.look(policy, attempt.history, at, held, troubles, self.trainer_events.loss)
 
     def _give_back(self, action: GiveBack) -> None:
-        grace, at = self.config.grace_seconds, (self.kind, self.config.spec.campaign)
+        grace, at = self.config.grace_seconds, (self.attempt.kind, self.config.spec.campaign)
         unguarded = GpuNodes(self.account, self.client, self.names, lambda: None)
         if last_resort.give_back(self.client, unguarded, self.lease, *at, grace, self.pause, action.why):
             self.lookout.given_back = action.why
@@ -216,131 +199,23 @@ class Steward:
             self.store.append(Kind.DECISION, action=action.kind, why=action.why)
         match action:
             case Launch():
-                self._launch(action)
+                self.attempt.launch(action)
             case EndAttempt():
-                self._end(action, seen)
+                self.attempt.end(action, seen)
             case Replace():
                 self._replace(action, seen)
             case Hold():
-                self._hold(action, seen)
-
-    def _hold(self, action: Hold, seen: Observation) -> None:
-        ended = next(a for a in self.store.state().attempts if a["attempt"] == action.attempt)
-        event = self.store.append(
-            Kind.HELD,
-            attempt=action.attempt,
-            failure=ended["failure"],
-            cause=ended["detail"],
-            log=ended.get("log", []),
-            until=action.until.isoformat(timespec="seconds"),
-            usd_per_hour=float(seen.usd_per_hour),
-        )
-        self.held_since = event.at
-
-    def _launch(self, action: Launch) -> None:
-        for earlier in range(1, action.attempt):
-            attempts.remove(self.client, self.kind, gangs.job(self.config, earlier))
-        self.logs.forget()
-        self.lease.check()
-        labels = gangs.labels(self.config, action.attempt)
-        config = f"train-a{action.attempt}"
-        attempts.create_config(self.client, config, labels, gangs.files(self.config, self.nodes.facts(False)))
-        attempts.launch(self.client, gangs.gang(self.config, action.attempt, config))
-        self.attempt, self.in_flight, self._running_recorded = action.attempt, True, False
-        self.observer.launched(action.attempt)
-        self.store.append(
-            Kind.ATTEMPT_LAUNCHED,
-            attempt=action.attempt,
-            jobset=gangs.job(self.config, action.attempt),
-            committed_step=self.committed_step(),
-        )
-
-    def _end(self, action: EndAttempt, seen: Observation) -> None:
-        """Record the end before the job is removed, so that a successor after a kill knows of it."""
-        if action.failure is FailureClass.INTERRUPTED:
-            self._let_commit()
-        self.logs.wait_for([pod.name for pod in seen.pods if pod.phase in ("Failed", "Succeeded")], _SHIP_REST_S)
-        # A successor does not follow the pods of an attempt that the record calls ended.
-        self.logs.flush()
-        launched = next((a for a in self.store.state().attempts if a["attempt"] == self.attempt), {})
-        committed = self.committed_step()
-        named = {*action.dead_nodes, action.first_failed}
-        instances = {node.name: node.instance for node in seen.nodes if node.name in named and node.instance}
-        event = self.store.append(
-            Kind.ATTEMPT_ENDED,
-            attempt=self.attempt,
-            failure=action.failure,
-            detail=action.why,
-            **action.model_dump(mode="json", include={"dead_nodes", "first_failed", "culprit"}),
-            instances=instances,
-            step=max((pod.step for pod in seen.pods), default=0),
-            committed_at_end=committed,
-            nothing_sound=any(pod.reason == NOTHING_SOUND for pod in seen.pods),
-            log=self._last_words(action, seen),
-        )
-        ended = Attempt(
-            number=self.attempt,
-            failure=action.failure,
-            ended_at=event.at,
-            committed_at_launch=int(launched.get("committed_step", -1)),
-            committed_at_end=committed,
-            dead_nodes=action.dead_nodes,
-            first_failed=action.first_failed,
-            instances=instances,
-        )
-        self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, ended)})
-        self.in_flight = False
-        attempts.remove(self.client, self.kind, gangs.job(self.config, self.attempt))
-        if action.failure is not FailureClass.INTERRUPTED:
-            attempts.end_now(self.client, gangs.labels(self.config, self.attempt), _BROKEN_GANG_GRACE_S)
-
-    def _last_words(self, action: EndAttempt, seen: Observation) -> list[str]:
-        """Return the log's tail of the pod whose own failure came first: the cause, for a person."""
-        failed = causes_first([pod for pod in seen.pods if pod.phase == "Failed"])
-        return self.logs.tail(failed[0].name) if failed and action.failure is not FailureClass.INTERRUPTED else []
-
-    def _let_commit(self) -> None:
-        """Ask the gang to stop, and wait: it commits a checkpoint before it ends."""
-        attempts.remove(self.client, self.kind, gangs.job(self.config, self.attempt))
-        until = time.monotonic() + self.config.grace_seconds + _STOP_MARGIN_S
-        while attempts.pods(self.client, gangs.labels(self.config, self.attempt)) and time.monotonic() < until:
-            self.lease.check()
-            self.pause()
+                self.attempt.hold(action, seen)
 
     def _replace(self, action: Replace, seen: Observation) -> None:
         instances = {node.name: node.instance for node in seen.nodes}
         for node, reason in zip(action.nodes, action.reasons, strict=True):
             instance = instances.get(node)
             event = self.store.append(Kind.NODE_QUARANTINED, node=node, instance=instance, reason=reason)
-            self.history = self.history.model_copy(update={"repairs": (*self.history.repairs, event.at)})
+            self.attempt.repaired(event.at)
             self.nodes.quarantine(node, "replaced")
             if instance:
                 self.returns.give_back(instance)
-
-    def _finished(self, action: Finish, seen: Observation) -> None:
-        self.store.append(Kind.DECISION, action=action.kind, why=action.why)
-        if action.outcome == "done":
-            self.logs.wait_for([pod.name for pod in seen.pods], _SHIP_REST_S)
-            self.logs.flush()
-            self.store.append(
-                Kind.ATTEMPT_ENDED,
-                attempt=self.attempt,
-                failure=None,
-                detail=action.why,
-                step=self.config.steps,
-                committed_at_end=self.committed_step(),
-            )
-        self.in_flight = False
-
-    def _note_running(self, seen: Observation) -> None:
-        # A short attempt may succeed before every pod has answered a probe.
-        ran = seen.pods and all(pod.step > 0 or pod.phase == "Succeeded" for pod in seen.pods)
-        if self._running_recorded or not ran:
-            return
-        self._running_recorded = True
-        nodes, node_ranks = [pod.node for pod in seen.pods], [pod.node_rank for pod in seen.pods]
-        told = {"step": min(pod.step for pod in seen.pods), "nodes": nodes, "node_ranks": node_ranks}
-        self.store.append(Kind.ATTEMPT_RUNNING, attempt=self.attempt, **told)
 
     def pause(self) -> None:
         self._rest(self.config.poll.total_seconds())

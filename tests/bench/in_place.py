@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import json
 import os
-import random
 import statistics
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from tests.results import results_of
 from tests.trainer.agents import Attempt, World, wait_until
-from tests.trainer.data_sets import prepare
+from tests.trainer.data_sets import prepared_words
 from tests.trainer.test_ends import LONG
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, TrainConfig
 
@@ -32,14 +31,7 @@ SAVE_EVERY = 10
 
 
 def world(root: Path) -> World:
-    source, data = root / "text", root / "data"
-    source.mkdir()
-    chance = random.Random(7)
-    words = ["".join(chance.choices("abcdefghijklmnop", k=chance.randint(2, 7))) for _ in range(600)]
-    for index in range(80):
-        lines = (" ".join(chance.choices(words[index : index + 60], k=12)) for _ in range(20))
-        (source / f"{index}.txt").write_text("\n".join(lines))
-    prepare(source, "*.txt", None, 0.1, 7, 512, data, lambda stage, part: None)
+    data = prepared_words(root)
     config = TrainConfig(
         campaign="tiny",
         model=ModelConfig(layers=4, width=192, heads=6, context=64, vocabulary=512),

@@ -67,7 +67,7 @@ def mine(seed: int) -> Mine:
         weights=[10 + 0.01 * chance.random() for _ in range(GROUPS)],
         activation=1 + 0.01 * chance.random(),
         entropy=4 + 0.01 * chance.random(),
-        others=[0.0] * 10,
+        others=[0.0] * 13,
     )
 
 
@@ -120,7 +120,18 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=256)
     parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
-    names = ("loss", "norm", "layers", "weights", "activations", "data", "divergence", "throughput", "straggler")
+    names = (
+        "loss",
+        "norm",
+        "layers",
+        "weights",
+        "activations",
+        "data",
+        "divergence",
+        "precision",
+        "throughput",
+        "straggler",
+    )
     off = WatchConfig(**dict.fromkeys(names, "off"))  # type: ignore[arg-type]
     rows = {}
     with tempfile.TemporaryDirectory() as folder:

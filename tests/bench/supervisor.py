@@ -146,11 +146,8 @@ class Bench:
             began = time.monotonic()
             os.kill(child(child(process.pid, ""), "train.py"), signal.SIGKILL)
             assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith('{"event": "restarts_in_place"'):
-                    break
-            step = first_step(process)
-            assert step > 10, "it goes on from its checkpoint"
+            told = next(line for line in process.stdout if line.startswith('{"event": "restarted_in_place"'))
+            assert json.loads(told)["step"] > 10, "it goes on from its checkpoint"
             return {"seconds": time.monotonic() - began}
         finally:
             end(process)

@@ -19,6 +19,7 @@ from infra.folders import cache_root
 from infra.rehearsal.site import handle
 from tests import waiting
 from tests.root import ROOT
+from trainer.supervisor import seal
 
 BIVOUAC = [sys.executable, "-m", "infra.cli.main"]
 
@@ -123,6 +124,33 @@ class Rehearsal:
     def events(self) -> list[dict[str, Any]]:
         """All events of the campaign's record, read from the site's state bucket."""
         return list(json.loads(self.python(_EVENTS.format(name=self.name))))
+
+    def carried(self, alone: list[str], steps: int) -> dict[int, list[str]]:
+        """Run a campaign whose job loses a node, and hold its losses against those of the same two ranks, undisturbed
+        and on one node: `alone` with the steps. Return attempt -> its nodes."""
+        done = self.run("run", str(self.path), "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert json.loads(done.stdout)["outcome"] == "done"
+        running = (one["data"] for one in self.events() if one["kind"] == "attempt.running")
+        nodes = {one["attempt"]: one["nodes"] for one in running}
+        assert set(nodes) == {1, 2}, "a node has died, and the second attempt has trained"
+        told = [row for series in self.report()["training"]["losses"] for row in series["points"]]
+        twin = subprocess.run([*alone, str(steps), "0"], cwd=self.folder, capture_output=True, text=True)
+        assert twin.returncode == 0, twin.stderr
+        whole = {one["step"]: one["loss"] for one in map(json.loads, twin.stdout.splitlines())}
+        assert {row["step"] for row in told} == set(whole) == set(range(1, steps + 1))
+        assert [row for row in told if row["loss"] != whole[row["step"]]] == [], "bit for bit"
+        return nodes
+
+    def sound_archive(self, step: int) -> Path:
+        """Return the archived tier, read back when nothing else of the campaign is left."""
+        assert [one["data"]["clean"] for one in self.events() if one["kind"] == "certified"] == [True]
+        struck = self.run("down", "--all")
+        assert struck.returncode == 0, struck.stdout + struck.stderr
+        tier = self.folder / self.name
+        self.archived("golden").rename(tier)
+        assert seal.fault(tier, step, self.name, "") == "", "every byte is that of its manifest"
+        return tier
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         process.send_signal(signal.SIGKILL)

@@ -165,7 +165,7 @@ def round_of(ground: Environment, draw: random.Random, number: int, count: int) 
     for how in ("older, owned", "speaks of ours", "shared"):
         leaks.append(Leak(draw.choice(taggable), how, f"{how.split()[-1]}-{number}"))
     leaks.append(Leak(LOG_GROUP, "named alike", f"{ground.camped.names.prefix}-archive-audit-{number}"))
-    leaks.append(Leak(ROLE, "named", ground.camped.names.node_role))
+    leaks.append(Leak(ROLE, "named", ground.camped.names.role("node")))
     leaks.append(Leak(LOG_GROUP, "remade", ground.camped.names.log_group))
     return leaks
 

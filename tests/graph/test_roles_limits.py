@@ -94,7 +94,7 @@ def test_no_role_has_a_wildcard_action(campaign: Graph) -> None:
 
 def test_the_trainers_role_may_do_nothing(campaign: Graph) -> None:
     held = {node.inputs["role"] for kind in ("RolePolicy", "RolePolicyAttachment") for node in campaign.of(kind)}
-    assert Names("example").trainer_role not in held
+    assert Names("example").role("trainer") not in held
     assert campaign.one("PodIdentityAssociation", "trainer").inputs["serviceAccount"] == "trainer"
 
 

@@ -103,6 +103,8 @@ class Attempt:
     hold: Hold | None = None
     cold: bool = False
     """Each agent is a process of its own from the start, as in a pod, and not forked from a warm one."""
+    program: tuple[str, ...] = ()
+    """What a warm process executes in place of the plain agent, and the arguments before the agent's."""
     agents: list[subprocess.Popen[bytes] | Process] = field(default_factory=list)
 
     def __enter__(self) -> Attempt:
@@ -187,7 +189,8 @@ class Attempt:
             command = [sys.executable, "-m", "trainer.agent", *arguments]
             with self.log(node).open("wb") as log:
                 return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-        program, environment = AGENT, environment | SETTINGS
+        program, *before = self.program or (AGENT,)
+        arguments, environment = [*before, *arguments], environment | SETTINGS
         if self.hold is not None and self.hold.node == node:
             shared = world.config.shared_tier or world.shared / world.config.campaign
             manifest = f"{shared}/{step_folder(self.hold.committed)}/{COMMITTED_NAME}"

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from pathlib import Path
 
 import pytest
 
 from tests.trainer.agents import Attempt, World, run
-from tests.trainer.data_sets import prepare
+from tests.trainer.data_sets import prepared_words
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, TrainConfig
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source, out = tmp_path_factory.mktemp("text"), tmp_path_factory.mktemp("data")
-    chance = random.Random(7)
-    words = ["".join(chance.choices("abcdefghijklmnop", k=chance.randint(2, 7))) for _ in range(600)]
-    for index in range(80):
-        lines = (" ".join(chance.choices(words[index : index + 60], k=12)) for _ in range(20))
-        (source / f"{index}.txt").write_text("\n".join(lines))
-    prepare(source, "*.txt", None, 0.1, 7, 512, out, lambda stage, part: None)
-    return out
+    return prepared_words(tmp_path_factory.mktemp("words"))
 
 
 @pytest.fixture(scope="session")

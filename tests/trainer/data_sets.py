@@ -107,3 +107,16 @@ def decoded(out: Path, manifest: DataManifest, part: str = "train") -> list[str]
             assert document[-1] == manifest.end_of_document
             found.append(tokenizer.decode(document[:-1].tolist(), skip_special_tokens=False))
     return found
+
+
+def prepared_words(root: Path) -> Path:
+    """Prepare texts of random words, always the same ones; return the folder of the data."""
+    source, data = root / "text", root / "data"
+    source.mkdir()
+    chance = random.Random(7)
+    words = ["".join(chance.choices("abcdefghijklmnop", k=chance.randint(2, 7))) for _ in range(600)]
+    for index in range(80):
+        lines = (" ".join(chance.choices(words[index : index + 60], k=12)) for _ in range(20))
+        (source / f"{index}.txt").write_text("\n".join(lines))
+    prepare(source, "*.txt", None, 0.1, 7, 512, data, lambda stage, part: None)
+    return data

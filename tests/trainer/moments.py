@@ -21,7 +21,7 @@ from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, Traini
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.checkpoint.restore import restore
 from trainer.checkpoint.tiers import campaign_tiers
-from trainer.contract import CheckpointConfig, TrainConfig
+from trainer.contract import CheckpointConfig, Layout, TrainConfig
 from trainer.engine import build_engine, initialize_distributed
 from trainer.gang import Gang
 from trainer.schedule import learning_rate
@@ -32,12 +32,13 @@ WORLD, REACH = 2, 3
 
 def trained(engine: Any, config: TrainConfig, rank: int, first: int) -> Iterator[tuple[int, str]]:
     """Train from a 0-based step on; yield each step's 1-based number and the digest of all that the rank then has."""
+    layout = Layout.of(config.parallel, WORLD)
     for step in range(first, config.steps):
         for group in engine.optimizer.param_groups:
             group["lr"] = learning_rate(step, config.steps, config.optimizer)
         loss = torch.zeros(())
-        for turn in range(config.global_batch // (config.micro_batch * WORLD)):
-            words = torch.Generator().manual_seed(1000 * step + 10 * turn + rank)
+        for turn in range(config.global_batch // (config.micro_batch * layout.data)):
+            words = torch.Generator().manual_seed(1000 * step + 10 * turn + layout.data_rank(rank))
             shape = (config.micro_batch, config.model.context + 1)
             loss = engine(torch.randint(0, config.model.vocabulary, shape, generator=words))
             engine.backward(loss)
@@ -63,7 +64,8 @@ def first_run(config: TrainConfig, gang: Gang, tiers: Any) -> dict[int, str]:
     engine = build_engine(config, WORLD)
     engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)
     kept = CheckpointConfig(every_steps=1, keep_local=config.steps, keep_shared=config.steps, neighbour=False)
-    identity = ManifestIdentity(config.campaign, 1, config.zero_stage, "", "", "", "")
+    parallel = config.parallel if Layout.of(config.parallel, WORLD).splits else None
+    identity = ManifestIdentity(config.campaign, 1, config.zero_stage, "", "", "", "", parallel=parallel)
     committer, seen = Committer(gang, tiers, kept, identity, Begun()), {}
     for step, state in trained(engine, config, gang.rank, 0):
         seen[step] = state
@@ -76,7 +78,8 @@ def first_run(config: TrainConfig, gang: Gang, tiers: Any) -> dict[int, str]:
 def taken_up(config: TrainConfig, gang: Gang, tiers: Any, at: int, number: int) -> dict[int, str]:
     """Return the digests after the steps that follow the moment, in a new engine that began with other weights."""
     engine = build_engine(config.model_copy(update={"seed": 1000 + number}), WORLD)
-    begun = restore(engine, gang, tiers, config.zero_stage, 2, banned=lambda manifest: manifest.step > at)
+    layout = Layout.of(config.parallel, WORLD)
+    begun = restore(engine, gang, tiers, config.zero_stage, 2, banned=lambda one: one.step > at, layout=layout)
     assert begun.step == at, f"{begun.step} instead of {at}"
     following = dict(step for step, _ in zip(trained(engine, config, gang.rank, at), range(REACH), strict=False))
     engine.destroy()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.agents import Attempt, World, run, wait_until
-from trainer.checkpoint.fence import newest_attempt, raise_fence
+from trainer.checkpoint.fence import losses, newest_attempt, raise_fence
 from trainer.contract import AGENT_PORT, DataConfig, ModelConfig, OptimizerConfig, Status, TrainConfig
 
 LONG = 100_000
@@ -50,6 +50,8 @@ def test_sigterm_of_one_node_commits_the_last_step_everywhere_and_all_exit_75(wo
         assert attempt.termination(node)["reason"] == "interrupted"
         assert committed(world.local(node))[-1] == last
     assert committed(world.shared)[-1] == last
+    raise_fence(world.shared / "tiny", 2)
+    assert losses(world.shared / "tiny")[0] == 0, "the interval's measure of failures knows that nothing was lost"
 
 
 def test_a_killed_rank_is_named_with_its_signal(world: World) -> None:

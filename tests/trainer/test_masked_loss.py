@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from trainer.evaluate import evaluate
 from trainer.model import Transformer, recompute
 
 STEPS, BATCH, RATE = 12, 4, 3e-3
+Chat = list[dict[str, str]]
 
 
 def by_hand(logits: Tensor, stored: np.ndarray) -> Tensor:
@@ -53,8 +55,17 @@ def test_masked_targets_count_neither_in_the_sum_nor_in_the_mean(monkeypatch: py
         torch.testing.assert_close(torch.autograd.grad(loss, list(model.parameters())), gradients, rtol=1e-4, atol=1e-7)
 
 
-def one_process(config: TrainConfig, reader: Reader) -> tuple[list[float], list[float], float]:
-    """Losses of a plain loop over whole global batches, the mean of its micro batches' means, and the held-out loss."""
+class Alone(NamedTuple):
+    """What a plain loop over whole global batches comes to."""
+
+    losses: list[float]
+    means: list[float]
+    """Of each step, the mean of its micro batches' means."""
+    norms: list[float]
+    held_out: float
+
+
+def one_process(config: TrainConfig, reader: Reader) -> Alone:
     model = Transformer(config.model)
     torch.manual_seed(config.seed)
     model.initialize()
@@ -62,7 +73,7 @@ def one_process(config: TrainConfig, reader: Reader) -> tuple[list[float], list[
     rest = [one for one in model.parameters() if one.dim() < 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95))
-    losses, means = [], []
+    losses, means, norms = [], [], []
     for step in range(STEPS):
         stored = reader.stored(range(step * BATCH, (step + 1) * BATCH))
         logits = model.logits(plain(stored)[:, :-1])
@@ -70,21 +81,24 @@ def one_process(config: TrainConfig, reader: Reader) -> tuple[list[float], list[
         each = [float(by_hand(logits.detach()[[row]], stored[[row]])) for row in range(BATCH)]
         optimizer.zero_grad()
         loss.backward()
+        norms.append(
+            float(torch.nn.utils.get_total_norm([one.grad for one in model.parameters() if one.grad is not None]))
+        )
         optimizer.step()
         losses.append(float(loss.detach()))
         means.append(sum(each) / BATCH)
     with torch.no_grad():
         held = reader.held_out(config.evaluate_batches * config.micro_batch)
-        return losses, means, float(by_hand(model.logits(plain(held)[:, :-1]), held))
+        return Alone(losses, means, norms, float(by_hand(model.logits(plain(held)[:, :-1]), held)))
 
 
-def test_two_ranks_with_two_micro_batches_each_train_as_one_process_over_the_whole_batch(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    rows = [row_of(one) for one in conversations(150)]
-    manifest = make(recipe(tmp_path / "text", rows, tokenizer_in(tmp_path)), data, quiet, 1)
+def supervised(folder: Path, chats: list[Chat], context: int = CONTEXT) -> tuple[Path, TrainConfig, Reader]:
+    """Prepare conversations; return their data, a training on it, and its reader."""
+    data, rows = folder / "data", [row_of(one) for one in chats]
+    manifest = make(recipe(folder / "text", rows, tokenizer_in(folder), context=context), data, quiet, 1)
     digest = hashlib.sha256((data / "manifest.json").read_bytes()).hexdigest()
     model = ModelConfig(
-        layers=2, width=32, heads=2, context=CONTEXT, vocabulary=manifest.vocabulary, document_attention=True,
+        layers=2, width=32, heads=2, context=context, vocabulary=manifest.vocabulary, document_attention=True,
         reset_positions=True, end_of_document=manifest.end_of_document,
     )  # fmt: skip
     config = TrainConfig(
@@ -93,18 +107,23 @@ def test_two_ranks_with_two_micro_batches_each_train_as_one_process_over_the_who
         optimizer=OptimizerConfig(learning_rate=RATE, minimum_learning_rate=RATE, warmup_steps=0, clip=1e6),
         checkpoint=CheckpointConfig(every_steps=STEPS),
     )  # fmt: skip
-    reader = Reader(load_manifest(data, digest), folder_opener(data), CONTEXT, config.data.seed)
-    wanted, means, held_out = one_process(config, reader)
-    assert any(abs(one - other) > 2e-3 for one, other in zip(wanted, means, strict=True)), "a mean of means would pass"
+    return data, config, Reader(load_manifest(data, digest), folder_opener(data), context, config.data.seed)
+
+
+def test_two_ranks_with_two_micro_batches_each_train_as_one_process_over_the_whole_batch(tmp_path: Path) -> None:
+    data, config, reader = supervised(tmp_path, conversations(150))
+    wanted = one_process(config, reader)
+    differ = [abs(one - other) > 2e-3 for one, other in zip(wanted.losses, wanted.means, strict=True)]
+    assert any(differ), "a mean of means would pass"
 
     attempt = run(World(tmp_path / "world", data, config), 1, nodes=1, ranks_per_node=2)
 
     assert attempt.agents[0].returncode == 0, attempt.log(0).read_text()
     losses = attempt.losses()
-    assert [losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted, rel=2e-5)
-    assert losses[STEPS] < 0.8 * losses[1] and losses[1] == pytest.approx(math.log(manifest.vocabulary), rel=0.1)
+    assert [losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted.losses, rel=2e-5)
+    assert losses[STEPS] < 0.8 * losses[1] and losses[1] == pytest.approx(math.log(config.model.vocabulary), rel=0.1)
     (told,) = attempt.events("evaluated")
-    assert told["loss"] == pytest.approx(held_out, rel=2e-5)
+    assert told["loss"] == pytest.approx(wanted.held_out, rel=2e-5)
     folder = attempt.world.shared / "tiny" / f"step-{STEPS:08d}"
     answer = evaluate(folder, config, data)
     assert answer["equal"], answer

@@ -34,6 +34,11 @@ KINDS = {
     "offload": config(1, "cpu"),
     "offload, stage 2, float32 sums": config(2, "cpu", gradients=WHOLE),
     "offload, stage 3": config(3, "cpu"),
+    "tensor 2": config(1, parallel={"tensor": 2}),
+    "tensor 2, stage 2, float32": config(2, parallel={"tensor": 2}, precision="float32"),
+    "sequence 2": config(1, parallel={"sequence": 2}),
+    "sequence 2, stage 2, float32": config(2, parallel={"sequence": 2}, precision="float32"),
+    "sequence 2, stage 3": config(3, parallel={"sequence": 2}),
 }
 
 

@@ -55,15 +55,14 @@ class BucketTier(Steps):
     def __str__(self) -> str:
         return self.url
 
-    def begun(self) -> dict[int, float]:
-        """Return attempt -> when it began, in seconds since the epoch."""
+    def made(self) -> dict[str, float]:
+        """Return name -> when it was made, of the fence's marks."""
         found = self.prefix.listed(f"{_FENCE}/")
-        numbers = {name: name.rpartition("attempt-")[2] for name in found}
-        return {int(number): found[name].modified_s for name, number in numbers.items() if number.isdigit()}
+        return {name.partition("/")[2]: held.modified_s for name, held in found.items()}
 
-    def mark(self, attempt: int) -> None:
-        """Mark that an attempt has begun; a second time changes nothing."""
-        self.prefix.put(f"{_FENCE}/{attempt_folder(attempt)}", b"")
+    def mark(self, name: str) -> None:
+        """Make a mark of the fence; a second time changes nothing."""
+        self.prefix.put(f"{_FENCE}/{name}", b"")
 
     def notes(self) -> dict[str, bytes]:
         """Return name -> content of what attempts have left for later ones."""

@@ -18,7 +18,7 @@ from trainer.checkpoint.neighbour import Neighbours, keep_for
 from trainer.checkpoint.room import state_bytes, with_room
 from trainer.checkpoint.tiers import AnyTiers, Limits, SharedTier
 from trainer.checkpoint.worker import Worker
-from trainer.checkpoint.writing import Unchanged, Writing, merge, rng_state
+from trainer.checkpoint.writing import Unchanged, Writing, merge, random_state_of, rng_state
 from trainer.contract import CheckpointConfig, Consumed, Manifest, ParallelConfig, Shard, attempt_folder
 from trainer.errors import Diverged, PeerLost, StorageError, TrainerError
 from trainer.events import emit
@@ -66,7 +66,7 @@ class Begun:
     on_shared: bool = False
     """The shared tier holds this checkpoint, too."""
     watch: str = ""
-    """State of the watch; empty where the checkpoint has none, or was reshaped to other ranks."""
+    """State of the watch; empty where the checkpoint has none."""
 
     @property
     def step(self) -> int:
@@ -136,7 +136,7 @@ class Committer:
         folder = attempt_folder(self._identity.attempt)
         step_root = self._tiers.local.folder(progress.step)
         copying: HostCopyEngine = engine.checkpoint_engine
-        state = Snapshot(step_root / folder / f"rng_rank_{self._gang.rank:05d}.pt", rng_state(watch))
+        state = Snapshot(step_root / folder / random_state_of(self._gang.rank), rng_state(watch))
         snapshots = [*copying.collect(engine, step_root, folder), state]
         self._pending, self._manifested = progress, None
         self._local.submit(lambda: self._write(progress, snapshots))

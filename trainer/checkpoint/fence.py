@@ -1,13 +1,16 @@
 """The fence: `<shared>/<campaign>/fence/attempt-<N>`; the highest N is the newest attempt, older ones publish nothing.
 
 Each attempt has an empty file that is never replaced: two attempts that start together cannot lower the fence, and
-neither a power loss nor a full disk can leave half of it. A tier in S3 keeps its marks itself.
+neither a power loss nor a full disk can leave half of it. Such files also tell of each restart in place, and of each
+attempt that ended without a loss of work; they do not fence. A tier in S3 keeps its marks itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import re
 from pathlib import Path
 from typing import Protocol
 
@@ -18,32 +21,40 @@ from trainer.contract import attempt_folder
 from trainer.errors import Fenced, StorageError
 
 FENCE_NAME = "fence"
+_ATTEMPT = re.compile(r"attempt-(\d+)")
+_START = re.compile(r"attempt-\d+(-generation-\d+)?")
+_LOST_NOTHING = "-lost-nothing"
 
 
 class Marks(Protocol):
-    """The marks of the attempts that have begun."""
+    """The files of a fence."""
 
-    def begun(self) -> dict[int, float]:
-        """Return attempt -> when it began, in seconds since the epoch. Raises `OSError`."""
+    def made(self) -> dict[str, float]:
+        """Return name -> when it was made, in seconds since the epoch. Raises `OSError`."""
 
-    def mark(self, attempt: int) -> None:
-        """Mark that an attempt has begun; a second time changes nothing."""
+    def mark(self, name: str) -> None:
+        """Make an empty file; a second time changes nothing."""
 
 
-def claim(tier: SharedTier, attempt: int) -> None:
+def claim(tier: SharedTier, attempt: int, generation: int = 0) -> None:
     """Raise the fence on the shared tier; if that is full, remove unfinished files of earlier attempts first."""
 
     def reclaim() -> list[str]:
         return tier.clean((), attempt)  # keeps all steps that have a manifest
 
-    with_room(tier, 0, reclaim, lambda: raise_fence(tier.marks, attempt))
+    with_room(tier, 0, reclaim, lambda: raise_fence(tier.marks, attempt, generation))
 
 
-def raise_fence(where: Path | Marks, attempt: int) -> None:
+def raise_fence(where: Path | Marks, attempt: int, generation: int = 0) -> None:
     """Claim the campaign for this attempt. Raises `Fenced` when a newer one has started."""
     check_fence(where, attempt)
-    _marks(where).mark(attempt)
+    _marks(where).mark(attempt_folder(attempt) + (f"-generation-{generation}" if generation else ""))
     check_fence(where, attempt)
+
+
+def lost_nothing(where: Path | Marks, attempt: int) -> None:
+    """Mark that an attempt committed its last step before it ended. Raises `OSError`."""
+    _marks(where).mark(f"{attempt_folder(attempt)}{_LOST_NOTHING}")
 
 
 def check_fence(where: Path | Marks, attempt: int) -> None:
@@ -60,34 +71,38 @@ def check_fence(where: Path | Marks, attempt: int) -> None:
 def newest_attempt(where: Path | Marks) -> int:
     """Return the newest attempt, -1 before the first. Raises `StorageError` when the fence cannot be read."""
     try:
-        return max(attempts_begun(where), default=-1)
+        numbers = (_ATTEMPT.fullmatch(name) for name in _marks(where).made())
+        return max((int(found[1]) for found in numbers if found), default=-1)
     except OSError as error:
         at = where / FENCE_NAME if isinstance(where, Path) else where
         seen = f"{at}: {error.strerror or error}"
         raise StorageError("the fence cannot be read", seen, "mend the shared tier") from error
 
 
-def attempts_begun(where: Path | Marks) -> dict[int, float]:
-    """Return attempt -> when it began, in seconds since the epoch. Raises `OSError`."""
-    return _marks(where).begun()
+def losses(where: Path | Marks) -> tuple[int, float]:
+    """Return how often the campaign lost work, and when its first attempt began, in seconds since the epoch; infinity
+    before that. Every start but the newest ended with a loss, unless it is marked. Raises `OSError`."""
+    made = _marks(where).made()
+    starts = [at for name, at in made.items() if _START.fullmatch(name)]
+    kept = sum(name.endswith(_LOST_NOTHING) for name in made)
+    return max(0, len(starts) - 1 - kept), min(starts, default=math.inf)
 
 
 class _FolderMarks:
     def __init__(self, root: Path) -> None:
         self._folder = root / FENCE_NAME
 
-    def begun(self) -> dict[int, float]:
+    def made(self) -> dict[str, float]:
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
             return {}
-        numbers = {name: name.removeprefix("attempt-") for name in names}
-        return {int(n): (self._folder / name).lstat().st_mtime for name, n in numbers.items() if n.isdigit()}
+        return {name: (self._folder / name).lstat().st_mtime for name in names if name.startswith("attempt-")}
 
-    def mark(self, attempt: int) -> None:
+    def mark(self, name: str) -> None:
         make_folder(self._folder)
         with contextlib.suppress(FileExistsError):
-            os.close(os.open(self._folder / attempt_folder(attempt), os.O_CREAT | os.O_EXCL, 0o644))
+            os.close(os.open(self._folder / name, os.O_CREAT | os.O_EXCL, 0o644))
         sync_folder(self._folder)
 
 

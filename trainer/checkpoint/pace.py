@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import collections
 import statistics
+import time
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
-from trainer.checkpoint.fence import Marks, attempts_begun
+from trainer.checkpoint.fence import Marks, losses
 from trainer.contract import TrainConfig
 from trainer.contract.cadence import TOO_DEAR, choose
 from trainer.events import emit
@@ -122,12 +122,11 @@ class Pace:
 
 def job_mtbf_s(config: TrainConfig, nodes: int, shared: Path | Marks) -> float:
     """Return the mean seconds between failures of the whole job. The estimate per node counts as one failure, and each
-    later attempt of this campaign as one more, over the time since its first attempt."""
+    loss of work in this campaign as one more, over the time since its first attempt. An attempt and a restart in place
+    count alike: in Daly's model the time that a restart takes lowers the efficiency, but does not move the interval."""
     prior = config.checkpoint.node_mtbf_hours * 3600 / max(1, nodes)
     try:
-        claimed = sorted(attempts_begun(shared).values())
+        failures, begun = losses(shared)
     except OSError:
-        claimed = []
-    failures = max(0, len(claimed) - 1)
-    seen_s = max(0.0, datetime.now().timestamp() - claimed[0]) if claimed else 0.0
-    return (prior + seen_s) / (1 + failures)
+        return prior
+    return (prior + max(0.0, time.time() - begun)) / (1 + failures)

@@ -17,14 +17,14 @@ from typing import Any
 
 from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.convert.universal import convert, load_universal
-from trainer.checkpoint.deepspeed_engine import HostCopyEngine
+from trainer.checkpoint.deepspeed_engine import HostCopyEngine, load_safely
 from trainer.checkpoint.fence import check_fence
-from trainer.checkpoint.files import copy_durably
+from trainer.checkpoint.files import copy_durably, open_regular
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
 from trainer.checkpoint.search import NOTHING_NEEDED, PAUSES_S, FoundShard, Search, identity_of, look, needed, refused
 from trainer.checkpoint.tiers import RESHAPING, AnyTiers, Claim, SharedTier, Tier
-from trainer.checkpoint.writing import set_rng_state
+from trainer.checkpoint.writing import random_state_of, set_rng_state
 from trainer.contract import COMMITTED_NAME, Layout, Manifest, Shard, attempt_folder, parse_manifest
 from trainer.errors import ConfigError, Fenced, NothingSound, StorageError
 from trainer.events import emit
@@ -66,9 +66,9 @@ def restore(
         return Begun()
     manifest, found = chosen
     if manifest.layout.shards != layout.shards:
-        _reshape(engine, manifest, found, search, layout)
+        watch = _reshape(engine, manifest, found, search, layout)
         # This gang cannot replicate the old ranks' shards, and `_reshape` has put them on the shared tier.
-        return Begun(manifest, on_shared=True)
+        return Begun(manifest, on_shared=True, watch=watch)
     beside = _load(engine, manifest, gang, tiers, _stage(found, manifest, gang, tiers, attempt))
     on_shared = gang.together(
         "look at the shared tier", lambda: tiers.shared.holds(manifest, needed(manifest, gang.rank))
@@ -193,9 +193,10 @@ def _compared(shard: Shard, manifest: Manifest, tier: Tier) -> FoundShard:
     return FoundShard(shard, tier, identity)
 
 
-def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: Search, layout: Layout) -> None:
+def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: Search, layout: Layout) -> str:
     """Load a step of another layout: all ranks copy verified shards and convert them, each a part, and load them.
-    Without a shared folder the ranks of each node do so for their node."""
+    Without a shared folder the ranks of each node do so for their node. Return the state of the watch, which was equal
+    on all ranks."""
     gang, shared = search.gang, search.tiers.shared
     place = shared if isinstance(shared, Tier) else search.tiers.local
     # Ranks that were killed in it leave their parts behind: each generation has a folder of its own.
@@ -204,18 +205,24 @@ def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: S
     part, parts = search.part
     started = time.monotonic()
 
-    def bring() -> None:
+    def bring() -> str:
+        watch = ""
         for item in found:
             if item is not NOTHING_NEEDED:
-                file = item.tier.folder(manifest.step) / item.shard.file
-                copy_durably(file, work / item.shard.file, partial(_insist, item.shard, item.tier.name))
+                file, copied = item.tier.folder(manifest.step) / item.shard.file, work / item.shard.file
+                copy_durably(file, copied, partial(_insist, item.shard, item.tier.name))
+                if copied.name == random_state_of(0):
+                    with open_regular(copied) as state:
+                        watch = str(load_safely(state).get("watch", ""))
+        return watch
 
     def reshape() -> None:
         convert(source, target, part, parts)
         if gang.first:
             _keep_on_shared(manifest, work, shared, search.attempt)
 
-    gang.together(f"copy step {manifest.step} to reshape it", bring)
+    brought = gang.together(f"copy step {manifest.step} to reshape it", bring)
+    watch = next(filter(None, gang.gather(brought)), "")
     gang.together(f"reshape step {manifest.step}", reshape)
     if gang.first:
         ranks, seconds = (manifest.world_size, gang.world_size), round(time.monotonic() - started, 2)
@@ -228,6 +235,7 @@ def _reshape(engine: Any, manifest: Manifest, found: list[FoundShard], search: S
         gang.barrier()
     if part == 0:
         shutil.rmtree(work, ignore_errors=True)
+    return watch
 
 
 def _keep_on_shared(manifest: Manifest, work: Path, shared: SharedTier, attempt: int) -> None:
@@ -261,7 +269,7 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: AnyTiers, found: l
     if not manifest.rng_included:
         return {}
     state: dict[str, Any] = engine.checkpoint_engine.load(
-        str(root / attempt_folder(manifest.attempt) / f"rng_rank_{gang.rank:05d}.pt")
+        str(root / attempt_folder(manifest.attempt) / random_state_of(gang.rank))
     )
     set_rng_state(state)
     return state

@@ -71,7 +71,7 @@ class Tier(Steps):
         for step in self.steps():
             try:
                 with open_regular(self.folder(step) / COMMITTED_NAME) as file:
-                    # `read` allocates what it is asked for.
+                    # `read` allocates the whole size that it is asked for.
                     content = file.read(min(_MANIFEST_LIMIT_BYTES, os.fstat(file.fileno()).st_size))
                 yield Claim(step, parse_manifest(content, step, self.root.name, self.identity))
             except (FileNotFoundError, NotADirectoryError):

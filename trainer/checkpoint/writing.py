@@ -130,6 +130,11 @@ def merge(by_rank: tuple[tuple[Shard, ...], ...]) -> tuple[Shard, ...]:
     return tuple(merged.values())
 
 
+def random_state_of(rank: int) -> str:
+    """Return the name of the file with a rank's random state."""
+    return f"rng_rank_{rank:05d}.pt"
+
+
 def rng_state(watch: str = "") -> dict[str, Any]:
     """Return the random state, and beside it the watch's."""
     state: dict[str, Any] = {"cpu": torch.get_rng_state(), **({"watch": watch} if watch else {})}

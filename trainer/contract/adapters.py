@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainer.contract.layout import Trouble
+from trainer.contract.shape import matrices
 from trainer.contract.training import ModelConfig, ParallelConfig, WatchConfig
 
 
@@ -25,3 +26,10 @@ def adapter_trouble(model: ModelConfig, parallel: ParallelConfig, watch: WatchCo
         cure = "write dropout: 0, or replay_every: 0"
         return Trouble("model.lora.dropout", "makes each replay differ from what it repeats", seen, cure)
     return None
+
+
+def unknown_targets(model: ModelConfig) -> list[str]:
+    """Return names of `lora.targets` that the model does not have."""
+    if model.lora is None or model.lora.targets == "all-linear" or model.is_function:
+        return []
+    return sorted(set(model.lora.targets) - set(matrices(model)))

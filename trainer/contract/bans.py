@@ -18,11 +18,11 @@ BANS = "watch"
 @dataclass(frozen=True)
 class Ban:
     attempt: int
-    """It and earlier ones wrote the checkpoints that are not trusted."""
+    """This attempt and earlier ones wrote the checkpoints that are not trusted."""
     first: int
-    """Their first step, and the first one whose batch is skipped (1-based, as in events)."""
+    """First step that is not trusted, and first whose batch is skipped (1-based, as in events)."""
     last: int
-    """Last step whose batch is skipped; before `first`: none is."""
+    """Last step whose batch is skipped. Lower than `first`: none is skipped."""
     why: str
 
     def refuses(self, manifest: Manifest) -> bool:

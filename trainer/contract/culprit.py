@@ -25,7 +25,7 @@ class Sign(StrEnum):
     ABORTED = "aborted"
     """Ended by its own NCCL watchdog, since an exchange with others did not end."""
     DIED = "died"
-    """Of a signal that was neither its watchdog's nor its agent's."""
+    """Died of a signal that neither its watchdog nor its agent sent."""
 
 
 class Exchanges(NamedTuple):
@@ -77,7 +77,7 @@ class Culprit(BaseModel):
     nodes: tuple[str, ...] = ()
     why: str
     proven: bool = True
-    """Nothing that other ranks may yet tell changes it."""
+    """Nothing that other ranks may still tell can change it."""
 
     @property
     def node(self) -> str | None:
@@ -143,7 +143,7 @@ def _blockers(one: Located, ranks: Sequence[Located]) -> dict[int, str]:
 
 
 def _lacks(mine: Exchanges, theirs: Exchanges) -> str:
-    """Return why the others' rank keeps this one waiting; empty when it does not."""
+    """Return why the rank of `theirs` keeps the rank of `mine` waiting; empty when it does not."""
     wanted = mine.waits_in
     if theirs.enqueued < wanted:
         return f"did not enter exchange {wanted}"

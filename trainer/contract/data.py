@@ -79,9 +79,9 @@ class Parameters(_Frozen):
     format: Literal["auto", "text", "jsonl", "parquet", "chat"] = "auto"
     """Format of the files; auto: by name (.jsonl, .ndjson, .parquet, else text; with .gz, .zst, .xz, .bz2). chat: JSON
     lines with `prompt` and `response`, or with `messages`."""
-    # Where it says nothing it is not written: the manifest of text keeps its bytes, and the data their digest.
+    # Left out where it is None, so that the manifests of text, and with them the data's digest, stay as they were.
     chat: Chat | None = Field(default=None, exclude_if=lambda chat: chat is None)
-    """Of the format chat alone."""
+    """Only for the format chat."""
     text_field: str = "text"
     deduplicate: bool = True
     min_characters: int = 1
@@ -96,8 +96,8 @@ class Parameters(_Frozen):
     """Longer texts are split into several documents at a line's end, else at a space."""
     shard_tokens: int = Field(default=2**25, ge=1, le=2**30)
     """At four bytes a token a shard stays under 5 GB, which S3 takes and copies in one call
-    (https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html): of such an object it tells the SHA-256
-    of all bytes, of one in parts only that of the parts' digests."""
+    (https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html): S3 gives the SHA-256 of
+    such an object, but of an object in parts only the SHA-256 of the parts' digests."""
 
     @model_validator(mode="after")
     def _has_a_template_for_chats(self) -> Self:

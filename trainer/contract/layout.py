@@ -27,7 +27,7 @@ class Trouble(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """What of a model is dealt out to ranks."""
+    """The parts of a model that tensor and sequence parallelism divide among ranks."""
 
     queries: int
     keys: int

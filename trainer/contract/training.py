@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Timed = Literal["off", "log", "checkpoint", "quarantine", "stop"]
 """What follows from an alarm about times: they differ between two runs, so nothing here changes a result."""
+Whole = Literal["off", "log", "checkpoint", "stop"]
+"""The same where the alarm names no rank."""
 Numeric = Literal["off", "log", "checkpoint", "slow", "skip", "stop"]
 """What follows from an alarm about values, which a resumed run sees again."""
 GRADIENT_BUCKET = 500_000_000
@@ -179,7 +181,9 @@ class WatchConfig(_Section):
     """A batch whose distribution of tokens is unlike that of the others: damaged, repeated, foreign."""
     divergence: Numeric = "log"
     """The held-out loss rises while the training loss falls."""
-    throughput: Timed = "log"
+    precision: Numeric = "log"
+    """The loss differs from that in float32 by more than it did, or by more than a hundredth; see `precision_every`."""
+    throughput: Whole = "log"
     """Steps take 5 % longer than they once did."""
     straggler: Timed = "log"
     """One rank computes slower than the others, for long."""
@@ -196,6 +200,9 @@ class WatchConfig(_Section):
     replay_every: int = Field(default=0, ge=0)
     """Steps between two searches for silent data corruption: all ranks compute the same gradients twice, and every bit
     must be equal. Each costs two micro batches. 0: none."""
+    precision_every: int = Field(default=0, ge=0)
+    """Steps between two searches for a loss of precision: rank 0 computes the loss of one micro batch also in float32,
+    while the others wait. With `precision: bfloat16`, where each rank has a whole model. 0: none."""
     replay: Literal["log", "quarantine", "stop"] = "log"
     """What follows when a rank computes differently from itself or from all others."""
 

@@ -1,4 +1,4 @@
-"""The moment at which the first rank of a node has failed: how the others were found, before the agent ended them."""
+"""The state of a node's ranks when the first of them has failed, before the agent ends the others."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def forget(run: Path) -> None:
 
 
 def note(run: Path, first_rank: int, processes: Sequence[Process]) -> None:
-    """Note it, once, if a rank has failed. Torch's agent ends the others at its next look: one that is frozen would
-    then be found killed, and one that waits would leave neither words nor a dump."""
+    """Note the ranks' states, once, if one has failed. Torch's agent ends the others at its next look: a frozen one
+    would then be found killed, and one that waits would leave neither words nor a dump."""
     if (run / _NAME).exists() or not any(process.exitcode for process in processes):
         return
     at = time.monotonic()
@@ -72,7 +72,7 @@ def note(run: Path, first_rank: int, processes: Sequence[Process]) -> None:
 
 
 def read(run: Path) -> FirstEnd | None:
-    """Return it; None if no rank has failed, or it fell between two looks."""
+    """Return what was noted; None if no rank has failed, or the agent ended all between two looks."""
     try:
         return FirstEnd.model_validate_json((run / _NAME).read_bytes())
     except (OSError, ValidationError):

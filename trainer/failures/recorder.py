@@ -15,7 +15,7 @@ from typing import Any
 from trainer.contract.culprit import Exchanges
 
 FOLDER = "flight"
-"""Of the scratch folder; each rank writes files of its own into it."""
+"""Folder below the scratch folder; each rank writes its own files there."""
 _ENTRIES = 2000
 _PREFIXES = ("nccl_trace_rank_", "gloo_trace_rank_")
 _LARGEST_BYTES = 64 * 2**20
@@ -39,7 +39,7 @@ def settings(run: Path, heartbeat_s: float) -> dict[str, str]:
 
 
 def switch_on(environment: MutableMapping[str, str], run: Path, step_timeout_s: float) -> None:
-    """Set them where nobody else has, and make the folder of the dumps."""
+    """Set torch's variables where nobody else has, and make the folder of the dumps."""
     (run / FOLDER).mkdir(parents=True, exist_ok=True)
     # A stuck watchdog must not hide a timeout: it is given longer than any exchange of a step.
     for name, value in settings(run, max(480.0, 2 * step_timeout_s)).items():

@@ -6,7 +6,7 @@ from torch import nn
 
 from trainer.contract import ModelConfig, RecomputeConfig
 from trainer.model.adapters import adapt
-from trainer.model.named import NamedModel
+from trainer.model.named import NamedModel, layers_of
 from trainer.model.transformer import Transformer
 
 Model = Transformer | NamedModel
@@ -20,6 +20,11 @@ def build(config: ModelConfig, recompute: RecomputeConfig | None = None, bare: b
     if config.lora is not None and not bare:
         adapt(model, config.lora)
     return model
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return the model's layers, from the first to the last."""
+    return layers_of(model.network) if isinstance(model, NamedModel) else list(getattr(model, "blocks", ()))
 
 
 def parameter_count(model: nn.Module, trained: bool = False) -> int:

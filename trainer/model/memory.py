@@ -25,10 +25,12 @@ from trainer.contract import GRADIENT_BUCKET, Layout, ModelConfig, TrainConfig
 from trainer.model.adapters import adapt
 from trainer.model.building import Model, build, parameter_count
 from trainer.model.named import NamedModel
+from trainer.model.recompute import LOGITS_AT_ONCE
 from trainer.model.tensor import dealt_out, rules_of
 
-LIVE = 1_000_000_000
-"""Parameters that stage 3 keeps gathered at most (`stage3_max_live_parameters`, its default)."""
+LIVE, PERSISTENT = 1_000_000_000, 100_000
+"""Parameters that stage 3 keeps gathered at most (`stage3_max_live_parameters`, its default), and the
+largest one that it keeps gathered for good (`stage3_param_persistence_threshold`), in a second copy."""
 OPTIMIZER_BYTES = 12
 """float32 weights, Adam's first and second moments: 4 bytes each, per parameter."""
 _PROBED = 8
@@ -43,7 +45,8 @@ class Footprint:
     weights: int
     optimizer: int
     gathered: int
-    """With ZeRO stage 3: parameters of other ranks, and DeepSpeed's buffers."""
+    """With ZeRO stage 3: parameters of other ranks, and DeepSpeed's buffers. Parameters are given back before the
+    update; what stays is in `update` too."""
     accumulated: int
     """Gradients that are kept from one micro batch of a step to the next."""
     micro_batch: int
@@ -55,7 +58,7 @@ class Footprint:
 
     @property
     def peak(self) -> int:
-        return self.weights + self.optimizer + self.gathered + max(self.accumulated + self.micro_batch, self.update)
+        return self.weights + self.optimizer + max(self.gathered + self.accumulated + self.micro_batch, self.update)
 
 
 def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> Footprint:
@@ -67,6 +70,7 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
         whole = _model(config, _layers(config.model))
         everything, count = parameter_count(whole), parameter_count(whole, trained=True)
         largest = max(one.numel() for one in whole.parameters() if one.requires_grad)
+        small = sum(one.numel() for one in whole.parameters() if one.numel() <= PERSISTENT)
     layout = Layout.of(config.parallel, world_size)
     # ZeRO spreads over the ranks that hold equal matrices.
     spread = world_size // layout.tensor
@@ -82,18 +86,21 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     if moved != size and stage < 3:
         # At the end of the backward pass: gradients, the buffer of those on their way, and two copies of it.
         update = max(update, (size * count if stage < 2 else summed * part) + (2 * size + moved) * bucket)
-    # Stage 3 adds to gradients that are kept away by bringing them back, beside their sums.
-    brought = 2 * kept_away if stage == 3 and accumulates else 0
-    # Stage 3 gathers all weights, and holds whole gradients of those that are trained.
-    live = min(everything, LIVE) + min(count, LIVE)
+    held = moved * bucket + here if stage == 3 else 0
+    # Stage 3 brings a bucket's part of gradients that are kept away back to the accelerator, beside what it adds
+    # (`partition_grads` in stage3.py). Where both are one memory, it does not.
+    brought = 2 * min(kept_away, summed * math.ceil(bucket / spread)) if stage == 3 and overlaps else 0
+    # Seen, not explained: a rank that shares sequences has its scores once more.
+    positions = config.micro_batch * config.model.context // layout.sequence
+    scores = 4 * min(LOGITS_AT_ONCE, positions * config.model.vocabulary) if layout.sequence > 1 else 0
     buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
     return Footprint(
         weights=size * (math.ceil(everything / spread) if stage == 3 else everything),
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
-        gathered=moved * bucket + here + size * live if stage == 3 else 0,
+        gathered=held + size * (min(everything, LIVE) + small) if stage == 3 else 0,
         accumulated=size * count if stage < 2 and accumulates else here if stage == 2 else 0,
-        micro_batch=_deep(config, spread, buffers, accumulates) + size * largest * away + brought,
-        update=update,
+        micro_batch=_deep(config, spread, buffers, accumulates) + size * largest * away + brought + scores,
+        update=held + update,
         host=_host(config, part, largest, kept_away) if away else 0,
     )
 
@@ -123,10 +130,14 @@ def _probed(config: TrainConfig, layers: int, spread: int, bucket: int, accumula
     """Return the peak of all that is alive besides weights, in a model of so many layers. `spread`: ranks that hold
     equal matrices. A rank that shares sequences has all positions of some heads in attention: as much as its positions
     of all heads."""
-    kept = list[torch.Tensor]()
+    kept, buffers = list[torch.Tensor](), list[torch.Tensor]()
 
     def exchange(parameter: torch.Tensor) -> None:
         assert parameter.grad is not None
+        if not buffers:  # DeepSpeed makes it when the first gradient comes, after those of the loss
+            buffers.append(torch.empty(bucket, dtype=_DTYPES[config.precision]))
+        if config.zero_stage == 1 and not accumulates:
+            return  # stage 1 exchanges them at the end
         if config.zero_stage in (1, 2):
             kept.append(parameter.grad.flatten()[::spread].clone())
         parameter.grad = None
@@ -145,10 +156,11 @@ def _probed(config: TrainConfig, layers: int, spread: int, bucket: int, accumula
                 tracker._param_to_grad_hook_handles[one] = (RemovableHandle(nothing), RemovableHandle(nothing))
         tracker.track_external(model, tokens)
         with tracker:
+            if config.zero_stage == 1 and accumulates:  # it stays from one micro batch to the next
+                buffers.append(torch.empty(bucket, dtype=_DTYPES[config.precision]))
             loss = model(tokens)
-            buffer = torch.empty(bucket, dtype=_DTYPES[config.precision])
             loss.backward()
-            del buffer
+            buffers.clear()
         (seen,) = tracker.get_tracker_snapshot("peak").values()
     parts = {str(kind).rpartition(".")[2]: size for kind, size in seen.items()}
     return int(parts["Total"] - parts["PARAM"] - parts["BUFFER"])

@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from trainer.errors import ConfigError
-from trainer.model.building import Model
-from trainer.model.named import NamedModel, layers_of
+from trainer.model.building import Model, blocks_of
 
 FOR_WEIGHTS = 0.8
 """Part of a device's free memory that weights may take; one layer's activations and the scores get the rest."""
@@ -29,7 +28,7 @@ def place(model: Model, devices: Sequence[torch.device], free: Sequence[int]) ->
     if bytes_of(model) <= room[0]:
         model.to(first)
         return first
-    layers = layers_of(model.network) if isinstance(model, NamedModel) else list(model.blocks)
+    layers = blocks_of(model)
     at, within = 0, {id(module) for layer in layers for module in layer.modules()}
     room[0] -= bytes_of(model) - sum(map(bytes_of, layers))
     for layer in layers:

@@ -34,7 +34,7 @@ class Job(Running):
         self.tier = shared / place.campaign
         self.reader = Reader(config.get("pattern"))
         self.steps = int(config.get("steps") or 0)
-        self.step, self.tokens = 0, 0
+        self.step, self.tokens, self.generation = 0, 0, 0
         self.loss: float | None = None
         self.step_seconds: float | None = None
         self.heard = time.monotonic()
@@ -67,6 +67,7 @@ class Job(Running):
         return {
             "campaign": place.campaign,
             "attempt": place.attempt,
+            "generation": self.generation,
             "node": place.node_name,
             "phase": "training" if self.step else "starting",
             "step": self.step,

@@ -18,6 +18,8 @@ FEWEST = 24
 _TINY = 1e-30
 _FAR = 4.0
 _TREND = 0.1
+_LEAST_ROUNDING = 1e-6
+"""Differences below it are alike."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Seen:
     """Mean entropy in nats of the tokens in a micro batch."""
     held_out: float | None = None
     """Held-out loss, newly evaluated after the step before."""
+    rounding: float | None = None
+    """Relative difference of the loss from what float32 gives, where it was looked for before the step."""
 
 
 class Detector(Protocol):
@@ -280,6 +284,36 @@ class Divergence:
         self._at_best, self._since, self._over = state["at_best"], state["since"], state["over"]
 
 
+class Precision:
+    """The loss in the computation's format leaves that of float32: by more than `most`, or further than it did."""
+
+    name = "precision"
+    most = 0.01
+
+    def __init__(self, window: int) -> None:
+        self._outlier = Outlier(window, 8.0, math.log(3.0), below=False)
+        self._over = False
+
+    def look(self, seen: Seen) -> Alarm | None:
+        if (value := seen.rounding) is None:
+            return None
+        judged = self._outlier.judge(seen.step, math.log(max(value, _LEAST_ROUNDING)))
+        over, before = value > self.most, self._over
+        self._over = over
+        if judged is None and (before or not over):
+            return None
+        bound = min(self.most, math.exp(judged[0])) if judged else self.most
+        text = f"the loss differs by {value:.3g} of itself from that in float32, beyond {bound:.3g}"
+        return Alarm(self.name, value, bound, judged[1] if judged else seen.step, text)
+
+    def state(self) -> dict[str, Any]:
+        return {"outlier": self._outlier.state(), "over": self._over}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._outlier.restore(state["outlier"])
+        self._over = bool(state["over"])
+
+
 def numeric(window: int) -> tuple[Detector, ...]:
     """Return the detectors of values, in the order in which their alarms count."""
     return (
@@ -290,6 +324,7 @@ def numeric(window: int) -> tuple[Detector, ...]:
         Weights(window),
         Series("activations", "the last block's output", "activation", Outlier(window // 2, 8.0, 0.1, below=True)),
         Divergence(),
+        Precision(window),
     )
 
 

@@ -1,12 +1,14 @@
 """A step's figures: what each rank puts into the one exchange of a step, and what all read from it.
 
-MFU = FLOP of a token x tokens/s / (ranks x peak). FLOP of a token = 6 N + 12 layers x width x context, with N the
-parameters of the blocks, the last norm and the output layer. Source: Chowdhery et al. 2022, "PaLM", appendix B. Beside
-adapters weights are frozen: 4 N, without their gradients; what the adapters compute does not count.
-HFU counts also what is computed again: a forward pass (2 FLOP per parameter, and 4 layers x width x context) of each
-block that `recompute: full` covers, and of the output layer where the loss is computed in parts. Source of the term:
-Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models". Operations that are cheap to
-compute again (`selective`) count in neither. Without an accelerator whose peak is known there is neither.
+MFU = FLOP of a token x tokens/s / (ranks x peak). FLOP of a token = 6 N + 12 layers x width of all heads x context,
+with N all parameters but an embedding that is not the output layer too (`trainer.contract.shape`, as in the plan).
+Source: Chowdhery et al. 2022, "PaLM", appendix B. Beside adapters the weights are frozen: 4 N, without their gradients,
+and 6 per parameter of the adapters.
+HFU counts also what is computed again: a forward pass (2 FLOP per parameter, and 4 layers x width of all heads x
+context) of each block that `recompute: full` covers, and of the output layer where the loss is computed in parts.
+Source of the term: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models".
+Operations that are cheap to compute again (`selective`) count in neither. Without an accelerator whose peak is known
+there is neither.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trainer.contract import StepFigures, TrainConfig
+from trainer.contract.shape import work_of
 from trainer.model.recompute import LOGITS_AT_ONCE
-from trainer.model.transformer import swiglu_width
 from trainer.watch.times import relative
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer", "checkpoint")
@@ -41,6 +43,8 @@ class Mine:
     weights: Sequence[float] = ()
     activation: float = 0.0
     entropy: float = 0.0
+    rounding: float | None = None
+    """Of rank 0's loss from that in float32, where it was looked for; the loop exchanges it."""
     others: Sequence[float] = ()
     """What the loop itself exchanges."""
 
@@ -122,16 +126,13 @@ class Utilisation:
     @classmethod
     def of(cls, config: TrainConfig, ranks: int, accelerated: bool) -> Utilisation:
         model, recompute = config.model, config.recompute
-        block = 4 * model.width**2 + 3 * model.width * swiglu_width(model.width) + 2 * model.width
-        output = model.vocabulary * model.width
-        attention = model.width * model.context
-        used, each = model.layers * block + model.width + output, 6 if model.lora is None else 4
-        token = each * used + 12 * model.layers * attention
-        again = 0
+        work, again = work_of(model), 0
         if recompute.policy == "full":
-            again += -(-model.layers // recompute.every) * (2 * block + 4 * attention)
+            covered = -(-work.layers // recompute.every)
+            again += covered * (2 * work.block + 4 * work.queries * model.context)
         if config.micro_batch * model.context > max(1, LOGITS_AT_ONCE // model.vocabulary):
-            again += 2 * output
+            again += 2 * work.output
+        token = work.flop(model.context)
         tokens, peak = config.tokens_per_step(), config.peak_bf16_tflops
         known = peak is not None and accelerated
         return cls(tokens * token, tokens * (token + again), ranks * (peak or 0.0) * 1e12 if known else None)
@@ -168,7 +169,7 @@ def step_figures(
         communication_s=parts["communication"],
         optimizer_s=parts["optimizer"],
         checkpoint_s=parts["checkpoint"],
-        layers=dict(zip(groups, (round(norm, 6) for norm in every.layers), strict=True)) if every.layers else {},
+        layers=dict(zip(groups, (round(norm, 6) for norm in every.layers), strict=True)) if any(every.layers) else {},
         slowest_rank=slowest,
         slowest_ratio=None if slowest is None else round(ratios[slowest], 3),
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainer.checkpoint.tiers import SharedTier
 from trainer.config import computes_together
-from trainer.contract import TrainConfig
+from trainer.contract import Layout, TrainConfig
 from trainer.contract.bans import Ban
 from trainer.data.feed import Fed
 from trainer.errors import Interrupted, NumericError, Sick, TrainerError
@@ -24,6 +24,7 @@ from trainer.watch import replay
 from trainer.watch.bans import RolledBack, possible, read_bans, write_ban
 from trainer.watch.detectors import Alarm, Seen
 from trainer.watch.figures import All, Mine, Utilisation
+from trainer.watch.precision import rounding
 from trainer.watch.signals import Signals
 from trainer.watch.timing import Split, memory_gib
 from trainer.watch.watch import Finding, Watch
@@ -60,7 +61,7 @@ class Overseer:
         device = self.engine.device
         self.watch, self.split = Watch(self.config.watch), Split(device)
         self.split.around(self.engine)
-        self.signals = Signals(self.engine, self.config.model.layers, self.gang.world_size)
+        self.signals = Signals(self.engine, self.gang.first)
         self.utilisation = Utilisation.of(self.config, self.gang.world_size, device.type == "cuda")
 
     # What is measured.
@@ -106,7 +107,9 @@ class Overseer:
         """
         if not fed.counted:
             return []
-        whole = self.gang.sums([float(sum(fed.counted))])[0]
+        # Of ranks that read the same sequences, one counts them.
+        leads = Layout.of(self.config.parallel, self.gang.world_size).leads(self.gang.rank)
+        whole = self.gang.sums([float(sum(fed.counted)) if leads else 0.0])[0]
         micro_batches = self.config.global_batch / self.config.micro_batch
         return [counted * micro_batches / whole for counted in fed.counted]
 
@@ -130,12 +133,13 @@ class Overseer:
         return any(ban.skips(step) for ban in self.bans)
 
     def judge(self, seen: Seen, every: All, seconds: float) -> Decision:
-        """Tell the alarms of a finished step, and decide. All ranks call this alike."""
+        """Tell the alarms of a finished step, and decide. All ranks call this alike, with equal values. `seconds`: of
+        the last step whose time all know, without a save's stall; 0: there is none."""
         clip = self.watch.clip(self.config.optimizer.clip)
         if self.config.watch.clip and seen.norm is not None and clip < min(seen.norm, self.config.optimizer.clip):
             self._tell(seen.step, "norm", seen.norm, clip, "clip", f"the gradient was scaled to a norm of {clip:.4g}")
         found = self.watch.judge(seen)
-        found += self.watch.judge_times(seen.step, seconds - every.parts["checkpoint"], every.forward_s)
+        found += self.watch.judge_times(seen.step, seconds, every.forward_s)
         decisions = [self._follow(seen.step, finding) for finding in found]
         ends = [one for one in decisions if one.end is not None]
         return ends[0] if ends else Decision(save=any(one.save for one in decisions))
@@ -239,6 +243,15 @@ class Overseer:
         ranks = sorted(found.named)
         self._tell(step, "replay", float(len(ranks)), 0.0, action, found.told, did, ranks=ranks)
         return decision
+
+    def rounding(self, step: int, fed: Fed) -> float | None:
+        """Return how far rank 0's loss is from that in float32 before the 1-based `step`, when it is time to look."""
+        every, config = self.config.watch.precision_every, self.config
+        if not every or step % every or not self.gang.first:
+            return None
+        if config.precision == "float32" or computes_together(config) or config.watch.precision == "off":
+            return None
+        return rounding(self.engine.module, torch.from_numpy(fed.micro_batches[0]).to(self.engine.device))
 
     def not_finite(self, step: int, every: All, replayed: bool) -> str:
         """Tell a loss or gradient that is not finite. Return the ranks whose own loss is not, in words."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import torch
 from deepspeed.runtime.utils import is_model_parallel_parameter
-from torch import Tensor
+from torch import Tensor, nn
+
+from trainer.model import blocks_of
 
 BLOCK_GROUPS = 4
-_BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
+Counted = list[tuple[Tensor, int]]
+"""Tensors, each with its group."""
 
 
 class Read(NamedTuple):
@@ -26,54 +28,65 @@ class Read(NamedTuple):
     """Mean square of the last block's output."""
 
 
-def group_names(layers: int) -> tuple[str, ...]:
-    """Return the groups of layers: the embedding, up to four ranges of blocks, and the last norm."""
-    count = min(BLOCK_GROUPS, layers)
-    bounds = [index * layers // count for index in range(count + 1)]
-    blocks = [f"blocks {a}-{b - 1}" if b - a > 1 else f"block {a}" for a, b in pairwise(bounds)]
-    return ("embedding", *blocks, "norm")
+class Groups(NamedTuple):
+    """The groups of a model's layers: the embedding, up to four ranges of blocks, the last norm, and an output layer
+    that is not the embedding."""
 
+    names: tuple[str, ...]
+    of: dict[int, int]
+    """`id` of a parameter -> its group."""
 
-def group_of(name: str, layers: int) -> int:
-    """Return the index of a parameter's group."""
-    if (found := _BLOCK.search(name)) is None:
-        return 0 if "embedding" in name else len(group_names(layers)) - 1
-    count, block = min(BLOCK_GROUPS, layers), int(found[1])
-    return 1 + next(index for index in range(count) if block < (index + 1) * layers // count)
+    @classmethod
+    def of_model(cls, model: nn.Module) -> Groups:
+        blocks = blocks_of(model)
+        count = min(BLOCK_GROUPS, len(blocks))
+        bounds = [index * len(blocks) // count for index in range(count + 1)] if count else []
+        ranges = [f"blocks {a}-{b - 1}" if b - a > 1 else f"block {a}" for a, b in pairwise(bounds)]
+        names = ["embedding", *ranges, "norm"]
+        found = {id(one): len(names) - 1 for one in model.parameters()}
+        for group, (a, b) in enumerate(pairwise(bounds), 1):
+            found |= {id(one): group for block in blocks[a:b] for one in block.parameters()}
+        tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+        output = getattr(getattr(model, "network", None), "get_output_embeddings", lambda: None)()
+        if output is not None and id(output.weight) not in tables:
+            names.append("output")
+            found[id(output.weight)] = len(names) - 1
+        return cls(tuple(names), found | dict.fromkeys(tables, 0))
 
 
 class Signals:
     """Reads gradients before the optimizer's step, as DeepSpeed has reduced and divided them, and weights after it."""
 
-    def __init__(self, engine: Any, layers: int, ranks: int) -> None:
-        self._engine, self._ranks = engine, ranks
-        self.groups = group_names(layers)
-        self._group = {
-            id(one): group_of(name, layers)
-            for name, one in engine.module.named_parameters()
-            # What each rank of a tensor-parallel group has whole counts once.
-            if engine.checkpoint_mp_rank == 0 or is_model_parallel_parameter(one)
-        }
+    def __init__(self, engine: Any, first: bool) -> None:
+        """`first`: this is rank 0, which counts what all ranks have whole."""
+        self._engine, self._first = engine, first
+        model = engine.module
+        self.groups, self._group = Groups.of_model(model)
+        # What each rank of a tensor-parallel group has whole counts once.
+        whole = [one for one in model.parameters() if not is_model_parallel_parameter(one)]
+        if whole and engine.checkpoint_mp_rank != 0:
+            for one in whole:
+                self._group.pop(id(one), None)
         self._lengths: list[list[tuple[int, int]]] = []
         """By partition: (elements, group or -1 for what does not count) of each piece."""
         self._pending: Tensor | None = None
         self._activation: Tensor | None = None
         self._looking = False
-        last = getattr(engine.module, "norm", None)
-        if last is not None:
-            last.register_forward_pre_hook(self._note_activation)
+        if blocks := blocks_of(model):
+            blocks[-1].register_forward_hook(self._note_activation)
 
-    def _note_activation(self, module: Any, given: tuple[Tensor, ...]) -> None:
+    def _note_activation(self, module: Any, given: Any, made: Any) -> None:
         if self._looking:
             self._looking = False
-            self._activation = given[0].detach().float().square().mean()
+            hidden = made[0] if isinstance(made, tuple) else made
+            self._activation = hidden.detach().float().square().mean()
 
     def step_begins(self) -> None:
         self._looking, self._activation, self._pending = True, None, None
 
     def before_update(self) -> None:
         """Note the gradients, when all micro batches are through."""
-        self._lengths, found = [], []
+        self._lengths, found = [], self._whole(gradients=True)
         for gradients, parameters, _ in self._partitions():
             pieces = list(self._pieces(gradients, parameters))
             self._lengths.append([(length, group) for _, length, group in pieces])
@@ -82,7 +95,7 @@ class Signals:
 
     def read(self, losses: Sequence[Tensor]) -> Read:
         """Return all figures in one transfer. Wait for the device."""
-        weights: list[tuple[Tensor, int]] = []
+        weights = self._whole(gradients=False)
         for (_, _, flat), lengths in zip(self._partitions(gradients=False), self._lengths, strict=False):
             rest = flat.numel() - sum(length for length, _ in lengths)
             if rest < 0:
@@ -99,7 +112,7 @@ class Signals:
         at = len(losses)
         return Read(values[:at], values[at : at + count], values[at + count : at + 2 * count], values[-1])
 
-    def _squares(self, found: list[tuple[Tensor, int]]) -> Tensor:
+    def _squares(self, found: Counted) -> Tensor:
         """Return the sum of squares by group, in float64 on the device."""
         if not found:
             return torch.zeros(len(self.groups), dtype=torch.float64)
@@ -115,7 +128,22 @@ class Signals:
             owner = None if padding else next(owners, None)
             yield gradient, gradient.numel(), -1 if owner is None else self._group.get(id(owner), -1)
 
-    def _partitions(self, gradients: bool = True) -> Any:
+    def _whole(self, gradients: bool) -> Counted:
+        """Return gradients, or float32 weights, of ZeRO's stage 0, where each rank has all of them and rank 0 tells."""
+        optimizer = self._engine.optimizer
+        if not self._first or hasattr(optimizer, "averaged_gradients"):
+            return []
+        # DeepSpeed's optimizer for bfloat16 keeps float32 weights beside the model's.
+        owners = getattr(optimizer, "fp16_groups", None) or [group["params"] for group in optimizer.param_groups]
+        kept = owners if gradients else getattr(optimizer, "fp32_groups", owners)
+        found = list[tuple[Tensor, int]]()
+        for one, owner in zip(chain.from_iterable(kept), chain.from_iterable(owners), strict=True):
+            tensor = one.grad if gradients else one.detach()
+            if tensor is not None and id(owner) in self._group:
+                found.append((tensor, self._group[id(owner)]))
+        return found
+
+    def _partitions(self, gradients: bool = True) -> Iterator[Any]:
         """Yield (gradients, their parameters, flat float32 weights) of each of this rank's partitions: ZeRO's stages 1
         to 3 of DeepSpeed 0.19. With stage 0 there are none."""
         optimizer = self._engine.optimizer

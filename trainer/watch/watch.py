@@ -12,7 +12,8 @@ from trainer.contract import WatchConfig
 from trainer.watch.detectors import Alarm, Detector, Seen, Series, norm_series, numeric
 from trainer.watch.times import Straggler, Throughput
 
-_FORMAT = 1
+_FORMAT = 2
+"""1 had all layers of a named model in one group."""
 
 
 class Finding(NamedTuple):
@@ -61,9 +62,10 @@ class Watch:
         return found
 
     def judge_times(self, step: int, seconds: float, forward_s: Sequence[float]) -> list[Finding]:
-        """`seconds`: of the step, without a save's stall; `forward_s`: by rank."""
+        """`seconds`: of a step, without a save's stall, or 0; `forward_s`: by rank."""
         found = []
-        if self._config.throughput != "off" and (alarm := self._throughput.look(step, seconds)) is not None:
+        looks = seconds > 0 and self._config.throughput != "off"
+        if looks and (alarm := self._throughput.look(step, seconds)) is not None:
             found.append(Finding(alarm, self._config.throughput))
         if self._config.straggler != "off" and (slow := self._straggler.look(step, forward_s)) is not None:
             found.append(Finding(slow[0], self._config.straggler, slow[1]))

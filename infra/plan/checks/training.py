@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
 from infra.plan.facts import Memory
-from infra.spec.models.adapters import adapter_parameters, matrices, unknown_targets
-from infra.spec.models.shape import heads_of
 from trainer.contract import Layout, Trouble, adapter_trouble, layout_trouble, model_trouble
+from trainer.contract.adapters import unknown_targets
+from trainer.contract.shape import adapter_parameters, heads_of, matrices
 
 PLAUSIBLE_MFU = 0.65
 """Highest MFU that a published training run of a dense transformer reports."""
@@ -118,6 +118,17 @@ def _by_prediction(memory: Memory, accelerator: str) -> Iterator[Draft]:
     if cure is not None:
         words = f"write {cure.words}: {cure.peak / sizing.GIB:.1f} GiB"
     yield error("training.model", "does not fit one accelerator", seen=seen, cure=words)
+
+
+def precision_can_be_looked_for(case: Case) -> Iterator[Draft]:
+    """One rank computes the loss in float32 alone: it has whole weights, and the training is not in float32."""
+    training = case.spec.built_in[0]
+    if not training.watch.precision_every:
+        return
+    together = training.zero_stage == 3 or Layout.of(training.parallel, 1).splits
+    if together or training.precision == "float32":
+        seen = "no rank has a whole model" if together else "training.precision float32"
+        yield error("training.watch.precision_every", "looks for nothing here", seen=seen, cure="leave it out")
 
 
 def model_is_told(case: Case) -> Iterator[Draft]:
@@ -252,6 +263,7 @@ RULES = (
     layout_is_honest,
     adapters_are_honest,
     model_fits_the_accelerator,
+    precision_can_be_looked_for,
     model_is_told,
     weights_to_start_from_are_there,
     step_estimate_is_plausible,

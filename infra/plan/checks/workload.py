@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates.storage import on_disks
-from infra.spec.workload import INIT, by_mpirun, in_host_network
+from infra.spec.workload.links import INIT
+from infra.spec.workload.workload import by_mpirun, in_host_network
 
 
 def the_source_exists(case: Case) -> Iterator[Draft]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from infra.spec.models.adapters import adapter_parameters, trained_parameters
-from infra.spec.models.shape import feed_forward_width as feed_forward_width
-from infra.spec.models.shape import parameters as parameters
-from infra.spec.models.shape import shape_of
 from trainer.contract import ModelConfig
+from trainer.contract.shape import adapter_parameters, trained_parameters, work_of
+from trainer.contract.shape import feed_forward_width as feed_forward_width
+from trainer.contract.shape import parameters as parameters
 
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2}
 OPTIMIZER_BYTES = 12
@@ -19,29 +18,18 @@ GIB = 2**30
 def training_flops_per_token(model: ModelConfig) -> int:
     """6 N + 12 layers x width of all heads x context, N without the embedding (its use as the output layer counted).
 
-    Source: Chowdhery et al., PaLM, appendix B; the form that torchtitan uses. Nothing tells a given number's embedding
-    from the rest of it, so there N is all. Frozen weights have no gradient of their own: 4 N, and 6 per parameter of
-    the adapters.
+    Source: Chowdhery et al., PaLM, appendix B; the form that torchtitan uses. MFU in a run has the same. Frozen weights
+    have no gradient of their own: 4 N, and 6 per parameter of the adapters.
     """
-    used, layers, queries = _computed(model)
-    each = 6 if model.lora is None else 4
-    return each * used + 6 * adapter_parameters(model) + 12 * layers * queries * model.context
+    return work_of(model).flop(model.context)
 
 
 def flops_formula(model: ModelConfig) -> str:
-    used, layers, queries = _computed(model)
-    weights = f"6 x {used} parameters that compute"
+    work = work_of(model)
+    weights = f"6 x {work.used} parameters that compute"
     if model.lora is not None:
-        weights = f"4 x {used} frozen parameters that compute + 6 x {adapter_parameters(model)} of adapters"
-    return f"{weights} + 12 x {layers} layers x {queries} x context {model.context}"
-
-
-def _computed(model: ModelConfig) -> tuple[int, int, int]:
-    """Return the parameters that each token is multiplied with, the layers, and the width of all heads."""
-    if model.parameters is not None:
-        return model.parameters, model.layers, model.width
-    shape = shape_of(model)
-    return shape.parameters - (0 if shape.tied else shape.embedding), shape.layers, shape.queries
+        weights = f"4 x {work.used} frozen parameters that compute + 6 x {work.adapters} of adapters"
+    return f"{weights} + 12 x {work.layers} layers x {work.queries} x context {model.context}"
 
 
 def checkpoint_bytes(model: ModelConfig, precision: str) -> int:

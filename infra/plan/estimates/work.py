@@ -10,8 +10,8 @@ from infra.plan.estimates.figure import Figure, figure
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, Training, Workload
 from infra.spec.models import dial
-from infra.spec.models.shape import parameters_formula
 from trainer.contract import Layout
+from trainer.contract.shape import parameters_formula
 
 FORWARD_SHARE = 1 / 3
 """Cost of a forward pass as a share of a training step: the backward pass costs twice as much."""

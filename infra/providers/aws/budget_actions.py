@@ -6,8 +6,8 @@ from typing import Any
 
 from infra.providers.aws.budgets import retag
 from infra.providers.aws.call import Call, Resource
-from infra.providers.aws.ec2.kind import tag_list
 from infra.providers.aws.table import LOCAL, Conversion, Input
+from infra.providers.aws.tags import tag_list
 from infra.providers.wire import Props
 
 _THRESHOLD = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from infra.providers.aws.call import Call, Resource
-from infra.providers.aws.ec2.kind import tag_list
 from infra.providers.aws.table import LOCAL, Conversion, Input, Naming
+from infra.providers.aws.tags import by_arn, retagging, tag_list
 from infra.providers.wire import Props
 
 _COSTS = (
@@ -111,12 +111,7 @@ def delete(call: Call) -> None:
     call.destroy(lambda: call.client().delete_budget(**_key(call)))
 
 
-def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    client, arn = call.client(), call.state["arn"]
-    if stale:
-        client.untag_resource(ResourceARN=arn, ResourceTagKeys=stale)
-    if fresh:
-        client.tag_resource(ResourceARN=arn, ResourceTags=tag_list(fresh))
+retag = retagging("ResourceARN", by_arn, keys="ResourceTagKeys", tags="ResourceTags")
 
 
 RESOURCES = (

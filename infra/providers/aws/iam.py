@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from infra.providers.aws.call import Call, Resource
-from infra.providers.aws.ec2.kind import tag_list, tag_map
 from infra.providers.aws.table import LOCAL, Conversion, Input, Naming
+from infra.providers.aws.tags import by_id, retagging, tag_list, tag_map
 from infra.providers.wire import Props
 
 
@@ -54,16 +54,7 @@ def _detach_all(call: Call) -> None:
         client.delete_role_policy(RoleName=call.id, PolicyName=name)
 
 
-def retag_role(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    _retag(call, "role", {"RoleName": call.id}, fresh, stale)
-
-
-def _retag(call: Call, noun: str, key: dict[str, str], fresh: dict[str, str], stale: list[str]) -> None:
-    client = call.client()
-    if stale:
-        getattr(client, f"untag_{noun}")(**key, TagKeys=stale)
-    if fresh:
-        getattr(client, f"tag_{noun}")(**key, Tags=tag_list(fresh))
+retag_role = retagging("RoleName", by_id, noun="role")
 
 
 def put_inline(call: Call) -> str:
@@ -139,8 +130,7 @@ def delete_profile(call: Call) -> None:
     call.destroy(lambda: client.delete_instance_profile(InstanceProfileName=call.id), "DeleteConflict")
 
 
-def retag_profile(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    _retag(call, "instance_profile", {"InstanceProfileName": call.id}, fresh, stale)
+retag_profile = retagging("InstanceProfileName", by_id, noun="instance_profile")
 
 
 _OUTPUTS: dict[str, str | None] = {"arn": None, "createDate": None}

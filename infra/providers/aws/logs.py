@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra.providers.aws.call import Call, Resource
 from infra.providers.aws.table import LOCAL, Case, Input, Naming
+from infra.providers.aws.tags import by_arn, retagging
 from infra.providers.wire import Props
 
 
@@ -48,12 +49,7 @@ def delete(call: Call) -> None:
         call.destroy(lambda: call.client().delete_log_group(logGroupName=call.id), "OperationAbortedException")
 
 
-def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    client, arn = call.client(), call.state["arn"]
-    if stale:
-        client.untag_resource(resourceArn=arn, tagKeys=stale)
-    if fresh:
-        client.tag_resource(resourceArn=arn, tags=fresh)
+retag = retagging("resourceArn", by_arn, keys="tagKeys", tags="tags", form=dict)
 
 
 RESOURCES = (

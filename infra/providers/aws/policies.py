@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from infra.providers.aws.call import Call, Resource
-from infra.providers.aws.ec2.kind import tag_list, tag_map
 from infra.providers.aws.table import Conversion, Input, Naming
+from infra.providers.aws.tags import by_id, retagging, tag_list, tag_map
 from infra.providers.wire import Props
 
 _KEPT = 5
@@ -53,12 +53,7 @@ def _versions(call: Call) -> list[Props]:
     return sorted(found, key=lambda item: item["CreateDate"], reverse=True)
 
 
-def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    client = call.client()
-    if stale:
-        client.untag_policy(PolicyArn=call.id, TagKeys=stale)
-    if fresh:
-        client.tag_policy(PolicyArn=call.id, Tags=tag_list(fresh))
+retag = retagging("PolicyArn", by_id, noun="policy")
 
 
 RESOURCES = (

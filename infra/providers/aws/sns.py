@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from infra.providers.aws.call import Call, Resource
-from infra.providers.aws.ec2.kind import tag_list, tag_map
 from infra.providers.aws.table import LOCAL, Conversion, Input, Naming
+from infra.providers.aws.tags import by_id, retagging, tag_list, tag_map
 from infra.providers.wire import Props
 
 _ATTRIBUTES = {"displayName": "DisplayName", "policy": "Policy", "kmsMasterKeyId": "KmsMasterKeyId"}
@@ -38,12 +38,7 @@ def delete_topic(call: Call) -> None:
     call.destroy(lambda: call.client().delete_topic(TopicArn=call.id))
 
 
-def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    client = call.client()
-    if stale:
-        client.untag_resource(ResourceArn=call.id, TagKeys=stale)
-    if fresh:
-        client.tag_resource(ResourceArn=call.id, Tags=tag_list(fresh))
+retag = retagging("ResourceArn", by_id)
 
 
 RESOURCES = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from infra.aws.account import Account
 from infra.session.state_bucket import create_bucket
 from infra.spec.recipe import source_folder
-from infra.spec.workload import INIT
+from infra.spec.workload.links import INIT
 
 if TYPE_CHECKING:
     from infra.spec.campaign import Spec

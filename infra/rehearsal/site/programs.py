@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from infra.errors import UserError
-from infra.spec.workload import by_mpirun
+from infra.spec.workload.workload import by_mpirun
 
 if TYPE_CHECKING:
     from infra.spec.campaign import Spec

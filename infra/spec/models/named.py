@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from infra.spec.models.shape import refuse_unknown
 from trainer.contract import ModelConfig
+from trainer.contract.shape import refuse_unknown
 
 MOST_CONTEXT = 4096
 """Sequence length of a folder's model where none is given, if the model can."""

@@ -217,7 +217,7 @@ def _telling(where: AccountPlace) -> list[Statement]:
 
 
 _ENGINES = {"StringEquals": {f"kms:EncryptionContext:{STATE_CONTEXT[0]}": STATE_CONTEXT[1]}}
-"""The key as it wraps those of the engine's states."""
+"""Condition under which the customer's key may be used: only for the keys of the engine's states."""
 CLOSERS_TOPICS = "bivouac"
 """How the names of topics begin on which the closer may tell."""
 _EKS = ("access-entry", "addon", "cluster", "nodegroup", "podidentityassociation")

@@ -37,24 +37,24 @@ class Roles(pulumi.ComponentResource):
         super().__init__("bivouac:infra:Identity", "identity", None, opts)
         names, where = Names(spec), policies.place(spec)
         self._boundary = boundary_arn(where)
-        self.cluster = self._role("cluster", names.cluster_role, policies.trust("eks.amazonaws.com", where))
+        self.cluster = self._role("cluster", names.role("cluster"), policies.trust("eks.amazonaws.com", where))
         self.cluster_ready = self._managed("cluster", self.cluster, CLUSTER_POLICIES)
         if key_arn is not None:
             self._inline("cluster", self.cluster, policies.cluster_secrets(key_arn))
-        self.node = self._role("node", names.node_role, policies.trust(policies.EC2, where))
-        self.cni = self._role("cni", names.cni_role, policies.pod_trust(where))
+        self.node = self._role("node", names.role("node"), policies.trust(policies.EC2, where))
+        self.cni = self._role("cni", names.role("cni"), policies.pod_trust(where))
         self.node_ready = [
             *self._managed("node", self.node, NODE_POLICIES),
             *self._managed("cni", self.cni, CNI_POLICIES),
         ]
-        self.steward = self._role("steward", names.steward_role, policies.pod_trust(where))
+        self.steward = self._role("steward", names.role("steward"), policies.pod_trust(where))
         asks = [] if closer_code is None else [asking(where, spec.campaign, closer_code)]
         self._inline("steward", self.steward, [*policies.steward(spec), *asks])
         # Without secrets the trainer's role has no policies; without a role its pods would look for the node's.
-        self.trainer = self._role("trainer", names.trainer_role, policies.pod_trust(where))
+        self.trainer = self._role("trainer", names.role("trainer"), policies.pod_trust(where))
         if rights := policies.trainer(spec):
             self._inline("trainer", self.trainer, rights)
-        self.archive = self._role("archive", names.archive_role, policies.pod_trust(where))
+        self.archive = self._role("archive", names.role("archive"), policies.pod_trust(where))
         self._inline("archive", self.archive, policies.archive(spec))
         self.data: aws.iam.Role | None = None
         if spec.prepares_data:

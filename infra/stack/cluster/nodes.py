@@ -1,9 +1,9 @@
-"""The node groups: a small one for the system, and one for the GPU nodes that starts at zero."""
+"""The node groups: a small one for the system, one for the GPU nodes that starts at zero, and one to prepare data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pulumi
 import pulumi_aws as aws
@@ -26,34 +26,68 @@ from infra.stack.timeouts import bounded
 ROOT_VOLUME_GIB = 100
 
 
-class _NodeGroup(pulumi.ComponentResource):
-    """Common part of both groups: launch template, boot configuration, tags on what Auto Scaling launches."""
+class _Wanted(NamedTuple):
+    """What tells one node group from another."""
 
-    pool: str
+    group: str
+    instance: str
+    size: int
+    """Nodes at once; later preflight, steward, driver and the deadline's schedule set their number."""
+    most: int
+    template: Mapping[str, Any]
+    """Further arguments of the launch template."""
+    capacity_type: str = "ON_DEMAND"
+    maker: str | None = None
+    """Of the accelerators; None: the nodes have none."""
     taint: str | None = None
     raid: str | None = None
-    repaired_by_eks = False
-    """EKS itself replaces broken nodes of the group."""
-    _scripts: tuple[str, ...] = ()
-    huge_pages = 0
+    scripts: tuple[str, ...] = ()
+    huge_pages: int = 0
     """Number of 2 MiB pages reserved before kubelet starts."""
+    repaired_by_eks: bool = False
+    """EKS itself replaces broken nodes of the group."""
 
-    def _prepare(
-        self, spec: Spec, cluster: Cluster, marks: Mapping[str, str], group: str, key_arn: str | None = None
+
+class _NodeGroup(pulumi.ComponentResource):
+    """A launch template and its node group, with tags on what Auto Scaling launches."""
+
+    pool: str
+
+    def __init__(
+        self,
+        spec: Spec,
+        cluster: Cluster,
+        marks: Mapping[str, str],
+        role_arn: Input[str],
+        subnet_id: Input[str],
+        security_group_ids: Sequence[Input[str]],
+        depends_on: Sequence[pulumi.Resource],
+        key_arn: str | None = None,
+        opts: ResourceOptions | None = None,
+        image: str | None = None,
     ) -> None:
-        self._spec, self._names, self._cluster, self._group = spec, Names(spec), cluster, group
+        # Both names are part of every URN below: with others an update would make new nodes.
+        super().__init__(f"bivouac:infra:{type(self).__name__}", f"{self.pool}-nodes", None, opts)
+        self._spec, self._names, self._cluster = spec, Names(spec), cluster
         self._tags, self._key_arn = dict(marks), key_arn
+        self._wanted = self._want(security_group_ids)
+        template = self._template(image or self._image(self._wanted.maker), self._wanted.template)
+        self.group = self._node_group(template, role_arn, subnet_id, depends_on)
+        self.register_outputs({"name": self.group.node_group_name})
+
+    def _want(self, security_group_ids: Sequence[Input[str]]) -> _Wanted:
+        raise NotImplementedError
 
     def _image(self, maker: str | None) -> Output[str]:
         parameter = image_parameter(self._spec.kubernetes, maker)
         return aws.ssm.get_parameter_output(name=parameter, opts=InvokeOptions(parent=self)).value
 
-    def _template(self, image: Input[str], instance: str, **more: Any) -> aws.ec2.LaunchTemplate:
+    def _template(self, image: Input[str], more: Mapping[str, Any]) -> aws.ec2.LaunchTemplate:
         return aws.ec2.LaunchTemplate(
             f"{self.pool}-nodes",
-            name=self._group,
+            name=self._wanted.group,
             image_id=image,
-            instance_type=instance,
+            instance_type=self._wanted.instance,
             update_default_version=True,
             user_data=self._user_data(),
             # One hop: pods have their own roles and must not reach the node's.
@@ -72,7 +106,7 @@ class _NodeGroup(pulumi.ComponentResource):
             ],
             # The provider's default tags do not reach what Auto Scaling launches.
             tag_specifications=[
-                {"resource_type": kind, "tags": {**self._tags, "Name": self._group}}
+                {"resource_type": kind, "tags": {**self._tags, "Name": self._wanted.group}}
                 for kind in ("instance", "volume", "network-interface")
             ],
             # A newer image or a later deadline during a campaign would roll every node.
@@ -81,12 +115,13 @@ class _NodeGroup(pulumi.ComponentResource):
         )
 
     def _user_data(self) -> Output[str]:
-        labels = {POOL_LABEL: self.pool, "eks.amazonaws.com/nodegroup": self._group}
+        wanted = self._wanted
+        labels = {POOL_LABEL: self.pool, "eks.amazonaws.com/nodegroup": wanted.group}
         return Output.all(self._cluster.endpoint, self._cluster.authority).apply(
             lambda at: user_data(
-                node_config(self._names.cluster, at[0], at[1], labels, self.taint, raid=self.raid),
-                *((huge_pages(self.huge_pages),) if self.huge_pages else ()),
-                *self._scripts,
+                node_config(self._names.cluster, at[0], at[1], labels, wanted.taint, raid=wanted.raid),
+                *((huge_pages(wanted.huge_pages),) if wanted.huge_pages else ()),
+                *wanted.scripts,
             )
         )
 
@@ -95,26 +130,24 @@ class _NodeGroup(pulumi.ComponentResource):
         template: aws.ec2.LaunchTemplate,
         role_arn: Input[str],
         subnet_id: Input[str],
-        scaling: NodeGroupScalingConfigArgs,
-        capacity_type: str,
         depends_on: Sequence[pulumi.Resource],
     ) -> aws.eks.NodeGroup:
+        size, most = self._wanted.size, self._wanted.most
         return aws.eks.NodeGroup(
             f"{self.pool}-nodes",
             cluster_name=self._cluster.eks.name,
-            node_group_name=self._group,
+            node_group_name=self._wanted.group,
             node_role_arn=role_arn,
             subnet_ids=[subnet_id],
-            capacity_type=capacity_type,
-            scaling_config=scaling,
+            capacity_type=self._wanted.capacity_type,
+            scaling_config=NodeGroupScalingConfigArgs(min_size=size, desired_size=size, max_size=most),
             launch_template={"id": template.id, "version": template.latest_version.apply(lambda v: str(int(v)))},
             update_config={"max_unavailable": 1},
             # Explicit, so that switching EKS's repair on for GPU nodes shows in a preview.
-            node_repair_config={"enabled": self.repaired_by_eks},
+            node_repair_config={"enabled": self._wanted.repaired_by_eks},
             opts=ResourceOptions(
                 parent=self,
                 depends_on=list(depends_on),
-                # Preflight, steward and the deadline's schedule set the size.
                 ignore_changes=["scalingConfig.desiredSize"],
                 delete_before_replace=True,
                 custom_timeouts=bounded(waits.NODE_GROUP),
@@ -126,37 +159,19 @@ class SystemNodes(_NodeGroup):
     """Nodes for CoreDNS, the JobSet controller and the steward: one, or two with a standby steward."""
 
     pool = SYSTEM_POOL
-    repaired_by_eks = True
 
-    def __init__(
-        self,
-        spec: Spec,
-        cluster: Cluster,
-        marks: Mapping[str, str],
-        role_arn: Input[str],
-        subnet_id: Input[str],
-        security_group_ids: Sequence[Input[str]],
-        depends_on: Sequence[pulumi.Resource],
-        key_arn: str | None = None,
-        opts: ResourceOptions | None = None,
-    ) -> None:
-        super().__init__("bivouac:infra:SystemNodes", "system-nodes", None, opts)
-        self._prepare(spec, cluster, marks, Names(spec).system_group, key_arn)
-        # The steward mounts the shared file system.
-        self._scripts = () if spec.storage.shared is None else (client_script(),)
-        count = spec.nodes.system_count
-        template = self._template(
-            self._image(None), spec.nodes.system_instance_type, vpc_security_group_ids=list(security_group_ids)
+    def _want(self, security_group_ids: Sequence[Input[str]]) -> _Wanted:
+        nodes = self._spec.nodes
+        return _Wanted(
+            self._names.system_group,
+            nodes.system_instance_type,
+            size=nodes.system_count,
+            most=nodes.system_count + 1,
+            template={"vpc_security_group_ids": list(security_group_ids)},
+            # The steward mounts the shared file system.
+            scripts=() if self._spec.storage.shared is None else (client_script(),),
+            repaired_by_eks=True,
         )
-        self.group = self._node_group(
-            template,
-            role_arn,
-            subnet_id,
-            NodeGroupScalingConfigArgs(min_size=count, desired_size=count, max_size=count + 1),
-            "ON_DEMAND",
-            depends_on,
-        )
-        self.register_outputs({"name": self.group.node_group_name})
 
 
 class DataNodes(_NodeGroup):
@@ -164,66 +179,27 @@ class DataNodes(_NodeGroup):
 
     pool = DATA_POOL
 
-    def __init__(
-        self,
-        spec: Spec,
-        cluster: Cluster,
-        marks: Mapping[str, str],
-        role_arn: Input[str],
-        subnet_id: Input[str],
-        security_group_ids: Sequence[Input[str]],
-        depends_on: Sequence[pulumi.Resource],
-        key_arn: str | None = None,
-        opts: ResourceOptions | None = None,
-    ) -> None:
-        super().__init__("bivouac:infra:DataNodes", "data-nodes", None, opts)
-        self._prepare(spec, cluster, marks, Names(spec).of("node group", DATA_POOL), key_arn)
-        wanted = spec.built_in[1].prepare
-        template = self._template(
-            self._image(None), wanted.instance_type, vpc_security_group_ids=list(security_group_ids)
+    def _want(self, security_group_ids: Sequence[Input[str]]) -> _Wanted:
+        wanted = self._spec.built_in[1].prepare
+        return _Wanted(
+            self._names.of("node group", DATA_POOL),
+            wanted.instance_type,
+            size=0,
+            most=wanted.nodes,
+            template={"vpc_security_group_ids": list(security_group_ids)},
+            capacity_type="SPOT" if wanted.capacity == "spot" else "ON_DEMAND",
         )
-        self.group = self._node_group(
-            template,
-            role_arn,
-            subnet_id,
-            NodeGroupScalingConfigArgs(min_size=0, desired_size=0, max_size=wanted.nodes),
-            "SPOT" if wanted.capacity == "spot" else "ON_DEMAND",
-            depends_on,
-        )
-        self.register_outputs({"name": self.group.node_group_name})
 
 
 class GpuNodes(_NodeGroup):
     """The GPU nodes, in one subnet, with every EFA device of their type; none until preflight asks."""
 
     pool = GPU_POOL
-    taint = GPU_TAINT
 
-    def __init__(
-        self,
-        spec: Spec,
-        cluster: Cluster,
-        marks: Mapping[str, str],
-        role_arn: Input[str],
-        subnet_id: Input[str],
-        security_group_ids: Sequence[Input[str]],
-        depends_on: Sequence[pulumi.Resource],
-        image: str | None = None,
-        key_arn: str | None = None,
-        opts: ResourceOptions | None = None,
-    ) -> None:
-        super().__init__("bivouac:infra:GpuNodes", "gpu-nodes", None, opts)
-        self._prepare(spec, cluster, marks, Names(spec).gpu_group, key_arn)
+    def _want(self, security_group_ids: Sequence[Input[str]]) -> _Wanted:
+        spec, shared = self._spec, self._spec.storage.shared
         item = instance_type(spec.nodes.instance_type)
-        self.raid = spec.storage.local.layout
-        shared = spec.storage.shared
-        script = None if shared is None else boot_script(shared, item, spec.nodes.count + SPARE_NODES)
-        # The client's script does nothing where the image has one; somebody's own image is set up no further.
-        client = () if spec.image.nodes == "bake" or shared is None else (client_script(),)
-        tuning = (tuning_script(),) if spec.image.nodes == "eks" else ()
-        self._scripts = (*client, *tuning, *((script,) if script else ()))
         bought = purchase(spec.nodes, item)
-        self.huge_pages = HUGE_PAGES if item.efa_interfaces else 0
         interfaces = [
             {
                 "network_card_index": one.card,
@@ -234,23 +210,30 @@ class GpuNodes(_NodeGroup):
             }
             for one in efa_layout(item)
         ]
-        more: dict[str, Any] = {"network_interfaces": interfaces}
+        template: dict[str, Any] = {"network_interfaces": interfaces}
         if bought.market_type:
-            more["instance_market_options"] = {"market_type": bought.market_type}
+            template["instance_market_options"] = {"market_type": bought.market_type}
         if bought.reservation is not None:
-            more["capacity_reservation_specification"] = bought.reservation
+            template["capacity_reservation_specification"] = bought.reservation
         if bought.placement_group:
-            more["placement"] = {"group_name": self._placement_group().name}
-        template = self._template(image or self._image(item.maker), item.name, **more)
-        self.group = self._node_group(
-            template,
-            role_arn,
-            subnet_id,
-            NodeGroupScalingConfigArgs(min_size=0, desired_size=0, max_size=spec.nodes.count + SPARE_NODES),
-            bought.capacity_type,
-            depends_on,
+            template["placement"] = {"group_name": self._placement_group().name}
+        # The client's script does nothing where the image has one; somebody's own image is set up no further.
+        client = () if spec.image.nodes == "bake" or shared is None else (client_script(),)
+        tuning = (tuning_script(),) if spec.image.nodes == "eks" else ()
+        boot = None if shared is None else boot_script(shared, item, spec.nodes.count + SPARE_NODES)
+        return _Wanted(
+            self._names.gpu_group,
+            item.name,
+            size=0,
+            most=spec.nodes.count + SPARE_NODES,
+            template=template,
+            capacity_type=bought.capacity_type,
+            maker=item.maker,
+            taint=GPU_TAINT,
+            raid=spec.storage.local.layout,
+            scripts=(*client, *tuning, *((boot,) if boot else ())),
+            huge_pages=HUGE_PAGES if item.efa_interfaces else 0,
         )
-        self.register_outputs({"name": self.group.node_group_name})
 
     def _placement_group(self) -> aws.ec2.PlacementGroup:
         return aws.ec2.PlacementGroup(

@@ -33,7 +33,7 @@ from infra.spec.names import (
     TRAINER_ACCOUNT,
     Names,
 )
-from infra.spec.workload import by_mpirun, in_host_network
+from infra.spec.workload.workload import by_mpirun, in_host_network
 from infra.stack.cluster.cluster import Cluster
 from infra.stack.cluster.mpi_operator import MpiOperator
 from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
@@ -185,17 +185,7 @@ class Workloads(pulumi.ComponentResource):
             },
             opts=ResourceOptions.merge(self._child([storage.data] if storage.data is not None else []), anew),
         )
-        kubernetes.core.v1.PersistentVolumeClaim(
-            SHARED_CLAIM,
-            metadata={"name": SHARED_CLAIM, "namespace": NAMESPACE},
-            spec={
-                "access_modes": ["ReadWriteMany"],
-                "storage_class_name": "",
-                "volume_name": volume.metadata.apply(lambda metadata: metadata.name or ""),
-                "resources": {"requests": size},
-            },
-            opts=ResourceOptions.merge(self._child([self._namespace, volume]), anew),
-        )
+        self._claim(SHARED_CLAIM, volume, size, anew)
 
     def _node_folder(self, claim: str, path: str) -> None:
         """Make a claim for a folder of the pod's node. Pods name the claim: only the volume names a path."""
@@ -212,16 +202,25 @@ class Workloads(pulumi.ComponentResource):
             },
             opts=self._child([]),
         )
+        self._claim(claim, volume, size)
+
+    def _claim(
+        self,
+        name: str,
+        volume: kubernetes.core.v1.PersistentVolume,
+        size: Mapping[str, pulumi.Input[str]],
+        more: ResourceOptions | None = None,
+    ) -> None:
         kubernetes.core.v1.PersistentVolumeClaim(
-            claim,
-            metadata={"name": claim, "namespace": NAMESPACE},
+            name,
+            metadata={"name": name, "namespace": NAMESPACE},
             spec={
                 "access_modes": ["ReadWriteMany"],
                 "storage_class_name": "",
                 "volume_name": volume.metadata.apply(lambda metadata: metadata.name or ""),
                 "resources": {"requests": size},
             },
-            opts=self._child([self._namespace, volume]),
+            opts=ResourceOptions.merge(self._child([self._namespace, volume]), more),
         )
 
     def _efa_claim(self, item: InstanceType) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.spec.campaign import Spec
 from infra.spec.names import LOCAL_CHECKPOINTS_HOST_PATH, NAMESPACE, NODE_TOLD_HOST_PATH, Names
-from infra.spec.workload import in_host_network
+from infra.spec.workload.workload import in_host_network
 from infra.stack.rules.finding import Draft, error
 from infra.stack.rules.graph import Graph, Resource
 

@@ -16,8 +16,8 @@ from infra.record.lease import Lease
 from infra.record.store import STOP, CampaignStore
 from infra.steward import resume_state
 from infra.steward.decide import Action, History, Observation, Policy, decide
-from infra.steward.keeping import Keeper
 from infra.steward.live import Live
+from infra.steward.seeing.keeping import Keeper
 from infra.steward.seeing.observe import Observer
 from infra.steward.seeing.sources import Away, Sources
 

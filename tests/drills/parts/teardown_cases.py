@@ -38,7 +38,7 @@ def rule(route: str, **wanted: Any) -> Callable[[Camp], Mend | None]:
 
 
 def taken_role(camp: Camp) -> Mend:
-    iam, name = camp.client("iam"), camp.names.steward_role
+    iam, name = camp.client("iam"), camp.names.role("steward")
     iam.create_role(RoleName=name, AssumeRolePolicyDocument='{"Version":"2012-10-17","Statement":[]}')
     return lambda: iam.delete_role(RoleName=name)
 

@@ -269,7 +269,7 @@ def test_an_empty_state_while_resources_exist_sweeps_what_is_tagged_and_names_th
     ec2, iam = camped.client("ec2"), camped.client("iam")
     tags = [{"ResourceType": "volume", "Tags": [{"Key": "bivouac:campaign", "Value": camped.names.campaign}]}]
     volume = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=tags)["VolumeId"]
-    role = camped.names.node_role
+    role = camped.names.role("node")
     iam.create_role(RoleName=role, AssumeRolePolicyDocument='{"Version":"2012-10-17","Statement":[]}')
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(certify, "SETTLE_S", 0.5)

@@ -112,7 +112,7 @@ def refusals(camped: Camp) -> dict[str, Callable[[], Any]]:
     archive = f"bivouac-archive-{camped.world.account}-{camped.world.region}"
     limit = f"arn:aws:iam::{camped.world.account}:policy/bivouac_boundary_{camped.world.region}"
     mark = [{"Key": "bivouac:campaign", "Value": "drilled"}]
-    mine = camped.names.node_role
+    mine = camped.names.role("node")
     role = admin("iam").get_role(RoleName=mine)["Role"]["Arn"]
     image = admin("ec2").describe_images()["Images"][0]["ImageId"]
     full = "arn:aws:iam::aws:policy/AdministratorAccess"

@@ -106,11 +106,11 @@ HANDS: tuple[Hand, ...] = (
          "Schedule deadline", "deleted", "nothing stops the GPU nodes"),
     Hand("schedule disabled", _schedule_off, "Schedule deadline", "changed", "state: ENABLED -> DISABLED"),
     Hand("guard denied", lambda c: c.client("iam").put_role_policy(
-        RoleName=c.names.guard_role, PolicyName="guard", PolicyDocument=DENY),
+        RoleName=c.names.role("guard"), PolicyName="guard", PolicyDocument=DENY),
         "RolePolicy guard", "changed", "Deny"),
     Hand("steward's rights deleted", lambda c: c.client("iam").delete_role_policy(
-        RoleName=c.names.steward_role, PolicyName="steward"), "RolePolicy steward", "deleted", "does not survive"),
-    Hand("node policy detached", lambda c: _policies_off(c, c.names.node_role, "PullOnly"),
+        RoleName=c.names.role("steward"), PolicyName="steward"), "RolePolicy steward", "deleted", "does not survive"),
+    Hand("node policy detached", lambda c: _policies_off(c, c.names.role("node"), "PullOnly"),
          "RolePolicyAttachment node-AmazonEC2ContainerRegistryPullOnly", "deleted", "cannot join"),
     Hand("rule between nodes revoked", lambda c: _revoke(c, "nodes", None, egress=True),
          "SecurityGroupEgressRule nodes-", "deleted", ""),

@@ -77,11 +77,11 @@ def test_what_carries_only_the_name_is_found_too(
     network: SimpleNamespace,
 ) -> None:
     aws.logs.create_log_group(logGroupName=NAMES.log_group)
-    aws.iam.create_role(RoleName=NAMES.node_role, AssumeRolePolicyDocument='{"Version":"2012-10-17","Statement":[]}')
+    aws.iam.create_role(RoleName=NAMES.role("node"), AssumeRolePolicyDocument='{"Version":"2012-10-17","Statement":[]}')
     found = certificate(account(*world.operator_key))
-    assert {f"log group {NAMES.log_group}", f"role {NAMES.node_role}"} <= set(found.found)
+    assert {f"log group {NAMES.log_group}", f"role {NAMES.role('node')}"} <= set(found.found)
     aws.logs.delete_log_group(logGroupName=NAMES.log_group)
-    aws.iam.delete_role(RoleName=NAMES.node_role)
+    aws.iam.delete_role(RoleName=NAMES.role("node"))
 
 
 @pytest.mark.parametrize("other", ["leaky2", "leaky-2", "leaky-gpu"])
@@ -90,10 +90,12 @@ def test_another_campaign_whose_name_begins_alike_is_not_ours(
 ) -> None:
     theirs = Names(other)
     aws.logs.create_log_group(logGroupName=theirs.log_group)
-    aws.iam.create_role(RoleName=theirs.node_role, AssumeRolePolicyDocument='{"Version":"2012-10-17","Statement":[]}')
+    aws.iam.create_role(
+        RoleName=theirs.role("node"), AssumeRolePolicyDocument='{"Version":"2012-10-17","Statement":[]}'
+    )
     assert certificate(account(*world.operator_key)).clean
     aws.logs.delete_log_group(logGroupName=theirs.log_group)
-    aws.iam.delete_role(RoleName=theirs.node_role)
+    aws.iam.delete_role(RoleName=theirs.role("node"))
 
 
 def test_a_bucket_that_may_not_be_read_hides_no_other_and_one_that_was_there_before_is_only_noted(

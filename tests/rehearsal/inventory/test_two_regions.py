@@ -91,10 +91,10 @@ def test_what_a_namesake_elsewhere_cleans_up_is_its_own_only(camped: Camp, roles
     """Both began before either had a role, which the refusal of a namesake cannot prevent."""
     own = Names("twin")
     with driven(camped, "twin", HOME), driven(camped, "twin", FAR) as far:
-        before = roles(own.node_role, **marks("twin", FAR))
+        before = roles(own.role("node"), **marks("twin", FAR))
         certify.note_baseline(far)
-        living, mine = roles(own.archive_role, **marks("twin", HOME)), roles(own.guard_role, **marks("twin", FAR))
-        untold = roles(own.steward_role, **marks("twin"))
+        living, mine = roles(own.role("archive"), **marks("twin", HOME)), roles(own.role("guard"), **marks("twin", FAR))
+        untold = roles(own.role("steward"), **marks("twin"))
         left = {one.thing.id: one for one in sweep.look(far).left if one.kind == "role"}
         assert {name: one.evidence for name, one in left.items()} == {mine: Evidence.TAG, untold: Evidence.UNPLACED}
         assert sweep.remove_left(far) == (f"role {mine}",), "without asking: what its region's tag proves"
@@ -177,7 +177,7 @@ def test_a_role_without_a_region_is_the_records_that_covers_its_birth(camped: Ca
 def test_a_name_that_iam_has_already_is_refused_before_anything_is_recorded(
     camped: Camp, roles: Any, tags: dict[str, str], seen: str, cure: str
 ) -> None:
-    roles(Names("taken").steward_role, **tags)
+    roles(Names("taken").role("steward"), **tags)
     spec = spec_of(camped, "taken", FAR)
     with pytest.raises(UserError) as asked:
         refuse_namesake(Account(FAR), "taken")
@@ -193,7 +193,7 @@ def test_a_name_that_iam_has_already_is_refused_before_anything_is_recorded(
 def test_a_campaign_that_has_begun_is_not_refused_for_roles_of_its_own(camped: Camp, roles: Any) -> None:
     with driven(camped, "continued", HOME):
         pass
-    roles(Names("continued").node_role, **marks("continued", HOME))
+    roles(Names("continued").role("node"), **marks("continued", HOME))
     with driven(camped, "continued", HOME) as context:
         assert context.spec.campaign == "continued"
 

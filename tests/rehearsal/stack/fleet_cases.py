@@ -162,7 +162,7 @@ class Fleet:
                 over = pulumi.ComponentResource(f"bivouac:fleet:Case{case.number}", case.campaign)
                 opts = pulumi.ResourceOptions(parent=over, providers=[provider])
                 spec, subnet = case.spec(count), self.subnets[0]
-                GpuNodes(spec, cluster, tags(spec, DEADLINE), self.role, subnet, groups, [], None, opts=opts)
+                GpuNodes(spec, cluster, tags(spec, DEADLINE), self.role, subnet, groups, [], opts=opts)
 
         return run
 

@@ -75,14 +75,21 @@ def random_state(step: int, rank: int = 0) -> torch.Tensor:
 
 
 def saved(
-    tiers: Iterable[Tier], step: int, ranks: int = 1, attempt: int = 1, publish: bool = True, **told: Any
+    tiers: Iterable[Tier],
+    step: int,
+    ranks: int = 1,
+    attempt: int = 1,
+    publish: bool = True,
+    watch: str = "",
+    **told: Any,
 ) -> Manifest:
-    """The same bytes on each tier: the model's states, and of each rank its optimizer's and its random state."""
-    tiers = tuple(tiers)
+    """The same bytes on each tier: the model's states, and of each rank its optimizer's, its random state and beside it
+    the watch's."""
+    tiers, beside = tuple(tiers), {"watch": watch} if watch else {}
     states: dict[tuple[str, int], Any] = {}
     for rank in range(ranks):
         states |= {(name, rank): state for name, state in TinyEngine(Told.of(rank)).states(step).items()}
-        states[f"rng_rank_{rank:05d}.pt", rank] = {"cpu": random_state(step, rank)}
+        states[f"rng_rank_{rank:05d}.pt", rank] = {"cpu": random_state(step, rank)} | beside
     shards: list[Shard] = []
     for (name, rank), state in states.items():
         if name == MODEL and rank:

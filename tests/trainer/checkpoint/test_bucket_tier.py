@@ -20,7 +20,7 @@ from tests.manifests import manifest_of, shard_at
 from tests.trainer.emulated_s3 import BUCKET, emulated_s3
 from trainer.checkpoint import prefix
 from trainer.checkpoint.bucket import BucketTier
-from trainer.checkpoint.fence import check_fence, claim, newest_attempt
+from trainer.checkpoint.fence import check_fence, claim, losses, lost_nothing, newest_attempt
 from trainer.checkpoint.prefix import Prefix
 from trainer.checkpoint.tiers import AnyTiers, tiers_in_s3
 from trainer.contract import Manifest
@@ -250,7 +250,15 @@ def test_the_fence_holds_back_older_attempts(url: str) -> None:
         check_fence(tier.marks, 4)
     with pytest.raises(Fenced):
         claim(tier, 4)
-    assert sorted(tier.begun()) == [3, 5]
+    claim(tier, 5, generation=1)
+    lost_nothing(tier.marks, 3)
+    assert newest_attempt(tier.marks) == 5 and losses(tier.marks)[0] == 1
+    assert sorted(tier.made()) == [
+        "attempt-0003",
+        "attempt-0003-lost-nothing",
+        "attempt-0005",
+        "attempt-0005-generation-1",
+    ]
 
 
 def test_what_an_attempt_leaves_for_later_ones_is_no_step(url: str) -> None:

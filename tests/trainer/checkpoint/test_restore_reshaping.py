@@ -84,6 +84,14 @@ def test_a_step_of_other_many_ranks_is_reshaped_from_verified_copies(
     assert (told["step"], told["from_ranks"], told["to_ranks"]) == (20, 3, 1) and 0 <= told["seconds"] < 600
 
 
+def test_what_the_watch_has_seen_and_decided_lasts_over_another_number_of_ranks(
+    tiers: Tiers, reshaping: Reshaping
+) -> None:
+    saved([tiers.shared], 20, ranks=3, watch="a lower learning rate until step 90")
+    gang = Told.of(0, 0, 1)
+    assert restore.restore(TinyEngine(gang), gang, tiers, 1, 2).watch == "a lower learning rate until step 90"
+
+
 def test_every_rank_reshapes_its_part_and_leaves_it_to_the_first_to_be_removed(
     tiers: Tiers, reshaping: Reshaping
 ) -> None:

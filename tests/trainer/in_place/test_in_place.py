@@ -10,6 +10,7 @@ import pytest
 
 from tests.trainer.agents import Attempt, Hold, World, wait_until
 from tests.trainer.test_ends import LONG, children
+from trainer.checkpoint.fence import losses
 from trainer.contract import DataConfig, Manifest
 from trainer.contract.ledger import Consumed
 
@@ -60,6 +61,7 @@ def test_a_killed_rank_restarts_all_in_their_pods_and_loss_and_ledger_equal_the_
     (told,) = attempt.events("restarted_in_place")
     assert (told["culprit"], told["of_node"], told["generation"]) == (1, "node-1", 1)
     assert "SIGKILL" in told["cause"] and told["seconds"] > 0
+    assert losses(restarting.shared / "tiny")[0] == 1, "the interval's measure of failures counts it"
 
 
 def chain(rows: tuple[Consumed, ...]) -> tuple[int, int, str]:
@@ -104,13 +106,17 @@ def test_with_an_agent_gone_the_others_do_not_wait_until_the_meetings_end(restar
     assert "is gone" in event["why"]
 
 
+def meet_without_node_1(attempt: Attempt) -> None:
+    """Kill the rank of node 0 while the other agent stands still, so that it never comes to the meeting."""
+    attempt.wait_for_step(2)
+    attempt.agents[1].send_signal(signal.SIGSTOP)
+    kill_rank(attempt, 0)
+
+
 def test_a_stop_while_the_agents_meet_ends_them_as_interrupted(restarting: World) -> None:
-    """The other agent stands still, so that it never comes to the meeting."""
     restarting.config = restarting.config.model_copy(update={"steps": LONG, "meet_s": 3600.0})
     with Attempt(restarting, 1) as attempt:
-        attempt.wait_for_step(2)
-        attempt.agents[1].send_signal(signal.SIGSTOP)
-        kill_rank(attempt, 0)
+        meet_without_node_1(attempt)
         wait_until(lambda: bool(attempt.events("agents_meet")), "the meeting")
         attempt.terminate(0)
         wait_until(lambda: attempt.agents[0].poll() is not None, "the end of node 0")
@@ -123,9 +129,7 @@ def test_a_stop_while_the_agents_meet_ends_them_as_interrupted(restarting: World
 def test_agents_that_do_not_meet_in_time_end(restarting: World) -> None:
     restarting.config = restarting.config.model_copy(update={"steps": LONG, "meet_s": 1.0})
     with Attempt(restarting, 1) as attempt:
-        attempt.wait_for_step(2)
-        attempt.agents[1].send_signal(signal.SIGSTOP)
-        kill_rank(attempt, 0)
+        meet_without_node_1(attempt)
         wait_until(lambda: attempt.agents[0].poll() is not None, "the end of node 0")
         assert attempt.agents[0].returncode == 70, attempt.log(0).read_text()
     (event,) = attempt.events("not_restarted_in_place")

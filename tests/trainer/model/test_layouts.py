@@ -1,4 +1,4 @@
-"""Each layout trains, saves, is reshaped and exported as one process would: real agents, on ranks of one node."""
+"""Each layout trains, saves, is reshaped and exported as one process would: real agents, on one node or two."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ class Form:
     stage: int = 1
     precision: str = "float32"
     model: str = ""
+    nodes: int = 1
 
     def __str__(self) -> str:
         parts = Layout(self.ranks, self.tensor, self.sequence).parts().replace(" ", "")
-        return f"{self.model or 'decoder'}-{parts}-zero{self.stage}-{self.precision}"
+        nodes = f"-{self.nodes}nodes" if self.nodes > 1 else ""
+        return f"{self.model or 'decoder'}-{parts}-zero{self.stage}-{self.precision}{nodes}"
 
     def config(self, config: TrainConfig) -> TrainConfig:
         saving = config.checkpoint.model_copy(update={"every_steps": HALF})
@@ -58,10 +60,18 @@ def named(kind: str) -> ModelConfig:
     return ModelConfig(name=kind, config=values, layers=2, width=64, heads=4, context=64, vocabulary=512)
 
 
-def trained(form: Form, root: Path, data: Path, config: TrainConfig) -> Attempt:
-    attempt = run(World(root, data, form.config(config)), 1, nodes=1, ranks_per_node=form.ranks)
-    assert attempt.agents[0].returncode == 0, attempt.log(0).read_text()
+def started(world: World, number: int, form: Form) -> Attempt:
+    return run(world, number, nodes=form.nodes, ranks_per_node=form.ranks // form.nodes)
+
+
+def done(attempt: Attempt) -> Attempt:
+    codes = [agent.returncode for agent in attempt.agents]
+    assert codes == [0] * attempt.nodes, attempt.log(0).read_text()
     return attempt
+
+
+def trained(form: Form, root: Path, data: Path, config: TrainConfig) -> Attempt:
+    return done(started(World(root, data, form.config(config)), 1, form))
 
 
 FORMS = [
@@ -78,6 +88,8 @@ FORMS = [
             Form(2, sequence=2, stage=0, model="qwen3"),
             Form(4, sequence=2),
             Form(4, sequence=2, stage=2, model="qwen2"),
+            Form(4, tensor=2, nodes=2),
+            Form(4, sequence=4, stage=3, nodes=2),
             *(Form(2, stage=stage) for stage in (0, 1, 2, 3)),
         )
     ),
@@ -146,14 +158,7 @@ def test_the_manifest_has_the_layout_and_every_part(whole: tuple[Form, Attempt, 
 
 def test_every_exported_weight_is_that_of_one_process(whole: tuple[Form, Attempt, Attempt], tmp_path: Path) -> None:
     form, many, one = whole
-    theirs, ours = exported(many, tmp_path / "many"), exported(one, tmp_path / "one")
-    assert theirs.keys() == ours.keys()
-    for name, tensor in ours.items():
-        assert theirs[name].shape == tensor.shape
-        assert torch.allclose(theirs[name], tensor, rtol=0, atol=WEIGHT[form.precision]), (
-            name,
-            (theirs[name] - tensor).abs().max(),
-        )
+    same_weights(many, one, form.precision, tmp_path)
 
 
 def test_one_process_evaluates_the_checkpoint_as_the_ranks_did(whole: tuple[Form, Attempt, Attempt]) -> None:
@@ -166,7 +171,7 @@ def test_one_process_evaluates_the_checkpoint_as_the_ranks_did(whole: tuple[Form
 def halfway(many: Attempt, root: Path, config: TrainConfig) -> World:
     """The world as it was before the last step was saved."""
     world = many.world.copy(root, config)
-    for tier in (world.shared, world.local(0)):
+    for tier in (world.shared, *(world.local(node) for node in range(many.nodes))):
         shutil.rmtree(tier / "tiny" / f"step-{LAST:08d}")
     return world
 
@@ -175,8 +180,7 @@ def halfway(many: Attempt, root: Path, config: TrainConfig) -> World:
 def test_a_resume_ends_with_the_same_bytes(whole: tuple[Form, Attempt, Attempt], tmp_path: Path) -> None:
     form, many, _ = whole
     world = halfway(many, tmp_path / "world", many.world.config)
-    second = run(world, 2, nodes=1, ranks_per_node=form.ranks)
-    assert second.agents[0].returncode == 0, second.log(0).read_text()
+    second = done(started(world, 2, form))
     assert second.events("restored")[0]["step"] == HALF
     assert second.losses() == {step: loss for step, loss in many.losses().items() if step > HALF}
     digests = [
@@ -200,22 +204,41 @@ def test_another_layout_goes_on_as_one_process(
         many.world.config
     )
     world = halfway(many, tmp_path / "world", goal)
-    resized = run(world, 2, nodes=1, ranks_per_node=other.ranks)
+    resized = started(world, 2, other)
     before, after = Layout(form.ranks, form.tensor, form.sequence), Layout(other.ranks, other.tensor, other.sequence)
     if form.stage == 0 and before.shards != after.shards:
         assert resized.agents[0].returncode == ExitCode.USER
         return
-    assert resized.agents[0].returncode == 0, resized.log(0).read_text()
+    done(resized)
     told = [(event["from_layout"], event["to_layout"]) for event in resized.events("reshaped")]
     assert told == ([] if before.shards == after.shards else [(before.parts(), after.parts())])
+    ends_as(resized, one, form.precision, tmp_path)
+
+
+@pytest.mark.nightly
+def test_what_one_process_saved_the_layout_goes_on_with(whole: tuple[Form, Attempt, Attempt], tmp_path: Path) -> None:
+    form, many, one = whole
+    if form.stage == 0:
+        return  # one process is trained with stage 1
+    attempt = done(started(halfway(one, tmp_path / "world", many.world.config), 2, form))
+    after = Layout(form.ranks, form.tensor, form.sequence).parts()
+    assert [(event["from_layout"], event["to_layout"]) for event in attempt.events("reshaped")] == [("1 data", after)]
+    ends_as(attempt, one, form.precision, tmp_path)
+
+
+def ends_as(resized: Attempt, one: Attempt, precision: str, folder: Path) -> None:
+    """Compare the second half of a training with that of one process: losses, evaluation, and each weight."""
     expected = {step: loss for step, loss in one.losses().items() if step > HALF}
-    assert resized.losses() == pytest.approx(expected, rel=LOSS[form.precision])
+    assert resized.losses() == pytest.approx(expected, rel=LOSS[precision])
     ends = [manifest_of(each.world, LAST).evaluation_loss for each in (resized, one)]
-    assert ends[0] == pytest.approx(ends[1], rel=LOSS[form.precision])
-    theirs, ours = exported(resized, tmp_path / "many"), exported(one, tmp_path / "one")
+    assert ends[0] == pytest.approx(ends[1], rel=LOSS[precision])
+    same_weights(resized, one, precision, folder)
+
+
+def same_weights(many: Attempt, one: Attempt, precision: str, folder: Path) -> None:
+    theirs, ours = exported(many, folder / "many"), exported(one, folder / "one")
     assert theirs.keys() == ours.keys()
     for name, tensor in ours.items():
-        assert torch.allclose(theirs[name], tensor, rtol=0, atol=WEIGHT[form.precision]), (
-            name,
-            (theirs[name] - tensor).abs().max(),
-        )
+        assert theirs[name].shape == tensor.shape
+        differ = (theirs[name] - tensor).abs().max()
+        assert torch.allclose(theirs[name], tensor, rtol=0, atol=WEIGHT[precision]), (name, differ)

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from infra.plan.estimates.sizing import training_flops_per_token
+from infra.spec.models.named import resolved
 from trainer.contract import ModelConfig, RecomputeConfig, TrainConfig
 from trainer.watch.figures import PARTS, Mine, Utilisation, pack, step_figures, unpack
 
@@ -56,6 +57,23 @@ def test_the_flop_of_a_token_are_those_of_the_plan() -> None:
     given = config()
     found = Utilisation.of(given, 8, accelerated=True)
     assert found.flop == training_flops_per_token(given.model) * given.tokens_per_step()
+
+
+@pytest.mark.parametrize(
+    ("name", "used", "layers", "block", "queries"),
+    [
+        # Parameters of Hugging Face's model, less the embedding where it is not tied; heads x width of a head.
+        ("llama-3.1-8b", 8_030_261_248 - 128_256 * 4096, 32, 218_112_000, 4096),
+        ("qwen3-0.6b", 596_049_920, 28, 15_730_944, 2048),
+    ],
+)
+def test_the_flop_of_a_named_model_are_its_own(name: str, used: int, layers: int, block: int, queries: int) -> None:
+    model = ModelConfig.model_validate(resolved(name))
+    given = config(model=model, recompute=RecomputeConfig(policy="full"))
+    found = Utilisation.of(given, 8, accelerated=True)
+    assert found.flop == (6 * used + 12 * layers * queries * model.context) * given.tokens_per_step()
+    again = layers * (2 * block + 4 * queries * model.context) + 2 * model.vocabulary * model.width
+    assert found.hardware_flop - found.flop == again * given.tokens_per_step()
 
 
 def test_mfu_and_hfu_by_hand() -> None:

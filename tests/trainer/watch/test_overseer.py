@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from tests.manifests import manifest_of
 from tests.trainer.agents import World, run
 from tests.trainer.test_loop_pace import alone
 from tests.trainer.watch.test_detectors import changed, steps
 from trainer.checkpoint.tiers import Tier
-from trainer.contract import ExitCode, TrainConfig, WatchConfig
+from trainer.contract import ExitCode, ParallelConfig, TrainConfig, WatchConfig
 from trainer.contract.bans import Ban
+from trainer.data.feed import Fed
 from trainer.errors import Interrupted, NumericError, Sick
+from trainer.gang import Gang
 from trainer.watch.bans import RolledBack, read_bans, write_ban
-from trainer.watch.figures import All
+from trainer.watch.figures import All, Mine
 from trainer.watch.overseer import Decision, Overseer
 from trainer.watch.watch import Watch
 
@@ -109,6 +114,76 @@ def test_of_a_slow_rank_only_that_rank_calls_itself_sick(tmp_path: Path, rank: i
         if found.end is not None:
             break
     assert isinstance(found.end, error) and found.commit
+
+
+@pytest.mark.parametrize(
+    ("ranks", "parallel"), [(2, {"sequence": 2}), (4, {"sequence": 2}), (4, {"tensor": 2}), (2, {"tensor": 1})], ids=str
+)
+def test_the_masked_tokens_that_a_group_of_ranks_reads_count_once(
+    ranks: int, parallel: dict[str, int], tmp_path: Path
+) -> None:
+    told = list[float]()
+
+    def weights(rank: int, whole: float) -> list[float]:
+        made = overseer(tmp_path)
+        own = {"parallel": ParallelConfig(**parallel), "global_batch": 8, "micro_batch": 1}
+        made.config = made.config.model_copy(update=own)
+        made.gang = Gang(rank, 0, ranks, None)  # type: ignore[arg-type]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Gang, "sums", lambda _, values: told.append(values[0]) or [whole])
+            group = rank // max(parallel.values())
+            return made._weights(Fed(0, (), 0, counted=(10 + group, 30)))
+
+    groups = ranks // max(parallel.values())
+    whole = sum(40 + group for group in range(groups))
+    first, *_ = [weights(rank, whole) for rank in range(ranks)]
+    assert sum(told) == whole
+    assert first == [10 * 8 / whole, 30 * 8 / whole]
+
+
+class Two:
+    """The exchange of two ranks that are threads."""
+
+    def __init__(self) -> None:
+        self.given, self.met = dict[int, list[float]](), threading.Barrier(2, timeout=600)
+
+    def gang(self, rank: int) -> Any:
+        def sums(values: list[float]) -> list[float]:
+            self.given[rank] = values
+            self.met.wait()
+            summed = [a + b for a, b in zip(self.given[0], self.given[1], strict=True)]
+            self.met.wait()
+            return summed
+
+        return SimpleNamespace(rank=rank, first=not rank, first_on_node=True, world_size=2, sums=sums)
+
+
+def test_ranks_whose_clocks_differ_decide_alike_on_the_time_of_a_step(tmp_path: Path) -> None:
+    two, saves = Two(), dict[int, list[int]]()
+
+    def rank(number: int, slow_from: int) -> None:
+        loop, found = alone(tmp_path / str(number)), list[int]()
+        loop.gang = loop.overseer.gang = two.gang(number)
+        loop.committer.settle = lambda tally: False  # type: ignore[method-assign]
+        loop.overseer.watch = Watch(WatchConfig(throughput="checkpoint"))
+        loop.overseer.config = loop.config.model_copy(update={"watch": WatchConfig(throughput="checkpoint")})
+        for step in range(1, 161):
+            loop.step = loop.position = step
+            seconds = 0.3 if step > slow_from else 0.2
+            stepped = replace(loop._agree(Mine(loss=1.0), 0.0, 0, 0.1), seconds=seconds)
+            if loop._watch(loop._accept(stepped)).save:
+                found.append(step)
+        saves[number] = found
+
+    ranks = [threading.Thread(target=rank, args=given) for given in ((0, 80), (1, 120))]
+    [one.start() for one in ranks]
+    [one.join() for one in ranks]
+    assert saves[0] == saves[1] and len(saves[0]) == 1
+
+
+def test_no_action_is_taken_in_that_would_do_nothing() -> None:
+    with pytest.raises(ValidationError, match="throughput"):
+        WatchConfig.model_validate({"throughput": "quarantine"})  # whose node?
 
 
 SPIKED = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.spec.workload import Resources
+from infra.spec.workload.sections import Resources
 from tests.pods import IMAGE, gang
 
 THEIRS = "nvcr.io/nvidia/pytorch@sha256:" + "1" * 64

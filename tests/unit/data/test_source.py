@@ -14,7 +14,7 @@ import pytest
 from infra.data import source, weights
 from infra.data.source import PackedSource, pack
 from infra.errors import UserError
-from infra.spec.workload import Workload
+from infra.spec.workload.workload import Workload
 
 
 @pytest.fixture(autouse=True)

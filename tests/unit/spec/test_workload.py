@@ -17,7 +17,7 @@ from infra.plan.job_config import workload_config
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import SpecError, SpecFile, load
-from infra.spec.workload import Workload
+from infra.spec.workload.workload import Workload
 from tests.root import ROOT
 from tests.unit.plan.checks.refused import FRESH
 

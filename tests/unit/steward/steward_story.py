@@ -303,7 +303,7 @@ class Story:
 
     def history(self) -> History:
         assert self.steward is not None
-        return self.steward.history
+        return self.steward.attempt.history
 
     def probe(self, one: Pod) -> Status | None:
         assert one.metadata and one.metadata.annotations

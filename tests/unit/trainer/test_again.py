@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from infra.record.events import fold
+from infra.report.sentences import sentence
+from infra.steward.seeing.trainer_events import TrainerEvents
+from tests.unit.steward.seeing.test_watch_alarms import Store
 from tests.unit.trainer.supervised import Supervisors, events
 from tests.waiting import until
 from trainer.contract import ExitCode
@@ -87,7 +91,8 @@ class Warm:
         return [json.loads(path.read_text()) for path in files]
 
     def kill(self, rank: int, nth: int) -> None:
-        """Kill the nth process of a rank once there is a checkpoint to go on from."""
+        """Kill the nth process of a rank once it has made a step and there is a checkpoint to go on from."""
+        until(lambda: len(events(self.said[0], "restarted_in_place")) == nth - 1, "its start is told")
         until(lambda: len(self.ranks(rank)) == nth and seal.committed(self.camp.tier), "the rank trains")
         os.kill(int(str(self.ranks(rank)[-1]["pid"])), signal.SIGKILL)
 
@@ -114,9 +119,22 @@ def test_a_killed_rank_starts_all_ranks_of_both_nodes_again_without_imports(tmp_
     for process in started:
         process.terminate()
     assert job.ended(started) == [ExitCode.INTERRUPTED] * 2
-    again_said = [events(said, "restarts_in_place") for said in job.said]
-    assert [len(each) for each in again_said] == [1, 1]
-    assert {(each[0]["culprit"], each[0]["why"]) for each in again_said} == {("n1", "rank 3 died of SIGKILL")}
+    (restart,), other = (events(said, "restarted_in_place") for said in job.said)
+    assert (restart["culprit"], restart["of_node"], restart["cause"], restart["generation"]) == (
+        3,
+        "n1",
+        "died of SIGKILL",
+        1,
+    )
+    assert restart["step"] > restored and restart["seconds"] > 0 and not other, "node 0 alone tells it"
+    store = Store()
+    TrainerEvents(store).take("c-a1-0", restart)  # type: ignore[arg-type]
+    assert fold(store.kept).restarted_in_place == 1
+    sentences = [
+        f"attempt 1 trains again in its pods after {restart['seconds']} s, since a process on n1: died of SIGKILL"
+    ]
+    assert [sentence(one) for one in store.kept] == sentences
+    assert {one.get("generation") for one in events(job.said[0], "step")} == {None, 1}
     steps = [one["step"] for one in events(job.said[0], "step")]
     again = steps[len(steps) - 1 - steps[::-1].index(restored + 1) :]
     assert again == list(range(restored + 1, restored + 1 + len(again))), "on from there, step by step"
@@ -128,14 +146,14 @@ def test_after_so_many_restarts_a_death_ends_the_attempt(tmp_path: Path) -> None
     for nth in range(1, MOST + 2):
         job.kill(1, nth)
     assert job.ended(started) == [ExitCode.INTERNAL]
-    assert "died of SIGKILL" in job.camp.ended().detail and len(events(job.said[0], "restarts_in_place")) == MOST
+    assert "died of SIGKILL" in job.camp.ended().detail and len(events(job.said[0], "restarted_in_place")) == MOST
 
 
 def test_a_rank_that_ends_by_itself_is_not_started_again(tmp_path: Path) -> None:
     job = Warm(tmp_path)
     (job.code / "exits").touch()
     assert job.ended(job.start()) == [ExitCode.DATA]
-    assert not events(job.said[0], "restarts_in_place") and len(job.ranks(0)) == 1
+    assert not events(job.said[0], "restarted_in_place") and len(job.ranks(0)) == 1
 
 
 def test_a_job_that_has_done_its_steps_ends_well(tmp_path: Path) -> None:

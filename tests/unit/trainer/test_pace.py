@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from trainer.checkpoint.fence import lost_nothing, raise_fence
 from trainer.checkpoint.pace import Pace, job_mtbf_s
 from trainer.contract import CheckpointConfig, TrainConfig
 from trainer.contract.cadence import MAX_OVERHEAD
@@ -91,12 +93,22 @@ def test_the_first_measured_save_says_whether_an_emergency_one_fits(
     assert f'"event": "{event}"' in capsys.readouterr().out
 
 
-def test_each_attempt_that_was_needed_lowers_the_expected_time_between_failures(tmp_path: Path) -> None:
+def test_each_loss_of_work_lowers_the_expected_time_between_failures(tmp_path: Path) -> None:
     config = TrainConfig(campaign="tiny", steps=1, global_batch=1, checkpoint=CheckpointConfig(node_mtbf_hours=1000))
     assert job_mtbf_s(config, 10, tmp_path) == 360_000
-    (tmp_path / "fence").mkdir()
-    for attempt in (1, 2, 3):
-        path = tmp_path / f"fence/attempt-{attempt:04d}"
-        path.touch()
-        os.utime(path, (path.stat().st_mtime - 7200,) * 2)
-    assert job_mtbf_s(config, 10, tmp_path) == pytest.approx((360_000 + 7200) / 3, abs=5)
+
+    def failures() -> float:
+        """Solve for the failures: the estimate stands for one in 100 h, and the campaign began two hours ago."""
+        for path in (tmp_path / "fence").iterdir():
+            os.utime(path, (time.time() - 7200,) * 2)
+        return round((360_000 + 7200) / job_mtbf_s(config, 10, tmp_path), 2) - 1
+
+    raise_fence(tmp_path, 1)
+    assert failures() == 0
+    raise_fence(tmp_path, 1, generation=1)
+    assert failures() == 1, "a restart in place follows a loss"
+    raise_fence(tmp_path, 2)
+    assert failures() == 2, "and so does another attempt"
+    lost_nothing(tmp_path, 2)
+    raise_fence(tmp_path, 3)
+    assert failures() == 2, "but not one after an end that had committed its last step"

@@ -29,8 +29,8 @@ _LOOK_S = 0.1
 
 @contextlib.contextmanager
 def only_allowed(mapped: bool = False) -> Iterator[None]:
-    """Restrict every `torch.load` in the block to the allow-list, whatever its arguments. `mapped`: only what is used
-    of a file is read, for what is not kept."""
+    """Restrict every `torch.load` in the block to the allow-list, whatever its arguments. `mapped`: a file's tensors
+    are read when they are used, for a caller that keeps none."""
     real = torch.load
 
     def restricted(file: Any, *rest: Any, **named: Any) -> Any:
@@ -87,7 +87,7 @@ def convert(source: Path, target: Path, part: int = 0, parts: int = 1) -> None:
 
 
 class _PartDone(BaseException):
-    """The rest is the first part's; not an `Exception`, which DeepSpeed might handle."""
+    """Ends a part that is done: the first part does the rest. DeepSpeed might handle an `Exception`."""
 
 
 @dataclass

@@ -53,7 +53,7 @@ class LocalSealing(Sealing):
         self.parts = Parts(self.far, place)
         self._begun: dict[int, _Begun] = {}
         self._given: set[int] = set()
-        """Steps of which this node's files lie on the shared tier, and that are not committed."""
+        """Steps that are not committed and of which this node's files lie on the shared tier."""
         self._away = 0.0
         """Until when the shared tier is not asked again."""
         self._resumes = f"resume/attempt-{place.attempt:04d}"
@@ -67,10 +67,10 @@ class LocalSealing(Sealing):
 
     # Before the job begins.
 
-    def resume(self, restarts: int = 0) -> str:
+    def resume(self, generation: int = 0) -> str:
         """Return where the job resumes, empty from the start. All nodes have the whole checkpoint on their disks then,
-        of the newest step that every one of them could make whole. `restarts` is 0: only jobs that write to the shared
-        tier restart in place."""
+        of the newest step that every one of them could make whole. `generation` is 0: only jobs that write to the
+        shared tier restart in place."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.parts.begin()
         for step in seal.begun(self.disk):
@@ -243,7 +243,7 @@ class LocalSealing(Sealing):
             self.prune()
 
     def _settle(self, asked: set[int]) -> None:
-        """Learn what has become of the steps that this node has given its files of. `asked`: as it was a while ago."""
+        """Learn whether the steps are committed to which this node gave its files. `asked` may be a moment old."""
         for step in sorted(self._given):
             content = self.far.get(f"{_step(step)}/{MANIFEST}")
             place = self.disk / _step(step)

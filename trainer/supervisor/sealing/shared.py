@@ -56,10 +56,10 @@ class Sealing:
         """Return the answer to a question for what is on this node's disk, None for one of something else."""
         return listing.answer(path, None, self.place.campaign, self.place.node_name)
 
-    def resume(self, restarts: int = 0) -> str:
+    def resume(self, generation: int = 0) -> str:
         """Return where the job resumes, empty from the start. Node 0 checks and lays back; the others wait for it.
-        `restarts`: in place, of this attempt."""
-        name = f"attempt-{self.place.attempt:04d}" + (f"-{restarts}" if restarts else "")
+        `generation`: restarts in place of this attempt."""
+        name = f"attempt-{self.place.attempt:04d}" + (f"-generation-{generation}" if generation else "")
         choice = self.tier / "resume" / f"{name}.json"
         if self.place.node_rank == 0:
             choice.parent.mkdir(parents=True, exist_ok=True)

@@ -28,24 +28,28 @@ from trainer.supervisor.warm import ranks
 MOST = 3
 """Restarts in place of one attempt."""
 _MAY_PASS = (signal.SIGKILL, signal.SIGSEGV)
-"""Deaths that no code of the job has chosen, and behind which no device is suspected as behind SIGBUS."""
+"""Signals that a job does not send itself and that, unlike SIGBUS, do not point to a broken device."""
 _LOOK_S = 0.5
 _TOGETHER_S = 0.2
-"""Within which ranks end that one death has ended."""
+"""Ranks that end within this time have ended because of one death."""
 _HEARD_S = 10.0
-"""For another node's death to be known here, after a rank that lost its peer has failed."""
+"""Wait for another node's word after a rank of this node has failed because it lost its peer."""
 
 
 class Again(Job):
     def __init__(self, config: Mapping[str, Any], place: Place, shared: Path, run: Path, local: Path) -> None:
         super().__init__(config, place, shared, run, local)
-        self.restarts = 0
         self._trouble: End | None = None
         """Why no restart was possible."""
         self._sealed_alone = threading.RLock()
         self._heard: queue.Queue[dict[str, Any]] = queue.Queue()
         self._left = 0
-        """Ranks of this node that run."""
+        """Number of this node's ranks that run."""
+        self._died: dict[str, Any] = {}
+        """The death after which no new step is known yet."""
+
+    def emit(self, event: str, **fields: object) -> None:
+        super().emit(event, **fields, **({"generation": self.generation} if self.generation else {}))
 
     def _start(self, words: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> str:
         self._line, theirs = socket.socketpair()
@@ -59,6 +63,13 @@ class Again(Job):
     def _seal_finished(self) -> None:
         with self._sealed_alone:
             super()._seal_finished()
+
+    def _reached(self, step: int, figures: Mapping[str, float]) -> None:
+        super()._reached(step, figures)
+        if (died := self._died) and self.place.node_rank == 0:
+            self._died = {}
+            seconds = round(max(0.0, time.time() - died.pop("at")), 2)
+            self.emit("restarted_in_place", step=step, seconds=seconds, **died)
 
     def _end(self, code: int) -> End:
         return (None if self.stopping else self._trouble) or super()._end(code)
@@ -116,7 +127,7 @@ class Again(Job):
 
     def _said(self) -> Path:
         """The file with which a node tells the others that all ranks start again."""
-        return self.tier / "resume" / f"attempt-{self.place.attempt:04d}-restart-{self.restarts + 1}.json"
+        return self.tier / "resume" / f"attempt-{self.place.attempt:04d}-restart-{self.generation + 1}.json"
 
     def _death(self) -> dict[str, Any] | None:
         """Wait for a rank that fails, here or on another node; None: all have ended well, or were asked to."""
@@ -136,9 +147,10 @@ class Again(Job):
     def _is_answered(self, death: Mapping[str, Any]) -> bool:
         """Tell the other nodes of a death that a restart in place answers; otherwise return whether they tell us."""
         code = int(death["code"])
-        if -code in _MAY_PASS and self.restarts < MOST:
-            why = f"rank {death['rank']} died of {ends.signal_name(-code)}"
-            seal.publish(self._said(), json.dumps({"node": self.place.node_name, "why": why}).encode())
+        if -code in _MAY_PASS and self.generation < MOST:
+            died = {"culprit": death["rank"], "of_node": self.place.node_name, "at": time.time()}
+            died["cause"] = f"died of {ends.signal_name(-code)}"
+            seal.publish(self._said(), json.dumps(died).encode())
             return True
         until = time.monotonic() + (_HEARD_S if code > 0 and self.place.node_count > 1 else 0.0)
         while not self._said().exists():
@@ -151,18 +163,18 @@ class Again(Job):
 
     def _restarted(self, death: Mapping[str, Any]) -> bool:
         """Start all ranks of this node again, from the newest sound checkpoint; False: the job is to stop."""
-        told = json.loads(self._said().read_text())
-        self.restarts += 1
-        self.emit("restarts_in_place", restart=self.restarts, culprit=told["node"], why=told["why"])
+        died = json.loads(self._said().read_text())
         self._end_ranks()
+        self.generation += 1
         with self._sealed_alone:  # what is chosen from is not sealed into meanwhile
             self._seal_finished()
-            resume = self.sealing.resume(self.restarts)
+            resume = self.sealing.resume(self.generation)
         if self.stopping:
             return False
         self.step, self.words, self.heard = max(0, self.committed), ends.LastWords(), time.monotonic()
+        self._died = died
         port = int(self.place.rendezvous.rpartition(":")[2])
-        variables = {"TORCHELASTIC_RESTART_COUNT": str(self.restarts), "BIVOUAC_RESUME_FROM": resume}
+        variables = {"TORCHELASTIC_RESTART_COUNT": str(self.generation), "BIVOUAC_RESUME_FROM": resume}
         # A port of its own: a rank of the last start that has not yet ended on another node does not join this one.
-        self._order({**variables, "MASTER_PORT": str(port + self.restarts)})
+        self._order({**variables, "MASTER_PORT": str(port + self.generation)})
         return True

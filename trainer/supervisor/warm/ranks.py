@@ -33,7 +33,7 @@ def main(asked: Mapping[str, Any]) -> int:
     script = str(asked["command"][0])
     if not _imported(asked["warm"], script, int(asked["ranks"])):
         return USER
-    # Not ignored, which the ranks would inherit: whoever asks the job to stop asks the whole group.
+    # A stop signal goes to the whole group. This process handles it, since the ranks would inherit that it is ignored.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     gc.freeze()  # a collection in a rank would copy the pages that it shares
@@ -74,14 +74,14 @@ def _imported(modules: Sequence[str], script: str, ranks: int) -> bool:
         except Exception as error:
             print(f"workload.warm: {name} cannot be imported before the ranks are forked: {error!r}")
             return False
-        if _cuda_is_spoilt():
+        if _cuda_is_initialised():
             print(f"workload.warm: importing {name} initialises CUDA, so no rank can be forked: leave it out")
             return False
     return True
 
 
-def _cuda_is_spoilt() -> bool:
-    """Return what torch says of CUDA in a forked process: a call may have initialised it without torch's own state."""
+def _cuda_is_initialised() -> bool:
+    """Return whether CUDA is initialised. Only in a forked process does torch tell it also of calls past torch."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from infra.providers.aws.call import Call, NotReady, Resource
-from infra.providers.aws.ec2.kind import Ec2Kind, retag, tag_list, tag_map
+from infra.providers.aws.ec2.kind import Ec2Kind, retag
 from infra.providers.aws.table import LOCAL, Input
+from infra.providers.aws.tags import tag_list, tag_map
 from infra.providers.wire import Props
 
 NAT = Ec2Kind("nat_gateway", tag_type="natgateway")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.providers.aws.call import Call
+from infra.providers.aws.tags import tag_list, tag_map
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,6 @@ class Ec2Kind:
     @property
     def _id_field(self) -> str:
         return self.id_field or self.title + "Id"
-
-
-def tag_list(tags: dict[str, str]) -> list[dict[str, str]]:
-    return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
-
-
-def tag_map(tags: list[dict[str, str]]) -> dict[str, str]:
-    return {tag["Key"]: tag.get("Value", "") for tag in tags}
 
 
 def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:

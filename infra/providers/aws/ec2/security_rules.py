@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any
 
 from infra.providers.aws.call import Call, Resource
-from infra.providers.aws.ec2.kind import retag, tag_list, tag_map
+from infra.providers.aws.ec2.kind import retag
 from infra.providers.aws.table import LOCAL, Input
+from infra.providers.aws.tags import tag_list, tag_map
 from infra.providers.wire import Props
 
 

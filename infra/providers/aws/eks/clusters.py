@@ -7,6 +7,7 @@ from typing import Any
 
 from infra.providers.aws.call import Call, NotReady, Resource
 from infra.providers.aws.table import LOCAL, Case, Conversion, Input, Naming
+from infra.providers.aws.tags import retagging
 from infra.providers.wire import Props
 
 _VPC = {
@@ -106,15 +107,21 @@ def update(call: Call) -> None:
 
 
 def _await(call: Call, answer: dict[str, Any]) -> None:
+    await_update(call, answer, "EKS cluster", name=call.id)
+
+
+def await_update(call: Call, answer: dict[str, Any], kind: str, **named: str) -> None:
+    """Wait for an update of a cluster, or of a part of it. Raises `NotReady` for one that fails."""
     update_id = answer["update"]["id"]
+    what = f"update {update_id} of {kind} {call.id}"
 
     def done() -> bool:
-        found = call.client().describe_update(name=call.id, updateId=update_id)["update"]
+        found = call.client().describe_update(**named, updateId=update_id)["update"]
         if found["status"] in ("Failed", "Cancelled"):
-            raise NotReady(f"update {update_id} of EKS cluster {call.id} {found['status']}: {found.get('errors')}")
+            raise NotReady(f"{what} {found['status']}: {found.get('errors')}")
         return bool(found["status"] == "Successful")
 
-    call.wait(done, f"update {update_id} of EKS cluster {call.id}")
+    call.wait(done, what)
 
 
 def delete(call: Call) -> None:
@@ -123,14 +130,12 @@ def delete(call: Call) -> None:
     call.wait_gone(lambda: client.describe_cluster(name=call.id), f"EKS cluster {call.id} to go")
 
 
-def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    """Update the tags of any EKS resource."""
-    client, arn = call.client(), call.state.get("arn") or call.state.get("accessEntryArn")
-    arn = arn or call.state.get("associationArn")
-    if stale:
-        client.untag_resource(resourceArn=arn, tagKeys=stale)
-    if fresh:
-        client.tag_resource(resourceArn=arn, tags=fresh)
+def _arn(call: Call) -> str:
+    return next(str(call.state[name]) for name in ("arn", "accessEntryArn", "associationArn") if call.state.get(name))
+
+
+retag = retagging("resourceArn", _arn, keys="tagKeys", tags="tags", form=dict)
+"""For any resource of EKS."""
 
 
 RESOURCES = (

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from infra.providers.aws.call import Call, NotReady, Resource
-from infra.providers.aws.eks.clusters import retag
+from infra.providers.aws.eks.clusters import await_update, retag
 from infra.providers.aws.table import LOCAL, Case, Conversion, Input, Naming
 from infra.providers.wire import Props
 
@@ -77,16 +77,8 @@ def update(call: Call) -> None:
 
 
 def _await(call: Call, answer: dict[str, Any]) -> None:
-    update_id, key = answer["update"]["id"], _key(call)
-
-    def done() -> bool:
-        ask = call.client().describe_update
-        found = ask(name=key["clusterName"], nodegroupName=key["nodegroupName"], updateId=update_id)["update"]
-        if found["status"] in ("Failed", "Cancelled"):
-            raise NotReady(f"update {update_id} of node group {call.id} {found['status']}: {found.get('errors')}")
-        return bool(found["status"] == "Successful")
-
-    call.wait(done, f"update {update_id} of node group {call.id}")
+    key = _key(call)
+    await_update(call, answer, "node group", name=key["clusterName"], nodegroupName=key["nodegroupName"])
 
 
 def delete(call: Call) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from infra.providers.aws.call import Call, Resource
-from infra.providers.aws.ec2.kind import tag_list, tag_map
 from infra.providers.aws.table import LOCAL, Input, Naming
+from infra.providers.aws.tags import tag_list, tag_map
 from infra.providers.wire import Props
 
 

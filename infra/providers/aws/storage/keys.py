@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra.providers.aws.call import Call, Resource
 from infra.providers.aws.table import LOCAL, Conversion, Input, Naming
+from infra.providers.aws.tags import by_id, retagging
 from infra.providers.wire import Props
 
 _WINDOW_DAYS = 30
@@ -57,12 +58,7 @@ def delete_key(call: Call) -> None:
     call.destroy(lambda: call.client().schedule_key_deletion(KeyId=call.id, PendingWindowInDays=days))
 
 
-def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    client = call.client()
-    if stale:
-        client.untag_resource(KeyId=call.id, TagKeys=stale)
-    if fresh:
-        client.tag_resource(KeyId=call.id, Tags=_pairs(fresh))
+retag = retagging("KeyId", by_id, form=_pairs)
 
 
 def create_alias(call: Call) -> str:

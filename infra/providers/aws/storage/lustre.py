@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from infra.providers.aws.call import Call, NotReady, Resource
-from infra.providers.aws.ec2.kind import tag_list, tag_map
 from infra.providers.aws.table import LOCAL, Conversion, Input
+from infra.providers.aws.tags import by_arn, retagging, tag_list, tag_map
 from infra.providers.wire import Props
 
 _OUTER = ("storageCapacity", "storageType", "securityGroupIds", "kmsKeyId", "fileSystemTypeVersion")
@@ -102,12 +102,7 @@ def _is_gone(call: Call) -> bool:
     return not found
 
 
-def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    client, arn = call.client(), call.state["arn"]
-    if stale:
-        client.untag_resource(ResourceARN=arn, TagKeys=stale)
-    if fresh:
-        client.tag_resource(ResourceARN=arn, Tags=tag_list(fresh))
+retag = retagging("ResourceARN", by_arn)
 
 
 _LINK = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from infra.providers.aws.call import Call, Resource
-from infra.providers.aws.ec2.kind import tag_list, tag_map
 from infra.providers.aws.table import LOCAL, Case, Conversion, Input, Naming
+from infra.providers.aws.tags import by_arn, retagging, tag_list, tag_map
 from infra.providers.wire import Props
 
 
@@ -49,12 +49,7 @@ def delete_repository(call: Call) -> None:
     call.destroy(lambda: call.client().delete_repository(repositoryName=call.id, force=force))
 
 
-def retag(call: Call, fresh: dict[str, str], stale: list[str]) -> None:
-    client, arn = call.client(), call.state["arn"]
-    if stale:
-        client.untag_resource(resourceArn=arn, tagKeys=stale)
-    if fresh:
-        client.tag_resource(resourceArn=arn, tags=tag_list(fresh))
+retag = retagging("resourceArn", by_arn, keys="tagKeys", tags="tags")
 
 
 def put_policy(call: Call) -> str:

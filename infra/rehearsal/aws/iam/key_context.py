@@ -1,4 +1,4 @@
-"""A call of KMS for IAM: the keys, and the encryption context that conditions name.
+"""What IAM needs to know of a call to KMS: its keys, and the encryption context that conditions name.
 
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_awskeymanagementservice.html
 """

@@ -43,6 +43,13 @@ PLANS = (
     ),
     Row("global-batch-divides", E, "training.global_batch", {"training.global_batch": 12}, cure="8 or 16"),
     Row("global-batch-divides", E, "training.global_batch", {"training.global_batch": 6}, cure="write 8"),
+    Row(
+        "precision-can-be-looked-for",
+        E,
+        "training.watch.precision_every",
+        {"training.watch": {"precision_every": 50}, "training.zero_stage": 3, "training.precision": "bfloat16"},
+        cure="leave it out",
+    ),
     Row("heads-divide-the-width", E, "training.model.width", {"training.model.heads": 7}, cure="196"),
     Row(
         "layout-is-honest", E, "training.parallel.sequence", {"training.parallel": {"sequence": 3}}, cure="divisor of 2"

@@ -14,10 +14,9 @@ from infra.plan.estimates import sizing
 from infra.plan.job_config import train_config
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.spec.models.adapters import adapter_parameters, trained_parameters
-from infra.spec.models.shape import parameters
 from tests.trainer.model.families import FAMILIES, config_of
 from trainer.contract import LoraConfig
+from trainer.contract.shape import adapter_parameters, parameters, trained_parameters
 from trainer.model.named import network_of
 
 

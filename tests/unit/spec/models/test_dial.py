@@ -12,9 +12,9 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import Spec, SpecError
 from infra.spec.models import dial
-from infra.spec.models.shape import parameters
 from infra.spec.schema import schema
 from infra.spec.training import Training
+from trainer.contract.shape import parameters
 
 DERIVED = ("model", "global_batch", "steps", "optimizer")
 

@@ -9,9 +9,9 @@ import torch
 
 from infra.plan.estimates.sizing import training_flops_per_token
 from infra.spec.models.named import catalogue, resolved
-from infra.spec.models.shape import parameters, shape_of
 from tests.trainer.model.families import FAMILIES, config_of
 from trainer.contract import ModelConfig
+from trainer.contract.shape import parameters, shape_of
 from trainer.model.named import network_of
 
 PUBLISHED = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.contract import Heads, ModelConfig
+from trainer.contract.layout import Heads
+from trainer.contract.training import ModelConfig
 
 _GATED = ("llama", "mistral", "qwen2", "qwen3")
 """Kinds (`model_type`) with this formula: pre-norm RMSNorm, grouped queries, a gated feed-forward part of three
@@ -80,6 +81,63 @@ def parameters(model: ModelConfig) -> int:
 
 def parameters_formula(model: ModelConfig) -> str:
     return "spec: training.model.parameters" if model.parameters is not None else shape_of(model).formula
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a token costs: operations follow from it (Chowdhery et al. 2022, "PaLM", appendix B)."""
+
+    used: int
+    """Parameters that each token is multiplied with: all but the embedding, whose use as the output layer counts."""
+    layers: int
+    queries: int
+    """Width of all heads together."""
+    block: int
+    """Parameters of one layer."""
+    output: int
+    """Parameters of the output layer."""
+    adapters: int | None = None
+    """Parameters of the adapters, beside which all others are frozen; None: there are none."""
+
+    def flop(self, context: int) -> int:
+        """Return those of a token, forward and backward: 6 N + 12 layers x width of all heads x context. Frozen
+        parameters have no gradient: 4 N."""
+        weights = 6 * self.used if self.adapters is None else 4 * self.used + 6 * self.adapters
+        return weights + 12 * self.layers * self.queries * context
+
+
+def work_of(model: ModelConfig) -> Work:
+    """Return it. Nothing tells a given number's embedding from the rest of it, so there N is all, spread evenly."""
+    if model.parameters is not None:
+        return Work(model.parameters, model.layers, model.width, model.parameters // model.layers, 0)
+    shape = shape_of(model)
+    used = shape.parameters - (0 if shape.tied else shape.embedding)
+    adapters = None if model.lora is None else adapter_parameters(model)
+    return Work(used, shape.layers, shape.queries, shape.block, shape.embedding, adapters)
+
+
+def matrices(model: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Return the matrices of a layer: name -> inputs and outputs. Each kind of model with a formula has these."""
+    shape = shape_of(model)
+    width, hidden, queries, keys = shape.width, shape.hidden, shape.queries, shape.keys
+    return {
+        "q_proj": (width, queries), "k_proj": (width, keys), "v_proj": (width, keys), "o_proj": (queries, width),
+        "gate_proj": (width, hidden), "up_proj": (width, hidden), "down_proj": (hidden, width),
+    }  # fmt: skip
+
+
+def adapter_parameters(model: ModelConfig) -> int:
+    """Return the number: rank x (inputs + outputs) of each matrix that has an adapter."""
+    lora = model.lora
+    if lora is None or model.is_function:  # a function's model with adapters is refused
+        return 0
+    there = matrices(model)
+    wanted = there if lora.targets == "all-linear" else set(lora.targets) & set(there)
+    return lora.rank * shape_of(model).layers * sum(sum(there[name]) for name in wanted)
+
+
+def trained_parameters(model: ModelConfig) -> int:
+    return parameters(model) if model.lora is None else adapter_parameters(model)
 
 
 def _of_config(config: dict[str, Any]) -> Shape:

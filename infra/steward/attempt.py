@@ -1,0 +1,148 @@
+"""The attempt that trains, or the last one that did: its launch, its end, and what the record says of it."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from infra.cluster import attempts
+from infra.record.events import Kind
+from infra.steward import gangs, resume_state
+from infra.steward.blame import causes_first
+from infra.steward.decide import EndAttempt, FailureClass, Finish, Hold, Launch, Observation
+from infra.steward.parts import Parts
+from trainer.contract import NOTHING_SOUND
+
+_SHIP_REST_S = 15.0
+_BROKEN_GANG_GRACE_S = 1
+_STOP_MARGIN_S = 15.0
+
+
+class NewestAttempt:
+    def __init__(self, steward: Parts) -> None:
+        self._steward, self._config, self._client = steward, steward.config, steward.client
+        self._store, self._logs, self._observer = steward.store, steward.logs, steward.observer
+        self.kind = attempts.kind_of(steward.config.spec)
+        """Of its job: JobSet or MPIJob."""
+        self.take_over()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return gangs.labels(self._config, self.number)
+
+    @property
+    def job(self) -> str:
+        return gangs.job(self._config, self.number)
+
+    def take_over(self) -> None:
+        """Read history, hold and the attempt in flight from the record."""
+        state = self._store.state()
+        self.history = resume_state.history(state)
+        self.number, self.in_flight = resume_state.in_flight(state)
+        if self._observer.clocks.attempt not in (0, self.number):
+            self._observer.launched(self.number)
+        self.held_since: datetime | None = state.hold["since"] if state.hold is not None else None
+        self._running_recorded = any(
+            event.kind is Kind.ATTEMPT_RUNNING and event.data["attempt"] == self.number
+            for event in self._store.events()
+        )
+
+    def launch(self, action: Launch) -> None:
+        for earlier in range(1, action.attempt):
+            attempts.remove(self._client, self.kind, gangs.job(self._config, earlier))
+        self._logs.forget()
+        self._steward.lease.check()
+        config, files = f"train-a{action.attempt}", gangs.files(self._config, self._steward.nodes.facts(False))
+        attempts.create_config(self._client, config, gangs.labels(self._config, action.attempt), files)
+        attempts.launch(self._client, gangs.gang(self._config, action.attempt, config))
+        self.number, self.in_flight, self._running_recorded = action.attempt, True, False
+        self._observer.launched(self.number)
+        self._store.append(
+            Kind.ATTEMPT_LAUNCHED,
+            attempt=self.number,
+            jobset=self.job,
+            committed_step=self._steward.committed_step(),
+        )
+
+    def note_running(self, seen: Observation) -> None:
+        # A short attempt may succeed before every pod has answered a probe.
+        ran = seen.pods and all(pod.step > 0 or pod.phase == "Succeeded" for pod in seen.pods)
+        if self._running_recorded or not ran:
+            return
+        self._running_recorded = True
+        nodes, node_ranks = [pod.node for pod in seen.pods], [pod.node_rank for pod in seen.pods]
+        told = {"step": min(pod.step for pod in seen.pods), "nodes": nodes, "node_ranks": node_ranks}
+        self._store.append(Kind.ATTEMPT_RUNNING, attempt=self.number, **told)
+
+    def hold(self, action: Hold, seen: Observation) -> None:
+        ended = next(a for a in self._store.state().attempts if a["attempt"] == action.attempt)
+        event = self._store.append(
+            Kind.HELD,
+            attempt=action.attempt,
+            failure=ended["failure"],
+            cause=ended["detail"],
+            log=ended.get("log", []),
+            until=action.until.isoformat(timespec="seconds"),
+            usd_per_hour=float(seen.usd_per_hour),
+        )
+        self.held_since = event.at
+
+    def repaired(self, at: datetime) -> None:
+        self.history = self.history.model_copy(update={"repairs": (*self.history.repairs, at)})
+
+    def end(self, action: EndAttempt, seen: Observation) -> None:
+        """Record the end before the job is removed, so that a successor after a kill knows of it."""
+        if action.failure is FailureClass.INTERRUPTED:
+            self._let_commit()
+        self._logs.wait_for([pod.name for pod in seen.pods if pod.phase in ("Failed", "Succeeded")], _SHIP_REST_S)
+        # A successor does not follow the pods of an attempt that the record calls ended.
+        self._logs.flush()
+        launched = next((a for a in self._store.state().attempts if a["attempt"] == self.number), {})
+        named = {*action.dead_nodes, action.first_failed}
+        instances = {node.name: node.instance for node in seen.nodes if node.name in named and node.instance}
+        event = self._store.append(
+            Kind.ATTEMPT_ENDED,
+            attempt=self.number,
+            failure=action.failure,
+            detail=action.why,
+            **action.model_dump(mode="json", include={"dead_nodes", "first_failed", "culprit"}),
+            instances=instances,
+            step=max((pod.step for pod in seen.pods), default=0),
+            committed_at_end=self._steward.committed_step(),
+            nothing_sound=any(pod.reason == NOTHING_SOUND for pod in seen.pods),
+            log=self._last_words(action, seen),
+        )
+        ended = resume_state.failed({"committed_step": -1, **launched, **event.data, "ended_at": event.at})
+        self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, ended)})
+        self.in_flight = False
+        attempts.remove(self._client, self.kind, self.job)
+        if action.failure is not FailureClass.INTERRUPTED:
+            attempts.end_now(self._client, self.labels, _BROKEN_GANG_GRACE_S)
+
+    def _last_words(self, action: EndAttempt, seen: Observation) -> list[str]:
+        """Return the log's tail of the pod whose own failure came first: the cause, for a person."""
+        failed = causes_first([pod for pod in seen.pods if pod.phase == "Failed"])
+        return self._logs.tail(failed[0].name) if failed and action.failure is not FailureClass.INTERRUPTED else []
+
+    def _let_commit(self) -> None:
+        """Ask the gang to stop, and wait: it commits a checkpoint before it ends."""
+        attempts.remove(self._client, self.kind, self.job)
+        until = time.monotonic() + self._config.grace_seconds + _STOP_MARGIN_S
+        while attempts.pods(self._client, self.labels) and time.monotonic() < until:
+            self._steward.lease.check()
+            self._steward.pause()
+
+    def finish(self, action: Finish, seen: Observation) -> None:
+        self._store.append(Kind.DECISION, action=action.kind, why=action.why)
+        if action.outcome == "done":
+            self._logs.wait_for([pod.name for pod in seen.pods], _SHIP_REST_S)
+            self._logs.flush()
+            self._store.append(
+                Kind.ATTEMPT_ENDED,
+                attempt=self.number,
+                failure=None,
+                detail=action.why,
+                step=self._config.steps,
+                committed_at_end=self._steward.committed_step(),
+            )
+        self.in_flight = False
