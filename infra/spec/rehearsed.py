@@ -10,14 +10,17 @@ from pydantic import BaseModel, ConfigDict
 from infra.errors import UserError
 from infra.spec.campaign import MAX_NAME, Capacity, Spec
 from infra.spec.sections import THIS_MACHINE
-from trainer.contract import ParallelConfig
+from trainer.contract import ModelConfig, ParallelConfig
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 """Of the emulated AWS."""
 SUFFIX = "-dry"
 _TINY = {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024}
-_TINY_NAMED = {"context": 64, "vocabulary": 1024}
+_TINY_NAMED = {"name": "debug", "context": 64, "vocabulary": 1024}
 _STEPS, _EVERY = 60, 10
+_STEPS_OF_CHATS, _EVERY_OF_CHATS = 20, 4
+_SECONDS_PER_SCORE = 1.5e-8
+"""A debug model's step takes so long on one processor, for each position and token of the vocabulary."""
 
 
 class Difference(BaseModel):
@@ -118,20 +121,38 @@ def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
         every = max(1, min(_EVERY, steps // 4))
         made.set("checkpoint.every_steps", every, "a checkpoint before each fault")
         return steps, every
+    assert spec.training is not None, "a spec has either section"
     _small_text(made, spec, nodes)
-    named = spec.training is not None and bool(spec.training.model.name)
-    model = {"name": "debug", **_TINY_NAMED} if named else _TINY
+    model, steps, every, batch, seconds = _small_model(spec, spec.training.model)
     made.set("training.model", model, "a debug model that the same code builds")
     for field in ("init_from", "parameters", "compute"):
         made.drop(f"training.{field}", "of another model")
     for field, value in (
-        ("steps", _STEPS), ("global_batch", 4 * nodes), ("micro_batch", 2), ("precision", "float32"),
-        ("evaluate_every", _STEPS // 2), ("evaluate_batches", 2), ("step_seconds_estimate", 0.2),
-        ("collective_timeout_s", 10), ("optimizer.warmup_steps", 5),
+        ("steps", steps), ("global_batch", 2 * batch * nodes), ("micro_batch", batch), ("precision", "float32"),
+        ("evaluate_every", steps // 2), ("evaluate_batches", 2), ("step_seconds_estimate", seconds),
+        ("collective_timeout_s", max(10, round(5 * seconds))), ("optimizer.warmup_steps", 5),
     ):  # fmt: skip
         made.set(f"training.{field}", value, "a model that this machine can train")
-    made.set("checkpoint.every_steps", _EVERY, "a checkpoint before each fault")
-    return _STEPS, _EVERY
+    made.set("checkpoint.every_steps", every, "a checkpoint before each fault")
+    return steps, every
+
+
+def _small_model(spec: Spec, real: ModelConfig) -> tuple[dict[str, Any], int, int, int, float]:
+    """Return the debug model, its steps, those between checkpoints, the micro batch and a step's seconds. Samples of
+    chats are cut by the real tokenizer and have to fit, so they keep its vocabulary and the context."""
+    model: dict[str, Any] = dict(_TINY_NAMED if real.name else _TINY)
+    model |= {name: True for name in ("document_attention", "reset_positions") if getattr(real, name)}
+    if not _has_own_chats(spec):
+        return model, _STEPS, _EVERY, 2, 0.2
+    model |= {"context": real.context, "vocabulary": real.vocabulary, "end_of_document": real.end_of_document}
+    if real.name:
+        model["config"] = {"max_position_embeddings": real.context}
+    seconds = round(max(0.2, real.context * real.vocabulary * _SECONDS_PER_SCORE), 1)
+    return model, _STEPS_OF_CHATS, _EVERY_OF_CHATS, 1, seconds
+
+
+def _has_own_chats(spec: Spec) -> bool:
+    return spec.data is not None and spec.data.format == "chat" and bool(spec.data.rehearsal)
 
 
 def _shared_by(spec: Spec) -> tuple[tuple[str, int], ...]:
@@ -141,15 +162,21 @@ def _shared_by(spec: Spec) -> tuple[tuple[str, int], ...]:
 
 
 def _small_text(made: _Made, spec: Spec, nodes: int) -> None:
-    if spec.data is None or not spec.data.in_cluster:
-        made.set("data", {"source": "python:stdlib", "max_files": 60}, "text that every machine has")
+    data = spec.data
+    if data is None or not (data.in_cluster or data.rehearsal):
+        why = "text that every machine has; `data.rehearsal` gives a folder of this machine in its place"
+        made.set("data", {"source": "python:stdlib", "max_files": 60}, why)
         return
-    if not spec.data.rehearsal:
+    if not data.rehearsal:
         text = {"source": "s3://rehearsed-text/python", "pattern": "*.py", "rehearsal": {"text": "python:stdlib"}}
         made.set("data", {**text, "prepare": {"where": "cluster"}}, "text that every machine has, in the emulated S3")
-    made.drop("data.tokenizer", "the debug model has a small vocabulary")
+    if not _has_own_chats(spec):
+        made.drop("data.tokenizer", "the debug model has a small vocabulary")
+        made.drop("data.end_of_document", "of that tokenizer")
     made.set("data.max_files", 60, "text that this machine prepares")
-    made.set("data.prepare.nodes", nodes, "this machine's size; --nodes")
+    made.set("data.max_epochs", 1000, "there is little text, and it is read again")
+    if data.in_cluster:
+        made.set("data.prepare.nodes", nodes, "this machine's size; --nodes")
 
 
 def _after(fault: str, steps: int, every: int) -> int:

@@ -193,6 +193,24 @@ def test_text_in_s3_is_rehearsed_in_the_emulated_s3(tmp_path: Path) -> None:
         assert found.data.source == ("s3://team/web" if own else "s3://rehearsed-text/python")
 
 
+def test_samples_of_chats_are_rehearsed_by_the_real_tokenizer_and_template(tmp_path: Path) -> None:
+    content = yaml.safe_load((ROOT / "infra/campaigns/fine-tuning.yaml").read_text())
+    content["kubernetes"] = str(content["kubernetes"])
+    without = derived(content)
+    assert without.document["data"] == {"source": "python:stdlib", "max_files": 60}
+    assert "data.rehearsal" in next(one.why for one in without.differences if one.field == "data")
+    content["data"]["rehearsal"] = {"text": str(tmp_path)}
+    real, small = Spec.model_validate(content), Spec.model_validate(derived(content).document)
+    assert real.data is not None and small.data is not None and real.training and small.training
+    kept = ("format", "chat", "tokenizer", "end_of_document", "source", "pattern")
+    assert [getattr(small.data, name) for name in kept] == [getattr(real.data, name) for name in kept]
+    ours = ("context", "vocabulary", "document_attention", "reset_positions", "end_of_document")
+    assert [getattr(small.training.model, name) for name in ours] == [
+        getattr(real.training.model, name) for name in ours
+    ]
+    assert small.training.model.config["num_hidden_layers"] < real.training.model.config["num_hidden_layers"]
+
+
 def test_nobody_is_told_of_a_rehearsal_or_let_into_it(made: Any) -> None:
     people = [{"principal": "arn:aws:iam::123456789012:role/ada", "role": "admin"}]
     notify = {"topic": "arn:aws:sns:us-west-2:123456789012:pager", "webhook": {"secret": "hook"}, "on": ["held"]}
