@@ -222,7 +222,8 @@ def test_a_resume_ends_with_the_same_bytes(whole: Trained, tmp_path: Path) -> No
 
 @pytest.mark.nightly
 def test_one_rank_goes_on_where_two_have_stopped(whole: Trained, tmp_path: Path) -> None:
-    world = halfway(whole.attempt, tmp_path / "world", whole.config)
+    config = whole.config.model_copy(update={"parallel": ParallelConfig()})
+    world = halfway(whole.attempt, tmp_path / "world", config)
     alone = run(world, 2, nodes=1, ranks_per_node=1)
     if whole.form.stage == 0:
         assert alone.agents[0].returncode == ExitCode.USER
@@ -232,5 +233,5 @@ def test_one_rank_goes_on_where_two_have_stopped(whole: Trained, tmp_path: Path)
     expected = {step: loss for step, loss in whole.attempt.losses().items() if step > HALF}
     relative = 2e-2 if whole.form.lora.dropout else LOSS[whole.form.precision]
     assert alone.losses() == pytest.approx(expected, rel=relative)
-    answer = evaluate(folder_of(world, LAST), whole.config, world.data)
+    answer = evaluate(folder_of(world, LAST), config, world.data)
     assert answer["equal"], answer
