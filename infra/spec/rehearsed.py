@@ -18,7 +18,7 @@ SUFFIX = "-dry"
 _TINY = {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024}
 _TINY_NAMED = {"name": "debug", "context": 64, "vocabulary": 1024}
 _STEPS, _EVERY = 60, 10
-_STEPS_OF_CHATS, _EVERY_OF_CHATS = 20, 4
+_STEPS_OF_CHATS, _EVERY_OF_CHATS = 12, 3
 _SECONDS_PER_SCORE = 1.5e-8
 """A debug model's step takes so long on one processor, for each position and token of the vocabulary."""
 
@@ -123,13 +123,14 @@ def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
         return steps, every
     assert spec.training is not None, "a spec has either section"
     _small_text(made, spec, nodes)
-    model, steps, every, batch, seconds = _small_model(spec, spec.training.model)
+    model, steps, every, seconds = _small_model(spec, spec.training.model)
+    batch = 1 if _has_own_chats(spec) else 2
     made.set("training.model", model, "a debug model that the same code builds")
     for field in ("init_from", "parameters", "compute"):
         made.drop(f"training.{field}", "of another model")
     for field, value in (
-        ("steps", steps), ("global_batch", 2 * batch * nodes), ("micro_batch", batch), ("precision", "float32"),
-        ("evaluate_every", steps // 2), ("evaluate_batches", 2), ("step_seconds_estimate", seconds),
+        ("steps", steps), ("global_batch", batch**2 * nodes), ("micro_batch", batch), ("precision", "float32"),
+        ("evaluate_every", steps // 2), ("evaluate_batches", batch), ("step_seconds_estimate", seconds),
         ("collective_timeout_s", max(10, round(5 * seconds))), ("optimizer.warmup_steps", 5),
     ):  # fmt: skip
         made.set(f"training.{field}", value, "a model that this machine can train")
@@ -137,18 +138,18 @@ def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
     return steps, every
 
 
-def _small_model(spec: Spec, real: ModelConfig) -> tuple[dict[str, Any], int, int, int, float]:
-    """Return the debug model, its steps, those between checkpoints, the micro batch and a step's seconds. Samples of
-    chats are cut by the real tokenizer and have to fit, so they keep its vocabulary and the context."""
+def _small_model(spec: Spec, real: ModelConfig) -> tuple[dict[str, Any], int, int, float]:
+    """Return the debug model, its steps, those between checkpoints, and a step's seconds. Samples of chats are cut by
+    the real tokenizer and have to fit, so they keep its vocabulary and the context, and few steps have to do."""
     model: dict[str, Any] = dict(_TINY_NAMED if real.name else _TINY)
     model |= {name: True for name in ("document_attention", "reset_positions") if getattr(real, name)}
     if not _has_own_chats(spec):
-        return model, _STEPS, _EVERY, 2, 0.2
+        return model, _STEPS, _EVERY, 0.2
     model |= {"context": real.context, "vocabulary": real.vocabulary, "end_of_document": real.end_of_document}
     if real.name:
         model["config"] = {"max_position_embeddings": real.context}
     seconds = round(max(0.2, real.context * real.vocabulary * _SECONDS_PER_SCORE), 1)
-    return model, _STEPS_OF_CHATS, _EVERY_OF_CHATS, 1, seconds
+    return model, _STEPS_OF_CHATS, _EVERY_OF_CHATS, seconds
 
 
 def _has_own_chats(spec: Spec) -> bool:
