@@ -180,4 +180,5 @@ def test_what_two_ranks_saved_one_rank_goes_on_with_at_the_same_evaluation_loss(
     losses = [attempt.losses()[61] for attempt in (resized, same)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     evaluated = [attempt.events("evaluated")[0]["loss"] for attempt in (resized, same)]
-    assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-5)
+    # One step lies between: its sums have another order, and bfloat16 rounds the new weights to 8 bits.
+    assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-4)
