@@ -62,7 +62,7 @@ def main() -> int:
     by = ways(config.spec, lease.check)
     outbox = Outbox(store, config.spec.notify, by, clock.now)
     Teller(outbox, lease.check, lambda: bills(config, store.state())).open()
-    log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt)
+    log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt.number)
     try:
         steward.run()
         watchdog.over()

@@ -14,7 +14,7 @@ import torch
 from torch import multiprocessing
 from torch.profiler import ProfilerActivity, profile
 
-from trainer.contract import Layout, LoraConfig, ModelConfig, ParallelConfig, RecomputeConfig, TrainConfig
+from trainer.contract import Layout, LoraConfig, ModelConfig, ParallelConfig, RecomputeConfig, TrainConfig, WatchConfig
 from trainer.engine import build_engine, initialize_distributed
 from trainer.model import memory
 from trainer.model.memory import footprint
@@ -149,3 +149,14 @@ def test_a_deep_models_peak_follows_from_that_of_a_shallow_one(policy: str, monk
     whole = footprint(deep, WORLD)
     monkeypatch.setattr(memory, "_PROBED", 8)
     assert footprint(deep, WORLD) == whole
+
+
+@pytest.mark.nightly
+def test_a_replay_with_stage_2_keeps_whole_gradients_which_no_step_does() -> None:
+    ranks, wide = 64, ModelConfig(layers=24, width=2048, heads=16, context=256, vocabulary=4096)
+    step = case(2, model=wide, policy="full").model_copy(update={"global_batch": 4 * ranks})
+    replayed = step.model_copy(update={"watch": WatchConfig(replay_every=100)})
+    seen = footprint(replayed, ranks)
+    assert seen.peak > footprint(step, ranks).peak
+    # Weights and gradients of 2 bytes each, and the spread states of the optimizer.
+    assert seen.peak > 2 * seen.weights + seen.optimizer

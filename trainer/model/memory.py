@@ -94,12 +94,16 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     positions = config.micro_batch * config.model.context // layout.sequence
     scores = 4 * min(LOGITS_AT_ONCE, positions * config.model.vocabulary) if layout.sequence > 1 else 0
     buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
+    deep = _deep(config, spread, buffers, accumulates)
+    if config.watch.replay_every and stage == 2 and layout.sequence == layout.tensor == 1:
+        # A replay keeps all gradients to its end, as stage 1 does, and exchanges none.
+        deep = max(deep, _deep(config.model_copy(update={"zero_stage": 1}), spread, 0, False))
     return Footprint(
         weights=size * (math.ceil(everything / spread) if stage == 3 else everything),
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
         gathered=held + size * (min(everything, LIVE) + small) if stage == 3 else 0,
         accumulated=size * count if stage < 2 and accumulates else here if stage == 2 else 0,
-        micro_batch=_deep(config, spread, buffers, accumulates) + size * largest * away + brought + scores,
+        micro_batch=deep + size * largest * away + brought + scores,
         update=held + update,
         host=_host(config, part, largest, kept_away) if away else 0,
     )
