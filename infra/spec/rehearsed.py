@@ -18,7 +18,7 @@ SUFFIX = "-dry"
 _TINY = {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024}
 _TINY_NAMED = {"name": "debug", "context": 64, "vocabulary": 1024}
 _STEPS, _EVERY = 60, 10
-_STEPS_OF_CHATS, _EVERY_OF_CHATS = 12, 3
+_STEPS_OF_CHATS, _EVERY_OF_CHATS = 15, 3
 _SECONDS_PER_SCORE = 1.5e-8
 """A debug model's step takes so long on one processor, for each position and token of the vocabulary."""
 
@@ -185,7 +185,8 @@ def _after(fault: str, steps: int, every: int) -> int:
     number = share.removesuffix("%")
     if what != "kill-node" or not share.endswith("%") or not number.isdigit() or not 0 < int(number) < 100:
         raise UserError("there is no such fault", seen=fault, cure="write kill-node@40%, or --no-fault")
-    return min(max(every + 1, steps * int(number) // 100), steps - 1)
+    # A checkpoint lies behind the fault, and another is perhaps not committed yet.
+    return min(max(2 * every + 1, steps * int(number) // 100), steps - 1)
 
 
 class _Made:

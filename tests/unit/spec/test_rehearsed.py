@@ -200,7 +200,11 @@ def test_samples_of_chats_are_rehearsed_by_the_real_tokenizer_and_template(tmp_p
     assert without.document["data"] == {"source": "python:stdlib", "max_files": 60}
     assert "data.rehearsal" in next(one.why for one in without.differences if one.field == "data")
     content["data"]["rehearsal"] = {"text": str(tmp_path)}
-    real, small = Spec.model_validate(content), Spec.model_validate(derived(content).document)
+    faults = ("kill-node@40%", "kill-node@60%")
+    real, small = Spec.model_validate(content), Spec.model_validate(derived(content, *faults).document)
+    assert small.rehearsal is not None and small.checkpoint is not None
+    first, second = (fault.after_step for fault in small.rehearsal.faults)
+    assert 2 * small.checkpoint.every_steps < first < second
     assert real.data is not None and small.data is not None and real.training and small.training
     kept = ("format", "chat", "tokenizer", "end_of_document", "source", "pattern")
     assert [getattr(small.data, name) for name in kept] == [getattr(real.data, name) for name in kept]
