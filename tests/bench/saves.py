@@ -1,6 +1,6 @@
 """What a save costs the training: stall and dip, beside a plain host copy, DeepSpeed's own save and DCP's async_save.
 
-    .venv/bin/python -m tests.bench.saves [--width 672] [--layers 6] [--rounds 9] [--dips 3] [--variants]
+    .venv/bin/python -m tests.bench.saves [--width 672] [--layers 6] [--rounds 9] [--dips 9] [--variants]
 
 One rank on this machine's CPU. First the stall: in each round every peer saves the same live state once, in a turning
 order, a plain copy of the same bytes before each and nothing else at work, so that each has a pair of its own; then
@@ -226,7 +226,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=672)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=9, help="of pairs, for the stall")
-    parser.add_argument("--dips", type=int, default=3, help="rounds of saves beside steps, for the dip")
+    parser.add_argument("--dips", type=int, default=9, help="rounds of saves beside steps, for the dip")
     parser.add_argument("--variants", action="store_true", help="also how else the background could write")
     options = parser.parse_args()
     torch.set_num_threads(1)
