@@ -24,6 +24,7 @@ from infra.spec.duration import Duration
 from infra.spec.names import NOTICES
 from infra.spec.notify import Notify
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
+from infra.spec.rehearsal import Rehearsal as Rehearsal
 from infra.spec.secrets import SecretSource
 from infra.spec.section import Section, sound_part
 from infra.spec.sections import ENDPOINT_SERVICES, FSX_SERVICE, SECRETS_SERVICE, THIS_MACHINE
@@ -105,33 +106,6 @@ class Nodes(Section):
     system_count: Literal[1, 2] = 1
     """Number of system nodes. With 2, a second steward stands by on the other node and takes over within half a minute
     when the first one's node dies. With 1, the steward returns minutes later, on a new node of the node group."""
-
-
-class KillNode(Section):
-    """Kill one whole node without warning after training has passed a step."""
-
-    kill_node: int = Field(ge=0)
-    """Index of the node's pod in the gang."""
-    after_step: int = Field(ge=1)
-    """The step that training must have passed."""
-
-
-class Rehearsal(Section):
-    """Parameters of a rehearsal; AWS refuses them."""
-
-    faults: tuple[KillNode, ...] = ()
-    """Nodes that die during the rehearsal."""
-    aws: Literal["strict", "soft"] = "strict"
-    """Behaviour of the emulated AWS. `strict`: delays, short pages, quotas and request limits, as AWS has. `soft`: none
-    of these. The first campaign of a site decides."""
-    seed: int = 1
-    """Seed of random events in a strict AWS: the same seed gives the same delays and refusals."""
-    secrets: str | None = None
-    """File of this machine with a line `NOTIFY_WEBHOOK=https://...`, which a rehearsal stores where `notify.webhook`
-    points. None: nothing is stored there, and the record says that the webhook cannot be read."""
-    time_scale: float | None = Field(default=None, ge=1, le=1000)
-    """How many times as fast as AWS the emulated one works: at 60, a control plane of 12 minutes takes 12 seconds, and
-    the campaign's own waits shrink with it. Without it each work takes a moment. The site's first campaign decides."""
 
 
 class Spec(Section):

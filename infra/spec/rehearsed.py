@@ -50,8 +50,8 @@ def name_of(campaign: str) -> str:
 def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, ...]) -> Derived:
     """Return the rehearsal of a spec for AWS; `document` is its file's content.
 
-    `faults`: `kill-node@40%` kills the last node after that share of the steps, and may be given several times. Raises
-    `UserError` for a spec that is a rehearsal already, and for another fault.
+    `faults`: `kill-node@40%` kills the last node after that share of the steps, `kill-rank@40%` one of its ranks.
+    Raises `UserError` for a spec that is a rehearsal already, and for another fault.
     """
     if spec.target != "aws":
         raise UserError("this spec is a rehearsal already", seen=spec.campaign, cure="`bivouac run` runs it")
@@ -75,7 +75,7 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
     for field, value in (("heartbeat_timeout", "10s"), ("hang_timeout", "60s"), ("startup_timeout", "180s")):
         made.set(f"recovery.{field}", value, "a rehearsal's steps take less than a second")
     made.set("on_stop", "teardown", "nobody waits to relaunch a rehearsal")
-    killed = [{"kill_node": nodes - 1, "after_step": _after(fault, steps, every)} for fault in faults]
+    killed = [_fault(one, nodes, steps, every) for one in faults]
     made.set("rehearsal.faults", killed, "--fault")
     return Derived(document=made.document, differences=tuple(made.differences))
 
@@ -180,13 +180,15 @@ def _small_text(made: _Made, spec: Spec, nodes: int) -> None:
         made.set("data.prepare.nodes", nodes, "this machine's size; --nodes")
 
 
-def _after(fault: str, steps: int, every: int) -> int:
-    what, _, share = fault.partition("@")
+def _fault(told: str, nodes: int, steps: int, every: int) -> dict[str, int]:
+    what, _, share = told.partition("@")
     number = share.removesuffix("%")
-    if what != "kill-node" or not share.endswith("%") or not number.isdigit() or not 0 < int(number) < 100:
-        raise UserError("there is no such fault", seen=fault, cure="write kill-node@40%, or --no-fault")
+    known = what in ("kill-node", "kill-rank")
+    if not known or not share.endswith("%") or not number.isdigit() or not 0 < int(number) < 100:
+        raise UserError("there is no such fault", seen=told, cure="write kill-node@40% or kill-rank@40%, or --no-fault")
     # A checkpoint lies behind the fault, and another is perhaps not committed yet.
-    return min(max(2 * every + 1, steps * int(number) // 100), steps - 1)
+    after = min(max(2 * every + 1, steps * int(number) // 100), steps - 1)
+    return {what.replace("-", "_"): nodes - 1, "after_step": after}
 
 
 class _Made:

@@ -123,6 +123,9 @@ class LocalMachine:
     def kill(self) -> None:
         self.up = False
 
+    def kill_rank(self) -> None:
+        raise NotImplementedError
+
     def freeze(self) -> None:
         raise NotImplementedError
 

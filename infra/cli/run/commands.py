@@ -41,7 +41,10 @@ def run(
 def rehearse(
     spec: SpecPath,
     nodes: Annotated[int, typer.Option(min=2, max=8, help="Nodes of the rehearsal.")] = 2,
-    fault: Annotated[list[str] | None, typer.Option(help="kill-node@40%; may be repeated. Default: that one.")] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(help="kill-node@40% or kill-rank@40%; may be repeated. Default: the first."),
+    ] = None,
     no_fault: Annotated[bool, typer.Option("--no-fault", help="Nothing dies.")] = False,
     json: Json = False,
 ) -> None:

@@ -80,18 +80,19 @@ def faults_are_in_range(case: Case) -> Iterator[Draft]:
     spec, faults = case.spec, case.spec.rehearsal.faults if case.spec.rehearsal else ()
     for index, fault in enumerate(faults):
         place = f"rehearsal.faults.{index}"
-        if fault.kill_node >= spec.nodes.count:
+        if fault.pod >= spec.nodes.count:
             cure = f"write 0 to {spec.nodes.count - 1}"
-            yield error(f"{place}.kill_node", "the gang has no such node", seen=fault.kill_node, cure=cure)
+            yield error(f"{place}.{fault.kills}", "the gang has no such node", seen=fault.pod, cure=cure)
         if fault.after_step >= spec.job.steps:
             cure = f"write less than {spec.job.steps}"
             yield error(f"{place}.after_step", "training is over by then", seen=fault.after_step, cure=cure)
-    if len(faults) > spec.recovery.node_replacements:
+    killed = sum(fault.kills == "kill_node" for fault in faults)
+    if killed > spec.recovery.node_replacements:
         yield error(
             "recovery.node_replacements",
             "more nodes are killed than may be replaced",
-            seen=f"{len(faults)} faults, {spec.recovery.node_replacements} replacements",
-            cure=f"write {len(faults)} or more",
+            seen=f"{killed} faults, {spec.recovery.node_replacements} replacements",
+            cure=f"write {killed} or more",
         )
 
 

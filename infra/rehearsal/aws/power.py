@@ -1,4 +1,4 @@
-"""Routes that switch off, freeze or disconnect a machine without EC2's knowledge."""
+"""Routes that switch off, freeze or disconnect a machine, or kill a rank on it, without EC2's knowledge."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from infra.rehearsal.aws.world import Machine, World
 
 HANDS: dict[str, Callable[[Machine], None]] = {
     "kill": lambda machine: machine.kill(),
+    "kill-rank": lambda machine: machine.kill_rank(),
     "freeze": lambda machine: machine.freeze(),
     "thaw": lambda machine: machine.thaw(),
     "cut": lambda machine: machine.link(False),

@@ -25,6 +25,7 @@ UPLINK = "uplink"
 ENTERED = ("net", "uts", "ipc", "mount")
 LOCAL_DISK = "/mnt/k8s-disks/0"
 START_WITHIN_S, END_WITHIN_S = 60.0, 60.0
+_WATCHED_S = 1.0
 BOOTED = "booted"
 """File that appears in the machine's folder when its network and metadata service are up."""
 FOLDERS = ("nvme", "host", "images", "pods", "logs", "root", "metadata")
@@ -124,6 +125,13 @@ class Machine:
         deadline = time.monotonic() + END_WITHIN_S
         while any(_runs(pid) for pid in inside) and time.monotonic() < deadline:
             time.sleep(0.005)
+
+    def kill_rank(self) -> None:
+        """Kill the process that works most at this moment: on a node that trains it is a rank."""
+        before = _worked(self._tree())
+        time.sleep(_WATCHED_S)
+        _, busiest = max((ticks - before.get(pid, ticks), pid) for pid, ticks in _worked(self._tree()).items())
+        _signal(busiest, signal.SIGKILL)
 
     def freeze(self) -> None:
         """Stop every process where it is; the kernel still answers for the machine's addresses."""
@@ -245,6 +253,16 @@ def descendants(roots: set[int]) -> set[int]:
     while fresh:
         fresh = [child for parent in fresh for child in children.get(parent, []) if child not in found]
         found.update(fresh)
+    return found
+
+
+def _worked(pids: set[int]) -> dict[int, int]:
+    """Return pid -> processor time so far, in clock ticks, of those that still run."""
+    found = dict[int, int]()
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found[pid] = int(fields[11]) + int(fields[12])
     return found
 
 

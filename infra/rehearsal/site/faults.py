@@ -48,13 +48,14 @@ def _inject(s3: Any, endpoint: str, held: dict[str, Any], fault: dict[str, Any])
     live = _live(s3, held)
     if live is None or not live["in_flight"] or live["step"] < fault["after_step"]:
         return False
-    node = next((pod["node"] for pod in live["pods"] if pod["index"] == fault["kill_node"]), None)
+    hand, index = ("kill", fault["kill_node"]) if fault["kill_rank"] is None else ("kill-rank", fault["kill_rank"])
+    node = next((pod["node"] for pod in live["pods"] if pod["index"] == index), None)
     instance = next((n["instance"] for n in live["nodes"] if n["name"] == node), None)
     if instance is None:
         return False
-    print(f"step {live['step']}: killing {node} ({instance})", flush=True)
+    print(f"step {live['step']}: {hand} on {node} ({instance})", flush=True)
     query = urllib.parse.urlencode({"instance": instance})
-    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/_site/kill?{query}", method="POST")) as answer:
+    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/_site/{hand}?{query}", method="POST")) as answer:
         return bool(answer.status == 200)
 
 

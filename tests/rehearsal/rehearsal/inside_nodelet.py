@@ -317,6 +317,19 @@ def test_a_cut_cable_heals_and_a_frozen_machine_goes_on(camp: Camp, image: str) 
     eventually(lambda: camp.kubectl("logs", "ticking", "--tail=1").strip().isdigit())
 
 
+def test_of_a_machines_processes_the_one_that_works_most_dies_as_a_rank(camp: Camp, image: str) -> None:
+    name = camp.ready_nodes()[0]
+    machine, child = machine_of(camp, name), "[sys.executable, '-c', 'while True: pass']"
+    waits = f"import subprocess, sys, time\nprint(subprocess.call({child}), flush=True)\ntime.sleep(600)"
+    camp.apply(pod("working", image, waits, nodeSelector={"kubernetes.io/hostname": name}))
+    eventually(lambda: camp.pod("working")["status"].get("phase") == "Running")
+    time.sleep(1)
+    machine.kill_rank()
+    eventually(lambda: camp.kubectl("logs", "working").strip() == "-9")
+    assert machine.alive() and camp.pod("working")["status"]["phase"] == "Running", "its parent lives on"
+    camp.kubectl("delete", "pod", "working", "--now")
+
+
 def test_power_loss_ends_the_pods_too(camp: Camp) -> None:
     machine = machine_of(camp, camp.pod("ticking")["spec"]["nodeName"])
     log = next((WORK / "machines").glob("*/logs/pods/default_ticking_*/main/0.log"))

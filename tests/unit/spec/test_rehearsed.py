@@ -235,6 +235,11 @@ def test_another_fault_is_refused_in_words(fault: str) -> None:
         derived(document(), fault)
 
 
+def test_a_rank_may_die_in_place_of_a_node() -> None:
+    (fault,) = derived(document(), "kill-rank@50%", nodes=3).document["rehearsal"]["faults"]
+    assert fault == {"kill_rank": 2, "after_step": 30}
+
+
 def test_the_faults_of_the_command_line() -> None:
     assert parse_faults(None, False) == ("kill-node@40%",) and parse_faults(None, True) == ()
     assert parse_faults(["kill-node@10%"], False) == ("kill-node@10%",)

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from infra.plan.checks import recovery, storage, training
 from infra.plan.checks.finding import Case
+from infra.spec.rehearsal import Fault
 from tests.unit.plan.checks.edges import Told, cases, estimated, of_instance, told, unknown
 
 
@@ -116,6 +118,19 @@ def test_a_fault_is_within_the_gang_and_the_run_and_after_a_checkpoint(case: Cal
     assert (
         told(recovery.faults_come_after_a_checkpoint, case({"rehearsal.faults.0.after_step": 1}, facts=unknown)) == []
     )
+    ranks = case(
+        {
+            "rehearsal.faults": [{"kill_rank": rank, "after_step": 50} for rank in (0, 1, 2)],
+            "recovery.node_replacements": 0,
+        }
+    )
+    assert told(recovery.faults_are_in_range, ranks) == [("error", "kill_rank")], "no node is replaced for a rank"
+
+
+@pytest.mark.parametrize("both", [{}, {"kill_node": 0, "kill_rank": 0}])
+def test_a_fault_kills_one_thing(both: dict[str, int]) -> None:
+    with pytest.raises(ValidationError, match="either `kill_node` or `kill_rank`"):
+        Fault.model_validate({**both, "after_step": 9})
 
 
 # Checkpoints

@@ -1,0 +1,53 @@
+"""The spec's section `rehearsal`."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from infra.spec.section import Section
+
+
+class Fault(Section):
+    """What dies without warning after training has passed a step: give `kill_node` or `kill_rank`."""
+
+    kill_node: int | None = Field(default=None, ge=0)
+    """A whole node: index of its pod in the gang."""
+    kill_rank: int | None = Field(default=None, ge=0)
+    """A rank, while its node is well: index of its pod in the gang. `recovery.restarts_in_place` says what follows."""
+    after_step: int = Field(ge=1)
+    """The step that training must have passed."""
+
+    @model_validator(mode="after")
+    def _kills_one(self) -> Self:
+        if (self.kill_node is None) == (self.kill_rank is None):
+            raise ValueError("give either `kill_node` or `kill_rank`")
+        return self
+
+    @property
+    def kills(self) -> Literal["kill_node", "kill_rank"]:
+        return "kill_rank" if self.kill_node is None else "kill_node"
+
+    @property
+    def pod(self) -> int:
+        """Index of the pod in the gang."""
+        return int(getattr(self, self.kills))
+
+
+class Rehearsal(Section):
+    """Parameters of a rehearsal; AWS refuses them."""
+
+    faults: tuple[Fault, ...] = ()
+    """Nodes and ranks that die during the rehearsal."""
+    aws: Literal["strict", "soft"] = "strict"
+    """Behaviour of the emulated AWS. `strict`: delays, short pages, quotas and request limits, as AWS has. `soft`: none
+    of these. The first campaign of a site decides."""
+    seed: int = 1
+    """Seed of random events in a strict AWS: the same seed gives the same delays and refusals."""
+    secrets: str | None = None
+    """File of this machine with a line `NOTIFY_WEBHOOK=https://...`, which a rehearsal stores where `notify.webhook`
+    points. None: nothing is stored there, and the record says that the webhook cannot be read."""
+    time_scale: float | None = Field(default=None, ge=1, le=1000)
+    """How many times as fast as AWS the emulated one works: at 60, a control plane of 12 minutes takes 12 seconds, and
+    the campaign's own waits shrink with it. Without it each work takes a moment. The site's first campaign decides."""
