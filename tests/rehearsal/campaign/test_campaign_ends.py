@@ -72,7 +72,7 @@ def test_partial_capacity_is_given_back_with_its_price_and_awss_words(
     text = str(refused.value)
     assert "1 of 2 within" in text and "InsufficientInstanceCapacity" in text
     assert "1 instances given back, about 0.1" in text and "`bivouac down drilled`" in text
-    assert nodes.desired() == 0 and not nodes.launched()
+    assert nodes.desired() == 0 and not any(one.bills for one in nodes.launched())
     camped.ask("capacity", clear=True)
     assert "GPU nodes" not in billing.bill(context).sentence("drilled")
 

@@ -105,7 +105,7 @@ def test_a_block_that_never_becomes_active_ends_with_a_clear_word_and_no_instanc
         block_clock.await_active(context)
     text = str(refused.value)
     assert "is scheduled" in text and "late by more than 3s" in text and "none bills" in text
-    assert "`bivouac down drilled`" in text and nodes.desired() == 0 and not nodes.launched()
+    assert "`bivouac down drilled`" in text and nodes.desired() == 0 and not any(one.bills for one in nodes.launched())
     camped.ask("blocks", payment="fails")
     with pytest.raises(PermanentError, match=r"payment-failed.*took the block back"):
         block_clock.await_active(context)

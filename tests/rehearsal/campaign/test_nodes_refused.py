@@ -68,4 +68,4 @@ def test_nodes_that_aws_refuses_are_given_back_with_its_words_and_the_cure_for_t
     camped.ask("capacity", clear=True)
     assert "0 of 2 within" in str(refused.value) and message in str(refused.value)
     assert cure in str(refused.value.cure) and "bivouac down" in str(refused.value.cure)
-    assert nodes.desired() == 0 and not nodes.launched()
+    assert nodes.desired() == 0 and not any(one.bills for one in nodes.launched())
