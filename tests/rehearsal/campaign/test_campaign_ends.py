@@ -121,7 +121,11 @@ def quarantined(camped: Camp) -> list[str]:
 
 
 def gpu_instances(camped: Camp) -> set[str]:
-    return {m.settings["instance_id"] for m in camped.site.alive() if m.settings["capacity"]}
+    """Those that bill; what shuts down may be seen for a while."""
+    states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    pages = camped.client("ec2").get_paginator("describe_instances").paginate(Filters=states)
+    live = {one["InstanceId"] for page in pages for held in page["Reservations"] for one in held["Instances"]}
+    return {m.settings["instance_id"] for m in camped.site.alive() if m.settings["capacity"]} & live
 
 
 def test_only_a_node_that_fails_by_itself_is_replaced_though_its_peers_fail_with_it(
