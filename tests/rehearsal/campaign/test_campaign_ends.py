@@ -253,9 +253,10 @@ def test_a_teardown_destroys_what_it_can_names_the_rest_with_its_holder_and_can_
     tagged = [{"Name": "tag:bivouac:campaign", "Values": [camped.names.campaign]}]
     subnet = ec2.describe_subnets(Filters=tagged)["Subnets"][0]["SubnetId"]
     made = ec2.create_network_interface(SubnetId=subnet, Description="ELB app/theirs/0123")["NetworkInterface"]
-    camped.ask("faults", add=[{"action": "DeleteRole", "code": "AccessDenied", "status": 403}])
+    camped.ask("faults", add=[{"action": "DeleteRole", "code": "AccessDenied", "status": 403, "times": None}])
     with pytest.raises(PermanentError, match="is not torn down") as refused:
         teardown.run(context)
+    camped.ask("faults", clear=True)
     text = str(refused.value)
     assert f"network interface {made['NetworkInterfaceId']} in {subnet}: of the load balancer app/theirs/0123" in text
     assert "AccessDenied" in text and "DependencyViolation" in text and "bivouac down drilled" in text
