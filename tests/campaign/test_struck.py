@@ -1,4 +1,4 @@
-"""A job that writes to its nodes' own disks, on a whole rehearsed cluster: a node dies with its disk."""
+"""A whole rehearsed cluster is struck: a node dies with its disk, and a rank while its node is well."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.rehearsal import rehearsing
+from tests.campaign.rehearsal import quick, rehearsing
 from tests.root import ROOT
 from trainer.contract import Manifest
 
 pytestmark = pytest.mark.nightly
 EXAMPLE = "trainer/examples/fsdp"
-STEPS = 60
+STEPS, LAST = 60, 120
 
 
 def test_distributed_checkpoints_on_two_disks_outlive_a_node_and_are_archived_whole(tmp_path: Path) -> None:
@@ -32,3 +32,20 @@ def test_distributed_checkpoints_on_two_disks_outlive_a_node_and_are_archived_wh
         tier = rehearsal.sound_archive(STEPS)
         manifest = Manifest.model_validate_json((tier / f"step-{STEPS:08d}/manifest.json").read_bytes())
         assert {shard.rank for shard in manifest.shards} == {0, 1}, "files of both nodes"
+
+
+def test_a_killed_rank_restarts_in_place_within_one_attempt(tmp_path: Path) -> None:
+    faults = [{"kill_rank": 1, "after_step": LAST // 2}]
+    with rehearsing(tmp_path, quick(LAST, campaign="rank", rehearsal={"faults": faults})) as rehearsal:
+        done = rehearsal.run("run", str(rehearsal.path), "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        (told,) = [one for one in rehearsal.report()["interruptions"] if one["action"] == "restarted in place"]
+        assert "SIGKILL" in told["what"], told
+        events = rehearsal.events()
+        assert [one["data"]["attempt"] for one in events if one["kind"] == "attempt.launched"] == [1]
+        assert [one["data"]["clean"] for one in events if one["kind"] == "certified"] == [True]
+        struck = rehearsal.run("down", "--all")
+        assert struck.returncode == 0, struck.stdout + struck.stderr
+        (found,) = rehearsal.archived("golden").rglob("manifest.json")
+        made = Manifest.model_validate_json(found.read_bytes())
+        assert (made.step, made.attempt, made.generation) == (LAST, 1, 1)
