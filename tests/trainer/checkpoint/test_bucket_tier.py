@@ -15,6 +15,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
+from tests import waiting
 from tests.drills.parts.storage_gang import CAMPAIGN, Camp, Orders, run_attempt
 from tests.manifests import manifest_of, shard_at
 from tests.trainer.emulated_s3 import BUCKET, emulated_s3
@@ -29,6 +30,7 @@ from trainer.errors import Fenced, StorageError
 from trainer.watch.bans import read_bans, write_ban
 
 _numbers = itertools.count()
+WHOLE = "step-00000040/attempt-0002/mp_rank_00_model_states.pt"
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +183,8 @@ def test_a_node_that_dies_in_the_middle_of_an_upload_leaves_the_checkpoint_befor
     def dies_on_the_way(rank: int) -> None:
         def begin_and_die(self: Prefix, name: str, source: Path) -> None:
             at = self._at(name)
+            # The other rank's file lies there first: a lost peer may end it in the middle of its own upload.
+            waiting.until(lambda: WHOLE in keys(self._s3, camp.url), "the other rank's file")
             begun = self._s3.create_multipart_upload(**at)["UploadId"]
             self._s3.upload_part(**at, UploadId=begun, PartNumber=1, Body=source.read_bytes()[:100])
             os.kill(os.getpid(), signal.SIGKILL)
@@ -191,7 +195,7 @@ def test_a_node_that_dies_in_the_middle_of_an_upload_leaves_the_checkpoint_befor
     codes = run_attempt(camp, Orders(2, (40,), sabotage=dies_on_the_way))
     assert codes[1] == -9 and codes[0] != 0
     assert steps(camp.shared) == [30, 20]
-    assert "step-00000040/attempt-0002/mp_rank_00_model_states.pt" in keys(s3, camp.url)
+    assert WHOLE in keys(s3, camp.url)
     folder = camp.url.removeprefix(f"s3://{BUCKET}/")
     assert s3.list_multipart_uploads(Bucket=BUCKET, Prefix=folder)["Uploads"]
     camp.lose_node(1)
