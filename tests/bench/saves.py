@@ -1,6 +1,6 @@
 """What a save costs the training: stall and dip, beside a plain host copy, DeepSpeed's own save and DCP's async_save.
 
-    .venv/bin/python -m tests.bench.saves [--width 672] [--layers 6] [--rounds 9] [--dips 9] [--variants]
+    .venv/bin/python -m tests.bench.saves [--width 672] [--layers 6] [--rounds 9] [--dips 9] [--variants] [--busy 2]
 
 One rank on this machine's CPU. First the stall: in each round every peer saves the same live state once, in a turning
 order, a plain copy of the same bytes before each and nothing else at work, so that each has a pair of its own; then
@@ -221,6 +221,11 @@ def write_apart(orders: Any, done: Any) -> None:
         done.put(True)
 
 
+def keep_busy() -> None:
+    while True:
+        pass
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=672)
@@ -228,8 +233,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="of pairs, for the stall")
     parser.add_argument("--dips", type=int, default=9, help="rounds of saves beside steps, for the dip")
     parser.add_argument("--variants", action="store_true", help="also how else the background could write")
+    parser.add_argument("--busy", type=int, default=0, help="processes that compute beside it all, at its own priority")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    for _ in range(options.busy):
+        multiprocessing.get_context("spawn").Process(target=keep_busy, daemon=True).start()
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="bench-saves-", dir=RESULTS.parent))
     try:

@@ -14,6 +14,8 @@ import queue
 import threading
 from pathlib import Path
 
+import numpy
+
 BUFFER_BYTES = 8 * 2**20
 """Size of one direct write, a multiple of any device's block."""
 _BUFFERS = 3
@@ -41,7 +43,8 @@ class DirectFile:
         size = len(rest)
         while rest:
             taken = min(len(rest), BUFFER_BYTES - self._filled)
-            self._buffer[self._filled : self._filled + taken] = rest[:taken]
+            # Unlike an assignment of slices, numpy copies without the interpreter lock.
+            numpy.copyto(numpy.frombuffer(self._buffer, numpy.uint8, taken, self._filled), rest[:taken])
             self._filled, rest = self._filled + taken, rest[taken:]
             if self._filled == BUFFER_BYTES:
                 self._hand_over()
