@@ -46,6 +46,8 @@ from trainer.gang import Gang
 RESULTS = results_of("bench", "saves")
 
 _DIRECT = DirectFile._direct
+_QUIET = 8
+"""Fewest steps without a save that a round compares with."""
 
 
 def _as_it_is(self: DirectFile, on: bool) -> None:
@@ -164,25 +166,33 @@ class Bench:
         return row
 
     def round(self, save: Any) -> dict[str, float]:
-        """Quiet steps, a save, and the steps beside it until it is durable."""
-        quiet, busy_s = statistics.median(self.step() for _ in range(4)), []
-        for _ in range(2):
-            used = time.process_time()
-            self.step()
-            busy_s.append(time.process_time() - used)
+        """Quiet steps, a save, the steps beside it until it is durable, and quiet steps again.
+
+        What the save costs is the difference of means over as many quiet steps as ran beside it, at least eight: a
+        median would leave the long steps of a busy machine out on the quiet side alone.
+        """
+        quiet, used = [], []
+        for _ in range(_QUIET // 2):
+            before = time.process_time()
+            quiet.append(self.step())
+            used.append(time.process_time() - before)
         stall, idle = save()
-        used = time.process_time()
+        before = time.process_time()
         started, beside = time.monotonic(), [self.step()]
         while not idle():
             beside.append(self.step())
-        lost_s = sum(beside) - quiet * len(beside)
+        background_s, cpu_s = time.monotonic() - started, time.process_time() - before
+        while len(quiet) < max(_QUIET, len(beside)):
+            quiet.append(self.step())
+        step_s = statistics.fmean(quiet)
+        lost_s = sum(beside) - step_s * len(beside)
         return {
             "stall_s": stall,
-            "background_s": time.monotonic() - started,
+            "background_s": background_s,
             "dip_s": lost_s,
-            "writing_cpu_s": time.process_time() - used - min(busy_s) * len(beside),
-            "lost_tokens": (stall + lost_s) / quiet * self.config.tokens_per_step(),
-            "tokens_per_s": self.config.tokens_per_step() / quiet,
+            "writing_cpu_s": cpu_s - min(used) * len(beside),
+            "lost_tokens": (stall + lost_s) / step_s * self.config.tokens_per_step(),
+            "tokens_per_s": self.config.tokens_per_step() / step_s,
         }
 
 
