@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -47,9 +48,10 @@ def name_of(campaign: str) -> str:
     return campaign[: MAX_NAME - len(SUFFIX)].rstrip("-") + SUFFIX
 
 
-def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, ...]) -> Derived:
+def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, ...], weights: Path) -> Derived:
     """Return the rehearsal of a spec for AWS; `document` is its file's content.
 
+    `weights`: the folder of drawn weights that a rehearsal starts from when the spec starts from given ones.
     `faults`: `kill-node@40%` kills the last node after that share of the steps, `kill-rank@40%` one of its ranks.
     Raises `UserError` for a spec that is a rehearsal already, and for another fault.
     """
@@ -70,7 +72,7 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
         made.set(f"training.parallel.{kind}", 2, "a group has two ranks of one node")
     _buy(made, spec)
     _without_what_only_the_account_has(made, spec)
-    steps, every = _shrink(made, spec, nodes)
+    steps, every = _shrink(made, spec, nodes, weights)
     made.set("preflight.profile", THIS_MACHINE, "no GPU: speeds are those of loopback")
     for field, value in (("heartbeat_timeout", "10s"), ("hang_timeout", "60s"), ("startup_timeout", "180s")):
         made.set(f"recovery.{field}", value, "a rehearsal's steps take less than a second")
@@ -110,7 +112,7 @@ def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
             made.tell(f"workload.{field}", "the account's values", given, "the real values stay where they are")
 
 
-def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
+def _shrink(made: _Made, spec: Spec, nodes: int, weights: Path) -> tuple[int, int]:
     """Make the job small; return its steps, and the steps between checkpoints."""
     if spec.workload is not None:
         if spec.workload.rehearsal.image is None:
@@ -126,8 +128,10 @@ def _shrink(made: _Made, spec: Spec, nodes: int) -> tuple[int, int]:
     model, steps, every, seconds = _small_model(spec, spec.training.model)
     batch = 1 if _has_own_chats(spec) else 2
     made.set("training.model", model, "a debug model that the same code builds")
-    for field in ("init_from", "parameters", "compute"):
+    for field in ("parameters", "compute"):
         made.drop(f"training.{field}", "of another model")
+    if spec.training.init_from is not None:
+        made.set("training.init_from", str(weights), "weights that this machine draws for the debug model")
     for field, value in (
         ("steps", steps), ("global_batch", batch**2 * nodes), ("micro_batch", batch), ("precision", "float32"),
         ("evaluate_every", steps // 2), ("evaluate_batches", batch), ("step_seconds_estimate", seconds),
@@ -143,6 +147,8 @@ def _small_model(spec: Spec, real: ModelConfig) -> tuple[dict[str, Any], int, in
     the real tokenizer and have to fit, so they keep its vocabulary and the context, and few steps have to do."""
     model: dict[str, Any] = dict(_TINY_NAMED if real.name else _TINY)
     model |= {name: True for name in ("document_attention", "reset_positions") if getattr(real, name)}
+    if real.lora is not None:
+        model["lora"] = real.lora.model_dump(mode="json")
     if not _has_own_chats(spec):
         return model, _STEPS, _EVERY, 0.2
     model |= {"context": real.context, "vocabulary": real.vocabulary, "end_of_document": real.end_of_document}

@@ -22,7 +22,8 @@ STEPS = 200
 
 @pytest.mark.nightly
 def test_a_node_is_killed_and_what_aws_shows_afterwards_agrees_with_the_certificate(tmp_path: Path) -> None:
-    derived = derive(yaml.safe_load(SPEC.read_text()), load(SPEC).spec, nodes=2, faults=())
+    content, spec = yaml.safe_load(SPEC.read_text()), load(SPEC).spec
+    derived = derive(content, spec, nodes=2, faults=(), weights=tmp_path / "weights")
     base = tmp_path / "derived.yaml"
     base.write_text(yaml.safe_dump(derived.document))
     with rehearsing(tmp_path, {"campaign": "contact", "training": {"steps": STEPS}}, base=str(base)) as rehearsal:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import yaml
@@ -14,12 +16,14 @@ from infra.console.tables import Listing
 from infra.errors import UserError
 from infra.folders import keep, refuse_unwritable, results_folder
 from infra.record.rehearsals import Rehearsal, remember
-from infra.spec.campaign import load
+from infra.spec.campaign import Spec, load
 from infra.spec.document import read
 from infra.spec.rehearsed import ACCOUNT, REGION, Derived, derive, name_of
 
 NOTES = "rehearsed.md"
 """File in the rehearsal's results folder: what was exercised, what was emulated, what was not."""
+WEIGHTS = "weights"
+"""Folder beside it: drawn weights, from which the rehearsal of a warm start begins."""
 EMULATED = (
     "AWS's APIs, with delays, short pages, quotas and refusals as AWS documents them",
     "a reservation or capacity block: one of the same kind, which has begun and has a free place for each node",
@@ -40,8 +44,8 @@ def rehearse_command(
     """Derive the rehearsal, run it, and say what it showed; exit code as of `run`."""
     real, content = load(path).spec, read(path).content
     assert isinstance(content, dict)  # else `load` refuses it
-    derived = derive(content, real, nodes, faults)
     folder = results_folder(name_of(real.campaign), ACCOUNT, REGION)
+    derived = derive(content, real, nodes, faults, folder / WEIGHTS)
     refuse_unwritable(folder, "BIVOUAC_RESULTS")
     small = folder / "rehearsal.yaml"
     small.write_text(yaml.safe_dump(derived.document, sort_keys=False, allow_unicode=True))
@@ -50,12 +54,25 @@ def rehearse_command(
     target.enter_for(load(small).spec, lambda step: beside.print(f"{'site':<10} {step}", markup=False))
     if not as_json:
         _table(derived).show(console)
+    _draw(load(small).spec, beside)
     code = run_command(small, True, console, as_json=as_json)
     keep(folder / NOTES, notes(real.campaign, derived, code), console.print)
     remember(Rehearsal.now(real, ended_well=code == 0))
     if not as_json:
         console.print(f"what it showed, and what it cannot show: {folder / NOTES}", markup=False, soft_wrap=True)
     return code
+
+
+def _draw(spec: Spec, beside: Console) -> None:
+    """Draw the weights that the rehearsal starts from, where its spec expects them."""
+    if spec.training is None or spec.training.init_from is None:
+        return
+    beside.print(f"{'weights':<10} drawing those of the debug model", markup=False)
+    command = [sys.executable, "-m", "trainer.model.drawn", spec.training.init_from]
+    done = subprocess.run(command, input=spec.training.model.model_dump_json(), capture_output=True, text=True)
+    if done.returncode:
+        seen = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UserError("the debug model's weights cannot be drawn", seen=seen, cure="run `make setup`")
 
 
 def _table(derived: Derived) -> Listing:

@@ -19,8 +19,10 @@ from infra.record.rehearsals import Rehearsal, remember, sentence
 from infra.spec.campaign import Spec, SpecFile, load
 from infra.spec.rehearsed import Derived, derive, name_of
 from tests.root import ROOT
+from trainer.contract import LoraConfig
 
 REAL = ROOT / "infra/campaigns/p5-32-nodes.yaml"
+DRAWN = Path("/drawn/weights")
 WORKLOAD: dict[str, Any] = {
     "source": "trainer/examples/ddp", "script": "train.py", "args": ["50000", "0"],
     "checkpoints": {"format": "marker"},
@@ -42,7 +44,7 @@ def as_workload() -> dict[str, Any]:
 
 
 def derived(content: dict[str, Any], *faults: str, nodes: int = 2) -> Derived:
-    return derive(content, Spec.model_validate(content), nodes, faults or ("kill-node@40%",))
+    return derive(content, Spec.model_validate(content), nodes, faults or ("kill-node@40%",), DRAWN)
 
 
 @pytest.fixture
@@ -141,8 +143,19 @@ def test_a_large_model_is_rehearsed_by_a_small_one_of_its_kind(section: dict[str
     content["training"] = {"steps": 100, "global_batch": 1024, **section}
     training = made(derived(content)).spec.training
     assert training.model.name == ("debug" if "model" in section else "") and training.model.width == 64
-    assert training.init_from is None and training.compute is None
+    assert training.init_from == (str(DRAWN) if "init_from" in section else None) and training.compute is None
     assert training.steps == 60
+
+
+def test_adapters_are_rehearsed_beside_drawn_weights(made: Any) -> None:
+    content, lora = document(), {"rank": 4, "targets": ["q_proj", "v_proj"]}
+    start = {"model": {"name": "qwen3-0.6b", "lora": lora}, "init_from": "s3://bucket/qwen"}
+    content["training"] = {"steps": 100, "global_batch": 1024, **start}
+    found = derived(content)
+    model = made(found).spec.training.model
+    assert model.width == 64 and model.lora == LoraConfig(rank=4, targets=("q_proj", "v_proj"))
+    (told,) = (one for one in found.differences if one.field == "training.init_from")
+    assert told.real == "s3://bucket/qwen" and "draws" in told.why
 
 
 def test_a_workload_runs_its_own_differences(made: Any) -> None:
@@ -160,7 +173,7 @@ def test_a_rehearsed_job_has_the_secrets_of_a_local_file_and_the_page_says_so(
     content["workload"] = WORKLOAD | {
         "secrets": {"TOKEN": {"secret": arn}}, "rehearsal": {**WORKLOAD["rehearsal"], "secrets": "secrets.env"},  # type: ignore[dict-item]
     }  # fmt: skip
-    derived = derive(content, Spec.model_validate(content), 2, ())
+    derived = derive(content, Spec.model_validate(content), 2, (), DRAWN)
     (told,) = (one for one in derived.differences if one.field == "workload.secrets")
     assert told.rehearsed == "those in secrets.env"
     small = Spec.model_validate(derived.document)

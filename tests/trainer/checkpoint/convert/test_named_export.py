@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tests.trainer.checkpoint.convert.test_export import checkpoint_of
 from tests.trainer.model.families import EACH, config_of
 from trainer.checkpoint.convert.export import export
 from trainer.checkpoint.convert.initial import take_weights
-from trainer.contract import ModelConfig, TrainConfig
+from trainer.contract import LoraConfig, ModelConfig, TrainConfig
 from trainer.errors import ConfigError
 from trainer.evaluate import evaluate
 from trainer.model import NamedModel, build
@@ -52,6 +54,20 @@ def warm(family: str, folder: Path) -> NamedModel:
     assert isinstance(model, NamedModel)
     take_weights(model, folder)
     return model.eval()
+
+
+def test_drawn_weights_come_in_beside_adapters(tmp_path: Path) -> None:
+    config = ours("llama", lora=LoraConfig(rank=2))
+    command = [sys.executable, "-m", "trainer.model.drawn", str(tmp_path)]
+    subprocess.run(command, input=config.model_dump_json(), text=True, check=True)
+    torch.manual_seed(7)
+    model = build(config, bare=True)
+    assert isinstance(model, NamedModel)
+    before = {name: one.clone() for name, one in model.network.state_dict().items()}
+    assert take_weights(model, tmp_path) == len(tensors(tmp_path)) > 10
+    assert all(torch.equal(one, model.network.state_dict()[name]) for name, one in tensors(tmp_path).items())
+    drawn = {name: one for name, one in tensors(tmp_path).items() if one.dim() == 2}
+    assert not any(torch.equal(one, before[name]) for name, one in drawn.items())
 
 
 @pytest.mark.parametrize("family", EACH)

@@ -1,0 +1,24 @@
+"""Drawn weights as a folder in Hugging Face's format: `python -m trainer.model.drawn FOLDER` reads a `ModelConfig`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from trainer.contract import ModelConfig
+from trainer.model.building import build
+from trainer.model.named import NamedModel
+
+
+def draw(config: ModelConfig, folder: Path) -> None:
+    """Write new weights of a named model, without its adapters; equal ones each time."""
+    torch.manual_seed(0)
+    model = build(config, bare=True)
+    assert isinstance(model, NamedModel), "the small decoder starts from no weights"
+    model.network.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    draw(ModelConfig.model_validate_json(sys.stdin.read()), Path(sys.argv[1]))
