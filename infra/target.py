@@ -145,6 +145,22 @@ def about() -> dict[str, Any] | None:
     return honesty.statement()
 
 
+def missed(spec: Spec) -> tuple[str, ...]:
+    """Return the rehearsal's faults that have not struck, in words: what they were to show was not seen."""
+    faults = spec.rehearsal.faults if spec.rehearsal else ()
+    if _INSIDE not in os.environ or not faults:
+        return ()
+    from infra.rehearsal.paths import site_dir
+    from infra.rehearsal.site import campaigns
+
+    struck = campaigns.struck_in(site_dir(campaigns.SITE), spec.campaign)
+    return tuple(
+        f"{fault.kills}: {fault.pod}, after_step: {fault.after_step}"
+        for number, fault in enumerate(faults)
+        if number not in struck
+    )
+
+
 def again() -> list[str]:
     """Return the command line that starts this process again."""
     return [sys.executable, "-m", "infra.cli.main", *sys.argv[1:]]

@@ -18,7 +18,8 @@ ACCOUNT, REGION = "123456789012", "us-east-1"
 SUFFIX = "-dry"
 _TINY = {"layers": 2, "width": 64, "heads": 4, "context": 64, "vocabulary": 1024}
 _TINY_NAMED = {"name": "debug", "context": 64, "vocabulary": 1024}
-_STEPS, _EVERY = 60, 10
+_STEPS, _EVERY = 240, 20
+"""A step may take 40 ms, and what strikes sees training's figures seconds late."""
 _STEPS_OF_CHATS, _EVERY_OF_CHATS = 15, 3
 _SECONDS_PER_SCORE = 1.5e-8
 """A debug model's step takes so long on one processor, for each position and token of the vocabulary."""
@@ -120,7 +121,7 @@ def _shrink(made: _Made, spec: Spec, nodes: int, weights: Path) -> tuple[int, in
             if spec.workload.image is not None:
                 made.tell("workload.image", spec.workload.image, "the trainer image", why)
         steps = spec.workload.on("rehearsal").steps
-        every = max(1, min(_EVERY, steps // 4))
+        every = max(1, min(10, steps // 4))
         made.set("checkpoint.every_steps", every, "a checkpoint before each fault")
         return steps, every
     assert spec.training is not None, "a spec has either section"

@@ -56,7 +56,8 @@ def rehearse_command(
         _table(derived).show(console)
     _draw(load(small).spec, beside)
     code = run_command(small, True, console, as_json=as_json)
-    keep(folder / NOTES, notes(real.campaign, derived, code), console.print)
+    missed = target.missed(load(small).spec)
+    keep(folder / NOTES, notes(real.campaign, derived, code, missed), console.print)
     remember(Rehearsal.now(real, ended_well=code == 0))
     if not as_json:
         console.print(f"what it showed, and what it cannot show: {folder / NOTES}", markup=False, soft_wrap=True)
@@ -82,8 +83,11 @@ def _table(derived: Derived) -> Listing:
     return table
 
 
-def notes(campaign: str, derived: Derived, code: int) -> str:
-    """Return the page as Markdown: outcome, differences, and all fields that ran as they are for AWS."""
+def notes(campaign: str, derived: Derived, code: int, missed: tuple[str, ...] = ()) -> str:
+    """Return the page as Markdown: outcome, differences, and all fields that ran as they are for AWS.
+
+    `missed`: faults that did not strike.
+    """
     changed = {one.field for one in derived.differences}
     same = [field for field in _fields(derived.document) if not any(_within(field, other) for other in changed)]
     end = "ended well, with a clean certificate" if code == 0 else f"did not end well: exit code {code}"
@@ -111,6 +115,7 @@ def notes(campaign: str, derived: Derived, code: int) -> str:
             "",
             "## Not exercised",
             "",
+            *[f"- the fault {{{one}}}: training ended before it struck" for one in missed],
             *[f"- {one}" for one in NOT_EXERCISED],
             "",
         ]

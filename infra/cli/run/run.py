@@ -80,7 +80,11 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
         outcome = context.state().outcome
         if outcome != "done":
             console.print(f"training ended as {outcome}: see the report")
-        return _exit_code(outcome)
+        missed = target.missed(spec)
+        for fault in missed:
+            said = f"training ended before this fault struck: {{{fault}}}; give it more steps, or an earlier step"
+            console.print(f"{'rehearsal':<10} {said}", markup=False, soft_wrap=True)
+        return TemporaryError.exit_code if missed else _exit_code(outcome)
 
 
 def _say_who_goes_on(context: Context, console: Console) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from infra.rehearsal.aws.strict import settings
 from infra.rehearsal.paths import sites_dir
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 SITE = os.environ.get("BIVOUAC_SITE_NAME", "default")
 """One site holds one cluster; a second site needs another name."""
 _FOLDER = "campaigns"
+_STRUCK = ".struck"
 
 
 def remember(spec: Spec, folder: Path) -> None:
@@ -37,7 +39,20 @@ def remember(spec: Spec, folder: Path) -> None:
         fresh.replace(path)
 
 
-def campaigns_in(folder: Path) -> list[dict[str, object]]:
+def note_struck(folder: Path, campaign: str, number: int) -> None:
+    """Record that the fault of this number has struck the campaign: each does so once."""
+    with (folder / _FOLDER / f"{campaign}{_STRUCK}").open("a") as file:
+        file.write(f"{number} {datetime.now(UTC).isoformat()}\n")
+
+
+def struck_in(folder: Path, campaign: str) -> dict[int, datetime]:
+    """Return number of the fault -> when it struck."""
+    path = folder / _FOLDER / f"{campaign}{_STRUCK}"
+    rows = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return {int(number): datetime.fromisoformat(at) for number, at in rows}
+
+
+def campaigns_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((folder / _FOLDER).glob("*.json"))]
 
 

@@ -1,15 +1,16 @@
 """A separate process of the site that injects the faults a rehearsal asks for.
 
-It reads the campaign's live figures from the state bucket, as anyone may, so product code needs no hook.
+It reads the campaign's record in the state bucket, as anyone may, so product code needs no hook. A fault after a later
+step waits until the campaign has overcome the earlier ones: otherwise a quick training would meet both at once.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import urllib.parse
 import urllib.request
+from datetime import datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -17,36 +18,54 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.rehearsal.site.campaigns import campaigns_in
+from infra.record.events import Kind
+from infra.record.store import LIVE, CampaignStore
+from infra.rehearsal.site.campaigns import campaigns_in, note_struck, struck_in
 from infra.spec.names import buckets
 
 _INTERVAL_S = 0.5
+_OVERCOME = (Kind.ATTEMPT_ENDED, Kind.ATTEMPT_RESTARTED_IN_PLACE)
 
 
 def main(folder: Path, endpoint: str) -> int:
-    s3, done = boto3.client("s3"), set[tuple[str, int]]()
+    s3, stores = boto3.client("s3"), dict[str, CampaignStore]()
     while True:
         time.sleep(_INTERVAL_S)
         for held in campaigns_in(folder):
-            for number, fault in enumerate(held["faults"]):  # type: ignore[arg-type,var-annotated]
-                key = (str(held["campaign"]), number)
-                if key not in done and _tried(s3, endpoint, held, fault):
-                    done.add(key)
+            name, state = held["campaign"], buckets(held["account"], held["region"]).state
+            store = stores.setdefault(name, CampaignStore(s3, state, name, "faults"))
+            strike(folder, endpoint, held, store)
 
 
-def _tried(s3: Any, endpoint: str, held: dict[str, Any], fault: dict[str, Any]) -> bool:
-    """Try to inject a fault; the next round repeats it if the emulated AWS is slow, faulty or restarting."""
-    try:
-        return _inject(s3, endpoint, held, fault)
-    except (BotoCoreError, HTTPException, LookupError, OSError, TypeError, ValueError) as error:
-        print(f"not injected yet: {type(error).__name__}: {error}", flush=True)
-        return False
+def strike(folder: Path, endpoint: str, held: dict[str, Any], store: CampaignStore) -> None:
+    """Inject what is due; the next round repeats it if the emulated AWS is slow, faulty or restarting."""
+    struck = struck_in(folder, held["campaign"])
+    for number, fault in enumerate(held["faults"]):
+        if number in struck:
+            continue
+        earlier = [n for n, other in enumerate(held["faults"]) if other["after_step"] < fault["after_step"]]
+        try:
+            if not set(earlier) <= set(struck):
+                continue
+            live = _live(store, max((struck[n] for n in earlier), default=None))
+            if live is not None and _inject(endpoint, live, fault):
+                note_struck(folder, held["campaign"], number)
+        except (BotoCoreError, ClientError, HTTPException, LookupError, OSError, TypeError, ValueError) as error:
+            print(f"not injected yet: {type(error).__name__}: {error}", flush=True)
 
 
-def _inject(s3: Any, endpoint: str, held: dict[str, Any], fault: dict[str, Any]) -> bool:
-    """Inject the fault if it is due; return True once it is done. Each fault happens once per campaign."""
-    live = _live(s3, held)
-    if live is None or not live["in_flight"] or live["step"] < fault["after_step"]:
+def _live(store: CampaignStore, after: datetime | None) -> dict[str, Any] | None:
+    """Return the campaign's live figures; None if it has none, or none since it overcame what struck at `after`."""
+    live: dict[str, Any] | None = store.get_json(LIVE)
+    if live is None or after is None:
+        return live
+    overcome = [event.at for event in store.events() if event.kind in _OVERCOME and event.at > after]
+    return live if overcome and datetime.fromisoformat(live["at"]) > min(overcome) else None
+
+
+def _inject(endpoint: str, live: dict[str, Any], fault: dict[str, Any]) -> bool:
+    """Inject the fault if it is due; return True once it is done."""
+    if not live["in_flight"] or live["step"] < fault["after_step"]:
         return False
     hand, index = ("kill", fault["kill_node"]) if fault["kill_rank"] is None else ("kill-rank", fault["kill_rank"])
     node = next((pod["node"] for pod in live["pods"] if pod["index"] == index), None)
@@ -57,15 +76,6 @@ def _inject(s3: Any, endpoint: str, held: dict[str, Any], fault: dict[str, Any])
     query = urllib.parse.urlencode({"instance": instance})
     with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/_site/{hand}?{query}", method="POST")) as answer:
         return bool(answer.status == 200)
-
-
-def _live(s3: Any, held: dict[str, Any]) -> dict[str, Any] | None:
-    bucket = buckets(held["account"], held["region"]).state
-    try:
-        body = s3.get_object(Bucket=bucket, Key=f"campaigns/{held['campaign']}/live.json")["Body"].read()
-    except ClientError:
-        return None
-    return dict(json.loads(body))
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ def test_a_large_model_is_rehearsed_by_a_small_one_of_its_kind(section: dict[str
     training = made(derived(content)).spec.training
     assert training.model.name == ("debug" if "model" in section else "") and training.model.width == 64
     assert training.init_from == (str(DRAWN) if "init_from" in section else None) and training.compute is None
-    assert training.steps == 60
+    assert training.steps == 240
 
 
 def test_adapters_are_rehearsed_beside_drawn_weights(made: Any) -> None:
@@ -250,7 +250,7 @@ def test_another_fault_is_refused_in_words(fault: str) -> None:
 
 def test_a_rank_may_die_in_place_of_a_node() -> None:
     (fault,) = derived(document(), "kill-rank@50%", nodes=3).document["rehearsal"]["faults"]
-    assert fault == {"kill_rank": 2, "after_step": 30}
+    assert fault == {"kill_rank": 2, "after_step": 120}
 
 
 def test_the_faults_of_the_command_line() -> None:
@@ -272,6 +272,8 @@ def test_the_page_tells_what_ran_as_it_is_what_differed_and_how_it_ended() -> No
     same, different = page.partition("## Different here")[::2]
     assert "- `storage.shared.capacity_gib`" in same and "- `nodes.count`" not in same
     assert "| `nodes.count` | 32 | 2 |" in different and "| `training.model` |" in different
+    missed = notes("p5-32-nodes", found, 75, ("kill_node: 1, after_step: 96",))
+    assert "- the fault {kill_node: 1, after_step: 96}: training ended before" in missed.partition("Not exercised")[2]
     assert "ended well" in page and "exit code 75" in notes("p5-32-nodes", found, 75)
 
 

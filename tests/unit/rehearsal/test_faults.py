@@ -1,0 +1,112 @@
+"""When a rehearsal's faults strike: each once, and a later one after the campaign has overcome the earlier."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra import target
+from infra.record.events import Kind
+from infra.record.store import LIVE, CampaignStore
+from infra.rehearsal.paths import site_dir
+from infra.rehearsal.site import campaigns, faults
+from infra.spec.campaign import Spec
+from tests.root import ROOT
+from tests.unit.fake_s3 import FakeS3, Time
+
+RANK = {"kill_node": None, "kill_rank": 1, "after_step": 20}
+NODE = {"kill_node": 0, "kill_rank": None, "after_step": 36}
+PODS = {"pods": [{"index": n, "node": f"node-{n}"} for n in (0, 1)]}
+NODES = {"nodes": [{"name": f"node-{n}", "instance": f"i-{n}"} for n in (0, 1)]}
+
+
+class Site:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.struck, self.refuses = folder, list[str](), False
+        (folder / "campaigns").mkdir()
+        s3: Any = FakeS3(Time())
+        self.ahead = timedelta()
+        self.store = CampaignStore(s3, "state", "two", "steward", now=self.now)
+        site = self
+
+        class Hands(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                if not site.refuses:
+                    site.struck.append(self.path)
+                self.send_response(503 if site.refuses else 200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Hands)
+        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+    def look(self, step: int, *asked: dict[str, Any], in_flight: bool = True) -> list[str]:
+        """Publish training's figures, and return what strikes then."""
+        before = len(self.struck)
+        self.store.put_json(LIVE, {"at": self.now().isoformat(), "in_flight": in_flight, "step": step} | PODS | NODES)
+        faults.strike(self.folder, self.endpoint, {"campaign": "two", "faults": list(asked)}, self.store)
+        return self.struck[before:]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_a_fault_strikes_once_after_its_step_and_a_refused_one_is_tried_again(site: Site) -> None:
+    assert site.look(19, RANK) == [] and site.look(20, RANK, in_flight=False) == []
+    site.refuses = True
+    assert site.look(20, RANK) == []
+    site.refuses = False
+    assert site.look(21, RANK) == ["/_site/kill-rank?instance=i-1"]
+    assert site.look(22, RANK) == []
+
+
+@pytest.mark.parametrize("overcome", [Kind.ATTEMPT_ENDED, Kind.ATTEMPT_RESTARTED_IN_PLACE])
+def test_a_later_fault_waits_until_the_earlier_is_overcome_however_fast_the_steps(overcome: Kind, site: Site) -> None:
+    site.store.append(overcome, attempt=1)
+    assert site.look(40, NODE, RANK) == ["/_site/kill-rank?instance=i-1"]
+    assert site.look(50, NODE, RANK) == [], "what was overcome before does not count"
+    stale = site.now() + timedelta(seconds=1)
+    site.ahead = timedelta(seconds=2)
+    site.store.append(overcome, attempt=1)
+    site.ahead = stale - datetime.now(UTC)
+    assert site.look(50, NODE, RANK) == [], "the figures are older than the restart"
+    site.ahead = timedelta(seconds=60)
+    assert site.look(35, NODE, RANK) == []
+    assert site.look(37, NODE, RANK) == ["/_site/kill?instance=i-0"]
+
+
+def test_faults_after_the_same_step_strike_together(site: Site) -> None:
+    assert len(site.look(40, RANK, NODE | {"after_step": 20})) == 2
+
+
+def test_what_has_not_struck_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path))
+    content = yaml.safe_load((ROOT / "tests/unit/base.yaml").read_text())
+    content["rehearsal"] = {"faults": [{"kill_rank": 1, "after_step": 20}, {"kill_node": 0, "after_step": 36}]}
+    spec, folder = Spec.model_validate(content), site_dir(campaigns.SITE)
+    folder.mkdir(parents=True)
+    campaigns.remember(spec, folder)
+    assert target.missed(spec) == (), "this is no site"
+    monkeypatch.setenv("BIVOUAC_SITE", campaigns.SITE)
+    assert target.missed(spec) == ("kill_rank: 1, after_step: 20", "kill_node: 0, after_step: 36")
+    campaigns.note_struck(folder, spec.campaign, 0)
+    assert target.missed(spec) == ("kill_node: 0, after_step: 36",)
+    assert [one["campaign"] for one in campaigns.campaigns_in(folder)] == [spec.campaign], "the note is no campaign"
