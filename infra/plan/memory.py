@@ -7,7 +7,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 
 from infra import folders
 from infra.plan.catalogue import InstanceType
@@ -16,7 +18,8 @@ from infra.plan.facts import Memory, MemoryCure
 from infra.plan.layout import ranks_per_node
 from infra.spec.campaign import Spec
 from infra.spec.training import Training
-from trainer.contract import Layout, TrainConfig
+from trainer import contract
+from trainer.contract import Layout, TrainConfig, WatchConfig
 from trainer.contract.shape import shape_of
 
 RESERVED_GIB = 2.5
@@ -43,10 +46,10 @@ def is_close(spec: Spec, instance: InstanceType | None) -> bool:
     rough = sizing.static_bytes_per_rank(
         training.model, training.precision, world, training.zero_stage, training.optimizer.offload == "cpu"
     )
-    rough //= training.parallel.tensor
+    # Ranks that share matrices have embedding, output layer and most activations whole: nothing is divided for them.
     shape = shape_of(training.model)
     kept = _KEPT_PER_TOKEN * training.micro_batch * training.model.context * shape.width * shape.layers
-    rough += kept // Layout.of(training.parallel, world).group
+    rough += kept // training.parallel.sequence
     return rough > _ASKED_FROM * usable_bytes(instance)
 
 
@@ -107,9 +110,11 @@ def _footprint(training: Training, world: int) -> tuple[dict[str, int], int]:
         gradients=training.gradients,
         recompute=training.recompute,
         parallel=training.parallel,
+        # Of the watch, a replay alone needs memory; other settings would only miss the cache.
+        watch=WatchConfig(replay_every=training.watch.replay_every),
     )
     asked = json.dumps({"config": config.model_dump(mode="json"), "world_size": world})
-    place = folders.cache_root() / "memory" / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
+    place = folders.cache_root() / "memory" / f"{hashlib.sha256(_predictor() + asked.encode()).hexdigest()}.json"
     if not place.is_file():
         command = [sys.executable, "-m", "trainer.model.memory"]
         done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
@@ -118,3 +123,11 @@ def _footprint(training: Training, world: int) -> tuple[dict[str, int], int]:
     else:
         found = dict(json.loads(place.read_bytes()))
     return {name: size for name, size in found.items() if name not in ("peak", "host")}, found["peak"]
+
+
+def _predictor() -> bytes:
+    """Return the versions and the code that a kept prediction depends on."""
+    code = Path(contract.__file__).parent.parent
+    sources = sorted([*(code / "model").glob("*.py"), *(code / "contract").glob("*.py")])
+    versions = [f"{name} {version(name)}" for name in ("torch", "transformers")]
+    return b"\0".join([*(one.encode() for one in versions), *(one.read_bytes() for one in sources)])

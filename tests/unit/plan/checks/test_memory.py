@@ -3,22 +3,36 @@ where the rough size is close."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from infra.plan import catalogue
 from infra.plan.checks import training
 from infra.plan.checks.finding import Case, Level
 from infra.plan.facts import Memory, MemoryCure
 from infra.plan.memory import is_close, predicted
-from infra.spec.campaign import load
+from infra.spec.campaign import Spec, load
 from tests.root import ROOT
 from tests.unit.plan.checks.edges import cases
 
 GIB = 2**30
 RULE = training.model_fits_the_accelerator
+
+
+def campaign(folder: Path, **changes: Any) -> Spec:
+    """Return the shipped campaign of 32 nodes with another training; None leaves a field out."""
+    values = yaml.safe_load((ROOT / "infra/campaigns/p5-32-nodes.yaml").read_text())
+    training = values["training"] | changes
+    values["training"] = {name: value for name, value in training.items() if value is not None}
+    path = folder / "campaign.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return load(path).spec
 
 
 @pytest.fixture
@@ -55,6 +69,39 @@ def test_only_a_model_that_may_not_fit_is_asked_for() -> None:
     assert close == {"p5-32-nodes": True, "rehearsal": False}
 
 
+def test_ranks_that_share_matrices_do_not_make_a_large_model_look_small(tmp_path: Path) -> None:
+    # The exact size of this one is 85 GiB: embedding, output layer and most activations lie whole on each rank.
+    shared = {"model": "llama-3.1-8b", "parallel": {"tensor": 8}, "micro_batch": 3, "global_batch": 960}
+    assert is_close(campaign(tmp_path, recompute=None, **shared), catalogue.instance_type("p5.48xlarge"))
+
+
+def test_a_prediction_is_kept_for_equal_questions_and_equal_code_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers count how often the model itself is asked."""
+    answers = iter(range(1, 100))
+
+    def answer(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess((), 0, json.dumps({"weights": 1, "host": 0, "peak": next(answers)}))
+
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path))
+    monkeypatch.setattr("infra.plan.memory.subprocess.run", answer)
+    h100 = catalogue.instance_type("p5.48xlarge")
+
+    def peak(spec: Spec) -> int:
+        return predicted(spec, h100).peak
+
+    plain, replays = campaign(tmp_path, zero_stage=2), campaign(tmp_path, zero_stage=2, watch={"replay_every": 50})
+    assert [peak(plain), peak(plain), peak(replays), peak(plain), peak(replays)] == [1, 1, 2, 1, 2]
+    monkeypatch.setattr("infra.plan.memory.version", lambda name: f"next {name}")
+    assert [peak(plain), peak(plain)] == [3, 3]
+    code = tmp_path / "changed" / "contract" / "__init__.py"
+    code.parent.mkdir(parents=True)
+    code.write_text("other = 1\n")
+    monkeypatch.setattr("infra.plan.memory.contract.__file__", str(code))
+    assert [peak(plain), peak(plain)] == [4, 4]
+
+
 @pytest.mark.nightly
 def test_the_shipped_campaign_fits_and_would_not_without_recomputation() -> None:
     spec, h100 = load(ROOT / "infra/campaigns/p5-32-nodes.yaml").spec, catalogue.instance_type("p5.48xlarge")
@@ -66,3 +113,14 @@ def test_the_shipped_campaign_fits_and_would_not_without_recomputation() -> None
     assert refused.peak > refused.usable
     assert [cure.words for cure in refused.cures] == ["training.recompute: {policy: selective}"]
     assert refused.cures[0].peak == fits.peak
+
+
+@pytest.mark.nightly
+def test_the_memory_of_a_replay_is_predicted(tmp_path: Path) -> None:
+    """With stage 2 a replay keeps the gradients of all weights, which no step does."""
+    h100, lean = catalogue.instance_type("p5.48xlarge"), {"policy": "full"}
+    plain = predicted(campaign(tmp_path, zero_stage=2, micro_batch=1, recompute=lean), h100)
+    replayed = predicted(
+        campaign(tmp_path, zero_stage=2, micro_batch=1, recompute=lean, watch={"replay_every": 50}), h100
+    )
+    assert replayed.peak > plain.peak
