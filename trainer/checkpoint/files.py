@@ -10,6 +10,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
 from typing import Protocol
@@ -119,14 +120,26 @@ def link_durably(source: Path, target: Path) -> None:
 def digest_of(path: Path) -> str:
     """Return the SHA-256 of a regular file. Raises `OSError` for anything else, such as a pipe or a link."""
     with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(file)
 
 
 def digest_on_disk(path: Path) -> str:
     """Like `digest_of`, but of the device's content instead of the pages just written."""
     with open_regular(path) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(file)
+
+
+def sha256_of(file: BufferedReader) -> str:
+    """Return the SHA-256 of an open file from its position on; a thread reads the next piece meanwhile."""
+    digest, piece, following = hashlib.sha256(), bytearray(_PIECE_BYTES), bytearray(_PIECE_BYTES)
+    with ThreadPoolExecutor(1, thread_name_prefix="checkpoint-ahead") as ahead:
+        coming = ahead.submit(file.readinto, piece)
+        while count := coming.result():
+            coming = ahead.submit(file.readinto, following)
+            digest.update(memoryview(piece)[:count])
+            piece, following = following, piece
+    return digest.hexdigest()
 
 
 def open_regular(path: Path) -> BufferedReader:

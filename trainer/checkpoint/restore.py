@@ -6,7 +6,6 @@ step and try the next older one. Every refusal is an event.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from trainer.checkpoint.commit import Begun
 from trainer.checkpoint.convert.universal import convert, load_universal
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine, load_safely
 from trainer.checkpoint.fence import check_fence
-from trainer.checkpoint.files import copy_durably, open_regular
+from trainer.checkpoint.files import copy_durably, open_regular, sha256_of
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
 from trainer.checkpoint.search import NOTHING_NEEDED, PAUSES_S, FoundShard, Search, identity_of, look, needed, refused
@@ -260,7 +259,7 @@ def _load(engine: Any, manifest: Manifest, gang: Gang, tiers: AnyTiers, found: l
             raise StorageError("a file that the manifest does not name was about to be loaded", path)
         if identity_of(file) == compared.get(path):
             return  # it was verified while the gang chose this step
-        _insist(wanted[path], tiers.local.name, hashlib.file_digest(file, "sha256").hexdigest())
+        _insist(wanted[path], tiers.local.name, sha256_of(file))
 
     engine.checkpoint_engine = HostCopyEngine(verify, mapped=True)
     path, _ = engine.load_checkpoint(str(root), tag=attempt_folder(manifest.attempt))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 from trainer.checkpoint.bucket import BucketTier
 from trainer.checkpoint.deepspeed_engine import forbidden
-from trainer.checkpoint.files import open_regular, remove
+from trainer.checkpoint.files import open_regular, remove, sha256_of
 from trainer.checkpoint.neighbour import Neighbours
 from trainer.checkpoint.room import with_room
 from trainer.checkpoint.tiers import AnyTiers, SharedTier, Tier
@@ -178,7 +177,7 @@ def _read(path: Path, shard: Shard) -> tuple[str, tuple[int, ...]]:
     with open_regular(path) as file:
         identity = identity_of(file)
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the kernel reads further ahead
-        seen = hashlib.file_digest(file, "sha256").hexdigest()
+        seen = sha256_of(file)
         if seen != shard.sha256:
             return seen if (size := path.stat().st_size) == shard.size_bytes else f"{seen}, {size} bytes", ()
         file.seek(0)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import io
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import pytest
 import torch
@@ -14,7 +17,7 @@ from deepspeed.runtime.fp16.loss_scaler import LossScaler
 from tests.manifests import manifest_of
 from trainer.checkpoint.deepspeed_engine import HostCopyEngine, forbidden, load_safely
 from trainer.checkpoint.fence import check_fence, raise_fence
-from trainer.checkpoint.files import copy_durably, digest_of, durable
+from trainer.checkpoint.files import copy_durably, digest_of, durable, open_regular, sha256_of
 from trainer.checkpoint.tiers import RESHAPING, Tier
 from trainer.contract import OptimizerConfig
 from trainer.errors import Fenced, StorageError
@@ -31,6 +34,27 @@ def tier(tmp_path: Path) -> Tier:
     for step in (10, 20, 30, 40):
         tier.publish(manifest_of(step), attempt=1)
     return tier
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**22 - 1, 2**22, 2**22 + 1, 2**23, 3 * 2**22 + 5])
+def test_a_digest_covers_every_byte_and_the_file_can_be_read_after_it(tmp_path: Path, size: int) -> None:
+    content = os.urandom(size)
+    (tmp_path / "shard").write_bytes(content)
+    with open_regular(tmp_path / "shard") as file:
+        assert sha256_of(file) == hashlib.sha256(content).hexdigest()
+        file.seek(0)
+        assert file.read() == content
+
+
+def test_a_digest_of_a_disk_that_fails_is_an_error() -> None:
+    class Failing(io.BytesIO):
+        def readinto(self, buffer: Any, /) -> int:
+            if self.tell():
+                raise OSError(errno.EIO, "the disk")
+            return super().readinto(buffer)
+
+    with pytest.raises(OSError, match="the disk"):
+        sha256_of(cast("io.BufferedReader", Failing(bytes(2**23))))
 
 
 def test_retention_keeps_the_newest_and_what_is_proven(tier: Tier) -> None:
