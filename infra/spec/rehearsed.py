@@ -139,6 +139,10 @@ def _shrink(made: _Made, spec: Spec, nodes: int, weights: Path) -> tuple[int, in
         ("collective_timeout_s", max(10, round(5 * seconds))), ("optimizer.warmup_steps", 5),
     ):  # fmt: skip
         made.set(f"training.{field}", value, "a model that this machine can train")
+    made.drop("training.watch.precision_every", "the rehearsal computes in float32")
+    for field in ("accumulate", "reduce"):
+        if getattr(spec.training.gradients, field) == "bfloat16":
+            made.drop(f"training.gradients.{field}", "the rehearsal computes in float32")
     made.set("checkpoint.every_steps", every, "a checkpoint before each fault")
     return steps, every
 

@@ -3,7 +3,7 @@
 `infra` imports nothing else of `trainer`, and `trainer` imports nothing of `infra`.
 """
 
-from trainer.contract.adapters import adapter_trouble
+from trainer.contract.adapters import adapter_trouble, dropout_trouble
 from trainer.contract.checkpoint import (
     COMMITTED_NAME,
     Foreign,
@@ -132,6 +132,7 @@ __all__ = [
     "WatchConfig",
     "adapter_trouble",
     "attempt_folder",
+    "dropout_trouble",
     "grace_seconds",
     "layout_trouble",
     "model_trouble",

@@ -1,4 +1,4 @@
-"""What cannot be trained with adapters."""
+"""What cannot be trained with adapters, or with dropout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trainer.contract.shape import matrices
 from trainer.contract.training import ModelConfig, ParallelConfig, WatchConfig
 
 
-def adapter_trouble(model: ModelConfig, parallel: ParallelConfig, watch: WatchConfig, warm: bool) -> Trouble | None:
+def adapter_trouble(model: ModelConfig, parallel: ParallelConfig, warm: bool) -> Trouble | None:
     """Return why adapters are refused. `warm`: the model starts from given weights."""
     lora = model.lora
     if lora is None:
@@ -21,11 +21,20 @@ def adapter_trouble(model: ModelConfig, parallel: ParallelConfig, watch: WatchCo
     if parallel.tensor > 1:
         seen, cure = f"parallel.tensor {parallel.tensor}", "write 1; with zero_stage 3 frozen weights are spread too"
         return Trouble("model.lora", "cannot be dealt out: AutoTP replaces the matrices that have adapters", seen, cure)
-    if lora.dropout and watch.replay_every:
-        seen = f"dropout {lora.dropout:g}, watch.replay_every {watch.replay_every}"
-        cure = "write dropout: 0, or replay_every: 0"
-        return Trouble("model.lora.dropout", "makes each replay differ from what it repeats", seen, cure)
     return None
+
+
+def dropout_trouble(model: ModelConfig, watch: WatchConfig) -> Trouble | None:
+    """Return why dropout is refused: what the watch computes a second time would drop other values, and differ."""
+    looks = [name for name in ("replay_every", "precision_every") if getattr(watch, name)]
+    drops = {f"model.config.{name}": value for name, value in model.config.items() if name.endswith("dropout")}
+    if model.lora is not None:
+        drops["model.lora.dropout"] = model.lora.dropout
+    found = next(((field, value) for field, value in drops.items() if value), None)
+    if found is None or not looks:
+        return None
+    seen = f"dropout {found[1]:g}, watch.{looks[0]} {getattr(watch, looks[0])}"
+    return Trouble(found[0], "makes each replay differ from what it repeats", seen, f"write 0, or {looks[0]}: 0")
 
 
 def unknown_targets(model: ModelConfig) -> list[str]:

@@ -34,6 +34,8 @@ class Heads(NamedTuple):
     """Heads of keys and values; less than `queries` with grouped queries."""
     hidden: int
     """Width of the feed-forward part."""
+    window: int | None = None
+    """Positions that attention looks back; None: all."""
 
 
 @dataclass(frozen=True)
@@ -116,4 +118,8 @@ def model_trouble(parallel: ParallelConfig, heads: Heads, context: int) -> Troub
         if number % size:
             seen = f"{kind} {size}, {number}"
             return Trouble(f"parallel.{kind}", f"does not divide {what}", seen, f"write a divisor of {number}")
+    if parallel.sequence > 1 and heads.window is not None and heads.window < context:
+        cure = f"write sequence: 1, a context of {heads.window} or less, or model.config.sliding_window: null"
+        seen = f"a window of {heads.window}, a context of {context}"
+        return Trouble("parallel.sequence", "knows no sliding window", seen, cure)
     return None

@@ -173,6 +173,15 @@ def key_heads(config: dict[str, Any]) -> int:
     return default if absent and default is not None else int(config["num_attention_heads"])
 
 
+def sliding_window(config: dict[str, Any]) -> int | None:
+    """Return the window of the attention; `transformers` gives Mistral one of 4096 where nothing is said."""
+    if config["model_type"] == "mistral":
+        window = config.get("sliding_window", 4096)
+    else:
+        window = config.get("sliding_window") if config.get("use_sliding_window") else None
+    return int(window) if window else None
+
+
 def heads_of(model: ModelConfig) -> Heads | None:
     """Return what of a model is dealt out to ranks; None for a function's model, which only the trainer knows."""
     if model.is_function:
@@ -180,7 +189,7 @@ def heads_of(model: ModelConfig) -> Heads | None:
     if not model.config:
         return Heads(model.heads, model.heads, feed_forward_width(model.width))
     config = model.config
-    return Heads(config["num_attention_heads"], key_heads(config), config["intermediate_size"])
+    return Heads(config["num_attention_heads"], key_heads(config), config["intermediate_size"], sliding_window(config))
 
 
 def refuse_unknown(config: dict[str, Any]) -> None:
@@ -195,6 +204,9 @@ def refuse_unknown(config: dict[str, Any]) -> None:
     wrong = [name for name in _NEEDED if not isinstance(config.get(name), int) or config[name] < 1]
     if wrong:
         raise ValueError(f"its configuration lacks {', '.join(wrong)}; give whole numbers in `config`")
+    for name in ("num_key_value_heads", "head_dim"):
+        if (given := config.get(name)) is not None and (not isinstance(given, int) or given < 1):
+            raise ValueError(f"{name} is {given!r}; give a whole number above 0")
     if config["num_attention_heads"] % key_heads(config):
         seen = f"{config['num_attention_heads']} heads, {key_heads(config)} key heads"
         raise ValueError(f"{seen}; make num_attention_heads a multiple of num_key_value_heads")

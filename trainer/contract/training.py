@@ -189,8 +189,8 @@ class WatchConfig(_Section):
     """One rank computes slower than the others, for long."""
     clip: bool = False
     """Scale a gradient whose norm is an outlier down to the rolling bound of `norm`; all others stay as they are."""
-    window: int = Field(default=128, ge=16)
-    """Steps that the rolling statistics remember."""
+    window: int = Field(default=128, ge=48)
+    """Steps that the rolling statistics remember; no detector judges before it has 24."""
     slow_factor: float = Field(default=0.5, gt=0, le=1)
     """Factor of the learning rate after an alarm with `slow`."""
     slow_steps: int = Field(default=200, ge=1)

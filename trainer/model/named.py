@@ -97,6 +97,7 @@ class NamedModel(nn.Module):
 def network_of(config: ModelConfig) -> Any:
     """Return the model without drawn weights. Raises `ConfigError` if there is no such model."""
     transformers = import_transformers()
+    from huggingface_hub.errors import StrictDataclassError
     from transformers.initialization import no_init_weights
 
     blockwise = config.document_attention and torch.cuda.is_available()
@@ -116,7 +117,7 @@ def network_of(config: ModelConfig) -> Any:
                 )
             # What is left out with the drawing of weights.
             built.tie_weights()
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, StrictDataclassError) as error:
             raise ConfigError("transformers cannot build this model", f"{config.name}: {error}") from error
     _refuse_unfit(config, built)
     return built
@@ -150,6 +151,10 @@ def _refuse_unfit(config: ModelConfig, built: Any) -> None:
         raise ConfigError("the model has no plain output layer", config.name, "return a causal language model")
     if other := [name for name in _OTHER_SCORES if getattr(built.config, name, None) not in (None, 1.0)]:
         raise ConfigError("the model's scores are not hidden states x output layer", f"{config.name}: {other}")
+    window = getattr(built.config, "sliding_window", None)
+    if (config.document_attention or config.reset_positions) and window is not None and window < config.context:
+        seen = f"{config.name}: a window of {window}, a context of {config.context}"
+        raise ConfigError("documents are not kept apart in a sliding window", seen, "shorten the context")
     if len(output.weight) != config.vocabulary and not hasattr(output.weight, "ds_shape"):
         seen = f"model.vocabulary {config.vocabulary}, output layer {len(output.weight)}"
         raise ConfigError("the model has another vocabulary", seen, "correct model.vocabulary")

@@ -41,7 +41,8 @@ def _heads(model: Model) -> Heads:
     queries = int(values.num_attention_heads)
     keys = getattr(values, "num_key_value_heads", None)
     hidden = getattr(values, "intermediate_size", None)
-    return Heads(queries, int(keys or queries), int(hidden or 4 * values.hidden_size))
+    window = getattr(values, "sliding_window", None)
+    return Heads(queries, int(keys or queries), int(hidden or 4 * values.hidden_size), window)
 
 
 def tensor_settings(layout: Layout, model: Model) -> dict[str, Any]:

@@ -20,6 +20,8 @@ _FAR = 4.0
 _TREND = 0.1
 _LEAST_ROUNDING = 1e-6
 """Differences below it are alike."""
+_BLUR = 8 * 2.0**-23
+"""Relative error of a norm in float32: a step of a learning rate near zero moves weights by less."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +98,17 @@ class Outlier:
         bound = self.bound
         return value if bound is None else min(value, bound)
 
-    def judge(self, step: int, value: float) -> tuple[float, int] | None:
-        """Add a value. Return (bound that it passed, first step of the episode) when it raises an alarm."""
+    def judge(self, step: int, value: float, blur: float = 0.0) -> tuple[float, int] | None:
+        """Add a value. Return (bound that it passed, first step of the episode) when it raises an alarm. `blur`: how
+        far a value may be off by its own rounding."""
+        least = max(self._least, blur)
         self._quiet = max(0, self._quiet - 1)
         self._middle = self._window.median if len(self._window) else 0.0
-        if len(self._window) < FEWEST or abs(value - self._middle) <= self._least:
+        if len(self._window) < FEWEST or abs(value - self._middle) <= least:
             self._outside.clear()
             self._window.add(value)
             return None
-        bound = self._middle + max(self._least, self._sigmas * self._window.deviation)
+        bound = self._middle + max(least, self._sigmas * self._window.deviation)
         low = 2 * self._middle - bound
         over, under = value > bound, self._below and value < low
         if not over and not under:
@@ -224,7 +228,7 @@ class Weights:
                 continue
             moved = (norm - last) / (max(last, _TINY) * seen.rate)
             outlier = self._groups.setdefault(group, _of_weights(self._window))
-            judged = outlier.judge(seen.step, moved)
+            judged = outlier.judge(seen.step, moved, _BLUR / seen.rate)
             if judged is not None and found is None:
                 text = f"the weights of {group} move {moved:.3g} x the learning rate in a step, beyond {judged[0]:.3g}"
                 found = Alarm(self.name, moved, judged[0], judged[1], text)

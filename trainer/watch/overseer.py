@@ -54,8 +54,6 @@ class Overseer:
     split: Split = field(init=False)
     signals: Signals = field(init=False)
     utilisation: Utilisation = field(init=False)
-    sound_step: int = -1
-    """Newest step after which a replay found all bits equal; -1: none in this attempt."""
 
     def __post_init__(self) -> None:
         device = self.engine.device
@@ -139,7 +137,9 @@ class Overseer:
         if self.config.watch.clip and seen.norm is not None and clip < min(seen.norm, self.config.optimizer.clip):
             self._tell(seen.step, "norm", seen.norm, clip, "clip", f"the gradient was scaled to a norm of {clip:.4g}")
         found = self.watch.judge(seen)
-        found += self.watch.judge_times(seen.step, seconds, every.forward_s)
+        # Ranks that compute together wait for each other within the forward pass: the healthy ones would look slow.
+        forward_s = () if computes_together(self.config) else every.forward_s
+        found += self.watch.judge_times(seen.step, seconds, forward_s)
         decisions = [self._follow(seen.step, finding) for finding in found]
         ends = [one for one in decisions if one.end is not None]
         return ends[0] if ends else Decision(save=any(one.save for one in decisions))
@@ -227,19 +227,20 @@ class Overseer:
         found = replay.verdict(self.gang.gather(replay.compute(self.engine, tokens, computes_together(self.config))))
         self.split.taken()
         if not found.told:
-            self.sound_step = step - 1
+            self.watch.sound_step = step - 1
             return Decision()
         self.watch.alarms += 1
         action, did, decision = self.config.watch.replay, "logged", Decision()
-        if action == "quarantine" and found.named:
+        if action == "stop" or (action == "quarantine" and found.named):
             # Checkpoints since the last sound replay are not trusted.
-            first = max(self.sound_step, 0) + 1
+            first = max(self.watch.sound_step, 0) + 1
             not_banned = self._ban(Ban(self.attempt, first, first - 1, found.told))
-            did = f"named to be replaced; checkpoints from step {first} on are not trusted"
-            did = f"named to be replaced; {not_banned}" if not_banned else did
-            decision = self._sick(found.named, commit=False)
-        elif action == "stop":
-            decision, did = Decision(end=NumericError("a replay gave other bits", found.told, _CURE)), "training stops"
+            did = not_banned or f"checkpoints from step {first} on are not trusted"
+            if action == "stop":
+                did, end = f"training stops; {did}", NumericError("a replay gave other bits", found.told, _CURE)
+                decision = Decision(end=end)
+            else:
+                did, decision = f"named to be replaced; {did}", self._sick(found.named, commit=False)
         ranks = sorted(found.named)
         self._tell(step, "replay", float(len(ranks)), 0.0, action, found.told, did, ranks=ranks)
         return decision

@@ -45,14 +45,16 @@ def compute(engine: Any, tokens: Tensor, together: bool) -> Digests:
                 first, again = (_digest([engine(tokens).detach()]) for _ in range(2))
             return Digests(0, first, again)
         parameters = [one for one in model.parameters() if one.requires_grad]
-        first, again = (_digest(torch.autograd.grad(model(tokens), parameters)) for _ in range(2))
+        first, again = (_digest(torch.autograd.grad(model(tokens), parameters, allow_unused=True)) for _ in range(2))
         return Digests(_digest([one.detach() for one in parameters]), first, again)
     finally:
         torch.use_deterministic_algorithms(deterministic)
 
 
-def _digest(tensors: Sequence[Tensor]) -> int:
-    sums = [one.contiguous().view(_OF_SIZE[one.element_size()]).sum(dtype=torch.int64) for one in tensors]
+def _digest(tensors: Sequence[Tensor | None]) -> int:
+    """`None`: the gradient of a weight that the batch did not use."""
+    given = [one.contiguous() for one in tensors if one is not None]
+    sums = [one.view(_OF_SIZE[one.element_size()]).sum(dtype=torch.int64) for one in given]
     return int(torch.stack(sums).sum().item())
 
 

@@ -34,6 +34,8 @@ class Watch:
         self._throughput, self._straggler = Throughput(), Straggler()
         self._slow_until = 0
         """First step that has the whole learning rate again."""
+        self.sound_step = -1
+        """Newest step after which a replay found all bits equal, in whatever attempt; -1: none."""
         self.alarms = 0
         """Of this attempt."""
 
@@ -62,12 +64,17 @@ class Watch:
         return found
 
     def judge_times(self, step: int, seconds: float, forward_s: Sequence[float]) -> list[Finding]:
-        """`seconds`: of a step, without a save's stall, or 0; `forward_s`: by rank."""
+        """`seconds`: of a step, without a save's stall, or 0; `forward_s`: by rank, empty where ranks wait for each
+        other in it."""
         found = []
         looks = seconds > 0 and self._config.throughput != "off"
         if looks and (alarm := self._throughput.look(step, seconds)) is not None:
             found.append(Finding(alarm, self._config.throughput))
-        if self._config.straggler != "off" and (slow := self._straggler.look(step, forward_s)) is not None:
+        if (
+            forward_s
+            and self._config.straggler != "off"
+            and (slow := self._straggler.look(step, forward_s)) is not None
+        ):
             found.append(Finding(slow[0], self._config.straggler, slow[1]))
         self.alarms += len(found)
         return found
@@ -76,7 +83,7 @@ class Watch:
         """Return what a checkpoint keeps, as JSON: equal on all ranks, and nothing that a clock has made."""
         states = {name: detector.state() for name, detector in self._detectors.items()}
         whole = {"format": _FORMAT, "slow_until": self._slow_until, "detectors": states, "norm": self._norm.state()}
-        return json.dumps(whole)
+        return json.dumps(whole | {"sound_step": self.sound_step})
 
     def restore(self, content: str) -> None:
         """Go on where a checkpoint was; a detector that was off then begins anew."""
@@ -84,6 +91,7 @@ class Watch:
         if state.get("format") != _FORMAT:
             return
         self._slow_until = int(state["slow_until"])
+        self.sound_step = int(state.get("sound_step", -1))
         self._norm.restore(state["norm"])
         for name, detector in self._detectors.items():
             if name in state["detectors"]:

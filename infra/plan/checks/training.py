@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
 from infra.plan.facts import Memory
-from trainer.contract import Layout, Trouble, adapter_trouble, layout_trouble, model_trouble
+from trainer.contract import Layout, Trouble, adapter_trouble, dropout_trouble, layout_trouble, model_trouble
 from trainer.contract.adapters import unknown_targets
 from trainer.contract.shape import adapter_parameters, heads_of, matrices
 
@@ -69,7 +69,8 @@ def adapters_are_honest(case: Case) -> Iterator[Draft]:
     """Adapters are trained beside given weights that lie whole, and the model has the matrices that are named."""
     training = case.spec.built_in[0]
     model, warm = training.model, training.init_from is not None
-    if (trouble := adapter_trouble(model, training.parallel, training.watch, warm)) is not None:
+    trouble = adapter_trouble(model, training.parallel, warm) or dropout_trouble(model, training.watch)
+    if trouble is not None:
         yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
     if unknown := unknown_targets(model):
         cure = f"take of {', '.join(matrices(model))}"
@@ -129,6 +130,19 @@ def precision_can_be_looked_for(case: Case) -> Iterator[Draft]:
     if together or training.precision == "float32":
         seen = "no rank has a whole model" if together else "training.precision float32"
         yield error("training.watch.precision_every", "looks for nothing here", seen=seen, cure="leave it out")
+
+
+def what_is_switched_on_can_happen(case: Case) -> Iterator[Draft]:
+    """An alarm with an action has what it looks at."""
+    training = case.spec.built_in[0]
+    watch, dead = training.watch, dict[str, str]()
+    if training.optimizer.offload == "cpu":
+        dead |= dict.fromkeys(("layers", "weights"), "training.optimizer.offload: the device has no such figures")
+    if training.zero_stage == 3 or Layout.of(training.parallel, 1).splits:
+        dead["straggler"] = "ranks wait for each other in the forward pass: nobody can tell who is slow"
+    for name, seen in dead.items():
+        if (action := getattr(watch, name)) not in ("off", "log"):
+            yield error(f"training.watch.{name}", f"never comes to {action}", seen=seen, cure="write log")
 
 
 def model_is_told(case: Case) -> Iterator[Draft]:
@@ -264,6 +278,7 @@ RULES = (
     adapters_are_honest,
     model_fits_the_accelerator,
     precision_can_be_looked_for,
+    what_is_switched_on_can_happen,
     model_is_told,
     weights_to_start_from_are_there,
     step_estimate_is_plausible,

@@ -42,7 +42,8 @@ def resolved(given: dict[str, Any]) -> dict[str, Any]:
             raise ValueError("`chat` is for `format: chat`")
         return given
     if "{" in stated:
-        return given
+        beside = {name: text for name, text in _beside(given.get("tokenizer")).items() if name != "template"}
+        return given | {"chat": {**beside, **own}}
     if stated == PLAIN:
         return given | {"chat": {**own, "template": PLAIN_TEMPLATE}}
     beside = _beside(given.get("tokenizer"))

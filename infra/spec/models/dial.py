@@ -134,7 +134,12 @@ def _schedule(spent: float, tokens: float, how: str, context: int, given: dict[s
     rate = float(f"{0.3118 * spent**-0.1250:.3g}")
     formula = f"0.3118 x {spent:.4g} FLOP^-0.1250"
     yield Derived("optimizer.learning_rate", rate, "", formula, DEEPSEEK)
+    optimizer = given.get("optimizer")
+    own = optimizer.get("learning_rate") if isinstance(optimizer, dict) else getattr(optimizer, "learning_rate", None)
+    rate = own if isinstance(own, int | float) else rate
     yield Derived("optimizer.minimum_learning_rate", float(f"{rate / 10:.3g}"), "", f"{rate:g} / 10", GPT3)
+    if isinstance(own := given.get("steps"), int):
+        steps = own
     formula = f"the lesser of {_MOST_WARMUP} and {steps} steps / 20"
     warmup = min(_MOST_WARMUP, steps // 20)
     yield Derived(

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from trainer.contract import ModelConfig
-from trainer.contract.shape import refuse_unknown
+from trainer.contract.shape import refuse_unknown, sliding_window
 
 MOST_CONTEXT = 4096
 """Sequence length of a folder's model where none is given, if the model can."""
@@ -67,10 +67,16 @@ def _configured(given: dict[str, Any], name: str) -> dict[str, Any]:
         raise ValueError("`parameters` are computed for this model; leave them out")
     # A record holds the whole configuration.
     base, context = ({}, None) if "model_type" in own else _base(name)
+    if "rope_parameters" in base and (apart := [name for name in ("rope_theta", "rope_scaling") if name in own]):
+        raise ValueError(f"the model has rope_parameters, beside which {apart[0]} is not read; write rope_parameters")
     config = {**base, **own}
     if isinstance(given.get("vocabulary"), int):
         config["vocab_size"] = given["vocabulary"]
     refuse_unknown(config)
+    if isinstance(kinds := config.get("layer_types"), list):
+        if len(kinds) < config["num_hidden_layers"]:
+            raise ValueError(f"{len(kinds)} layer_types for {config['num_hidden_layers']} layers; write one for each")
+        config["layer_types"] = kinds[: config["num_hidden_layers"]]
     for field, key in _OWN.items():
         if given.get(field) not in (None, config[key]):
             raise ValueError(f"`{field}` is the named model's, {config[key]}; to change it, write config.{key}")
@@ -95,15 +101,6 @@ def _refuse_misfit(model: dict[str, Any], config: dict[str, Any]) -> None:
             f"documents are not kept apart in a sliding window of {window}; write a context of {window} or less, or "
             "config.sliding_window: null"
         )
-
-
-def sliding_window(config: dict[str, Any]) -> int | None:
-    """Return the window of the attention; `transformers` gives Mistral one of 4096 where nothing is said."""
-    if config["model_type"] == "mistral":
-        window = config.get("sliding_window", 4096)
-    else:
-        window = config.get("sliding_window") if config.get("use_sliding_window") else None
-    return int(window) if window else None
 
 
 def _base(name: str) -> tuple[dict[str, Any], int | None]:

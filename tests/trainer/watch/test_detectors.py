@@ -164,3 +164,15 @@ def test_a_slow_decline_of_throughput_is_told_once() -> None:
     given = [(0.2 + max(0, step - 200) * 1e-4) * (1 + chance.gauss(0, 0.01)) for step in range(1, 501)]
     found = [step for step, seconds in enumerate(given, 1) if watch.look(step, seconds) is not None]
     assert len(found) == 1 and 300 < found[0] < 400
+
+
+def test_at_a_rate_near_zero_the_rounding_of_a_norm_is_no_movement_of_the_weights() -> None:
+    """The norm's last bits in float32 change by chance, and a cosine decay divides them by almost nothing."""
+    watch, chance, norm, total = Watch(WatchConfig()), random.Random(3), 10.0, 2000
+    found = []
+    for step in range(1, total):
+        rate = 3e-4 * 0.5 * (1 + math.cos(math.pi * step / total))
+        norm *= 1 + 0.1 * rate
+        given = Seen(step=step, loss=3.0, rate=rate, norm=None, weights=(("all", norm * (1 + chance.gauss(0, 6e-8))),))
+        found += watch.judge(given)
+    assert found == []

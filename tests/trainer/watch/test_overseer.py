@@ -291,3 +291,21 @@ def test_a_rank_that_computes_differently_ends_with_its_own_code_and_newer_check
     assert second.events("restored")[0]["step"] <= 29
     assert [agent.returncode for agent in second.agents] == [0, 0], second.log(0).read_text()
     assert second.losses()[60] == twin.losses()[60]
+
+
+def test_what_was_sound_is_known_over_a_restart_and_a_ban_goes_back_to_it(tmp_path: Path) -> None:
+    first = overseer(tmp_path / "first", replay_every=10)
+    first.watch.sound_step = 39
+    later = overseer(tmp_path / "later", replay_every=10)
+    later.watch.restore(first.watch.state())
+    assert later.watch.sound_step == 39
+
+
+def test_ranks_that_wait_for_each_other_in_the_forward_pass_are_not_called_slow(tmp_path: Path) -> None:
+    for stage, alarms in ((1, 1), (3, 0)):
+        made = overseer(tmp_path / str(stage))
+        made.config = made.config.model_copy(update={"zero_stage": stage})
+        slow = replace(EVERY, forward_s=(0.1, 0.1, 0.1, 0.4))
+        for seen in steps(60):
+            made.judge(seen, slow, 0.2)
+        assert made.watch.alarms == alarms

@@ -71,3 +71,10 @@ def test_a_gradient_that_differs_in_its_second_run_only_is_seen() -> None:
     engine.module.embedding.weight.register_hook(flip)
     found = compute(engine, TOKENS, together=False)
     assert len(runs) == 2 and found.first != found.again
+
+
+def test_a_weight_that_the_batch_does_not_use_is_no_trouble() -> None:
+    spare = model()
+    spare.register_parameter("spare", torch.nn.Parameter(torch.zeros(3)))
+    engine = SimpleNamespace(module=spare)
+    assert compute(engine, TOKENS, together=False).first == compute(engine, TOKENS, together=False).again != 0

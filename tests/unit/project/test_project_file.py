@@ -16,8 +16,8 @@ from tests.root import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CONTRACTS = {one["name"]: one for one in PROJECT["tool"]["importlinter"]["contracts"]}
-BROUGHT = {"botocore": "boto3", "awscrt": "boto3"}
-"""Parts of a package that is declared, under a name of their own; `awscrt` is its extra `crt`."""
+BROUGHT = {"botocore": "boto3", "awscrt": "boto3", "huggingface_hub": "transformers"}
+"""What a declared package always brings, under a name of its own; `awscrt` is boto3's extra `crt`."""
 
 
 def parts(package: str) -> set[str]:

@@ -147,6 +147,14 @@ def test_a_large_model_is_rehearsed_by_a_small_one_of_its_kind(section: dict[str
     assert training.steps == 240
 
 
+def test_what_is_said_of_bfloat16_is_left_out_where_the_rehearsal_computes_in_float32(made: Any) -> None:
+    content = document()
+    rounded = {"watch": {"precision_every": 100}, "gradients": {"reduce": "bfloat16"}, "precision": "bfloat16"}
+    content["training"] = {"steps": 100, "global_batch": 1024, "model": "llama-3.1-8b", **rounded}
+    training = made(derived(content)).spec.training
+    assert (training.watch.precision_every, training.gradients.reduce) == (0, None)
+
+
 def test_adapters_are_rehearsed_beside_drawn_weights(made: Any) -> None:
     content, lora = document(), {"rank": 4, "targets": ["q_proj", "v_proj"]}
     start = {"model": {"name": "qwen3-0.6b", "lora": lora}, "init_from": "s3://bucket/qwen"}

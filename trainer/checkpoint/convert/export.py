@@ -68,7 +68,9 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_b
     tokenizer = (data / TOKENIZER_NAME).read_bytes()
     end = end_of_document(prepared, tokenizer)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
-    written = {**form.config, "torch_dtype": dtype} if config.model.name else llama_config(config, end[0], dtype)
+    # `transformers` reads the newer `dtype` first: what the weights came in says nothing of what they are now.
+    named = {name: value for name, value in form.config.items() if name != "dtype"} | {"torch_dtype": dtype}
+    written = named if config.model.name else llama_config(config, end[0], dtype)
     _write_json(out / "config.json", written)
     chat = prepared.parameters.chat
     stops: int | list[int] = end[0] if chat is None else sorted({end[0], *_numbers(tokenizer, chat.eos_token)})

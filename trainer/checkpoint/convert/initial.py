@@ -18,7 +18,7 @@ from trainer.model.named import PREFIX, NamedModel
 INDEX, ALONE = "model.safetensors.index.json", "model.safetensors"
 _MEANING = (
     "model_type", "num_attention_heads", "num_key_value_heads", "head_dim", "rope_theta", "rope_scaling",
-    "rope_parameters", "rms_norm_eps", "hidden_act", "sliding_window",
+    "rope_parameters", "rms_norm_eps", "hidden_act", "sliding_window", "layer_types", "tie_word_embeddings",
 )  # fmt: skip
 """Values that change what equal tensors compute."""
 _COMPUTED = "rotary_emb.inv_freq"

@@ -122,7 +122,7 @@ def test_the_configuration_goes_out_with_the_values_that_came_in(
         ({"num_attention_heads": 8, "head_dim": 6}, "num_attention_heads"),
         ({"num_hidden_layers": 3}, "of another model"),
         ({"intermediate_size": 128}, "another shape"),
-        ({"tie_word_embeddings": True}, "of another model"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings: True there, False here"),
     ],
 )
 def test_weights_that_mean_another_model_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -138,3 +138,15 @@ def test_an_index_reads_nothing_outside_of_its_folder(tmp_path: Path) -> None:
     (came / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ConfigError, match="outside of its folder"):
         warm("llama", came)
+
+
+def test_the_export_says_the_type_that_its_weights_have_and_not_the_one_they_came_in(
+    config: TrainConfig, data: Path, tmp_path: Path
+) -> None:
+    _, came = hugging_face("llama", tmp_path / "in")
+    known = ours("llama")
+    said = known.model_copy(update={"config": known.config | {"dtype": "bfloat16"}})
+    config = config.model_copy(update={"model": said})
+    export(checkpoint_of(warm("llama", came), config, tmp_path / "tier"), config, data, went := tmp_path / "out")
+    again = transformers.AutoModelForCausalLM.from_pretrained(went)
+    assert all(torch.equal(one, again.state_dict()[name]) for name, one in tensors(went).items())

@@ -50,6 +50,40 @@ PLANS = (
         {"training.watch": {"precision_every": 50}, "training.zero_stage": 3, "training.precision": "bfloat16"},
         cure="leave it out",
     ),
+    Row(
+        "what-is-switched-on-can-happen",
+        E,
+        "training.watch.straggler",
+        {"training.watch": {"straggler": "quarantine"}, "training.zero_stage": 3},
+        cure="write log",
+    ),
+    Row(
+        "what-is-switched-on-can-happen",
+        E,
+        "training.watch.weights",
+        {"training.watch": {"weights": "skip"}, "training.optimizer.offload": "cpu"},
+        cure="write log",
+    ),
+    Row(
+        "layout-is-honest",
+        E,
+        "training.parallel.sequence",
+        {
+            "training.model": {"name": "mistral-7b", "config": {"sliding_window": 2048}},
+            "training.parallel": {"sequence": 2},
+        },
+        cure="sliding_window: null",
+    ),
+    Row(
+        "adapters-are-honest",
+        E,
+        "training.model.config.attention_dropout",
+        {
+            "training.model": {"name": "debug", "config": {"attention_dropout": 0.1}},
+            "training.watch": {"replay_every": 50},
+        },
+        cure="write 0",
+    ),
     Row("heads-divide-the-width", E, "training.model.width", {"training.model.heads": 7}, cure="196"),
     Row(
         "layout-is-honest", E, "training.parallel.sequence", {"training.parallel": {"sequence": 3}}, cure="divisor of 2"

@@ -76,7 +76,8 @@ def test_the_ranks_get_what_the_spec_says(spec_file: Any, weights: Path) -> None
         ({**model_of(rank=4), "training.init_from": None}, "training.model.lora", "write training.init_from"),
         ({**model_of(), "training.parallel": {"tensor": 2}}, "training.model.lora", "AutoTP"),
         (model_of(targets=["q_proj", "lm_head"]), "training.model.lora.targets", "take of q_proj, k_proj"),
-        ({**model_of(dropout=0.1), "training.watch": {"replay_every": 5}}, "training.model.lora.dropout", "dropout: 0"),
+        ({**model_of(dropout=0.1), "training.watch": {"replay_every": 5}}, "training.model.lora.dropout", "write 0"),
+        ({**model_of(dropout=0.1), "training.watch": {"precision_every": 5}}, "training.model.lora.dropout", "write 0"),
         (
             {"training.model": {"name": "some.module:model", "parameters": 1000, "lora": {}}},
             "training.model.lora",

@@ -53,6 +53,8 @@ def test_a_file_of_its_own_goes_before_the_ones_beside_the_tokenizer(
         {**given, "data.chat": {"template": str(tmp_path / "mine.jinja"), "eos_token": "<e>"}}
     ).spec.data.chat
     assert (own.template, own.bos_token, own.eos_token) == ("{{ 'mine' }}", "<s>", "<e>")
+    text = spec_file({**given, "data.chat": {"template": "{{ 'text' }}", "eos_token": "<e>"}}).spec.data.chat
+    assert (text.template, text.bos_token, text.eos_token) == ("{{ 'text' }}", "<s>", "<e>")
 
 
 def test_another_context_is_another_data_set(spec_file: Any) -> None:

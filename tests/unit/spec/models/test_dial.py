@@ -121,3 +121,8 @@ def test_a_compute_budget_is_read_from_a_file_and_known_to_editors(spec_file: An
         jsonschema.validate({"steps": 5}, form)
     with pytest.raises(SpecError, match="out of range"):
         spec_file({"training.compute": 1e31})
+
+
+def test_warm_up_and_least_rate_follow_from_what_the_spec_gives() -> None:
+    made = turned(parameters="125M", steps=200, optimizer={"learning_rate": 1e-5})
+    assert (made.optimizer.warmup_steps, made.optimizer.minimum_learning_rate) == (10, 1e-6)

@@ -83,3 +83,30 @@ def test_what_cannot_be_is_refused_with_its_cure(model: Any, said: str, spec_fil
     with pytest.raises(SpecError) as refused:
         spec_file({"training.model": model})
     assert said in str(refused.value)
+
+
+def test_layers_of_one_kind_each_are_cut_with_the_model(tmp_path: Path, spec_file: Any) -> None:
+    values = CONFIG | {"model_type": "qwen3", "layer_types": ["full_attention"] * 3}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    two = spec_file({"training.model": {"name": str(tmp_path), "config": {"num_hidden_layers": 2}}})
+    assert two.spec.training.model.config["layer_types"] == ["full_attention"] * 2
+    with pytest.raises(SpecError, match="3 layer_types for 4 layers"):
+        spec_file({"training.model": {"name": str(tmp_path), "config": {"num_hidden_layers": 4}}})
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"rope_theta": 5e5}, "write rope_parameters"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "write rope_parameters"),
+        ({"num_key_value_heads": 0}, "above 0"),
+        ({"head_dim": -1}, "above 0"),
+    ],
+)
+def test_values_that_would_not_be_read_or_cannot_be_are_refused(
+    own: dict[str, Any], said: str, tmp_path: Path, spec_file: Any
+) -> None:
+    values = CONFIG | {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(SpecError, match=said):
+        spec_file({"training.model": {"name": str(tmp_path), "config": own}})
