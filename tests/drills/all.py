@@ -21,6 +21,7 @@ from tests.root import ROOT
 CASES = {
     "leaks": (200, 200),
     "storage": (1000, 1000),
+    "jobs": (200, 200),
     "kills_live": (68, 68),
     "kills": (8, 52),
     "input": (60, 200),

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -153,14 +153,18 @@ class Case:
     """Of the container."""
     keep: int = 2
     most_attempts: int = 4
+    prelude: str = PRELUDE
 
 
 class History:
     """The attempts of one job in a campaign of its own below `root`."""
 
-    def __init__(self, case: Case, root: Path, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, case: Case, root: Path, patience_s: float = PATIENCE_S, step_of: Callable[[Sealed], int] | None = None
+    ) -> None:
+        """`step_of`: the job's own number of a sealed step, if its name has another one."""
         root.mkdir(parents=True, exist_ok=True)
-        self.case, self.patience_s, self.attempts = case, patience_s, list[Attempt]()
+        self.case, self.patience_s, self.step_of, self.attempts = case, patience_s, step_of, list[Attempt]()
         self.camp = Supervisors(
             root, nodes=case.nodes, format=case.format, more=self._more(root), variables=case.variables
         )
@@ -184,21 +188,24 @@ class History:
     def attempt(self, program: tuple[str, ...] = ("-m", "trainer.supervisor")) -> Attempt:
         """Run the next attempt to its end."""
         self.camp.program = program
-        done = self._run(len(self.attempts) + 1, PRELUDE + self.case.script)
+        done = self._run(len(self.attempts) + 1, self.case.prelude + self.case.script)
         self.attempts.append(done)
         return done
 
-    def offer(self, new_disk: bool = False) -> Offer:
-        """Return what the next attempt would get. It is tried on a copy. `new_disk`: of the sealed steps alone, as
-        where the tier was lost and they came back."""
-        root = self.camp.root.with_name(f"{self.camp.root.name}-offer-{len(self.attempts)}-{int(new_disk)}")
+    def copy(self, new_disk: bool = False, **changes: Any) -> History:
+        """Return the same history on a copy of its disks, and of the case with `changes`. `new_disk`: of the sealed
+        steps alone, as where the tier was lost and they came back."""
+        root = self.camp.root.with_name(f"{self.camp.root.name}-copy-{len(self.attempts)}-{int(new_disk)}")
         shutil.copytree(self.camp.root, root, symlinks=True)
         if new_disk:
             shutil.rmtree(root / "shared/tiny/own")
-        tried = History(self.case, root)
-        tried.attempts = list(self.attempts)
-        tried.camp = replace(self.camp, root=root, more=self._more(root), program=("-m", "trainer.supervisor"))
-        done = tried._run(len(self.attempts) + 1, PROBE)
+        copied = History(replace(self.case, **changes), root, self.patience_s, self.step_of)
+        copied.attempts = list(self.attempts)
+        return copied
+
+    def offer(self, new_disk: bool = False) -> Offer:
+        """Return what the next attempt would get; it is tried on a copy."""
+        done = self.copy(new_disk, prelude="", script=PROBE).attempt()
         resume, tree = done.value("probe")
         return Offer(resume, tree, done)
 
@@ -213,7 +220,7 @@ class History:
         started = [camp.start(number, *command, steps=case.steps, rank=rank, env=env) for rank in range(camp.nodes)]
         logs = [list[str]() for _ in started]
         followers = [
-            threading.Thread(target=_follow, args=(process, log, marks, number), daemon=True)
+            threading.Thread(target=self._follow, args=(process, log, marks, number), daemon=True)
             for process, log in zip(started, logs, strict=True)
         ]
         for thread in followers:
@@ -225,14 +232,17 @@ class History:
             ["".join(log) for log in logs], sealed_steps(camp.tier), _unrecognised(camp.tier),
         )  # fmt: skip
 
-
-def _follow(process: subprocess.Popen[str], log: list[str], marks: Path, attempt: int) -> None:
-    """Keep the lines of a supervisor, and mark each step that it calls committed."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        log.append(line)
-        for event in events(line, "committed"):
-            (marks / f"{attempt}-{event['step']}").touch()
+    def _follow(self, process: subprocess.Popen[str], log: list[str], marks: Path, attempt: int) -> None:
+        """Keep the lines of a supervisor, and mark each step that it calls committed."""
+        assert process.stdout is not None
+        for line in process.stdout:
+            log.append(line)
+            for event in events(line, "committed"):
+                step = int(event["step"])
+                if self.step_of is not None:
+                    sealed = sealed_steps(self.camp.tier).get(step)
+                    step = -1 if sealed is None else self.step_of(sealed)
+                (marks / f"{attempt}-{step}").touch()
 
 
 def _end(camp: Supervisors, rank: int) -> Termination | None:

@@ -1,0 +1,157 @@
+"""What a job's script itself knows of its checkpoints, held against what it was given, and what was told of it.
+
+It reads the script's ledger, the manifests by their documented form, and events. It shares no code with what it judges.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.trainer.supervisor.histories import Attempt, History, Sealed
+
+_TOKEN = re.compile(rb"<step=(\d+) attempt=(\d+)>")
+_ALARMS = ("resumed_elsewhere", "loss_jumped")
+
+
+def step_in(sealed: Sealed) -> int:
+    """Return the step that a sealed checkpoint's own content tells, -1 if it tells none or two."""
+    steps = {int(match.group(1)) for content in sealed.contents if (match := _TOKEN.search(content))}
+    return steps.pop() if len(steps) == 1 else -1
+
+
+@dataclass
+class Ledger:
+    """The script's own lines."""
+
+    lines: list[dict[str, Any]]
+
+    def of(self, kind: str, attempt: int = 0) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["kind"] == kind and attempt in (0, line["attempt"])]
+
+    def saves(self, before: int) -> list[dict[str, Any]]:
+        """Return what was whole before an attempt, in its order: also what its ledger could not call finished any more,
+        and not what the script has removed."""
+        gone = [(line["attempt"], line["root"]) for line in self.of("removed")]
+        whole = [line for line in self.lines if line["kind"] in ("begun", "finished") and line["attempt"] < before]
+        return [line for line in whole if (line["attempt"], line["root"]) not in gone]
+
+
+def read(path: Path) -> Ledger:
+    return Ledger([json.loads(line) for line in path.read_text().splitlines()] if path.exists() else [])
+
+
+@dataclass
+class Judge:
+    """Of one history."""
+
+    history: History
+    ledger: Ledger
+    plan: Mapping[str, Any]
+    damaged: Mapping[int, int] = field(default_factory=dict)
+    """Attempt after which a step was damaged -> the step, by its content."""
+    faults: list[str] = field(default_factory=list)
+
+    def insist(self, holds: bool, what: str) -> None:
+        if not holds:
+            self.faults.append(what)
+
+    def committed(self, before: int) -> dict[int, int]:
+        """Return step -> newest attempt that was told to have committed it, of those that nobody has damaged since."""
+        told: dict[int, int] = {}
+        for mark in (self.history.camp.root / "sealed").iterdir():
+            attempt, step = map(int, mark.name.rsplit("-", 1)) if not mark.name.endswith("--1") else (0, -1)
+            self.insist(step >= 0, f"a step was called committed whose files tell no step or two: {mark.name}")
+            if attempt < before and step >= 0:
+                told[step] = max(told.get(step, 0), attempt)
+        for attempt in sorted(self.damaged):
+            if attempt < before and told.get(self.damaged[attempt], before) <= attempt:
+                del told[self.damaged[attempt]]
+        return told
+
+    def resumed(self, attempt: Attempt) -> None:
+        """Judge what an attempt was given."""
+        (line,) = self.ledger.of("resumed", attempt.number) or ({},)
+        if not line:
+            self.faults.append(f"attempt {attempt.number} never began: {attempt.ends}")
+            return
+        told, saves = self.committed(attempt.number), self.ledger.saves(attempt.number)
+        newest, step = max(told, default=0), int(line["step"])
+        where = f"attempt {attempt.number}"
+        self.insist(step >= newest, f"{where} resumed from {step}, and {newest} was committed")
+        self.insist(not line["missing"], f"{where}: of the job's other files are gone: {line['missing']}")
+        if line["root"]:
+            least = told.get(step, 0)
+            whole = {save["digest"] for save in saves if save["step"] == step and save["attempt"] >= least}
+            self.insist(line["digest"] in whole, f"{where} was given other bytes for step {step} than it had saved")
+        there = {root: tuple(content) for root, content in line["there"].items()}
+        last = {save["root"]: (save["step"], save["digest"]) for save in saves if save["kind"] == "finished"}
+        for root, content in last.items():
+            if content[0] < step and root != line["root"]:
+                self.insist(there.get(root) == content, f"{where}: the older checkpoint {root} is gone or changed")
+
+    def told(self, attempt: Attempt) -> None:
+        """Judge the steps and alarms of an attempt."""
+        where, steps = f"attempt {attempt.number}", attempt.steps
+        self.insist(steps == sorted(set(steps)), f"{where}: steps went back: {steps}")
+        alarms = [event for kind in _ALARMS for event in attempt.events(kind)]
+        self.insist(not alarms, f"{where}: a false alarm: {alarms[:1]}")
+        lines = self.ledger.of("resumed", attempt.number)
+        if steps and lines:
+            begun = lines[0]["step"]
+            most = self.plan["steps"] + 1
+            self.insist(begun <= steps[0] and steps[-1] < most, f"{where}: went on from {begun}, told {steps}")
+
+    def end(self, attempt: Attempt) -> None:
+        """Judge the last attempt's end."""
+        end, where = attempt.end, f"attempt {attempt.number}"
+        unsealed = self.ledger.of("never sealed", attempt.number)
+        if unsealed:
+            return self.faults.append(f"{where}: step {unsealed[0]['step']} was finished, and never sealed")
+        if self.plan["ending"] == "fails":
+            self.insist(end.exit_code == 70 and "the loss is not finite" in end.detail, f"{where} ended as {end}")
+            return
+        self.insist((end.exit_code, end.reason) == (0, "done"), f"{where} ended as {end}")
+        last = self.plan["steps"]
+        self.insist(end.step in (last, last - 1), f"{where} ended at step {end.step} of {last}")
+
+    def sealed_or_told(self, attempt: Attempt) -> str:
+        """Judge what is left: the newest save is sealed, or told. Return which."""
+        saves = [save for save in self.ledger.saves(attempt.number + 1) if save["kind"] == "finished"]
+        if not saves:
+            return "nothing"
+        step, content = saves[-1]["step"], attempt.unrecognised
+        sealed = {step_in(one): number for number, one in attempt.sealed.items()}
+        refused = attempt.events("not_sealed")
+        entries = list(content["entries"]) if content else []
+        self.insist(content is not None and content["ended"], "what is unrecognised at the end is not told")
+        covers = [(entry, entry.rstrip("/") + "/") for entry in entries]
+        untold = [name for name in self.beside() if not any(name == e or name.startswith(top) for e, top in covers)]
+        self.insist(not untold or content is None, f"neither recognised nor told: {untold}; told is {entries[:5]}")
+        if step in sealed:
+            self.insist(
+                max(attempt.sealed) == sealed[step], f"step {step} was saved last; the newest of {sealed} is not it"
+            )
+            own = self.history.camp.tier / "own" / saves[-1]["root"]
+            files = [own] if own.is_file() else [path for path in own.rglob("*") if path.is_file()]
+            wanted = Counter(hashlib.sha256(path.read_bytes()).hexdigest() for path in files if not path.is_symlink())
+            held = Counter(hashlib.sha256(each).hexdigest() for each in attempt.sealed[sealed[step]].contents)
+            lacking = (wanted - held).total()
+            self.insist(not lacking, f"{lacking} files of step {step} are not sealed")
+            return "sealed"
+        unrecognised = {name: (content or {}).get(name) for name in ("files", "newest", "why", "fits")}
+        self.insist(False, f"step {step} is not sealed, only {sealed}; {refused[:1]}; {unrecognised}")
+        return "told" if refused or any(saves[-1]["root"].startswith(entry) for entry in entries) else "lost"
+
+    def beside(self) -> Iterable[str]:
+        folder = self.history.camp.tier / "own"
+        return [
+            str(path.relative_to(folder)) for path in folder.rglob("*")
+            if path.is_file() and not path.is_symlink() and path.read_bytes().startswith(b"mine: ")
+        ]  # fmt: skip
