@@ -90,8 +90,10 @@ class Job(Running):
             resume = self.sealing.resume()
         except NothingSound as error:
             return End(STORAGE, str(error), ends.NOTHING_SOUND)
-        words = self.launcher.command()
         environment = dict(os.environ, **self.launcher.environment(resume, str(self.run_folder)))
+        words = self.launcher.command(environment)
+        if self.launcher.unset:
+            self.emit("unset_variables", names=sorted(self.launcher.unset))
         if self.stopping:
             return self._stopped()
         if why := self._start(words, environment):
