@@ -65,7 +65,8 @@ def of(ranks: int = 8, nodes: int = 1, nodes_in_folder: int = 1) -> RankCount:
     ("variables", "nodes", "number"),
     [
         ({"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"}, 2, 2), ({"WORLD_SIZE": "6"}, 2, 3),
-        ({"WORLD_SIZE": "many"}, 1, 8), ({"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 1, 3), ({"PMI_SIZE": "4"}, 1, 4), ({}, 1, 8),
+        ({"WORLD_SIZE": "many"}, 1, 8), ({"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 1, 3),
+        ({"PMI_SIZE": "4"}, 1, 4), ({}, 1, 8),
     ],
 )  # fmt: skip
 def test_the_environment_that_a_launcher_gives_to_its_ranks_tells_their_number(
