@@ -96,12 +96,11 @@ def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str
     """Return the configuration of a workload's supervisors. `source_digest`: SHA-256 of its code, empty without one."""
     job = spec.job
     assert isinstance(job, Workload), "the built-in trainer has another one"
-    words = [job.script] if job.script else list(job.command)
     tiers = {"shared": SHARED_CHECKPOINTS, "local": LOCAL_CHECKPOINTS}
     return WorkloadConfig(
         identity=identity,
         launcher=job.launcher,
-        command=(*words, *job.args),
+        command=(*job.start, *job.args),
         warm=job.warm,
         env={**job.nccl, **job.env},
         secrets=tuple(sorted(job.secrets)),

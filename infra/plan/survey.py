@@ -94,12 +94,20 @@ def data_source(spec: Spec) -> DataSource:
 
 
 def _job_source(workload: Workload | None) -> DataSource:
-    """Return whether a workload's folder and the script in it exist."""
+    """Return whether a workload's folder and the script or module in it exist."""
     source, script = (workload.source, workload.script) if workload else (None, None)
     folder = Path(source or ".").expanduser()
-    return DataSource(
-        location=source or "", folder=folder.is_dir(), matches=script is None or (folder / script).is_file()
-    )
+    there = script is None or (folder / script).is_file()
+    if workload is not None and workload.module is not None:
+        there = _has_module(folder, workload.module.split("."))
+    return DataSource(location=source or "", folder=folder.is_dir(), matches=there)
+
+
+def _has_module(folder: Path, names: list[str]) -> bool:
+    """Return whether `python -m` finds the module in the folder. A package that is not there may be in the image."""
+    path = folder.joinpath(*names)
+    here = (folder / names[0]).is_dir() or (folder / f"{names[0]}.py").is_file()
+    return not here or path.with_name(f"{names[-1]}.py").is_file() or (path / "__main__.py").is_file()
 
 
 def _folders(spec: Spec) -> tuple[str, ...]:

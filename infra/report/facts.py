@@ -50,8 +50,7 @@ def _purpose(record: Record) -> Iterator[Fact]:
 def _job(record: Record) -> Iterator[Fact]:
     job = record.spec.job
     assert isinstance(job, Workload)
-    words = ("torchrun", job.script or "") if job.launcher == "torchrun" else job.command
-    words = ("mpirun", *words) if job.launcher == "mpirun" else words
+    words = job.start if job.launcher == "none" else (job.launcher, *job.start)
     yield Fact(name="job", value=" ".join((*words, *job.args)))
     if job.env:
         yield Fact(name="environment", value=", ".join(f"{name}={value}" for name, value in job.env.items()))

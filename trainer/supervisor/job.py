@@ -14,6 +14,7 @@ from trainer.supervisor.ends import DATA, DONE, INTERRUPTED, STORAGE, USER, End
 from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress import Reader
+from trainer.supervisor.rank_count import RankCount
 from trainer.supervisor.running import Running, say
 from trainer.supervisor.sealing import local as sealing
 from trainer.supervisor.sealing.shared import NothingSound
@@ -42,8 +43,9 @@ class Job(Running):
         self._worked = 0.0
         self._by_client = config.get("progress") == "client"
         self.launcher = launcher.of(config, place)
-        ranks = place.ranks_per_node if self.launcher.many else 0
-        self.sealing = sealing.of(config, place, self.tier, local, self, ranks)
+        self.sealing = sealing.of(config, place, self.tier, local, self, place.ranks_per_node)
+        is_shared = config["checkpoints"].get("tier", "shared") == "shared"
+        self._ranks = RankCount(place, place.node_count if is_shared else 1)
         self._last_step = self.heard
 
     @property
@@ -90,8 +92,10 @@ class Job(Running):
             resume = self.sealing.resume()
         except NothingSound as error:
             return End(STORAGE, str(error), ends.NOTHING_SOUND)
-        words = self.launcher.command()
         environment = dict(os.environ, **self.launcher.environment(resume, str(self.run_folder)))
+        words = self.launcher.command(environment)
+        if self.launcher.unset:
+            self.emit("unset_variables", names=sorted(self.launcher.unset))
         if self.stopping:
             return self._stopped()
         if why := self._start(words, environment):
@@ -106,6 +110,8 @@ class Job(Running):
         code = self.launcher.ended(self._ended(), str(self.words), bool(self.stopping))
         self._look()
         beside.join()
+        if not (code or self.launcher.many):
+            self.sealing.ranks_here = 0  # what its ranks have not written they will not write
         self.sealing.finish(code)
         return self._end(code)
 
@@ -168,6 +174,8 @@ class Job(Running):
         worked = 0.0 if launched is None else activity.processor_seconds(launched, among)
         if abs(worked - self._worked) >= _WORKS_S:  # a process that has ended takes its time out of the sum
             self._worked, self.heard = worked, time.monotonic()
+        if not (launched is None or self.launcher.many):
+            self.sealing.ranks_here = self._ranks.look({launched} | family.below(launched, among), self.folder)
         self._hear()
         if self.place.node_rank != 0:
             self.step = max(self.step, activity.step_of(self.place.rendezvous))

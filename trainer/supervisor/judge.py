@@ -111,14 +111,15 @@ class Judge(Job):
 
     def _command(self, what: str, words: Sequence[str], seconds: float, resume: str, export: str) -> None:
         """Run a command to its end. Raises `Failed` where it fails or does not end in time."""
-        own = launcher.Launcher(self.config, self.place).environment(resume, str(self.run_folder))
         scratch = self.run_folder / "scratch"
         scratch.mkdir(exist_ok=True)
-        own.update(BIVOUAC_EXPORT=export, BIVOUAC_CHECKPOINTS=str(scratch))
+        own = {"BIVOUAC_EXPORT": export, "BIVOUAC_CHECKPOINTS": str(scratch)}
+        job = launcher.Launcher({**self.config, "command": words}, self.place)
+        environment = dict(os.environ, **job.environment(resume, str(self.run_folder), own))
         self.metrics, self.words, self._over = {}, ends.LastWords(), threading.Event()
         if self.stopping:
             raise Failed("stopped")
-        if why := self._start([str(word) for word in words], dict(os.environ, **own)):
+        if why := self._start(job.command(environment), environment):
             raise Failed(f"{what}: {why}")
         in_time = self._over.wait(seconds)
         if not in_time:

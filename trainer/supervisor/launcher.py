@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Mapping
 
-from trainer.supervisor import activity, shell
+from trainer.supervisor import activity, shell, variables
 from trainer.supervisor.place import Place
 from trainer.supervisor.warm import ranks
 
@@ -38,18 +38,19 @@ class Launcher:
 
     def __init__(self, job: Mapping[str, Any], place: Place) -> None:
         self.job, self.place = job, place
+        self.unset: set[str] = set()
+        """Variables that the job's spec names and the container does not have."""
 
-    def command(self) -> list[str]:
-        return [str(word) for word in self.job["command"]]
+    def command(self, environment: Mapping[str, str]) -> list[str]:
+        """Return the command line, with values of the job's whole environment for the variables in it."""
+        return variables.words([str(word) for word in self.job["command"]], environment, self.unset)
 
-    def environment(self, resume: str, run: str) -> dict[str, str]:
+    def environment(self, resume: str, run: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the job's variables: its own, where its checkpoints go, from where it resumes (empty: from the start),
-        the weights that it starts from then, and where the client of level 1 leaves its words."""
+        the weights that it starts from then, and where the client of level 1 leaves its words. `more` come last."""
         host, _, port = self.place.rendezvous.rpartition(":")
         client = str(Path(sys.argv[0]).parent)  # the client lies beside the supervisor
-        own = {str(name): str(value) for name, value in self.job.get("env", {}).items()}
-        return {
-            **own,
+        fixed = {
             "MASTER_ADDR": host,
             "MASTER_PORT": port,
             "NNODES": str(self.place.node_count),
@@ -59,8 +60,12 @@ class Launcher:
             "BIVOUAC_INIT_FROM": str(self.job.get("init_from") or ""),
             "BIVOUAC_SAVE_EVERY": str(self.job.get("save_every", "")),
             "BIVOUAC_RUN": run,
-            "PYTHONPATH": os.pathsep.join(filter(None, (own.get("PYTHONPATH", os.environ.get("PYTHONPATH")), client))),
+            **(more or {}),
         }
+        texts = {str(name): str(value) for name, value in self.job.get("env", {}).items()}
+        own = variables.environment(texts, fixed, os.environ, self.unset)
+        path = own.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        return {**own, **fixed, "PYTHONPATH": os.pathsep.join(filter(None, (path, client)))}
 
     def heard(self, line: str) -> None:
         """Take a line of the launcher's or the job's."""
@@ -76,17 +81,18 @@ class Torchrun(Launcher):
     many = True
     _rank_code: int | None = None
 
-    def command(self) -> list[str]:
+    def command(self, environment: Mapping[str, str]) -> list[str]:
         place, (host, _, port) = self.place, self.place.rendezvous.rpartition(":")
+        there = shutil.which("torchrun", path=environment.get("PATH"))
         return [
-            *(["torchrun"] if shutil.which("torchrun") else ["python3", "-m", "torch.distributed.run"]),
+            *(["torchrun"] if there else ["python3", "-m", "torch.distributed.run"]),
             f"--nnodes={place.node_count}",
             f"--nproc-per-node={place.ranks_per_node}",
             f"--node-rank={place.node_rank}",
             f"--master-addr={host}",
             f"--master-port={port}",
             "--max-restarts=0",  # the steward alone restarts: a rank that comes back finds no peers
-            *super().command(),
+            *super().command(environment),
         ]  # fmt: skip
 
     def heard(self, line: str) -> None:
@@ -102,10 +108,10 @@ class Torchrun(Launcher):
 class Warm(Torchrun):
     """One node's ranks, forked from a process that has imported the job's modules (`warm.again` follows it)."""
 
-    def command(self) -> list[str]:
+    def command(self, environment: Mapping[str, str]) -> list[str]:
         place = self.place
         asked = {
-            "warm": self.job["warm"], "command": Launcher.command(self), "ranks": place.ranks_per_node,
+            "warm": self.job["warm"], "command": Launcher.command(self, environment), "ranks": place.ranks_per_node,
             "node_rank": place.node_rank, "nodes": place.node_count,
         }  # fmt: skip
         return [sys.executable, "-u", os.path.abspath(sys.argv[0]), ranks.CALL, json.dumps(asked)]
@@ -128,7 +134,7 @@ class Mpirun(Launcher):
     _culprit: int | None = None
     """Node that ended the job."""
 
-    def command(self) -> list[str]:
+    def command(self, environment: Mapping[str, str]) -> list[str]:
         if self.place.node_rank:
             return [sys.executable, os.path.abspath(sys.argv[0]), shell.LISTEN]
         return [
@@ -137,13 +143,13 @@ class Mpirun(Launcher):
             "-np", str(self.place.world_size),
             "--map-by", f"ppr:{self.place.ranks_per_node}:node",
             "--bind-to", "none",  # a rank per GPU has many threads; mpirun would put each on one core
-            *super().command(),
+            *super().command(environment),
         ]  # fmt: skip
 
-    def environment(self, resume: str, run: str) -> dict[str, str]:
+    def environment(self, resume: str, run: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the job's variables with those of Open MPI, on all nodes alike: of many, each starts some others."""
         return {
-            **super().environment(resume, run),
+            **super().environment(resume, run, more),
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_plm_rsh_agent": f"{sys.executable} {os.path.abspath(sys.argv[0])} {shell.CALL}",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from infra.plan.checks import variables
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates.storage import on_disks
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import by_mpirun, in_host_network
+
+_SCRIPT = ("script", "give its path below the source")
 
 
 def the_source_exists(case: Case) -> Iterator[Draft]:
@@ -19,8 +22,9 @@ def the_source_exists(case: Case) -> Iterator[Draft]:
         cure = "give a folder, as a path from where the command is run"
         yield error("workload.source", "there is no such folder", seen=looked.location, cure=cure)
     elif not looked.matches:
-        cure = "give its path below the source"
-        yield error("workload.script", "the source has no such file", seen=workload.script, cure=cure)
+        field, cure = ("module", "name one that `python -m` starts there") if workload.module else _SCRIPT
+        seen = workload.module or workload.script
+        yield error(f"workload.{field}", "the source has no such file", seen=seen, cure=cure)
 
 
 def a_script_has_a_source(case: Case) -> Iterator[Draft]:
@@ -148,4 +152,5 @@ RULES = (
     an_image_of_ones_own_brings_efa,
     mpirun_is_in_the_image,
     the_nodes_network_is_opened,
+    *variables.RULES,
 )

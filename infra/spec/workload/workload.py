@@ -51,12 +51,18 @@ class Workload(Section):
     not initialise CUDA."""
     script: str | None = None
     """The Python file that torchrun starts, as a path below `source`."""
+    module: Annotated[str, AfterValidator(_is_a_module)] | None = None
+    """The Python module that torchrun starts instead, as `python -m` does: below `source` or in the image."""
     command: tuple[str, ...] = ()
-    """Program and its first words, for launchers `mpirun` and `none`."""
+    """Program and its first words, for launchers `mpirun` and `none`. Variables in it are those of `args`."""
     args: tuple[str, ...] = ()
-    """Arguments of script or command."""
+    """Arguments of script, module or command. Here, in each `command` and in `env`, `$NAME`, `${NAME}` and `$(NAME)`
+    are a variable's value when the job starts, `${NAME:-text}` the text where it has none, `${NAME:+text}` the text
+    where it has one; `$$` is a dollar. What a shell reads after `-c` is left to the shell. `check` refuses a name that
+    the job will not have."""
     env: Annotated[dict[str, str], AfterValidator(leaves_ours)] = Field(default={})
-    """Environment variables of the job. `OMPI_MCA_...` are options for `mpirun`."""
+    """Environment variables of the job. `OMPI_MCA_...` are options for `mpirun`. In its own value a variable is the
+    container's, as in `LD_LIBRARY_PATH: "/x:$LD_LIBRARY_PATH"`."""
     nccl: dict[str, str] = Field(default={})
     """Settings of NCCL, its plugin and libfabric, by their variables `NCCL_...`, `OFI_NCCL_...`, `FI_...`. `check`
     refuses what no document names and what works against EFA."""
@@ -119,10 +125,11 @@ class Workload(Section):
 
     @model_validator(mode="after")
     def _starts_one_thing(self) -> Self:
-        if self.launcher == "torchrun" and (self.script is None or self.command):
-            raise ValueError("launcher `torchrun` needs `script`, and no `command`")
-        if self.launcher != "torchrun" and (not self.command or self.script is not None):
-            raise ValueError(f"launcher `{self.launcher}` needs `command`, and no `script`")
+        python = [one for one in (self.script, self.module) if one is not None]
+        if self.launcher == "torchrun" and (len(python) != 1 or self.command):
+            raise ValueError("launcher `torchrun` needs `script` or `module`, and no `command`")
+        if self.launcher != "torchrun" and (not self.command or python):
+            raise ValueError(f"launcher `{self.launcher}` needs `command`, and no `script` or `module`")
         if self.warm and (self.launcher != "torchrun" or self.checkpoints.tier == "local"):
             raise ValueError("warm: only launcher `torchrun`, with checkpoints on the shared tier, has it")
         return self
@@ -151,6 +158,11 @@ class Workload(Section):
         """Name -> S3 prefix of all that the file system shows at `/mounts`."""
         linked = self.init_from is not None and self.init_from.startswith("s3://")
         return {**self.mounts, **({INIT: str(self.init_from)} if linked else {})}
+
+    @property
+    def start(self) -> tuple[str, ...]:
+        """The words before `args`, as torchrun takes them, or the command's own."""
+        return (self.script,) if self.script else ("--module", self.module) if self.module else self.command
 
     @property
     def judging(self) -> timedelta:

@@ -42,16 +42,16 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 REFUSED = [
-    ({"command": ["python", "train.py"]}, "needs `script`, and no `command`"),
-    ({"launcher": "none"}, "needs `command`, and no `script`"),
+    ({"command": ["python", "train.py"]}, "needs `script` or `module`, and no `command`"),
+    ({"launcher": "none"}, "needs `command`, and no `script` or `module`"),
     ({"warm": ["torch; import os"]}, "is no name of a Python module"),
     (
         {"launcher": "none", "script": None, "command": ["./a"], "warm": ["torch"]},
         "only launcher `torchrun`, with checkpoints on the shared tier",
     ),
     ({"launcher": "slurm"}, "launcher"),
-    ({"launcher": "mpirun"}, "launcher `mpirun` needs `command`, and no `script`"),
-    ({"launcher": "mpirun", "command": ["./solve"]}, "launcher `mpirun` needs `command`, and no `script`"),
+    ({"launcher": "mpirun"}, "launcher `mpirun` needs `command`, and no `script` or `module`"),
+    ({"launcher": "mpirun", "command": ["./solve"]}, "launcher `mpirun` needs `command`, and no `script` or `module`"),
     ({"env": {"OMPI_MCA_plm_rsh_agent": "ssh"}}, "by their supervisors"),
     ({"nccl": {"CUDA_LAUNCH_BLOCKING": "1"}}, "belong to `env`"),
     ({"nccl": {"NCCL_DEBUG": "INFO"}, "env": {"NCCL_DEBUG": "WARN"}}, "in `nccl` and in `env`"),

@@ -51,6 +51,8 @@ class Supervisors:
     program: tuple[str, ...] = ("-m", "trainer.supervisor")
     variables: Mapping[str, str] = field(default_factory=dict)
     """Of the supervisor itself."""
+    without: tuple[str, ...] = ()
+    """Variables of this machine that its container does not have."""
     ranks: int = 1
     """On each node."""
     addresses: list[str] = field(init=False)
@@ -96,7 +98,8 @@ class Supervisors:
             "SHARED": str(self.root / "shared"), "LOCAL": str(home / "local"), "SECRETS": str(home / "secrets.json"),
             "TERMINATION_LOG": str(home / "termination.json"), "EXPORTS": str(self.tier / "export"),
         }  # fmt: skip
-        environment = os.environ | {f"BIVOUAC_{name}": value for name, value in place.items()}
+        bare = {name: value for name, value in os.environ.items() if name not in self.without}
+        environment = bare | {f"BIVOUAC_{name}": value for name, value in place.items()}
         environment |= self.variables
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         return subprocess.Popen(

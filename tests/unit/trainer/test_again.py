@@ -56,6 +56,8 @@ ENDLESS = 1_000_000
 class Warm:
     """Supervisors of a job with its modules beside it."""
 
+    words: tuple[str, ...] = ("train.py",)
+
     def __init__(self, root: Path, nodes: int = 1, warm: tuple[str, ...] = ("heavy",)) -> None:
         self.code = root / "code"
         self.code.mkdir()
@@ -68,7 +70,8 @@ class Warm:
 
     def start(self, steps: int = ENDLESS) -> list[subprocess.Popen[str]]:
         nodes = range(self.camp.nodes)
-        started = [self.camp.start(1, "train.py", str(steps), steps=steps, rank=rank) for rank in nodes]
+        words = (*self.words, str(steps), "from $BIVOUAC_RESUME_FROM at $MASTER_PORT")
+        started = [self.camp.start(1, *words, steps=steps, rank=rank) for rank in nodes]
         self.readers = [threading.Thread(target=self._read, args=one) for one in enumerate(started)]
         for reader in self.readers:
             reader.start()
@@ -110,7 +113,8 @@ def test_a_killed_rank_starts_all_ranks_of_both_nodes_again_without_imports(tmp_
     assert len({row["random"] for row in first + second}) == 8, "each draws numbers of its own"
     for rank, row in enumerate(second):
         told = {"LOCAL_RANK": str(rank % 2), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": str(rank // 2)}
-        assert row == row | told | {"argv": [str(ENDLESS)], "path": str(job.code), "name": "__main__", "sigterm": True}
+        said = [str(ENDLESS), f"from {row['resume']} at {row['MASTER_PORT']}"]
+        assert row == row | told | {"argv": said, "path": str(job.code), "name": "__main__", "sigterm": True}
         assert row["TORCHELASTIC_RESTART_COUNT"] == "1" and str(row["resume"]).endswith(f"save-{restored}")
         assert row["fds"] == 4, "three and the one that lists them"
     assert len({row["MASTER_PORT"] for row in first}) == len({row["MASTER_PORT"] for row in second}) == 1
@@ -156,9 +160,17 @@ def test_a_rank_that_ends_by_itself_is_not_started_again(tmp_path: Path) -> None
     assert not events(job.said[0], "restarted_in_place") and len(job.ranks(0)) == 1
 
 
-def test_a_job_that_has_done_its_steps_ends_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [("train.py",), ("--module", "train")])
+def test_a_job_that_has_done_its_steps_ends_well(words: tuple[str, ...], tmp_path: Path) -> None:
     job = Warm(tmp_path)
+    job.words = words
     assert job.ended(job.start(20)) == [0] and seal.committed(job.camp.tier)[0] == 20
+    (row,) = job.ranks(1)
+    assert (row["argv"], row["path"], row["name"]) == (
+        ["20", f"from  at {row['MASTER_PORT']}"],
+        str(job.code),
+        "__main__",
+    )
 
 
 SPOILS = """

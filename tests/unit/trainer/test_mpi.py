@@ -29,7 +29,7 @@ def place(node_rank: int = 0) -> Place:
 
 
 def test_node_0_starts_mpirun_for_the_ranks_of_all_nodes_and_the_others_wait_for_its_call() -> None:
-    first, second = (launcher.of(CONFIG, place(rank)).command() for rank in (0, 1))
+    first, second = (launcher.of(CONFIG, place(rank)).command({}) for rank in (0, 1))
     words = " ".join(first)
     assert words.startswith("mpirun ") and words.endswith(" ./solve --fast")
     assert "--hostfile /etc/mpi/hostfile" in words and "-np 12" in words and "ppr:4:node" in words

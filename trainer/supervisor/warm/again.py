@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import signal
 import socket
@@ -20,7 +21,7 @@ from typing import Any, Mapping, Sequence
 from trainer.supervisor import ends, family, seal
 from trainer.supervisor.ends import STORAGE, End
 from trainer.supervisor.job import Job
-from trainer.supervisor.launcher import Warm
+from trainer.supervisor.launcher import Launcher, Warm
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing.shared import NothingSound
 from trainer.supervisor.warm import ranks
@@ -79,7 +80,7 @@ class Again(Job):
         assert self.process is not None
         threading.Thread(target=self._listen, name="ranks' ends", daemon=True).start()
         try:
-            self._order({"TORCHELASTIC_RESTART_COUNT": "0"})
+            self._order({"TORCHELASTIC_RESTART_COUNT": "0"}, ())
             while (death := self._death()) and self._is_answered(death) and self._restarted(death):
                 pass
         except NothingSound as error:
@@ -110,9 +111,10 @@ class Again(Job):
         self._left = said["left"]
         return said
 
-    def _order(self, variables: Mapping[str, str]) -> None:
+    def _order(self, variables: Mapping[str, str], command: Sequence[str]) -> None:
+        """Have the ranks started, with other words than the first time if there are any."""
         self._left = self.place.ranks_per_node
-        self._line.sendall((json.dumps(variables) + "\n").encode())
+        self._line.sendall((json.dumps({"variables": variables, "command": command}) + "\n").encode())
         if self.stopping:  # it came while they were started
             self._end_group(signal.SIGTERM)
 
@@ -173,8 +175,13 @@ class Again(Job):
             return False
         self.step, self.words, self.heard = max(0, self.committed), ends.LastWords(), time.monotonic()
         self._died = died
-        port = int(self.place.rendezvous.rpartition(":")[2])
-        variables = {"TORCHELASTIC_RESTART_COUNT": str(self.generation), "BIVOUAC_RESUME_FROM": resume}
+        host, _, port = self.place.rendezvous.rpartition(":")
         # A port of its own: a rank of the last start that has not yet ended on another node does not join this one.
-        self._order({**variables, "MASTER_PORT": str(port + self.generation)})
+        place = self.place._replace(rendezvous=f"{host}:{int(port) + self.generation}")
+        start = Warm(self.config, place)  # its words and variables may name the checkpoint or the port
+        variables = {
+            **start.environment(resume, str(self.run_folder)),
+            "TORCHELASTIC_RESTART_COUNT": str(self.generation),
+        }
+        self._order(variables, Launcher.command(start, {**os.environ, **variables}))
         return True

@@ -22,6 +22,8 @@ from trainer.supervisor.ends import USER
 
 CALL = "warm-ranks"
 """First argument with which the supervisor's file is this process."""
+MODULE = "--module"
+"""First word of a command that names a Python module instead of a script; it is torchrun's."""
 SOCKET = "BIVOUAC_WARM_SOCKET"
 """Variable with the number of the open socket."""
 
@@ -30,8 +32,7 @@ def main(asked: Mapping[str, Any]) -> int:
     """Fork the ranks as often as the supervisor says so; return 0 if all of the last ones ended with it. In a rank it
     does not return: the script ends as in an interpreter of its own."""
     line = socket.socket(fileno=int(os.environ.pop(SOCKET)))
-    script = str(asked["command"][0])
-    if not _imported(asked["warm"], script, int(asked["ranks"])):
+    if not _imported(asked["warm"], asked["command"], int(asked["ranks"])):
         return USER
     # A stop signal goes to the whole group. This process handles it, since the ranks would inherit that it is ignored.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -39,7 +40,8 @@ def main(asked: Mapping[str, Any]) -> int:
     gc.freeze()  # a collection in a rank would copy the pages that it shares
     worst = 0
     orders = line.makefile("r")
-    for start, order in enumerate(orders):
+    for start, text in enumerate(orders):
+        order = json.loads(text)
         if start:
             os.write(1, b"\n")  # a rank that was killed may have left a part of a line
         ranks = {}
@@ -48,22 +50,31 @@ def main(asked: Mapping[str, Any]) -> int:
             if not pid:
                 orders.close()
                 line.close()
-                os.environ.update(json.loads(order), **_place(asked, local))
+                os.environ.update(order["variables"], **_place(asked, local))
                 _be_new()
-                sys.argv = [str(word) for word in asked["command"]]
-                runpy.run_path(script, run_name="__main__")
+                _run([str(word) for word in order["command"] or asked["command"]])
                 raise SystemExit(0)
             ranks[pid] = local
         worst = _ends(ranks, int(asked["ranks"]) * int(asked["node_rank"]), line)
     return worst
 
 
-def _imported(modules: Sequence[str], script: str, ranks: int) -> bool:
+def _run(command: Sequence[str]) -> None:
+    """Run a script, or, after `--module`, a module, as an interpreter of its own would."""
+    if command[0] == MODULE:
+        sys.argv = list(command[1:])
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(command)
+        runpy.run_path(command[0], run_name="__main__")
+
+
+def _imported(modules: Sequence[str], command: Sequence[str], ranks: int) -> bool:
     """Import the modules as the script would; say why it is impossible."""
     # The script's own packages, one of them perhaps called `trainer`, are found as if this process were the script.
     for name in [name for name in sys.modules if name.partition(".")[0] == "trainer"]:
         del sys.modules[name]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    sys.path[0] = os.getcwd() if command[0] == MODULE else os.path.dirname(os.path.abspath(command[0]))
     if ranks > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's; torch reads it at its import
     # `torch.cuda.is_available()` at a module's import would initialise CUDA; so it asks NVML.

@@ -1,0 +1,88 @@
+"""Variables in the words and values of a job's spec, by one rule.
+
+`$NAME`, `${NAME}` and `$(NAME)` stand for a variable's value, `${NAME:-text}` for the text where it has none,
+`${NAME:+text}` for the text where it has one; `$$` is a dollar, and so is a `$` before anything else. What a shell
+reads after `-c` is left to the shell. `infra.spec.workload.references` reads the same for `check`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Mapping, Sequence
+
+REFERENCE = re.compile(
+    r"\$(?:(?P<dollar>\$)|(?P<plain>[A-Za-z_]\w*)|\((?P<round>[A-Za-z_]\w*)\)"
+    r"|\{(?P<curly>[A-Za-z_]\w*)(?::(?P<sign>[-+])(?P<text>[^{}$]*))?\})",
+    re.ASCII,
+)
+_SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
+_READS_A_SCRIPT = re.compile(r"-[A-Za-z]*c")
+_NOTHING = "\0"
+"""Stands in a path for a variable without a value; no variable may hold it."""
+
+
+def expand(text: str, known: Mapping[str, str], unset: set[str], empty: str = "") -> str:
+    """Return the text with its variables' values, `empty` for none. A name that is not known goes into `unset`."""
+
+    def value(match: re.Match[str]) -> str:
+        if match["dollar"]:
+            return "$"
+        name = name_in(match)
+        held = known.get(name, "")
+        if match["sign"]:
+            return (match["text"] if held else "") if match["sign"] == "+" else held or match["text"]
+        if name not in known:
+            unset.add(name)
+        return held or empty
+
+    return REFERENCE.sub(value, text)
+
+
+def name_in(match: re.Match[str]) -> str:
+    """Return the variable that a reference names, empty for a dollar."""
+    return match["plain"] or match["round"] or match["curly"] or ""
+
+
+def words(command: Sequence[str], known: Mapping[str, str], unset: set[str]) -> list[str]:
+    """Return the command with values for variables. A word with `${NAME:+...}` that becomes empty is left out: so a
+    flag is there only where its variable has a value."""
+    script, whole = shell_script(command), []
+    for at, word in enumerate(command):
+        value = word if at == script else expand(word, known, unset)
+        if value or not any(match["sign"] == "+" for match in REFERENCE.finditer(word)):
+            whole.append(value)
+    return whole
+
+
+def shell_script(command: Sequence[str]) -> int:
+    """Return the place of the word that a shell reads as its script, after `-c`; -1: there is none."""
+    for at in range(2, len(command)):
+        # The last word before `-c` that is no option; `pipefail` belongs to `-o`.
+        before = [word for word in command[: at - 1] if not word.startswith(("-", "+")) and word != "pipefail"]
+        if _READS_A_SCRIPT.fullmatch(command[at - 1]) and before and os.path.basename(before[-1]) in _SHELLS:
+            return at
+    return -1
+
+
+def environment(
+    own: Mapping[str, str], fixed: Mapping[str, str], container: Mapping[str, str], unset: set[str]
+) -> dict[str, str]:
+    """Return the job's own variables with values for those that they name: `fixed` ones, others of its own, then the
+    container's. In its own value a variable is the container's. An empty entry of a path is left out, since it would
+    be the working folder."""
+    values: dict[str, str] = {}
+
+    def value(name: str, above: Sequence[str]) -> str:
+        if name in values:
+            return values[name]
+        known, within = {**container, **fixed}, (*above, name)
+        for other in {name_in(match) for match in REFERENCE.finditer(own[name])} & set(own) - set(fixed) - set(within):
+            known[other] = value(other, within)
+        text = expand(own[name], known, unset, _NOTHING)
+        values[name] = ":".join(part.replace(_NOTHING, "") for part in text.split(":") if part != _NOTHING)
+        return values[name]
+
+    for name in own:
+        value(name, ())
+    return values
