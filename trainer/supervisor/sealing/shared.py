@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping, Protocol, Sequence
 
 from trainer.supervisor import ends, formats, seal
-from trainer.supervisor.formats import FORMATS, Finished
+from trainer.supervisor.formats import Finished, Recogniser
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
 
@@ -27,6 +27,7 @@ class Told(Protocol):
     """What is known of the job that runs."""
 
     stopping: str
+    step: int
     tokens: int
     loss: float | None
 
@@ -43,6 +44,7 @@ class Sealing:
         self.format = str(self.checkpoints["format"])
         self.ranks_here = ranks
         self.committed = -1
+        self.recogniser = Recogniser()
         self.told: dict[int, Finished] = {}
         """Checkpoints that the job has told by the client, by their steps."""
         self.put_off: dict[int, float] = {}
@@ -109,6 +111,7 @@ class Sealing:
         path.parent.mkdir(parents=True, exist_ok=True)
         seal.lay_back(tier, step, path)
         formats.forget_later(self.format, self.folder, Finished(step, path))
+        self.recogniser.restored(path, step)
         return path
 
     def look(self) -> None:
@@ -120,6 +123,7 @@ class Sealing:
     def finish(self, code: int) -> None:
         """Do what is left, now that the job has ended with `code`."""
         self.put_off.clear()
+        self.recogniser.ended = not code
         self.look()
 
     def finished(self) -> list[Finished]:
@@ -127,6 +131,9 @@ class Sealing:
         for step in [step for step, one in self.told.items() if step <= self.committed or not one.root.exists()]:
             del self.told[step]
         found = list(self.told.values())
+        self.recogniser.named_by_job |= {one.root for one in found}
+        if self.recogniser.rests:
+            return sorted(one for one in found if one.step > self.committed and not self.waits(one.step))
         with contextlib.suppress(OSError):  # the job has removed a folder while it was listed: the next look is soon
             found += self._found()
         return [one for one in sorted(found) if one.step > self.committed and not self.waits(one.step)]
@@ -135,7 +142,7 @@ class Sealing:
         return time.monotonic() < self.put_off.get(step, 0.0)
 
     def _found(self) -> Iterator[Finished]:
-        return FORMATS[self.format](self.folder, self.ranks)
+        return self.recogniser.finished(self.format, self.folder, self.ranks, self.job.step, self.committed)
 
     @property
     def ranks(self) -> int:
