@@ -102,8 +102,9 @@ def draw(chance: random.Random, kind: str = "") -> dict[str, Any]:
         plan["link"] = chance.choice(("inside", "beside"))
     plan["spec"] = {"format": chance.choice(layout.formats), **PRINTING[printing]}
     plan["attempts"] = [_lost(chance, plan, number) for number in range(1, restarts + 1)]
-    last = {**QUIET, "fails_at": plan["steps"] if plan["ending"] == "fails" else 0}
-    plan["attempts"].append(last)
+    plan["attempts"].append(dict(QUIET))
+    for orders in plan["attempts"]:  # a node that was to be lost while it seals may outlive that
+        orders["fails_at"] = plan["steps"] if plan["ending"] == "fails" else 0
     plan["damage"] = {}
     if chance.random() < 0.25:  # after an attempt in which two steps were sealed
         orders = plan["attempts"][restarts - 1]

@@ -146,8 +146,11 @@ class Judge:
             self.insist(not lacking, f"{lacking} files of step {step} are not sealed")
             return "sealed"
         unrecognised = {name: (content or {}).get(name) for name in ("files", "newest", "why", "fits")}
-        self.insist(False, f"step {step} is not sealed, only {sealed}; {refused[:1]}; {unrecognised}")
-        return "told" if refused or any(saves[-1]["root"].startswith(entry) for entry in entries) else "lost"
+        told = any(saves[-1]["root"] == entry or saves[-1]["root"].startswith(top) for entry, top in covers)
+        # A job that fails just after a save may have been about to write more of it: that is told, and held.
+        enough = told and self.plan["ending"] == "fails"
+        self.insist(enough, f"step {step} is not sealed, only {sealed}; {refused[:1]}; {unrecognised}")
+        return "told" if told or refused else "lost"
 
     def beside(self) -> Iterable[str]:
         folder = self.history.camp.tier / "own"

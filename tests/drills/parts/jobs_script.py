@@ -330,7 +330,7 @@ def begin() -> int:
     below = str(root.relative_to(FOLDER)) if root is not None else ""
     saved = Path(PLAN["ledger"])
     roots = {json.loads(line).get("root") for line in saved.read_text().splitlines()} if saved.exists() else set()
-    found = [FOLDER / name for name in roots - {None} if (FOLDER / name).exists()]
+    found = [FOLDER / name for name in roots - {None, ""} if (FOLDER / name).exists()]
     there = {str(path.relative_to(FOLDER)): [step_of(path), digest(path)] for path in found}
     note(kind="resumed", step=begun, digest=content, root=below, missing=beside, there=there)
     return 0 if ORDERS["moment"] == "ignores" else begun

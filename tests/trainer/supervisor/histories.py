@@ -20,7 +20,7 @@ from typing import Any
 from tests.unit.trainer.supervised import Supervisors, events
 from trainer.contract import Termination
 
-PATIENCE_S = 120.0
+PATIENCE_S = 8.0
 """After it a job gives up waiting for a seal and exits with `NEVER_SEALED`: long after a machine under load seals."""
 NEVER_SEALED = 33
 PRELUDE = """
