@@ -30,7 +30,8 @@ pytestmark = pytest.mark.nightly
 """A run imports torch half a dozen times."""
 CLIENT = ROOT / "trainer/client"
 """In a pod it lies beside the supervisor."""
-PACE_S = "0.05"
+SLOW_S, FAST_S = 0.2, 0.0
+"""Seconds that a step waits in place of a real model's work: in an attempt that loses a node, a checkpoint is sealed."""
 Load = Callable[[Path], Any]
 
 
@@ -100,16 +101,17 @@ class Example:
         self.root, self.steps = root, work["estimates"]["steps"]
         self.words = (work["script"], *work["args"])
         path = f"{CLIENT}:{more_path}".rstrip(":")
-        self.env = {**work["env"], "PACE_S": PACE_S, "PYTHONPATH": path}
+        self.env = {**work["env"], "PYTHONPATH": path}
         told = work.get("progress", {})
         more = {"progress": told.get("by"), "pattern": told.get("pattern")}
         self.camp = Supervisors(
             root, nodes=2, launcher="torchrun", folder=folder, format=work["checkpoints"]["format"], more=more
         )
 
-    def start(self, attempt: int) -> list[subprocess.Popen[str]]:
+    def start(self, attempt: int, pace_s: float = FAST_S) -> list[subprocess.Popen[str]]:
+        env = {**self.env, "PACE_S": str(pace_s)}
         return [
-            self.camp.start(attempt, *self.words, steps=self.steps, rank=rank, env=self.env)
+            self.camp.start(attempt, *self.words, steps=self.steps, rank=rank, env=env)
             for rank in range(self.camp.nodes)
         ]
 
@@ -139,7 +141,7 @@ def test_a_lost_node_does_not_show_in_the_model_of_a_script_that_knows_nothing_o
     whole = figures(undisturbed[0].communicate()[0])
     assert [process.wait() for process in undisturbed] == [0, 0] and twin.camp.ended().reason == "done"
 
-    first = struck.start(1)
+    first = struck.start(1, SLOW_S)
     until(lambda: sealed_steps(struck.camp.tier) or first[0].poll() is not None, "a checkpoint is sealed")
     kill_node(first[1])
     first[0].terminate()
