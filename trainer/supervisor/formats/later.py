@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
 from pathlib import Path
@@ -23,10 +22,8 @@ from trainer.supervisor.formats.layouts import (
     candidates,
 )
 from trainer.supervisor.formats.names import family, number_in_family, number_of
-from trainer.supervisor.formats.tree import Finished, listing
+from trainer.supervisor.formats.tree import Finished, is_ours, listing
 
-_LEFT = re.compile(r"^\..+\.[0-9a-f]{16}$")
-"""What lay-back or a tracker's change leaves when its node dies."""
 _TRACKERS = {"megatron": (MEGATRON_TRACKER, "{step}"), "deepspeed": (DEEPSPEED_TRACKER, "{named}")}
 """Format -> file that names the newest checkpoint, and what it says."""
 _HALF = ("", ".tmp", ".part", ".done", ".DONE")
@@ -52,7 +49,7 @@ def forget_later(name: str, folder: Path, chosen: Finished | None) -> None:
         _remove(path)
     for place in places:
         for left in listing(place).files | listing(place).folders:
-            if _LEFT.match(left):
+            if is_ours(left):
                 _remove(place / left)
         _renew_links(place, gone, chosen)
         _renew_trackers(name, place, gone, chosen)
