@@ -31,6 +31,11 @@ class Finished(NamedTuple):
     settles: bool = False
     """Its format writes nothing last, or writes into it again: it counts once it has not changed for some looks."""
 
+    @property
+    def face(self) -> Path:
+        """Return the file or folder whose name is the checkpoint's."""
+        return self.files[0] if self.files else self.root
+
 
 class Listing(NamedTuple):
     files: frozenset[str]

@@ -179,6 +179,8 @@ class Sealing:
             self.committed = found.step
             self.recogniser.sealed(found)
             self.job.emit("committed", step=found.step, tier="shared", seconds=round(time.monotonic() - begun, 3))
+            if why := formats.lacks(found.root):
+                self.job.emit("weights_only", step=found.step, why=why)
             self.prune()
 
     @contextlib.contextmanager
