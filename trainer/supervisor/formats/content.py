@@ -7,7 +7,6 @@ called. A safetensors file begins with the sizes of all that follows.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickletools
@@ -30,112 +29,97 @@ _notes: dict[tuple[str, Path], tuple[tuple[int, int, int], Any]] = {}
 
 
 def _noted(kind: str, path: Path, read: Callable[[Path], Any]) -> Any:
-    """Return what `read` finds in a file, from the last time if the file has not changed. Raises `OSError`."""
-    now = os.stat(str(path))
-    version, key = (now.st_ino, now.st_size, now.st_mtime_ns), (kind, path)
-    note = _notes.get(key)
-    if note is None or note[0] != version:
-        if len(_notes) >= _MOST_NOTES:
-            _notes.clear()
-        _notes[key] = note = (version, read(path))
-    return note[1]
+    """Return what `read` finds in a file, from the last time if the file has not changed; None for one that is gone,
+    and for one whose bytes are not what its name says."""
+    try:
+        now = os.stat(str(path))
+        version, note = (now.st_ino, now.st_size, now.st_mtime_ns), _notes.get((kind, path))
+        if note is None or note[0] != version:
+            if len(_notes) >= _MOST_NOTES:
+                _notes.clear()
+            _notes[kind, path] = note = (version, _read(path, read))
+        return note[1]
+    except OSError:
+        return None
+
+
+def _read(path: Path, read: Callable[[Path], Any]) -> Any:
+    try:
+        return read(path)
+    except OSError:
+        raise
+    except Exception:  # whatever the job's bytes make a reader raise: they tell nothing, and sealing goes on
+        return None
 
 
 def state(path: Path) -> str:
     """Return `WHOLE` or `PARTIAL` for a file that shows it, `UNCLEAR` for any other one that has content."""
-    try:
-        return str(_noted("state", path, _state))
-    except OSError:
-        return PARTIAL
+    return _noted("state", path, _state) or PARTIAL
 
 
 def _state(path: Path) -> str:
     with path.open("rb") as file:
         start = file.read(8)
-    if not start:
-        return PARTIAL
     if start[:4] == b"PK\x03\x04":
         return WHOLE if zipfile.is_zipfile(str(path)) else PARTIAL
     if path.suffix == ".safetensors":
-        header = _safetensors(path)
-        ends = [row["data_offsets"][1] for name, row in (header or {}).items() if name != "__metadata__"]
-        size = 8 + struct.unpack("<Q", start)[0] + max(ends, default=0) if header is not None else -1
+        ends = (row["data_offsets"][1] for name, row in _safetensors(path).items() if name != "__metadata__")
+        size = 8 + struct.unpack("<Q", start)[0] + max(ends, default=0)
         return WHOLE if size == path.stat().st_size else PARTIAL
-    if path.suffix == ".json":
-        return WHOLE if _json(path) is not None else PARTIAL
-    return UNCLEAR
+    return UNCLEAR if start else PARTIAL
 
 
-def is_json(path: Path) -> bool:
-    return json_of(path) is not None
+def json_of(path: Path) -> dict[str, Any] | None:
+    """Return the whole numbers of a JSON file, and an index's map of weights; None for a file that is not whole."""
+    return _noted("json", path, _json)  # type: ignore[no-any-return]
 
 
-def json_of(path: Path) -> Any | None:
-    """Return the content of a JSON file, None for one that is not whole."""
-    with contextlib.suppress(OSError):
-        return _noted("json", path, _json)
-    return None
-
-
-def _json(path: Path) -> Any | None:
-    try:
-        content = json.loads(path.read_bytes()) if path.stat().st_size <= _LARGEST_JSON else None
-    except (ValueError, RecursionError):
-        return None
-    if isinstance(content, dict):  # the rest, such as a log of all steps, would be kept in memory
-        return {key: value for key, value in content.items() if isinstance(value, (int, str)) or key == "weight_map"}
-    return content
+def _json(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_bytes()) if path.stat().st_size <= _LARGEST_JSON else {}
+    return {key: value for key, value in dict(content).items() if type(value) is int or key == "weight_map"}
 
 
 def step_in(path: Path) -> int | None:
     """Return the step that a file's content names at its top level, None if it names none."""
-    with contextlib.suppress(OSError):
-        return _noted("step", path, _step)  # type: ignore[no-any-return]
-    return None
-
-
-def _step(path: Path) -> int | None:
-    values: dict[str, Any] = {}
-    if path.suffix == ".json":
-        content = _json(path)
-        values = content if isinstance(content, dict) else {}
-    elif path.suffix == ".safetensors":
-        metadata = (_safetensors(path) or {}).get("__metadata__")
-        pairs = metadata.items() if isinstance(metadata, dict) else ()
-        values = {key: int(value) for key, value in pairs if isinstance(value, str) and value.isdecimal()}
-    else:
-        values = _pickled(_pickle_of(path))
-    steps = (values[key] for key in _STEPS if type(values.get(key)) is int and 0 <= values[key] < 10**12)
+    values = _noted("values", path, _values) or {}
+    steps = (values[key] for key in _STEPS if key in values and 0 <= values[key] < 10**12)
     return next(steps, None)
 
 
-def _safetensors(path: Path) -> dict[str, Any] | None:
-    """Return the header of a safetensors file, None if it is none: 8 bytes with its length, then JSON."""
+def counts_epochs(path: Path) -> bool:
+    """Return whether a file's content names an epoch and no step: a number in its name is the epoch's."""
+    return step_in(path) is None and "epoch" in (_noted("values", path, _values) or {})
+
+
+def _values(path: Path) -> dict[str, int]:
+    """Return the whole numbers at the top level of a file's content, by their names."""
+    if path.suffix == ".json":
+        return json_of(path) or {}
+    if path.suffix == ".safetensors":
+        metadata = _safetensors(path).get("__metadata__", {})
+        return {key: int(value) for key, value in metadata.items() if value.isdecimal()}
+    return _pickled(_pickle_of(path))
+
+
+def _safetensors(path: Path) -> dict[str, Any]:
+    """Return the header of a safetensors file: 8 bytes with its length, then JSON."""
     with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 0 < length <= _LARGEST_JSON:
-            return None
-        try:
-            header = json.loads(file.read(length))
-        except (ValueError, RecursionError):
-            return None
-    return header if isinstance(header, dict) else None
+        length = struct.unpack("<Q", file.read(8))[0]
+        return dict(json.loads(file.read(length))) if length <= _LARGEST_JSON else {}
 
 
 def _pickle_of(path: Path) -> bytes:
     """Return the pickle that describes a file's objects, without its tensors; empty for one that has none."""
-    try:
-        with zipfile.ZipFile(str(path)) as archive:
-            for info in archive.infolist():
-                if info.filename.endswith("data.pkl") and info.file_size <= _LARGEST_PICKLE:
-                    return archive.read(info)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError):
-        pass  # no zip, or none of torch's
     with path.open("rb") as file:
-        if file.read(1) == b"\x80" and path.stat().st_size <= _LARGEST_PICKLE:
-            return b"\x80" + file.read()
-    return b""
+        start = file.read(2)
+        if start[:1] == b"\x80" and path.stat().st_size <= _LARGEST_PICKLE:
+            return start + file.read()
+    if start != b"PK":
+        return b""
+    with zipfile.ZipFile(str(path)) as archive:
+        names = (info for info in archive.infolist() if info.filename.endswith("data.pkl"))
+        info = next(names, None)
+        return archive.read(info) if info is not None and info.file_size <= _LARGEST_PICKLE else b""
 
 
 _MARK: Any = object()
@@ -143,17 +127,12 @@ _MARK: Any = object()
 
 def _pickled(pickled: bytes) -> dict[str, int]:
     """Return the whole numbers at the top level of a pickled dictionary, by their names. Opcodes are only read."""
-    stack: list[Any] = []
+    stack: list[Any] = [{}]
     memo: dict[Any, Any] = {}
-    try:
-        for code, argument, _ in pickletools.genops(pickled):
-            if code.name == "STOP":
-                break
+    for code, argument, _ in pickletools.genops(pickled) if pickled else ():
+        if code.name != "STOP":
             _follow(code, argument, stack, memo)
-        top = stack[-1] if stack else None
-    except (ValueError, IndexError, KeyError, RecursionError, OverflowError):
-        return {}
-    return top if isinstance(top, dict) else {}
+    return stack[-1] if isinstance(stack[-1], dict) else {}
 
 
 def _follow(code: Any, argument: Any, stack: list[Any], memo: dict[Any, Any]) -> None:

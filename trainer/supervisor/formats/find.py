@@ -10,8 +10,8 @@ from trainer.supervisor.formats.layouts import candidates
 from trainer.supervisor.formats.tree import Finished
 
 Find = Callable[..., Iterator[Finished]]
-"""From a job's folder, the number of its ranks (0: not known), and the newest step that is sealed already (-1: none) to
-what is finished in it: `step` is -1 where only the job's own word could tell it."""
+"""From a job's folder, the number of its ranks (0: not known), and the newest step that is sealed already (-1: none;
+up to that one all are yielded, without a look into them) to what is finished: `step` is -1 where nothing tells it."""
 _ALONE = ("dcp", "huggingface", "accelerate", "lightning", "megatron", "deepspeed", "marker")
 KINDS: dict[str, frozenset[str]] = {name: frozenset({name}) for name in _ALONE}
 """Format of a spec -> the layouts that it recognises."""
@@ -23,7 +23,7 @@ def _finished(name: str, folder: Path, ranks: int, above: int = -1) -> Iterator[
     """Raises `OSError`."""
     for candidate in candidates(folder, ranks, KINDS[name]) if KINDS[name] else ():
         found = candidate.finished()
-        if not 0 <= found.step <= above and candidate.ready():
+        if 0 <= found.step <= above or candidate.ready():
             yield found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
 from pathlib import Path
@@ -23,10 +22,8 @@ from trainer.supervisor.formats.layouts import (
     candidates,
 )
 from trainer.supervisor.formats.names import family, number_in_family, number_of
-from trainer.supervisor.formats.tree import Finished, listing
+from trainer.supervisor.formats.tree import Finished, is_ours, listing
 
-_LEFT = re.compile(r"^\..+\.[0-9a-f]{16}$")
-"""What lay-back or a tracker's change leaves when its node dies."""
 _TRACKERS = {"megatron": (MEGATRON_TRACKER, "{step}"), "deepspeed": (DEEPSPEED_TRACKER, "{named}")}
 """Format -> file that names the newest checkpoint, and what it says."""
 _HALF = ("", ".tmp", ".part", ".done", ".DONE")
@@ -43,7 +40,7 @@ def forget_later(name: str, folder: Path, chosen: Finished | None) -> None:
     gone: set[Path] = {path for found in known if _is_later(found, chosen) for path in found.files or (found.root,)}
     places = {folder, *(path.parent for path in gone)}
     if chosen is not None:
-        places.add(chosen.root.parent)
+        places.add(chosen.face.parent)
         gone |= set(_of_its_name(chosen))
         gone -= {chosen.root, *chosen.root.parents, *chosen.files}
     last = [path for found in known if found.kind == "lightning" and (path := found.root).name.startswith("last")]
@@ -52,7 +49,7 @@ def forget_later(name: str, folder: Path, chosen: Finished | None) -> None:
         _remove(path)
     for place in places:
         for left in listing(place).files | listing(place).folders:
-            if _LEFT.match(left):
+            if is_ours(left):
                 _remove(place / left)
         _renew_links(place, gone, chosen)
         _renew_trackers(name, place, gone, chosen)
@@ -63,27 +60,25 @@ def forget_later(name: str, folder: Path, chosen: Finished | None) -> None:
 def _is_later(found: Candidate, chosen: Finished | None) -> bool:
     if chosen is None:
         return True
-    if found.root == chosen.root and set(found.files) == set(chosen.files):
+    other = found.finished()
+    if other.face == chosen.face:
         return False
-    pattern, number = family(chosen.root.name), number_of(found.root.name)
-    of_its_name = None if pattern is None else number_in_family(pattern, found.root.name)
-    own = number_of(chosen.root.name)
-    if of_its_name is not None and own is not None and found.root.parent == chosen.root.parent:
+    pattern, own = family(chosen.face.name), number_of(chosen.face.name)
+    of_its_name = None if pattern is None else number_in_family(pattern, other.face.name)
+    if of_its_name is not None and own is not None and other.face.parent == chosen.face.parent:
         return of_its_name > own.value
-    step = found.finished().step
-    return step > chosen.step or (step < 0 and number is None and not found.ready())
+    return other.step > chosen.step or (other.step < 0 and found.number is None and not found.ready())
 
 
 def _of_its_name(chosen: Finished) -> Iterator[Path]:
     """Yield what has the chosen one's name with a larger number: nothing has ended it yet."""
-    pattern, own = family(chosen.root.name), number_of(chosen.root.name)
-    if pattern is None or own is None:
-        return
-    entries = listing(chosen.root.parent)
-    for name in entries.folders if chosen.root.is_dir() else entries.files:
-        numbers = (number_in_family(pattern, name[: len(name) - len(end)]) for end in _HALF if name.endswith(end))
-        if any(number is not None and number > own.value for number in numbers):
-            yield chosen.root.parent / name
+    for path in chosen.files or (chosen.root,):
+        pattern, own, entries = family(path.name), number_of(path.name), listing(path.parent)
+        for name in entries.folders if path.is_dir() else entries.files:
+            stems = (name[: len(name) - len(end)] for end in _HALF if name.endswith(end))
+            numbers = [number_in_family(pattern, stem) for stem in stems] if pattern is not None else []
+            if own is not None and any(number is not None and number > own.value for number in numbers):
+                yield path.parent / name
 
 
 def _renew_links(place: Path, gone: set[Path], chosen: Finished | None) -> None:

@@ -38,6 +38,9 @@ _OF_STEPS = re.compile(
     r"(?:step|iter|iteration|update|epoch|ep|ckpt|checkpoint|chkpt|cp|save|snapshot|state|model|weights)s?[=_-]?$", re.I
 )
 _BESIDE = re.compile(r"tokenizer|vocab|dataset|cache|args|config|hparams|events\.|profile|wandb", re.I)
+_WEIGHTS = ("model", "pytorch_model", "adapter_model")
+_OF_EXPORT = re.compile(r"config.*\.json$|\.index\.json$|^tokenizer|^vocab|^special_tokens|^merges|^chat_template")
+"""What belongs to weights that `save_pretrained` has written."""
 _DEEPEST = 8
 _CLOCKS_S = 1.0
 """Clocks of two nodes that write into one folder may differ by so much."""
@@ -59,16 +62,17 @@ class Candidate(NamedTuple):
 
     @property
     def number(self) -> Number | None:
-        return number_of(self.files[0].name if self.files else self.root.name)
+        return number_of((self.files[0] if self.files else self.root).name)
 
     def finished(self) -> Finished:
         number = self.number
         if number is not None and number.kind not in (EPOCH, PLAIN):
             return Finished(number.value, self.root, self.files, settles=self.settles)
-        step = max((step for path in self.told_in if (step := content.step_in(path)) is not None), default=-1)
+        steps = [content.step_in(path) for path in self.told_in]
+        step = max((step for step in steps if step is not None), default=-1)
         if step >= 0 or number is None:
             return Finished(step, self.root, self.files, settles=self.settles)
-        if number.kind == EPOCH or self.ordinal:
+        if number.kind == EPOCH or self.ordinal or any(content.counts_epochs(path) for path in self.told_in):
             return Finished(-1, self.root, self.files, number.value, self.settles)
         return Finished(number.value, self.root, self.files, settles=self.settles)
 
@@ -131,7 +135,7 @@ def _huggingface(view: View) -> Candidate | None:
     def ready() -> bool:
         states = view.matching(EACH_RANK["huggingface"])
         whole = not states or each_rank(states, view.ranks)
-        return whole and content.is_json(state) and _INCOMPLETE not in entries.files
+        return whole and content.json_of(state) is not None and _INCOMPLETE not in entries.files
 
     return Candidate("huggingface", view.path, ready, told_in=(state,))
 
@@ -172,7 +176,7 @@ def _dcp(view: View) -> Candidate | None:
     """A folder with `.metadata`, or one whose folders have it: `step-N/model` and `step-N/optim` are one checkpoint."""
     parts = [view.path / name for name in sorted(view.entries.folders) if _is_dcp(listing(view.path / name))]
     here = _is_dcp(view.entries)
-    if not (here or parts) or (not here and any(number_of(path.name) for path in parts)):
+    if not here and (len(parts) < (2 if view.number is None else 1) or any(number_of(path.name) for path in parts)):
         return None
     folders = ([view.path] if here else []) + parts
     of_accelerate = any(path.name.startswith("pytorch_model_fsdp") for path in parts)  # its last file is not there yet
@@ -325,8 +329,11 @@ def _files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     told = [name for name in alone if content.step_in(view.path / name) is not None]
     for name in told:
         yield _of_files(view, (view.path / name,))
-    if rest := tuple(view.path / name for name in alone if name not in told):
-        yield _of_files(view, rest)
+    rest = [name for name in alone if name not in told]
+    if any(name.startswith(_WEIGHTS) for name in rest):
+        rest += [name for name in sorted(view.entries.files) if _OF_EXPORT.search(name)]
+    if rest:
+        yield _of_files(view, tuple(view.path / name for name in rest))
 
 
 def _of_files(view: View, paths: tuple[Path, ...]) -> Candidate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 from typing import Iterator, NamedTuple, Tuple
 
@@ -14,6 +15,8 @@ SETTLES_S = 2.0
 """For how long a checkpoint without a last write has not changed before it counts; while the job runs."""
 _RESTS, _LONGEST_REST_S, _SHORT_S = 100.0, 60.0, 0.01
 """Pause after a look that is not short, in times of its length: looks take a hundredth of a core."""
+_LINES_LATE_S = 0.02
+"""A line is read so much later than it was printed."""
 Version = Tuple[Tuple[str, int, int], ...]
 """Name, size and time of change of each file."""
 
@@ -21,15 +24,13 @@ Version = Tuple[Tuple[str, int, int], ...]
 class _Sight(NamedTuple):
     version: Version
     since: float
-    known: int
-    """Step that the job had told when this version was seen first."""
 
 
 class Recogniser:
     """A job's view of its own folder. Steps are found by, in this order: a step in the name (`step=30`), the content of
     the file, a plain number in the name (`ckpt_30.pt`). What counts epochs or saves, and what is written again and
-    again under one name, gets the step that the job had told last when this version was first seen whole; a later
-    version of it always a larger one."""
+    again under one name, gets the step that the job had told last when it was written; a later version of it always a
+    larger one."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -39,23 +40,27 @@ class Recogniser:
         self._sights: dict[Path, _Sight] = {}
         self._steps: dict[Path, tuple[Version, int]] = {}
         """Root -> the version that was given a step last, and the step."""
+        self._sealed: dict[Path, Finished] = {}
         self._rests_until = 0.0
+        self._begun = time.time_ns() - 10**9
+        self._heard: deque[tuple[float, int]] = deque(maxlen=10_000)
         self._ordinals: dict[str, tuple[int, int]] = {}
         """Folder and pattern of a name -> the largest number that was given a step, and the step."""
 
-    def finished(self, name: str, folder: Path, ranks: int, known: int, committed: int) -> Iterator[Finished]:
-        """Yield what counts as finished and is not committed, each with its step. `known`: the step that the job has
-        told last. Raises `OSError`."""
+    def finished(self, name: str, folder: Path, ranks: int, committed: int) -> Iterator[Finished]:
+        """Yield what counts as finished and is not committed, each with its step. Raises `OSError`."""
         begun = time.thread_time()
-        for one in sorted(FORMATS[name](folder, ranks, committed), key=lambda one: (one.step, one.ordinal)):
-            if 0 <= one.step <= committed or (one.step < 0 and self._is_old(one)):
+        found = sorted(FORMATS[name](folder, ranks, committed), key=lambda one: (one.step, one.ordinal, _rank(one)))
+        numbered = any(one.step >= 0 or one.ordinal >= 0 for one in found)
+        for one in found:
+            if 0 <= one.step <= committed or self.named_by_job & {one.root, *one.root.parents}:
                 continue
-            if self.named_by_job & {one.root, *one.root.parents}:
-                continue
+            if one.step < 0 and (self._is_old(one) or (numbered and one.ordinal < 0)):
+                continue  # without a number: an export beside checkpoints from which the job goes on
             version = version_of(one)
-            sight = self._sights.get(one.root)
+            sight = self._sights.get(one.face)
             if sight is None or sight.version != version:
-                sight = self._sights[one.root] = _Sight(version, time.monotonic(), known)
+                sight = self._sights[one.face] = _Sight(version, time.monotonic())
             settled = self.ended or time.monotonic() - sight.since >= SETTLES_S
             if version and (settled or not one.settles):
                 step = one.step if one.step >= 0 else self._step_of(one, sight, committed)
@@ -63,29 +68,50 @@ class Recogniser:
         took = time.thread_time() - begun
         self._rests_until = time.monotonic() + (min(_LONGEST_REST_S, _RESTS * took) if took > _SHORT_S else 0.0)
 
+    def hear(self, step: int) -> None:
+        """Note that the job tells a step now."""
+        self._heard.append((time.time(), step))
+
     @property
     def rests(self) -> bool:
         """Return whether it is too early for the next look: a folder of very many entries is looked at less often."""
         return not self.ended and time.monotonic() < self._rests_until
 
-    def restored(self, root: Path, step: int) -> None:
+    def restored(self, one: Finished) -> None:
         """Note that a sealed step has been laid back: it is none that the job has written."""
-        self._steps[root] = (version_of(Finished(step, root)), step)
-        if (place := _family(root)) is not None:
-            self._ordinals[place[0]] = (place[1], step)
+        self._sights.pop(one.face, None)
+        self.sealed(one)
+
+    def sealed(self, one: Finished) -> None:
+        """Note that a step is sealed, as it was when it was found finished; it counts once it is committed."""
+        sight = self._sights.get(one.face)
+        self._sealed[one.face] = one
+        self._steps[one.face] = (version_of(one) if sight is None else sight.version, one.step)
+        if (place := _family(one.face)) is not None:
+            self._ordinals[place[0]] = (place[1], one.step)
+
+    def sealed_paths(self, committed: int) -> set[Path]:
+        """Return the files and folders that are sealed as they stand."""
+        of_steps = (one for one in self._sealed.values() if one.step <= committed)
+        done = (one for one in of_steps if self._steps[one.face][0] == version_of(one))
+        return {path for one in done for path in one.files or (one.root,)}
 
     def _is_old(self, one: Finished) -> bool:
-        place = _family(one.root)
-        return place is not None and place[0] in self._ordinals and place[1] < self._ordinals[place[0]][0]
+        """Return whether a checkpoint without a known step is older than this attempt, or than one that has a step."""
+        place = _family(one.face)
+        overtaken = place is not None and place[1] < self._ordinals.get(place[0], (-1, -1))[0]
+        return overtaken or max((changed for _, _, changed in version_of(one)), default=0) < self._begun
 
     def _step_of(self, one: Finished, sight: _Sight, committed: int) -> int:
-        noted = self._steps.get(one.root)
+        noted = self._steps.get(one.face)
         if noted is not None and noted[0] == sight.version:
             return noted[1]
         last = max([committed, *(step for _, step in self._steps.values())])
-        step = max(sight.known or one.ordinal, last + 1, 0)
-        self._steps[one.root] = (sight.version, step)
-        if (place := _family(one.root)) is not None:
+        written = max(changed for _, _, changed in sight.version) / 1e9 + _LINES_LATE_S
+        known = next((step for at, step in reversed(self._heard) if at <= written), one.ordinal)
+        step = max(known, last + 1, 0)
+        self._steps[one.face] = (sight.version, step)
+        if (place := _family(one.face)) is not None:
             self._ordinals[place[0]] = (place[1], step)
         return step
 
@@ -107,3 +133,8 @@ def _family(root: Path) -> tuple[str, int] | None:
     pattern = family(root.name)
     number = None if pattern is None else number_in_family(pattern, root.name)
     return None if pattern is None or number is None else (f"{root.parent}/{pattern.pattern}", number)
+
+
+def _rank(one: Finished) -> int:
+    """Return which of two checkpoints of one step a job goes on from: the larger one."""
+    return 0 if "best" in one.face.name else 1 if one.face.name.startswith("last") else 2

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import NamedTuple
 
+_OURS = re.compile(r"^\.bivouac-laid-back-|^\..+\.[0-9a-f]{16}$")
+"""What lay-back, or a change of a tracker, leaves where its node dies."""
 _SETTLED_NS = 2 * 10**9
 """Two changes of a folder within one tick of its clock have one time: a listing counts for later only if the folder
 had not changed for longer."""
@@ -28,6 +31,11 @@ class Finished(NamedTuple):
     settles: bool = False
     """Its format writes nothing last, or writes into it again: it counts once it has not changed for some looks."""
 
+    @property
+    def face(self) -> Path:
+        """Return the file or folder whose name is the checkpoint's."""
+        return self.files[0] if self.files else self.root
+
 
 class Listing(NamedTuple):
     files: frozenset[str]
@@ -35,6 +43,10 @@ class Listing(NamedTuple):
     links: frozenset[str]
     """Symbolic links: nothing behind them is looked at, it is seen where it lies."""
     others: frozenset[str]
+
+
+def is_ours(name: str) -> bool:
+    return bool(_OURS.match(name))
 
 
 _NOTHING = Listing(frozenset(), frozenset(), frozenset(), frozenset())

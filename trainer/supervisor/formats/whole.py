@@ -18,14 +18,6 @@ def files_of(root: Path) -> list[Path]:
     return [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
 
 
-def never_rewritten(name: str) -> bool:
-    """Return whether a finished file of the format is never opened for writing again. None guarantees it: who saves a
-    step again, such as a job that has gone back, opens the same names (torch 2.13 `FileSystemWriter(overwrite=True)`,
-    transformers `checkpoint-N`, DeepSpeed's tag, Megatron's `iter_N`). Lightning moves new files into place, but a
-    callback of one's own need not."""
-    return False
-
-
 def whole_ranks(name: str, files: Iterable[Path], ranks: int, like: Iterable[str]) -> bool:
     """Return whether the files that a format writes once per rank are here and whole, for so many ranks (0: not known).
     The format's last file may appear before them. `like`: names among which there is one, if the job writes them."""
@@ -51,6 +43,16 @@ def missing(found: Finished, files: list[Path], newest: Finished) -> list[str]:
 def _general(path: Path, found: Finished) -> str:
     """Return a file's name that is the same in checkpoints of other steps."""
     return re.sub(rf"(?<=step|iter)([=_-]?)0*{found.step}(?!\d)", r"\1N", str(path.relative_to(found.root)))
+
+
+def lacks(root: Path) -> str:
+    """Return what a resume from a checkpoint would miss, empty for nothing known: Hugging Face's Trainer leaves
+    optimizer and random states out with `save_only_model`."""
+    if not (root / "trainer_state.json").exists():
+        return ""
+    names = {path.name for path in root.iterdir()}
+    whole = any(name.startswith(("optimizer", "global_step", "zero", "scheduler")) for name in names)
+    return "" if whole else "it has no optimizer: a resume begins with a new one (save_only_model)"
 
 
 def newer_beside(root: Path) -> Finished | None:

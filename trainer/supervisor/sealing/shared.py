@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping, Protocol, Sequence
 
 from trainer.supervisor import ends, formats, seal
+from trainer.supervisor.accounting import Accounts
 from trainer.supervisor.formats import Finished, Recogniser
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
@@ -27,7 +28,7 @@ class Told(Protocol):
     """What is known of the job that runs."""
 
     stopping: str
-    step: int
+    step_seconds: float | None
     tokens: int
     loss: float | None
 
@@ -45,6 +46,7 @@ class Sealing:
         self.ranks_here = ranks
         self.committed = -1
         self.recogniser = Recogniser()
+        self.accounts = Accounts(config, place, tier, job, self.recogniser)
         self.told: dict[int, Finished] = {}
         """Checkpoints that the job has told by the client, by their steps."""
         self.put_off: dict[int, float] = {}
@@ -111,7 +113,7 @@ class Sealing:
         path.parent.mkdir(parents=True, exist_ok=True)
         seal.lay_back(tier, step, path)
         formats.forget_later(self.format, self.folder, Finished(step, path))
-        self.recogniser.restored(path, step)
+        self.recogniser.restored(Finished(step, path))
         return path
 
     def look(self) -> None:
@@ -119,12 +121,14 @@ class Sealing:
         if self.place.node_rank == 0 and self.folder.is_dir():
             for found in self.finished():
                 self._seal(found)
+        self.accounts.look(self.committed)
 
     def finish(self, code: int) -> None:
         """Do what is left, now that the job has ended with `code`."""
         self.put_off.clear()
         self.recogniser.ended = not code
         self.look()
+        self.accounts.look(self.committed, ended=True)
 
     def finished(self) -> list[Finished]:
         """Return the finished checkpoints that are to be sealed now."""
@@ -142,7 +146,7 @@ class Sealing:
         return time.monotonic() < self.put_off.get(step, 0.0)
 
     def _found(self) -> Iterator[Finished]:
-        return self.recogniser.finished(self.format, self.folder, self.ranks, self.job.step, self.committed)
+        return self.recogniser.finished(self.format, self.folder, self.ranks, self.committed)
 
     @property
     def ranks(self) -> int:
@@ -173,7 +177,10 @@ class Sealing:
                 self.job.tokens, self.job.loss,
             )  # fmt: skip
             self.committed = found.step
+            self.recogniser.sealed(found)
             self.job.emit("committed", step=found.step, tier="shared", seconds=round(time.monotonic() - begun, 3))
+            if why := formats.lacks(found.root):
+                self.job.emit("weights_only", step=found.step, why=why)
             self.prune()
 
     @contextlib.contextmanager
