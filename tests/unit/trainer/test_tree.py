@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +128,13 @@ def test_a_tree_whose_shard_is_gone_is_refused() -> None:
 def test_a_tree_is_laid_out_with_links_modes_and_empty_folders(tmp_path: Path) -> None:
     files = {"a/b": TreeFile("1", 0o600), "c": TreeFile("2", 0o755)}
     tree = Tree("s", "folder", files, {"l": "a/b", "up/m": "../a"}, ["empty/deep", "up"])
+
+    def place(placed: Sequence[tuple[TreeFile, Path]]) -> None:
+        for file, path in placed:
+            path.write_text(file.shard)
+
     for _ in range(2):  # a second time, as after a kill
-        lay_out(tree, tmp_path / "out", lambda file, path: path.write_text(file.shard) and None)
+        lay_out(tree, tmp_path / "out", place)
     out = tmp_path / "out"
     assert (out / "l").read_text() == "1" and (out / "l").readlink() == Path("a/b")
     assert (out / "up/m/b").read_text() == "1" and (out / "empty/deep").is_dir()
