@@ -63,6 +63,7 @@ def seal(
     before = content(manifest)
     if attempt_of(before) > identity.attempt:
         raise ValueError(f"attempt {attempt_of(before)} has sealed this step")
+    sweep(place, before)  # of a sealing that failed
     make(attempt)
     try:
         shards = taken(begun, attempt, sealing=next_sealing(before, attempt.name))

@@ -266,7 +266,7 @@ def sealed(tmp_path: Path) -> Path:
 def test_what_changed_after_its_writer_digested_it_is_not_sealed(tmp_path: Path) -> None:
     digested(tmp_path / "own/step-1")
     put(tmp_path / "own/step-1/__1_0.distcp", "__1_0.distcp of step-9")
-    with pytest.raises(ValueError, match="__1_0.distcp is not what its writer has digested: 22 bytes"):
+    with pytest.raises(ValueError, match=r"__1_0\.distcp is not what its writer has digested: 22 bytes"):
         sealed(tmp_path)
     assert seal.committed(tmp_path / "tier") == [] and not list((tmp_path / "tier").rglob("*"))
 

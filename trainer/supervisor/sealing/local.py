@@ -148,6 +148,7 @@ class LocalSealing(Sealing):
             rows: list[Row] = []
             if files:
                 begun = seal.surveyed(root, files, self.folder, part)
+                seal.sweep(place, seal.content(place / MANIFEST))
                 seal.make(attempt)
                 rows = seal.taken(begun, attempt, self.place.node_rank, rank, asked.sealing)
                 if changed := seal.difference(begun, root, files, self.folder, part):

@@ -22,7 +22,7 @@ _HELD = ".held-"
 
 
 def take(begun: Survey, attempt: Path, names: Mapping[str, str]) -> dict[str, SizeAndDigest]:
-    """Copy a checkpoint's files into a folder under these names; return size and SHA-256 of each.
+    """Copy a checkpoint's files into a folder under these names, none of which is there; return size and SHA-256 of each.
 
     All are held by links first, so that what the job removes meanwhile is copied all the same. Raises `ValueError` for
     a file that was written since the survey, or is not what its writer has digested; the caller removes what was made.
@@ -44,10 +44,8 @@ def take(begun: Survey, attempt: Path, names: Mapping[str, str]) -> dict[str, Si
 
 
 def _held(source: Path, target: Path) -> Path | None:
-    """Clear a path, and link a file beside it; return the link, None where there can be none."""
+    """Link a file beside the path of its copy; return the link, None where there can be none."""
     link = target.with_name(_HELD + target.name)
-    for path in (target, link):
-        path.unlink(missing_ok=True)
     try:
         os.link(str(source), str(link))
     except FileNotFoundError:
