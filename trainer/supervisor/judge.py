@@ -22,7 +22,6 @@ from trainer.supervisor import ends, launcher, seal
 from trainer.supervisor.ends import DONE, USER, End
 from trainer.supervisor.job import Job
 from trainer.supervisor.place import Place
-from trainer.supervisor.running import say
 
 EXPORTED, JUDGEMENT = "model", "judgement.json"
 """`trainer.contract.workload`."""
@@ -133,7 +132,7 @@ class Judge(Job):
         assert self.process is not None and self.process.stdout is not None
         for _, safe, _ in self.secrets.lines(self.process.stdout):
             self.words.heard(safe)
-            say(safe)
+            self.pass_on(safe)
             self.metrics = numbers(safe) or self.metrics
 
 
