@@ -124,7 +124,9 @@ class Job(Running):
         if self.stopping:
             return self._stopped()
         if code:
-            return ends.failed(code, self.words, self._places(), self.launcher.elsewhere)
+            so_far = ends.Made(*self.progress.made(self.committed), self.place.node_count)
+            launcher = self.launcher
+            return ends.failed(code, self.words, self._places(), launcher.elsewhere, so_far, launcher.rank)
         if self.place.node_rank:
             return End(DONE)  # node 0 judges by the step: it may have ended before this one could ask for the last one
         made, left = self.progress.ended(self.committed)

@@ -20,6 +20,7 @@ from typing import Any, Mapping, Sequence
 
 from trainer.supervisor import ends, launcher, seal
 from trainer.supervisor.ends import DONE, USER, End
+from trainer.supervisor.failures import LastWords
 from trainer.supervisor.job import Job
 from trainer.supervisor.place import Place
 
@@ -114,7 +115,7 @@ class Judge(Job):
         scratch = self.run_folder / "scratch"
         scratch.mkdir(exist_ok=True)
         own.update(BIVOUAC_EXPORT=export, BIVOUAC_CHECKPOINTS=str(scratch))
-        self.metrics, self.words, self._over = {}, ends.LastWords(), threading.Event()
+        self.metrics, self.words, self._over = {}, LastWords(), threading.Event()
         if self.stopping:
             raise Failed("stopped")
         if why := self._start([str(word) for word in words], dict(os.environ, **own)):

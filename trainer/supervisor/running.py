@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from trainer.supervisor import ends, family, seal
+from trainer.supervisor import family, seal
+from trainer.supervisor.failures import LastWords
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress.messages import Messages
 from trainer.supervisor.redact import Redactor
@@ -51,7 +52,7 @@ class Running:
         self.stopping = ""
         self.killed = False
         """It was to stop, and had not when its grace was over."""
-        self.words = ends.LastWords()
+        self.words = LastWords()
         self.messages = Messages(run)
         self._allowance = Allowance(_LOG_BYTES_PER_S, _LOG_BYTES)
         self._dropped = [0, 0]

@@ -82,7 +82,7 @@ class Workload(Section):
     estimates: Estimates
     """Steps, time and sizes, for plan and check."""
     ends: Literal["estimated", "exact"] = "estimated"
-    """When exit code 0 is the end: once it has trained, since `estimates.steps` is an estimate, or only at that step."""
+    """When exit code 0 is the end: once the job has trained, or only once it has done `estimates.steps`."""
     host_network: bool = False
     """Run the job's pods in their nodes' own network, for a job that insists on it. There it reaches the node's role in
     AWS, and with it all that the node may: `check` says what that opens. EFA, NCCL and MPI work without."""

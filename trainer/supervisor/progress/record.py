@@ -195,6 +195,10 @@ class Progress:
 
     # Its end.
 
+    def made(self, committed: int) -> tuple[bool, bool]:
+        """Return whether this start has told a step, and whether a newer checkpoint than it came from is sealed."""
+        return self._counter.step is not None, committed > self._offered
+
     def ended(self, committed: int) -> tuple[bool, int]:
         """Return whether a job that exits 0 has done its work: it has told a step, or a checkpoint newer than it came
         from is sealed, and where its end is `exact` it is there (the last step of a count from 0 is one less). And by

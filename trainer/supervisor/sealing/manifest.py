@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 MANIFEST = "manifest.json"
 _LARGEST = 1e15
@@ -35,7 +36,17 @@ def opened(content: bytes, step: int, campaign: str, identity: str) -> dict[str,
         raise ValueError("it is of step {} of campaign {}".format(manifest["step"], manifest["campaign"]))
     if identity and manifest["identity"] not in ("", identity):
         raise ValueError("it is of another campaign of this name")
+    for shard in manifest["shards"]:
+        if leads_out(str(shard["file"])):
+            raise ValueError(f"a file of it leads out of its step: {shard['file'][:200]!r}")
     return dict(manifest)
+
+
+def leads_out(file: str) -> bool:
+    """Return whether a shard's path, or the path of the job's own that its name quotes, leads out of its folder."""
+    own = unquote(file.partition("/")[2])
+    parts = [file, *own.split("//", 1)]
+    return any(part.startswith("/") or ".." in part.split("/") or "\0" in part for part in parts)
 
 
 def serialize(identity: Identity, step: int, tokens: int, loss: float | None, shards: list[dict[str, object]]) -> bytes:

@@ -19,6 +19,7 @@ from typing import Any, Mapping, Sequence
 
 from trainer.supervisor import ends, family, seal
 from trainer.supervisor.ends import STORAGE, End
+from trainer.supervisor.failures import LastWords
 from trainer.supervisor.job import Job
 from trainer.supervisor.launcher import Warm
 from trainer.supervisor.place import Place
@@ -170,7 +171,7 @@ class Again(Job):
         if self.stopping:
             return False
         self.progress.begin(self.generation, self.committed)
-        self.words, self.heard = ends.LastWords(), time.monotonic()
+        self.words, self.heard = LastWords(), time.monotonic()
         self._died = died
         port = int(self.place.rendezvous.rpartition(":")[2])
         variables = {"TORCHELASTIC_RESTART_COUNT": str(self.generation), "BIVOUAC_RESUME_FROM": resume}
