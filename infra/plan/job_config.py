@@ -117,6 +117,7 @@ def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str
         progress=job.progress.by,
         pattern=job.progress.pattern,
         steps=job.steps,
+        ends=job.ends,
         save_every=plan.checkpoint.every_steps,
         grace_s=job.grace_s,
         init_from=_init_from(job),

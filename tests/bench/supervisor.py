@@ -31,7 +31,7 @@ from typing import Any
 
 from tests.results import results_of
 from tests.root import ROOT
-from tests.unit.trainer.supervised import Supervisors, events
+from tests.unit.trainer.supervised import MARK, Supervisors, events
 from tests.waiting import until
 from trainer.supervisor import seal
 from trainer.supervisor.formats import files_of
@@ -146,8 +146,8 @@ class Bench:
             began = time.monotonic()
             os.kill(child(child(process.pid, ""), "train.py"), signal.SIGKILL)
             assert process.stdout is not None
-            told = next(line for line in process.stdout if line.startswith('{"event": "restarted_in_place"'))
-            assert json.loads(told)["step"] > 10, "it goes on from its checkpoint"
+            told = next(line for line in process.stdout if line.startswith(f'{MARK}{{"event": "restarted_in_place"'))
+            assert json.loads(told[1:])["step"] > 10, "it goes on from its checkpoint"
             return {"seconds": time.monotonic() - began}
         finally:
             end(process)
@@ -241,11 +241,11 @@ def forget(root: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def first_step(process: subprocess.Popen[str], begins: str = '{"event": "step"') -> int:
+def first_step(process: subprocess.Popen[str], begins: str = f'{MARK}{{"event": "step"') -> int:
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(begins):
-            return int(json.loads(line)["step"])
+            return int(json.loads(line.lstrip(MARK))["step"])
     raise AssertionError("it ended before its first step")
 
 

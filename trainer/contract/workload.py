@@ -113,6 +113,8 @@ class WorkloadConfig(_Part):
     pattern: str | None = None
     """Regular expression of the lines that tell a step; None: JSON lines."""
     steps: int = Field(ge=1)
+    ends: Literal["estimated", "exact"] = "estimated"
+    """Whether exit code 0 before the last step is an end, or a failure."""
     save_every: int = Field(ge=1)
     """Steps between checkpoints that the plan recommends."""
     grace_s: float = Field(gt=0)

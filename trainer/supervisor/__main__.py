@@ -23,6 +23,8 @@ from trainer.supervisor.serving import serve
 from trainer.supervisor.warm import ranks
 from trainer.supervisor.warm.again import Again
 
+_LONGEST = 4096
+"""Bytes of a termination message that the kubelet keeps."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -59,7 +61,7 @@ def main() -> int:
     job.leave_nothing()
     message = _ended(job, end)
     job.emit("agent_ended", **{name: value for name, value in message.items() if value is not None})
-    _write(json.dumps(message))
+    _write_message(message)
     shutil.rmtree(run, ignore_errors=True)
     return end.code
 
@@ -73,7 +75,7 @@ def _never_began(code: int, why: str) -> int:
         "attempt": int(asked["attempt"]) if asked["attempt"].isdigit() else 0, "signal": None, "rank": None,
         "detail": why[:1500],
     }  # fmt: skip
-    _write(json.dumps(message))
+    _write_message(message)
     return code
 
 
@@ -100,15 +102,24 @@ def _ended(job: Job, end: End) -> dict[str, Any]:
         "step": job.step,
         "committed_step": job.committed,
         "signal": number,
-        "rank": None,
+        "rank": end.rank,
         "detail": job.secrets.text(end.detail)[:1500],
         **({"judgement": job.judgement} if isinstance(job, Judge) else {}),
     }
 
 
+def _write_message(message: dict[str, Any]) -> None:
+    """Write a message with as much of its detail as a termination message has room for."""
+    while len(json.dumps(message, ensure_ascii=False).encode(errors="replace")) > _LONGEST and message["detail"]:
+        message = {**message, "detail": message["detail"][: len(message["detail"]) * 3 // 4]}
+    _write(json.dumps(message, ensure_ascii=False))
+
+
 def _write(message: str) -> None:
     try:
-        Path(os.environ.get("BIVOUAC_TERMINATION_LOG", "/dev/termination-log")).write_text(message[:4096])
+        Path(os.environ.get("BIVOUAC_TERMINATION_LOG", "/dev/termination-log")).write_bytes(
+            message.encode(errors="replace")[:_LONGEST]
+        )
     except OSError as error:
         print(f"the termination message could not be written: {error}", file=sys.stderr)
 

@@ -11,7 +11,7 @@ import urllib.request
 from trainer.supervisor.family import Process, below
 from trainer.supervisor.serving import PORT
 
-_ANSWER_S, _PAUSE_S = 2.0, 0.1
+_ANSWER_S, _PAUSE_S, _LONGEST = 2.0, 0.1, 1 << 20
 
 
 def processor_seconds(root: int, among: dict[int, Process]) -> float:
@@ -25,8 +25,9 @@ def step_of(rendezvous: str) -> int:
     host = rendezvous.rpartition(":")[0]
     try:
         with urllib.request.urlopen(f"http://{host}:{PORT}/status", timeout=_ANSWER_S) as answer:
-            return int(json.loads(answer.read())["step"])
-    except (OSError, ValueError, KeyError, http.client.HTTPException):  # it may end while it answers
+            return int(json.loads(answer.read(_LONGEST))["step"])
+    # It may end while it answers, and what answers may be something else.
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, http.client.HTTPException):
         return 0
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Iterable, NamedTuple
+
+from trainer.supervisor.failures import PEER, LastWords, cause_of, repeats
 
 DONE, USER, DATA, INTERNAL, STORAGE, INTERRUPTED, NUMERIC = 0, 64, 65, 70, 74, 75, 76
 """`trainer.contract.ExitCode`."""
@@ -21,8 +22,6 @@ NOTHING_SOUND = "nothing-sound"
 _OWN = (USER, DATA, STORAGE, INTERRUPTED, NUMERIC)
 """Codes by which a job says itself why it ends."""
 _MIB = 2**20
-_ERROR = re.compile(r"^(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b")
-_NO_ROOM = re.compile("No space left on device|Disk quota exceeded")
 
 
 class End(NamedTuple):
@@ -30,41 +29,47 @@ class End(NamedTuple):
     detail: str = ""
     reason: str = ""
     """In place of the code's own."""
+    rank: int | None = None
+    """The one that failed first."""
 
 
-class LastWords:
-    """The line of a job's output that says best why it failed."""
+class Made(NamedTuple):
+    """What an attempt has made when it fails."""
 
-    def __init__(self) -> None:
-        self._last = self._error = self.no_room = ""
-
-    def heard(self, line: str) -> None:
-        if not line.strip(" -\n"):  # mpirun frames its words
-            return
-        self._last = line.strip()
-        if _ERROR.match(line):
-            self._error = self._last
-        if _NO_ROOM.search(line):
-            self.no_room = self._last
-
-    def __str__(self) -> str:
-        said = self._error or self._last
-        return f"; it said last: {said[:300]}" if said else ""
+    stepped: bool = True
+    sealed: bool = True
+    nodes: int = 1
 
 
-def failed(code: int, words: LastWords, places: Iterable[Path], elsewhere: bool = False) -> End:
+_ANYTHING = Made()
+
+
+def failed(
+    code: int,
+    words: LastWords,
+    places: Iterable[Path],
+    elsewhere: bool = False,
+    made: Made = _ANYTHING,
+    rank: int | None = None,
+) -> End:
     """Return the end of a job whose launcher, or whose first failed rank, ended with `code`; `elsewhere`: that rank is
     another node's."""
     how = f"died of {signal_name(-code)}" if code < 0 else f"exited with {code}"
+    failure = words.failure()
+    cause = None if failure is None else cause_of(failure.error)
+    rank = failure.rank if failure is not None and failure.rank is not None else rank
+    if code > 0 and code not in _OWN and repeats(cause, made.stepped, made.sealed):
+        code = USER
     if elsewhere:
-        return End(code if code in _OWN else INTERNAL, f"the job {how} on another node{words}", PEER_LOST)
+        return End(code if code in _OWN else INTERNAL, f"the job {how} on another node{words}", PEER_LOST, rank)
     if code in _OWN:
-        return End(code, f"the job {how}{words}")
+        return End(code, f"the job {how}{words}", rank=rank)
     if full := next(filter(None, map(room_in, places)), ""):
-        return End(STORAGE, f"the job {how} where no room is left: {full}{words}")
+        return End(STORAGE, f"the job {how} where no room is left: {full}{words}", rank=rank)
     if words.no_room:
-        return End(STORAGE, f"the job {how} for want of room; it said: {words.no_room[:300]}")
-    return End(INTERNAL, f"the job {how}{words}")
+        return End(STORAGE, f"the job {how} for want of room; it said: {words.no_room[:300]}", rank=rank)
+    lost = code > 0 and made.nodes > 1 and cause is not None and cause.name == PEER
+    return End(INTERNAL, f"the job {how}{words}", PEER_LOST if lost else "", rank)
 
 
 def of_error(error: OSError, place: Path) -> str:

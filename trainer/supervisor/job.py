@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -13,9 +12,9 @@ from trainer.supervisor import activity, ends, family, launcher
 from trainer.supervisor.ends import DATA, DONE, INTERRUPTED, STORAGE, USER, End
 from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
-from trainer.supervisor.progress import Reader
+from trainer.supervisor.progress.record import Progress
 from trainer.supervisor.rank_count import RankCount
-from trainer.supervisor.running import Running, say
+from trainer.supervisor.running import Running
 from trainer.supervisor.sealing import local as sealing
 from trainer.supervisor.sealing.shared import NothingSound
 
@@ -33,20 +32,36 @@ class Job(Running):
     ) -> None:
         super().__init__(config, place, run)
         self.tier = shared / place.campaign
-        self.reader = Reader(config.get("pattern"))
-        self.steps = int(config.get("steps") or 0)
-        self.step, self.tokens, self.generation = 0, 0, 0
-        self.loss: float | None = None
-        self.step_seconds: float | None = None
+        self.progress = Progress(config, place, self.tier, self.emit)
+        self.generation = 0
         self.heard = time.monotonic()
-        """When the job last told of a step or used a processor."""
-        self._worked = 0.0
-        self._by_client = config.get("progress") == "client"
+        """When the job last used a processor."""
+        self._worked, self._noted = 0.0, 0
         self.launcher = launcher.of(config, place)
         self.sealing = sealing.of(config, place, self.tier, local, self, place.ranks_per_node)
         is_shared = config["checkpoints"].get("tier", "shared") == "shared"
         self._ranks = RankCount(place, place.node_count if is_shared else 1)
-        self._last_step = self.heard
+
+    @property
+    def step(self) -> int:
+        return self.progress.step
+
+    @property
+    def step_seconds(self) -> float | None:
+        return self.progress.step_seconds
+
+    def _note_step(self) -> None:
+        if self.step != self._noted:
+            self._noted = self.step
+            self.sealing.recogniser.hear(self.step)
+
+    @property
+    def tokens(self) -> int:
+        return self.progress.tokens
+
+    @property
+    def loss(self) -> float | None:
+        return self.progress.loss
 
     @property
     def folder(self) -> Path:
@@ -61,7 +76,7 @@ class Job(Running):
 
     def status(self) -> dict[str, Any]:
         """`trainer.contract.Status`."""
-        self.heard = max(self.heard, self.sealing.heard)
+        self.heard = max(self.heard, self.sealing.heard, self.progress.heard)
         place, age = self.place, 0.0 if self.sealing.busy else round(time.monotonic() - self.heard, 3)
         first = place.node_rank * place.ranks_per_node
         alive = self.sealing.busy or (self.process is not None and self.process.poll() is None)
@@ -73,11 +88,11 @@ class Job(Running):
             "node": place.node_name,
             "phase": "training" if self.step else "starting",
             "step": self.step,
-            "steps": self.steps,
+            "steps": self.progress.steps,
             "committed_step": self.committed,
             "tokens": self.tokens,
             "loss": self.loss,
-            "step_seconds": self.step_seconds,
+            "step_seconds": self.progress.step_seconds,
             "data_wait_seconds": None,
             **self.sealing.accounts.status(),
             "ranks": [dict(row, rank=rank) for rank in range(first, first + place.ranks_per_node)],
@@ -93,6 +108,7 @@ class Job(Running):
             resume = self.sealing.resume()
         except NothingSound as error:
             return End(STORAGE, str(error), ends.NOTHING_SOUND)
+        self.progress.begin(self.generation, self.committed)
         environment = dict(os.environ, **self.launcher.environment(resume, str(self.run_folder)))
         words = self.launcher.command(environment)
         if self.launcher.unset:
@@ -104,28 +120,40 @@ class Job(Running):
         # Sealing reads all of a checkpoint, which takes minutes: life signs go on meanwhile.
         beside = threading.Thread(target=self._seal_while_it_runs, name="sealing", daemon=True)
         beside.start()
+        threading.Thread(target=self._exchange_while_it_runs, name="other nodes", daemon=True).start()
         looks = 0
         while not self._over.wait(_LOOK_S):
             self._look() if looks % _RARELY == 0 else self._hear()
             looks += 1
         code = self.launcher.ended(self._ended(), str(self.words), bool(self.stopping))
         self._look()
+        for message in self.progress.rest():
+            self._told_checkpoint(message)
         beside.join()
         if not (code or self.launcher.many):
             self.sealing.ranks_here = 0  # what its ranks have not written they will not write
         self.sealing.finish(code)
+        self.progress.keep(self.committed, last=True)
         return self._end(code)
 
     def _end(self, code: int) -> End:
         if self.stopping:
             return self._stopped()
         if code:
-            return ends.failed(code, self.words, self._places(), self.launcher.elsewhere)
-        # Other nodes judge no end by the step: node 0 may have ended before they could ask it for the last one.
-        if self.place.node_rank == 0 and max(self.step, self.committed) < self.steps:
-            self.emit("ended_early", step=self.step, steps=self.steps)
-            return End(USER, f"the job exited 0 at step {self.step} of {self.steps}{self._silence()}{self.words}")
-        return End(DONE)
+            so_far = ends.Made(*self.progress.made(self.committed), self.place.node_count)
+            launcher = self.launcher
+            return ends.failed(code, self.words, self._places(), launcher.elsewhere, so_far, launcher.rank)
+        if self.place.node_rank:
+            return End(DONE)  # node 0 judges by the step: it may have ended before this one could ask for the last one
+        made, left = self.progress.ended(self.committed)
+        how = f"the job exited 0 at step {self.step} of {self.progress.steps}"
+        if not made or left > 0:
+            self.emit("ended_early", step=self.step, steps=self.progress.steps)
+        return (
+            End(DONE, f"{how}, an estimate" if left else "")
+            if made
+            else End(USER, how + self._silence() + str(self.words))
+        )
 
     def _places(self) -> tuple[Path, ...]:
         """Return where the job writes: checkpoints, its own folder, temporary files."""
@@ -139,7 +167,9 @@ class Job(Running):
         if self.step or self.place.node_rank:
             return ""
         how = "no line that it printed fits `progress.pattern`" if self.config.get("pattern") else ""
-        how = how or ("it has not called `beat`" if self._by_client else 'it printed no JSON line with a "step"')
+        how = how or (
+            "it has not called `beat`" if self.progress.by_client else 'it printed no JSON line with a "step"'
+        )
         return f"; no step is known: {how}"
 
     # Its words and files.
@@ -149,25 +179,13 @@ class Job(Running):
         shown = 0.0
         for line, safe, written_over in self.secrets.lines(self.process.stdout):
             self.launcher.heard(line)
-            found = None if self._by_client else self.reader.read(line)
             self.words.heard(safe)
             if not written_over or (safe and time.monotonic() - shown >= _SHOWN_S):
                 shown = time.monotonic() if written_over else shown
-                say(safe)
-            if found is not None:
-                self._reached(*found)
-
-    def _reached(self, step: int, figures: Mapping[str, float]) -> None:
-        now, figures = time.monotonic(), {name: value for name, value in figures.items() if math.isfinite(value)}
-        if step > self.step:
-            self.step_seconds = round((now - self._last_step) / max(1, step - self.step), 6)
-            self._last_step = now
-        self.heard, self.step = now, step
-        self.sealing.recogniser.hear(step)
-        self.loss = figures.get("loss", self.loss)
-        self.tokens = int(figures.get("tokens", self.tokens))
-        if self.place.node_rank == 0:
-            self.emit("step", step=step, loss=figures.get("loss"), seconds=self.step_seconds or 0.0)
+                self.pass_on(safe)
+            self.progress.printed(line)
+            self._note_step()
+        self.tell_dropped()
 
     def _look(self) -> None:
         """Note that the job works, take the ends of its orphans, and learn the step where it is not printed."""
@@ -179,22 +197,40 @@ class Job(Running):
         if not (launched is None or self.launcher.many):
             self.sealing.ranks_here = self._ranks.look({launched} | family.below(launched, among), self.folder)
         self._hear()
-        if self.place.node_rank != 0:
-            self.step = max(self.step, activity.step_of(self.place.rendezvous))
+        self.progress.ask_first_node()
 
     def _hear(self) -> None:
-        """Take what the job tells by the client: steps of its first rank, finished checkpoints."""
-        for news in self.told.news():
+        """Take what the job tells by the client, here and on other nodes: steps, finished checkpoints."""
+        for message in self.messages.news():
             self.heard = time.monotonic()
-            if "folder" in news:
-                self.sealing.tell(Finished(news["step"], Path(news["folder"])))
-            elif self._by_client and news["rank"] == self.place.node_rank * self.place.ranks_per_node:
-                self._reached(news["step"], {name: news[name] for name in ("loss", "tokens") if name in news})
+            if "folder" not in message:
+                self.progress.called(message)
+            elif self.place.node_rank == 0:
+                self._told_checkpoint(message)
+            else:
+                self.progress.checkpoint(message["step"], message["folder"])
+        for finished in self.progress.news():
+            self._told_checkpoint(finished)
+        self.progress.tell()
+        self._note_step()
+
+    def _told_checkpoint(self, message: Mapping[str, Any]) -> None:
+        step, folder = message["step"], Path(message["folder"])
+        if folder.exists():
+            self.sealing.tell(Finished(step, folder))
+        else:
+            why = f"{folder} was told by rank {message['rank']} and is not on node 0"
+            self.emit("not_sealed", step=step, why=why)
+
+    def _exchange_while_it_runs(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            self.progress.exchange()
 
     def _seal_while_it_runs(self) -> None:
         family.give_way()
         while not self._over.wait(_LOOK_S):
             self._seal_finished()
+            self.progress.keep(self.committed)
 
     def _seal_finished(self) -> None:
         self.sealing.look()

@@ -20,9 +20,9 @@ from typing import Any, Mapping, Sequence
 
 from trainer.supervisor import ends, launcher, seal
 from trainer.supervisor.ends import DONE, USER, End
+from trainer.supervisor.failures import LastWords
 from trainer.supervisor.job import Job
 from trainer.supervisor.place import Place
-from trainer.supervisor.running import say
 
 EXPORTED, JUDGEMENT = "model", "judgement.json"
 """`trainer.contract.workload`."""
@@ -116,7 +116,7 @@ class Judge(Job):
         own = {"BIVOUAC_EXPORT": export, "BIVOUAC_CHECKPOINTS": str(scratch)}
         job = launcher.Launcher({**self.config, "command": words}, self.place)
         environment = dict(os.environ, **job.environment(resume, str(self.run_folder), own))
-        self.metrics, self.words, self._over = {}, ends.LastWords(), threading.Event()
+        self.metrics, self.words, self._over = {}, LastWords(), threading.Event()
         if self.stopping:
             raise Failed("stopped")
         if why := self._start(job.command(environment), environment):
@@ -134,7 +134,7 @@ class Judge(Job):
         assert self.process is not None and self.process.stdout is not None
         for _, safe, _ in self.secrets.lines(self.process.stdout):
             self.words.heard(safe)
-            say(safe)
+            self.pass_on(safe)
             self.metrics = numbers(safe) or self.metrics
 
 

@@ -14,7 +14,8 @@ from trainer.supervisor import activity, shell, variables
 from trainer.supervisor.place import Place
 from trainer.supervisor.warm import ranks
 
-_RANK_ENDED = re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
+_RANK_ENDED, _RANK = re.compile(r"^\s*exitcode\s*:\s*(-?\d+)"), re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank")
+_ROOT_CAUSE = "Root Cause (first observed failure)"
 _SIGNAL, _SIGNALS = 128, 64
 """`mpirun` ends with 128 and the number of the signal that ended a rank; other codes above are its own."""
 _CULPRIT_S = 10.0
@@ -35,6 +36,8 @@ class Launcher:
     """It starts a node's ranks."""
     elsewhere = False
     """Another node's rank ended the job."""
+    rank: int | None = None
+    """The rank that failed first, where the launcher says it."""
 
     def __init__(self, job: Mapping[str, Any], place: Place) -> None:
         self.job, self.place = job, place
@@ -96,9 +99,13 @@ class Torchrun(Launcher):
         ]  # fmt: skip
 
     def heard(self, line: str) -> None:
-        """Take the exit code of the rank that failed first from torchrun's summary; torchrun itself ends with 1."""
-        match = _RANK_ENDED.match(line)
-        if match and self._rank_code is None:
+        """Take the rank that failed first, and its exit code, from torchrun's summary; torchrun itself ends with 1.
+        Those that it has stopped for that come before it there."""
+        if line.startswith(_ROOT_CAUSE):
+            self._rank_code = self.rank = None
+        if self.rank is None and (match := _RANK.match(line)):
+            self.rank = int(match.group(1))
+        if self._rank_code is None and (match := _RANK_ENDED.match(line)):
             self._rank_code = int(match.group(1))
 
     def ended(self, code: int, words: str, stopping: bool) -> int:

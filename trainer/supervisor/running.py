@@ -14,13 +14,34 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from trainer.supervisor import ends, family, seal
+from trainer.supervisor import family, seal
+from trainer.supervisor.failures import LastWords
 from trainer.supervisor.place import Place
+from trainer.supervisor.progress.messages import Messages
 from trainer.supervisor.redact import Redactor
-from trainer.supervisor.told import Told
 
 _SOURCE_S = 600.0
 """For new code to appear on the shared tier."""
+MARK, _SHOWN = "\x1e", "\u241e"
+"""Begins each line of the supervisor's own (RFC 7464), and what stands in its place in a line of the job."""
+_LOG_BYTES, _LOG_BYTES_PER_S = 8 << 20, (4 << 20) / 60
+"""Of the job's lines: so many at once, and so many after that, are passed on."""
+
+
+class Allowance:
+    """What may be used: `most` at once, and `per_second` of it comes back. Used up, it is back with a quarter."""
+
+    def __init__(self, per_second: float, most: float) -> None:
+        self._per_second, self._most, self._left, self._at = per_second, most, most, time.monotonic()
+        self._empty = False
+
+    def take(self, amount: float) -> bool:
+        now = time.monotonic()
+        self._left = min(self._most, self._left + (now - self._at) * self._per_second)
+        self._at = now
+        self._empty = self._left < (self._most / 4 if self._empty else amount)
+        self._left -= 0 if self._empty else amount
+        return not self._empty
 
 
 class Running:
@@ -31,8 +52,11 @@ class Running:
         self.stopping = ""
         self.killed = False
         """It was to stop, and had not when its grace was over."""
-        self.words = ends.LastWords()
-        self.told = Told(run)
+        self.words = LastWords()
+        self.messages = Messages(run)
+        self._allowance = Allowance(_LOG_BYTES_PER_S, _LOG_BYTES)
+        self._dropped = [0, 0]
+        """Lines and bytes that were not passed on."""
         self._over = threading.Event()
         """The command has ended."""
 
@@ -41,9 +65,24 @@ class Running:
         raise NotImplementedError
 
     def emit(self, event: str, **fields: object) -> None:
-        line = {"event": event, **self.secrets.within(fields), "time": round(time.time(), 3)}
+        """Say a line of our own. `time` among the fields: when it was."""
+        line = {"event": event, "time": round(time.time(), 3), **self.secrets.within(fields)}
         line.update(node=self.place.node_name, attempt=self.place.attempt)
-        say(json.dumps(line))
+        say(MARK + json.dumps(line))
+
+    def pass_on(self, line: str) -> None:
+        """Pass on a line of the job, which cannot be taken for ours. What is beyond the allowance is counted."""
+        size = len(line) + 1
+        if not self._allowance.take(size):
+            self._dropped = [self._dropped[0] + 1, self._dropped[1] + size]
+            return
+        self.tell_dropped()
+        say(line.replace(MARK, _SHOWN))
+
+    def tell_dropped(self) -> None:
+        (lines, size), self._dropped = self._dropped, [0, 0]
+        if lines:
+            self.emit("lines_dropped", lines=lines, bytes=size, why="the job printed more than 4 MiB a minute")
 
     def wait_for(self, path: Path, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -115,8 +154,8 @@ class Running:
         self.stopping = signal.Signals(number).name
         self.emit("stopping", signal=self.stopping)
         with contextlib.suppress(OSError):  # a full disk: SIGTERM tells it too
-            self.told.stop()
-        asked = threading.Timer(grace_s / 2 if self.told.asks() else 0.0, self._end_group, (signal.SIGTERM,))
+            self.messages.stop()
+        asked = threading.Timer(grace_s / 2 if self.messages.asks() else 0.0, self._end_group, (signal.SIGTERM,))
         for timer in (asked, threading.Timer(grace_s, self._kill)):
             timer.daemon = True
             timer.start()

@@ -54,7 +54,7 @@ class Estimates(Section):
     """Figures of plan and check until the job has been measured."""
 
     steps: int = Field(ge=1)
-    """Steps of the whole training. A job that ends before its last step has failed."""
+    """Steps of the whole training, about: a job that has trained and exits 0 is done (`ends`)."""
     step_seconds: float = Field(gt=0)
     """Time of one step."""
     checkpoint_gib: float = Field(default=1.0, gt=0)

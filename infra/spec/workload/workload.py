@@ -87,6 +87,8 @@ class Workload(Section):
     """Processors, memory and shared memory of each pod."""
     estimates: Estimates
     """Steps, time and sizes, for plan and check."""
+    ends: Literal["estimated", "exact"] = "estimated"
+    """When exit code 0 is the end: once the job has trained, or only once it has done `estimates.steps`."""
     host_network: bool = False
     """Run the job's pods in their nodes' own network, for a job that insists on it. There it reaches the node's role in
     AWS, and with it all that the node may: `check` says what that opens. EFA, NCCL and MPI work without."""

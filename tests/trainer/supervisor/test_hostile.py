@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from tests.root import ROOT
-from tests.unit.trainer.supervised import Supervisors, events
+from tests.unit.trainer.supervised import Supervisors, events, printed
 from tests.waiting import HUNG_S, until
 from trainer.contract import AGENT_PORT, ExitCode, Status
 
@@ -322,6 +322,6 @@ def test_a_node_that_dies_while_a_checkpoint_is_written_leaves_the_newest_whole_
         again.append(camp.start(2, *python(WRITER, "3", "-1"), steps=3))
     for camp, process, when, newest in zip(camps, again, moments, expected, strict=True):
         said = process.communicate()[0]
-        assert [(one["number"], one["whole"]) for one in events(said, "offered")] == [(newest, True)], when
+        assert [(one["number"], one["whole"]) for one in printed(said, "offered")] == [(newest, True)], when
         assert process.returncode == 0 and sound(camp.tier) == [3], when
         assert [path.name for path in camp.tier.glob("step-*")] == ["step-00000003"], f"{when}: nothing half is left"

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.unit.trainer.supervised import Supervisors, events, kill_node
+from tests.unit.trainer.supervised import Supervisors, events, kill_node, printed
 from tests.waiting import until
 from trainer.contract import AGENT_PORT, NOTHING_SOUND, ExitCode, parse_manifest
 from trainer.contract.listing import Listing, StepVerdict, list_folder
@@ -110,7 +110,7 @@ def spoil(path: Path) -> None:
 
 
 def offered(said: str) -> dict[str, Any]:
-    (one,) = events(said, "offered")
+    (one,) = printed(said, "offered")
     return one
 
 

@@ -115,8 +115,19 @@ class Supervisors:
         return Termination.model_validate_json((self.root / f"node-{rank}/termination.json").read_text())
 
 
+MARK = "\x1e"
+"""Begins the supervisor's own lines, and no line of a job."""
+
+
 def events(text: str, kind: str) -> list[dict[str, Any]]:
-    lines = (json.loads(line) for line in text.splitlines() if line.startswith('{"event"'))
+    """The supervisor's own events of a kind. Lines end in a line feed alone: `splitlines` would end one at the mark."""
+    lines = (json.loads(line[1:]) for line in text.split("\n") if line.startswith(MARK))
+    return [line for line in lines if line["event"] == kind]
+
+
+def printed(text: str, kind: str) -> list[dict[str, Any]]:
+    """The events that the job has printed by itself."""
+    lines = (json.loads(line) for line in text.split("\n") if line.startswith('{"event"'))
     return [line for line in lines if line["event"] == kind]
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.waiting import until
 from trainer.supervisor import activity, ends, family, seal
+from trainer.supervisor.failures import LastWords
 from trainer.supervisor.formats import files_of
 from trainer.supervisor.job import Job
 from trainer.supervisor.place import Place
@@ -204,7 +205,7 @@ def test_events_stay_json_whatever_a_secret_is() -> None:
     ("code", "said", "end", "detail"),
     [
         (1, ["Traceback", "[rank0]: torch.OutOfMemoryError: none left", "done"], 70,
-         "the job exited with 1; it said last: [rank0]: torch.OutOfMemoryError: none left"),
+         "the job exited with 1; it said last: torch.OutOfMemoryError: none left (rank 0); CUDA is out of memory"),
         (-11, [], 70, "the job died of SIGSEGV"),
         (76, ["loss is NaN"], 76, "the job exited with 76; it said last: loss is NaN"),
         (1, ["OSError: [Errno 28] No space left on device", "bye"], 74,
@@ -213,7 +214,7 @@ def test_events_stay_json_whatever_a_secret_is() -> None:
     ],
 )  # fmt: skip
 def test_a_failed_job_has_an_end_in_words(code: int, said: list[str], end: int, detail: str, tmp_path: Path) -> None:
-    words = ends.LastWords()
+    words = LastWords()
     for line in said:
         words.heard(line)
     got = ends.failed(code, words, (tmp_path,))

@@ -28,7 +28,7 @@ from trainer.supervisor import launcher, seal
 from trainer.supervisor.given import take
 from trainer.supervisor.pack import pack
 from trainer.supervisor.place import Place
-from trainer.supervisor.progress import Reader
+from trainer.supervisor.progress.lines import Reader
 from trainer.supervisor.sealing.manifest import serialize
 
 IDENTITY = seal.Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
@@ -162,7 +162,8 @@ def test_a_manifest_is_the_contracts_to_the_byte(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_line_tells_step_and_figures(pattern: str | None, line: str, told: Any) -> None:
-    assert Reader(pattern).read(line) == told
+    read = Reader(pattern).read(line)
+    assert (None if read is None else (read.step, read.figures)) == told
 
 
 @pytest.mark.parametrize("damaged", [False, True])

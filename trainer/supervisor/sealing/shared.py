@@ -35,10 +35,13 @@ class Told(Protocol):
     """What is known of the job that runs."""
 
     stopping: str
-    step_seconds: float | None
-    tokens: int
-    loss: float | None
 
+    @property
+    def step_seconds(self) -> float | None: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def loss(self) -> float | None: ...
     def emit(self, event: str, **fields: object) -> None: ...
     def wait_for(self, path: Path, seconds: float) -> None: ...
 

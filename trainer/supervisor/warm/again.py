@@ -20,6 +20,7 @@ from typing import Any, Mapping, Sequence
 
 from trainer.supervisor import ends, family, seal
 from trainer.supervisor.ends import STORAGE, End
+from trainer.supervisor.failures import LastWords
 from trainer.supervisor.job import Job
 from trainer.supervisor.launcher import Launcher, Warm
 from trainer.supervisor.place import Place
@@ -50,7 +51,12 @@ class Again(Job):
         """The death after which no new step is known yet."""
 
     def emit(self, event: str, **fields: object) -> None:
+        """Say a line with the generation, and after its first step how long the restart took."""
         super().emit(event, **fields, **({"generation": self.generation} if self.generation else {}))
+        if event == "step" and (died := self._died):
+            self._died = {}
+            seconds = round(max(0.0, time.time() - died.pop("at")), 2)
+            self.emit("restarted_in_place", step=fields["step"], seconds=seconds, **died)
 
     def _start(self, words: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> str:
         self._line, theirs = socket.socketpair()
@@ -64,13 +70,6 @@ class Again(Job):
     def _seal_finished(self) -> None:
         with self._sealed_alone:
             super()._seal_finished()
-
-    def _reached(self, step: int, figures: Mapping[str, float]) -> None:
-        super()._reached(step, figures)
-        if (died := self._died) and self.place.node_rank == 0:
-            self._died = {}
-            seconds = round(max(0.0, time.time() - died.pop("at")), 2)
-            self.emit("restarted_in_place", step=step, seconds=seconds, **died)
 
     def _end(self, code: int) -> End:
         return (None if self.stopping else self._trouble) or super()._end(code)
@@ -173,7 +172,8 @@ class Again(Job):
             resume = self.sealing.resume(self.generation)
         if self.stopping:
             return False
-        self.step, self.words, self.heard = max(0, self.committed), ends.LastWords(), time.monotonic()
+        self.progress.begin(self.generation, self.committed)
+        self.words, self.heard = LastWords(), time.monotonic()
         self._died = died
         host, _, port = self.place.rendezvous.rpartition(":")
         # A port of its own: a rank of the last start that has not yet ended on another node does not join this one.

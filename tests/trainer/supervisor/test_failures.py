@@ -1,0 +1,198 @@
+"""Why a job failed, out of transcripts of launchers and ranks, and under a real torchrun."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.trainer.supervised import Supervisors
+from trainer.contract import ExitCode
+from trainer.supervisor import ends, failures, launcher
+from trainer.supervisor.failures import LastWords
+from trainer.supervisor.place import Place
+
+TRACE = [
+    "Traceback (most recent call last):",
+    '  File "/workspace/train.py", line 6, in <module>',
+    '    {}["size"]',
+    "    ~~^^^",
+]
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4541"
+NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:268, remote process exited"
+TRAILER = """W1125 17:42:23.962000 26035 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 26154 closing \
+signal SIGTERM
+E1125 17:42:24.041000 26035 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 \
+(pid: 26155) of binary: /usr/bin/python
+Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-25_17:42:24
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 26154)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 26154
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-25_17:42:23
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 26155)
+  error_file: <N/A>
+============================================================""".splitlines()
+
+
+def of(rank: int, lines: list[str]) -> list[str]:
+    return [f"[rank{rank}]: {line}" for line in lines]
+
+
+def words(*lines: str) -> LastWords:
+    heard = LastWords()
+    for line in lines:
+        heard.heard(line)
+    return heard
+
+
+def told(*lines: str) -> tuple[str, int | None]:
+    failure = words(*lines).failure()
+    assert failure is not None
+    return failure.error, failure.rank
+
+
+KEY = "KeyError: 'size'"
+
+
+def test_a_ranks_own_error_is_told_and_not_its_launchers() -> None:
+    assert told(*of(1, [*TRACE, KEY]), *of(0, [*TRACE, GLOO]), *TRAILER) == (KEY, 1)
+    assert told(*TRACE, KEY, *TRAILER) == (KEY, None), "before the process group stands, lines have no rank"
+    assert "line 6" in str(words(*of(1, [*TRACE, KEY]), *TRAILER)), "with the lines before it"
+
+
+def test_a_lost_peer_is_told_only_where_no_rank_has_an_error_of_its_own() -> None:
+    assert told(*of(0, [*TRACE, GLOO]), *of(3, [*TRACE, KEY]), "step 7", *of(2, [*TRACE, NCCL]), *TRAILER) == (KEY, 3)
+    assert told(*of(2, [*TRACE, NCCL]), *of(0, [*TRACE, GLOO])) == (NCCL, 2)
+
+
+def test_tracebacks_that_interleave_are_told_apart() -> None:
+    pairs = zip(of(0, [*TRACE, GLOO]), of(5, [*TRACE, KEY]), strict=True)
+    assert told(*[line for pair in pairs for line in pair], *TRAILER) == (KEY, 5)
+
+
+def test_of_chained_errors_the_one_that_ended_the_process_is_told() -> None:
+    chained = [*TRACE, KEY, "", "During handling of the above exception, another exception occurred:", "", *TRACE]
+    assert told(*chained, "my.own.Trouble: no size") == ("my.own.Trouble: no size", None)
+    assert told(*of(1, chained), *of(1, ["ImportError: x"])) == ("ImportError: x", 1)
+
+
+def test_an_error_that_was_handled_is_not_the_reason() -> None:
+    handled = [*TRACE, "ModuleNotFoundError: No module named 'flash_attn'"]
+    assert told(*handled, "using another attention", *TRACE, KEY) == (KEY, None)
+    later = words(*handled, *(f"step {step}" for step in range(100)), "the data is not what it was")
+    assert later.failure() is None and "the data is not what it was" in str(later)
+
+
+def test_an_error_in_colour_and_one_of_c_plus_plus_are_read() -> None:
+    assert told("\x1b[31mValueError: \x1b[0mno\x1b[0m") == ("ValueError: no", None)
+    assert told("terminate called after throwing an instance of 'c10::Error'", "  what():  CUDA error: assert") == (
+        "CUDA error: assert", None)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "early", "after_a_step", "after_a_checkpoint"),
+    [
+        ("ModuleNotFoundError: No module named 'einops'", "import", 64, 64, 70),
+        ("ImportError: cannot import name 'x' from 'y'", "import", 64, 64, 70),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "cuda-memory", 64, 70, 70),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory.", "cuda-memory", 64, 70, 70),
+        ("KeyError: 'size'", "script", 64, 64, 70),
+        ("AttributeError: 'NoneType' object has no attribute 'x'", "script", 64, 64, 70),
+        ("SyntaxError: invalid syntax", "script", 64, 64, 70),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'", "file", 64, 70, 70),
+        ("python3: can't open file '/workspace/train.py': [Errno 2] No such file", None, 70, 70, 70),
+        ("requests.exceptions.ConnectionError: Connection reset by peer", None, 70, 70, 70),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", None, 70, 70, 70),
+        (GLOO, "peer-lost", 70, 70, 70),
+        (NCCL, "peer-lost", 70, 70, 70),
+    ],
+)
+def test_an_error_has_a_cause_and_is_the_users_where_a_retry_would_repeat_it(
+    error: str, name: str | None, early: int, after_a_step: int, after_a_checkpoint: int, tmp_path: Path
+) -> None:
+    cause = failures.cause_of(error)
+    assert name is None or (cause is not None and cause.name == name)
+    for made, code in (((False, False), early), ((True, False), after_a_step), ((True, True), after_a_checkpoint)):
+        end = ends.failed(1, words(*TRACE, error), (tmp_path,), made=ends.Made(*made))
+        if name is not None:
+            assert end.code == code and error[:40] in end.detail and cause is not None and cause.cure in end.detail
+    assert ends.failed(-9, words(*TRACE, error), (tmp_path,), made=ends.Made(False, False)).code == 70, "it was killed"
+
+
+def test_a_missing_gpu_is_the_users_where_the_machine_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for error in ("AssertionError: Torch not compiled with CUDA enabled", "RuntimeError: No CUDA GPUs are available",
+                  "RuntimeError: Found no NVIDIA driver on your system."):  # fmt: skip
+        for device, code in ((tmp_path / "none", 64), (tmp_path, 70)):
+            monkeypatch.setattr(failures, "_GPU", str(device))
+            end = ends.failed(1, words(*TRACE, error), (tmp_path,), made=ends.Made(False, False))
+            assert end.code == code and "insists on CUDA" in end.detail
+
+
+def test_a_node_that_only_lost_its_peer_is_not_at_fault(tmp_path: Path) -> None:
+    assert ends.failed(1, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=2)).reason == ends.PEER_LOST
+    assert ends.failed(1, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=1)).reason == ""
+    assert ends.failed(-11, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=2)).reason == ""
+
+
+def test_of_torchruns_summary_the_first_failure_counts() -> None:
+    torchrun = launcher.of({"launcher": "torchrun", "command": ["x"]}, Place("c", 1, "n", "1", 0, 1, 2, "x:1", "", ""))
+    for line in TRAILER:
+        torchrun.heard(line)
+    assert torchrun.ended(1, "", False) == 1 and torchrun.rank == 1, "not those that torchrun has stopped for it"
+
+
+FAILS = """
+import datetime, os, sys, time
+rank = int(os.environ["RANK"])
+if sys.argv[1] == "import" and rank == 1:
+    import no_such_module
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+if sys.argv[1] == "cuda":
+    torch.ones(1).cuda()
+if sys.argv[1] == "key" and rank == 1:
+    {}["batch_size"]
+dist.all_reduce(torch.ones(1))
+dist.barrier()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "rank"),
+    [
+        ("key", "KeyError: 'batch_size'", 1),
+        pytest.param("import", "ModuleNotFoundError: No module named 'no_such_module'", 1, marks=pytest.mark.nightly),
+        pytest.param("cuda", "CUDA", None, marks=pytest.mark.nightly),
+    ],
+)
+def test_under_torchrun_the_rank_that_failed_is_told_with_its_error(
+    how: str, error: str, rank: int | None, tmp_path: Path
+) -> None:
+    if how == "cuda" and os.path.exists("/dev/nvidiactl"):
+        pytest.skip("this machine has a GPU")
+    (tmp_path / "train.py").write_text(FAILS)
+    camp = Supervisors(tmp_path, launcher="torchrun", folder=tmp_path, ranks=2)
+    process = camp.start(1, "train.py", how)
+    process.communicate()
+    end = camp.ended()
+    assert (process.returncode, end.reason) == (ExitCode.USER, "user")
+    assert error in end.detail and "ChildFailed" not in end.detail
+    assert rank is None or end.rank == rank

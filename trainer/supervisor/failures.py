@@ -1,0 +1,165 @@
+"""Why a job failed, out of its last lines: the first rank's own error, never the launcher's words about it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from typing import NamedTuple
+
+from trainer.supervisor.progress.lines import bare
+
+_RANK = re.compile(r"^\[(?:[a-z_]+)?(\d+)\]: ?|^\[\d+,(\d+)\]<std\w+>: ?")
+"""What torch, `torchrun --tee` and `mpirun --tag-output` set before a rank's lines."""
+_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]*(?:Error|Exception|Interrupt|Failure)\b|^Fatal Python error: ")
+_AFTER_TRACEBACK = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?$")
+_THROWN = re.compile(r"^\s*what\(\):\s*(\S.*)$")
+_TRACEBACK = "Traceback (most recent call last)"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_LAUNCHER = re.compile(
+    r"torch[./]distributed[./]elastic.*(failed \(exitcode|closing signal|ChildFailedError|SignalException)"
+    r"|Primary job +terminated normally, but|mpirun noticed that"
+)
+"""Begins a launcher's own words: what follows is a consequence."""
+_NO_ROOM = re.compile("No space left on device|Disk quota exceeded")
+_LINES, _BURSTS, _IN_ONE, _STALE = 5, 8, 64, 50
+"""Last lines that are told; bursts of errors that are kept, errors in one, and other lines after which a burst is not
+the reason: it was handled."""
+_GPU = "/dev/nvidiactl"
+
+
+class Cause(NamedTuple):
+    name: str
+    pattern: re.Pattern[str]
+    cure: str
+    repeats: str
+    """A retry would repeat it: `early` before the first new step, `unsealed` until a newer checkpoint is sealed,
+    `without-gpu` on a machine that has none, or `never`: it follows from another error, which is told instead."""
+
+
+PEER = "peer-lost"
+CAUSES = tuple(
+    Cause(name, re.compile(pattern), cure, repeats)
+    for name, pattern, cure, repeats in (
+        (PEER,
+         r"^(?:[\w.]*\.)?(RuntimeError|Dist\w*Error|NCCLError)\b.*(Connection (closed|reset)|NCCL|nccl|Broken pipe"
+         r"|[Ss]ocket|TCPStore|[Tt]imed? ?out|pair closure|gloo|remote (worker|process))",
+         "it lost a peer; look at the rank that failed first", "never"),
+        ("cuda-memory", r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+         "CUDA is out of memory: a smaller micro-batch, recomputed activations, or shards over more GPUs", "early"),
+        ("no-gpu", r"not compiled with CUDA|[Nn]o NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device",
+         "the script insists on CUDA, and there is no GPU for it here: let it take its device as an argument",
+         "without-gpu"),
+        ("import", r"^(ModuleNotFoundError|ImportError)\b",
+         "a module is missing: put it into the image, the source or `requirements`", "unsealed"),
+        ("arguments", r": error: (unrecognized arguments|the following arguments|argument )|can't open file ",
+         "look at `script`, `command` and `args`", "unsealed"),
+        ("file", r"^(FileNotFoundError|NotADirectoryError|IsADirectoryError|PermissionError)\b",
+         "look at the path, and at `mounts` and `source`", "early"),
+        ("script", r"^(KeyError|AttributeError|NameError|UnboundLocalError|TypeError|IndexError|SyntaxError"
+         r"|IndentationError|TabError|NotImplementedError)\b", "an error of the script", "unsealed"),
+        ("value", r"^(ValueError|AssertionError|ZeroDivisionError)\b", "an error of the script or of its arguments",
+         "early"),
+        ("command", r"^(subprocess\.)?CalledProcessError\b", "look at the words of that command", "never"),
+    )
+)  # fmt: skip
+"""The first one whose pattern is found in the error counts."""
+
+
+def cause_of(error: str) -> Cause | None:
+    return next((cause for cause in CAUSES if cause.pattern.search(error)), None)
+
+
+def repeats(cause: Cause | None, stepped: bool, sealed: bool) -> bool:
+    """Return whether a retry would repeat an error. `stepped`: the attempt has made a step; `sealed`: a checkpoint."""
+    if cause is None:
+        return False
+    answers = {"early": not stepped, "unsealed": not sealed, "without-gpu": not os.path.exists(_GPU)}
+    return answers.get(cause.repeats, False)
+
+
+class Failure(NamedTuple):
+    error: str
+    """Exception and message."""
+    rank: int | None
+    lines: tuple[str, ...]
+    """The lines before it, of its rank."""
+
+
+class LastWords:
+    """The lines of a job that say why it failed."""
+
+    def __init__(self) -> None:
+        self._last = self.no_room = ""
+        self._bursts: deque[list[Failure]] = deque(maxlen=_BURSTS)
+        self._open: dict[int | None, deque[str]] = {}
+        """Rank, None for lines that name none -> its traceback's last lines so far."""
+        self._since = _STALE
+        """Lines of another kind since the last error."""
+        self._launcher = False
+        """Its launcher has said that it failed."""
+
+    def heard(self, line: str) -> None:
+        text = bare(line).rstrip()
+        if not text.strip(" -=*"):  # launchers frame their words
+            return
+        if _NO_ROOM.search(text):
+            self.no_room = text.strip()
+        if self._launcher or _LAUNCHER.search(text):
+            self._open.clear()
+            self._launcher = True
+            return
+        match = _RANK.match(text)
+        rank = None if match is None else int(match.group(1) or match.group(2))
+        self._take(text if match is None else text[match.end() :], rank)
+        self._last = text.strip()
+
+    def _take(self, text: str, rank: int | None) -> None:
+        before = self._open.get(rank)
+        if text.startswith(_TRACEBACK):
+            if len(self._open) < _IN_ONE:
+                self._open[rank] = deque(maxlen=_LINES)
+        elif thrown := _THROWN.match(text):
+            self._fail(Failure(thrown.group(1), rank, ()))
+        elif before is not None and text.startswith((" ", "\t")):
+            before.append(text.strip())
+        elif text.startswith(_CHAINED):
+            self._drop(rank)
+        elif _ERROR.match(text) or (before is not None and _AFTER_TRACEBACK.match(text)):
+            self._fail(Failure(text, rank, tuple(self._open.pop(rank, ()))))
+        else:
+            self._since += 1
+
+    def _fail(self, failure: Failure) -> None:
+        if self._since or not self._bursts:
+            self._bursts.append([])
+        self._since = 0
+        if len(self._bursts[-1]) < _IN_ONE:
+            self._bursts[-1].append(failure)
+
+    def _drop(self, rank: int | None) -> None:
+        """Forget the rank's last error: another one, which it ends with, follows."""
+        for failure in [one for one in self._bursts[-1] if one.rank == rank][-1:] if self._bursts else ():
+            self._bursts[-1].remove(failure)
+
+    def failure(self) -> Failure | None:
+        """Return the first error of the last burst that has one of a rank's own; else the first that follows from
+        another one."""
+        following: Failure | None = None
+        for burst in reversed(self._bursts) if self._since < _STALE else ():
+            for failure in burst:
+                cause = cause_of(failure.error)
+                if cause is None or cause.repeats != "never":
+                    return failure
+                following = following or failure
+        return following
+
+    def __str__(self) -> str:
+        failure = self.failure()
+        if failure is None:
+            return f"; it said last: {self._last[:300]}" if self._last else ""
+        cause = cause_of(failure.error)
+        where = "" if failure.rank is None else f" (rank {failure.rank})"
+        before = " | ".join(failure.lines)[-400:]
+        return "; ".join([f"; it said last: {failure.error[:300]}{where}", *([cause.cure] if cause else []),
+                          *([f"before that: {before}"] if before else [])])  # fmt: skip

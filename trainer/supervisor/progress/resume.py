@@ -1,0 +1,113 @@
+"""Does a resumed job go on from where it was offered? What was known of its steps and losses, kept beside them.
+
+A resumed job begins elsewhere if the first two steps that it tells lie below the offered one by more than the larger of
+1 and the steps between two of its lines. A loss has jumped if, at one step, it differs from the earlier one by more
+than ten times the median difference between neighbouring losses (the last 200), and by more than 1 % of itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from trainer.supervisor import seal
+from trainer.supervisor.progress.steps import Laps, Steps
+
+NAME = "progress.json"
+"""Below the campaign's folder on the shared tier."""
+_KEPT, _SEALED = 1000, 16
+"""Losses and sealed steps that are kept."""
+_OFTEN_S = 10.0
+_NEIGHBOURS, _FEWEST, _TIMES, _SHARE = 200, 8, 10.0, 0.01
+
+
+class Memory:
+    def __init__(self, tier: Path, config: str) -> None:
+        """`config`: digest of the configuration; with another one losses are not to be compared."""
+        self._file, self._config = tier / NAME, config
+        self._before: dict[int, float] = {}
+        """Losses of earlier starts by their steps."""
+        self._now: dict[int, float] = {}
+        self._sealed: dict[int, Laps] = {}
+        self._interval, self._scale = 1, 0.0
+        self._offered = 0
+        self._first: list[int] = []
+        self._written, self._changed = 0.0, False
+        self._events = {"resumed_elsewhere", "loss_jumped"}
+        """Those that are still to be told in this attempt."""
+
+    def begin(self, offered: int) -> Laps | None:
+        """Take up what is known, for a job that resumes from the step `offered`, -1 from none. Return how its numbers
+        became steps then."""
+        if not self._now and not self._before:
+            self._read()
+        self._before.update(self._now)
+        self._now.clear()
+        self._offered, self._first = offered, []
+        known = [self._before[step] for step in sorted(self._before)][-_NEIGHBOURS - 1 :]
+        apart = [abs(loss - before) for before, loss in zip(known, known[1:])]
+        self._scale = statistics.median(apart) if len(apart) >= _FEWEST else -1.0
+        return self._sealed.get(offered)
+
+    def reached(self, step: int, steps: Steps) -> dict[str, Any]:
+        """Take a step as it is told; return the fields of an event if it is not what was offered."""
+        self._interval, self._changed = max(self._interval, steps.interval), True
+        if len(self._first) < 2:
+            self._first.append(step)
+            far = self._offered - max(self._first) > max(1, self._interval)
+            if len(self._first) == 2 and far and not self._counts_batches(steps):
+                return self._event("resumed_elsewhere", offered=self._offered, first=self._first[0])
+        return {}
+
+    def heard(self, step: int, loss: float) -> dict[str, Any]:
+        """Take the loss of a step; return the fields of an event if it has jumped."""
+        self._now[step] = loss
+        before = self._before.get(step)
+        if before is None or self._scale < 0:
+            return {}
+        if abs(loss - before) > max(_TIMES * self._scale, _SHARE * max(abs(before), abs(loss))):
+            return self._event("loss_jumped", step=step, before=before, now=loss)
+        return {}
+
+    def sealed(self, step: int, laps: Laps) -> None:
+        self._sealed[step], self._changed = laps, True
+        for old in sorted(self._sealed)[:-_SEALED]:
+            del self._sealed[old]
+
+    def write(self, last: bool = False) -> None:
+        """Keep what is known for the next attempt, now and then."""
+        if not self._changed or (not last and time.monotonic() - self._written < _OFTEN_S):
+            return
+        self._written, self._changed = time.monotonic(), False
+        losses = sorted({**self._before, **dict(self._now)}.items())[-_KEPT:]
+        content = {
+            "format": 1, "config": self._config, "interval": self._interval, "losses": losses,
+            "sealed": {str(step): laps for step, laps in self._sealed.items()},
+        }  # fmt: skip
+        with contextlib.suppress(OSError):  # a full tier
+            seal.publish(self._file, json.dumps(content).encode())
+
+    def _counts_batches(self, steps: Steps) -> bool:
+        """Return whether the numbers are, or may be, batches within an epoch, which begin again by themselves."""
+        laps = self._sealed.get(self._offered)
+        return steps.has_laps if laps is None else laps.length > 0
+
+    def _event(self, event: str, **fields: Any) -> dict[str, Any]:
+        if event not in self._events:
+            return {}
+        self._events.discard(event)
+        return {"event": event, **fields}
+
+    def _read(self) -> None:
+        try:
+            content = json.loads(self._file.read_bytes())
+            if content["config"] == self._config:
+                self._before = {int(step): float(loss) for step, loss in content["losses"]}
+            self._interval = max(1, int(content["interval"]))
+            self._sealed = {int(step): Laps(*map(int, laps)) for step, laps in content["sealed"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass  # nothing is known: no step and no loss is held against it
