@@ -36,11 +36,23 @@ class Ledger:
         return [line for line in self.lines if line["kind"] == kind and attempt in (0, line["attempt"])]
 
     def saves(self, before: int) -> list[dict[str, Any]]:
-        """Return what was whole before an attempt, in its order: also what its ledger could not call finished any more,
-        and not what the script has removed."""
-        gone = [(line["attempt"], line["root"]) for line in self.of("removed")]
-        whole = [line for line in self.lines if line["kind"] in ("begun", "finished") and line["attempt"] < before]
-        return [line for line in whole if (line["attempt"], line["root"]) not in gone]
+        """Return what was whole before an attempt, in its order: also what its ledger could not call finished any more."""
+        return [line for line in self.lines if line["kind"] in ("begun", "finished") and line["attempt"] < before]
+
+    def left(self, before: int) -> dict[str, tuple[int, str]]:
+        """Return the roots of the job's folder when an attempt begins, with step and digest of each: without what the
+        script has removed, and without what was later than the step that an attempt went on from."""
+        roots: dict[str, tuple[int, str]] = {}
+        for line in self.lines:
+            if line["attempt"] >= before:
+                break
+            if line["kind"] == "finished":
+                roots[line["root"]] = line["step"], line["digest"]
+            elif line["kind"] == "removed":
+                roots.pop(line["root"], None)
+            elif line["kind"] == "resumed":
+                roots = {root: content for root, content in roots.items() if content[0] <= line["step"]}
+        return roots
 
 
 def read(path: Path) -> Ledger:
@@ -91,8 +103,7 @@ class Judge:
             whole = {save["digest"] for save in saves if save["step"] == step and save["attempt"] >= least}
             self.insist(line["digest"] in whole, f"{where} was given other bytes for step {step} than it had saved")
         there = {root: tuple(content) for root, content in line["there"].items()}
-        last = {save["root"]: (save["step"], save["digest"]) for save in saves if save["kind"] == "finished"}
-        for root, content in last.items():
+        for root, content in self.ledger.left(attempt.number).items():
             if content[0] < step and root != line["root"]:
                 self.insist(there.get(root) == content, f"{where}: the older checkpoint {root} is gone or changed")
 

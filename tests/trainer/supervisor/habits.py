@@ -12,7 +12,7 @@ IN_PLACE = """
 import bivouac
 path = folder / "ckpt.pt"
 begun = int(path.read_text().split()[0]) if bivouac.resume_from() else 0
-tell(went_on_from=begun, whole=bool(begun) and path.read_text() == f"{begun} " + "x" * 20000)
+note(went_on_from=begun, whole=bool(begun) and path.read_text() == f"{begun} " + "x" * 20000)
 for step in range(begun + 1, 61):
     tell(step=step)
     if attempt == 1 and step == int(sys.argv[1]) and step % 10:
@@ -31,7 +31,7 @@ for step in range(begun + 1, 61):
 SAVES_AGAIN = """
 here = pathlib.Path(resume) if resume else None
 begun = int((here / "state").read_text().split()[0]) if here else 0
-tell(went_on_from=begun)
+note(went_on_from=begun)
 def save(step, dies=False):
     here = folder / f"step-{step}"
     here.mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ beside = ("tokenizer-32000", "tensorboard-20251125", "vocab_50257", "eval-result
 for name in beside if not resume else ():
     (folder / name).mkdir()
     (folder / name / "x").write_text("mine")
-tell(went_on_from=begun, beside=[name for name in beside if (folder / name / "x").exists()])
+note(went_on_from=begun, beside=[name for name in beside if (folder / name / "x").exists()])
 for step in range(begun + 1, 31):
     tell(step=step)
     if attempt == 1 and step == 26:
@@ -75,7 +75,7 @@ for step in range(begun + 1, 31):
 LATEST_LINK = """
 link = folder / "latest"
 begun = int((link / "state").read_text()) if link.exists() else 0  # its own link, not our variable
-tell(went_on_from=begun)
+note(went_on_from=begun)
 for step in range(begun + 1, 61):
     tell(step=step, loss=1 / step)
     if step % 10 == 0:
@@ -203,7 +203,7 @@ while not done.exists():
     time.sleep(0.01)
 """
 VARIABLES = """
-tell(saw=[os.environ["LD_LIBRARY_PATH"], os.environ["OUT"], *sys.argv[1:]])
+note(saw=[os.environ["LD_LIBRARY_PATH"], os.environ["OUT"], *sys.argv[1:]])
 for step in range(1, 21):
     tell(step=step)
 """
