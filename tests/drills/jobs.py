@@ -84,7 +84,19 @@ def play(chance: random.Random, plan: dict[str, Any], folder: Path, patience_s: 
         judge.faults.append("the node was lost in the last attempt too")
         return judge.faults, "nothing"
     judge.end(history.last)
-    return judge.faults, judge.sealed_or_told(history.last)
+    became = judge.sealed_or_told(history.last)
+    if became == "sealed" and plan["link"] != "beside" and chance.random() < 0.3:
+        judge.came_back(*restarted(history, plan, folder))
+    return judge.faults, became
+
+
+def restarted(history: History, plan: dict[str, Any], folder: Path) -> tuple[jobs_oracle.Ledger, int]:
+    """Start the job once more on a copy of the sealed steps alone; return its ledger, and the attempt's number."""
+    again = folder / "again.jsonl"
+    shutil.copy(plan["ledger"], again)
+    (folder / "again.json").write_text(json.dumps({**plan, "ledger": str(again)}))
+    attempt = history.copy(new_disk=True, words=(str(folder / "again.json"),)).attempt()
+    return jobs_oracle.read(again), attempt.number
 
 
 def case(work: Path, seed: int, number: int, kind: str, patience_s: float) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def draw(chance: random.Random, kind: str = "") -> dict[str, Any]:
         plan["link"] = chance.choice(("inside", "beside"))
     plan["spec"] = {"format": chance.choice(layout.formats), **PRINTING[printing]}
     plan["attempts"] = [_lost(chance, plan, number) for number in range(1, restarts + 1)]
-    plan["attempts"].append(dict(QUIET))
+    plan["attempts"].append({**QUIET, "moment": chance.choices(("none", "ignores"), (9, 1))[0]})
     for orders in plan["attempts"]:  # a node that was to be lost while it seals may outlive that
         orders["fails_at"] = plan["steps"] if plan["ending"] == "fails" else 0
     plan["damage"] = {}

@@ -36,7 +36,7 @@ class Ledger:
         return [line for line in self.lines if line["kind"] == kind and attempt in (0, line["attempt"])]
 
     def saves(self, before: int) -> list[dict[str, Any]]:
-        """Return what was whole before an attempt, in its order: also what its ledger could not call finished any more."""
+        """Return what was whole before an attempt, in its order, also where the script could not note its end."""
         return [line for line in self.lines if line["kind"] in ("begun", "finished") and line["attempt"] < before]
 
     def left(self, before: int) -> dict[str, tuple[int, str]]:
@@ -112,8 +112,12 @@ class Judge:
         where, steps = f"attempt {attempt.number}", attempt.steps
         self.insist(steps == sorted(set(steps)), f"{where}: steps went back: {steps}")
         alarms = [event for kind in _ALARMS for event in attempt.events(kind)]
-        self.insist(not alarms, f"{where}: a false alarm: {alarms[:1]}")
         lines = self.ledger.of("resumed", attempt.number)
+        if lines and lines[0]["ignores"]:
+            first = {event["first"] for event in attempt.events("resumed_elsewhere")}
+            self.insist(first <= {0, 1} and bool(first), f"{where} began again, and {alarms} was told")
+            return
+        self.insist(not alarms, f"{where}: a false alarm: {alarms[:1]}")
         if steps and lines:
             begun = lines[0]["step"]
             most = self.plan["steps"] + 1
@@ -162,6 +166,15 @@ class Judge:
         enough = told and self.plan["ending"] == "fails"
         self.insist(enough, f"step {step} is not sealed, only {sealed}; {refused[:1]}; {unrecognised}")
         return "told" if told or refused else "lost"
+
+    def came_back(self, again: Ledger, attempt: int) -> None:
+        """Judge what another attempt found on a disk that has the sealed steps alone."""
+        (found,) = again.of("resumed", attempt)
+        wanted = self.ledger.saves(attempt)[-1]
+        self.insist(
+            (found["step"], found["digest"], found["root"]) == (wanted["step"], wanted["digest"], wanted["root"]),
+            f"on a new disk came back {found['root']} of step {found['step']} for {wanted['root']} of {wanted['step']}",
+        )
 
     def beside(self) -> Iterable[str]:
         folder = self.history.camp.tier / "own"

@@ -332,8 +332,9 @@ def begin() -> int:
     roots = {json.loads(line).get("root") for line in saved.read_text().splitlines()} if saved.exists() else set()
     found = [FOLDER / name for name in roots - {None, ""} if (FOLDER / name).exists()]
     there = {str(path.relative_to(FOLDER)): [step_of(path), digest(path)] for path in found}
-    note(kind="resumed", step=begun, digest=content, root=below, missing=beside, there=there)
-    return 0 if ORDERS["moment"] == "ignores" else begun
+    ignores = bool(begun) and ORDERS["moment"] == "ignores"
+    note(kind="resumed", step=begun, digest=content, root=below, missing=beside, there=there, ignores=ignores)
+    return 0 if ignores else begun
 
 
 def main() -> None:

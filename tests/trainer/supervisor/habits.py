@@ -28,6 +28,22 @@ for step in range(begun + 1, 61):
         if attempt == 1 and step in (20, 30):
             wait_for_seal(step)
 """
+WRITTEN_AGAIN_AT_ONCE = """
+import bivouac
+path = folder / "ckpt.pt"
+note(found=path.read_text() if resume else "")
+for step in range(1, 21):
+    tell(step=step)
+    if step % 10 == 0:
+        with path.open("w") as file:
+            file.write(f"{step} " + "x" * 1000)
+            file.flush()
+            if attempt == 1 and step == 20:
+                time.sleep(3)  # the supervisor has heard of step 10, and looks at half of step 20
+                lose_node()
+            file.write("y" * 1000)
+        bivouac.committed(str(path), step)
+"""
 SAVES_AGAIN = """
 here = pathlib.Path(resume) if resume else None
 begun = int((here / "state").read_text().split()[0]) if here else 0
@@ -229,6 +245,7 @@ TITAN = r"step:\s*(?P<step>\d+)\s+loss:\s*(?P<loss>[\d.]+)"
 CASES = {
     "in place, lost in the write": Case(IN_PLACE, 60, "client", words=("40",), env=CLIENT),
     "in place, lost between two writes": Case(IN_PLACE, 60, "client", words=("36",), env=CLIENT),
+    "told, and written again at once": Case(WRITTEN_AGAIN_AT_ONCE, 20, "client", env=CLIENT),
     "saves again where it resumed": Case(SAVES_AGAIN, format="marker"),
     "folders of digits": Case(DIGITS, 30, "marker"),
     "a link of its own": Case(LATEST_LINK, 60, "marker"),

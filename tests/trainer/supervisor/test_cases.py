@@ -50,6 +50,20 @@ def test_each_sealed_step_of_a_file_that_is_written_again_holds_its_own_bytes(hi
         ]
 
 
+@case("told, and written again at once")
+def test_a_file_that_is_written_again_before_the_seal_is_never_sealed_under_the_step_that_was_told(
+    history: History,
+) -> None:
+    first, second = history.attempts
+    wholes = [f"{step} {'x' * 1000}{'y' * 1000}" for step in (10, 20)]
+    assert first.codes == [-9] and second.codes == [0]
+    assert second.value("found") in ("", wholes[0]), "never half of step 20"
+    contents = [
+        content.decode() for attempt in history.attempts for one in attempt.sealed.values() for content in one.contents
+    ]
+    assert set(contents) <= set(wholes)
+
+
 @case("saves again where it resumed")
 def test_a_job_that_dies_while_it_saves_again_what_it_resumed_from_resumes_from_there_once_more(
     history: History,

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.nightly
 CLIENT = ROOT / "trainer/client"
 """In a pod it lies beside the supervisor."""
 SLOW_S, FAST_S = 0.2, 0.0
-"""Seconds that a step waits in place of a real model's work: in an attempt that loses a node, a checkpoint is sealed."""
+"""Seconds that a step waits in place of a real model's work: a checkpoint is sealed before a node is lost."""
 Load = Callable[[Path], Any]
 
 
