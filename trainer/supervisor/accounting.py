@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping, NamedTuple, Protocol
 
 from trainer.supervisor import ends, seal
-from trainer.supervisor.formats import KINDS, Recogniser, layouts, names, tree
+from trainer.supervisor.formats import KINDS, Recogniser, find, layouts, names, tree
 from trainer.supervisor.place import Place
 
 NAME, OWN = "unrecognised.json", "own"
@@ -25,7 +25,7 @@ NAME, OWN = "unrecognised.json", "own"
 _EVERY_S, _INTERVAL_S, _SHORTEST_S = 30.0, 300.0, 5.0
 """Between two accounts; a save interval that nothing tells, and the shortest one."""
 _MOST = 10_000
-"""Entries; of more, the folders at the top stand for all."""
+"""Entries; of more, the folders at the top stand for all, or the job's folder itself."""
 _LOOKS_FOR = {
     "auto": "checkpoints of all known formats",
     "dcp": "folders with `.metadata`",
@@ -59,7 +59,7 @@ class Account(NamedTuple):
 def account(folder: Path, name: str, recogniser: Recogniser, committed: int, since: float) -> Account:
     """Return what is unrecognised in `folder`. `committed`: the newest sealed step; `since`: what has changed later
     (seconds since 1970) is being written. Raises `OSError`."""
-    known = list(layouts.candidates(folder, 0, KINDS[name])) if KINDS[name] else []
+    known = list(find.candidates(folder, 0, KINDS[name])) if KINDS[name] else []
     recognised = recogniser.sealed_paths(committed)
     recognised |= set(_older(recognised))
     unfinished: list[str] = []
@@ -74,7 +74,9 @@ def account(folder: Path, name: str, recogniser: Recogniser, committed: int, sin
         return Account()
     newest = max(rows, key=lambda row: row.changed)
     if len(entries) > _MOST:
-        entries = sorted({folder / path.relative_to(folder).parts[0] for path in entries})[:_MOST]
+        entries = sorted({folder / path.relative_to(folder).parts[0] for path in entries})
+    if len(entries) > _MOST:
+        entries = [folder]
     fits = _fitting(folder, name, recognised) or (
         "client" if any(layouts.is_state(row.path.name) for row in rows) else ""
     )
@@ -139,7 +141,7 @@ def _fitting(folder: Path, name: str, recognised: set[Path]) -> str:
     """Return the explicit format, or `auto`, that knows what another one does not."""
     if name == "auto":
         return ""
-    others = layouts.candidates(folder, 0, KINDS["auto"] - KINDS[name])
+    others = find.candidates(folder, 0, KINDS["auto"] - KINDS[name])
     kinds = [one.kind for one in others if not recognised & {one.root, *one.files} and one.ready()]
     return next((kind if kind in KINDS else "auto" for kind in kinds), "")
 

@@ -64,7 +64,8 @@ class Recogniser:
             settled = self.ended or time.monotonic() - sight.since >= SETTLES_S
             if version and (settled or not one.settles):
                 step = one.step if one.step >= 0 else self._step_of(one, sight, committed)
-                yield one._replace(step=step, ordinal=-1, settles=False)
+                if step > committed:
+                    yield one._replace(step=step, ordinal=-1, settles=False)
         took = time.thread_time() - begun
         self._rests_until = time.monotonic() + (min(_LONGEST_REST_S, _RESTS * took) if took > _SHORT_S else 0.0)
 
