@@ -68,8 +68,8 @@ def account(folder: Path, name: str, recogniser: Recogniser, committed: int, sin
         if candidate.number is not None and 0 <= found.step <= committed:
             recognised |= set(found.files or (found.root,))
         elif not recognised & {found.root, *found.files}:
-            unfinished.append(f"{shown(candidate.root, folder)} ({candidate.kind})")
-    rows, entries, _ = _unrecognised(folder, recognised, since)
+            unfinished.append(f"{shown(found.face, folder)} ({candidate.kind})")
+    rows, entries, _ = _unrecognised(folder, recognised, since, os.path.realpath(str(folder)))
     if not rows:
         return Account()
     newest = max(rows, key=lambda row: row.changed)
@@ -77,12 +77,11 @@ def account(folder: Path, name: str, recogniser: Recogniser, committed: int, sin
         entries = sorted({folder / path.relative_to(folder).parts[0] for path in entries})
     if len(entries) > _MOST:
         entries = [folder]
-    fits = _fitting(folder, name, recognised) or (
-        "client" if any(layouts.is_state(row.path.name) for row in rows) else ""
-    )
+    holds_state = any(layouts.is_state(row.path.name) for row in rows)
+    fits = _fitting(folder, name, recognised) or ("client" if holds_state else "")
     endings = Counter(row.path.suffix or row.path.name for row in rows).most_common(3)
     lies = ", ".join(f"{count} `{_text(ending)}`" for ending, count in endings)
-    why = f"looked for {_LOOKS_FOR[name]}; here lie {len(rows)} other files: {lies}"
+    why = f"looked for {_LOOKS_FOR[name]}; other files here: {lies}"
     if unfinished:
         why += f"; not finished or not sealed: {', '.join(sorted(unfinished)[:3])}"
     return Account(
@@ -104,20 +103,20 @@ def _older(sealed: set[Path]) -> Iterator[Path]:
                 yield root.parent / name
 
 
-def _unrecognised(folder: Path, recognised: set[Path], since: float) -> tuple[list[_Row], list[Path], bool]:
+def _unrecognised(folder: Path, recognised: set[Path], since: float, top: str) -> tuple[list[_Row], list[Path], bool]:
     """Return the files, the entries that hold them, and whether anything else is recognised: a folder in which nothing
-    is counts as one entry."""
-    listing = tree.listing(folder)
+    is counts as one entry. A folder that cannot be read and a link that leads out of `top` count as a file each."""
     rows: list[_Row] = []
     entries: list[Path] = []
     holds = False
+    try:
+        listing = tree.listing(folder)
+    except PermissionError:
+        return [_Row(folder, 0, 0.0)], [folder], False
     for name in sorted(listing.files - _TRACKERS):
         path = folder / name
-        if (
-            path in recognised
-            or tree.is_ours(name)
-            or path.with_name(re.sub(r"\.(done|DONE)$", "", name)) in recognised
-        ):
+        marked = path.with_name(re.sub(r"\.(done|DONE)$", "", name))
+        if tree.is_ours(name) or recognised & {path, marked}:
             holds = True
             continue
         with contextlib.suppress(FileNotFoundError):
@@ -125,12 +124,16 @@ def _unrecognised(folder: Path, recognised: set[Path], since: float) -> tuple[li
             if now.st_mtime <= since:
                 rows.append(_Row(path, now.st_size, now.st_mtime))
                 entries.append(path)
+    for name in sorted(listing.links):
+        if not os.path.realpath(str(folder / name)).startswith(f"{top}{os.sep}"):  # nobody has looked there
+            rows.append(_Row(folder / name, 0, 0.0))
+            entries.append(folder / name)
     for name in sorted(listing.folders):
         path = folder / name
         if path in recognised or tree.is_ours(name):
             holds = True
             continue
-        below, its_entries, its_holds = _unrecognised(path, recognised, since)
+        below, its_entries, its_holds = _unrecognised(path, recognised, since, top)
         rows += below
         entries += its_entries if its_holds or not below else [path]
         holds = holds or its_holds
@@ -202,16 +205,13 @@ class Accounts:
                 self._publish(ended)
             if ended and self._local and self.now.files:
                 self._save()
-        except OSError as error:
-            self._job.emit("not_accounted", why=ends.of_error(error, self._tier)[:500])
-        if (
-            self.now is not None
-            and self.now.files
-            and not self._warned
-            and (ended or now - self._sealed_at >= two_intervals)
-        ):
+        except (OSError, RecursionError) as error:
+            why = ends.of_error(error, self._tier) if isinstance(error, OSError) else "folders too deep"
+            self._job.emit("not_accounted", why=why[:500])
+        late = ended or now - self._sealed_at >= two_intervals
+        if late and not self._warned and self.status():
             self._warned = True
-            self._job.emit("unrecognised", **_figures(self.now))
+            self._job.emit("unrecognised", **self.status()["unrecognised"])
         self._next = now + max(_EVERY_S, 100 * (time.thread_time() - begun))
 
     def _interval(self) -> float:

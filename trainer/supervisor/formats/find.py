@@ -24,7 +24,10 @@ KINDS["auto"] = frozenset().union(*KINDS.values()) | {"nanotron", "folder"}
 def candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0) -> Iterator[Candidate]:
     """Yield what the formats `kinds` know as checkpoints below a job's folder. A checkpoint's own folders are not
     searched, nor what hides behind a dot or a link. Raises `OSError`."""
-    view = View(folder, listing(folder), depth == 0, ranks, len(kinds) == 1)
+    try:
+        view = View(folder, listing(folder), depth == 0, ranks, len(kinds) == 1)
+    except PermissionError:  # the account says so
+        return
     for kind, rule in FOLDERS:
         if kind in kinds and (found := rule(view)) is not None:
             yield found

@@ -57,8 +57,8 @@ def forget_later(name: str, folder: Path, chosen: Finished | None) -> None:
 
 
 def _is_later(found: Candidate, chosen: Finished | None) -> bool:
-    if chosen is None:
-        return True
+    if chosen is None:  # whole files without a number may be what the job starts from
+        return found.number is not None or found.kind not in ("file", "folder") or not found.ready()
     other = found.finished()
     if other.face == chosen.face:
         return False

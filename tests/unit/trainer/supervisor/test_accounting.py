@@ -153,6 +153,13 @@ def test_names_of_any_bytes_are_told_as_text_and_found_again(tmp_path: Path) -> 
         entry_path(camp.own, "../x")
 
 
+def test_what_cannot_be_looked_at_is_counted(tmp_path: Path) -> None:
+    camp, elsewhere = Camp(tmp_path), tmp_path / "elsewhere"
+    put(elsewhere / "model.pt"), put(camp.own / "a/inside")
+    (camp.own / "out").symlink_to(elsewhere), (camp.own / "in").symlink_to("a")
+    assert camp.end().entries == ("a", "out")
+
+
 def test_each_node_saves_what_lies_on_its_own_disk_alone(tmp_path: Path) -> None:
     camp = Camp(tmp_path, tier="local", rank=1, nodes=2)
     put(camp.own / "weights/part-1.dat", "mine"), put(camp.own / "notes.txt")

@@ -210,6 +210,20 @@ def test_a_part_that_has_not_begun_is_waited_for_until_the_folder_has_settled(
     now[0] += looks.SETTLES_S - 0.1
     assert job.look() == [], "it has changed meanwhile"
     now[0] += 0.2
+    assert job.look() == [], "the job has told no step since: it may gather what it writes next"
+    job.recogniser.hear(11)
+    assert job.look() == [(10, "step-10")]
+
+
+def test_a_job_that_tells_no_step_is_waited_for_longer(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(looks.time, "monotonic", lambda: now[0])
+    job.recogniser.ended = False
+    saved(job.folder / "step-10/model.pt")
+    assert job.look() == []
+    now[0] += looks.QUIET_S - 0.1
+    assert job.look() == []
+    now[0] += 0.2
     assert job.look() == [(10, "step-10")]
 
 
@@ -345,6 +359,13 @@ def test_a_torn_file_of_a_job_that_starts_from_nothing_goes(job: Job) -> None:
     half(saved(job.folder / "ckpt.pt", step=3)), put(job.folder / "tokenizer.json", "{}")
     forget_later("auto", job.folder, None)
     assert [path.name for path in job.folder.iterdir()] == ["tokenizer.json"]
+
+
+def test_whole_files_without_a_number_stay_when_a_job_starts_from_nothing(job: Job) -> None:
+    """They may be the weights that it starts from; a later checkpoint they cannot be told to be."""
+    safetensors(job.folder / "model.safetensors"), saved(job.folder / "model_10.pt")
+    forget_later("auto", job.folder, None)
+    assert [path.name for path in job.folder.iterdir()] == ["model.safetensors"]
 
 
 class Bomb:
