@@ -160,10 +160,6 @@ def _text(name: str) -> str:
 
 
 class Job(Protocol):
-    """What is asked of the job that runs."""
-
-    step_seconds: float | None
-
     def emit(self, event: str, **fields: object) -> None: ...
 
 
@@ -216,7 +212,7 @@ class Accounts:
 
     def _interval(self) -> float:
         """Return the seconds between two saves: those between seals, else those of the plan, else a guess."""
-        planned = self._steps_apart * (self._job.step_seconds or 0.0)
+        planned = self._steps_apart * self._recogniser.step_seconds
         return max(_SHORTEST_S, self._interval_s or planned or _INTERVAL_S)
 
     def _publish(self, ended: bool) -> None:
@@ -232,19 +228,19 @@ class Accounts:
         """Copy what lies on this node's disk alone to the shared tier."""
         assert self.now is not None
         target = self._tier / OWN / f"node-{self._place.node_rank:04d}"
-        for entry in map(bare, self.now.entries):
-            source, copy = self._folder / entry, target / entry
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(str(source), str(copy), symlinks=True, dirs_exist_ok=True)
-            else:
-                shutil.copyfile(str(source), str(copy))
+        for entry in self.now.entries:
+            path = re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes([int(match.group(1), 16)]), entry.encode())
+            _copy(self._folder / os.fsdecode(path), target / os.fsdecode(path))
 
 
-def bare(text: str) -> str:
-    """Return the path that `shown` has made a text of."""
-    name = re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes([int(match.group(1), 16)]), text.encode())
-    return os.fsdecode(name)
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir() and not source.is_symlink():
+        for path in source.iterdir():
+            _copy(path, target / path.name)
+    elif source.is_symlink() or source.is_file():
+        target.unlink(missing_ok=True)
+        shutil.copyfile(str(source), str(target), follow_symlinks=False)
 
 
 def _figures(now: Account) -> dict[str, Any]:

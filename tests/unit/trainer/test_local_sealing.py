@@ -22,7 +22,6 @@ class Told:
 
     stopping: str = ""
     step: int = 0
-    step_seconds: float | None = None
     tokens: int = 7
     loss: float | None = 0.5
     events: list[dict[str, Any]] = field(default_factory=list)

@@ -78,6 +78,12 @@ class Recogniser:
         self._heard.append((time.time(), step))
 
     @property
+    def step_seconds(self) -> float:
+        """Return the mean time of the last steps, 0 before two have been told."""
+        (first, begun), (last, step) = (self._heard[0], self._heard[-1]) if self._heard else ((0.0, 0), (0.0, 0))
+        return max(0.0, (last - first) / max(1, step - begun))
+
+    @property
     def rests(self) -> bool:
         """Return whether it is too early for the next look: a folder of very many entries is looked at less often."""
         return not self.ended and time.monotonic() < self._rests_until

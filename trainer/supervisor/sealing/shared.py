@@ -35,7 +35,6 @@ class Told(Protocol):
     """What is known of the job that runs."""
 
     stopping: str
-    step_seconds: float | None
     tokens: int
     loss: float | None
 
