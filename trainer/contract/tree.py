@@ -50,6 +50,11 @@ class Tree(NamedTuple):
         """Return the name of its file or folder."""
         return "checkpoint" if self.root == "." else self.root.rpartition("/")[2]
 
+    @property
+    def names(self) -> dict[str, str]:
+        """Return shard -> the path of its file below the job's folder, for people."""
+        return {file.shard: printable("/".join(filter(None, (self.root, path)))) for path, file in self.files.items()}
+
     def serialize(self) -> bytes:
         body: dict[str, Any] = {
             "format": 1,
@@ -70,6 +75,17 @@ def text_of(path: str) -> str:
 def path_of(text: str) -> str:
     """Return a tree's path as this machine's system calls take it."""
     return os.fsdecode(text.encode("utf-8", "surrogateescape"))
+
+
+def printable(text: str) -> str:
+    """Return a name for people: what no terminal should get, and the backslash, stand as `\\xNN` for each byte."""
+
+    def shown(letter: str) -> str:
+        if letter.isprintable() and letter != "\\":
+            return letter
+        return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
+
+    return "".join(map(shown, text))
 
 
 def tree_name(node: int, sealing: int = 0) -> str:
@@ -154,6 +170,22 @@ def tree_of(shards: Iterable[str], read: Callable[[str], bytes]) -> Tree | None:
         raise ValueError("its files are of different checkpoints")
     _check(tree)
     return tree
+
+
+def own_name(shards: Iterable[str], read: Callable[[str], bytes]) -> str:
+    """Return a checkpoint's path below the job's own folder, for people; empty where it is not known. Arguments as of
+    `tree_of`; a node's disk may have its own tree only."""
+    names = list(shards)
+    for name in filter(is_tree, names):
+        try:
+            return printable(parse_tree(read(name)).root)
+        except (OSError, ValueError):
+            continue
+    try:
+        tree = None if any(map(is_tree, names)) else tree_of(names, read)
+    except ValueError:
+        return ""
+    return "" if tree is None else printable(tree.root)
 
 
 def lay_out(

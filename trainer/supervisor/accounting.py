@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping, NamedTuple, Protocol
 
 from trainer.supervisor import ends, seal
-from trainer.supervisor.formats import KINDS, Recogniser, layouts, names, tree
+from trainer.supervisor.formats import KINDS, Recogniser, find, layouts, names, tree
 from trainer.supervisor.place import Place
 
 NAME, OWN = "unrecognised.json", "own"
@@ -25,7 +25,7 @@ NAME, OWN = "unrecognised.json", "own"
 _EVERY_S, _INTERVAL_S, _SHORTEST_S = 30.0, 300.0, 5.0
 """Between two accounts; a save interval that nothing tells, and the shortest one."""
 _MOST = 10_000
-"""Entries; of more, the folders at the top stand for all."""
+"""Entries; of more, the folders at the top stand for all, or the job's folder itself."""
 _LOOKS_FOR = {
     "auto": "checkpoints of all known formats",
     "dcp": "folders with `.metadata`",
@@ -59,7 +59,7 @@ class Account(NamedTuple):
 def account(folder: Path, name: str, recogniser: Recogniser, committed: int, since: float) -> Account:
     """Return what is unrecognised in `folder`. `committed`: the newest sealed step; `since`: what has changed later
     (seconds since 1970) is being written. Raises `OSError`."""
-    known = list(layouts.candidates(folder, 0, KINDS[name])) if KINDS[name] else []
+    known = list(find.candidates(folder, 0, KINDS[name])) if KINDS[name] else []
     recognised = recogniser.sealed_paths(committed)
     recognised |= set(_older(recognised))
     unfinished: list[str] = []
@@ -68,19 +68,20 @@ def account(folder: Path, name: str, recogniser: Recogniser, committed: int, sin
         if candidate.number is not None and 0 <= found.step <= committed:
             recognised |= set(found.files or (found.root,))
         elif not recognised & {found.root, *found.files}:
-            unfinished.append(f"{shown(candidate.root, folder)} ({candidate.kind})")
-    rows, entries, _ = _unrecognised(folder, recognised, since)
+            unfinished.append(f"{shown(found.face, folder)} ({candidate.kind})")
+    rows, entries, _ = _unrecognised(folder, recognised, since, os.path.realpath(str(folder)))
     if not rows:
         return Account()
     newest = max(rows, key=lambda row: row.changed)
     if len(entries) > _MOST:
-        entries = sorted({folder / path.relative_to(folder).parts[0] for path in entries})[:_MOST]
-    fits = _fitting(folder, name, recognised) or (
-        "client" if any(layouts.is_state(row.path.name) for row in rows) else ""
-    )
+        entries = sorted({folder / path.relative_to(folder).parts[0] for path in entries})
+    if len(entries) > _MOST:
+        entries = [folder]
+    holds_state = any(layouts.is_state(row.path.name) for row in rows)
+    fits = _fitting(folder, name, recognised) or ("client" if holds_state else "")
     endings = Counter(row.path.suffix or row.path.name for row in rows).most_common(3)
     lies = ", ".join(f"{count} `{_text(ending)}`" for ending, count in endings)
-    why = f"looked for {_LOOKS_FOR[name]}; here lie {len(rows)} other files: {lies}"
+    why = f"looked for {_LOOKS_FOR[name]}; other files here: {lies}"
     if unfinished:
         why += f"; not finished or not sealed: {', '.join(sorted(unfinished)[:3])}"
     return Account(
@@ -102,20 +103,20 @@ def _older(sealed: set[Path]) -> Iterator[Path]:
                 yield root.parent / name
 
 
-def _unrecognised(folder: Path, recognised: set[Path], since: float) -> tuple[list[_Row], list[Path], bool]:
+def _unrecognised(folder: Path, recognised: set[Path], since: float, top: str) -> tuple[list[_Row], list[Path], bool]:
     """Return the files, the entries that hold them, and whether anything else is recognised: a folder in which nothing
-    is counts as one entry."""
-    listing = tree.listing(folder)
+    is counts as one entry. A folder that cannot be read and a link that leads out of `top` count as a file each."""
     rows: list[_Row] = []
     entries: list[Path] = []
     holds = False
+    try:
+        listing = tree.listing(folder)
+    except PermissionError:
+        return [_Row(folder, 0, 0.0)], [folder], False
     for name in sorted(listing.files - _TRACKERS):
         path = folder / name
-        if (
-            path in recognised
-            or tree.is_ours(name)
-            or path.with_name(re.sub(r"\.(done|DONE)$", "", name)) in recognised
-        ):
+        marked = path.with_name(re.sub(r"\.(done|DONE)$", "", name))
+        if tree.is_ours(name) or recognised & {path, marked}:
             holds = True
             continue
         with contextlib.suppress(FileNotFoundError):
@@ -123,12 +124,16 @@ def _unrecognised(folder: Path, recognised: set[Path], since: float) -> tuple[li
             if now.st_mtime <= since:
                 rows.append(_Row(path, now.st_size, now.st_mtime))
                 entries.append(path)
+    for name in sorted(listing.links):
+        if not os.path.realpath(str(folder / name)).startswith(f"{top}{os.sep}"):  # nobody has looked there
+            rows.append(_Row(folder / name, 0, 0.0))
+            entries.append(folder / name)
     for name in sorted(listing.folders):
         path = folder / name
         if path in recognised or tree.is_ours(name):
             holds = True
             continue
-        below, its_entries, its_holds = _unrecognised(path, recognised, since)
+        below, its_entries, its_holds = _unrecognised(path, recognised, since, top)
         rows += below
         entries += its_entries if its_holds or not below else [path]
         holds = holds or its_holds
@@ -139,7 +144,7 @@ def _fitting(folder: Path, name: str, recognised: set[Path]) -> str:
     """Return the explicit format, or `auto`, that knows what another one does not."""
     if name == "auto":
         return ""
-    others = layouts.candidates(folder, 0, KINDS["auto"] - KINDS[name])
+    others = find.candidates(folder, 0, KINDS["auto"] - KINDS[name])
     kinds = [one.kind for one in others if not recognised & {one.root, *one.files} and one.ready()]
     return next((kind if kind in KINDS else "auto" for kind in kinds), "")
 
@@ -155,10 +160,6 @@ def _text(name: str) -> str:
 
 
 class Job(Protocol):
-    """What is asked of the job that runs."""
-
-    step_seconds: float | None
-
     def emit(self, event: str, **fields: object) -> None: ...
 
 
@@ -200,21 +201,18 @@ class Accounts:
                 self._publish(ended)
             if ended and self._local and self.now.files:
                 self._save()
-        except OSError as error:
-            self._job.emit("not_accounted", why=ends.of_error(error, self._tier)[:500])
-        if (
-            self.now is not None
-            and self.now.files
-            and not self._warned
-            and (ended or now - self._sealed_at >= two_intervals)
-        ):
+        except (OSError, RecursionError) as error:
+            why = ends.of_error(error, self._tier) if isinstance(error, OSError) else "folders too deep"
+            self._job.emit("not_accounted", why=why[:500])
+        late = ended or now - self._sealed_at >= two_intervals
+        if late and not self._warned and self.status():
             self._warned = True
-            self._job.emit("unrecognised", **_figures(self.now))
+            self._job.emit("unrecognised", **self.status()["unrecognised"])
         self._next = now + max(_EVERY_S, 100 * (time.thread_time() - begun))
 
     def _interval(self) -> float:
         """Return the seconds between two saves: those between seals, else those of the plan, else a guess."""
-        planned = self._steps_apart * (self._job.step_seconds or 0.0)
+        planned = self._steps_apart * self._recogniser.step_seconds
         return max(_SHORTEST_S, self._interval_s or planned or _INTERVAL_S)
 
     def _publish(self, ended: bool) -> None:
@@ -230,19 +228,19 @@ class Accounts:
         """Copy what lies on this node's disk alone to the shared tier."""
         assert self.now is not None
         target = self._tier / OWN / f"node-{self._place.node_rank:04d}"
-        for entry in map(bare, self.now.entries):
-            source, copy = self._folder / entry, target / entry
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(str(source), str(copy), symlinks=True, dirs_exist_ok=True)
-            else:
-                shutil.copyfile(str(source), str(copy))
+        for entry in self.now.entries:
+            path = re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes([int(match.group(1), 16)]), entry.encode())
+            _copy(self._folder / os.fsdecode(path), target / os.fsdecode(path))
 
 
-def bare(text: str) -> str:
-    """Return the path that `shown` has made a text of."""
-    name = re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes([int(match.group(1), 16)]), text.encode())
-    return os.fsdecode(name)
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir() and not source.is_symlink():
+        for path in source.iterdir():
+            _copy(path, target / path.name)
+    elif source.is_symlink() or source.is_file():
+        target.unlink(missing_ok=True)
+        shutil.copyfile(str(source), str(target), follow_symlinks=False)
 
 
 def _figures(now: Account) -> dict[str, Any]:

@@ -382,7 +382,8 @@ class Told:
     """A job that runs, and what is told of it."""
 
     def __init__(self) -> None:
-        self.stopping, self.step, self.tokens, self.loss = "", 0, 0, None
+        self.stopping, self.step, self.tokens = "", 0, 0
+        self.loss: float | None = None
         self.events: list[dict[str, Any]] = []
 
     def emit(self, event: str, **fields: object) -> None:

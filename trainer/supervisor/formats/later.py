@@ -13,13 +13,12 @@ import shutil
 from pathlib import Path
 from typing import Iterator
 
-from trainer.supervisor.formats.find import KINDS
+from trainer.supervisor.formats.find import KINDS, candidates
 from trainer.supervisor.formats.layouts import (
     DEEPSPEED_TRACKER,
     MEGATRON_TRACKER,
     NANOTRON_TRACKER,
     Candidate,
-    candidates,
 )
 from trainer.supervisor.formats.names import family, number_in_family, number_of
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
@@ -58,8 +57,8 @@ def forget_later(name: str, folder: Path, chosen: Finished | None) -> None:
 
 
 def _is_later(found: Candidate, chosen: Finished | None) -> bool:
-    if chosen is None:
-        return True
+    if chosen is None:  # whole files without a number may be what the job starts from
+        return found.number is not None or found.kind not in ("file", "folder") or not found.ready()
     other = found.finished()
     if other.face == chosen.face:
         return False

@@ -18,7 +18,7 @@ import fnmatch
 import re
 from functools import partial
 from pathlib import Path
-from typing import AbstractSet, Callable, Iterable, Iterator, NamedTuple, Sequence
+from typing import Callable, Iterable, NamedTuple, Sequence
 
 from trainer.supervisor.formats import content
 from trainer.supervisor.formats.names import EPOCH, PLAIN, Number, number_of
@@ -31,18 +31,16 @@ EACH_RANK = {"huggingface": "rng_state_*.pth", "deepspeed": "*optim_states.pt", 
 _INCOMPLETE = "checkpoint-is-incomplete.txt"
 """Stands in a checkpoint while Hugging Face's Trainer writes it because of a signal."""
 _STATE = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors", ".npz", ".tar", ".distcp", ".msgpack", ".h5", ".eqx")
-_OF_STATE = re.compile(
+OF_STATE = re.compile(
     r"ckpt|checkpoint|chkpt|snapshot|state|model|weights?|optim|last|latest|final|best|save|resume", re.I
 )
 _OF_STEPS = re.compile(
     r"(?:step|iter|iteration|update|epoch|ep|ckpt|checkpoint|chkpt|cp|save|snapshot|state|model|weights)s?[=_-]?$", re.I
 )
 _BESIDE = re.compile(r"tokenizer|vocab|dataset|cache|args|config|hparams|events\.|profile|wandb", re.I)
-_WEIGHTS = ("model", "pytorch_model", "adapter_model")
-_OF_EXPORT = re.compile(r"config.*\.json$|\.index\.json$|^tokenizer|^vocab|^special_tokens|^merges|^chat_template")
-"""What belongs to weights that `save_pretrained` has written."""
-_DEEPEST = 8
-_CLOCKS_S = 1.0
+ENDED_BY_OTHERS = re.compile(r"_states\.pt$|^mp_rank_|^common\.pt$|^(?:optimizer|scheduler)\.bin$")
+"""Files of DeepSpeed, Megatron and Accelerate: these formats end a checkpoint, and it has not ended."""
+CLOCKS_S = 1.0
 """Clocks of two nodes that write into one folder may differ by so much."""
 
 
@@ -111,7 +109,7 @@ def each_rank(paths: Sequence[Path], ranks: int) -> bool:
     return len(paths) >= ranks and all(content.state(path) == content.WHOLE for path in paths)
 
 
-def _whole(paths: Iterable[Path]) -> bool:
+def whole(paths: Iterable[Path]) -> bool:
     return all(content.state(path) != content.PARTIAL for path in paths)
 
 
@@ -142,13 +140,13 @@ def _huggingface(view: View) -> Candidate | None:
 
 def _accelerate(view: View) -> Candidate | None:
     states = view.matching(EACH_RANK["accelerate"])
-    if not states or view.top:
+    if not states:
         return None
     objects = view.matching("custom_checkpoint_*.pkl")
     automatic = view.path.parent.name == "checkpoints" and re.match(r"checkpoint_\d+$", view.path.name)
     return Candidate(
-        "accelerate", view.path, lambda: each_rank(states, view.ranks) and _whole(objects + view.state_files()),
-        settles=True, ordinal=bool(automatic),
+        "accelerate", view.path, lambda: each_rank(states, view.ranks) and whole(objects + view.state_files()),
+        tuple(view.state_files()) if view.top else (), settles=True, ordinal=bool(automatic),
     )  # fmt: skip
 
 
@@ -198,18 +196,20 @@ def _dcp_is_whole(folder: Path) -> bool:
     if ".metadata" not in names or ("common.pt" in names and "metadata.json" not in names):
         return False
     end = (folder / ".metadata").stat().st_mtime
-    return all((folder / name).stat().st_mtime <= end + _CLOCKS_S for name in names if name.endswith(".distcp"))
+    return all((folder / name).stat().st_mtime <= end + CLOCKS_S for name in names if name.endswith(".distcp"))
 
 
 def _plain_folder(view: View) -> Candidate | None:
     """Whole files of state in a folder with a step's name, or in one that is written again and again."""
     if view.top or _BESIDE.search(view.path.name):
         return None
+    if any(ENDED_BY_OTHERS.search(name) for name in view.entries.files | view.entries.folders):
+        return Candidate("folder", view.path, partial(bool, False))
     digits = re.search(r"\d+$", view.path.name)
     if view.number is not None and view.number.kind == PLAIN and digits:
         if digits.start() and not _OF_STEPS.search(view.path.name[: digits.start()]):
             return None
-    elif view.number is None and not _OF_STATE.search(view.path.name):
+    elif view.number is None and not OF_STATE.search(view.path.name):
         return None
     files = view.state_files()
     if not files or any(_has_step(path, inside=view.number is not None) for path in files):
@@ -222,7 +222,7 @@ def _plain_folder(view: View) -> Candidate | None:
         return None  # the file itself is the checkpoint
     index = [path for path in view.matching("*.index.json")]
     return Candidate(
-        "folder", view.path, lambda: _whole(files) and all(_indexed(path) for path in index), settles=True,
+        "folder", view.path, lambda: whole(files) and all(_indexed(path) for path in index), settles=True,
         told_in=tuple(view.matching("*.json")) + tuple(files),
     )  # fmt: skip
 
@@ -249,113 +249,3 @@ FOLDERS: Sequence[tuple[str, Callable[[View], Candidate | None]]] = (
     ("folder", _plain_folder),
 )
 """Format -> how it knows a folder, the surest first."""
-
-
-# What stands in a folder of several checkpoints.
-
-
-def _tracked(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
-    """A tracker file names the newest checkpoint after all of its files."""
-    files = view.entries.files
-    if "megatron" in kinds and MEGATRON_TRACKER in files:
-        named = _text(view.path / MEGATRON_TRACKER)
-        for name in fnmatch.filter(view.entries.folders, "iter_*"):
-            now = named.isdecimal() and name == f"iter_{int(named):07d}"
-            yield Candidate("megatron", view.path / name, partial(bool, now))
-    for kind, tracker in (("deepspeed", DEEPSPEED_TRACKER), ("nanotron", NANOTRON_TRACKER)):
-        named = _text(view.path / tracker) if kind in kinds and tracker in files else ""
-        if named in view.entries.folders:
-            yield from _named(kind, view, named)
-
-
-def _named(kind: str, view: View, named: str) -> Iterator[Candidate]:
-    """DeepSpeed's tag may be a name that stays: its folder is then written again, and its files tell the step."""
-    root = view.path / named
-    below = View(root, listing(root), False, view.ranks, view.alone)
-    states = below.matching("*_states.pt")
-    if kind == "deepspeed" and not (states or view.alone):
-        return
-    optimizer = below.matching(EACH_RANK["deepspeed"])
-
-    models = [path for path in states if path.name.endswith("model_states.pt")]
-
-    def ready() -> bool:
-        """All ranks meet between the files of the model and those of the optimizer: older ones are of the last save."""
-        begun = max((path.stat().st_mtime for path in models), default=0.0)
-        return (
-            (not optimizer or each_rank(optimizer, view.ranks))
-            and _whole(states)
-            and all(path.stat().st_mtime >= begun - _CLOCKS_S for path in optimizer)
-        )
-
-    yield Candidate(kind, root, ready, settles=below.number is None or kind == "nanotron", told_in=tuple(models[:1]))
-    if kind == "deepspeed":
-        for name in view.entries.folders - {named}:
-            if any(each.endswith("_states.pt") for each in listing(view.path / name).files):
-                yield Candidate(kind, view.path / name, partial(bool, False))
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(4096).decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
-    """Files that are a checkpoint each, or together with others of the same number."""
-    numbered: dict[int, list[str]] = {}
-    alone: list[str] = []
-    marks = {name[: -len(end)] for end in (".done", ".DONE") for name in view.entries.files if name.endswith(end)}
-    for name in sorted(view.entries.files):
-        path = view.path / name
-        if name in marks and "marker" in kinds:
-            if number_of(name) or "folder" in kinds:
-                yield Candidate("marker", path, partial(_whole, [path]), told_in=(path,))
-        elif name.endswith(".ckpt") and "lightning" in kinds and not marks:
-            yield Candidate("lightning", path, partial(each_rank, [path], 1), told_in=(path,))
-        elif "folder" in kinds and is_state(name) and not any(map(number_of, marks)):
-            number = number_of(name)
-            if number is not None and (number.kind != PLAIN or _OF_STATE.search(name)):
-                numbered.setdefault(number.value, []).append(name)
-            elif _OF_STATE.search(name):
-                alone.append(name)
-    for value, names in numbered.items():
-        if len(names) > 1:  # what else belongs to them, such as `meta_000030.json`
-            others = (name for name in view.entries.files if name.endswith(".json"))
-            names += [name for name in sorted(others) if (number := number_of(name)) and number.value == value]
-        yield _of_files(view, tuple(view.path / name for name in names))
-    told = [name for name in alone if content.step_in(view.path / name) is not None]
-    for name in told:
-        yield _of_files(view, (view.path / name,))
-    rest = [name for name in alone if name not in told]
-    if any(name.startswith(_WEIGHTS) for name in rest):
-        rest += [name for name in sorted(view.entries.files) if _OF_EXPORT.search(name)]
-    if rest:
-        yield _of_files(view, tuple(view.path / name for name in rest))
-
-
-def _of_files(view: View, paths: tuple[Path, ...]) -> Candidate:
-    """Return the candidate of files of one number, or of none. One file that shows that it is whole needs no more."""
-    if len(paths) > 1:
-        return Candidate("file", view.path, partial(_whole, paths), paths, settles=True, told_in=paths)
-    unclear = content.state(paths[0]) == content.UNCLEAR
-    return Candidate("file", paths[0], partial(_whole, paths), settles=unclear, told_in=paths)
-
-
-def candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0) -> Iterator[Candidate]:
-    """Yield what the formats `kinds` know as checkpoints below a job's folder. A checkpoint's own folders are not
-    searched, nor what hides behind a dot or a link. Raises `OSError`."""
-    view = View(folder, listing(folder), depth == 0, ranks, len(kinds) == 1)
-    for kind, rule in FOLDERS:
-        if kind in kinds and (found := rule(view)) is not None:
-            yield found
-            return
-    tracked = list(_tracked(kinds, view))
-    yield from tracked
-    yield from _files(kinds, view)
-    known = {found.root.name for found in tracked}
-    for name in sorted(view.entries.folders - known):
-        if depth < _DEEPEST and not name.startswith("."):
-            yield from candidates(folder / name, ranks, kinds, depth + 1)

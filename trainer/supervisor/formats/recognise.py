@@ -11,8 +11,9 @@ from trainer.supervisor.formats.find import FORMATS
 from trainer.supervisor.formats.names import family, number_in_family
 from trainer.supervisor.formats.tree import Finished
 
-SETTLES_S = 2.0
-"""For how long a checkpoint without a last write has not changed before it counts; while the job runs."""
+SETTLES_S, QUIET_S = 2.0, 10.0
+"""For how long a checkpoint without a last write has not changed before it counts, while the job runs: where the job
+has told a step after it, and where it has not, since between two files it may gather what it writes next."""
 _RESTS, _LONGEST_REST_S, _SHORT_S = 100.0, 60.0, 0.01
 """Pause after a look that is not short, in times of its length: looks take a hundredth of a core."""
 _LINES_LATE_S = 0.02
@@ -42,7 +43,7 @@ class Recogniser:
         """Root -> the version that was given a step last, and the step."""
         self._sealed: dict[Path, Finished] = {}
         self._rests_until = 0.0
-        self._begun = time.time_ns() - 10**9
+        self._begun = time.time() - 1.0
         self._heard: deque[tuple[float, int]] = deque(maxlen=10_000)
         self._ordinals: dict[str, tuple[int, int]] = {}
         """Folder and pattern of a name -> the largest number that was given a step, and the step."""
@@ -61,16 +62,26 @@ class Recogniser:
             sight = self._sights.get(one.face)
             if sight is None or sight.version != version:
                 sight = self._sights[one.face] = _Sight(version, time.monotonic())
-            settled = self.ended or time.monotonic() - sight.since >= SETTLES_S
-            if version and (settled or not one.settles):
+            if version and (not one.settles or self.ended or self._is_settled(sight)):
                 step = one.step if one.step >= 0 else self._step_of(one, sight, committed)
-                yield one._replace(step=step, ordinal=-1, settles=False)
+                if step > committed:
+                    yield one._replace(step=step, ordinal=-1, settles=False)
         took = time.thread_time() - begun
         self._rests_until = time.monotonic() + (min(_LONGEST_REST_S, _RESTS * took) if took > _SHORT_S else 0.0)
+
+    def _is_settled(self, sight: _Sight) -> bool:
+        goes_on = bool(self._heard) and self._heard[-1][0] > _written(sight.version)
+        return time.monotonic() - sight.since >= (SETTLES_S if goes_on else QUIET_S)
 
     def hear(self, step: int) -> None:
         """Note that the job tells a step now."""
         self._heard.append((time.time(), step))
+
+    @property
+    def step_seconds(self) -> float:
+        """Return the mean time of the last steps, 0 before two have been told."""
+        (first, begun), (last, step) = (self._heard[0], self._heard[-1]) if self._heard else ((0.0, 0), (0.0, 0))
+        return max(0.0, (last - first) / max(1, step - begun))
 
     @property
     def rests(self) -> bool:
@@ -84,7 +95,7 @@ class Recogniser:
 
     def sealed(self, one: Finished) -> None:
         """Note that a step is sealed, as it was when it was found finished; it counts once it is committed."""
-        sight = self._sights.get(one.face)
+        sight = None if one.root in self.named_by_job else self._sights.get(one.face)
         self._sealed[one.face] = one
         self._steps[one.face] = (version_of(one) if sight is None else sight.version, one.step)
         if (place := _family(one.face)) is not None:
@@ -100,14 +111,14 @@ class Recogniser:
         """Return whether a checkpoint without a known step is older than this attempt, or than one that has a step."""
         place = _family(one.face)
         overtaken = place is not None and place[1] < self._ordinals.get(place[0], (-1, -1))[0]
-        return overtaken or max((changed for _, _, changed in version_of(one)), default=0) < self._begun
+        return overtaken or _written(version_of(one)) < self._begun
 
     def _step_of(self, one: Finished, sight: _Sight, committed: int) -> int:
         noted = self._steps.get(one.face)
         if noted is not None and noted[0] == sight.version:
             return noted[1]
         last = max([committed, *(step for _, step in self._steps.values())])
-        written = max(changed for _, _, changed in sight.version) / 1e9 + _LINES_LATE_S
+        written = _written(sight.version) + _LINES_LATE_S
         known = next((step for at, step in reversed(self._heard) if at <= written), one.ordinal)
         step = max(known, last + 1, 0)
         self._steps[one.face] = (sight.version, step)
@@ -127,6 +138,11 @@ def version_of(one: Finished) -> Version:
     except OSError:
         return ()
     return tuple(rows)
+
+
+def _written(version: Version) -> float:
+    """Return when the file was written that was written last, in seconds since 1970."""
+    return max((changed for _, _, changed in version), default=0) / 1e9
 
 
 def _family(root: Path) -> tuple[str, int] | None:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any, Tuple
 
+from trainer.contract.tree import own_name
 from trainer.supervisor import family, seal
 from trainer.supervisor.sealing.manifest import MANIFEST, opened
 
@@ -52,6 +53,7 @@ def rows(disk: Path, campaign: str, node: str) -> list[dict[str, Any]]:
                 **row, **{name: manifest[name] for name in told}, "committed": True, "shards": len(shards),
                 "here": len(here), "bytes": sum(one["size_bytes"] for one in here),
                 "why": f"{away} of {len(shards)} shards are not here" if away else "",
+                "name": _own_name(disk / _step(step), shards),
             }
         )  # fmt: skip
     return found
@@ -78,6 +80,10 @@ def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] |
 
 def _manifest(disk: Path, step: int, campaign: str) -> dict[str, Any]:
     return opened((disk / _step(step) / MANIFEST).read_bytes(), step, campaign, "")
+
+
+def _own_name(place: Path, shards: list[dict[str, Any]]) -> str:
+    return own_name((one["file"] for one in shards), lambda name: (place / name).read_bytes())
 
 
 def _size(path: Path) -> int:

@@ -160,6 +160,7 @@ class Sealing:
         """Note a checkpoint that the job has told by the client."""
         self._told_as[finished.step] = self._version(finished)
         self.told[finished.step] = finished
+        self.recogniser.named_by_job.add(finished.root)
 
     def finished(self) -> list[Finished]:
         """Return the finished checkpoints that are to be sealed now."""
@@ -169,11 +170,8 @@ class Sealing:
                 del self.told[step]
         self.recogniser.named_by_job |= {one.root for one in self.told.values()}
         found: list[Finished] = []
-        if self.recogniser.rests:
-            due = dict(self.told)
-            return [due[step] for step in sorted(due) if not self.waits(step)]
         with contextlib.suppress(OSError):  # the job has removed a folder while it was listed: the next look is soon
-            found += (one for one in self._found() if one.step > self.committed)
+            found += () if self.recogniser.rests else self._found()
         due = {one.step: one for one in (*found, *self.told.values())}
         return [due[step] for step in sorted(due) if not self.waits(step)]
 

@@ -22,7 +22,7 @@ _HELD = ".held-"
 
 
 def take(begun: Survey, attempt: Path, names: Mapping[str, str]) -> dict[str, SizeAndDigest]:
-    """Copy a checkpoint's files into a folder under these names, none of which is there; return size and SHA-256 of each.
+    """Copy a checkpoint's files into a folder under these names, of which none is there; return sizes and digests.
 
     All are held by links first, so that what the job removes meanwhile is copied all the same. Raises `ValueError` for
     a file that was written since the survey, or is not what its writer has digested; the caller removes what was made.
