@@ -121,6 +121,7 @@ class LocalSealing(Sealing):
         if self.place.node_rank == 0:
             self._commit()
         self._settle(set(self.parts.asked()))
+        self.accounts.look(self.committed)
 
     def _ask(self, found: Finished) -> None:
         with self.trying(found.step, self.disk):
@@ -158,6 +159,7 @@ class LocalSealing(Sealing):
                 list(copiers.map(partial(self._send, asked.step), rows))
             self.parts.give(asked.step, rows)
             self._given[asked.step] = asked.sealing
+            self.recogniser.sealed(Finished(asked.step, root, tuple(files) if asked.part else ()))
 
     def _own_files(self, root: Path, asked: Asked) -> list[Path]:
         """Return this node's files of a checkpoint; none if none of its ranks wrote any."""
@@ -227,12 +229,14 @@ class LocalSealing(Sealing):
         well = not code or bool(self.job.stopping)
         until = time.monotonic() + (_REST_S if well else _REST_FAILED_S)
         self.put_off, self._away = {}, 0.0
+        self.recogniser.ended = not code
         self.look()
         while time.monotonic() < until and (self._lacks() if self.place.node_rank == 0 else well and self._may_come()):
             self.busy = True
             time.sleep(_PAUSE_S)
             self.look()
         self.busy = False
+        self.accounts.look(self.committed, ended=True)
         if self.place.node_rank == 0:
             with contextlib.suppress(OSError):  # a full tier; the other nodes see that this one is gone
                 self.parts.end()

@@ -11,7 +11,8 @@ from typing import Any, Dict, Iterator, Mapping, Protocol, Sequence, Tuple
 from trainer.contract.retention import newest_sound
 from trainer.contract.tree import path_of
 from trainer.supervisor import ends, formats, seal
-from trainer.supervisor.formats import FORMATS, Finished
+from trainer.supervisor.accounting import Accounts
+from trainer.supervisor.formats import Finished, Recogniser
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
 from trainer.supervisor.sealing.survey import Mark, survey
@@ -50,6 +51,8 @@ class Sealing:
         self.format = str(self.checkpoints["format"])
         self.ranks_here = ranks
         self.committed = -1
+        self.recogniser = Recogniser()
+        self.accounts = Accounts(config, place, tier, job, self.recogniser)
         self.told: dict[int, Finished] = {}
         """Checkpoints that the job has told by the client, by their steps."""
         self._told_as: dict[int, Version | None] = {}
@@ -133,6 +136,7 @@ class Sealing:
             formats.forget_later(self.format, self.folder, chosen)
             seal.lay_back(tier, step, path)
         formats.forget_later(self.format, self.folder, chosen)
+        self.recogniser.restored(chosen)
         return path
 
     def look(self) -> None:
@@ -140,16 +144,20 @@ class Sealing:
         if self.place.node_rank == 0 and self.folder.is_dir():
             for found in self.finished():
                 self._seal(found)
+        self.accounts.look(self.committed)
 
     def finish(self, code: int) -> None:
         """Do what is left, now that the job has ended with `code`."""
         self.put_off.clear()
+        self.recogniser.ended = not code
         self.look()
+        self.accounts.look(self.committed, ended=True)
 
     def tell(self, finished: Finished) -> None:
         """Note a checkpoint that the job has told by the client."""
         self._told_as[finished.step] = self._version(finished)
         self.told[finished.step] = finished
+        self.recogniser.named_by_job.add(finished.root)
 
     def finished(self) -> list[Finished]:
         """Return the finished checkpoints that are to be sealed now."""
@@ -159,7 +167,7 @@ class Sealing:
                 del self.told[step]
         found: list[Finished] = []
         with contextlib.suppress(OSError):  # the job has removed a folder while it was listed: the next look is soon
-            found += (one for one in self._found() if one.step > self.committed)
+            found += () if self.recogniser.rests else self._found()
         due = {one.step: one for one in (*found, *self.told.values())}
         return [due[step] for step in sorted(due) if not self.waits(step)]
 
@@ -178,7 +186,7 @@ class Sealing:
         return time.monotonic() < self.put_off.get(step, 0.0)
 
     def _found(self) -> Iterator[Finished]:
-        return FORMATS[self.format](self.folder, self.ranks)
+        return self.recogniser.finished(self.format, self.folder, self.ranks, self.committed)
 
     @property
     def ranks(self) -> int:
@@ -215,7 +223,10 @@ class Sealing:
                 self.job.tokens, self.job.loss, part=bool(found.files),
             )  # fmt: skip
             self.sealed(found.step, version)
+            self.recogniser.sealed(found)
             self.job.emit("committed", step=found.step, tier="shared", seconds=round(time.monotonic() - begun, 3))
+            if why := formats.lacks(found.root):
+                self.job.emit("weights_only", step=found.step, why=why)
             self.prune()
 
     def sealed(self, step: int, version: Version | None) -> None:
