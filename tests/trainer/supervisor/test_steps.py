@@ -76,9 +76,7 @@ def test_batches_within_an_epoch_count_on(line: str, first: int) -> None:
     lines = [line.format(epoch=epoch, n=n) for epoch in range(4) for n in range(first, first + 10)]
     steps = told(lines, WORDS)
     assert steps[-1] == 39 + first, "each of 40 batches is a step"
-    assert max(after - before for before, after in itertools.pairwise(steps)) <= 3, (
-        "soon after each epoch's begin"
-    )
+    assert max(after - before for before, after in itertools.pairwise(steps)) <= 3, "soon after each epoch's begin"
     if "poch" in line:
         assert steps == list(range(first, 40 + first))
 
