@@ -24,6 +24,7 @@ _SOURCE_S = 600.0
 """For new code to appear on the shared tier."""
 MARK, _SHOWN = "\x1e", "\u241e"
 """Begins each line of the supervisor's own (RFC 7464), and what stands in its place in a line of the job."""
+_SAYS = threading.Lock()
 _LOG_BYTES, _LOG_BYTES_PER_S = 8 << 20, (4 << 20) / 60
 """Of the job's lines: so many at once, and so many after that, are passed on."""
 
@@ -177,5 +178,6 @@ def _hears_signals() -> None:
 
 
 def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    with _SAYS:  # text streams lose lines that two threads write at once
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()

@@ -21,8 +21,8 @@ TRACE = [
 ]
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4541"
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:268, remote process exited"
-TRAILER = """W1125 17:42:23.962000 26035 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 26154 closing \
-signal SIGTERM
+TRAILER = """W1125 17:42:23.962000 26035 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process \
+26154 closing signal SIGTERM
 E1125 17:42:24.041000 26035 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 \
 (pid: 26155) of binary: /usr/bin/python
 Traceback (most recent call last):

@@ -34,6 +34,8 @@ class Outbox:
         self._checkpoints: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self._newest, self._known = -1, -1
         """Newest step, and the one before node 0 was asked last."""
+        self._first_nodes = 0
+        """Step that node 0 has told."""
         self._needed = False
         self._alone = threading.Lock()
 
@@ -45,9 +47,10 @@ class Outbox:
         self._checkpoints.append({"step": step, "folder": folder})
 
     def asked(self, step: int, last: bool = False) -> None:
-        """Take node 0's step. `last`: this node's ranks have ended."""
-        self._needed = self._needed or step < (self._newest if last else self._known)
-        self._known = self._newest
+        """Take node 0's step, 0 where it does not answer. `last`: this node's ranks have ended."""
+        if step or not self._first_nodes:  # it may have ended before this node, and knew its steps then
+            self._needed = self._needed or step < (self._newest if last else self._known)
+        self._known, self._first_nodes = self._newest, max(step, self._first_nodes)
 
     def exchange(self, last: bool = False) -> None:
         """Write down what node 0 lacks."""
