@@ -72,9 +72,13 @@ def test_pods_that_have_not_ended_may_yet_tell_and_are_waited_for_no_longer_than
     assert "left no record of its exchanges" in action.why
 
 
-def test_a_gang_without_numbers_is_ended_at_once_as_before() -> None:
-    action = decide(seen(pods=(pod(0, **LOST), pod(1)), since_failed=SECOND), POLICY, History())
-    assert isinstance(action, EndAttempt) and action.culprit is None
+def test_a_gang_without_numbers_is_ended_when_the_others_had_the_time_to_end() -> None:
+    sight = seen(pods=(pod(0, **LOST), pod(1)), since_failed=5 * SECOND)
+    action = decide(sight, POLICY, History())
+    assert isinstance(action, Wait) and "may name the rank" in action.why
+    for late in (sight.model_copy(update={"since_failed": 6 * SECOND}), seen(pods=(pod(0, **LOST), pod(1, **LOST)))):
+        action = decide(late, POLICY, History())
+        assert isinstance(action, EndAttempt) and action.culprit is None
 
 
 def test_a_failure_of_its_own_is_not_outvoted_by_numbers() -> None:
