@@ -6,6 +6,7 @@ A format's last file may appear while ranks still write theirs, so the number te
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import time
 from collections import Counter
@@ -52,10 +53,8 @@ class RankCount:
     def _count_files(self, folder: Path) -> None:
         """Take the most files of ranks in one checkpoint for the number, once they have stopped rising."""
         with contextlib.suppress(OSError):  # the job removes a folder meanwhile
-            most = max(
-                Counter(path.parent for path in folder.rglob("*") if _OF_A_RANK.fullmatch(path.name)).values(),
-                default=0,
-            )
+            paths = itertools.chain(folder.glob("*/*"), folder.glob("*/*/*"))
+            most = max(Counter(path.parent for path in paths if _OF_A_RANK.fullmatch(path.name)).values(), default=0)
             if most > self._most:
                 self._most, self._since = most, time.monotonic()
                 self.here = max(self.here, most // self._nodes_in_folder)
