@@ -22,6 +22,8 @@ class Finished(NamedTuple):
     step: int
     root: Path
     """File or folder that holds all of it."""
+    files: tuple[Path, ...] = ()
+    """If any: `root` is a folder that also holds other things, and only these files below it are the checkpoint."""
 
 
 Find = Callable[[Path, int], Iterator[Finished]]

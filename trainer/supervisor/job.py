@@ -185,7 +185,7 @@ class Job(Running):
         for news in self.told.news():
             self.heard = time.monotonic()
             if "folder" in news:
-                self.sealing.told[news["step"]] = Finished(news["step"], Path(news["folder"]))
+                self.sealing.tell(Finished(news["step"], Path(news["folder"])))
             elif self._by_client and news["rank"] == self.place.node_rank * self.place.ranks_per_node:
                 self._reached(news["step"], {name: news[name] for name in ("loss", "tokens") if name in news})
 

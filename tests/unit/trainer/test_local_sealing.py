@@ -21,6 +21,7 @@ class Told:
     """A job that runs, and what is told of it."""
 
     stopping: str = ""
+    step: int = 0
     tokens: int = 7
     loss: float | None = 0.5
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -112,7 +113,7 @@ def test_equal_files_of_two_nodes_are_one_and_different_ones_are_refused_for_goo
         pair.put(rank, "step-20/tokenizer", b"of %d" % rank)
     pair.put(0, "step-10/.metadata"), pair.put(0, "step-20/.metadata")
     assert pair.look(0, 1, 0, 1) == [10] and seal.fault(pair.tier, 10, "tiny", "one") == ""
-    assert "nodes 0 and 1 wrote different files named step-20%2F%2Ftokenizer" in why(pair.nodes[0])
+    assert "nodes 0 and 1 wrote different files named tokenizer" in why(pair.nodes[0])
     before = len(why(pair.nodes[0]))
     assert pair.look(0, 1, 0) == [10] and len(why(pair.nodes[0])) == before
     assert not (pair.tier / "step-00000020").exists()
@@ -132,22 +133,21 @@ def test_a_part_that_the_job_has_removed_is_not_left_out(tmp_path: Path) -> None
     assert not (pair.tier / "step-00000010").exists()
 
 
-def test_a_file_that_changes_after_it_was_digested_is_not_sealed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_while_it_is_copied_is_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(tmp_path)
     pair.put(0, "step-10/.metadata")
-    late, linked = pair.put(1, "step-10/__1_0.distcp", b"half"), seal.linked
+    late, taken = pair.put(1, "step-10/__1_0.distcp", b"half"), seal.taken
 
     def while_it_is_written(*given: Any) -> Any:
-        rows = linked(*given)
-        if given[4] == 1:
+        rows = taken(*given)
+        if given[2] == 1:
             late.write_bytes(b"half and the rest")
         return rows
 
     with monkeypatch.context() as patch:
-        patch.setattr(seal, "linked", while_it_is_written)
-        assert pair.look(0, 1, 0) == [] and "changed after it was written" in why(pair.nodes[1])[0]
+        patch.setattr(seal, "taken", while_it_is_written)
+        assert pair.look(0, 1, 0) == [] and "__1_0.distcp was written while" in why(pair.nodes[1])[0]
+    assert not (pair.nodes[1].disk / "step-00000010").exists(), "it would take room"
     pair.nodes[1].put_off.clear()  # half a minute later
     assert pair.look(1, 0) == [10] and seal.fault(pair.tier, 10, "tiny", "one") == ""
 
@@ -221,7 +221,8 @@ def test_a_node_that_died_before_it_heard_of_the_commit_reads_its_own_files(tmp_
     again = Pair(tmp_path, attempt=2)
     assert again.resume() == ["step-10", "step-10"]
     brought = [one["bytes_brought"] for node in again.nodes for one in told(node, "made_whole")]
-    assert brought == [5, 1], "each the other's file"
+    trees = [seal.digest_of(next(pair.tier.rglob(f"tree-000{node}.json")))[0] for node in (1, 0)]
+    assert brought == [5 + trees[0], 1 + trees[1]], "each the other's file, and what it says of it"
 
 
 def test_a_stop_ends_the_wait_for_nodes_that_do_not_come(tmp_path: Path) -> None:
