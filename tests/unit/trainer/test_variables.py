@@ -13,6 +13,7 @@ import pytest
 from infra.spec.workload.variables import JOB_VARIABLES
 from tests.unit.trainer.supervised import Supervisors, events
 from trainer.contract import variables
+from trainer.supervisor import launcher
 from trainer.supervisor.launcher import Launcher
 from trainer.supervisor.place import Place
 
@@ -95,6 +96,13 @@ def test_the_supervisor_gives_every_variable_that_check_knows() -> None:
     job = {"launcher": "none", "command": [], "checkpoints": {"folder": "/c"}}
     theirs = {f"BIVOUAC_{name.upper()}" for name in Place._fields} | set(Launcher(job, place).environment("", "/run"))
     assert set(JOB_VARIABLES) <= theirs
+
+
+def test_torchrun_starts_a_module_with_the_values_of_the_jobs_variables() -> None:
+    place = Place("c", 1, "n", "10.0.0.1", 0, 1, 2, "x:1", "", "")
+    job = {"launcher": "torchrun", "command": ["--module", "pkg.train", "--out=$A"]}
+    command = launcher.of(job, place).command({"A": "/x"})
+    assert command[-3:] == ["--module", "pkg.train", "--out=/x"] and "--max-restarts=0" in command[:-3]
 
 
 SAYS = """
