@@ -80,14 +80,13 @@ def closing_words(pods: Iterable[PodView]) -> str:
 
 def may_tell_more(seen: Observation, failed: Sequence[PodView], patience: timedelta) -> bool:
     """Return whether to wait for other pods' ends: so far all have only lost a peer, and no rank is proven at fault. A
-    job of anybody does not tell its own errors from a lost peer's, so the others' ends are waited for shortly."""
-    if not any(pod.ranks for pod in failed) and seen.since_failed is not None:
-        return seen.since_failed <= min(patience, _TOGETHER) and any(pod.phase == "Running" for pod in seen.pods)
-    told_apart = any(map(_own, failed)) or not any(pod.ranks for pod in failed)
-    if told_apart or seen.since_failed is None or seen.since_failed > patience:
+    job of anybody does not always tell its own errors from a lost peer's: there any end is followed by a short wait."""
+    own, numbers = any(map(_own, failed)), any(pod.ranks for pod in failed)
+    longest = min(patience, _TOGETHER) if own else patience
+    if (own and numbers) or seen.since_failed is None or seen.since_failed > longest:
         return False
-    found = culprit(seen)
-    return not (found and found.proven) and any(pod.phase == "Running" for pod in seen.pods)
+    proven = numbers and (found := culprit(seen)) is not None and found.proven
+    return not proven and any(pod.phase == "Running" for pod in seen.pods)
 
 
 def dead_nodes(seen: Observation, heartbeat_timeout: timedelta) -> tuple[str, ...]:
