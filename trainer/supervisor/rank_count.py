@@ -11,7 +11,7 @@ import re
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Iterable
+from typing import Any, Iterable, Mapping
 
 from trainer.supervisor.place import Place
 
@@ -26,10 +26,9 @@ _OF_A_RANK = re.compile(r"(rng_state|random_states)_\d+\.(pth|pkl)|.*optim_state
 class RankCount:
     """One rank per GPU, until the environment of the job's processes or its checkpoints show another number."""
 
-    def __init__(self, place: Place, nodes_in_folder: int) -> None:
-        """`nodes_in_folder`: nodes that write into one folder."""
-        self.here = place.ranks_per_node
-        self._nodes, self._nodes_in_folder = place.node_count, nodes_in_folder
+    def __init__(self, config: Mapping[str, Any], place: Place) -> None:
+        self.here, self._nodes = place.ranks_per_node, place.node_count
+        self._nodes_in_folder = 1 if config["checkpoints"].get("tier") == "local" else self._nodes
         self._is_known = False
         self._most, self._since = 0, 0.0
 
