@@ -196,7 +196,11 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
 
 def _of_training(training: Training, broken: tuple[Interruption, ...], state: CampaignState) -> Iterator[Notice]:
     if state.outcome == "held":
-        yield Notice(level="bad", text="Training is held: a retry would repeat its last error. A person must act.")
+        error = f": {state.attempts[-1].get('detail')}" if state.attempts else ""
+        text = f"Training is held and a person must act, since a retry would repeat its last error{error}."
+        yield Notice(level="bad", text=text)
+    elif state.outcome == "done" and state.attempts and (words := state.attempts[-1].get("words")):
+        yield Notice(level="warning", text=f"The job ended by itself: {words}.")
     elif state.outcome == "stopped":
         done, wanted = training.steps_done, training.steps_wanted
         yield Notice(level="warning", text=f"Training was stopped at step {done:,} of {wanted:,}.")

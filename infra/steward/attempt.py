@@ -8,7 +8,7 @@ from datetime import datetime
 from infra.cluster import attempts
 from infra.record.events import Kind
 from infra.steward import gangs, resume_state
-from infra.steward.blame import causes_first
+from infra.steward.blame import causes_first, closing_words
 from infra.steward.decide import EndAttempt, FailureClass, Finish, Hold, Launch, Observation
 from infra.steward.parts import Parts
 from trainer.contract import NOTHING_SOUND
@@ -142,7 +142,9 @@ class NewestAttempt:
                 attempt=self.number,
                 failure=None,
                 detail=action.why,
-                step=self._config.steps,
+                words=closing_words(seen.pods),
+                # A job of anybody may end before or after its estimate.
+                step=max((pod.step for pod in seen.pods), default=0) or self._config.steps,
                 committed_at_end=self._steward.committed_step(),
             )
         self.in_flight = False

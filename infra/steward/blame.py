@@ -26,6 +26,8 @@ _OF_OTHERS = frozenset({"peer-lost", "interrupted", "fenced", ROLLED_BACK})
 _SIGTERM = 128 + 15
 _APART = timedelta(seconds=2)
 """Kubernetes dates ends to the second, each node by its own clock."""
+_TOGETHER = timedelta(seconds=5)
+"""Within this time of the first end the rank that caused it has ended too, if it has failed by itself."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _TWICE = 2
 
@@ -66,13 +68,25 @@ def culprit(seen: Observation) -> Culprit | None:
     return find_culprit([Located(pod.node or pod.name, one) for pod in seen.pods for one in pod.ranks])
 
 
+def name_of(pod: PodView) -> str:
+    """Return a failed pod's name, with the rank that failed first and its node."""
+    return pod.name if pod.failed_rank is None else f"{pod.name}, rank {pod.failed_rank} on {pod.node},"
+
+
+def closing_words(pods: Iterable[PodView]) -> str:
+    """Return what a pod that succeeded says of its end all the same; empty where none does."""
+    return next((pod.words for pod in pods if pod.words), "")
+
+
 def may_tell_more(seen: Observation, failed: Sequence[PodView], patience: timedelta) -> bool:
-    """Return whether to wait for other pods' ends: so far all have only lost a peer, and no rank is proven at fault."""
-    told_apart = any(map(_own, failed)) or not any(pod.ranks for pod in failed)
-    if told_apart or seen.since_failed is None or seen.since_failed > patience:
+    """Return whether to wait for other pods' ends: so far all have only lost a peer, and no rank is proven at fault. A
+    job of anybody does not always tell its own errors from a lost peer's: there any end is followed by a short wait."""
+    own, numbers = any(map(_own, failed)), any(pod.ranks for pod in failed)
+    longest = min(patience, _TOGETHER) if own else patience
+    if (own and numbers) or seen.since_failed is None or seen.since_failed > longest:
         return False
-    found = culprit(seen)
-    return not (found and found.proven) and any(pod.phase == "Running" for pod in seen.pods)
+    proven = numbers and (found := culprit(seen)) is not None and found.proven
+    return not proven and any(pod.phase == "Running" for pod in seen.pods)
 
 
 def dead_nodes(seen: Observation, heartbeat_timeout: timedelta) -> tuple[str, ...]:

@@ -28,8 +28,9 @@ class StoredClocks(BaseModel):
     attempt: int
     launched: datetime
     stepped: datetime
-    """Time at which the gang's slowest step last rose, to `step`."""
+    """Time at which the gang's slowest step last rose."""
     step: int
+    """The highest that it was."""
     generation: int = 0
     """Restarts in place of the attempt."""
     short: datetime | None = None
@@ -66,6 +67,8 @@ class Clocks:
     quiet: dict[str, float] = field(default_factory=dict)
     sick: dict[str, float] = field(default_factory=dict)
     generation: int = 0
+    last: int | None = None
+    """The gang's slowest step as it was seen last; None: not yet by this steward."""
 
     @classmethod
     def begin(cls, attempt: int, mono: float, before: Clocks | None = None) -> Clocks:
@@ -74,14 +77,16 @@ class Clocks:
         return cls(attempt, launched=mono, stepped=mono, short=kept[0], sick=kept[1])
 
     def rose(self, step: int, mono: float) -> None:
-        """Note the gang's slowest step as it is now."""
-        if step > self.step:
-            self.step, self.stepped = step, mono
+        """Note the gang's slowest step as it is now. One that goes back, as a job that counts each epoch from 0 prints
+        it, and then rises is progress too: only what stands still hangs."""
+        if step > (self.step if self.last is None else self.last):
+            self.stepped = mono
+        self.last, self.step = step, max(self.step, step)
 
     def restarted(self, generation: int, mono: float) -> None:
         """Note a restart in place: as after a launch, the gang takes a while to its first step, and repeats some."""
         if generation > self.generation:
-            self.generation, self.step, self.launched, self.stepped = generation, 0, mono, mono
+            self.generation, self.step, self.last, self.launched, self.stepped = generation, 0, 0, mono, mono
 
     def lacks(self, short: bool, mono: float) -> None:
         if not short:

@@ -139,7 +139,8 @@ def _running(seen: Observation, policy: Policy) -> Action:
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=seen.given_back)
     whole = len(seen.pods) >= seen.nodes_wanted
     if seen.pods and whole and all(pod.phase == "Succeeded" for pod in seen.pods):
-        return Finish(outcome="done", why="every pod of the gang succeeded")
+        words = blame.closing_words(seen.pods)
+        return Finish(outcome="done", why="every pod of the gang succeeded" + (f"; {words}" if words else ""))
     if seen.stop_requested:
         return EndAttempt(failure=FailureClass.INTERRUPTED, why="a stop was requested")
     if stop := _out_of_means(seen, policy):
@@ -175,11 +176,11 @@ def _failed(seen: Observation, policy: Policy, failed: list[PodView]) -> Action:
     if failure in (FailureClass.PROCESS, FailureClass.INTERRUPTED) and silent:
         return Wait(why=f"{silent[0].name} is silent: {policy.heartbeat_timeout} tell whether its node is dead")
     if failure is FailureClass.PROCESS and blame.may_tell_more(seen, failed, policy.heartbeat_timeout):
-        return Wait(why=f"{failed[0].name} lost a peer: the other pods' ends may name the rank")
+        return Wait(why=f"{failed[0].name} failed: the other pods' ends may name the rank")
     first = blame.causes_first(failed)[0]
     found = blame.culprit(seen) if failure is FailureClass.PROCESS else None
     told = f"{found}; " if found else ""
-    why = f"{told}{first.name} ended with exit code {first.exit_code}: {first.detail}"
+    why = f"{told}{blame.name_of(first)} ended with exit code {first.exit_code}: {first.detail}"
     if CONSEQUENCE[failure] is Consequence.RESTART and (end := _stranded(seen, why)):
         return end
     sick = blame.sick(failed)

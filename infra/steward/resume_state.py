@@ -46,7 +46,8 @@ def in_flight(state: CampaignState) -> tuple[int, bool]:
     return (newest["attempt"], "ended_at" not in newest) if newest else (0, False)
 
 
-def done(state: CampaignState) -> bool:
-    """Return whether the newest attempt reached the last step; its steward may have ended before it recorded more."""
-    newest = state.attempts[-1] if state.attempts else None
-    return newest is not None and "ended_at" in newest and newest.get("failure") is None
+def done(state: CampaignState) -> str | None:
+    """Return how the newest attempt ended well, whose steward may have ended before it recorded more; None: it did
+    not."""
+    newest = state.attempts[-1] if state.attempts else {}
+    return str(newest.get("detail")) if "ended_at" in newest and newest.get("failure") is None else None

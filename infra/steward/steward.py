@@ -128,8 +128,8 @@ class Steward:
 
     def _resume(self) -> Finish | None:
         """Finish what a predecessor left half done; adopt a newer configuration."""
-        if resume_state.done(self.store.state()):
-            return Finish(outcome="done", why="every pod of the gang succeeded")
+        if (why := resume_state.done(self.store.state())) is not None:
+            return Finish(outcome="done", why=why)
         attempt = self.attempt
         at = (self.client, attempt.kind, self.config.spec.campaign)
         if attempt.in_flight and attempt.number not in attempts.jobs(*at):

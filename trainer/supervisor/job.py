@@ -39,8 +39,7 @@ class Job(Running):
         self._worked, self._noted = 0.0, 0
         self.launcher = launcher.of(config, place)
         self.sealing = sealing.of(config, place, self.tier, local, self, place.ranks_per_node)
-        is_shared = config["checkpoints"].get("tier", "shared") == "shared"
-        self._ranks = RankCount(place, place.node_count if is_shared else 1)
+        self._ranks = RankCount(config, place)
 
     @property
     def step(self) -> int:

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any, Mapping
 
-from trainer.supervisor import activity, shell, variables
+from trainer.contract import variables
+from trainer.supervisor import activity, shell
 from trainer.supervisor.place import Place
 from trainer.supervisor.warm import ranks
 

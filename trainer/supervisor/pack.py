@@ -9,13 +9,13 @@ from pathlib import Path
 from shutil import copyfile
 
 _PACKAGE, _CLIENT = "trainer/supervisor", Path(__file__).parents[1] / "client"
-_CONTRACT = tuple(Path(__file__).parents[1] / "contract" / name for name in ("retention.py", "tree.py"))
+_CONTRACT = tuple(Path(__file__).parents[1] / "contract" / name for name in ("retention.py", "tree.py", "variables.py"))
 """What the supervisor shares with the infrastructure: these need the standard library only."""
 _MAIN = "from trainer.supervisor.__main__ import start\nstart()\n"
 
 
 def pack(target: Path) -> None:
-    """Write the zipapp, with the supervisor's modules and two of the contract's, and the client's files beside."""
+    """Write the zipapp, with the supervisor's modules and three of the contract's, and the client's files beside."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         package, own = root / _PACKAGE, Path(__file__).parent

@@ -6,11 +6,12 @@ A format's last file may appear while ranks still write theirs, so the number te
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Iterable
+from typing import Any, Iterable, Mapping
 
 from trainer.supervisor.place import Place
 
@@ -25,10 +26,9 @@ _OF_A_RANK = re.compile(r"(rng_state|random_states)_\d+\.(pth|pkl)|.*optim_state
 class RankCount:
     """One rank per GPU, until the environment of the job's processes or its checkpoints show another number."""
 
-    def __init__(self, place: Place, nodes_in_folder: int) -> None:
-        """`nodes_in_folder`: nodes that write into one folder."""
-        self.here = place.ranks_per_node
-        self._nodes, self._nodes_in_folder = place.node_count, nodes_in_folder
+    def __init__(self, config: Mapping[str, Any], place: Place) -> None:
+        self.here, self._nodes = place.ranks_per_node, place.node_count
+        self._nodes_in_folder = 1 if config["checkpoints"].get("tier") == "local" else self._nodes
         self._is_known = False
         self._most, self._since = 0, 0.0
 
@@ -52,10 +52,8 @@ class RankCount:
     def _count_files(self, folder: Path) -> None:
         """Take the most files of ranks in one checkpoint for the number, once they have stopped rising."""
         with contextlib.suppress(OSError):  # the job removes a folder meanwhile
-            most = max(
-                Counter(path.parent for path in folder.rglob("*") if _OF_A_RANK.fullmatch(path.name)).values(),
-                default=0,
-            )
+            paths = itertools.chain(folder.glob("*/*"), folder.glob("*/*/*"))
+            most = max(Counter(path.parent for path in paths if _OF_A_RANK.fullmatch(path.name)).values(), default=0)
             if most > self._most:
                 self._most, self._since = most, time.monotonic()
                 self.here = max(self.here, most // self._nodes_in_folder)

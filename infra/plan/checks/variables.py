@@ -7,19 +7,17 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
 from infra.plan.checks.finding import Case, Draft, error
-from infra.spec.workload.references import (
+from infra.spec.workload.variables import (
     CONTAINER_VARIABLES,
     ELSEWHERE,
     JOB_VARIABLES,
     JUDGING_VARIABLES,
     NODE_VARIABLES,
-    references,
+    OURS,
     script_references,
-    shell_script,
-    unreadable,
 )
-from infra.spec.workload.variables import OURS
 from infra.spec.workload.workload import Workload
+from trainer.contract.variables import references, shell_script, unreadable
 
 _JUDGING = ("evaluate.command", "export.command")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from infra.spec.secrets import SecretSource
+from trainer.contract import Env
 
 OURS = "BIVOUAC_"
 """Beginning of the variables that the supervisor sets."""
@@ -13,7 +15,32 @@ _NO_SECRETS = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "PATH", "PYT
 _SET_BY_US = "OMPI_MCA_plm_rsh_"
 """Beginning of Open MPI's variables for its remote shell."""
 _OF_NCCL = re.compile(r"^(NCCL|OFI_NCCL|FI)_[A-Z0-9_]+$")
+_OURS_IN_A_SCRIPT = re.compile(r"\$\{?(BIVOUAC_\w*)", re.ASCII)
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+
+JOB_VARIABLES = (
+    "BIVOUAC_CHECKPOINTS", "BIVOUAC_RESUME_FROM", "BIVOUAC_INIT_FROM", "BIVOUAC_SAVE_EVERY",
+    "MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", *Env,
+)  # fmt: skip
+"""Variables that the supervisor and the infrastructure give to every job."""
+JUDGING_VARIABLES = frozenset({"BIVOUAC_EXPORT"})
+"""Variables that only the commands of `evaluate` and `export` have."""
+CONTAINER_VARIABLES = (
+    "CPATH", "CUDA_HOME", "HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "PATH", "PYTHONPATH",
+    "TMPDIR", "USER",
+)  # fmt: skip
+"""Variables that a container may have without the spec's doing."""
+NODE_VARIABLES = frozenset({"NODE_RANK", Env.NODE_RANK, Env.NODE_NAME, Env.POD_IP})
+_RANK_VARIABLES = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE",
+)  # fmt: skip
+ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(_RANK_VARIABLES, "a launcher gives it to each rank, after the words are put together"),
+    **dict.fromkeys(NODE_VARIABLES, "each node has its own, and `mpirun` takes the words of node 0"),
+    **dict.fromkeys(JUDGING_VARIABLES, "only `evaluate` and `export` have it"),
+}
+"""Variable that is not known everywhere -> why."""
 
 
 def leaves_ours(env: dict[str, str]) -> dict[str, str]:
@@ -45,3 +72,8 @@ def refuse_twice(
         raise ValueError(f"{', '.join(twice)}: in `nccl` and in `env` or `secrets`: keep it in one of them")
     if others := sorted(name for name in nccl if not _OF_NCCL.match(name)):
         raise ValueError(f"nccl: {', '.join(others)}: other variables than NCCL's and libfabric's belong to `env`")
+
+
+def script_references(script: str) -> Iterator[tuple[str, bool]]:
+    """Yield the variables of ours that a shell's script names, as `trainer.contract.variables.references` does."""
+    yield from ((name, True) for name in _OURS_IN_A_SCRIPT.findall(script))

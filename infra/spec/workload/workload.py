@@ -44,7 +44,8 @@ class Workload(Section):
     new files are taken, without the ignored ones. None: the image has all."""
     launcher: Literal["torchrun", "mpirun", "none"] = "torchrun"
     """`torchrun` starts `script` on each node's ranks; `mpirun` (Open MPI 4, in the job's container) starts `command`
-    once per rank over all nodes, as an MPIJob of the MPI operator; `none` starts `command` once per node."""
+    once per rank over all nodes, as an MPIJob of the MPI operator; `none` starts `command` once per node, which may
+    start as many ranks there as `BIVOUAC_RANKS_PER_NODE` says, one per GPU."""
     warm: tuple[Annotated[str, AfterValidator(_is_a_module)], ...] = ()
     """Modules, such as `[torch, transformers]`, that one process per node imports before it forks the node's ranks, in
     place of torchrun; a rank that is killed then starts all ranks again in place, without imports. Their import must

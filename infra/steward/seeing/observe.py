@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightkube import Client
 from lightkube.models.core_v1 import ContainerStateTerminated
@@ -102,7 +102,8 @@ class Observer:
         if facts is not None and not self.sources.away("cluster"):
             self.clocks.lacks(sum(view.fit for view in views) < wanted, now)
         self.clocks.restarted(max((status.generation for status in self.statuses.values()), default=0), now)
-        self.clocks.rose(min((self._step(pod) for pod in pods), default=0), now)
+        if not any(map(self._may_answer, pods)):  # it may be the slowest
+            self.clocks.rose(min(filter(None, map(self._step, pods)), default=0), now)
         short, failed = self.clocks.short, self._first_failure(pods, now)
         return Observation(
             now=self.clock.now(),
@@ -133,9 +134,16 @@ class Observer:
         return self._failed_at
 
     def _step(self, pod: PodView) -> int:
-        """Return a pod's step of the newest generation; a pod that still tells of an earlier one has made none."""
+        """Return a pod's step of the newest generation; 0 for one that knows none, or still tells of an earlier one. In
+        some jobs only one node prints, and an older supervisor's other nodes may not hear of it."""
         status = self.statuses.get(pod.name)
         return pod.step if status is None or status.generation == self.clocks.generation else 0
+
+    def _may_answer(self, pod: PodView) -> bool:
+        """Return whether a pod has not answered yet, and has not had the time to."""
+        waited = pod.running_for or timedelta()
+        first = pod.phase == "Running" and pod.name not in self._heard
+        return first and waited <= self.config.spec.recovery.heartbeat_timeout
 
     def _facts(self) -> tuple[NodeFacts, ...] | None:
         """Return the nodes, as last seen while the cluster does not answer; None before its first answer."""
@@ -189,24 +197,26 @@ class Observer:
         status = self.statuses.get(name)
         heard, running = self._heard.get(name), self._running_since.get(name)
         ended = _ended(pod)
-        reason, detail, ranks = _last_word(ended)
+        last = _last_word(ended)
         return PodView(
             index=index_of(pod),
             name=name,
             node=pod.spec.nodeName if pod.spec else None,
             phase=_phase(pod),
             exit_code=ended.exitCode if ended else None,
-            reason=reason,
-            detail=detail,
+            reason=last.reason,
+            detail=last.detail,
+            words=last.words,
+            failed_rank=last.failed_rank,
             ended_at=ended.finishedAt if ended else None,
             silent_for=None if heard is None else timedelta(seconds=now - heard),
             running_for=None if running is None else timedelta(seconds=now - running),
             waits="" if is_over(pod) or has_started(pod) else why_not(pod, ""),
             node_rank=status.ranks[0].rank // self.config.ranks_per_node if status and status.ranks else None,
             trainer_phase=status.phase if status else None,
-            step=status.step if status else 0,
+            step=max(last.step, status.step if status else 0),
             committed_step=status.committed_step if status else -1,
-            ranks=ranks or (status.known() if status and ended is None else ()),
+            ranks=last.ranks or (status.known() if status and ended is None else ()),
         )
 
     def _node_views(self, facts: tuple[NodeFacts, ...]) -> tuple[NodeView, ...]:
@@ -254,18 +264,29 @@ def _ended(pod: Pod) -> ContainerStateTerminated | None:
     return next((state.terminated for state in states(pod) if state.terminated is not None), None)
 
 
-def _last_word(ended: ContainerStateTerminated | None) -> tuple[str, str, tuple[RankSeen, ...]]:
-    """Return (reason, detail, ranks) of the termination message, or the container's reason as detail when there is
-    none."""
+class _LastWord(NamedTuple):
+    """What a container said at its end."""
+
+    reason: str = ""
+    detail: str = ""
+    ranks: tuple[RankSeen, ...] = ()
+    words: str = ""
+    failed_rank: int | None = None
+    step: int = 0
+
+
+def _last_word(ended: ContainerStateTerminated | None) -> _LastWord:
+    """Return what the termination message tells, or the container's reason as detail when there is none."""
     message = (ended.message or ended.reason or "") if ended else ""
     try:
         content: Any = json.loads(message)
     except ValueError:
-        return "", message[:300], ()
+        return _LastWord(detail=message[:300])
     if not isinstance(content, dict):
-        return "", message[:300], ()
-    reason = str(content.get("reason", ""))
-    return reason, f"{reason}: {content.get('detail', '')}"[:300], _ranks(content.get("ranks", ()))
+        return _LastWord(detail=message[:300])
+    reason, words = str(content.get("reason", "")), str(content.get("detail", ""))
+    rank, step = (value if isinstance(value, int) else None for value in (content.get("rank"), content.get("step")))
+    return _LastWord(reason, f"{reason}: {words}"[:300], _ranks(content.get("ranks", ())), words[:300], rank, step or 0)
 
 
 def _ranks(told: Any) -> tuple[RankSeen, ...]:

@@ -131,6 +131,10 @@ class PodView(Frozen):
     reason: str = ""
     """Reason in the termination message; empty when there was none."""
     detail: str = ""
+    words: str = ""
+    """The termination message's own words, without the reason."""
+    failed_rank: int | None = None
+    """The rank that failed first, by the termination message."""
     ended_at: datetime | None = None
     """End of its container, by its node's clock."""
     silent_for: timedelta | None = None

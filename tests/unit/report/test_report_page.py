@@ -108,6 +108,18 @@ def test_an_unfinished_campaign_has_as_good_a_page_and_says_why_parts_are_empty(
         assert f"<h2>{title}" in page
 
 
+def test_an_end_far_from_the_estimate_and_the_error_that_holds_are_said(report: Make) -> None:
+    def said(story: Story) -> list[str]:
+        return [row.text for row in report(story, at_s=170.0, certificate=None).notices]
+
+    assert any("repeat its last error: the trainer exited with 64." in text for text in said(held()))
+    words = "the job exited 0 at step 40 of 80, which was an estimate"
+    story = until_training()
+    story.event(95, Kind.ATTEMPT_ENDED, "steward", attempt=1, failure=None, detail="done", step=40, words=words)
+    story.event(95.1, Kind.TRAINING_FINISHED, "steward", outcome="done", why=words, committed_step=40)
+    assert f"The job ended by itself: {words}." in said(story)
+
+
 def test_what_still_bills_is_said_with_its_rate(report: Make) -> None:
     def said(story: Story) -> str:
         return next(row.text for row in report(story, at_s=170.0, certificate=None).notices if row.level == "open")

@@ -123,6 +123,30 @@ def test_a_step_is_only_one_that_the_slowest_made(world: World) -> None:
     assert seconds(world.look(60).since_step) == 0
 
 
+def test_a_job_that_counts_each_epoch_from_0_hangs_only_while_it_stands_still(world: World) -> None:
+    for step in (98, 99, 0, 1, 2, 99, 0, 1, 2):
+        world.steps = {0: step, 1: 99}  # the other node keeps the highest that it has heard of
+        sight = world.look(60)
+    assert seconds(sight.since_step) == 0 and sight.step == 99
+    assert seconds(world.look(60).since_step) == 60 and seconds(world.look(60).since_step) == 120
+
+
+def test_a_node_that_knows_no_step_holds_up_no_one(world: World) -> None:
+    world.steps = {0: 0, 1: 5}
+    world.look()
+    world.steps = {0: 0, 1: 6}
+    sight = world.look(60)
+    assert seconds(sight.since_step) == 0 and sight.step == 6
+    assert seconds(world.look(60).since_step) == 60
+
+
+def test_a_pod_that_never_answers_ends_no_gang_that_steps(world: World) -> None:
+    world.steps = {0: 5}
+    assert seconds(world.look(HEARTBEAT_S).since_step) == HEARTBEAT_S, "it may be the slowest"
+    world.steps = {0: 6}
+    assert seconds(world.look(HEARTBEAT_S + 1).since_step) == 0
+
+
 def test_steps_that_go_back_with_a_restart_in_place_are_no_hang(world: World) -> None:
     """Half an hour of lost steps is repeated: the clock of steps moves as it does after a launch."""
     world.steps = {0: 900, 1: 900}

@@ -69,14 +69,16 @@ def test_without_stored_clocks_the_launch_is_what_the_event_says() -> None:
     assert taken_over(None, 0, None, None, 5000.0, NOON).launched == 5000
 
 
-def test_only_a_step_that_is_higher_than_ever_moves_the_clock() -> None:
+def test_only_a_step_that_rises_moves_the_clock() -> None:
     clocks = over(kept())
     marked = clocks.stepped
-    for step in (0, 69, 70):
+    for step in (70, 70, 3, 3):
         clocks.rose(step, 5010.0)
-        assert clocks.stepped == marked == 5000 - 480
-    clocks.rose(71, 5020.0)
-    assert (clocks.step, clocks.stepped) == (71, 5020)
+        assert clocks.stepped == marked == 5000 - 480 and clocks.step == 70
+    clocks.rose(4, 5020.0)
+    assert (clocks.step, clocks.stepped) == (70, 5020), "it counts from 0 again, and goes on"
+    clocks.rose(71, 5030.0)
+    assert (clocks.step, clocks.stepped) == (71, 5030)
 
 
 def test_nodes_are_short_since_the_first_time_until_they_are_enough() -> None:

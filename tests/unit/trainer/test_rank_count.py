@@ -57,8 +57,9 @@ def test_a_job_with_fewer_ranks_than_gpus_has_its_checkpoints_sealed_when_it_has
     assert events(job.communicate()[0], "committed")[-1]["step"] == 20 and job.returncode == 0
 
 
-def of(ranks: int = 8, nodes: int = 1, nodes_in_folder: int = 1) -> RankCount:
-    return RankCount(Place("c", 1, "n", "10.0.0.1", 0, nodes, ranks, "x:1", "", ""), nodes_in_folder)
+def of(ranks: int = 8, nodes: int = 1, tier: str = "shared") -> RankCount:
+    place = Place("c", 1, "n", "10.0.0.1", 0, nodes, ranks, "x:1", "", "")
+    return RankCount({"checkpoints": {"tier": tier}}, place)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_the_environment_that_a_launcher_gives_to_its_ranks_tells_their_number(
 def test_files_tell_the_number_once_they_have_stopped_rising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(rank_count.time, "monotonic", lambda: now[0])
-    count = of(ranks=4, nodes=2, nodes_in_folder=2)
+    count = of(ranks=4, nodes=2)
     (tmp_path / "checkpoint-5").mkdir()
 
     def look(states: int, seconds: float) -> int:
@@ -93,5 +94,5 @@ def test_files_tell_the_number_once_they_have_stopped_rising(tmp_path: Path, mon
 
     assert look(0, SETTLED_S) == 4 and look(2, 1) == 4 and look(2, SETTLED_S - 1) == 4, "more may come"
     assert look(4, 1) == 4 and look(4, SETTLED_S - 1) == 4 and look(4, 1) == 2
-    many = of(ranks=1)
-    assert many.look([], tmp_path) == 4, "more ranks than GPUs"
+    for many in (of(ranks=1), of(ranks=1, nodes=2, tier="local")):
+        assert many.look([], tmp_path) == 4, "more ranks than GPUs"

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.spec.workload import references
+from infra.spec.workload.variables import JOB_VARIABLES
 from tests.unit.trainer.supervised import Supervisors, events
-from trainer.supervisor import variables
+from trainer.contract import variables
+from trainer.supervisor import launcher
 from trainer.supervisor.launcher import Launcher
 from trainer.supervisor.place import Place
 
@@ -66,13 +67,6 @@ def test_a_name_that_nobody_has_is_told_and_is_empty() -> None:
 def test_a_shells_script_is_left_to_the_shell(command: list[str], words: list[str | None]) -> None:
     expected = [old if new is None else new for old, new in zip(command, words, strict=False)]
     assert variables.words(command, KNOWN, set()) == expected
-    assert references.shell_script(command) == (words.index(None) if None in words else -1)
-
-
-def test_check_reads_the_same_names_as_the_supervisor() -> None:
-    for text in (*AS_A_SHELL, *OTHERWISE):
-        names = [variables.name_in(match) for match in variables.REFERENCE.finditer(text)]
-        assert [name for name, _ in references.references(text)] == [name for name in names if name], text
 
 
 @pytest.mark.parametrize(
@@ -101,7 +95,14 @@ def test_the_supervisor_gives_every_variable_that_check_knows() -> None:
     place = Place("c", 1, "n", "10.0.0.1", 0, 1, 2, "x:1", "", "")
     job = {"launcher": "none", "command": [], "checkpoints": {"folder": "/c"}}
     theirs = {f"BIVOUAC_{name.upper()}" for name in Place._fields} | set(Launcher(job, place).environment("", "/run"))
-    assert set(references.JOB_VARIABLES) <= theirs
+    assert set(JOB_VARIABLES) <= theirs
+
+
+def test_torchrun_starts_a_module_with_the_values_of_the_jobs_variables() -> None:
+    place = Place("c", 1, "n", "10.0.0.1", 0, 1, 2, "x:1", "", "")
+    job = {"launcher": "torchrun", "command": ["--module", "pkg.train", "--out=$A"]}
+    command = launcher.of(job, place).command({"A": "/x"})
+    assert command[-3:] == ["--module", "pkg.train", "--out=/x"] and "--max-restarts=0" in command[:-3]
 
 
 SAYS = """

@@ -11,6 +11,7 @@ from infra.plan.job_config import train_config
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.report.interruptions import _at_fault
+from infra.steward import blame
 from infra.steward.decide import EndAttempt, FailureClass, History, Wait, decide
 from infra.steward.policy import policy_of
 from tests.unit.steward.observe_world import World
@@ -72,9 +73,20 @@ def test_pods_that_have_not_ended_may_yet_tell_and_are_waited_for_no_longer_than
     assert "left no record of its exchanges" in action.why
 
 
-def test_a_gang_without_numbers_is_ended_at_once_as_before() -> None:
-    action = decide(seen(pods=(pod(0, **LOST), pod(1)), since_failed=SECOND), POLICY, History())
-    assert isinstance(action, EndAttempt) and action.culprit is None
+@pytest.mark.parametrize(
+    ("end", "longest"), [(LOST, POLICY.heartbeat_timeout), ({**LOST, "reason": "internal"}, 2 * SECOND)]
+)
+def test_a_gang_without_numbers_is_ended_when_the_others_had_the_time_to_end(
+    end: dict[str, object], longest: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blame, "_TOGETHER", 2 * SECOND)
+    sight = seen(pods=(pod(0, **end), pod(1)), since_failed=longest)
+    action = decide(sight, POLICY, History())
+    assert isinstance(action, Wait) and "may name the rank" in action.why
+    late = sight.model_copy(update={"since_failed": longest + SECOND})
+    for over in (late, seen(pods=(pod(0, **end), pod(1, **end)), since_failed=SECOND)):
+        action = decide(over, POLICY, History())
+        assert isinstance(action, EndAttempt) and action.culprit is None
 
 
 def test_a_failure_of_its_own_is_not_outvoted_by_numbers() -> None:

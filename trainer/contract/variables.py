@@ -1,17 +1,17 @@
-"""Variables in the words and values of a job's spec, by one rule.
+"""Variables in the words and values of a job's spec, by one rule. Standard library and Python 3.8 only.
 
 `$NAME`, `${NAME}` and `$(NAME)` stand for a variable's value, `${NAME:-text}` for the text where it has none,
 `${NAME:+text}` for the text where it has one; `$$` is a dollar, and so is a `$` before anything else. What a shell
-reads after `-c` is left to the shell. `infra.spec.workload.references` reads the same for `check`.
+reads after `-c` is left to the shell.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-REFERENCE = re.compile(
+_REFERENCE = re.compile(
     r"\$(?:(?P<dollar>\$)|(?P<plain>[A-Za-z_]\w*)|\((?P<round>[A-Za-z_]\w*)\)"
     r"|\{(?P<curly>[A-Za-z_]\w*)(?::(?P<sign>[-+])(?P<text>[^{}$]*))?\})",
     re.ASCII,
@@ -28,7 +28,7 @@ def expand(text: str, known: Mapping[str, str], unset: set[str], empty: str = ""
     def value(match: re.Match[str]) -> str:
         if match["dollar"]:
             return "$"
-        name = name_in(match)
+        name = _name_in(match)
         held = known.get(name, "")
         if match["sign"]:
             return (match["text"] if held else "") if match["sign"] == "+" else held or match["text"]
@@ -36,12 +36,24 @@ def expand(text: str, known: Mapping[str, str], unset: set[str], empty: str = ""
             unset.add(name)
         return held or empty
 
-    return REFERENCE.sub(value, text)
+    return _REFERENCE.sub(value, text)
 
 
-def name_in(match: re.Match[str]) -> str:
-    """Return the variable that a reference names, empty for a dollar."""
-    return match["plain"] or match["round"] or match["curly"] or ""
+def references(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield each variable that a text names, and whether the text says what stands for it where there is none."""
+    for match in _REFERENCE.finditer(text):
+        if not match["dollar"]:
+            yield _name_in(match), match["sign"] is not None
+
+
+def _name_in(match: re.Match[str]) -> str:
+    return match["plain"] or match["round"] or match["curly"]
+
+
+def unreadable(text: str) -> str:
+    """Return the first `${` or `$(` that names no variable, with what follows; empty where there is none."""
+    rest = re.search(r"\$[{(].*", _REFERENCE.sub(" ", text))
+    return rest[0][:40] if rest else ""
 
 
 def words(command: Sequence[str], known: Mapping[str, str], unset: set[str]) -> list[str]:
@@ -50,7 +62,7 @@ def words(command: Sequence[str], known: Mapping[str, str], unset: set[str]) -> 
     script, whole = shell_script(command), []
     for at, word in enumerate(command):
         value = word if at == script else expand(word, known, unset)
-        if value or not any(match["sign"] == "+" for match in REFERENCE.finditer(word)):
+        if value or not any(match["sign"] == "+" for match in _REFERENCE.finditer(word)):
             whole.append(value)
     return whole
 
@@ -77,7 +89,7 @@ def environment(
         if name in values:
             return values[name]
         known, within = {**container, **fixed}, (*above, name)
-        for other in {name_in(match) for match in REFERENCE.finditer(own[name])} & set(own) - set(fixed) - set(within):
+        for other in {name for name, _ in references(own[name])} & set(own) - set(fixed) - set(within):
             known[other] = value(other, within)
         text = expand(own[name], known, unset, _NOTHING)
         values[name] = ":".join(part.replace(_NOTHING, "") for part in text.split(":") if part != _NOTHING)
