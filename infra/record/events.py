@@ -57,19 +57,29 @@ class Kind(StrEnum):
     # attempt (that is launched with it), step, bytes, seconds, refused
     CHECKPOINT_FETCHED = "checkpoint.fetched"
     CHECKPOINT_FETCH_FAILED = "checkpoint.fetch-failed"  # error
+    # pod, files, bytes, newest (path), why (a sentence: what was looked for, what lies there), fits (a format, or "")
+    CHECKPOINT_UNRECOGNISED = "checkpoint.unrecognised"
+    CHECKPOINT_NOT_SEALED = "checkpoint.not-sealed"  # pod, step, why
+    CHECKPOINT_STEP_REFUSED = "checkpoint.step-refused"  # pod, step, why
     # id, word (FSx's), copied (step in S3), repair (the driver begins to make it again), why (it does not; or the cost)
     FILE_SYSTEM_LOST = "file-system.lost"
     FILE_SYSTEM_REPLACED = "file-system.replaced"  # none
     # attempt, step, detector, value, threshold, action, text, did, onset or ranks
     WATCH = "watch"
+    TRAINING_STARTED_OVER = "training.started-over"  # attempt, before (newest step that was trained), why
+    TRAINING_RESUMED_ELSEWHERE = "training.resumed-elsewhere"  # attempt, pod, offered, first (steps)
+    TRAINING_LOSS_JUMPED = "training.loss-jumped"  # attempt, pod, step, before, now (losses of the same step)
     DECISION = "decision"  # action, why
     OPERATOR_ENTERED = "operator.entered"  # who, attempt, node, pod, program (no arguments: they may hold secrets)
     HELD = "held"  # attempt, failure, cause, log, until, usd_per_hour
     RELAUNCHED = "relaunched"  # version, diff, digest, who, committed_step, bake
-    TRAINING_FINISHED = "training.finished"  # outcome, why, step, committed_step
+    # outcome, why, step, committed_step, unrecognised (files, bytes, newest, why, fits; None: nobody could look)
+    TRAINING_FINISHED = "training.finished"
     ARCHIVE_VERIFIED = "archive.verified"  # manifest, step, evaluation_loss, objects, bytes, metrics, export
     ARCHIVE_BEGUN = "archive.begun"  # group, nodes (that bill from here on), of (the spec's), released (None: asked)
     ARCHIVE_FAILED = "archive.failed"  # error, step (archived byte for byte, but not proven)
+    # prefix (s3://), files, bytes, why: unrecognised content is copied as it is, with digests, each object read back
+    ARCHIVE_UNPROVEN = "archive.unproven"
     NODES_AT_ZERO = "nodes.at-zero"  # group
     DETACHED = "detached"  # holder, deadline
     ATTACHED = "attached"  # holder (drives again what was detached, or what the closer had begun to end)
