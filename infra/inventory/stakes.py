@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive.manifest import MANIFEST_NAME, ArchiveManifest, parse
 from infra.aws.account import Account
+from infra.console.words import plural
 from infra.errors import NotProven, PermanentError
 from infra.inventory import LOOKS
 from infra.kinds import KINDS, Checkpoints, Thing
@@ -92,6 +93,8 @@ def refuse_unproven(state: CampaignState, campaign: str, known: CampaignIdentity
 def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | None:
     """Return why the record's archive does not cover all training; None if it does."""
     archive = state.archive
+    if state.doubted:
+        return f"{plural(state.unreadable, 'object')} of its record cannot be read, and may have been a launch or a commit"
     if archive is None:
         return "no verified archive"
     own = "" if known is None else known.identity

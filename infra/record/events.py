@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from infra.record.objects import first_line
 
 
 class Stage(StrEnum):
@@ -77,6 +79,18 @@ class Kind(StrEnum):
     ABANDONED = "abandoned"  # who; written before a teardown without a verified archive removes anything
     NOTICE_FAILED = "notice.failed"  # way, error (the first time)
     CERTIFIED = "certified"  # clean, found, could_not_look
+    # key, why: it stands for an object of the record that cannot be read, and is never written
+    UNREADABLE = "record.unreadable"
+
+
+class _Stored(BaseModel):
+    """The fields that an event of any version has."""
+
+    at: AwareDatetime
+    writer: str
+    sequence: int
+    kind: str
+    data: dict[str, Any] = {}
 
 
 class Event(BaseModel):
@@ -89,11 +103,28 @@ class Event(BaseModel):
     data: dict[str, Any] = {}
 
 
+_KIND = re.compile(r"[a-z]+(-[a-z]+)*(\.[a-z]+(-[a-z]+)*)?")
+
+
 def stored(body: bytes) -> Event | None:
     """Return a stored event; None for a kind that only a later version writes, as an operator's newer clone may while
-    an older steward runs: kinds that change a state need a new steward anyway."""
-    kind = json.loads(body).get("kind")
-    return Event.model_validate_json(body) if kind in set(Kind) else None
+    an older steward runs: kinds that change a state need a new steward anyway. Raises `ValueError` for anything else.
+    """
+    content = _Stored.model_validate_json(body)
+    if content.kind not in set(Kind) and _KIND.fullmatch(content.kind):
+        return None
+    event = Event.model_validate_json(body)
+    _refuse_misfit(event)
+    return event
+
+
+def unreadable(key: str, error: Exception, at: datetime) -> Event:
+    """Return what stands for an event object that cannot be read. `at`: the time at which it was written."""
+    _, writer, name = key.rsplit("/", 2)
+    number = name.removesuffix(".json")
+    sequence = int(number) if number.isascii() and number.isdigit() else 0
+    data = {"key": key, "why": first_line(error)}
+    return Event(at=at, writer=writer, sequence=sequence, kind=Kind.UNREADABLE, data=data)
 
 
 class CampaignState(BaseModel):
@@ -150,6 +181,10 @@ class CampaignState(BaseModel):
     detached: datetime | None = None
     """Since then the campaign needs no driver: one left on purpose, or died and the closer began to end it. None again
     once somebody drives it by `run`."""
+    unreadable: int = 0
+    """Event objects that cannot be read: each may have been anything, a launch or a commit too."""
+    doubted: bool = False
+    """One of them may have come after the verified archive: what it began would not be archived."""
     abandoned: bool = False
     """A person gave up what is not archived: teardown and later sweeps may delete it."""
     certificate: dict[str, Any] | None = None
@@ -172,7 +207,7 @@ class CampaignState(BaseModel):
         """True if the record proves that no checkpoint ever existed: nothing launched, or all ended without one."""
         ended = self.closed and self.committed_at_finish == -1
         none = all(_committed(attempt) == -1 for attempt in self.attempts)
-        return not self.tells_nothing and none and (ended or not self.attempts)
+        return not self.unreadable and not self.tells_nothing and none and (ended or not self.attempts)
 
     @property
     def tells_nothing(self) -> bool:
@@ -182,7 +217,7 @@ class CampaignState(BaseModel):
     @property
     def settled(self) -> bool:
         """True if the steward is done and a teardown loses nothing: all is archived, or nothing was ever committed."""
-        return self.closed and (self.archive is not None or self.never_committed)
+        return self.closed and not self.doubted and (self.archive is not None or self.never_committed)
 
     @property
     def ended(self) -> bool:
@@ -282,16 +317,42 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
         case Kind.ARCHIVE_BEGUN:
             change = {"closed": False, "gpu_nodes_up": True, "archives_on": (data["nodes"], data["of"])}
         case Kind.ARCHIVE_VERIFIED:
-            change = {"archive": data}
+            change = {"archive": data, "doubted": False}
         case Kind.DETACHED | Kind.CLOSING:
             change = {"detached": state.detached or event.at}
         case Kind.ATTACHED:
             change = {"detached": None}
         case Kind.ABANDONED:
             change = {"abandoned": True}
+        case Kind.UNREADABLE:
+            # It may have been a launch, whose work is neither abandoned nor archived.
+            change = {"unreadable": state.unreadable + 1, "doubted": True, "abandoned": False}
         case Kind.CERTIFIED:
             change = {"certificate": data}
     return state.model_copy(update=change)
+
+
+class _AttemptFacts(BaseModel):
+    """The fields of an attempt that states and limits are computed from."""
+
+    model_config = ConfigDict(strict=True)
+
+    attempt: int
+    committed_step: int = -1
+    committed_at_end: int = -1
+    failure: str | None = None
+    node_ranks: tuple[int | None, ...] = Field(default=(), strict=False)
+
+
+def _refuse_misfit(event: Event) -> None:
+    """Raise `ValueError` if the data do not fit the kind: folding them would end whoever reads the record."""
+    blank = CampaignState(attempts=({"attempt": event.data.get("attempt", 1)},))
+    try:
+        state = CampaignState.model_validate(_apply(blank, event).model_dump(warnings=False))
+        for attempt in state.attempts:
+            _AttemptFacts.model_validate(attempt)
+    except (KeyError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"the data do not fit {event.kind}: {type(error).__name__} {error}") from error
 
 
 def _told_of(state: CampaignState, attempt: int, more: dict[str, Any]) -> tuple[dict[str, Any], ...]:

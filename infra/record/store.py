@@ -12,20 +12,22 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from botocore.exceptions import ClientError
+from pydantic import BaseModel, ValidationError
 
 from infra.errors import UserError
-from infra.record.events import CampaignState, Event, Kind, fold, ordered, stored
+from infra.record.events import CampaignState, Event, Kind, fold, ordered, stored, unreadable
 from infra.record.holder import Holder
 from infra.record.lease import Lease
-from infra.record.objects import is_missing, is_precondition_failure, object_or_none
+from infra.record.objects import Unreadable, is_missing, is_precondition_failure, object_or_none
 
 LIVE = "live.json"
 """Key in a campaign's record: the steward's newest figures."""
 STOP = "stop.json"
 """Key in a campaign's record: the request to commit and end training."""
+Model = TypeVar("Model", bound=BaseModel)
 _RACES = 5
 _RACE_PAUSE_S = 0.2
 
@@ -49,6 +51,8 @@ class CampaignStore:
         self._lock = threading.Lock()
         self._sequence: int | None = None
         self._cache: dict[str, Event] = {}
+        self.unread: dict[str, str] = {}
+        """Key -> why, of figures that could not be read, and that are done without."""
 
     @property
     def region(self) -> str:
@@ -68,15 +72,22 @@ class CampaignStore:
                     return event
 
     def events(self) -> tuple[Event, ...]:
-        """Return all events of all writers; each object is fetched once per process."""
+        """Return all events of all writers; each object is fetched once per process. An object that cannot be read
+        counts as an event of the kind `UNREADABLE`, and is fetched again each time: somebody may mend it."""
         keys = self._keys(f"{self.prefix}/events/")
         missing = [key for key in keys if key not in self._cache]
+        found = [self._cache[key] for key in keys if key in self._cache]
         if missing:
             with ThreadPoolExecutor(8) as pool:
                 for key, body in zip(missing, pool.map(self.get, missing), strict=True):
-                    if body is not None and (event := stored(body)) is not None:
+                    try:
+                        event = None if body is None else stored(body)
+                    except ValueError as error:
+                        found.append(unreadable(key, error, self._written(key)))
+                        continue
+                    if event is not None:
                         self._cache[key] = event
-        found = [self._cache[key] for key in keys if key in self._cache]
+                        found.append(event)
         return ordered(found)
 
     def state(self) -> CampaignState:
@@ -112,9 +123,34 @@ class CampaignStore:
     def get(self, key: str) -> bytes | None:
         return object_or_none(self.s3, self.bucket, key)
 
+    def has(self, name: str) -> bool:
+        """Return whether there is such an object, readable or not."""
+        return self.get(f"{self.prefix}/{name}") is not None
+
     def get_json(self, name: str) -> Any | None:
-        body = self.get(f"{self.prefix}/{name}")
-        return None if body is None else json.loads(body)
+        """Return an object's content; None if there is none. Raises `Unreadable` for one that is no JSON."""
+        key = f"{self.prefix}/{name}"
+        body = self.get(key)
+        try:
+            return None if body is None else json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise Unreadable(key, error) from error
+
+    def model(self, name: str, model: type[Model]) -> Model | None:
+        """Return an object by its schema; None if there is none. Raises `Unreadable` for one that does not fit."""
+        stored = self.get_json(name)
+        try:
+            return None if stored is None else model.model_validate(stored)
+        except ValidationError as error:
+            raise Unreadable(f"{self.prefix}/{name}", error) from error
+
+    def figures(self, name: str, model: type[Model]) -> Model | None:
+        """Return an object that nothing depends on but what people see: None too, and noted, if it is unreadable."""
+        try:
+            return self.model(name, model)
+        except Unreadable as error:
+            self.unread[error.key] = error.why
+            return None
 
     def keys(self, name: str) -> list[str]:
         return self._keys(f"{self.prefix}/{name}")
@@ -124,6 +160,11 @@ class CampaignStore:
         above = f"{self.prefix}/{name}"
         found = self._listed("CommonPrefixes", Prefix=above, Delimiter="/")
         return [item["Prefix"].removeprefix(above).rstrip("/") for item in found]
+
+    def _written(self, key: str) -> datetime:
+        """Return when an object was written, by S3."""
+        written = self.s3.get_object(Bucket=self.bucket, Key=key).get("LastModified")
+        return written if isinstance(written, datetime) else self._now()
 
     def _keys(self, prefix: str) -> list[str]:
         return [item["Key"] for item in self._listed("Contents", Prefix=prefix)]
@@ -151,8 +192,8 @@ class CampaignStore:
         key = f"{self.prefix}/{name}"
         if self.put_if_absent(key, spec_json.encode()):
             return
-        stored, ours = json.loads(self.get(key) or b"{}"), json.loads(spec_json)
-        differing = [name for name in ours if ours[name] != stored.get(name)]
+        stored, ours = self.get_json(name), json.loads(spec_json)
+        differing = [field for field in ours if ours[field] != dict(stored or {}).get(field)]
         if differing:
             raise UserError(
                 f"campaign {self.campaign} exists with another spec",
