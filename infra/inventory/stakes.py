@@ -94,7 +94,9 @@ def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | N
     """Return why the record's archive does not cover all training; None if it does."""
     archive = state.archive
     if state.doubted:
-        return f"{plural(state.unreadable, 'object')} of its record cannot be read, and may have been a launch or a commit"
+        return (
+            f"{plural(state.unreadable, 'object')} of its record cannot be read, and may have been a launch or a commit"
+        )
     if archive is None:
         return "no verified archive"
     own = "" if known is None else known.identity

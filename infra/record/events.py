@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from infra.record.objects import first_line
+from infra.errors import first_line
 
 
 class Stage(StrEnum):

@@ -10,6 +10,13 @@ from infra.report.timeline import short
 
 
 def sentence(event: Event) -> str:
+    try:
+        return _sentence(event)
+    except (KeyError, TypeError, ValueError):
+        return f"{event.kind}: its data cannot be read"
+
+
+def _sentence(event: Event) -> str:
     data = event.data
     match event.kind:
         case Kind.STAGE_STARTED:
@@ -86,6 +93,8 @@ def sentence(event: Event) -> str:
             return f"what was trained was given up without an archive (--abandon){_by(data)}"
         case Kind.NOTICE_FAILED:
             return f"a notice was not sent by {data.get('way')}: {data.get('error')}"
+        case Kind.UNREADABLE:
+            return f"1 object of the record cannot be read: {data.get('key')}: {data.get('why')}"
         case Kind.CERTIFIED:
             return "certified: nothing left" if data.get("clean") else f"not certified: {data.get('found')}"
     return ", ".join(f"{key} {value}" for key, value in data.items())

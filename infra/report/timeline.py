@@ -62,7 +62,7 @@ def marks(record: Record) -> tuple[Mark, ...]:
         data, now = event.data, record.seconds(event.at)
         match event.kind:
             case Kind.NODE_QUARANTINED:
-                found.append(Mark(at_s=now, kind="quarantine", label=f"node replaced: {short(data['node'])}"))
+                found.append(Mark(at_s=now, kind="quarantine", label=f"node replaced: {short(data.get('node'))}"))
             case Kind.CHECKPOINT_REFUSED:
                 label = f"checkpoint of step {data.get('step')} refused on {data.get('tier')}"
                 found.append(Mark(at_s=now, kind="refused", label=label))
@@ -72,7 +72,7 @@ def marks(record: Record) -> tuple[Mark, ...]:
             case Kind.DRIVER_TOOK_OVER:
                 found.append(Mark(at_s=now, kind="takeover", label="driver took over"))
             case Kind.NODE_VERDICT if not data.get("fit", True):
-                found.append(Mark(at_s=now, kind="unfit", label=f"{short(data['node'])} unfit"))
+                found.append(Mark(at_s=now, kind="unfit", label=f"{short(data.get('node'))} unfit"))
     return tuple(found)
 
 

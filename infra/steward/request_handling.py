@@ -71,12 +71,12 @@ class RequestServer:
         for key in waiting:
             name = key.removeprefix(f"{self._store.prefix}/").removesuffix(".json")
             # In this order: the sender removes its request before the answer.
-            answered, stored = self._store.get_json(f"{name}{SUFFIX}"), self._store.get_json(f"{name}.json")
-            if stored is None or (answered is not None and Answer.model_validate(answered).done):
+            answered = self._store.figures(f"{name}{SUFFIX}", Answer)
+            if (answered is not None and answered.done) or not self._store.has(f"{name}.json"):
                 continue
             try:
-                request = TierRequest.model_validate(stored)
-                if datetime.now(UTC) - request.at > _STALE:
+                request = self._store.model(f"{name}.json", TierRequest)
+                if request is None or datetime.now(UTC) - request.at > _STALE:
                     continue
                 self._say(name, Answer(said="the steward has begun"))
                 answer = self._do(request, partial(self._tell, name))

@@ -18,7 +18,8 @@ from infra.folders import kept_results
 from infra.notices.history import Entry, history
 from infra.record import meter
 from infra.record.events import CampaignState, Kind, Stage, fold
-from infra.record.store import LIVE, CampaignStore
+from infra.record.live import live_figures
+from infra.record.store import CampaignStore
 from infra.report.record import PACKED, Record, unpacked
 from infra.session.session import DRIVER_LEASE, holder_of, stored_plan, stored_spec
 from infra.spec.campaign import Spec
@@ -63,9 +64,11 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
 def facts_of(store: CampaignStore) -> tuple[dict[str, Any], CampaignState]:
     """Return a campaign's status by its record, for machines, and its state."""
     spec = stored_spec(store)
-    record = Record(spec, stored_plan(store, spec), tuple(store.events()), datetime.now(UTC))
+    plan, live = stored_plan(store, spec), live_figures(store) or {}
+    unread = tuple(f"{key}: {why}" for key, why in store.unread_objects().items())
+    record = Record(spec, plan, tuple(store.events()), datetime.now(UTC), unread=unread)
     holders = {"driver": holder_of(store, DRIVER_LEASE), "steward": holder_of(store, "steward")}
-    return _facts_of(record, holders, store.get_json(LIVE) or {})
+    return _facts_of(record, holders, live)
 
 
 def _kept(results: Path, error: UserError) -> Record:
@@ -105,6 +108,7 @@ def _facts_of(
         "spent_usd": round(float(meter.spent(events, live or None, base, nodes, record.at)), 4),
         "bills_usd_per_hour": round(float(meter.rate(state, live or None, base, nodes)), 4),
         "notices": (),
+        "unreadable": dict(item.split(": ", 1) for item in record.unread),
     }, state
 
 
@@ -156,6 +160,8 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
             f"{len(state.certificate['could_not_look'])} not looked at"
         )
     _print_notices(facts["notices"], console)
+    for key, why in facts["unreadable"].items():
+        console.print(f"  record   1 object of the record cannot be read: {key}: {why}", markup=False, soft_wrap=True)
 
 
 def _in_place(facts: dict[str, Any]) -> str:
