@@ -14,6 +14,8 @@ MANIFEST_NAME = "archive-manifest.json"
 GOLDEN, EXPORT, DATA, RECORD, SOURCE, JOB_EXPORT = "golden", "huggingface", "data", "record", "source", "export"
 """Folders below the campaign's prefix: checkpoint, exported model, tokenizer and held-out split, record, a workload's
 code and what it has exported."""
+UNPROVEN = "unproven"
+"""The folder of what is copied as it is."""
 
 
 class EvaluationProof(StrEnum):
@@ -60,6 +62,9 @@ class ArchiveManifest(BaseModel):
     """Largest relative difference that the proof allowed. None: the built-in trainer's loss was equal, or no proof."""
     export: str = ""
     """Folder of the export below the campaign's prefix; empty without one."""
+    unproven: str = ""
+    """Key of the manifest of what is copied as it is beside the checkpoint, since no format recognises it; empty if
+    nothing is."""
     objects: tuple[ArchivedObject, ...]
     refused: tuple[str, ...]
     """Newer checkpoints that were not sound, each with the reason."""

@@ -14,6 +14,7 @@ from infra.campaign.repairs.lost_storage import StorageWatch
 from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.errors import PermanentError
+from infra.record.doubts import DOUBTS
 from infra.record.events import Kind
 from infra.record.live import live_figures
 from infra.record.store import LIVE
@@ -37,9 +38,11 @@ _TOLD = (
     Kind.CHECKPOINT_COPY_FAILED,
     Kind.CHECKPOINT_FETCHED,
     Kind.CHECKPOINT_FETCH_FAILED,
+    *DOUBTS,
     Kind.HELD,
     Kind.RELAUNCHED,
     Kind.ARCHIVE_BEGUN,
+    Kind.ARCHIVE_UNPROVEN,
     Kind.NOTICE_FAILED,
 )
 

@@ -17,6 +17,7 @@ from infra.console.words import plural
 from infra.errors import NotProven, PermanentError
 from infra.inventory import LOOKS
 from infra.kinds import KINDS, Checkpoints, Thing
+from infra.record.doubts import unrecognised_content
 from infra.record.events import CampaignState, Stage
 from infra.record.identity import CampaignIdentity, archive_prefix
 from infra.record.objects import is_missing, object_or_none
@@ -68,26 +69,35 @@ def archived(account: Account, bucket: str, campaign: str, identity: str) -> Arc
             return None
         raise
     whole = manifest.objects and all(there.get(item.key) == item.size_bytes for item in manifest.objects)
-    return manifest if whole else None
+    beside = not manifest.unproven or manifest.unproven in there  # written last of what is copied beside it
+    return manifest if whole and beside else None
 
 
 def refuse_unproven(state: CampaignState, campaign: str, known: CampaignIdentity | None) -> None:
-    """Raise `NotProven` while something may be lost: training has begun, and its commits are neither archived nor
-    abandoned. A record without any event proves nothing."""
-    if state.abandoned or state.never_committed or Stage.TEARDOWN in state.finished_stages:
+    """Raise `NotProven` while something may be lost: training has begun, and what it left is neither archived, nor
+    copied as it is, nor known to be nothing, nor abandoned. A record without any event proves nothing."""
+    if state.abandoned or state.nothing_to_lose or Stage.TEARDOWN in state.finished_stages:
         return
-    newest = state.newest_committed
     if state.tells_nothing:
         seen = "its record has no events"
     elif (why := _not_proven(state, known)) is None:
         return
     else:
-        seen = f"{len(state.attempts)} attempts, newest checkpoint known: step {newest}, {why}"
+        newest = f"newest checkpoint known: step {state.newest_committed}" if state.newest_committed >= 0 else ""
+        parts = (f"{len(state.attempts)} attempts", newest or "no committed checkpoint is known", why, _left(state))
+        seen = ", ".join(filter(None, parts))
     raise NotProven(
         f"campaign {campaign} is not archived",
         seen=seen,
         cure=f"`bivouac run` lets the steward finish and archive; or `bivouac down {campaign} --abandon` to lose it",
     )
+
+
+def _left(state: CampaignState) -> str:
+    """Return what the job left that no format recognises, as far as it is known; empty if there is none."""
+    if state.unrecognised is None:
+        return "and nobody could look at what the job left" if state.outcome is not None else ""
+    return unrecognised_content(state.unrecognised) if state.unrecognised["files"] else ""
 
 
 def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | None:
@@ -97,6 +107,8 @@ def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | N
         return (
             f"{plural(state.unreadable, 'object')} of its record cannot be read, and may have been a launch or a commit"
         )
+    if state.copied_as_it_is:
+        return None
     if archive is None:
         return "no verified archive"
     own = "" if known is None else known.identity

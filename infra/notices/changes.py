@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from infra.record.doubts import DOUBTS
 from infra.record.events import Event, Kind, Stage, ordered
 from infra.spec.notify import Change
 
@@ -19,9 +20,11 @@ STALE = timedelta(days=1)
 
 _CHANGES = {
     Kind.NODE_QUARANTINED: Change.NODE,
+    **dict.fromkeys(DOUBTS, Change.CHECKPOINTS),
     Kind.HELD: Change.HELD,
     Kind.TRAINING_FINISHED: Change.FINISHED,
     Kind.ARCHIVE_VERIFIED: Change.ARCHIVED,
+    Kind.ARCHIVE_UNPROVEN: Change.ARCHIVED,
     Kind.ARCHIVE_FAILED: Change.FAILED,
     Kind.FILE_SYSTEM_LOST: Change.FAILED,
 }
@@ -49,10 +52,15 @@ class Told:
 
 def changes(events: Iterable[Event], now: datetime) -> tuple[Told, ...]:
     """Return every change worth telling that is younger than a day, and the newest reminder that is due."""
-    told, wait = list[Told](), _Wait()
+    told, wait, doubted = list[Told](), _Wait(), set[Kind]()
     for event in ordered(events):
         again = wait.goes_on(event)
         wait.hear(event, again)
+        again = again or event.kind in doubted
+        if event.kind is Kind.ATTEMPT_LAUNCHED:
+            doubted.clear()
+        elif event.kind in DOUBTS:
+            doubted.add(event.kind)  # a job saves often, and every save of the attempt would tell again
         told += [] if again else _of(event, told)
     return (*(one for one in told if now - one.event.at < STALE), *wait.reminder(now))
 

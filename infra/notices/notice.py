@@ -8,6 +8,7 @@ from typing import Any
 
 from infra.console.words import moment, plural
 from infra.notices.changes import Told
+from infra.record.doubts import DOUBTS, unproven_copy
 from infra.record.events import Event, Kind
 from infra.spec.notify import Change
 
@@ -44,10 +45,14 @@ def _happened(told: Told) -> str:
             return f"training has begun: attempt {data['attempt']} on {plural(len(data.get('nodes', ())), 'node')}"
         case Change.NODE:
             return f"node {data['node']} ({data.get('instance')}) is replaced: {data.get('reason')}"
+        case Change.CHECKPOINTS:
+            return DOUBTS[event.kind](data)
         case Change.HELD:
             return f"held until {data.get('until')} for you to judge: {data.get('cause')}"
         case Change.FINISHED:
             return f"training is over ({data.get('outcome')}): {data.get('why')}"
+        case Change.ARCHIVED if event.kind is Kind.ARCHIVE_UNPROVEN:
+            return unproven_copy(data)
         case Change.ARCHIVED:
             return f"step {data.get('step')} is in the archive, {data.get('objects')} objects read back"
         case Change.TORN_DOWN:
@@ -93,6 +98,9 @@ def _next(told: Told, campaign: str) -> str:
     match told.change:
         case Change.TRAINING | Change.NODE:
             return f"nothing; `bivouac status {campaign}` shows it"
+        case Change.CHECKPOINTS:
+            look = f"`bivouac status {campaign}` shows it"
+            return f"{look}; `bivouac relaunch {campaign} --spec FILE` goes on with a mended spec; {down}"
         case Change.HELD:
             return f"`bivouac relaunch {campaign} --spec FILE` goes on with a mended spec; {down}"
         case Change.FINISHED:

@@ -6,81 +6,15 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from infra.errors import first_line
-
-
-class Stage(StrEnum):
-    """The stages of a campaign, in order."""
-
-    CHECK = "check"
-    PLAN = "plan"
-    BAKE = "bake"
-    PROVISION = "provision"
-    PREFLIGHT = "preflight"
-    LAUNCH = "launch"
-    SUPERVISE = "supervise"
-    ARCHIVE = "archive"
-    TEARDOWN = "teardown"
-    CERTIFY = "certify"
-    REPORT = "report"
-
+from infra.record.kinds import Kind as Kind
+from infra.record.kinds import Stage as Stage
 
 _BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
-
-
-class Kind(StrEnum):
-    """Kinds of event; the comments list the keys of their data."""
-
-    STAGE_STARTED = "stage.started"  # stage, who (the caller's ARN)
-    STAGE_FINISHED = "stage.finished"  # stage, seconds, outputs
-    STAGE_FAILED = "stage.failed"  # stage, error, cut_off (no GPU node was given back)
-    DRIVER_TOOK_OVER = "driver.took-over"  # holder, previous, who
-    NODE_VERDICT = "node.verdict"  # node, instance, fit, probes
-    NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
-    DATA_BEGUN = "data.begun"  # nodes (that bill from here on), usd_per_hour (of them all), plan, files, bytes
-    DATA_ENDED = "data.ended"  # digest, or error; its nodes go
-    PILOT_BEGUN = "pilot.begun"  # nodes (that bill from here on), of (the spec's)
-    PILOT_PROVEN = "pilot.proven"  # node, instance, digest (of what it proved); the other nodes are asked for next
-    ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
-    ATTEMPT_RUNNING = "attempt.running"  # attempt, nodes, node_ranks of its pods
-    # attempt, generation, step, culprit (rank, if known), of_node, cause, seconds (from the death to a new step)
-    ATTEMPT_RESTARTED_IN_PLACE = "attempt.restarted-in-place"
-    # attempt, failure, detail, step, committed_at_end, dead_nodes, first_failed, culprit (ranks, nodes, why), instances
-    ATTEMPT_ENDED = "attempt.ended"
-    CHECKPOINT_REFUSED = "checkpoint.refused"  # tier, rank, file, step, wanted, seen
-    CHECKPOINT_RESTORED = "checkpoint.restored"  # attempt, step, tier
-    CHECKPOINT_COPIED = "checkpoint.copied"  # step, place, objects, bytes, seconds, removed, locked
-    CHECKPOINT_COPY_FAILED = "checkpoint.copy-failed"  # error
-    # attempt (that is launched with it), step, bytes, seconds, refused
-    CHECKPOINT_FETCHED = "checkpoint.fetched"
-    CHECKPOINT_FETCH_FAILED = "checkpoint.fetch-failed"  # error
-    # id, word (FSx's), copied (step in S3), repair (the driver begins to make it again), why (it does not; or the cost)
-    FILE_SYSTEM_LOST = "file-system.lost"
-    FILE_SYSTEM_REPLACED = "file-system.replaced"  # none
-    # attempt, step, detector, value, threshold, action, text, did, onset or ranks
-    WATCH = "watch"
-    DECISION = "decision"  # action, why
-    OPERATOR_ENTERED = "operator.entered"  # who, attempt, node, pod, program (no arguments: they may hold secrets)
-    HELD = "held"  # attempt, failure, cause, log, until, usd_per_hour
-    RELAUNCHED = "relaunched"  # version, diff, digest, who, committed_step, bake
-    TRAINING_FINISHED = "training.finished"  # outcome, why, step, committed_step
-    ARCHIVE_VERIFIED = "archive.verified"  # manifest, step, evaluation_loss, objects, bytes, metrics, export
-    ARCHIVE_BEGUN = "archive.begun"  # group, nodes (that bill from here on), of (the spec's), released (None: asked)
-    ARCHIVE_FAILED = "archive.failed"  # error, step (archived byte for byte, but not proven)
-    NODES_AT_ZERO = "nodes.at-zero"  # group
-    DETACHED = "detached"  # holder, deadline
-    ATTACHED = "attached"  # holder (drives again what was detached, or what the closer had begun to end)
-    CLOSING = "closing"  # why (the closer ends the campaign)
-    ABANDONED = "abandoned"  # who; written before a teardown without a verified archive removes anything
-    NOTICE_FAILED = "notice.failed"  # way, error (the first time)
-    CERTIFIED = "certified"  # clean, found, could_not_look
-    # key, why: it stands for an object of the record that cannot be read, and is never written
-    UNREADABLE = "record.unreadable"
 
 
 class _Stored(BaseModel):
@@ -175,6 +109,10 @@ class CampaignState(BaseModel):
     outcome: str | None = None
     committed_at_finish: int | None = None
     """Newest checkpoint on the shared tier when training ended; -1: nothing to archive."""
+    unrecognised: dict[str, Any] | None = None
+    """What the job left that is no known checkpoint (TRAINING_FINISHED); None: nobody could look."""
+    unproven: dict[str, Any] | None = None
+    """The data of ARCHIVE_UNPROVEN while no failure follows it: what is unrecognised is safe in S3, as it is."""
     closed: bool = False
     """The steward is done: training is over, its archive is verified or has failed, and GPU nodes are at zero."""
     archive: dict[str, Any] | None = None
@@ -203,11 +141,14 @@ class CampaignState(BaseModel):
         return index if index >= len(told) or told[index] is None else int(told[index])
 
     @property
-    def never_committed(self) -> bool:
-        """True if the record proves that no checkpoint ever existed: nothing launched, or all ended without one."""
-        ended = self.closed and self.committed_at_finish == -1
-        none = all(_committed(attempt) == -1 for attempt in self.attempts)
-        return not self.unreadable and not self.tells_nothing and none and (ended or not self.attempts)
+    def nothing_to_lose(self) -> bool:
+        """True if the record proves that no attempt left anything: nothing launched, or all is over, no checkpoint was
+        committed, and the job's folder was seen empty or no attempt began. What nobody recognised or saw may be all."""
+        if self.unreadable or self.tells_nothing or any(_committed(attempt) >= 0 for attempt in self.attempts):
+            return False
+        empty = self.unrecognised is not None and self.unrecognised["files"] == 0
+        left_nothing = empty or not any(attempt.get("began", True) for attempt in self.attempts)
+        return not self.attempts or (self.closed and self.committed_at_finish == -1 and left_nothing)
 
     @property
     def tells_nothing(self) -> bool:
@@ -216,8 +157,15 @@ class CampaignState(BaseModel):
 
     @property
     def settled(self) -> bool:
-        """True if the steward is done and a teardown loses nothing: all is archived, or nothing was ever committed."""
-        return self.closed and not self.doubted and (self.archive is not None or self.never_committed)
+        """True if the steward is done and a teardown loses nothing: all is archived, or copied as it is, or there was
+        nothing."""
+        safe = self.archive is not None or self.copied_as_it_is or self.nothing_to_lose
+        return self.closed and not self.doubted and safe
+
+    @property
+    def copied_as_it_is(self) -> bool:
+        """True if no checkpoint was committed and S3 holds all that may be one, unproven."""
+        return self.unproven is not None and self.newest_committed == -1 and self.committed_at_finish == -1
 
     @property
     def ended(self) -> bool:
@@ -282,7 +230,7 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
         case Kind.ATTEMPT_LAUNCHED:
             # The new attempt's work is neither abandoned nor archived.
             launched = {**data, "launched_at": event.at}
-            change = {"attempts": (*state.attempts, launched), "abandoned": False, "archive": None}
+            change = {"attempts": (*state.attempts, launched), "abandoned": False, "archive": None, "unproven": None}
         case Kind.ATTEMPT_RUNNING:
             ordered = {"node_ranks": data.get("node_ranks", ())}
             change = {"ran": True, "attempts": _told_of(state, data["attempt"], ordered)}
@@ -304,6 +252,7 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"repairs": (*state.repairs, event.at)}
         case Kind.TRAINING_FINISHED:
             change = {"outcome": data["outcome"], "hold": None, "committed_at_finish": data.get("committed_step")}
+            change["unrecognised"] = data.get("unrecognised")
         case Kind.HELD:
             change = {"hold": {**data, "since": event.at}}
         case Kind.RELAUNCHED:
@@ -318,6 +267,10 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"closed": False, "gpu_nodes_up": True, "archives_on": (data["nodes"], data["of"])}
         case Kind.ARCHIVE_VERIFIED:
             change = {"archive": data, "doubted": False}
+        case Kind.ARCHIVE_UNPROVEN:
+            change = {"unproven": data, "doubted": False}
+        case Kind.ARCHIVE_FAILED:
+            change = {"unproven": None}
         case Kind.DETACHED | Kind.CLOSING:
             change = {"detached": state.detached or event.at}
         case Kind.ATTACHED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infra.console.words import clock, plural, size
+from infra.record.doubts import DOUBTS, unproven_copy
 from infra.record.events import Event, Kind
 from infra.report.timeline import short
 
@@ -18,6 +19,8 @@ def sentence(event: Event) -> str:
 
 def _sentence(event: Event) -> str:
     data = event.data
+    if event.kind in DOUBTS:
+        return DOUBTS[event.kind](data)
     match event.kind:
         case Kind.STAGE_STARTED:
             return f"{data['stage']} begins{_by(data)}"
@@ -72,6 +75,8 @@ def _sentence(event: Event) -> str:
         case Kind.ARCHIVE_VERIFIED:
             read_back = f"{data.get('objects')} objects, {size(data.get('bytes', 0))} read back"
             return f"step {data.get('step')} archived: {read_back}"
+        case Kind.ARCHIVE_UNPROVEN:
+            return unproven_copy(data)
         case Kind.DATA_BEGUN:
             amount = f"{plural(data.get('files', 0), 'file')}, {size(data.get('bytes', 0))}"
             return f"{plural(data.get('nodes', 1), 'node')} prepare the data in the cluster: {amount}"

@@ -16,6 +16,7 @@ class Change(StrEnum):
 
     TRAINING = "training"
     NODE = "node"
+    CHECKPOINTS = "checkpoints"
     HELD = "held"
     FINISHED = "finished"
     ARCHIVED = "archived"
@@ -36,7 +37,8 @@ class Notify(Section):
     """Where the address of a webhook lies, which takes what Slack's incoming webhooks take: `https` only, and a secret,
     since whoever knows it can post. The operator's policy reads secrets and parameters `bivouac_webhook*`."""
     on: tuple[Change, ...] = tuple(Change)
-    """Changes to tell: `training` began, also after a relaunch; a `node` was replaced; `held` for a person; training
+    """Changes to tell: `training` began, also after a relaunch; a `node` was replaced; `checkpoints` are not
+    recognised or not sealed, or a job did not go on from the one it was offered; `held` for a person; training
     `finished`; `archived`; `torn-down`; a stage, the archive or the certificate has `failed`; still `billing`, an hour
     after somebody should have acted, and every six hours from then on."""
 

@@ -154,7 +154,7 @@ def test_what_cannot_be_read_may_have_been_a_launch_so_nothing_is_proven_until_a
     recorded.time.go(2)
     recorded.put("events/other/000000.json", b"garbled")
     state = recorded.again().state()
-    assert state.doubted and not state.settled and not state.never_committed
+    assert state.doubted and not state.settled and not state.nothing_to_lose
     with pytest.raises(NotProven, match="1 object of its record cannot be read"):
         refuse_unproven(state, SPEC.campaign, known)
     assert owner(recorded).over and "cannot be read" in owner(recorded).holds
@@ -169,9 +169,9 @@ def test_a_campaign_that_never_launched_may_have_where_an_event_cannot_be_read()
     time = Time()
     store = CampaignStore(FakeS3(time), "b", "c", "w", now=time.wall)
     store.append(Kind.STAGE_STARTED, stage=Stage.PROVISION)
-    assert store.state().never_committed
+    assert store.state().nothing_to_lose
     store.put("campaigns/c/events/steward/000000.json", b"\0")
-    assert not CampaignStore(store.s3, "b", "c", "x").state().never_committed
+    assert not CampaignStore(store.s3, "b", "c", "x").state().nothing_to_lose
 
 
 def test_a_person_gives_up_what_cannot_be_read_and_only_what_came_before(recorded: Recorded) -> None:

@@ -18,6 +18,8 @@ Told = tuple[Kind, dict[str, Any]]
 BAKED: Told = (Kind.STAGE_STARTED, {"stage": Stage.BAKE})
 TORN: Told = (Kind.STAGE_STARTED, {"stage": Stage.TEARDOWN})
 LAUNCHED: Told = (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "committed_step": -1})
+LAUNCHED_AGAIN: Told = (Kind.ATTEMPT_LAUNCHED, {"attempt": 2, "committed_step": -1})
+UNREAD: Told = (Kind.UNREADABLE, {"key": "events/w/000003.json", "why": "not JSON"})
 AT_ZERO: Told = (Kind.NODES_AT_ZERO, {})
 
 
@@ -25,8 +27,8 @@ def ended(step: int) -> Told:
     return Kind.ATTEMPT_ENDED, {"attempt": 1, "failure": None, "committed_at_end": step}
 
 
-def finished(step: int | None) -> Told:
-    return Kind.TRAINING_FINISHED, {"outcome": "done", "committed_step": step}
+def finished(step: int | None, left: dict[str, Any] | None = None) -> Told:
+    return Kind.TRAINING_FINISHED, {"outcome": "done", "committed_step": step, "unrecognised": left}
 
 
 def verified(step: int, **more: Any) -> Told:
@@ -38,6 +40,11 @@ def told(*events: Told) -> CampaignState:
     return fold(Event(at=now, writer="w", sequence=n, kind=kind, data=data) for n, (kind, data) in enumerate(events))
 
 
+EMPTY: dict[str, Any] = {"files": 0, "bytes": 0, "newest": "", "why": "", "fits": ""}
+LEFT: dict[str, Any] = {"files": 3, "bytes": 12, "newest": "ckpt.pt", "why": "looked for *.ckpt", "fits": "torch"}
+COPIED: Told = (Kind.ARCHIVE_UNPROVEN, {"prefix": "s3://a/b/unproven", "files": 3, "bytes": 12, "why": "no format"})
+FAILED: Told = (Kind.ARCHIVE_FAILED, {"error": "the time is over"})
+NEVER_BEGAN: Told = (Kind.ATTEMPT_ENDED, {"attempt": 1, "failure": "user", "committed_at_end": -1, "began": False})
 TRAINED = (BAKED, LAUNCHED, ended(9000), finished(9000))
 
 
@@ -49,7 +56,12 @@ TRAINED = (BAKED, LAUNCHED, ended(9000), finished(9000))
         ((BAKED, LAUNCHED, ended(40), verified(40)), OWN),
         ((BAKED,), OWN),
         ((BAKED, TORN), OWN),
-        ((BAKED, LAUNCHED, ended(-1), finished(-1), AT_ZERO), OWN),
+        ((BAKED, LAUNCHED, ended(-1), finished(-1, EMPTY), AT_ZERO), OWN),
+        ((BAKED, LAUNCHED, NEVER_BEGAN, finished(-1), AT_ZERO), OWN),
+        ((BAKED, LAUNCHED, ended(-1), finished(-1, LEFT), COPIED, AT_ZERO), OWN),
+        ((BAKED, LAUNCHED, ended(-1), finished(-1), COPIED, AT_ZERO), OWN),
+        ((BAKED, LAUNCHED, ended(-1), finished(-1), FAILED, AT_ZERO, COPIED, AT_ZERO), OWN),
+        ((*TRAINED, COPIED, verified(9000), AT_ZERO), OWN),
         ((*TRAINED, (Kind.ABANDONED, {})), OWN),
         ((*TRAINED, TORN, (Kind.STAGE_FINISHED, {"stage": Stage.TEARDOWN})), OWN),
         ((*TRAINED, (Kind.ARCHIVE_VERIFIED, {"manifest": "s3://a/b", "step": 9000})), ADOPTED),
@@ -78,6 +90,18 @@ def test_nothing_is_lost_where_all_is_archived_or_there_was_nothing_or_it_was_gi
         ((BAKED, LAUNCHED, ended(40), finished(-1), AT_ZERO), OWN, "no verified archive"),
         ((BAKED, LAUNCHED, ended(-1), finished(None), AT_ZERO), OWN, "no verified archive"),
         ((BAKED, LAUNCHED, ended(40), finished(40), verified(40), LAUNCHED), OWN, "no verified archive"),
+        ((BAKED, LAUNCHED, ended(-1), finished(-1), AT_ZERO), OWN, "nobody could look at what the job left"),
+        (
+            (BAKED, LAUNCHED, ended(-1), finished(-1, LEFT), AT_ZERO),
+            OWN,
+            "3 files (12 B) of the job are no known check",
+        ),
+        ((BAKED, LAUNCHED, ended(-1), finished(-1, LEFT), COPIED, LAUNCHED, AT_ZERO), OWN, "no verified archive"),
+        ((BAKED, LAUNCHED, ended(-1), finished(-1, LEFT), COPIED, FAILED, AT_ZERO), OWN, "no verified archive"),
+        ((*TRAINED, COPIED, AT_ZERO), OWN, "newest checkpoint known: step 9000"),
+        ((BAKED, LAUNCHED, ended(-1), finished(None, LEFT), COPIED, AT_ZERO), OWN, "no verified archive"),
+        ((BAKED, LAUNCHED, NEVER_BEGAN, LAUNCHED_AGAIN, finished(-1), AT_ZERO), OWN, "nobody could look"),
+        ((BAKED, UNREAD), OWN, "1 object of its record cannot be read"),
     ],
 )
 def test_whatever_may_be_lost_is_refused_with_what_is_known(
@@ -86,3 +110,21 @@ def test_whatever_may_be_lost_is_refused_with_what_is_known(
     with pytest.raises(NotProven) as refused:
         refuse_unproven(told(*events), "train", known)
     assert seen in str(refused.value) and "`bivouac down train --abandon`" in str(refused.value)
+
+
+SETTLED = [
+    ((*TRAINED, verified(9000), AT_ZERO), True),
+    ((BAKED, LAUNCHED, ended(-1), finished(-1), AT_ZERO), False),
+    ((BAKED, LAUNCHED, ended(-1), finished(-1, LEFT), AT_ZERO), False),
+    ((BAKED, LAUNCHED, ended(-1), finished(-1, EMPTY), AT_ZERO), True),
+    ((BAKED, LAUNCHED, ended(-1), finished(-1, LEFT), COPIED, AT_ZERO), True),
+    ((BAKED, LAUNCHED, ended(-1), finished(-1, LEFT), COPIED), False),
+    ((*TRAINED, COPIED, FAILED, AT_ZERO), False),
+]
+
+
+@pytest.mark.parametrize(("events", "settled"), SETTLED)
+def test_the_closer_ends_only_what_is_archived_copied_or_known_to_be_nothing(
+    events: tuple[Told, ...], settled: bool
+) -> None:
+    assert told(*events).settled is settled

@@ -44,6 +44,13 @@ def told(events: list[Event], after: float = 0.01) -> list[tuple[Change, str]]:
         (Kind.TRAINING_FINISHED, {"outcome": "stopped", "why": "the deadline leaves no time"}, Change.FINISHED),
         (Kind.ARCHIVE_VERIFIED, {"step": 110, "objects": 12}, Change.ARCHIVED),
         (Kind.ARCHIVE_FAILED, {"error": "no GPU node"}, Change.FAILED),
+        (Kind.ARCHIVE_UNPROVEN, {"prefix": "s3://a/b/unproven", "files": 4, "bytes": 9}, Change.ARCHIVED),
+        (Kind.CHECKPOINT_UNRECOGNISED, {"files": 3, "bytes": 12, "newest": "a.ckpt", "why": "x"}, Change.CHECKPOINTS),
+        (Kind.CHECKPOINT_NOT_SEALED, {"step": 30, "why": "a link leads out"}, Change.CHECKPOINTS),
+        (Kind.CHECKPOINT_STEP_REFUSED, {"step": 30, "why": "a digest differs"}, Change.CHECKPOINTS),
+        (Kind.TRAINING_STARTED_OVER, {"attempt": 2, "before": 35, "why": "x"}, Change.CHECKPOINTS),
+        (Kind.TRAINING_RESUMED_ELSEWHERE, {"attempt": 2, "offered": 30, "first": 1}, Change.CHECKPOINTS),
+        (Kind.TRAINING_LOSS_JUMPED, {"step": 31, "before": 2.5, "now": 7.1}, Change.CHECKPOINTS),
         (*TEARDOWN_FAILS, Change.FAILED),
         (*TORN_DOWN, Change.TORN_DOWN),
         (Kind.CERTIFIED, {"clean": False, "found": ["volume vol-1"]}, Change.FAILED),
@@ -60,6 +67,27 @@ def test_only_the_first_attempt_begins_the_training_and_one_after_a_hold_begins_
     relaunched = (Kind.RELAUNCHED, {"version": 1})
     events = record(RUNNING, RUNNING, HELD, relaunched, RUNNING, RUNNING)
     assert told(events) == [(Change.TRAINING, "w-000000"), (Change.HELD, "w-000002"), (Change.TRAINING, "w-000004")]
+
+
+def test_a_doubt_is_told_once_in_each_attempt() -> None:
+    unrecognised = (Kind.CHECKPOINT_UNRECOGNISED, {"files": 3, "bytes": 12, "newest": "a.ckpt", "why": "x"})
+    not_sealed = (Kind.CHECKPOINT_NOT_SEALED, {"step": 30, "why": "a link leads out"})
+    launched = (Kind.ATTEMPT_LAUNCHED, {"attempt": 2, "committed_step": -1})
+    events = record(unrecognised, unrecognised, not_sealed, unrecognised, launched, unrecognised, not_sealed)
+    assert [key for _, key in told(events)] == ["w-000000", "w-000002", "w-000005", "w-000006"]
+
+
+def test_a_notice_of_unrecognised_content_says_what_lies_there_and_what_would_fit() -> None:
+    found = {"files": 3, "bytes": 12_000_000, "newest": "epoch=3.ckpt", "why": "looked for *.pt", "fits": "lightning"}
+    subject, text = said((Kind.CHECKPOINT_UNRECOGNISED, found))
+    assert "3 files (12.0 MB) of the job are no known checkpoint" in subject
+    assert "the newest epoch=3.ckpt: looked for *.pt; `format: lightning` would fit" in text
+    assert "bivouac relaunch train" in text
+
+
+def test_a_notice_of_a_start_over_names_the_step_that_was_trained() -> None:
+    _, text = said((Kind.TRAINING_STARTED_OVER, {"attempt": 2, "before": 35, "why": "nothing was committed"}))
+    assert "attempt 2 begins again at step 0 although step 35 was trained: nothing was committed" in text
 
 
 def test_what_nobody_told_for_a_day_is_told_no_more() -> None:
