@@ -22,7 +22,7 @@ from infra.record import pod_logs
 from infra.record.events import Stage, fold
 from infra.record.identity import archive_prefix_of
 from infra.record.store import CampaignStore
-from infra.report import Record, Report, build, pods_to_read, render, unpacked
+from infra.report import Record, Report, build, logs_to_keep, render, unpacked
 from infra.report.record import PACKED
 from infra.session.context import Context
 from infra.session.session import SITE, stored_plan, stored_spec
@@ -71,10 +71,7 @@ def read(store: CampaignStore) -> Record:
     """Return everything that a report needs; what cannot be read is named in it."""
     spec = stored_spec(store)
     events = store.events()
-    with ThreadPoolExecutor(8, thread_name_prefix="log") as pool:
-        wanted = pods_to_read(pod_logs.pods(store))
-        pieces = {pod: [pool.submit(store.get, key) for key in pod_logs.pieces(store, pod)] for pod in wanted}
-    logs = {pod: b"".join(each.result() or b"" for each in parts) for pod, parts in pieces.items()}
+    logs = logs_to_keep(pod_logs.pods(store), lambda pods: _logs(store, pods))
     state, unread = fold(events), _Unread()
     certificate, site = unread.known(store, CERTIFICATE), unread.known(store, SITE)
     plan = stored_plan(store, spec)
@@ -95,6 +92,12 @@ def read(store: CampaignStore) -> Record:
         archive=unread.json(store, bucket.archive, f"{archive_prefix_of(store)}/{MANIFEST_NAME}") if archived else None,
         unread=(*(f"{key}: {why}" for key, why in store.unread_objects().items()), *unread.reasons),
     )
+
+
+def _logs(store: CampaignStore, pods: list[str]) -> dict[str, bytes]:
+    with ThreadPoolExecutor(8, thread_name_prefix="log") as pool:
+        pieces = {pod: [pool.submit(store.get, key) for key in pod_logs.pieces(store, pod)] for pod in pods}
+    return {pod: b"".join(each.result() or b"" for each in parts) for pod, parts in pieces.items()}
 
 
 class _Unread:
