@@ -304,6 +304,8 @@ def _refuse_misfit(event: Event) -> None:
         state = CampaignState.model_validate(_apply(blank, event).model_dump(warnings=False))
         for attempt in state.attempts:
             _AttemptFacts.model_validate(attempt)
+        if state.archive is not None:
+            int(state.archive["step"])
     except (KeyError, TypeError, ArithmeticError) as error:
         raise ValueError(f"the data do not fit {event.kind}: {type(error).__name__} {error}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from infra.console.visible import visible
 from infra.console.words import clock, plural, size
 from infra.record.doubts import DOUBTS, unproven_copy
 from infra.record.events import Event, Kind
@@ -12,7 +13,7 @@ from infra.report.timeline import short
 
 def sentence(event: Event) -> str:
     try:
-        return _sentence(event)
+        return visible(_sentence(event), lines=False)
     except (KeyError, TypeError, ValueError):
         return f"{event.kind}: its data cannot be read"
 

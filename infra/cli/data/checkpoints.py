@@ -26,6 +26,7 @@ from infra.cli.data import checkpoints_live as live
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
+from infra.console.visible import PlainConsole, visible
 from infra.console.words import clock, size
 from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError, PermanentError, UserError
@@ -128,7 +129,7 @@ def verify_command(
         body = [one.model_dump() | {"sound": one.sound, "faults": dict(one.faults)} for one in verdicts]
         write_json(console, body)
         for note in notes:
-            print(note, file=sys.stderr)
+            print(visible(note), file=sys.stderr)
     else:
         _show_verdicts(verdicts, notes, console)
     return 0 if all(one.sound for one in verdicts) else int(ExitCode.STORAGE)
@@ -313,6 +314,6 @@ def _is_golden(row: Listed, golden: int | None) -> bool:
 @contextmanager
 def _shown(console: Console, json: bool, name: str, purpose: str) -> Iterator[Progress]:
     """Show progress, with JSON on standard error."""
-    progress = Progress(Console(stderr=True, highlight=False) if json else console)
+    progress = Progress(PlainConsole(stderr=True, highlight=False) if json else console)
     with progress.stage(name, purpose):
         yield progress

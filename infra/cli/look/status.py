@@ -12,6 +12,7 @@ from rich.console import Console
 
 from infra.cli.answers import write_json
 from infra.cli.records import record_of
+from infra.console.visible import PlainConsole
 from infra.console.words import plural
 from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
@@ -139,9 +140,11 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
         )
     console.print(f"  money    {facts['spent_usd']:.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h")
     if state.lost and Stage.TEARDOWN not in state.finished_stages:
-        then = "a driver makes a new one" if state.lost["repair"] else f"`bivouac repair {campaign}` makes a new one"
+        then = (
+            "a driver makes a new one" if state.lost.get("repair") else f"`bivouac repair {campaign}` makes a new one"
+        )
         console.print(
-            f"  lost     file system {state.lost['id']} {state.lost['word']}; {then}: {state.lost['why']}",
+            f"  lost     file system {state.lost.get('id')} {state.lost.get('word')}; {then}: {state.lost.get('why')}",
             markup=False,
             soft_wrap=True,
         )
@@ -151,13 +154,15 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
         console.print(f"  over     GPU nodes at zero, the rest still bills: `bivouac down {campaign}` ends it")
     if state.archive:
         console.print(
-            f"  archive  {state.archive['manifest']} (step {state.archive['step']})", markup=False, soft_wrap=True
+            f"  archive  {state.archive.get('manifest')} (step {state.archive.get('step')})",
+            markup=False,
+            soft_wrap=True,
         )
     if state.certificate:
-        verdict = "clean" if state.certificate["clean"] else "not clean"
+        verdict = "clean" if state.certificate.get("clean") else "not clean"
         console.print(
-            f"  certificate {verdict}: {len(state.certificate['found'])} left, "
-            f"{len(state.certificate['could_not_look'])} not looked at"
+            f"  certificate {verdict}: {len(state.certificate.get('found', ()))} left, "
+            f"{len(state.certificate.get('could_not_look', ()))} not looked at"
         )
     _print_notices(facts["notices"], console)
     for key, why in facts["unreadable"].items():
@@ -186,7 +191,7 @@ def _compared(spec: Spec) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
     from infra.engine.refusal import refusals, standing
     from infra.preview.looking import look_at_stacks, looking
 
-    context = looking(spec, None, Console(stderr=True, highlight=False))
+    context = looking(spec, None, PlainConsole(stderr=True, highlight=False))
     where = standing(context)
     if where.falling:
         context.progress.note("the campaign is being torn down or is gone: there is nothing to compare")
@@ -205,7 +210,9 @@ def _stage(running: Stage | None, finished: dict[Stage, Any], ended: bool) -> st
 
 
 def _print_hold(campaign: str, hold: dict[str, Any], console: Console) -> None:
-    console.print(f"  held     since {hold['since']:%H:%M:%S} UTC until {hold['until']}: {hold['cause']}", markup=False)
+    console.print(
+        f"  held     since {hold['since']:%H:%M:%S} UTC until {hold.get('until')}: {hold.get('cause')}", markup=False
+    )
     for line in hold.get("log", ())[-5:]:
         console.print(f"           {line}", markup=False)
     console.print(
