@@ -139,25 +139,17 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
             "account ends the campaign; `bivouac run` drives again"
         )
     console.print(f"  money    {facts['spent_usd']:.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h")
-    if state.lost and Stage.TEARDOWN not in state.finished_stages:
-        then = (
-            "a driver makes a new one" if state.lost.get("repair") else f"`bivouac repair {campaign}` makes a new one"
-        )
-        console.print(
-            f"  lost     file system {state.lost.get('id')} {state.lost.get('word')}; {then}: {state.lost.get('why')}",
-            markup=False,
-            soft_wrap=True,
-        )
+    if (lost := state.lost) and Stage.TEARDOWN not in state.finished_stages:
+        then = "a driver makes a new one" if lost.get("repair") else f"`bivouac repair {campaign}` makes a new one"
+        what = f"file system {lost.get('id')} {lost.get('word')}; {then}: {lost.get('why')}"
+        console.print(f"  lost     {what}", markup=False, soft_wrap=True)
     if state.hold:
         _print_hold(campaign, state.hold, console)
     elif state.closed and Stage.TEARDOWN not in state.finished_stages:
         console.print(f"  over     GPU nodes at zero, the rest still bills: `bivouac down {campaign}` ends it")
     if state.archive:
-        console.print(
-            f"  archive  {state.archive.get('manifest')} (step {state.archive.get('step')})",
-            markup=False,
-            soft_wrap=True,
-        )
+        kept = f"{state.archive.get('manifest')} (step {state.archive.get('step')})"
+        console.print(f"  archive  {kept}", markup=False, soft_wrap=True)
     if state.certificate:
         verdict = "clean" if state.certificate.get("clean") else "not clean"
         console.print(
@@ -210,9 +202,8 @@ def _stage(running: Stage | None, finished: dict[Stage, Any], ended: bool) -> st
 
 
 def _print_hold(campaign: str, hold: dict[str, Any], console: Console) -> None:
-    console.print(
-        f"  held     since {hold['since']:%H:%M:%S} UTC until {hold.get('until')}: {hold.get('cause')}", markup=False
-    )
+    times = f"since {hold['since']:%H:%M:%S} UTC until {hold.get('until')}"
+    console.print(f"  held     {times}: {hold.get('cause')}", markup=False)
     for line in hold.get("log", ())[-5:]:
         console.print(f"           {line}", markup=False)
     console.print(

@@ -77,7 +77,7 @@ def test_nothing_foreign_passes_a_console_however_it_is_printed() -> None:
     text = output(console)
     assert "\x1b[1mours\x1b[0m" in text, "our own styles do pass"
     assert DANGEROUS.search(OWN_STYLE.sub("", text)) is None
-    assert text.count(r"\x1b[2J\x1b]0;title") == 8 and text.count("[red]e[/red]") >= 4, "no markup either"
+    assert text.count(r"\x1b[2J\x1b]0;title") >= 8 and text.count("[red]e[/red]") >= 4, "no markup either"
 
 
 def test_the_commands_consoles_are_of_this_kind() -> None:
