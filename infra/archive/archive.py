@@ -4,6 +4,8 @@ The proof is a read: every byte comes back from S3 into a new folder, digests ar
 those bytes is evaluated. Its loss must equal the recorded one exactly, or, if training stopped between two evaluations
 or shared sequences among ranks, the loss of the shared tier's copy before the upload; or come as near as the spec says,
 and then the proof is another. The same bytes give the exported model. The archive manifest is written last.
+
+What else the job left, and no format recognises, is copied as it is, and never called a checkpoint.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive import judged
+from infra.archive.all_tiers import source_of
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
 from infra.archive.data import held_out
 from infra.archive.files import workspace
-from infra.archive.from_s3 import places_of, source_of
+from infra.archive.from_s3 import places_of
 from infra.archive.judged import Unproven
+from infra.archive.leftovers import Leftovers, OnlyCopied
 from infra.archive.manifest import (
     DATA,
     EXPORT,
@@ -55,6 +59,7 @@ from trainer.contract import (
     TERMINATION_LOG,
     ExitCode,
     Manifest,
+    step_folder,
 )
 from trainer.contract.workload import WORKLOAD_CONFIG, Judgement, WorkloadConfig
 
@@ -76,28 +81,37 @@ class Archiver:
     def __init__(self, config: ArchiveConfig, bucket: ArchiveBucket, work: Path, places: Places, model: Model) -> None:
         self.config, self.bucket, self.work, self.places, self.model = config, bucket, work, places, model
         self.state = CampaignStore(bucket.s3, config.state_bucket, config.campaign, "archive")
-        self.source = source_of(config, bucket.s3, places, say)
+        self.source = source_of(config, bucket.s3, places, work, say)
+        self.leftovers = Leftovers(config, bucket, places, self.source)
+        self.copied: dict[str, Any] = {}
+        """The data of `archive.unproven`; empty if there was nothing to copy as it is."""
 
     def run(self) -> ArchiveManifest:
-        """Archive; raise `PermanentError` if nothing sound can be archived, or S3's errors after the last try."""
+        """Archive; raise `PermanentError` if nothing sound can be archived, or S3's errors after the last try.
+
+        Raises `OnlyCopied` if no checkpoint was ever committed and what the job left is safe as it is; `Unproven` if
+        the checkpoint is archived and something that belongs to it is not.
+        """
         published = self._published()
         if published is not None:
             self.source.refuse_stale(published, self.bucket.place_of(MANIFEST_NAME))
             self._confirm(published)
         for folder, golden in self.source.sound() if published is None else ():
             try:
-                published = self._publish(self._carry(folder, golden))
+                carried = self._carry(folder, golden)
+                published = self._publish(carried.model_copy(update={"unproven": self.leftovers.manifest_key()}))
                 break
             except SourceLost as error:
                 self.source.refuse(folder, str(error))
                 # The copy that was read back takes the room that the next checkpoint needs.
                 shutil.rmtree(self.work / GOLDEN, ignore_errors=True)
+            except Unproven as unproven:
+                copied = self.leftovers.copy_beside(unproven.summary["step"])
+                unproven.summary |= {"copied": copied} if copied else {}
+                raise
         if published is None:
-            raise PermanentError(
-                "no sound checkpoint is on the shared tier",
-                seen="; ".join(self.source.refused) or "none at all",
-                cure="nothing can be archived; see the trainer's logs",
-            )
+            self.leftovers.end()
+        self.copied = self.leftovers.copy_beside(published.step)
         # Only now: a later try continues parts that a killed or failed try has sent.
         self._abort_uploads()
         return published
@@ -174,7 +188,7 @@ class Archiver:
             reference_evaluation_loss=reference,
             restored_evaluation_loss=loss,
             objects=tuple(placed),
-            refused=tuple(self.source.refused),
+            refused=tuple(row for row in self.source.refused if not row.startswith(f"{step_folder(golden.step)}:")),
         )
 
     def _evaluated_here(self, folder: Path, golden: Manifest) -> float:
@@ -304,8 +318,9 @@ def main() -> int:
         # On the node's NVMe, since a root volume may be too small for a checkpoint.
         with workspace(Path(ARCHIVE_WORK)) as work:
             places = places_of(config, s3, work, say)
-            manifest = Archiver(config, bucket, work, places, model_on(places.data)).run()
-    except Unproven as unproven:
+            archiver = Archiver(config, bucket, work, places, model_on(places.data))
+            manifest = archiver.run()
+    except (Unproven, OnlyCopied) as unproven:
         last_word(json.dumps(unproven.summary))
         say("unproven", **unproven.summary)
         return 0  # another try of this program would see the same
@@ -313,23 +328,13 @@ def main() -> int:
         last_word(f"{error}"[:4000])
         say("failed", error=str(error))
         return int(ExitCode.STORAGE)
+    copies = copies_prefix(config.campaign, config.identity)
     summary = {
-        "copies_left": forget_copies(s3, config.archive_bucket, copies_prefix(config.campaign, config.identity), say),
+        "copies_left": forget_copies(s3, config.archive_bucket, copies, say, manifest.step),
         "manifest": f"s3://{config.archive_bucket}/{bucket.prefix}/{MANIFEST_NAME}",
-        "step": manifest.step,
-        "identity": manifest.identity,
-        "accounts_for": manifest.accounts_for,
-        "proof": manifest.proof,
-        "recorded_evaluation_loss": manifest.recorded_evaluation_loss,
-        "reference_evaluation_loss": manifest.reference_evaluation_loss,
-        "restored_evaluation_loss": manifest.restored_evaluation_loss,
-        "objects": len(manifest.objects),
-        "bytes": sum(item.size_bytes for item in manifest.objects),
-        "refused": list(manifest.refused)[:5],
+        **manifest.summary(),
     }
-    if manifest.proof is not EvaluationProof.READ_BACK or manifest.export:
-        told = ("metrics", "export_metrics", "tolerance", "export")
-        summary |= {name: value for name in told if (value := getattr(manifest, name))}
+    summary |= {"copied": archiver.copied} if archiver.copied else {}
     Path(TERMINATION_LOG).write_text(json.dumps(summary))
     say("archived", **summary)
     return 0

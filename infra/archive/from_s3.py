@@ -30,10 +30,11 @@ _AT_ONCE = 8
 class BucketSource(Source):
     """The shared tier in S3. A step is read from there, digests and all, when it is asked for."""
 
-    def __init__(self, config: ArchiveConfig, s3: Any, root: Path, say: Callable[..., None]) -> None:
-        """`root`: a folder of the node's disk, which gets one step at a time."""
+    def __init__(self, config: ArchiveConfig, s3: Any, root: Path, say: Callable[..., None], url: str = "") -> None:
+        """`root`: a folder of the node's disk with the campaign's name, which gets one step at a time. `url`: where the
+        steps lie, if not on the configuration's shared tier."""
         super().__init__(root, config.identity, config.committed_step, say)
-        self._bucket = bucket_at(s3, config.shared_tier, say)
+        self._bucket = bucket_at(s3, url or config.shared_tier, say)
 
     def steps(self) -> list[int]:
         """Return the steps with a manifest, newest first."""
@@ -44,16 +45,15 @@ class BucketSource(Source):
         found = {step_of_folder(name.parent.name) for name in names if name.name == COMMITTED_NAME}
         return sorted((step for step in found if step is not None), reverse=True)
 
-    def sound(self) -> Iterator[tuple[Path, Manifest]]:
+    def candidates(self) -> Iterator[tuple[Path, Manifest]]:
         bans = self.bans()
         for step in self.steps():
             folder = self.root / step_folder(step)
             try:
-                manifest = self._brought(step, folder, bans)
+                manifest = self.brought(step, folder, bans)
             except (Unsound, ValueError) as error:
                 self.refuse(folder, str(error))
             else:
-                self.refuse_lost(manifest)
                 yield folder, manifest
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -64,7 +64,7 @@ class BucketSource(Source):
         found = {name: self._bucket.get(f"{BANS}/{name}") for name in names}
         return {name: content for name, content in found.items() if content is not None}
 
-    def _brought(self, step: int, folder: Path, bans: tuple[Ban, ...]) -> Manifest:
+    def brought(self, step: int, folder: Path, bans: tuple[Ban, ...]) -> Manifest:
         """Read a step into a folder. Raises `Unsound` or `ValueError` if any byte of it is not as it was committed, or
         the watch distrusts it."""
         content = self._bucket.get(f"{folder.name}/{COMMITTED_NAME}")
@@ -89,13 +89,6 @@ class BucketSource(Source):
         (folder / COMMITTED_NAME).write_bytes(content)
         self._say("brought", step=step, bytes=sum(shard.size_bytes for shard in manifest.shards))
         return manifest
-
-
-def source_of(config: ArchiveConfig, s3: Any, places: Places, say: Callable[..., None]) -> Source:
-    root = places.shared / config.campaign
-    if config.shared_tier:
-        return BucketSource(config, s3, root, say)
-    return Source(root, config.identity, config.committed_step, say)
 
 
 def places_of(config: ArchiveConfig, s3: Any, work: Path, say: Callable[..., None]) -> Places:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from infra.archive.bucket import ArchivedObject, Content
 from infra.archive.manifest import NEAR, EvaluationProof
@@ -13,12 +14,14 @@ from trainer.contract.workload import EXPORT_FOLDER, EXPORTED, JUDGEMENT, Judgem
 
 
 class Unproven(Exception):
-    """All bytes of the checkpoint are archived and read back, but the job's own judgement is missing or bad."""
+    """All bytes of the checkpoint are archived and read back, but the job's own judgement is missing or bad, or another
+    `part` of the archive has failed."""
 
-    def __init__(self, why: str, step: int, placed: list[ArchivedObject]) -> None:
+    def __init__(self, why: str, step: int, placed: list[ArchivedObject], part: str = "") -> None:
         super().__init__(why)
         size = sum(item.size_bytes for item in placed)
-        self.summary = {"unproven": why, "step": step, "objects": len(placed), "bytes": size}
+        self.summary: dict[str, Any] = {"unproven": why, "step": step, "objects": len(placed), "bytes": size}
+        self.summary |= {"part": part} if part else {}
 
 
 def read(root: Path, step: int, sha256: str, unjudged: str) -> Judgement | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -73,6 +74,25 @@ class ArchiveManifest(BaseModel):
     def accounts_for(self) -> int:
         """Newest step that is archived or listed as refused."""
         return max(self.step, *(step_of_folder(row.partition(":")[0]) or -1 for row in self.refused), -1)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the campaign's record has of it."""
+        found = {
+            "step": self.step,
+            "identity": self.identity,
+            "accounts_for": self.accounts_for,
+            "proof": self.proof,
+            "recorded_evaluation_loss": self.recorded_evaluation_loss,
+            "reference_evaluation_loss": self.reference_evaluation_loss,
+            "restored_evaluation_loss": self.restored_evaluation_loss,
+            "objects": len(self.objects),
+            "bytes": sum(item.size_bytes for item in self.objects),
+            "refused": list(self.refused)[:5],
+        }
+        if self.proof is not EvaluationProof.READ_BACK or self.export:
+            told = ("metrics", "export_metrics", "tolerance", "export")
+            found |= {name: value for name in told if (value := getattr(self, name))}
+        return found
 
     def names(self, step: int) -> bool:
         """Return True if a step is archived or listed as refused."""

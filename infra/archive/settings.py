@@ -17,6 +17,8 @@ class ArchiveConfig(BaseModel):
     campaign: str
     identity: str = ""
     """Identity of the campaign; empty if it is older than identities."""
+    attempt: int = 0
+    """Newest attempt, according to the record."""
     committed_step: int = -1
     """Newest committed step on the shared tier, according to record or steward; -1: none."""
     region: str

@@ -26,7 +26,13 @@ class Source:
         return [step for path in found if (step := step_of_folder(path.parent.name)) is not None]
 
     def sound(self) -> Iterator[tuple[Path, Manifest]]:
-        """Yield committed checkpoints, newest first; their digests are compared later, during the upload."""
+        """Yield committed checkpoints, newest first; their digests are compared later, during the upload. Raises
+        `PermanentError` instead of passing over the newest step that was ever committed without a word."""
+        for folder, manifest in self.candidates():
+            self.refuse_lost(manifest)
+            yield folder, manifest
+
+    def candidates(self) -> Iterator[tuple[Path, Manifest]]:
         steps = {step: path for path in self.root.glob("step-*") if (step := step_of_folder(path.name)) is not None}
         bans = self.bans()
         for step, folder in sorted(steps.items(), reverse=True):
@@ -43,7 +49,6 @@ class Source:
                 continue
             wrong = next((s.file for s in manifest.shards if not has_size(folder / s.file, s.size_bytes)), None)
             if wrong is None and manifest.shards:
-                self.refuse_lost(manifest)
                 yield folder, manifest
             else:
                 self.refuse(folder, f"{wrong} is missing or has another size" if wrong else "it names no shards")

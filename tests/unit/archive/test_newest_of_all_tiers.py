@@ -1,0 +1,138 @@
+"""The archive takes the newest sound step of the shared tier and of the copies in S3; no removal loses a newer one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra.archive.removal import forget_copies
+from infra.errors import PermanentError
+from tests.unit.archive.archive_story import BODY, CAMPAIGN, IDENTITY, archiver, commit, site_at
+from trainer.contract import attempt_folder, step_folder
+
+COPIES = f"copies/{CAMPAIGN}/{IDENTITY}"
+STEPS = (10, 20, 30, 40)
+ON_SHARED = st.sampled_from(["none", "sound", "altered", "short", "gone", "no manifest", "bad manifest"])
+IN_S3 = st.sampled_from(["none", "sound", "altered", "short", "gone", "no manifest", "bad manifest"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_pauses() -> Iterator[None]:
+    """A damaged copy is read five times, with seconds between: S3's answers may be wrong for a moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("infra.archive.bucket.time.sleep", lambda _: None)
+        yield
+
+
+def lay_down(site: Any, step: int, shared: str, copy: str) -> None:
+    """Commit a step on both tiers, then do to each what is told."""
+    shard = commit(site, step, loss=None)
+    folder = shard.parents[1]
+    names = {f"{attempt_folder(1)}/a.pt": shard, "manifest.json": folder / "manifest.json"}
+    held = {f"{COPIES}/{step_folder(step)}/{name}": path.read_bytes() for name, path in names.items()}
+    key, manifest = held
+    match copy:
+        case "none":
+            held = {}
+        case "altered":
+            held[key] = held[key][::-1]
+        case "short":
+            held[key] = held[key][1:]
+        case "gone":
+            del held[key]
+        case "no manifest":
+            del held[manifest]
+        case "bad manifest":
+            held[manifest] = b"{"
+    site.s3.held |= {name: (body, {}) for name, body in held.items()}
+    match shared:
+        case "none":
+            shutil.rmtree(folder)
+        case "altered":
+            shard.write_bytes(shard.read_bytes()[::-1])
+        case "short":
+            shard.write_bytes(shard.read_bytes()[1:])
+        case "gone":
+            shard.unlink()
+        case "no manifest":
+            names["manifest.json"].unlink()
+        case "bad manifest":
+            names["manifest.json"].write_bytes(b"{")
+
+
+@settings(max_examples=60, deadline=None)
+@given(tiers=st.lists(st.tuples(ON_SHARED, IN_S3), min_size=len(STEPS), max_size=len(STEPS)))
+def test_the_newest_sound_step_of_all_tiers_is_archived_and_no_newer_copy_is_removed(
+    tiers: list[tuple[str, str]],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        site = site_at(Path(folder))
+        for step, (shared, copy) in zip(STEPS, tiers, strict=True):
+            lay_down(site, step, shared, copy)
+        sound = [step for step, where in zip(STEPS, tiers, strict=True) if "sound" in where]
+        there = {key: body for key, body in site.s3.held.items() if key.startswith(COPIES)}
+        if not sound:
+            with pytest.raises(PermanentError):
+                archiver(site).run()
+            assert {key: body for key, body in site.s3.held.items() if key.startswith(COPIES)} == there
+            return
+        manifest = archiver(site).run()
+        assert manifest.step == max(sound)
+        golden = next(item.key for item in manifest.objects if item.key.endswith("a.pt"))
+        assert site.s3.held[golden][0] == BODY + b"%d" % max(sound)
+        site.s3._list_object_versions = _versions(site.s3)
+        forget_copies(site.s3, "b", COPIES, site.bucket.say, manifest.step)
+        left = {key: body for key, body in site.s3.held.items() if key.startswith(COPIES)}
+        assert left == {key: body for key, body in there.items() if _step(key) > max(sound)}
+
+
+def _versions(s3: Any) -> Any:
+    def listed(Prefix: str, **_: Any) -> list[dict[str, Any]]:
+        found = [key for key in sorted(s3.held) if key.startswith(Prefix)]
+        return [{"Versions": [{"Key": key, "VersionId": "v", "IsLatest": True}]} for key in found]
+
+    return listed
+
+
+def _step(key: str) -> int:
+    return int(key.removeprefix(f"{COPIES}/step-").partition("/")[0])
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Any:
+    return site_at(tmp_path)
+
+
+def test_a_step_that_is_damaged_on_the_file_system_is_archived_from_its_copy(site: Any) -> None:
+    lay_down(site, 20, "sound", "none")
+    lay_down(site, 30, "altered", "sound")
+    manifest = archiver(site, committed=30).run()
+    assert (manifest.step, manifest.refused) == (30, ())
+
+
+def test_a_step_that_the_watch_distrusts_is_not_taken_from_its_copy_either(site: Any) -> None:
+    lay_down(site, 20, "sound", "none")
+    lay_down(site, 30, "none", "sound")
+    notes = site.root / "shared" / CAMPAIGN / "watch"
+    notes.mkdir()
+    (notes / "ban-0001-00000025.json").write_text('{"attempt": 1, "first": 25, "last": 30, "why": "the loss rose"}')
+    assert archiver(site).run().step == 20
+
+
+def test_copies_that_nobody_may_list_are_not_none(site: Any) -> None:
+    """An older step would be archived, and what lies there would be taken for nothing."""
+    lay_down(site, 20, "sound", "none")
+
+    def refuse(Prefix: str, **_: Any) -> Any:
+        raise PermissionError("AccessDenied")
+
+    site.s3._list_objects_v2 = refuse
+    with pytest.raises(PermissionError):
+        archiver(site).run()
