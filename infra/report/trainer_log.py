@@ -112,22 +112,18 @@ def read(record: Record) -> TrainerLog:
     begun = (record.begun_at or record.at).timestamp()
     for attempt, line in _lines(record):
         ended = line.time - begun
-        match line:
-            case lines.EvaluatedLine():
-                if line.loss is not None:
-                    evaluation = EvaluationLine(attempt, line.step, line.loss, ended, line.seconds)
-                    evaluations.setdefault((attempt, line.step), evaluation)
-            case lines.StepLine():
-                generation = line.generation or 0
-                row = StepLine(
-                    attempt, line.step, line.loss, ended, line.seconds, norm=line.norm, generation=generation
-                )
-                known = steps.get(key := (attempt, generation, line.step))
-                if known is None or (known.loss is None and line.loss is not None):
-                    steps[key] = row
-            case lines.RestoredLine() | lines.StartedFreshLine():
-                restored.setdefault(attempt, line.step)
-                parameters = getattr(line, "parameters", None) or parameters
+        if isinstance(line, lines.BegunLine):
+            restored.setdefault(attempt, line.step)
+            parameters = line.parameters or parameters
+        elif isinstance(line, lines.StepLine) and line.event == "step":
+            generation = line.generation or 0
+            row = StepLine(attempt, line.step, line.loss, ended, line.seconds, norm=line.norm, generation=generation)
+            known = steps.get(key := (attempt, generation, line.step))
+            if known is None or (known.loss is None and line.loss is not None):
+                steps[key] = row
+        elif isinstance(line, lines.StepLine) and line.loss is not None:
+            evaluation = EvaluationLine(attempt, line.step, line.loss, ended, line.seconds)
+            evaluations.setdefault((attempt, line.step), evaluation)
     marked = _marked(steps)
     return TrainerLog(
         # A trainer of ours tells of every step: one that is missing was lost with its line, and its time is not known.

@@ -34,7 +34,7 @@ class TrainerLine(BaseModel):
 
 
 class StepLine(TrainerLine):
-    """A finished step; further figures are for people."""
+    """A finished step, or an evaluation after it; further figures are for people."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -44,20 +44,21 @@ class StepLine(TrainerLine):
     norm: Measure = None
 
 
-class EvaluatedLine(StepLine):
-    """An evaluation on held-out data."""
+class BegunLine(TrainerLine):
+    """The step from which an attempt goes on, 0 for a fresh start."""
 
-
-class RestoredLine(TrainerLine):
     step: Count
     of_attempt: Count | None = None
     position: Count | None = None
     tier: Name | None = None
-
-
-class StartedFreshLine(TrainerLine):
-    step: Count
     parameters: Count | None = None
+
+
+class StepTroubleLine(TrainerLine):
+    step: Annotated[int, Field(ge=-1, le=10**15)]
+    """-1: none yet."""
+    of_attempt: Count | None = None
+    why: Text = ""
 
 
 class RefusedShardLine(TrainerLine):
@@ -66,17 +67,6 @@ class RefusedShardLine(TrainerLine):
     file: Text = ""
     seen: Text = ""
     wanted: Text = ""
-
-
-class RefusedStepLine(TrainerLine):
-    step: Count
-    of_attempt: Count | None = None
-    why: Text = ""
-
-
-class NotSealedLine(TrainerLine):
-    step: Count
-    why: Text = ""
 
 
 class RestartedInPlaceLine(TrainerLine):
@@ -93,10 +83,10 @@ class WatchLine(TrainerLine):
     text: Text = ""
     did: Text = ""
     action: Name = ""
-    value: float | str | None = None
-    threshold: float | str | None = None
+    value: float | Name | None = None
+    threshold: float | Name | None = None
     onset: Count | None = None
-    ranks: list[Any] | None = None
+    ranks: Annotated[list[Count], Field(max_length=2**16)] | None = None
 
 
 class UnrecognisedLine(TrainerLine):
@@ -120,12 +110,12 @@ class LossJumpedLine(TrainerLine):
 
 LINES: dict[str, type[TrainerLine]] = {
     "step": StepLine,
-    "evaluated": EvaluatedLine,
-    "restored": RestoredLine,
-    "started_fresh": StartedFreshLine,
+    "evaluated": StepLine,
+    "restored": BegunLine,
+    "started_fresh": BegunLine,
     "refused_shard": RefusedShardLine,
-    "refused_step": RefusedStepLine,
-    "not_sealed": NotSealedLine,
+    "refused_step": StepTroubleLine,
+    "not_sealed": StepTroubleLine,
     "restarted_in_place": RestartedInPlaceLine,
     "watch": WatchLine,
     "unrecognised": UnrecognisedLine,

@@ -7,31 +7,18 @@ from typing import Any
 from infra.record.events import Kind
 from infra.record.objects import Unreadable
 from infra.record.store import LIVE, CampaignStore
-from trainer.contract.lines import (
-    LossJumpedLine,
-    NotSealedLine,
-    RefusedShardLine,
-    RefusedStepLine,
-    RestartedInPlaceLine,
-    RestoredLine,
-    ResumedElsewhereLine,
-    StepLine,
-    TrainerLine,
-    UnrecognisedLine,
-    WatchLine,
-    line_of,
-)
+from trainer.contract.lines import StepLine, line_of
 
-_RECORDED: dict[type[TrainerLine], Kind] = {
-    RefusedShardLine: Kind.CHECKPOINT_REFUSED,
-    RefusedStepLine: Kind.CHECKPOINT_STEP_REFUSED,
-    NotSealedLine: Kind.CHECKPOINT_NOT_SEALED,
-    UnrecognisedLine: Kind.CHECKPOINT_UNRECOGNISED,
-    RestoredLine: Kind.CHECKPOINT_RESTORED,
-    RestartedInPlaceLine: Kind.ATTEMPT_RESTARTED_IN_PLACE,
-    ResumedElsewhereLine: Kind.TRAINING_RESUMED_ELSEWHERE,
-    LossJumpedLine: Kind.TRAINING_LOSS_JUMPED,
-    WatchLine: Kind.WATCH,
+_RECORDED = {
+    "refused_shard": Kind.CHECKPOINT_REFUSED,
+    "refused_step": Kind.CHECKPOINT_STEP_REFUSED,
+    "not_sealed": Kind.CHECKPOINT_NOT_SEALED,
+    "unrecognised": Kind.CHECKPOINT_UNRECOGNISED,
+    "restored": Kind.CHECKPOINT_RESTORED,
+    "restarted_in_place": Kind.ATTEMPT_RESTARTED_IN_PLACE,
+    "resumed_elsewhere": Kind.TRAINING_RESUMED_ELSEWHERE,
+    "loss_jumped": Kind.TRAINING_LOSS_JUMPED,
+    "watch": Kind.WATCH,
 }
 _MOST_OF_A_KIND = 300
 """Events of a kind in a campaign's record that pods told; later ones are in the logs."""
@@ -48,11 +35,12 @@ class TrainerEvents:
     def take(self, pod: str, event: dict[str, Any]) -> None:
         """Take one event of a pod; one that does not fit the schema of its kind is text. A repeated event is recorded
         once. Raises S3's errors."""
-        line = line_of(event)
-        if type(line) is StepLine and line.loss is not None:
+        if (line := line_of(event)) is None:
+            return
+        if isinstance(line, StepLine) and line.event == "step" and line.loss is not None:
             self.loss = line.loss
-        kind = None if line is None else _RECORDED.get(type(line))
-        if line is None or kind is None or kind in self._full:
+        kind = _RECORDED.get(line.event)
+        if kind is None or kind in self._full:
             return
         known_events = [known.data for known in self.store.events() if known.kind is kind]
         if len(known_events) >= _MOST_OF_A_KIND:
