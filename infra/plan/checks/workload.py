@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
+from infra.plan.checks.source import RULES as SOURCE_RULES
 from infra.plan.estimates.storage import on_disks
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import by_mpirun, in_host_network
@@ -148,4 +149,5 @@ RULES = (
     an_image_of_ones_own_brings_efa,
     mpirun_is_in_the_image,
     the_nodes_network_is_opened,
+    *SOURCE_RULES,
 )

@@ -41,7 +41,7 @@ class Workload(Section):
     it, kubelets pull with it. The operator's policy reads secrets and parameters `bivouac_pull*`. ECR needs none."""
     source: str | None = None
     """A folder with the job's code, mounted at `/workspace`, where the job starts. In a git repository its tracked and
-    new files are taken, without the ignored ones. None: the image has all."""
+    new files are taken, those of submodules and nested clones too, without the ignored ones. None: the image has all."""
     launcher: Literal["torchrun", "mpirun", "none"] = "torchrun"
     """`torchrun` starts `script` on each node's ranks; `mpirun` (Open MPI 4, in the job's container) starts `command`
     once per rank over all nodes, as an MPIJob of the MPI operator; `none` starts `command` once per node."""
