@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import tarfile
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.data import weights
+from infra.data import requirements, weights
+from infra.data.requirements import ImagePython
+from infra.data.tar import write_tar
 from infra.data.weights import WeightFile
 from infra.errors import UserError
 from infra.folders import cache_root, keep
@@ -21,7 +22,7 @@ from infra.plan.source_files import source_files
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import Workload
 from trainer.contract import DATA_MANIFEST_NAME
-from trainer.contract.workload import source_name
+from trainer.contract.workload import requirements_name, source_name
 
 
 class PackedSource(BaseModel):
@@ -37,14 +38,21 @@ class PackedSource(BaseModel):
     commit: str
     """The git commit, with `-dirty` if the working tree differs; empty outside of git."""
     files: int
+    requirements: str = ""
+    """SHA-256 of the packed packages that the job brings; empty: none."""
+    packages: tuple[str, ...] = ()
+    """`name==version` of each."""
     weights: tuple[WeightFile, ...] = ()
     """Files of the folder that the job starts from, which are not copied here."""
 
 
-def pack(workload: Workload) -> PackedSource:
-    """Pack the source of a workload, as it runs on its target, into this machine's cache. Raises `UserError` for one
-    that cannot be packed, and for weights that are missing or too large."""
-    content, files, commit = b"", 0, ""
+def pack(
+    workload: Workload, python: ImagePython | None = None, say: Callable[[str], None] = lambda step: None
+) -> PackedSource:
+    """Pack the source of a workload, as it runs on its target, and the packages that it requires for the job's `python`
+    (None: none) into this machine's cache. Raises `UserError` for what cannot be packed, and for weights that are
+    missing or too large."""
+    content, files, commit, packages = b"", 0, "", None
     if workload.source is not None:
         root = Path(workload.source).expanduser()
         if not root.is_dir():
@@ -53,36 +61,30 @@ def pack(workload: Workload) -> PackedSource:
         for why in found.refused:
             raise UserError(f"workload.source: {why.what}", seen=why.seen, cure=why.cure)
         files, commit = len(found.names), found.commit
-        content = _tar(root, found.names)
+        made = io.BytesIO()
+        write_tar(root, found.names, made)
+        content = made.getvalue()
+        if python is not None:
+            packages = requirements.resolve(workload, root, python, say)
     sha256 = hashlib.sha256(content).hexdigest() if content else ""
     local = workload.init_from if workload.init_from is not None and INIT not in workload.links else None
     begin = () if local is None else weights.listed(local)
     size = len(content) + sum(one.size_bytes for one in begin)
     told: dict[str, Any] = {"source": sha256, "bytes": size, "files": files}
+    if packages is not None:
+        told |= {"requirements": packages.sha256, "bytes": size + packages.tar.stat().st_size}
     if begin:
         told["init_from"] = [one.model_dump() for one in begin]
     manifest = json.dumps(told, indent=1).encode()
     digest = hashlib.sha256(manifest).hexdigest()
     folder = cache_root() / "sources" / digest[:32]
     folder.mkdir(parents=True, exist_ok=True)
+    if packages is not None:
+        copyfile(packages.tar, folder / requirements_name(packages.sha256))
     if content:
         keep(folder / source_name(sha256), content, lambda note: None)
     keep(folder / DATA_MANIFEST_NAME, manifest, lambda note: None)
-    return PackedSource(folder=folder, digest=digest, sha256=sha256, commit=commit, files=files, weights=begin)
-
-
-def _tar(root: Path, names: Iterable[str]) -> bytes:
-    """Return a tar without what differs between machines: times, owners, most mode bits."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name in names:
-            path = root / name
-            entry = tarfile.TarInfo(name)
-            if path.is_symlink():
-                entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
-                tar.addfile(entry)
-                continue
-            content = path.read_bytes()
-            entry.size, entry.mode = len(content), 0o755 if os.access(path, os.X_OK) else 0o644
-            tar.addfile(entry, io.BytesIO(content))
-    return made.getvalue()
+    return PackedSource(
+        folder=folder, digest=digest, sha256=sha256, commit=commit, files=files, weights=begin,
+        requirements=packages.sha256 if packages else "", packages=packages.listed if packages else (),
+    )  # fmt: skip

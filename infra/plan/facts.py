@@ -68,6 +68,8 @@ class Source(_Frozen):
     doubtful: tuple[Unsuitable, ...] = ()
     not_packed: tuple[str, ...] = ()
     """Programs that the spec names, that exist, and that are left out."""
+    requirements: bool = True
+    """False: the file that `workload.requirements` names is not packed."""
 
 
 class AclEntry(_Frozen):

@@ -100,6 +100,8 @@ def look(workload: Workload | None) -> Source | None:
     return Source(
         files=len(found.names), size_bytes=found.size_bytes, left_out=found.left_out, refused=found.refused,
         doubtful=found.doubtful, not_packed=tuple(name for name in absent if not _under_link(root, name)),
+        requirements=workload.requirements is None
+        or os.path.normpath(str(workload.requirements).partition("[")[0]) in packed,
     )  # fmt: skip
 
 

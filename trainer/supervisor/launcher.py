@@ -21,6 +21,10 @@ _CULPRIT_S = 10.0
 """For the node whose rank failed to end first: the steward looks for the cause there."""
 
 
+PACKAGES = "requirements"
+"""Folder below the run's with the packages that the job brings."""
+
+
 def of(job: Mapping[str, Any], place: Place) -> Launcher:
     if job.get("warm"):
         return Warm(job, place)
@@ -47,7 +51,9 @@ class Launcher:
         the weights that it starts from then, and where the client of level 1 leaves its words."""
         host, _, port = self.place.rendezvous.rpartition(":")
         client = str(Path(sys.argv[0]).parent)  # the client lies beside the supervisor
+        packages = os.path.join(run, PACKAGES) if self.job.get("requirements") else ""
         own = {str(name): str(value) for name, value in self.job.get("env", {}).items()}
+        python_path = own.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
         return {
             **own,
             "MASTER_ADDR": host,
@@ -59,7 +65,8 @@ class Launcher:
             "BIVOUAC_INIT_FROM": str(self.job.get("init_from") or ""),
             "BIVOUAC_SAVE_EVERY": str(self.job.get("save_every", "")),
             "BIVOUAC_RUN": run,
-            "PYTHONPATH": os.pathsep.join(filter(None, (own.get("PYTHONPATH", os.environ.get("PYTHONPATH")), client))),
+            "PYTHONPATH": os.pathsep.join(filter(None, (python_path, client, packages))),
+            **({"PATH": f"{own.get('PATH', os.environ.get('PATH', os.defpath))}:{packages}/bin"} if packages else {}),
         }
 
     def heard(self, line: str) -> None:

@@ -38,6 +38,16 @@ def what_the_job_starts_is_packed(case: Case) -> Iterator[Draft]:
         yield error(field or "workload.script", "is left out of the packed source", seen=name, cure=cure)
 
 
+def requirements_are_in_the_source(case: Case) -> Iterator[Draft]:
+    """The file that names the job's packages is there, and git does not ignore it."""
+    workload, looked = case.spec.workload, case.facts.source
+    if workload is not None and workload.requirements is not None and looked is not None and not looked.requirements:
+        cure = "give its path below the source, and let git track it"
+        yield error(
+            "workload.requirements", "the packed source has no such file", seen=workload.requirements, cure=cure
+        )
+
+
 def what_is_left_out_is_said(case: Case) -> Iterator[Draft]:
     """Prepared data and installed packages are often ignored by git; the job does not have them."""
     workload, looked = case.spec.workload, case.facts.source
@@ -60,5 +70,6 @@ RULES = (
     the_source_can_be_packed,
     links_show_something,
     what_the_job_starts_is_packed,
+    requirements_are_in_the_source,
     what_is_left_out_is_said,
 )

@@ -219,6 +219,10 @@ def test_check_finds_it_all_before_anything_is_made(tmp_path: Path, monkeypatch:
     assert findings(job, tmp_path)["what-is-left-out-is-said"].startswith("info workload.source: git ignores these")
     said = findings(job, tmp_path, args=["--text", "data/tokens.bin"])["what-is-left-out-is-said"]
     assert said.startswith("warning") and "data 5.0 kB" in said and "workload.mounts" in said
+    said = findings(job, tmp_path, requirements="requirements.txt")["requirements-are-in-the-source"]
+    assert said.startswith("error workload.requirements: the packed source has no such file; requirements.txt")
+    (job / "requirements.txt").write_text("einops\n")
+    assert "requirements-are-in-the-source" not in findings(job, tmp_path, requirements="requirements.txt")
     (job / "out").symlink_to("../elsewhere")
     assert findings(job, tmp_path)["the-source-can-be-packed"].startswith("error workload.source: a link leads out")
     (job / "out").unlink(), (job / "image").symlink_to("/opt/of-the-image")
