@@ -6,7 +6,6 @@ from typing import Any
 
 from infra.aws.base_image import find_base
 from infra.aws.cost_tag import activated
-from infra.bake.bake import ImageManifest
 from infra.bake.closer_code import keep_code
 from infra.bake.foundation import foundation
 from infra.bake.keeping import campaign_settings
@@ -15,13 +14,12 @@ from infra.campaign.telling import have_them_hear
 from infra.data import dataset, in_cluster, source, weights
 from infra.data.dataset import DataSet
 from infra.data.in_cluster import Listing
-from infra.data.requirements import ImagePython, locked
+from infra.data.requirements import image_python
 from infra.data.source import PackedSource
 from infra.engine.engine import Engine
 from infra.errors import UserError
 from infra.folders import keep, writable
 from infra.inventory import certify
-from infra.record.events import Stage
 from infra.report.data_page import data_page
 from infra.session.context import Context
 from infra.session.session import STACK_CONFIG
@@ -122,7 +120,9 @@ def job_data(context: Context) -> tuple[DataSet | PackedSource, dict[str, Any]]:
 
 def packed_source(context: Context, workload: Workload) -> tuple[PackedSource, dict[str, Any]]:
     """Return a job's code and packages, and what is recorded of them."""
-    python = _job_python(context, workload) if workload.requirements is not None else None
+    python = None
+    if workload.requirements is not None:
+        python = image_python(workload, lambda: find_base(context.account, context.spec).python)
     packed = source.pack(workload, python, context.progress.step)
     at = f", commit {packed.commit}" if packed.commit else ""
     context.progress.note(f"source: {packed.files} files{at}")
@@ -131,16 +131,6 @@ def packed_source(context: Context, workload: Workload) -> tuple[PackedSource, d
         context.progress.note(f"requirements: {len(packed.packages)} packages for Python {python.version}")
         record |= {"packages": packed.packages, "packages_for": (packed.requirements, python.version)}
     return packed, record
-
-
-def _job_python(context: Context, workload: Workload) -> ImagePython:
-    """Return the Python of the job's image. The trainer image tells its own, and the bake lists its packages if its
-    builder could; else they are those of its lock."""
-    if workload.image is not None:
-        return ImagePython(str(workload.python), {})
-    body = context.store.get(context.outputs[Stage.BAKE]["manifest"])
-    listed = {} if body is None else ImageManifest.model_validate_json(body).base_packages
-    return ImagePython(find_base(context.account, context.spec).python, listed or locked())
 
 
 def _told(context: Context, data: DataSet) -> dict[str, Any]:

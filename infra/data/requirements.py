@@ -35,7 +35,7 @@ from infra.folders import cache_root
 from infra.spec.campaign import Workload
 
 LOCK = Path(__file__).resolve().parents[2] / "requirements/image.txt"
-"""Packages of the trainer image's base, where nobody has listed them."""
+"""Packages of the trainer image's base, and of this machine where it stands for the base."""
 _TORCH = ("torch", "torchvision", "torchaudio", "triton")
 """Built for each other and for the image's CUDA."""
 _UNKNOWN = "999"
@@ -48,7 +48,7 @@ _PIN = re.compile(r"^([\w.-]+)==([^\s;\\]+)(?: ; ([^\\\n]+))?", re.MULTILINE)
 _NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(?!\w+://)(\S+)$")
 _CONFLICT = re.compile(rf"The user requested (?:\(constraint\) )?([\w.-]+)==\S*{_MARK}")
 _FIRST_ERROR = re.compile(r"^\s*error\b", re.IGNORECASE | re.MULTILINE)
-_TOLD = ("Collecting", "Downloading", "Building", "Installing")
+_TOLD = ("Collecting", "Downloading", "Building")
 
 
 class ImagePython(NamedTuple):
@@ -80,10 +80,13 @@ class Packages(NamedTuple):
     """`name==version` of each."""
 
 
-def locked() -> dict[str, str]:
-    """Return the packages of the trainer image's lock."""
+def image_python(workload: Workload, of_the_trainer_image: Callable[[], str]) -> ImagePython:
+    """Return the Python of a job's image: of a foreign one the spec tells the version, and nobody the packages."""
+    if workload.image is not None:
+        return ImagePython(str(workload.python), {})
     rows = _PIN.findall(LOCK.read_text())
-    return {name: version for name, version, marker in rows if not marker or Marker(marker).evaluate()}
+    packages = {name: version for name, version, marker in rows if not marker or Marker(marker).evaluate()}
+    return ImagePython(of_the_trainer_image(), packages)
 
 
 def resolve(workload: Workload, root: Path, image: ImagePython, say: Callable[[str], None]) -> Packages:
@@ -261,7 +264,7 @@ def _installed(
             for line in process.stdout or ():
                 last.append(line)
                 if line.strip().startswith(_TOLD) and _MARK not in line:
-                    say(f"requirements: {line.strip()[:100]}")
+                    say(f"requirements: {line.partition(' (from')[0].strip()[:100]}")
         except BaseException:
             process.kill()
             raise
