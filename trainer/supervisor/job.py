@@ -77,6 +77,7 @@ class Job(Running):
             "loss": self.loss,
             "step_seconds": self.step_seconds,
             "data_wait_seconds": None,
+            **self.sealing.accounts.status(),
             "ranks": [dict(row, rank=rank) for rank in range(first, first + place.ranks_per_node)],
         }
 
@@ -156,6 +157,7 @@ class Job(Running):
             self.step_seconds = round((now - self._last_step) / max(1, step - self.step), 6)
             self._last_step = now
         self.heard, self.step = now, step
+        self.sealing.recogniser.hear(step)
         self.loss = figures.get("loss", self.loss)
         self.tokens = int(figures.get("tokens", self.tokens))
         if self.place.node_rank == 0:

@@ -21,6 +21,7 @@ class Told:
     """A job that runs, and what is told of it."""
 
     stopping: str = ""
+    step_seconds: float | None = None
     tokens: int = 7
     loss: float | None = 0.5
     events: list[dict[str, Any]] = field(default_factory=list)

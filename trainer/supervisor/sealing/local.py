@@ -184,6 +184,7 @@ class LocalSealing(Sealing):
         if self.place.node_rank == 0:
             self._commit()
         self._settle(set(self.parts.asked()))
+        self.accounts.look(self.committed)
 
     def _ask(self, found: Finished) -> None:
         with self.trying(found.step, self.disk):
@@ -209,6 +210,7 @@ class LocalSealing(Sealing):
                 list(copiers.map(partial(self._send, asked.step), rows))
             self.parts.give(asked.step, rows)
             self._given.add(asked.step)
+            self.recogniser.sealed(Finished(asked.step, root))
 
     def _send(self, step: int, row: Row) -> None:
         name = f"{_step(step)}/{row['file']}"
@@ -265,12 +267,14 @@ class LocalSealing(Sealing):
         well = not code or bool(self.job.stopping)
         until = time.monotonic() + (_REST_S if well else _REST_FAILED_S)
         self.put_off, self._away = {}, 0.0
+        self.recogniser.ended = not code
         self.look()
         while time.monotonic() < until and (self._lacks() if self.place.node_rank == 0 else well and self._may_come()):
             self.busy = True
             time.sleep(_PAUSE_S)
             self.look()
         self.busy = False
+        self.accounts.look(self.committed, ended=True)
         if self.place.node_rank == 0:
             with contextlib.suppress(OSError):  # a full tier; the other nodes see that this one is gone
                 self.parts.end()

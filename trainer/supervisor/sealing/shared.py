@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping, Protocol, Sequence
 
 from trainer.supervisor import ends, formats, seal
-from trainer.supervisor.formats import FORMATS, Finished
+from trainer.supervisor.accounting import Accounts
+from trainer.supervisor.formats import Finished, Recogniser
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
 
@@ -27,6 +28,7 @@ class Told(Protocol):
     """What is known of the job that runs."""
 
     stopping: str
+    step_seconds: float | None
     tokens: int
     loss: float | None
 
@@ -43,6 +45,8 @@ class Sealing:
         self.format = str(self.checkpoints["format"])
         self.ranks_here = ranks
         self.committed = -1
+        self.recogniser = Recogniser()
+        self.accounts = Accounts(config, place, tier, job, self.recogniser)
         self.told: dict[int, Finished] = {}
         """Checkpoints that the job has told by the client, by their steps."""
         self.put_off: dict[int, float] = {}
@@ -109,6 +113,7 @@ class Sealing:
         path.parent.mkdir(parents=True, exist_ok=True)
         seal.lay_back(tier, step, path)
         formats.forget_later(self.format, self.folder, Finished(step, path))
+        self.recogniser.restored(Finished(step, path))
         return path
 
     def look(self) -> None:
@@ -116,17 +121,23 @@ class Sealing:
         if self.place.node_rank == 0 and self.folder.is_dir():
             for found in self.finished():
                 self._seal(found)
+        self.accounts.look(self.committed)
 
     def finish(self, code: int) -> None:
         """Do what is left, now that the job has ended with `code`."""
         self.put_off.clear()
+        self.recogniser.ended = not code
         self.look()
+        self.accounts.look(self.committed, ended=True)
 
     def finished(self) -> list[Finished]:
         """Return the finished checkpoints that are to be sealed now."""
         for step in [step for step, one in self.told.items() if step <= self.committed or not one.root.exists()]:
             del self.told[step]
         found = list(self.told.values())
+        self.recogniser.named_by_job |= {one.root for one in found}
+        if self.recogniser.rests:
+            return sorted(one for one in found if one.step > self.committed and not self.waits(one.step))
         with contextlib.suppress(OSError):  # the job has removed a folder while it was listed: the next look is soon
             found += self._found()
         return [one for one in sorted(found) if one.step > self.committed and not self.waits(one.step)]
@@ -135,7 +146,7 @@ class Sealing:
         return time.monotonic() < self.put_off.get(step, 0.0)
 
     def _found(self) -> Iterator[Finished]:
-        return FORMATS[self.format](self.folder, self.ranks)
+        return self.recogniser.finished(self.format, self.folder, self.ranks, self.committed)
 
     @property
     def ranks(self) -> int:
@@ -166,7 +177,10 @@ class Sealing:
                 self.job.tokens, self.job.loss,
             )  # fmt: skip
             self.committed = found.step
+            self.recogniser.sealed(found)
             self.job.emit("committed", step=found.step, tier="shared", seconds=round(time.monotonic() - begun, 3))
+            if why := formats.lacks(found.root):
+                self.job.emit("weights_only", step=found.step, why=why)
             self.prune()
 
     @contextlib.contextmanager
