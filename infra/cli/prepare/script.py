@@ -226,6 +226,10 @@ def _steps(nodes: list[ast.AST]) -> Iterator[int]:
         pairs: list[tuple[str, ast.AST | None]] = []
         if isinstance(node, ast.Assign):
             pairs = [(_name(each), node.value) for each in node.targets]
+            if isinstance(node.value, ast.Tuple) and isinstance(node.targets[0], ast.Tuple):
+                pairs = [
+                    (_name(each), value) for each, value in zip(node.targets[0].elts, node.value.elts, strict=False)
+                ]
         elif isinstance(node, ast.AnnAssign):
             pairs = [(_name(node.target), node.value)]
         elif isinstance(node, ast.Call):
