@@ -58,7 +58,7 @@ def pack(
         if not root.is_dir():
             raise UserError("there is no such folder", seen=root, cure="mend workload.source")
         found = source_files(root, workload.rehearsal.secrets)
-        for why in found.refused:
+        for why in found.facts.refused:
             raise UserError(f"workload.source: {why.what}", seen=why.seen, cure=why.cure)
         files, commit = len(found.names), found.commit
         made = io.BytesIO()

@@ -59,17 +59,15 @@ class LeftOut(_Frozen):
 class Source(_Frozen):
     """A job's code, as far as check looks at it."""
 
-    files: int
-    size_bytes: int
     left_out: tuple[LeftOut, ...] = ()
     """The largest first."""
     refused: tuple[Unsuitable, ...] = ()
     """Why it cannot be packed."""
     doubtful: tuple[Unsuitable, ...] = ()
+    absent: tuple[str, ...] = ()
+    """Files that the spec names and that are not packed."""
     not_packed: tuple[str, ...] = ()
-    """Programs that the spec names, that exist, and that are left out."""
-    requirements: bool = True
-    """False: the file that `workload.requirements` names is not packed."""
+    """Those of them that exist."""
 
 
 class AclEntry(_Frozen):

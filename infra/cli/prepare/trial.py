@@ -72,6 +72,7 @@ def measure(spec: Spec, plan: Plan, seconds: float, say: Callable[[str], None]) 
                     update={"folder": str(root / "shared/trial/own"), "tier": "shared"}
                 ),
                 "secrets": (),
+                "steps": 1,  # how many there are is what a whole run tells
                 "grace_s": _GRACE_S,
             }
         )
@@ -137,7 +138,7 @@ def _judged(root: Path, times: dict[int, float], sent: int) -> Measured:
         raise UserError(
             "the trial left no word of its end", seen=words[-1000:], cure="run the script by hand"
         ) from error
-    whole = not sent and (end.exit_code == 0 or end.detail.startswith("exited 0"))
+    whole = not sent and end.exit_code == 0
     if not sent and not whole:
         cuda, absent = _CUDA.search(words), _MISSING.search(words)
         seen = (cuda or absent)[0].strip()[:300] if cuda or absent else end.detail or f"exit code {end.exit_code}"  # type: ignore[index]

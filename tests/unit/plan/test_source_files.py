@@ -40,7 +40,7 @@ def repository(folder: Path, **content: str) -> Path:
 
 
 def refused(found: SourceFiles) -> str:
-    return " | ".join(f"{one.what}; {one.seen}; {one.cure}" for one in found.refused)
+    return " | ".join(f"{one.what}; {one.seen}; {one.cure}" for one in found.facts.refused)
 
 
 def test_submodules_and_clones_in_clones_are_packed_without_what_each_ignores(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_submodules_and_clones_in_clones_are_packed_without_what_each_ignores(tm
     written(repository(clone / "third", more__py=""), secret__env="TOKEN=2")
     written(job / "lib/inner", secret__env="TOKEN=3", new__py="")
     found = source_files(job, None)
-    assert not found.refused and set(found.names) == {
+    assert not found.facts.refused and set(found.names) == {
         ".gitignore", ".gitmodules", "train.py", "lib/.gitignore", "lib/.gitmodules", "lib/lib.py",
         "lib/inner/.gitignore", "lib/inner/deep.py", "lib/inner/new.py", "clone/.gitignore", "clone/model.py",
         "clone/new.py", "clone/third/.gitignore", "clone/third/more.py",
@@ -138,7 +138,7 @@ def test_the_variables_of_a_hook_do_not_show_another_repository(
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git/index"))
     found = source_files(job, None)
-    assert found.names == (".gitignore", "train.py") and not found.refused and len(found.commit) == 40
+    assert found.names == (".gitignore", "train.py") and not found.facts.refused and len(found.commit) == 40
 
 
 def test_what_is_no_file_any_more_is_neither_read_nor_followed(tmp_path: Path) -> None:
@@ -170,9 +170,9 @@ def test_links_that_lead_out_are_refused_and_those_to_the_pods_own_folders_are_n
         (job / name).parent.mkdir(exist_ok=True)
         (job / name).symlink_to(target)
     found = source_files(job, None)
-    (leading,) = found.refused
+    (leading,) = found.facts.refused
     assert leading.seen.endswith(" and 1 more") and all(word in leading.seen for word in ("deep/out", "home", "out ->"))
-    assert [one.seen for one in found.doubtful] == ["image -> /opt/of-the-image", "skipped -> .venv/x"]
+    assert [one.seen for one in found.facts.doubtful] == ["image -> /opt/of-the-image", "skipped -> .venv/x"]
 
 
 def test_names_are_bytes(tmp_path: Path) -> None:
@@ -197,10 +197,10 @@ def test_what_git_ignores_is_weighed_the_largest_first(tmp_path: Path, monkeypat
     written(repository(job / "clone", model__py="") / "data", more="x" * 900)
     written(job / "__pycache__", train__pyc="x" * 9000)
     (job / ".gitignore").write_text("secret.env\ndata/\n__pycache__/\n")
-    left = [(one.path, one.size_bytes, one.whole) for one in source_files(job, None).left_out]
+    left = [(one.path, one.size_bytes, one.whole) for one in source_files(job, None).facts.left_out]
     assert left == [("data", 5000, True), ("clone/data", 900, True), ("secret.env", 20, True)]
     monkeypatch.setattr(module, "_WEIGH_S", -1.0)
-    assert not any(one.whole for one in source_files(job, None).left_out)
+    assert not any(one.whole for one in source_files(job, None).facts.left_out)
 
 
 def findings(job: Path, tmp_path: Path, **changes: Any) -> dict[str, str]:
@@ -219,15 +219,15 @@ def test_check_finds_it_all_before_anything_is_made(tmp_path: Path, monkeypatch:
     assert findings(job, tmp_path)["what-is-left-out-is-said"].startswith("info workload.source: git ignores these")
     said = findings(job, tmp_path, args=["--text", "data/tokens.bin"])["what-is-left-out-is-said"]
     assert said.startswith("warning") and "data 5.0 kB" in said and "workload.mounts" in said
-    said = findings(job, tmp_path, requirements="requirements.txt")["requirements-are-in-the-source"]
-    assert said.startswith("error workload.requirements: the packed source has no such file; requirements.txt")
+    said = findings(job, tmp_path, requirements="requirements.txt")["what-the-job-names-is-packed"]
+    assert said.startswith("error workload.requirements: the source has no such file; requirements.txt")
     (job / "requirements.txt").write_text("einops\n")
-    assert "requirements-are-in-the-source" not in findings(job, tmp_path, requirements="requirements.txt")
+    assert "what-the-job-names-is-packed" not in findings(job, tmp_path, requirements="requirements.txt")
     (job / "out").symlink_to("../elsewhere")
     assert findings(job, tmp_path)["the-source-can-be-packed"].startswith("error workload.source: a link leads out")
     (job / "out").unlink(), (job / "image").symlink_to("/opt/of-the-image")
-    assert findings(job, tmp_path)["links-show-something"].startswith("warning workload.source")
+    assert findings(job, tmp_path)["the-source-can-be-packed"].startswith("warning workload.source")
     (job / ".gitignore").write_text("train.py\n"), git(job, "rm", "-q", "--cached", "train.py")
-    assert "left out of the packed source; train.py" in findings(job, tmp_path)["what-the-job-starts-is-packed"]
-    monkeypatch.setattr(module, "MOST_BYTES", 10)
+    assert "left out of the packed source; train.py" in findings(job, tmp_path)["what-the-job-names-is-packed"]
+    (job / "image").unlink(), monkeypatch.setattr(module, "MOST_BYTES", 10)
     assert "too large" in findings(job, tmp_path)["the-source-can-be-packed"]
