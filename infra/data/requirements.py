@@ -46,7 +46,7 @@ _GLIBC = (2, 28)
 _FILE, _LIST, _FORM = "requirements.tar", "packages.json", 1
 _PIN = re.compile(r"^([\w.-]+)==([^\s;\\]+)(?: ; ([^\\\n]+))?", re.MULTILINE)
 _NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(?!\w+://)(\S+)$")
-_CONFLICT = re.compile(rf"The user requested (?:\(constraint\) )?([\w.-]+)==\S*{_MARK}")
+_CONFLICT = re.compile(rf"The user requested ([\w.-]+)==\S*{_MARK}")
 _FIRST_ERROR = re.compile(r"^\s*error\b", re.IGNORECASE | re.MULTILINE)
 _TOLD = ("Collecting", "Downloading", "Building")
 
@@ -60,8 +60,8 @@ class ImagePython(NamedTuple):
     @property
     def native(self) -> bool:
         """Whether this process's Python is the same, so that it can build packages for the image."""
-        here = platform.python_version_tuple()
-        return self.version == f"{here[0]}.{here[1]}" and (sys.platform, platform.machine()) == ("linux", "x86_64")
+        here = ".".join(platform.python_version_tuple()[:2]), sys.platform, platform.machine()
+        return here == (self.version, "linux", "x86_64")
 
     @property
     def markers(self) -> dict[str, str]:
@@ -94,14 +94,19 @@ def resolve(workload: Workload, root: Path, image: ImagePython, say: Callable[[s
 
     Raises `UserError` in pip's own words, and for another torch than the image's.
     """
-    lines = list(_read(root, str(workload.requirements)))
-    given = json.dumps([_FORM, lines, _local_files(root, lines), image.version, dict(sorted(image.packages.items()))])
+    try:
+        lines = list(_read(root, str(workload.requirements)))
+        files = [root / word for line in lines for word in re.split(r"[\s=]+|file://", line) if len(word) < 255]
+        local = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()]
+    except (OSError, ValueError) as error:
+        cure = "mend the file that workload.requirements names"
+        raise UserError("the job's requirements cannot be read", seen=error, cure=cure) from error
+    given = json.dumps([_FORM, lines, local, image.version, sorted(image.packages.items())])
     place = cache_root() / "requirements" / hashlib.sha256(given.encode()).hexdigest()[:32]
     if not (place / _LIST).is_file():
-        kept, stubs = _chosen(lines, image)
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as scratch:
-            made = _packed(Path(scratch), root, kept, stubs, image, say)
+            made = _packed(Path(scratch), root, *_chosen(lines, image), image, say)
             rmtree(place, ignore_errors=True)  # of a process that was killed
             made.rename(place)
     with (place / _FILE).open("rb") as file:
@@ -112,30 +117,25 @@ def resolve(workload: Workload, root: Path, image: ImagePython, say: Callable[[s
 def _read(root: Path, given: str) -> Iterator[str]:
     """Yield the lines of a requirements file, or the dependencies of a `pyproject.toml` with some extras."""
     name, _, extras = given.rstrip("]").partition("[")
-    path = root / name
-    try:
-        if path.suffix != ".toml":
-            yield from _lines(path)
-            return
-        project = tomllib.loads(path.read_text()).get("project", {})
-    except (OSError, ValueError) as error:
-        cure = "mend the file that workload.requirements names"
-        raise UserError("the job's requirements cannot be read", seen=f"{path}: {error}", cure=cure) from error
-    optional, wanted = project.get("optional-dependencies", {}), [one.strip() for one in extras.split(",") if one]
-    if unknown := sorted(set(wanted) - set(optional)):
+    if not name.endswith(".toml"):
+        yield from _lines(root / name)
+        return
+    project = tomllib.loads((root / name).read_text()).get("project", {})
+    optional, waiting = project.get("optional-dependencies", {}), [one.strip() for one in extras.split(",") if one]
+    if unknown := sorted(set(waiting) - set(optional)):
         known = ", ".join(optional) or "none"
         raise UserError("pyproject.toml has no such extra", seen=", ".join(unknown), cure=f"there are: {known}")
     if "dependencies" in project.get("dynamic", ()):
         cure = "name a requirements file: only the project's own build tells its dependencies"
         raise UserError("pyproject.toml does not say what it depends on", seen="dynamic: dependencies", cure=cure)
     yield from project.get("dependencies", ())
-    own = canonicalize_name(project.get("name", ""))
-    waiting, done = wanted, set[str]()
+    own, done = canonicalize_name(project.get("name", "")), set[str]()
     while waiting:
         extra = waiting.pop()
         for line in optional.get(extra, ()) if extra not in done else ():
-            if canonicalize_name(Requirement(line).name) == own:  # an extra that stands for several
-                waiting += Requirement(line).extras
+            wanted = Requirement(line)
+            if canonicalize_name(wanted.name) == own:  # an extra that stands for several
+                waiting += wanted.extras
             else:
                 yield line
         done.add(extra)
@@ -144,29 +144,15 @@ def _read(root: Path, given: str) -> Iterator[str]:
 def _lines(path: Path) -> Iterator[str]:
     for raw in path.read_text().replace("\\\n", " ").splitlines():
         line = re.sub(r"(^|\s)#.*$", "", raw).strip()
-        if nested := _NESTED.match(line):
-            inner = path.parent / nested[2]
-            if nested[1] in ("-r", "--requirement"):
-                yield from _lines(inner)
-            else:
-                yield f"-c {inner.resolve()}"
+        if (nested := _NESTED.match(line)) and nested[1].startswith(("-r", "--r")):
+            yield from _lines(path.parent / nested[2])
+        elif nested:
+            yield f"-c {(path.parent / nested[2]).resolve()}"
         elif re.match(r"(-e|--editable)\b", line):
             cure = "take the line out: the source itself lies at /workspace, where the job starts"
             raise UserError("an editable package cannot be packed", seen=f"{path.name}: {line}", cure=cure)
         elif line:
             yield line
-
-
-def _local_files(root: Path, lines: list[str]) -> list[list[str]]:
-    """Return what tells whether files and folders that lines name have changed."""
-    named = {word for line in lines for word in re.split(r"[\s=]+|file://", line) if word.strip("./")}
-    found = []
-    for path in (root / word for word in sorted(named) if len(word) < 255):
-        if path.is_file():
-            found.append([str(path), hashlib.sha256(path.read_bytes()).hexdigest()])
-        elif path.is_dir():
-            found.append([str(path), *sorted(f"{each.name} {each.stat().st_mtime_ns}" for each in path.iterdir())])
-    return found
 
 
 def _chosen(lines: list[str], image: ImagePython) -> tuple[list[str], dict[str, str]]:
@@ -181,20 +167,15 @@ def _chosen(lines: list[str], image: ImagePython) -> tuple[list[str], dict[str, 
             kept.append(line)
             continue
         name = canonicalize_name(wanted.name)
+        has = stubs.get(name) if wanted.url is None else None
         if wanted.marker is not None and not wanted.marker.evaluate(image.markers):
             continue
-        has = stubs.get(name)
-        if has == _UNKNOWN and wanted.url is None:
-            pins = [one.version for one in wanted.specifier if one.operator == "=="]
-            stubs[name] = next(iter(pins), _UNKNOWN)
-        elif has is not None and wanted.url is None and wanted.specifier.contains(has, prereleases=True):
-            if wanted.extras and name not in _TORCH:
-                stubs.pop(name)
-                kept.append(line)
-        elif name in _TORCH and has is not None:
-            cure = "leave it out of the requirements, or name an image that has it in workload.image"
-            raise UserError(f"the requirements ask for another {name} than the image's {has}", seen=line, cure=cure)
-        else:
+        if has == _UNKNOWN:
+            stubs[name] = next((one.version for one in wanted.specifier if one.operator == "=="), _UNKNOWN)
+        elif has is None or not wanted.specifier.contains(has, prereleases=True) or wanted.extras:
+            if has is not None and name in _TORCH:
+                cure = "leave it out of the requirements, or name an image that has it in workload.image"
+                raise UserError(f"the requirements ask for another {name} than the image's {has}", seen=line, cure=cure)
             stubs.pop(name, None)
             kept.append(line)
     return kept, stubs
@@ -217,10 +198,10 @@ def _packed(
         stubs = {name: version for name, version in stubs.items() if name not in beside}
     listed = []
     for one in list(distributions(path=[str(target)])):
+        name = canonicalize_name(one.name)
         if one.version.endswith(_MARK):
             rmtree(target / f"{one.name.replace('-', '_')}-{one.version}.dist-info")
             continue
-        name = canonicalize_name(one.name)
         if name == "torch":
             raise UserError("the requirements bring a torch of their own", seen=one.version, cure=_cure(image))
         listed.append(f"{name}=={one.version}")
@@ -231,9 +212,7 @@ def _packed(
     made = scratch / "made"
     made.mkdir()
     with (made / _FILE).open("wb") as file:
-        write_tar(
-            target, sorted(str(each.relative_to(target)) for each in target.rglob("*") if not each.is_dir()), file
-        )
+        write_tar(target, sorted(str(one.relative_to(target)) for one in target.rglob("*") if not one.is_dir()), file)
     (made / _LIST).write_text(json.dumps(sorted(listed)))
     return made
 
@@ -248,9 +227,9 @@ def _installed(
     wheels.mkdir()
     by_hash = any("--hash" in line or "--require-hashes" in line for line in kept)
     file.write_text("\n".join([*kept, *(_stub(wheels, *each, by_hash) for each in sorted(stubs.items()))]) + "\n")
-    asked = {"glibc": _GLIBC, "markers": image.markers}
-    command = [sys.executable, pip_for_image.__file__, json.dumps(asked), "install", "--target", str(target)]
-    command += ["--no-compile", "--progress-bar=off", "--no-input", f"--find-links={wheels}", "-r", str(file)]
+    asked = json.dumps({"glibc": _GLIBC, "markers": image.markers})
+    command = [sys.executable, pip_for_image.__file__, asked, "install", f"--target={target}", f"--requirement={file}"]
+    command += ["--no-compile", "--progress-bar=off", "--no-input", f"--find-links={wheels}"]
     if not image.native:
         systems = [f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC[1], 16, -1)]
         command += ["--only-binary=:all:", f"--python-version={image.version}", "--implementation=cp"]
@@ -268,28 +247,25 @@ def _installed(
         except BaseException:
             process.kill()
             raise
-    if process.returncode == 0:
-        return None
     words = "".join(last)
     begin = _FIRST_ERROR.search(words)
-    return words[begin.start() if begin else 0 :].strip()[-1500:]
+    return words[begin.start() if begin else 0 :].strip()[-1500:] if process.returncode else None
 
 
 def _stub(folder: Path, name: str, version: str, by_hash: bool) -> str:
     """Write an empty wheel that stands for a package of the image; return the line that asks for it."""
     version = f"{version}{'.' if '+' in version else '+'}{_MARK}"
-    info = f"{name.replace('-', '_')}-{version}.dist-info"
-    wheel = folder / f"{info.removesuffix('.dist-info')}-py3-none-any.whl"
+    wheel = f"{name.replace('-', '_')}-{version}"
     files = {
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         "WHEEL": "Wheel-Version: 1.0\nGenerator: bivouac\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "RECORD": "".join(f"{info}/{one},,\n" for one in ("METADATA", "WHEEL", "RECORD")),
+        "RECORD": "".join(f"{wheel}.dist-info/{one},,\n" for one in ("METADATA", "WHEEL", "RECORD")),
     }
-    with zipfile.ZipFile(wheel, "w") as packed:
+    path = folder / f"{wheel}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as packed:
         for each, text in files.items():
-            packed.writestr(f"{info}/{each}", text)
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    return f"{name}=={version}" + (f" --hash=sha256:{digest}" if by_hash else "")
+            packed.writestr(f"{wheel}.dist-info/{each}", text)
+    return f"{name}=={version}" + (f" --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" if by_hash else "")
 
 
 def _for_any_python(script: Path) -> None:

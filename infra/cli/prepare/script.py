@@ -33,7 +33,12 @@ _STEP, _LOSS = r"(?P<step>\d[\d,]*)", r".*?(?i:loss)\D{0,8}?(?P<loss>[-+]?[\d.]+
 _BAR = r"(?P<step>\d+)/\d+ \[\d+:"
 """Of tqdm, as frameworks' own loops show it."""
 _PRINTS = ("print", "info", "warning", "log", "write", "print0", "print_rank0", "print_rank_0")
-_STEPS = re.compile(r"((max|total|num|n)_?)?(train(ing)?_?)?(steps|iters|iterations)", re.IGNORECASE)
+_STEPS = re.compile(
+    r"(?<![\w])-*(?:(?:max|total|num|n)[_-]?)?(?:train(?:ing)?[_-]?)?(?:steps|iters|iterations)\b"
+    r"(?:['\"][^\n]*\bdefault|: *int)? *= *(\d[\d_]*)\b",
+    re.IGNORECASE,
+)
+"""A constant, a keyword's value, or an option's default."""
 _FOLDER = re.compile(r"--(out(put)?|save|ckpt|checkpoints?)[-_]?(dir|path|folder)")
 _MOST_FILES = 200
 
@@ -65,9 +70,6 @@ class Script:
     """Its imports begin at the source's root, not in its own folder."""
     absent: tuple[str, ...]
     """Modules that this machine lacks."""
-    step_seconds: float | None = None
-    checkpoint_gib: float | None = None
-    """Measured; None: not."""
 
 
 def look_at(path: Path) -> Script:
@@ -75,7 +77,7 @@ def look_at(path: Path) -> Script:
     path = path / "train.py" if path.is_dir() else path
     if not path.is_file():
         raise UserError("there is no such script", seen=path, cure="give the path of the Python file that trains")
-    nodes, at_root = _nodes(path.resolve())
+    nodes, text, at_root = _nodes(path.resolve())
     source = Path.cwd() if at_root else path.parent
     imports, calls = set(_imports(nodes)), [node for node in nodes if isinstance(node, ast.Call)]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
@@ -88,13 +90,13 @@ def look_at(path: Path) -> Script:
         launcher, why = "torchrun", f"it imports {starter}" if starter else "it asks for its rank"
     form = next((form for name, form in _FORMATS if _has(name, imports)), "auto")
     pattern, progress_why = _progress(calls, form, _has("tqdm", imports))
-    options = sorted(text for text in texts if _FOLDER.fullmatch(text))
+    steps, options = _STEPS.search(text), sorted(text for text in texts if _FOLDER.fullmatch(text))
     trains = starter.startswith("transformers.")
     cuda = {"nccl", "cuda", "cuda:0"} & texts or ("cuda" in names and "device" not in names)
     tops = {name.partition(".")[0] for name in imports} - {*sys.stdlib_module_names, "bivouac"}
     return Script(
         source=str(source), name=str(path.resolve().relative_to(source.resolve())), launcher=launcher, launcher_why=why,
-        format=form, pattern=pattern, progress_why=progress_why, steps=next(_steps(nodes), 0), at_root=at_root,
+        format=form, pattern=pattern, progress_why=progress_why, steps=int(steps[1].replace("_", "")) if steps else 0, at_root=at_root,
         folder_option=(options or (["--output_dir"] if trains else [""]))[0],
         knows_folder="BIVOUAC_CHECKPOINTS" in texts or "bivouac" in imports,
         needs_cuda=bool(cuda) and not {"is_available", "device_count"} & names,
@@ -103,19 +105,21 @@ def look_at(path: Path) -> Script:
     )  # fmt: skip
 
 
-def _nodes(path: Path) -> tuple[list[ast.AST], bool]:
-    """Return the nodes of a script and of its project's modules that it imports; True if these begin at the working
-    folder, and not beside the script."""
+def _nodes(path: Path) -> tuple[list[ast.AST], str, bool]:
+    """Return nodes and text of a script and of its project's modules that it imports; True if these begin at the
+    working folder, and not beside the script."""
     above = Path.cwd().resolve()
     roots = (path.parent, above) if path.is_relative_to(above) else (path.parent,)
-    waiting, done, nodes, at_root = [path], set[Path](), list[ast.AST](), False
+    waiting, done, nodes, text, at_root = [path], set[Path](), list[ast.AST](), "", False
     while waiting and len(done) < _MOST_FILES:
         each = waiting.pop()
         if each in done:
             continue
         done.add(each)
         try:
-            nodes += ast.walk(tree := ast.parse(each.read_bytes(), str(each)))
+            content = each.read_bytes()
+            nodes += ast.walk(tree := ast.parse(content, str(each)))
+            text += content.decode(errors="replace")
         except (SyntaxError, ValueError, OSError) as error:
             if each == path:
                 cure = "give the Python file that trains"
@@ -125,7 +129,7 @@ def _nodes(path: Path) -> tuple[list[ast.AST], bool]:
             if (found := _module(name, *roots)) is not None:
                 at_root = at_root or not found.is_relative_to(path.parent)
                 waiting.append(found)
-    return nodes, at_root
+    return nodes, text, at_root
 
 
 def _module(name: str, *roots: Path) -> Path | None:
@@ -218,24 +222,3 @@ def _name(node: ast.AST) -> str:
     if isinstance(node, ast.BinOp):
         return _name(node.left)
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def _steps(nodes: list[ast.AST]) -> Iterator[int]:
-    """Yield what looks like the number of steps: a constant, a keyword's value, an option's default."""
-    for node in nodes:
-        pairs: list[tuple[str, ast.AST | None]] = []
-        if isinstance(node, ast.Assign):
-            pairs = [(_name(each), node.value) for each in node.targets]
-            if isinstance(node.value, ast.Tuple) and isinstance(node.targets[0], ast.Tuple):
-                pairs = [
-                    (_name(each), value) for each, value in zip(node.targets[0].elts, node.value.elts, strict=False)
-                ]
-        elif isinstance(node, ast.AnnAssign):
-            pairs = [(_name(node.target), node.value)]
-        elif isinstance(node, ast.Call):
-            option = ast.unparse(node.args[0]).strip("'\"-").replace("-", "_") if node.args else ""
-            pairs = [(option if each.arg == "default" else each.arg or "", each.value) for each in node.keywords]
-        for name, value in pairs:
-            number = value.value if isinstance(value, ast.Constant) else None
-            if _STEPS.fullmatch(name) and type(number) is int and number > 0:
-                yield number

@@ -33,7 +33,6 @@ _GRACE_S = 10.0
 _CUDA = re.compile(
     r".*(NVIDIA driver|not compiled with CUDA|No CUDA GPUs|CUDA (driver|error)|no GPUs found|libcuda).*", re.IGNORECASE
 )
-_MISSING = re.compile(r".*ModuleNotFoundError: No module named .*")
 
 
 @dataclass(frozen=True)
@@ -140,16 +139,12 @@ def _judged(root: Path, times: dict[int, float], sent: int) -> Measured:
         ) from error
     whole = not sent and end.exit_code == 0
     if not sent and not whole:
-        cuda, absent = _CUDA.search(words), _MISSING.search(words)
-        seen = (cuda or absent)[0].strip()[:300] if cuda or absent else end.detail or f"exit code {end.exit_code}"  # type: ignore[index]
-        cure = "mend it, or leave out --try to write the spec all the same"
-        if cuda:
-            cure = (
-                "a rehearsal has no GPU: where torch.cuda.is_available() is false, let it take the CPU and the backend "
-            )
-            cure += "gloo; or leave out --try to write a spec for AWS all the same"
-        elif absent:
-            cure = "name the package in requirements.txt beside the script; what git ignores is not in the job"
+        cuda = _CUDA.search(words)
+        cure = "mend it; what is missing belongs into the source or its requirements.txt; or leave out --try"
+        if cuda is not None:
+            cure = "a rehearsal has no GPU: where torch.cuda.is_available() is false, let it take the CPU and gloo; "
+            cure += "or leave out --try, for a spec for AWS"
+        seen = end.detail if cuda is None else cuda[0].strip()[:300]
         raise UserError("the script fails on this machine", seen=seen, cure=cure)
     sizes = [
         sum(shard["size_bytes"] for shard in json.loads(path.read_text())["shards"])

@@ -29,11 +29,9 @@ def what_the_job_names_is_packed(case: Case) -> Iterator[Draft]:
     for name in looked.not_packed:
         field = fields.get(name) or ("workload.script" if name == workload.script else "workload.requirements")
         yield error(field, "is left out of the packed source", seen=name, cure="take it out of .gitignore")
-    if workload.requirements is not None and (name := workload.requirements.partition("[")[0]) in looked.absent:
-        if name not in looked.not_packed:
-            yield error(
-                "workload.requirements", "the source has no such file", seen=name, cure="give its path below it"
-            )
+    name = (workload.requirements or "").partition("[")[0]
+    if name in looked.absent and name not in looked.not_packed:
+        yield error("workload.requirements", "the source has no such file", seen=name, cure="give its path below it")
 
 
 def what_is_left_out_is_said(case: Case) -> Iterator[Draft]:
