@@ -65,9 +65,7 @@ class Source(_Frozen):
     """Why it cannot be packed."""
     doubtful: tuple[Unsuitable, ...] = ()
     absent: tuple[str, ...] = ()
-    """Files that the spec names and that are not packed."""
-    not_packed: tuple[str, ...] = ()
-    """Those of them that exist."""
+    """Files that the spec names and that are left out; the file with the requirements also if there is none."""
 
 
 class AclEntry(_Frozen):

@@ -60,11 +60,11 @@ def look(workload: Workload | None) -> Source | None:
     if workload is None or workload.source is None or not (root := Path(workload.source).expanduser()).is_dir():
         return None
     found = source_files(root, workload.rehearsal.secrets)
-    named = {str(workload.requirements).partition("[")[0]} if workload.requirements else set[str]()
-    named |= {name for name in (workload.script, *(name for _, name in workload.named_programs)) if name}
-    absent = tuple(sorted(name for name in named if os.path.normpath(name) not in found.names))
-    return found.facts.model_copy(update={"not_packed": tuple(name for name in absent if (root / name).is_file()),
-                                          "absent": absent})  # fmt: skip
+    requires = (workload.requirements or "").partition("[")[0]
+    programs = [workload.script, *(name for _, name in workload.named_programs)]
+    named = {requires, *(name for name in programs if name and (root / name).is_file())} - {""}
+    absent = sorted(name for name in named if os.path.normpath(name) not in found.names)
+    return found.facts.model_copy(update={"absent": tuple(absent)})
 
 
 def source_files(root: Path, secrets: str | None) -> SourceFiles:

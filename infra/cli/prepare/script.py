@@ -96,7 +96,8 @@ def look_at(path: Path) -> Script:
     tops = {name.partition(".")[0] for name in imports} - {*sys.stdlib_module_names, "bivouac"}
     return Script(
         source=str(source), name=str(path.resolve().relative_to(source.resolve())), launcher=launcher, launcher_why=why,
-        format=form, pattern=pattern, progress_why=progress_why, steps=int(steps[1].replace("_", "")) if steps else 0, at_root=at_root,
+        format=form, pattern=pattern, progress_why=progress_why, at_root=at_root,
+        steps=int(steps[1].replace("_", "")) if steps else 0,
         folder_option=(options or (["--output_dir"] if trains else [""]))[0],
         knows_folder="BIVOUAC_CHECKPOINTS" in texts or "bivouac" in imports,
         needs_cuda=bool(cuda) and not {"is_available", "device_count"} & names,

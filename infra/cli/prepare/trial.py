@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
@@ -59,35 +60,26 @@ def measure(spec: Spec, plan: Plan, seconds: float, say: Callable[[str], None]) 
     packed = pack(job, here, say)
     with tempfile.TemporaryDirectory(prefix="bivouac-trial-") as scratch:
         root = Path(scratch)
-        pod = workload_config(spec, plan, packed.digest, packed.sha256, "trial")
-        config = pod.model_copy(
-            update={
-                "launcher": "torchrun" if pod.launcher == "torchrun" else "none",
-                "folder": str(root / "workspace"),
-                "source": str(packed.folder / source_name(packed.sha256)),
-                "requirements": str(packed.folder / requirements_name(packed.requirements)) if here else "",
-                "requirements_digest": packed.requirements,
-                "checkpoints": pod.checkpoints.model_copy(
-                    update={"folder": str(root / "shared/trial/own"), "tier": "shared"}
-                ),
-                "secrets": (),
-                "steps": 1,  # how many there are is what a whole run tells
-                "grace_s": _GRACE_S,
-            }
-        )
+        pod, own = workload_config(spec, plan, packed.digest, packed.sha256, "trial"), root / "shared/trial/own"
+        changes: dict[str, Any] = {
+            "launcher": "torchrun" if pod.launcher == "torchrun" else "none", "folder": str(root / "workspace"),
+            "source": str(packed.folder / source_name(packed.sha256)), "requirements_digest": packed.requirements,
+            "requirements": str(packed.folder / requirements_name(packed.requirements)) if here else "",
+            "checkpoints": pod.checkpoints.model_copy(update={"folder": str(own), "tier": "shared"}), "secrets": (),
+            "steps": 1, "grace_s": _GRACE_S,  # how many steps there are is what a whole run tells
+        }  # fmt: skip
+        config = pod.model_copy(update=changes)
         (root / "workload.json").write_text(config.model_dump_json())
+        program = root / "bivouac/supervisor.pyz"
+        program.parent.mkdir()
+        subprocess.run([sys.executable, "-m", "trainer.supervisor.pack", str(program)], check=True)
         address = f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(1, 250)}"
         with (root / "log").open("wb") as log:
-            process = subprocess.Popen(_command(root), env=_environment(root, address), stdout=log, stderr=log)
+            process = subprocess.Popen(
+                [sys.executable, program], env=_environment(root, address), stdout=log, stderr=log
+            )
             times, status = _followed(process, address, seconds, say)
         return _judged(root, times, status)
-
-
-def _command(root: Path) -> list[str]:
-    program = root / "bivouac/supervisor.pyz"
-    program.parent.mkdir()
-    subprocess.run([sys.executable, "-m", "trainer.supervisor.pack", str(program)], check=True)
-    return [sys.executable, str(program)]
 
 
 def _environment(root: Path, address: str) -> dict[str, str]:

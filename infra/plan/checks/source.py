@@ -26,12 +26,10 @@ def what_the_job_names_is_packed(case: Case) -> Iterator[Draft]:
     if workload is None or looked is None:
         return
     fields = {name: f"workload.{section}.command" for section, name in workload.named_programs}
-    for name in looked.not_packed:
+    for name in looked.absent:
         field = fields.get(name) or ("workload.script" if name == workload.script else "workload.requirements")
-        yield error(field, "is left out of the packed source", seen=name, cure="take it out of .gitignore")
-    name = (workload.requirements or "").partition("[")[0]
-    if name in looked.absent and name not in looked.not_packed:
-        yield error("workload.requirements", "the source has no such file", seen=name, cure="give its path below it")
+        cure = "give its path below the source, and take it out of .gitignore"
+        yield error(field, "is not in the packed source", seen=name, cure=cure)
 
 
 def what_is_left_out_is_said(case: Case) -> Iterator[Draft]:

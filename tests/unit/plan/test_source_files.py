@@ -220,7 +220,7 @@ def test_check_finds_it_all_before_anything_is_made(tmp_path: Path, monkeypatch:
     said = findings(job, tmp_path, args=["--text", "data/tokens.bin"])["what-is-left-out-is-said"]
     assert said.startswith("warning") and "data 5.0 kB" in said and "workload.mounts" in said
     said = findings(job, tmp_path, requirements="requirements.txt")["what-the-job-names-is-packed"]
-    assert said.startswith("error workload.requirements: the source has no such file; requirements.txt")
+    assert said.startswith("error workload.requirements: is not in the packed source; requirements.txt")
     (job / "requirements.txt").write_text("einops\n")
     assert "what-the-job-names-is-packed" not in findings(job, tmp_path, requirements="requirements.txt")
     (job / "out").symlink_to("../elsewhere")
@@ -228,6 +228,6 @@ def test_check_finds_it_all_before_anything_is_made(tmp_path: Path, monkeypatch:
     (job / "out").unlink(), (job / "image").symlink_to("/opt/of-the-image")
     assert findings(job, tmp_path)["the-source-can-be-packed"].startswith("warning workload.source")
     (job / ".gitignore").write_text("train.py\n"), git(job, "rm", "-q", "--cached", "train.py")
-    assert "left out of the packed source; train.py" in findings(job, tmp_path)["what-the-job-names-is-packed"]
+    assert "is not in the packed source; train.py" in findings(job, tmp_path)["what-the-job-names-is-packed"]
     (job / "image").unlink(), monkeypatch.setattr(module, "MOST_BYTES", 10)
     assert "too large" in findings(job, tmp_path)["the-source-can-be-packed"]
