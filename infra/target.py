@@ -34,6 +34,7 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     from infra.rehearsal.site import campaigns, handle, programs, secrets
 
     secrets.values(spec)  # refused before a site is started
+    _choose_packages(spec, progress)
     programs.refuse_missing(spec)
 
     def note(folder: Path) -> None:
@@ -42,6 +43,18 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     site = handle.ensure(campaigns.SITE, progress, note)
     note(Path(site.folder))
     handle.enter(site, again())
+
+
+def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:
+    """Let pip choose a job's packages while it reaches a registry: no way leads out of a site, which takes them from
+    the cache."""
+    job = None if spec.workload is None else spec.workload.on(spec.target)
+    if job is None or job.requirements is None or job.source is None:
+        return
+    from infra.data.requirements import image_python, resolve
+
+    python = image_python(job, lambda: ".".join(map(str, sys.version_info[:2])))
+    resolve(job, Path(job.source).expanduser(), python, progress)
 
 
 def give_inputs(spec: Spec) -> None:
@@ -72,14 +85,19 @@ def _refuse_name_in_use(spec: Spec) -> None:
         )
 
 
-def enter_where(campaign: str) -> None:
-    """Enter the rehearsal site that holds this campaign; stay on AWS if there is none."""
+def enter_where(campaign: str, spec: Path | None = None) -> None:
+    """Enter the rehearsal site that holds this campaign; stay on AWS if there is none. `spec`: a file that it is to be
+    relaunched with."""
     if _INSIDE in os.environ or not (cache_root() / "sites").is_dir():
         return
     from infra.rehearsal.site import campaigns, handle
 
     site = campaigns.site_of(campaign)
     if site is not None:
+        if spec is not None:
+            from infra.spec.campaign import load
+
+            _choose_packages(load(spec).spec, lambda step: None)
         handle.enter(site, again())
 
 

@@ -144,6 +144,8 @@ class Archiver:
         job, files = WorkloadConfig.model_validate_json(given), {WORKLOAD_CONFIG: Content.of(given)}
         if job.source:
             files[f"{SOURCE}/source.tar"] = Content.of_file(self.places.data / Path(job.source).name)
+        if job.requirements:
+            files[f"{SOURCE}/requirements.tar"] = Content.of_file(self.places.data / Path(job.requirements).name)
         placed = self._place_all(self._checkpoint(folder, golden) | files)
         found = judged.read(self.source.root, golden.step, self.config.judgement, self.config.unjudged)
         # Another try's export may differ, and nothing in the archive is overwritten: each has a folder of its own.

@@ -113,7 +113,7 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
     instance = catalogue.instance_type(spec.nodes.instance_type)
     provision = context.outputs[Stage.PROVISION]
     usd_gpu = plan.totals.usd_per_hour.value - plan.totals.usd_per_hour_idle.value
-    digest = provision["data_digest"]
+    digest, packages = provision["data_digest"], provision.get("packages_for", ("", ""))
     return StewardConfig(
         version=version,
         relaunch=relaunch,
@@ -126,7 +126,7 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         ),
         workload=None
         if spec.workload is None
-        else workload_config(spec, plan, digest, provision["source_sha256"], context.identity),
+        else workload_config(spec, plan, digest, provision["source_sha256"], context.identity, packages),
         image=bake["image"],
         steward_image=bake.get("steward_image"),
         job_image=bake.get("job_image"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from infra.aws.base_image import find_base
 from infra.aws.cost_tag import activated
 from infra.bake.closer_code import keep_code
 from infra.bake.foundation import foundation
@@ -13,6 +14,7 @@ from infra.campaign.telling import have_them_hear
 from infra.data import dataset, in_cluster, source, weights
 from infra.data.dataset import DataSet
 from infra.data.in_cluster import Listing
+from infra.data.requirements import image_python
 from infra.data.source import PackedSource
 from infra.engine.engine import Engine
 from infra.errors import UserError
@@ -111,12 +113,24 @@ def job_data(context: Context) -> tuple[DataSet | PackedSource, dict[str, Any]]:
     """Return what the job's pods mount at `/data`, the prepared text or a workload's code, and what is told of it."""
     spec = context.spec
     if spec.workload is not None:
-        packed = source.pack(spec.workload.on(spec.target))
-        at = f", commit {packed.commit}" if packed.commit else ""
-        context.progress.note(f"source: {packed.files} files{at}")
-        return packed, {"source_sha256": packed.sha256, "source_commit": packed.commit}
+        return packed_source(context, spec.workload.on(spec.target))
     data = dataset.prepare(spec, context.progress.step)
     return data, _told(context, data)
+
+
+def packed_source(context: Context, workload: Workload) -> tuple[PackedSource, dict[str, Any]]:
+    """Return a job's code and packages, and what is recorded of them."""
+    python = None
+    if workload.requirements is not None:
+        python = image_python(workload, lambda: find_base(context.account, context.spec).python)
+    packed = source.pack(workload, python, context.progress.step)
+    at = f", commit {packed.commit}" if packed.commit else ""
+    context.progress.note(f"source: {packed.files} files{at}")
+    record: dict[str, Any] = {"source_sha256": packed.sha256, "source_commit": packed.commit}
+    if python is not None:
+        context.progress.note(f"requirements: {len(packed.packages)} packages for Python {python.version}")
+        record |= {"packages": packed.packages, "packages_for": (packed.requirements, python.version)}
+    return packed, record
 
 
 def _told(context: Context, data: DataSet) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from lightkube import Client
 
 from infra.bake import bake
 from infra.campaign.launch import deploy, recorded_config, steward_config
+from infra.campaign.provision import packed_source
 from infra.cluster import pull_secret
 from infra.cluster.kubernetes import from_outside
 from infra.cluster.steward_config import Changed, Relaunch
-from infra.data import dataset, source
+from infra.data import dataset
 from infra.errors import PermanentError, UserError
 from infra.plan.plan import Plan
 from infra.record.events import CampaignState, Stage
@@ -27,7 +28,7 @@ from infra.session.context import Context
 from infra.session.session import plan_key, spec_key
 from infra.spec.campaign import Spec
 from infra.spec.image_reference import ImageReference
-from trainer.contract.workload import source_name
+from trainer.contract.workload import requirements_name, source_name
 
 MAY_CHANGE = (
     "training", "workload", "checkpoint", "recovery", "preflight", "on_stop", "hold_for", "money.budget_usd", "purpose",
@@ -155,17 +156,16 @@ def _new_code(context: Context) -> bool:
     if workload is None:
         return False
     # The weights to start from are where they were: they cannot change on a warm cluster.
-    packed, known = (
-        source.pack(workload.model_copy(update={"init_from": None})),
-        recorded_config(context.store, context.state().version),
-    )
-    before = known.workload.source_digest if known is not None and known.workload is not None else ""
-    if packed.sha256 and packed.sha256 != before:
-        path = packed.folder / source_name(packed.sha256)
-        dataset.add(context.account, context.buckets.data, path, provision["data_digest"])
-    told = {"source_sha256": packed.sha256, "source_commit": packed.commit}
-    context.outputs[Stage.PROVISION] = {**provision, **told}
-    return packed.sha256 != before
+    packed, record = packed_source(context, workload.on(context.spec.target).model_copy(update={"init_from": None}))
+    known = recorded_config(context.store, context.state().version)
+    job = None if known is None else known.workload
+    before = ("", "") if job is None else (job.source_digest, job.requirements_digest)
+    now = packed.sha256, packed.requirements
+    for digest, old, name in zip(now, before, (source_name, requirements_name), strict=True):
+        if digest and digest != old:
+            dataset.add(context.account, context.buckets.data, packed.folder / name(digest), provision["data_digest"])
+    context.outputs[Stage.PROVISION] = {**provision, "packages": (), "packages_for": ("", ""), **record}
+    return now != before
 
 
 def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...], now: bool) -> None:

@@ -5,26 +5,24 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import subprocess
-import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.data import weights
+from infra.data import requirements, weights
+from infra.data.requirements import ImagePython
+from infra.data.tar import write_tar
 from infra.data.weights import WeightFile
 from infra.errors import UserError
 from infra.folders import cache_root, keep
+from infra.plan.source_files import source_files
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import Workload
 from trainer.contract import DATA_MANIFEST_NAME
-from trainer.contract.workload import source_name
-
-MOST_BYTES = 256 * 2**20
-"""Code is small; data belongs to the shared tier."""
-_LEFT_OUT = {".git", "__pycache__", ".venv", "node_modules"}
+from trainer.contract.workload import requirements_name, source_name
 
 
 class PackedSource(BaseModel):
@@ -40,86 +38,53 @@ class PackedSource(BaseModel):
     commit: str
     """The git commit, with `-dirty` if the working tree differs; empty outside of git."""
     files: int
+    requirements: str = ""
+    """SHA-256 of the packed packages that the job brings; empty: none."""
+    packages: tuple[str, ...] = ()
+    """`name==version` of each."""
     weights: tuple[WeightFile, ...] = ()
     """Files of the folder that the job starts from, which are not copied here."""
 
 
-def pack(workload: Workload) -> PackedSource:
-    """Pack the source of a workload, as it runs on its target, into this machine's cache. Raises `UserError` for a
-    missing, empty or very large one, and for such weights."""
-    content, files, commit = b"", 0, ""
+def pack(
+    workload: Workload, python: ImagePython | None = None, say: Callable[[str], None] = lambda step: None
+) -> PackedSource:
+    """Pack the source of a workload, as it runs on its target, and the packages that it requires for the job's `python`
+    (None: none) into this machine's cache. Raises `UserError` for what cannot be packed, and for weights that are
+    missing or too large."""
+    content, files, commit, packages = b"", 0, "", None
     if workload.source is not None:
         root = Path(workload.source).expanduser()
         if not root.is_dir():
             raise UserError("there is no such folder", seen=root, cure="mend workload.source")
-        names = _names(root, workload.rehearsal.secrets)
-        files, commit = len(names), _commit(root)
-        content = _tar(root, names)
+        found = source_files(root, workload.rehearsal.secrets)
+        for why in found.facts.refused:
+            raise UserError(f"workload.source: {why.what}", seen=why.seen, cure=why.cure)
+        files, commit = len(found.names), found.commit
+        made = io.BytesIO()
+        write_tar(root, found.names, made)
+        content = made.getvalue()
+        if python is not None:
+            packages = requirements.resolve(workload, root, python, say)
     sha256 = hashlib.sha256(content).hexdigest() if content else ""
     local = workload.init_from if workload.init_from is not None and INIT not in workload.links else None
     begin = () if local is None else weights.listed(local)
     size = len(content) + sum(one.size_bytes for one in begin)
     told: dict[str, Any] = {"source": sha256, "bytes": size, "files": files}
+    if packages is not None:
+        told |= {"requirements": packages.sha256, "bytes": size + packages.tar.stat().st_size}
     if begin:
         told["init_from"] = [one.model_dump() for one in begin]
     manifest = json.dumps(told, indent=1).encode()
     digest = hashlib.sha256(manifest).hexdigest()
     folder = cache_root() / "sources" / digest[:32]
     folder.mkdir(parents=True, exist_ok=True)
+    if packages is not None:
+        copyfile(packages.tar, folder / requirements_name(packages.sha256))
     if content:
         keep(folder / source_name(sha256), content, lambda note: None)
     keep(folder / DATA_MANIFEST_NAME, manifest, lambda note: None)
-    return PackedSource(folder=folder, digest=digest, sha256=sha256, commit=commit, files=files, weights=begin)
-
-
-def _names(root: Path, secrets: str | None) -> list[str]:
-    """Return the files to pack, as paths below `root`. The file `secrets` is never packed: it would be archived."""
-    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    if listed is not None:
-        names = {name for name in listed.split("\0") if name and os.path.lexists(root / name)}
-    else:
-        paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file() or path.is_symlink())
-        names = {str(path) for path in paths if not _LEFT_OUT & set(path.parts)}
-    if secrets is not None:
-        hidden = Path(secrets).expanduser().resolve()
-        names = {name for name in names if (root / name).resolve() != hidden}
-    if not names:
-        raise UserError("the source has no file", seen=root, cure="mend workload.source")
-    size = sum((root / name).lstat().st_size for name in names)
-    if size > MOST_BYTES:
-        seen = f"{root}: {size / 2**20:.0f} MiB in {len(names)} files, at most {MOST_BYTES // 2**20} MiB"
-        raise UserError("the source is too large", seen=seen, cure="name what is no code in its .gitignore")
-    return sorted(names)
-
-
-def _commit(root: Path) -> str:
-    head = _git(root, "rev-parse", "HEAD")
-    if head is None:
-        return ""
-    return head.strip() + ("-dirty" if _git(root, "status", "--porcelain", "--", ".") else "")
-
-
-def _git(root: Path, *words: str) -> str | None:
-    """Return what git prints; None outside of a repository, or without git."""
-    try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
-    except OSError:
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
-def _tar(root: Path, names: list[str]) -> bytes:
-    """Return a tar without what differs between machines: times, owners, most mode bits."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name in names:
-            path = root / name
-            entry = tarfile.TarInfo(name)
-            if path.is_symlink():
-                entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
-                tar.addfile(entry)
-                continue
-            content = path.read_bytes()
-            entry.size, entry.mode = len(content), 0o755 if os.access(path, os.X_OK) else 0o644
-            tar.addfile(entry, io.BytesIO(content))
-    return made.getvalue()
+    return PackedSource(
+        folder=folder, digest=digest, sha256=sha256, commit=commit, files=files, weights=begin,
+        requirements=packages.sha256 if packages else "", packages=packages.listed if packages else (),
+    )  # fmt: skip

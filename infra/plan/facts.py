@@ -47,6 +47,27 @@ class Unsuitable(_Frozen):
     cure: str
 
 
+class LeftOut(_Frozen):
+    """A file or folder of a job's source that is not packed."""
+
+    path: str
+    size_bytes: int
+    whole: bool
+    """False: it has at least this size."""
+
+
+class Source(_Frozen):
+    """A job's code, as far as check looks at it."""
+
+    left_out: tuple[LeftOut, ...] = ()
+    """The largest first."""
+    refused: tuple[Unsuitable, ...] = ()
+    """Why it cannot be packed."""
+    doubtful: tuple[Unsuitable, ...] = ()
+    absent: tuple[str, ...] = ()
+    """Files that the spec names and that are left out; the file with the requirements also if there is none."""
+
+
 class AclEntry(_Frozen):
     """One rule of a network ACL; the first that matches a packet, by number, decides."""
 
@@ -205,6 +226,8 @@ class Facts(_Frozen):
     """Folders of `init_from` and of a workload's `rehearsal.mounts` and `rehearsal.init_from` that exist."""
     programs: tuple[str, ...] = ()
     """Python files below a workload's source that its `evaluate` and `export` name."""
+    source: Source | None = None
+    """A workload's source; None: it has none, or there is no such folder."""
     account: str | None = None
     """Account of the present credentials; None: not looked up."""
     zones: tuple[Zone, ...] | None = None

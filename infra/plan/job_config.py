@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from infra.errors import UserError
@@ -26,6 +27,7 @@ from trainer.contract.workload import (
     JudgingConfig,
     SealedCheckpoints,
     WorkloadConfig,
+    requirements_name,
     source_name,
 )
 
@@ -92,8 +94,11 @@ def _peak_tflops(spec: Spec) -> float | None:
     return known.get(spec.nodes.instance_type)
 
 
-def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str, identity: str) -> WorkloadConfig:
-    """Return the configuration of a workload's supervisors. `source_digest`: SHA-256 of its code, empty without one."""
+def workload_config(
+    spec: Spec, plan: Plan, data_digest: str, source_digest: str, identity: str, packages: Sequence[str] = ("", "")
+) -> WorkloadConfig:
+    """Return the configuration of a workload's supervisors. `source_digest`: SHA-256 of its code, empty without one;
+    `packages`: that of the packages that it brings, and the Python that they are for."""
     job = spec.job
     assert isinstance(job, Workload), "the built-in trainer has another one"
     tiers = {"shared": SHARED_CHECKPOINTS, "local": LOCAL_CHECKPOINTS}
@@ -107,6 +112,9 @@ def workload_config(spec: Spec, plan: Plan, data_digest: str, source_digest: str
         folder=WORKSPACE,
         source=f"{DATA_MOUNT}/{source_name(source_digest)}" if source_digest else "",
         source_digest=source_digest,
+        requirements=f"{DATA_MOUNT}/{requirements_name(packages[0])}" if packages[0] else "",
+        requirements_digest=packages[0],
+        requirements_python=packages[1],
         checkpoints=SealedCheckpoints(
             format=job.checkpoints.format,
             folder=f"{tiers[job.checkpoints.tier]}/{spec.campaign}/own",

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from infra.plan import catalogue
+from infra.plan import catalogue, source_files
 from infra.plan.facts import DataSource, Environment, Facts
 from infra.plan.kubernetes_support import kubernetes_support
 from infra.plan.offers import catalogue_offers
@@ -47,6 +47,7 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
         "data": lambda: data_source(spec),
         "folders": lambda: _folders(spec),
         "programs": lambda: _programs(spec.workload),
+        "source": lambda: source_files.look(spec.workload),
         "account": lambda: account,
     }
     if whole:

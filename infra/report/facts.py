@@ -67,6 +67,8 @@ def _source(record: Record, state: CampaignState) -> Iterator[Fact]:
         yield Fact(name="commit", value=str(commit), digest=True)
     if digest := provision.get("source_sha256"):
         yield Fact(name="digest", value=str(digest), digest=True)
+    if packages := provision.get("packages"):
+        yield Fact(name="packages", value=f"beside the image's: {', '.join(packages)}")
 
 
 def _model(record: Record, log: TrainerLog) -> Iterator[Fact]:

@@ -38,6 +38,11 @@ def source_name(sha256: str) -> str:
     return f"source-{sha256[:16]}.tar"
 
 
+def requirements_name(sha256: str) -> str:
+    """Return the name of the packed packages there."""
+    return f"requirements-{sha256[:16]}.tar"
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -107,6 +112,11 @@ class WorkloadConfig(_Part):
     """The packed code; empty: the image has all."""
     source_digest: str = ""
     """Its SHA-256."""
+    requirements: str = ""
+    """The packed packages that the job brings; empty: none."""
+    requirements_digest: str = ""
+    requirements_python: str = ""
+    """The Python, as `3.12`, that they were chosen for."""
     checkpoints: SealedCheckpoints
     progress: str = "lines"
     """`lines` or `client`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from trainer.supervisor import activity, ends, family, launcher
-from trainer.supervisor.ends import DATA, DONE, INTERRUPTED, STORAGE, USER, End
+from trainer.supervisor.ends import DONE, INTERRUPTED, STORAGE, USER, End
 from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress.record import Progress
@@ -102,7 +102,7 @@ class Job(Running):
     def run(self) -> End:
         """Run the job to its end; return how it ended. Nothing that it started is left."""
         if not self._unpacked():
-            return self._stopped() if self.stopping else End(DATA, "the code is not the campaign's")
+            return self._stopped() if self.stopping else self.unfit
         try:
             resume = self.sealing.resume()
         except NothingSound as error:

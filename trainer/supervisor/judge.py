@@ -68,7 +68,7 @@ class Judge(Job):
         for left in (EXPORTED, JUDGEMENT):
             _remove(self.out / left)
         if not self._unpacked():
-            raise Failed("the code is not the campaign's")
+            raise Failed(self.unfit.detail)
         told["step"], checkpoint = self._laid_out()
         if self.asked["evaluate"]:
             told["metrics"] = self._evaluated("the checkpoint", checkpoint, "")

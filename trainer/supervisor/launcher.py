@@ -23,6 +23,10 @@ _CULPRIT_S = 10.0
 """For the node whose rank failed to end first: the steward looks for the cause there."""
 
 
+PACKAGES = "requirements"
+"""Folder below the run's with the packages that the job brings."""
+
+
 def of(job: Mapping[str, Any], place: Place) -> Launcher:
     if job.get("warm"):
         return Warm(job, place)
@@ -54,6 +58,7 @@ class Launcher:
         the weights that it starts from then, and where the client of level 1 leaves its words. `more` come last."""
         host, _, port = self.place.rendezvous.rpartition(":")
         client = str(Path(sys.argv[0]).parent)  # the client lies beside the supervisor
+        packages = os.path.join(run, PACKAGES) if self.job.get("requirements") else ""
         fixed = {
             "MASTER_ADDR": host,
             "MASTER_PORT": port,
@@ -69,7 +74,9 @@ class Launcher:
         texts = {str(name): str(value) for name, value in self.job.get("env", {}).items()}
         own = variables.environment(texts, fixed, os.environ, self.unset)
         path = own.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
-        return {**own, **fixed, "PYTHONPATH": os.pathsep.join(filter(None, (path, client)))}
+        python_path = os.pathsep.join(filter(None, (path, client, packages)))
+        programs = f"{own.get('PATH', os.environ.get('PATH', os.defpath))}:{packages}/bin"
+        return {**own, **fixed, "PYTHONPATH": python_path, **({"PATH": programs} if packages else {})}
 
     def heard(self, line: str) -> None:
         """Take a line of the launcher's or the job's."""

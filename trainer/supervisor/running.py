@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from trainer.supervisor import family, seal
+from trainer.supervisor import ends, family, seal
 from trainer.supervisor.failures import LastWords
+from trainer.supervisor.launcher import PACKAGES
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress.messages import Messages
 from trainer.supervisor.redact import Redactor
@@ -58,6 +59,7 @@ class Running:
         self._allowance = Allowance(_LOG_BYTES_PER_S, _LOG_BYTES)
         self._dropped = [0, 0]
         """Lines and bytes that were not passed on."""
+        self.unfit = ends.End(ends.DATA, "the code is not the campaign's")
         self._over = threading.Event()
         """The command has ended."""
 
@@ -131,8 +133,19 @@ class Running:
             self.emit("left_behind", processes=left)
 
     def _unpacked(self) -> bool:
-        """Put the job's code where it starts. Return False for code with another digest than the campaign's."""
-        packed, folder = self.config.get("source"), str(self.config.get("folder"))
+        """Put the job's code where it starts, and the packages that it brings beside. Return False, with the end in
+        `unfit`, for what has another digest than the campaign's or is for another Python."""
+        python = ".".join(map(str, sys.version_info[:2]))
+        wanted = self.config.get("requirements_python") or python
+        if wanted != python:
+            why = f"the job's packages are for Python {wanted}, and the image has {python}: mend workload.python"
+            self.unfit = ends.End(ends.USER, why)
+            return False
+        code = self._unpack("source", str(self.config.get("folder")))
+        return code and self._unpack("requirements", str(self.run_folder / PACKAGES))
+
+    def _unpack(self, what: str, folder: str) -> bool:
+        packed = self.config.get(what)
         if not packed:
             return True
         # The file system imports new code from S3 some time after its upload.
@@ -140,11 +153,13 @@ class Running:
         if self.stopping:
             return False
         size, digest = seal.digest_of(Path(packed))
-        if digest != self.config["source_digest"]:
-            self.emit("refused_source", size_bytes=size, sha256=digest, wanted=self.config["source_digest"])
+        if digest != self.config[f"{what}_digest"]:
+            self.emit(f"refused_{what}", size_bytes=size, sha256=digest, wanted=self.config[f"{what}_digest"])
             return False
         with tarfile.open(packed) as tar:
-            tar.extractall(folder)  # our own, by its digest
+            # Our own, by its digest. Python 3.14 would else refuse links to the pod's folders, 3.12 warn of it.
+            tar.extraction_filter = lambda member, path: member  # type: ignore[assignment, misc]
+            tar.extractall(folder)
         return True
 
     def stop(self, number: int, grace_s: float) -> None:

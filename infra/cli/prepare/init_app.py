@@ -20,7 +20,7 @@ def init(
     region: Annotated[str, typer.Option(help="AWS region.")] = "us-east-1",
     zone: Annotated[str, typer.Option(help="Availability zone; default: the region's `a`.")] = "",
     instance_type: Annotated[str, typer.Option(help="Instance type of the GPU nodes; default: p5.48xlarge.")] = "",
-    nodes: Annotated[int, typer.Option(min=1, help="Number of GPU nodes.")] = 2,
+    nodes: Annotated[int, typer.Option(min=0, help="Number of GPU nodes; default: 2, or 1 if no ranks meet.")] = 0,
     capacity: Annotated[str, typer.Option(help="on-demand, spot, reservation or capacity-block.")] = "on-demand",
     reservation: Annotated[str, typer.Option(help="cr-..., of a reservation or capacity block.")] = "",
     block_fee: Annotated[str, typer.Option(help="USD for the whole capacity block.")] = "",
@@ -32,10 +32,19 @@ def init(
     data: Annotated[str, typer.Option(help="Folder, file or s3://bucket/prefix of the text.")] = "",
     pattern: Annotated[str, typer.Option(help="Files of the data.")] = "**/*",
     steps: Annotated[int, typer.Option(min=0, help="Training steps; default 110, on AWS 2000.")] = 0,
+    script: Annotated[
+        Path | None,
+        typer.Option("--script", "--workload", help="Your own training script, or its folder: proposes a workload."),
+    ] = None,
+    run: Annotated[
+        bool | None, typer.Option("--try/--no-try", help="Run a few of its steps here, and write what they show.")
+    ] = None,
+    try_seconds: Annotated[int, typer.Option(min=1, help="Longest time of that.")] = 120,
 ) -> None:
-    """Write a first spec, with comments, that passes `check`, for a rehearsal or AWS. On a terminal it asks for what a
-    campaign on AWS needs."""
+    """Write a first spec, with comments, that passes `check`, for a rehearsal or AWS; for a script of your own with
+    `--script`. On a terminal it asks for what a campaign on AWS needs."""
     from infra.cli.prepare.init import Answers, init_command
+    from infra.cli.prepare.script import look_at
 
     def asked(given: str, words: str, default: str | None = None) -> str:
         if given or target != "aws" or not sys.stdin.isatty():
@@ -59,11 +68,15 @@ def init(
         deadline=deadline,
         email=asked(email, "Email address for alarms of the budget"),
         api_cidr=asked(api_cidr, "Range that you come from, as 203.0.113.7/32 (see https://checkip.amazonaws.com)"),
-        data=asked(data, "Where the text lies (folder, file or s3://bucket/prefix)"),
+        data="" if script is not None else asked(data, "Where the text lies (folder, file or s3://bucket/prefix)"),
         pattern=pattern,
         steps=steps,
+        script=None if script is None else look_at(script),
     )
-    raise typer.Exit(init_command(path, answers, console))
+    if script is not None and run is None and sys.stdin.isatty():
+        run = typer.confirm(f"Run a few steps of {script} here, at most {try_seconds} s, to measure them?")
+    trial_s = try_seconds if run and script is not None else 0
+    raise typer.Exit(init_command(path, answers, console, trial_s))
 
 
 def schema() -> None:

@@ -67,7 +67,7 @@ def relaunch(
     """Begin a new attempt on a held, warm cluster with a mended spec or code, and continue to the end."""
     from infra import target
 
-    target.enter_where(name)
+    target.enter_where(name, spec)
     from infra.cli.run.relaunch import relaunch_command
 
     raise typer.Exit(relaunch_command(name, region, spec, now, yes, console, as_json=json))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from infra.plan.checks import variables
 from infra.plan.checks.finding import Case, Draft, error, info, warning
+from infra.plan.checks.source import RULES as SOURCE_RULES
 from infra.plan.estimates.storage import on_disks
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import by_mpirun, in_host_network
@@ -153,4 +154,5 @@ RULES = (
     mpirun_is_in_the_image,
     the_nodes_network_is_opened,
     *variables.RULES,
+    *SOURCE_RULES,
 )

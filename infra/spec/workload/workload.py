@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Annotated, Literal, Self
 
@@ -17,6 +18,7 @@ from infra.spec.workload.sections import Estimates, JobCheckpoints, Progress, Re
 from infra.spec.workload.variables import are_variables, leaves_ours, refuse_twice
 
 GIB = 2**30
+_REQUIREMENTS = re.compile(r"([^\[\]]+)(\[[\w.,\- ]+\])?")
 
 
 def _is_an_image(text: str) -> str:
@@ -30,6 +32,13 @@ def _is_a_module(name: str) -> str:
     return name
 
 
+def _is_a_requirements_file(text: str) -> str:
+    parts = _REQUIREMENTS.fullmatch(text)
+    if parts is None or text.startswith(("/", "../")) or (parts[2] and not parts[1].endswith("pyproject.toml")):
+        raise ValueError("is no file below `source`, such as requirements.txt or pyproject.toml[train]")
+    return text
+
+
 class Workload(Section):
     image: Annotated[str, AfterValidator(_is_an_image)] | None = None
     """The job's container, from any registry that the nodes may pull from: `registry/repository:tag` or
@@ -41,7 +50,13 @@ class Workload(Section):
     it, kubelets pull with it. The operator's policy reads secrets and parameters `bivouac_pull*`. ECR needs none."""
     source: str | None = None
     """A folder with the job's code, mounted at `/workspace`, where the job starts. In a git repository its tracked and
-    new files are taken, without the ignored ones. None: the image has all."""
+    new files are taken, without the ignored ones; those of submodules and clones in it too. None: the image has all."""
+    requirements: Annotated[str, AfterValidator(_is_a_requirements_file)] | None = None
+    """The packages that the job needs beside the image's: a file below `source`, such as `requirements.txt` (its hashes
+    are compared), or `pyproject.toml` with extras, as `pyproject.toml[train]`. Pip chooses them once, on the driver's
+    machine, for the image's Python; restarts install nothing. What the image has stays the image's, above all torch."""
+    python: str | None = Field(default=None, pattern=r"^3\.\d+$")
+    """The Python of `image`, such as `"3.10"`, for which `requirements` are chosen. The trainer image tells its own."""
     launcher: Literal["torchrun", "mpirun", "none"] = "torchrun"
     """`torchrun` starts `script` on each node's ranks; `mpirun` (Open MPI 4, in the job's container) starts `command`
     once per rank over all nodes, as an MPIJob of the MPI operator; `none` starts `command` once per node, which may
@@ -124,6 +139,14 @@ class Workload(Section):
     @model_validator(mode="after")
     def _gives_each_variable_once(self) -> Self:
         refuse_twice(self.env, self.nccl, self.secrets, self.rehearsal.env)
+        return self
+
+    @model_validator(mode="after")
+    def _chooses_packages_for_a_python(self) -> Self:
+        if self.requirements is not None and self.source is None:
+            raise ValueError("requirements: names a file below `source`, which is not given")
+        if self.requirements is not None and self.image is not None and self.python is None:
+            raise ValueError('python: write the Python of `image`, such as "3.10": `requirements` are chosen for it')
         return self
 
     @model_validator(mode="after")

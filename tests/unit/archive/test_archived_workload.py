@@ -28,11 +28,13 @@ def site(tmp_path: Path) -> Any:
     made = site_at(tmp_path)
     config = WorkloadConfig(
         identity="i", launcher="none", command=("a",), env={}, folder="/", source="/data/source-12.tar", steps=30,
+        requirements="/data/requirements-56.tar",
         checkpoints=SealedCheckpoints(format="marker", folder="/own", keep=2), save_every=10, grace_s=60,
         config_digest="c", judging=JudgingConfig(tolerance=0.01),
     )  # fmt: skip
     (made.root / "workload.json").write_text(config.model_dump_json())
     (made.data / "source-12.tar").write_bytes(b"code")
+    (made.data / "requirements-56.tar").write_bytes(b"packages")
     (made.data / "source-34.tar").write_bytes(b"code of an earlier attempt")
     return made
 
@@ -72,7 +74,7 @@ def test_checkpoint_code_and_record_come_back_byte_for_byte_and_nothing_is_evalu
     assert manifest.reference_evaluation_loss is manifest.restored_evaluation_loss is None
     names = {item.key.removeprefix(f"{PREFIX}/") for item in manifest.objects}
     golden = {f"golden/{step_folder(30)}/{name}" for name in ("attempt-0001/a.pt", "manifest.json")}
-    assert golden | {"workload.json", "source/source.tar", "record/spec.json"} <= names
+    assert golden | {"workload.json", "source/source.tar", "source/requirements.tar", "record/spec.json"} <= names
     assert not any(name.startswith(("huggingface/", "data/")) for name in names)
     calls = site.s3.calls
     published = calls.index(f"put {MANIFEST_NAME}")
@@ -127,7 +129,7 @@ def test_a_bad_judgement_leaves_the_checkpoint_archived_and_read_back_and_claims
     with pytest.raises(Unproven, match=why) as told:
         of_workload(site, judgement=digest).run()
     safe = {f"golden/{step_folder(30)}/{name}" for name in ("attempt-0001/a.pt", "manifest.json")}
-    assert safe | {"workload.json", "source/source.tar", "record/spec.json"} <= stored(site)
+    assert safe | {"workload.json", "source/source.tar", "source/requirements.tar", "record/spec.json"} <= stored(site)
     assert not {name for name in stored(site) if name.startswith(("export/", "README", MANIFEST_NAME))}
     assert all(f"get {name}" in site.s3.calls for name in safe)
     assert told.value.summary["step"] == 30 and told.value.summary["unproven"] == str(told.value)

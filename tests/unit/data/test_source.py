@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from infra.data import source, weights
+from infra.data import weights
 from infra.data.source import PackedSource, pack
 from infra.errors import UserError
+from infra.plan import source_files
 from infra.spec.workload.workload import Workload
 
 
@@ -109,7 +110,7 @@ def test_a_source_that_is_missing_empty_or_huge_is_refused(tmp_path: Path, monke
     for folder, why in ((tmp_path / "none", "no such folder"), (tmp_path / "empty", "no file")):
         with pytest.raises(UserError, match=why):
             pack(workload(folder))
-    monkeypatch.setattr(source, "MOST_BYTES", 10)
+    monkeypatch.setattr(source_files, "MOST_BYTES", 10)
     with pytest.raises(UserError, match=r"too large.*\.gitignore"):
         pack(workload(code(tmp_path / "large")))
 

@@ -1,0 +1,153 @@
+"""A few steps of a job on this machine, under the supervisor that a pod has: its step's time, its checkpoint's size."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from infra.data.requirements import image_python
+from infra.data.source import pack
+from infra.errors import UserError
+from infra.plan.job_config import workload_config
+from infra.plan.plan import Plan
+from infra.spec.campaign import Spec
+from infra.spec.workload.workload import GIB
+from trainer.contract import AGENT_PORT, Env, Status, Termination
+from trainer.contract.workload import requirements_name, source_name
+
+_ENOUGH = 10
+"""Steps after the first, which is slower."""
+_GRACE_S = 10.0
+_CUDA = re.compile(
+    r".*(NVIDIA driver|not compiled with CUDA|No CUDA GPUs|CUDA (driver|error)|no GPUs found|libcuda).*", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    steps: int
+    """Newest step."""
+    whole: bool
+    """The job ended by itself, and well."""
+    step_seconds: float | None
+    checkpoint_gib: float | None
+    """Size of a sealed checkpoint; None: none was finished."""
+    unsealed: int
+    """Files in its folder while none was."""
+
+
+def measure(spec: Spec, plan: Plan, seconds: float, say: Callable[[str], None]) -> Measured:
+    """Run one rank of a spec's workload until enough is known or the time is over; a copy of the source runs.
+
+    Raises `UserError` with the job's own words if it fails, and a cure for one that insists on CUDA.
+    """
+    assert spec.workload is not None, "only a job is tried"
+    job = spec.workload.on(spec.target)
+    here = image_python(job, lambda: ".".join(map(str, sys.version_info[:2]))) if job.requirements else None
+    packed = pack(job, here, say)
+    with tempfile.TemporaryDirectory(prefix="bivouac-trial-") as scratch:
+        root = Path(scratch)
+        pod, own = workload_config(spec, plan, packed.digest, packed.sha256, "trial"), root / "shared/trial/own"
+        changes: dict[str, Any] = {
+            "launcher": "torchrun" if pod.launcher == "torchrun" else "none", "folder": str(root / "workspace"),
+            "source": str(packed.folder / source_name(packed.sha256)), "requirements_digest": packed.requirements,
+            "requirements": str(packed.folder / requirements_name(packed.requirements)) if here else "",
+            "checkpoints": pod.checkpoints.model_copy(update={"folder": str(own), "tier": "shared"}), "secrets": (),
+            "steps": 1, "grace_s": _GRACE_S,  # how many steps there are is what a whole run tells
+        }  # fmt: skip
+        config = pod.model_copy(update=changes)
+        (root / "workload.json").write_text(config.model_dump_json())
+        program = root / "bivouac/supervisor.pyz"
+        program.parent.mkdir()
+        subprocess.run([sys.executable, "-m", "trainer.supervisor.pack", str(program)], check=True)
+        address = f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(1, 250)}"
+        with (root / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, program], env=_environment(root, address), stdout=log, stderr=log
+            )
+            times, status = _followed(process, address, seconds, say)
+        return _judged(root, times, status)
+
+
+def _environment(root: Path, address: str) -> dict[str, str]:
+    place = {
+        Env.CAMPAIGN: "trial", Env.ATTEMPT: "1", Env.NODE_NAME: "here", Env.POD_IP: address, Env.NODE_RANK: "0",
+        Env.NODE_COUNT: "1", Env.RANKS_PER_NODE: "1", Env.RENDEZVOUS: f"{address}:{random.randint(20_000, 30_000)}",
+        "BIVOUAC_WORKLOAD": root / "workload.json", "BIVOUAC_SHARED": root / "shared", "BIVOUAC_LOCAL": root / "local",
+        "BIVOUAC_SECRETS": root / "none", "BIVOUAC_TERMINATION_LOG": root / "termination.json",
+    }  # fmt: skip
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, **{str(name): str(value) for name, value in place.items()}, "PATH": path}
+
+
+def _followed(
+    process: subprocess.Popen[bytes], address: str, seconds: float, say: Callable[[str], None]
+) -> tuple[dict[int, float], int]:
+    """Follow a job until enough is known, and end it; return when each step was first seen, and the signal sent."""
+    times, until, sent = dict[int, float](), time.monotonic() + seconds, 0
+    try:
+        while process.poll() is None:
+            committed = -1
+            try:
+                status = Status.model_validate(httpx2.get(f"http://{address}:{AGENT_PORT}/status", timeout=2.0).json())
+                committed = status.committed_step
+                if status.step > 0 and times.setdefault(status.step, time.monotonic()) > time.monotonic() - 0.2:
+                    say(f"step {status.step}")
+            except (httpx2.HTTPError, ValueError):  # not up yet
+                pass
+            known = committed >= 0 and len(times) > 1 and max(times) - min(times) >= _ENOUGH
+            if not sent and (known or time.monotonic() > until):
+                process.send_signal(sent := signal.SIGTERM)
+                until = time.monotonic() + 3 * _GRACE_S
+            elif sent and time.monotonic() > until:
+                process.kill()
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait()
+    return times, sent
+
+
+def _judged(root: Path, times: dict[int, float], sent: int) -> Measured:
+    words = (root / "log").read_text(errors="replace")
+    try:
+        end = Termination.model_validate_json((root / "termination.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            "the trial left no word of its end", seen=words[-1000:], cure="run the script by hand"
+        ) from error
+    whole = not sent and end.exit_code == 0
+    if not sent and not whole:
+        cuda = _CUDA.search(words)
+        cure = "mend it; what is missing belongs into the source or its requirements.txt; or leave out --try"
+        if cuda is not None:
+            cure = "a rehearsal has no GPU: where torch.cuda.is_available() is false, let it take the CPU and gloo; "
+            cure += "or leave out --try, for a spec for AWS"
+        seen = end.detail if cuda is None else cuda[0].strip()[:300]
+        raise UserError("the script fails on this machine", seen=seen, cure=cure)
+    sizes = [
+        sum(shard["size_bytes"] for shard in json.loads(path.read_text())["shards"])
+        for path in sorted((root / "shared/trial").glob("step-*/manifest.json"))
+    ]
+    own = root / "shared/trial/own"
+    first, last = min(times, default=0), max(times, default=0)
+    return Measured(
+        steps=max(last, end.step),
+        whole=whole,
+        step_seconds=(times[last] - times[first]) / (last - first) if last > first else None,
+        checkpoint_gib=sizes[-1] / GIB if sizes else None,
+        unsealed=0 if sizes else sum(path.is_file() for path in own.rglob("*")),
+    )
