@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.errors import UserError
 from infra.plan import catalogue
 from infra.spec.campaign import Spec
-from trainer.contract import layout as parallel
+from trainer.contract.model import layout as parallel
 
 
 class Layout(BaseModel):

@@ -20,7 +20,7 @@ from infra.spec.campaign import Spec
 from infra.spec.training import Training
 from trainer import contract
 from trainer.contract import Layout, TrainConfig, WatchConfig
-from trainer.contract.shape import shape_of
+from trainer.contract.model.shape import shape_of
 
 RESERVED_GIB = 2.5
 """CUDA's context, NCCL's and cuBLAS' buffers. A guess: no GPU was measured."""

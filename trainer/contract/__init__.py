@@ -3,7 +3,6 @@
 `infra` imports nothing else of `trainer`, and `trainer` imports nothing of `infra`.
 """
 
-from trainer.contract.adapters import adapter_trouble, dropout_trouble
 from trainer.contract.checkpoint import (
     COMMITTED_NAME,
     Foreign,
@@ -57,8 +56,9 @@ from trainer.contract.job import (
     Termination,
     grace_seconds,
 )
-from trainer.contract.layout import TOLERANCES, Heads, Layout, Trouble, layout_trouble, model_trouble
 from trainer.contract.ledger import Consumed
+from trainer.contract.model.adapters import adapter_trouble, dropout_trouble
+from trainer.contract.model.layout import TOLERANCES, Heads, Layout, Trouble, layout_trouble, model_trouble
 from trainer.contract.training import (
     GRADIENT_BUCKET,
     CheckpointConfig,

@@ -8,8 +8,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainer.contract.layout import Layout
 from trainer.contract.ledger import Consumed
+from trainer.contract.model.layout import Layout
 from trainer.contract.training import ParallelConfig
 
 COMMITTED_NAME = "manifest.json"

@@ -1,7 +1,7 @@
 """A step's figures: what each rank puts into the one exchange of a step, and what all read from it.
 
 MFU = FLOP of a token x tokens/s / (ranks x peak). FLOP of a token = 6 N + 12 layers x width of all heads x context,
-with N all parameters but an embedding that is not the output layer too (`trainer.contract.shape`, as in the plan).
+with N all parameters but an embedding that is not the output layer too (`contract.model.shape`, as in the plan).
 Source: Chowdhery et al. 2022, "PaLM", appendix B. Beside adapters the weights are frozen: 4 N, without their gradients,
 and 6 per parameter of the adapters.
 HFU counts also what is computed again: a forward pass (2 FLOP per parameter, and 4 layers x width of all heads x
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trainer.contract import StepFigures, TrainConfig
-from trainer.contract.shape import work_of
+from trainer.contract.model.shape import work_of
 from trainer.model.recompute import LOGITS_AT_ONCE
 from trainer.watch.times import relative
 

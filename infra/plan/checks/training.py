@@ -8,8 +8,8 @@ from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
 from infra.plan.facts import Memory
 from trainer.contract import Layout, Trouble, adapter_trouble, dropout_trouble, layout_trouble, model_trouble
-from trainer.contract.adapters import unknown_targets
-from trainer.contract.shape import adapter_parameters, heads_of, matrices
+from trainer.contract.model.adapters import unknown_targets
+from trainer.contract.model.shape import adapter_parameters, heads_of, matrices
 
 PLAUSIBLE_MFU = 0.65
 """Highest MFU that a published training run of a dense transformer reports."""

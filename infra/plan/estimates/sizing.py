@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from trainer.contract import ModelConfig
-from trainer.contract.shape import adapter_parameters, trained_parameters, work_of
-from trainer.contract.shape import feed_forward_width as feed_forward_width
-from trainer.contract.shape import parameters as parameters
+from trainer.contract.model.shape import adapter_parameters, trained_parameters, work_of
+from trainer.contract.model.shape import feed_forward_width as feed_forward_width
+from trainer.contract.model.shape import parameters as parameters
 
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2}
 OPTIMIZER_BYTES = 12

@@ -11,7 +11,7 @@ from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, Training, Workload
 from infra.spec.models import dial
 from trainer.contract import Layout
-from trainer.contract.shape import parameters_formula
+from trainer.contract.model.shape import parameters_formula
 
 FORWARD_SHARE = 1 / 3
 """Cost of a forward pass as a share of a training step: the backward pass costs twice as much."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from infra.spec.models.named import resolved
 from trainer.contract import ModelConfig
-from trainer.contract.shape import parameters
+from trainer.contract.model.shape import parameters
 
 TOKENS_PER_PARAMETER = 20
 CHINCHILLA = "Hoffmann et al. 2022, arXiv 2203.15556"

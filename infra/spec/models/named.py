@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from trainer.contract import ModelConfig
-from trainer.contract.shape import refuse_unknown, sliding_window
+from trainer.contract.model.shape import refuse_unknown, sliding_window
 
 MOST_CONTEXT = 4096
 """Sequence length of a folder's model where none is given, if the model can."""

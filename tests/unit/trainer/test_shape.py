@@ -11,7 +11,7 @@ from infra.plan.estimates.sizing import training_flops_per_token
 from infra.spec.models.named import catalogue, resolved
 from tests.trainer.model.families import FAMILIES, config_of
 from trainer.contract import ModelConfig
-from trainer.contract.shape import parameters, shape_of
+from trainer.contract.model.shape import parameters, shape_of
 from trainer.model.named import network_of
 
 PUBLISHED = {

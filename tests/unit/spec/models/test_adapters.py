@@ -16,7 +16,7 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from tests.trainer.model.families import FAMILIES, config_of
 from trainer.contract import LoraConfig
-from trainer.contract.shape import adapter_parameters, parameters, trained_parameters
+from trainer.contract.model.shape import adapter_parameters, parameters, trained_parameters
 from trainer.model.named import network_of
 
 

@@ -14,7 +14,7 @@ from infra.spec.campaign import Spec, SpecError
 from infra.spec.models import dial
 from infra.spec.schema import schema
 from infra.spec.training import Training
-from trainer.contract.shape import parameters
+from trainer.contract.model.shape import parameters
 
 DERIVED = ("model", "global_batch", "steps", "optimizer")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.contract.layout import Heads
+from trainer.contract.model.layout import Heads
 from trainer.contract.training import ModelConfig
 
 _GATED = ("llama", "mistral", "qwen2", "qwen3")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainer.contract.layout import Trouble
-from trainer.contract.shape import matrices
+from trainer.contract.model.layout import Trouble
+from trainer.contract.model.shape import matrices
 from trainer.contract.training import ModelConfig, ParallelConfig, WatchConfig
 
 
