@@ -227,6 +227,19 @@ def test_a_job_that_tells_no_step_is_waited_for_longer(job: Job, monkeypatch: py
     assert job.look() == [(10, "step-10")]
 
 
+def test_files_that_are_all_newer_than_the_save_before_count_once_the_job_trains_on(job: Job) -> None:
+    job.recogniser.ended = False
+    for step in (10, 20, 30):
+        job.at(step)
+        saved(job.folder / "model.pt", at=step)
+        if step == 20:
+            assert job.look() == [], "the optimizer's is of step 10"
+        saved(job.folder / "optimizer.pt", at=step)
+        assert job.look() == [], "the job may still write"
+        job.recogniser._heard.append((time.time() + 1, step + 1))
+        assert [step for step, _ in job.look()] == ([] if step == 10 else [step]), "the first may lack a file"
+
+
 def test_the_folder_that_dcp_writes_again_is_not_taken_while_old_and_new_files_lie_there(job: Job) -> None:
     dcp(job.folder / "latest")
     job.at(10)
