@@ -28,7 +28,12 @@ class _Sight(NamedTuple):
     version: Version
     since: float
     before: Version
-    """The last one of which each file is older, or that of another checkpoint of such a name; empty: none."""
+    """The one before of this name, or of another checkpoint of such a name; empty: none."""
+
+    @property
+    def is_anew(self) -> bool:
+        """Return whether all files of the version before have come anew."""
+        return len(self.version) == len(self.before) and _first(self.version) > _written(self.before)
 
 
 class Recogniser:
@@ -38,8 +43,9 @@ class Recogniser:
     larger one."""
 
     def __init__(self) -> None:
-        self.ended = False
-        """The job has ended by itself: nothing is being written any more."""
+        self.ended = self.failed = False
+        """The job has ended, well or not: nothing is being written any more, but a failure may have come between two
+        files."""
         self.named_by_job: set[Path] = set()
         """What the job has told by the client: its own word on what is finished there counts."""
         self._sights: dict[Path, _Sight] = {}
@@ -79,21 +85,23 @@ class Recogniser:
             return last
         place = _family(one.face)
         face, kin = self._newest.get(place[0], (one.face, ())) if place is not None else (one.face, ())
-        before = kin if face != one.face else last.before or last.version if last is not None else ()
-        if last is not None and _first(version) > _written(last.version):
-            before = last.version
+        before = kin if face != one.face else () if last is None else last.version
+        if last is not None and last.before and not last.is_anew:
+            before = last.before
         if place is not None:
             self._newest[place[0]] = (one.face, version)
         self._sights[one.face] = sight = _Sight(version, time.monotonic(), before)
         return sight
 
     def _is_settled(self, sight: _Sight) -> bool:
-        """Return whether a version is done: it has not changed for a while, or the job trains on, and all files of the
-        version before have come anew."""
+        """Return whether a version is done: it has not changed for a while, or all of it has come anew and the job trains
+        on or has failed."""
         age, now = time.monotonic() - sight.since, sight.version
+        if self.failed:
+            return sight.is_anew
         if not self._heard or self._heard[-1][0] <= _written(now):
             return age >= QUIET_S
-        if len(now) == len(sight.before) and _first(now) > _written(sight.before):
+        if sight.is_anew:
             states = (content.state(Path(name)) for name, _, _ in now if is_state(name))
             return age >= SETTLES_S / 2 or all(state == content.WHOLE for state in states)
         return age >= SETTLES_S
@@ -126,6 +134,11 @@ class Recogniser:
         self._steps[one.face] = (version_of(one) if sight is None else sight.version, one.step)
         if (place := _family(one.face)) is not None:
             self._ordinals[place[0]] = (place[1], one.step)
+
+    def stands(self, one: Finished) -> bool:
+        """Return whether a checkpoint is still as it was when it was found finished."""
+        sight = self._sights.get(one.face)
+        return one.root in self.named_by_job or sight is None or sight.version == version_of(one)
 
     def sealed_paths(self, committed: int) -> set[Path]:
         """Return the files and folders that are sealed as they stand."""
