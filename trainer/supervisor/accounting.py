@@ -37,7 +37,13 @@ _LOOKS_FOR = {
     "marker": "folders with a file `DONE`, and files with `.done` beside them",
     "client": "what the job tells by `bivouac.committed`",
 }
-_TRACKERS = {layouts.MEGATRON_TRACKER, layouts.DEEPSPEED_TRACKER, layouts.NANOTRON_TRACKER, "zero_to_fp32.py"}
+_TRACKERS = {
+    layouts.MEGATRON_TRACKER,
+    layouts.DEEPSPEED_TRACKER,
+    layouts.NANOTRON_TRACKER,
+    "zero_to_fp32.py",
+    "zero_to_torch.py",
+}
 
 
 class _Row(NamedTuple):

@@ -389,6 +389,15 @@ def test_links_and_trackers_of_the_job_name_what_was_restored(job: Job) -> None:
     assert (job.folder / "latest").read_text() == "global_step30" and not (job.folder / "global_step40").exists()
 
 
+def test_a_new_disk_gets_the_tracker_that_the_framework_looks_for(job: Job) -> None:
+    deepspeed(job.folder / "global_step30", 30), saved(job.folder / "iter_0000030/mp_rank_00/model_optim_rng.pt")
+    (job.folder / "latest").unlink()
+    forget_later("auto", job.folder, Finished(30, job.folder / "global_step30"))
+    forget_later("auto", job.folder, Finished(30, job.folder / "iter_0000030"))
+    assert (job.folder / "latest").read_text() == "global_step30"
+    assert (job.folder / "latest_checkpointed_iteration.txt").read_text() == "30"
+
+
 def test_a_torn_file_of_a_job_that_starts_from_nothing_goes(job: Job) -> None:
     half(saved(job.folder / "ckpt.pt", step=3)), put(job.folder / "tokenizer.json", "{}")
     forget_later("auto", job.folder, None)
