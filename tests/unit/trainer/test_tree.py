@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,9 @@ def test_a_link_that_stays_inside_is_taken(target: str) -> None:
 
 
 def test_the_older_form_is_read_and_the_built_in_trainers_is_not_taken_for_a_jobs() -> None:
-    read: Callable[[str], bytes] = {}.__getitem__
+    def read(name: str) -> bytes:
+        raise AssertionError(f"{name} is read")
+
     folder = tree_of(["attempt-0001/runs%2Fstep-20%2F%2F.metadata", "attempt-0001/runs%2Fstep-20%2F%2Fa%2Fb"], read)
     assert folder is not None and (folder.root, folder.kind, folder.name) == ("runs/step-20", "folder", "step-20")
     assert {path: file.shard for path, file in folder.files.items()} == {

@@ -92,6 +92,7 @@ class Sealing:
         damaged or were never sealed, and the job would write over them or take them up. Raises `NothingSound`."""
         self.tidy()
         self.refused, self._sealed_as = {}, None
+        self.told.clear()  # by ranks that are gone
         step = newest_sound(seal.committed(self.tier), self._is_sound)
         if step is not None:
             path = self.laid_back(step)
