@@ -106,7 +106,7 @@ def _link(link: Path, target: Path, absolute: bool = False) -> None:
 
 
 def _renew_trackers(name: str, place: Path, gone: set[Path], chosen: Finished | None) -> None:
-    """Let a tracker file that names what is gone name the chosen checkpoint. A framework's own one is also written where
+    """Let a tracker file that names what is gone name the chosen one. A framework's own tracker is also written where
     none lies there: a node's disk may be new."""
     names = {path.name for path in gone}
     for kind, (tracker, text) in _TRACKERS.items():
