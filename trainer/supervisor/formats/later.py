@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import Iterator
 
 from trainer.supervisor.formats.find import KINDS, candidates
-from trainer.supervisor.formats.layouts import (
-    DEEPSPEED_TRACKER,
-    MEGATRON_TRACKER,
-    NANOTRON_TRACKER,
-    Candidate,
-)
+from trainer.supervisor.formats.layouts import DEEPSPEED_TRACKER, MEGATRON_TRACKER, NANOTRON_TRACKER, Candidate
 from trainer.supervisor.formats.names import family, number_in_family, number_of
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
 
