@@ -22,7 +22,7 @@ from typing import Any, Callable, Collection, Iterator, Sequence
 from trainer.contract.retention import removable
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
 from trainer.supervisor.sealing import taking
-from trainer.supervisor.sealing.copying import SizeAndDigest, duplicate
+from trainer.supervisor.sealing.copying import SizeAndDigest, copy
 from trainer.supervisor.sealing.copying import digest_of as digest_of
 from trainer.supervisor.sealing.manifest import MANIFEST as MANIFEST
 from trainer.supervisor.sealing.manifest import Identity as Identity
@@ -66,7 +66,7 @@ def seal(
     sweep(place, before)  # of a sealing that failed
     make(attempt)
     try:
-        shards = taken(begun, attempt, sealing=next_sealing(before, attempt.name))
+        shards = taken(begun, attempt, 0, 0, next_sealing(before, attempt.name))
         if changed := difference(begun, root, files, folder, part):
             raise ValueError(changed)
         sync(attempt)
@@ -97,13 +97,12 @@ def surveyed(root: Path, files: Sequence[Path], folder: Path, part: bool) -> Sur
 
 
 def difference(begun: Survey, root: Path, files: Sequence[Path], folder: Path, part: bool) -> str:
-    """Return how a checkpoint differs from what it was; empty where it does not, and where it is being removed."""
+    """Return how a checkpoint differs from what it was; empty where it does not, and where it is being removed. Raises
+    `ValueError` where it cannot be sealed any more."""
     try:
         return begun.difference(survey(root, folder, files if part else ()))
     except FileNotFoundError:
         return ""
-    except ValueError as error:
-        return str(error)
 
 
 def next_sealing(manifest: bytes | None, attempt: str) -> int:
@@ -112,7 +111,7 @@ def next_sealing(manifest: bytes | None, attempt: str) -> int:
     return max((number + 1 for number in numbers if number is not None), default=0)
 
 
-def taken(begun: Survey, attempt: Path, node: int = 0, rank: int = 0, sealing: int = 0) -> list[dict[str, Any]]:
+def taken(begun: Survey, attempt: Path, node: int, rank: int, sealing: int) -> list[dict[str, Any]]:
     """Copy a checkpoint's files into the attempt's folder; return their rows of the manifest, as files of `rank`.
     Raises `ValueError` for a file that was written since the survey."""
     files = {
@@ -163,9 +162,9 @@ def sweep(place: Path, manifest: bytes | None) -> None:
         for path in place.glob("attempt-*/*"):
             if f"{path.parent.name}/{path.name}" not in named:
                 path.unlink(missing_ok=True)
-        for folder in place.glob("attempt-*"):
-            if not any(name.startswith(f"{folder.name}/") for name in named):
-                folder.rmdir()
+    for folder in place.glob("attempt-*"):
+        with contextlib.suppress(OSError):  # the manifest's files are in it
+            folder.rmdir()
 
 
 def committed(tier: Path) -> list[int]:
@@ -225,7 +224,7 @@ def origin(tier: Path, step: int) -> str:
     return path_of(tree(tier, step).root)
 
 
-def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], None] | None = None) -> None:
+def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], object] | None = None) -> None:
     """Put a committed step's files at `path`, where the job's framework wrote them, and replace what stood there.
 
     Files are copied: a trainer that saves again at the step it came from writes into them. `link`: another way to lay
@@ -241,7 +240,7 @@ def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], Non
         file, target = each
         if job.part:  # what else lies in the folder stays
             remove(target)
-        (link or duplicate)(shards[file.shard], target)
+        (link or copy)(shards[file.shard], target)
 
     def place_all(files: Sequence[tuple[TreeFile, Path]]) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as copiers:
