@@ -185,14 +185,14 @@ def test_a_checkpoint_that_changes_after_its_first_file_was_copied_is_not_sealed
     root = camp.own / "step-10"
     for name in "ab":
         put(root / name, name)
-    taken = seal.taken
+    taken = seal.copy_checkpoint
 
     def late(*given: Any) -> Any:
         rows = taken(*given)
         change(root)
         return rows
 
-    monkeypatch.setattr(seal, "taken", late)
+    monkeypatch.setattr(seal, "copy_checkpoint", late)
     with pytest.raises(ValueError, match=said):
         camp.seal("step-10")
     assert seal.committed(camp.tier) == [] and not (camp.tier / "step-00000010").exists()
