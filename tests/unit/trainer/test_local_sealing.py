@@ -139,7 +139,7 @@ def test_a_part_that_the_job_has_removed_is_not_left_out(tmp_path: Path) -> None
 def test_a_file_that_changes_while_it_is_copied_is_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(tmp_path)
     pair.put(0, "step-10/.metadata")
-    late, taken = pair.put(1, "step-10/__1_0.distcp", b"half"), seal.taken
+    late, taken = pair.put(1, "step-10/__1_0.distcp", b"half"), seal.copy_checkpoint
 
     def while_it_is_written(*given: Any) -> Any:
         rows = taken(*given)
@@ -148,7 +148,7 @@ def test_a_file_that_changes_while_it_is_copied_is_not_sealed(tmp_path: Path, mo
         return rows
 
     with monkeypatch.context() as patch:
-        patch.setattr(seal, "taken", while_it_is_written)
+        patch.setattr(seal, "copy_checkpoint", while_it_is_written)
         assert pair.look(0, 1, 0) == [] and "__1_0.distcp was written while" in why(pair.nodes[1])[0]
     assert not (pair.nodes[1].disk / "step-00000010").exists(), "it would take room"
     pair.nodes[1].put_off.clear()  # half a minute later
