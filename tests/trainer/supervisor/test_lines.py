@@ -26,7 +26,7 @@ RED = "\x1b[31m"
         (BAR, '{"step": 900, "loss": 2.5}', None, {"loss": 2.5}),
         (r"step (?P<step>[\d,]+)|loss: (?P<loss>\S+)", "step 1,024", 1024, {}),
         (r"step (?P<step>[\d,]+)|loss: (?P<loss>\S+)", "loss: 3.5e-1", None, {"loss": 0.35}),
-        (r"step: +(?P<step>\d+) +loss: +(?P<loss>[\d.]+)", f"{RED}step:  3 \x1b[32m loss:  7.5\x1b[0m", 3, {"loss": 7.5}),
+        (r"step: +(?P<step>\d+) +loss: +(?P<loss>[\d.]+)", f"{RED}step:  3 \x1b[3m loss: 7.5\x1b[0m", 3, {"loss": 7.5}),
         (r"\] (?P<step>\d+) tok=(?P<tokens>\d+)", "\x1b]0;title\x07[gpu] 3 tok=99", 3, {"tokens": 99.0}),
     ],
 )  # fmt: skip
