@@ -72,6 +72,13 @@ from trainer.contract.training import (
     TrainConfig,
     WatchConfig,
 )
+from trainer.contract.unrecognised import (
+    OWN_FOLDER,
+    UNRECOGNISED_NAME,
+    Unrecognised,
+    UnrecognisedFile,
+    entry_path,
+)
 
 __all__ = [
     "AGENT_PORT",
@@ -88,6 +95,7 @@ __all__ = [
     "LOCAL_CHECKPOINTS",
     "NODE_TOLD",
     "NOTHING_SOUND",
+    "OWN_FOLDER",
     "ROLLED_BACK",
     "SHARED_CHECKPOINTS",
     "SHARED_TIER_IN_S3",
@@ -95,6 +103,7 @@ __all__ = [
     "TOKENIZER_NAME",
     "TOLERANCES",
     "TOPOLOGY_NAME",
+    "UNRECOGNISED_NAME",
     "Chat",
     "CheckpointConfig",
     "Consumed",
@@ -128,11 +137,14 @@ __all__ = [
     "TokenShard",
     "TrainConfig",
     "Trouble",
+    "Unrecognised",
+    "UnrecognisedFile",
     "Verdict",
     "WatchConfig",
     "adapter_trouble",
     "attempt_folder",
     "dropout_trouble",
+    "entry_path",
     "grace_seconds",
     "layout_trouble",
     "model_trouble",

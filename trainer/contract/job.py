@@ -8,6 +8,7 @@ from enum import IntEnum, StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainer.contract.culprit import RankSeen
+from trainer.contract.unrecognised import Unrecognised
 
 CONFIG_FILE = "/config/train.json"
 TOPOLOGY_NAME = "topology.json"
@@ -142,6 +143,8 @@ class Status(_Frozen):
     ranks: tuple[RankStatus, ...]
     seen: tuple[RankSeen, ...] = Field(default=(), exclude_if=lambda seen: not seen)
     """What tells a rank at fault from those that wait for it; empty while all run and none has left a dump."""
+    unrecognised: Unrecognised | None = Field(default=None, exclude_if=lambda content: content is None)
+    """What lies in the job's folder and is no checkpoint that its format recognises. None: nothing, or not looked."""
 
     def known(self) -> tuple[RankSeen, ...]:
         """Return all that is told of the ranks, also while none is frozen and none has left a dump."""

@@ -31,7 +31,7 @@ class Job(Running):
     ) -> None:
         super().__init__(config, place, run)
         self.tier = shared / place.campaign
-        self.progress = Progress(config, place, self.tier, self.emit)
+        self.progress = Progress(config, place, self.tier, self.emit, lambda step: self.sealing.recogniser.hear(step))
         self.generation = 0
         self.heard = time.monotonic()
         """When the job last used a processor."""
@@ -83,6 +83,7 @@ class Job(Running):
             "loss": self.loss,
             "step_seconds": self.progress.step_seconds,
             "data_wait_seconds": None,
+            **self.sealing.accounts.status(),
             "ranks": [dict(row, rank=rank) for rank in range(first, first + place.ranks_per_node)],
         }
 
@@ -202,7 +203,7 @@ class Job(Running):
     def _told_checkpoint(self, message: Mapping[str, Any]) -> None:
         step, folder = message["step"], Path(message["folder"])
         if folder.exists():
-            self.sealing.told[step] = Finished(step, folder)
+            self.sealing.tell(Finished(step, folder))
         else:
             why = f"{folder} was told by rank {message['rank']} and is not on node 0"
             self.emit("not_sealed", step=step, why=why)

@@ -26,8 +26,16 @@ _LAST_S, _LEAST_S, _PAUSE_S = 10.0, 2.5, 0.2
 
 
 class Progress:
-    def __init__(self, config: Mapping[str, Any], place: Place, tier: Path, emit: Callable[..., None]) -> None:
-        self._place, self._tier, self._emit = place, tier, emit
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        place: Place,
+        tier: Path,
+        emit: Callable[..., None],
+        hear: Callable[[int], None],
+    ) -> None:
+        """`emit` says an event; `hear` takes each step."""
+        self._place, self._tier, self._emit, self._hear = place, tier, emit, hear
         self.steps = int(config.get("steps") or 0)
         self.by_client = config.get("progress") == "client"
         self._is_exact = config.get("ends") == "exact"
@@ -113,6 +121,7 @@ class Progress:
             self.step, self._risen = step, now
         self._row = {"step": step, "loss": None, "seconds": self.step_seconds or 0.0, "time": round(time.time(), 3)}
         self._is_said = False
+        self._hear(step)
         if self._outbox is None:
             self._say(self._memory.reached(step, self._counter))
         self._add(figures)
