@@ -117,7 +117,7 @@ class Job(Running):
         code = self.launcher.ended(code, str(self.words), bool(self.stopping))
         self._look()
         exchange.join()
-        for message in self.progress.rest():
+        for message in self.progress.rest(not code and not self.stopping):
             self._told_checkpoint(message)
         beside.join()
         self.sealing.finish(code)

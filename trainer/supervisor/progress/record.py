@@ -184,9 +184,9 @@ class Progress:
                 self._memory.sealed(committed, self._counter.laps)
             self._memory.write(last)
 
-    def rest(self) -> Iterator[Mapping[str, Any]]:
+    def rest(self, well: bool) -> Iterator[Mapping[str, Any]]:
         """Hear the last words of other nodes, once the job has ended on node 0, or say this node's to node 0; yield
-        checkpoints."""
+        checkpoints. `well`: it has ended by itself with code 0, so there is time to wait for them."""
         self.tell()
         if self._place.node_count == 1:
             return
@@ -200,7 +200,7 @@ class Progress:
             self._inbox.exchange()
             yield from self.news()
             early = self._tells_checkpoints and time.monotonic() < began + _LEAST_S
-            if not early and self._counter.step is not None and not self._inbox.telling:
+            if not well or (not early and self._counter.step is not None and not self._inbox.telling):
                 break
             time.sleep(_PAUSE_S)
         self.tell()
