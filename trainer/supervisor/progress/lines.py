@@ -83,7 +83,7 @@ class Reader:
             return None if "loss" in pattern.groupindex else self._recorded(text, True)
         groups = {name: _number(group) for name, group in match.groupdict().items()}
         found = {name: number for name, number in groups.items() if number is not None}
-        total = _TOTAL.match(text, match.end("step")) if match.group("step") else None
+        total = _TOTAL.match(text, match.end("step"))
         evaluation = bool(_EVALUATION.search(text)) and not _TRAINING.search(text)
         return _line(found, evaluation)._replace(total=None if total is None else int(total.group(1).replace(",", "")))
 
@@ -98,9 +98,6 @@ class Reader:
                 found[figure] = number
         if figures_alone and "loss" not in found:
             return None
-        epoch = record.get("epoch")
-        if isinstance(epoch, int) and not isinstance(epoch, bool):
-            found["epoch"] = float(min(epoch, 10**9))
         return _line(found, "loss" not in found and any(map(_EVALUATION.search, map(str, record))))
 
 
