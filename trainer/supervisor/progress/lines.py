@@ -30,6 +30,8 @@ _EPOCH = re.compile(r"(?<![a-z_])epoch\W{0,3}(\d{1,6})(?![\d.]*\.\d)", re.IGNORE
 _TOTAL = re.compile(r"\s*(?:/|of\b)\s*(\d[\d,]{0,15})")
 """Behind a number: what it counts up to, as in `3/10`."""
 Figures = Dict[str, float]
+LARGEST = 1 << 53
+"""Of counts: what every reader of JSON tells apart."""
 
 
 class Line(NamedTuple):
@@ -109,7 +111,7 @@ def bare(text: str) -> str:
 def _line(found: Figures, evaluation: bool) -> Line:
     """Return a line of the numbers that were found; steps, epochs and ranks are whole and not negative."""
     counts = {name: found.pop(name, None) for name in ("step", "epoch", "rank")}
-    step, epoch, rank = (None if n is None or n < 0 or n != int(n) else int(n) for n in counts.values())
+    step, epoch, rank = (None if n is None or not 0 <= n < LARGEST or n != int(n) else int(n) for n in counts.values())
     if step is None and counts["step"] is not None:
         return Line(None, {})
     return Line(step, {} if evaluation and step is None else found, epoch=epoch, evaluation=evaluation, rank=rank)
@@ -128,7 +130,7 @@ def _record(text: str) -> dict[str, Any] | None:
     except ValueError:
         try:
             record = ast.literal_eval(text) if "'" in text else None
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return None
     return record if isinstance(record, dict) else None
 

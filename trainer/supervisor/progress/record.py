@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, Mapping
 
 from trainer.supervisor import activity
 from trainer.supervisor.place import Place
-from trainer.supervisor.progress.lines import Figures, Line, Reader
+from trainer.supervisor.progress.lines import LARGEST, Figures, Line, Reader
 from trainer.supervisor.progress.nodes import TOLD, Inbox, Outbox, folder_of
 from trainer.supervisor.progress.resume import Memory
 from trainer.supervisor.progress.steps import Laps, Steps
@@ -99,9 +99,10 @@ class Progress:
     def _speaks(self, rank: int) -> bool:
         """Return whether no rank below this one has told a step lately: ranks have losses of their own."""
         now = time.monotonic()
-        if rank < self._place.world_size:
-            self._spoke[rank] = now
-        return not any(other < rank and now - at < _SILENT_S for other, at in self._spoke.items())
+        with self._alone:
+            if rank < self._place.world_size:
+                self._spoke[rank] = now
+            return not any(other < rank and now - at < _SILENT_S for other, at in self._spoke.items())
 
     def _take(self, line: Line, certain: bool = False) -> None:
         with self._alone:
@@ -128,7 +129,7 @@ class Progress:
 
     def _add(self, figures: Figures) -> None:
         """Take the figures of the newest step. The first loss is its loss."""
-        self.tokens = int(figures.get("tokens", self.tokens))
+        self.tokens = int(min(max(0.0, figures.get("tokens", self.tokens)), LARGEST))
         if "loss" not in figures or not self._row or self._row["loss"] is not None:
             return
         self.loss = self._row["loss"] = figures["loss"]
@@ -209,9 +210,8 @@ class Progress:
 
     def made(self, committed: int) -> tuple[bool, bool]:
         """Return whether this start has told a step, and whether a newer checkpoint than it came from is sealed."""
-        return self._counter.step is not None or self.step > max(0, self._offered), max(
-            committed, self._noted
-        ) > self._offered
+        stepped = self._counter.step is not None or self.step > max(0, self._offered)
+        return stepped, max(committed, self._noted) > self._offered
 
     def ended(self, committed: int) -> tuple[bool, int]:
         """Return whether a job that exits 0 has done its work: it has told a step, or a checkpoint newer than it came
