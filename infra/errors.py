@@ -69,3 +69,11 @@ class NotProven(BivouacError):
     """Something must be proven first (an archive before a teardown, a certificate before 'done')."""
 
     exit_code = 74
+
+
+def first_line(error: Exception) -> str:
+    """Return the beginning of an error's text: of a schema's the first field that does not fit, else the first line."""
+    if (fields := getattr(error, "errors", None)) is not None:
+        first = fields()[0]
+        return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))[:200]
+    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__

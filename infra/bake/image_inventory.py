@@ -169,9 +169,9 @@ class ImageInventory:
             Bucket=self.store.bucket, Prefix=prefix, Delimiter="/"
         )
         for key in (item["Key"] for page in pages for item in page.get("Contents", ())):
-            body = self.store.get(key)
-            if body is not None:
-                yield key, model.model_validate_json(body)
+            found = self.store.model_at(key, model)
+            if found is not None:
+                yield key, found
 
     def _users(self, found: Iterable[BakedImage]) -> dict[str, list[str]]:
         """Return image -> users."""
@@ -182,11 +182,12 @@ class ImageInventory:
             self.progress.step(f"what campaign {name} uses")
             record = CampaignStore(self.store.s3, self.store.bucket, name, self.store.writer)
             events = record.events()
-            if Stage.TEARDOWN in record.state().finished_stages:
+            state = record.state()
+            if Stage.TEARDOWN in state.finished_stages:
                 continue
             # Every image in its record: a relaunch may go back to an earlier one.
             said = "".join(event.model_dump_json() for event in events)
-            used = {one.id for one in images if one.id in said}
+            used = {one.id for one in images if one.id in said or state.unreadable}
             recorded = str((record.get_json(RECORD) or {}).get("manifest"))
             used |= {by_manifest[recorded]} if recorded in by_manifest else set()
             for image in used:

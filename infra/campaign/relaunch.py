@@ -21,7 +21,8 @@ from infra.data import dataset, source
 from infra.errors import PermanentError, UserError
 from infra.plan.plan import Plan
 from infra.record.events import CampaignState, Stage
-from infra.record.store import LIVE, CampaignStore
+from infra.record.live import live_figures
+from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.session.session import plan_key, spec_key
 from infra.spec.campaign import Spec
@@ -115,7 +116,7 @@ def _repository(image: str) -> str:
 
 def committed_step(store: CampaignStore, state: CampaignState) -> int:
     """Return the step of the newest recorded checkpoint, -1 for none."""
-    live = store.get_json(LIVE) or {}
+    live = live_figures(store) or {}
     return max(state.newest_committed, int(live.get("committed_step", -1)))
 
 

@@ -15,14 +15,14 @@ from infra.archive.manifest import MANIFEST_NAME
 from infra.aws.account import explained, says_denied
 from infra.campaign.reserved import bills_on
 from infra.console.words import clock, share
-from infra.errors import UserError
+from infra.errors import UserError, first_line
 from infra.folders import keep
 from infra.inventory.certify import CERTIFICATE
 from infra.record import pod_logs
 from infra.record.events import Stage, fold
 from infra.record.identity import archive_prefix_of
 from infra.record.store import CampaignStore
-from infra.report import Record, Report, build, pods_to_read, render, unpacked
+from infra.report import Record, Report, build, logs_to_keep, render, unpacked
 from infra.report.record import PACKED
 from infra.session.context import Context
 from infra.session.session import SITE, stored_plan, stored_spec
@@ -71,28 +71,33 @@ def read(store: CampaignStore) -> Record:
     """Return everything that a report needs; what cannot be read is named in it."""
     spec = stored_spec(store)
     events = store.events()
-    with ThreadPoolExecutor(8, thread_name_prefix="log") as pool:
-        wanted = pods_to_read(pod_logs.pods(store))
-        pieces = {pod: [pool.submit(store.get, key) for key in pod_logs.pieces(store, pod)] for pod in wanted}
-    logs = {pod: b"".join(each.result() or b"" for each in parts) for pod, parts in pieces.items()}
+    logs = logs_to_keep(pod_logs.pods(store), lambda pods: _logs(store, pods))
     state, unread = fold(events), _Unread()
+    certificate, site = unread.known(store, CERTIFICATE), unread.known(store, SITE)
+    plan = stored_plan(store, spec)
     image = state.finished_stages.get(Stage.BAKE, {}).get("manifest")
     bucket = buckets(spec.account, spec.region)
     digest = state.finished_stages.get(Stage.PROVISION, {}).get("data_digest")
     archived = state.archive is not None
     return Record(
         spec=spec,
-        plan=stored_plan(store, spec),
+        plan=plan,
         events=events,
         at=datetime.now(UTC),
         logs={pod: body.decode(errors="replace") for pod, body in logs.items()},
-        certificate=store.get_json(CERTIFICATE),
-        site=store.get_json(SITE),
+        certificate=certificate,
+        site=site,
         image=unread.json(store, store.bucket, image) if image else None,
         data=unread.json(store, bucket.data, f"{data_prefix(digest)}{DATA_MANIFEST_NAME}") if digest else None,
         archive=unread.json(store, bucket.archive, f"{archive_prefix_of(store)}/{MANIFEST_NAME}") if archived else None,
-        unread=tuple(unread.reasons),
+        unread=(*(f"{key}: {why}" for key, why in store.unread_objects().items()), *unread.reasons),
     )
+
+
+def _logs(store: CampaignStore, pods: list[str]) -> dict[str, bytes]:
+    with ThreadPoolExecutor(8, thread_name_prefix="log") as pool:
+        pieces = {pod: [pool.submit(store.get, key) for key in pod_logs.pieces(store, pod)] for pod in pods}
+    return {pod: b"".join(each.result() or b"" for each in parts) for pod, parts in pieces.items()}
 
 
 class _Unread:
@@ -101,10 +106,19 @@ class _Unread:
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
+    def known(self, store: CampaignStore, name: str) -> dict[str, Any] | None:
+        """Return an object of the record that may be missing."""
+        try:
+            found = store.get_json(name)
+            return None if found is None else dict(found)
+        except (TypeError, ValueError) as error:
+            self.reasons.append(f"{store.prefix}/{name}: {first_line(error)}")
+            return None
+
     def json(self, store: CampaignStore, bucket: str, key: str) -> dict[str, Any] | None:
         try:
             return dict(json.loads(store.s3.get_object(Bucket=bucket, Key=key)["Body"].read()))
-        except (ClientError, BotoCoreError, ValueError) as error:
+        except (ClientError, BotoCoreError, ValueError, TypeError, RecursionError) as error:
             self.reasons.append(f"s3://{bucket}/{key}: {error}")
             return None
 

@@ -16,6 +16,7 @@ from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.errors import PermanentError
 from infra.record.doubts import DOUBTS, unproven_copy, unrecognised_content
 from infra.record.events import CampaignState, Kind
+from infra.record.live import live_figures
 from infra.record.store import LIVE
 from infra.report.sentences import sentence
 from infra.session.context import Context
@@ -180,7 +181,7 @@ class StewardWatch:
     def _deaf(self, now: float) -> str | None:
         """Return a message if the figures do not change: another thread renews the lease, so only figures prove
         decisions. Measures with our clock, since the steward's may differ."""
-        word = str((self.context.store.get_json(LIVE) or {}).get("at", ""))
+        word = str(self.context.store.get(f"{self.context.store.prefix}/{LIVE}"))
         if word != self._word:
             self._word, self._heard = word, now
         silent = now - self._heard
@@ -219,7 +220,7 @@ class _Teller:
                 self._known.add((event.writer, event.sequence))
                 if event.kind in _TOLD:
                     self.context.progress.note(sentence(event))
-        live = self.context.store.get_json(LIVE)
+        live = live_figures(self.context.store)
         if live is not None:
             loss = f", loss {live['loss']:.3f}" if live["loss"] is not None else ""
             held = self.context.state().hold

@@ -94,7 +94,7 @@ def _of_campaign(campaign: str, region: str, archive: bool) -> FoundPlace:
         identity = account.identity()
         where = names.buckets(identity["Account"], region)
         store = CampaignStore(s3, where.state, campaign, "checkpoints")
-        known = store.get_json("spec.json") is not None
+        known = store.has("spec.json")
     except UserError:
         if not exported(campaign, region).is_dir():
             raise
@@ -125,11 +125,10 @@ def exported(campaign: str, region: str) -> Path:
 
 def _tiers(store: CampaignStore) -> tuple[Listed, ...]:
     """Return the steward's newest listing without tiers that are gone with the nodes or the teardown."""
-    stored, state = store.get_json(TIERS), store.state()
-    if stored is None or Stage.TEARDOWN in state.finished_stages:
+    listing, state = store.figures(TIERS, Listing), store.state()
+    if listing is None or Stage.TEARDOWN in state.finished_stages:
         return ()
-    rows = Listing.model_validate(stored).rows
-    return tuple(row for row in rows if not (state.closed and row.node))
+    return tuple(row for row in listing.rows if not (state.closed and row.node))
 
 
 def _holds_steps(folder: Path) -> bool:

@@ -79,8 +79,7 @@ def _await(store: CampaignStore, name: str, tell: Callable[[str], None]) -> Answ
     began, looked = time.monotonic(), time.monotonic()
     tell("asking the steward")
     while True:
-        stored = store.get_json(f"{name}{SUFFIX}")
-        answer = Answer() if stored is None else Answer.model_validate(stored)
+        answer = store.model(f"{name}{SUFFIX}", Answer) or Answer()
         if answer.done:
             return answer
         if answer.said:

@@ -35,7 +35,7 @@ def ending(context: Context) -> dict[str, object]:
         "outcome": state.outcome,
         "ended": state.ended,
         "stages": [
-            {"stage": event.data["stage"], "seconds": event.data["seconds"]}
+            {"stage": event.data["stage"], "seconds": event.data.get("seconds")}
             for event in context.store.events()
             if event.kind is Kind.STAGE_FINISHED
         ],

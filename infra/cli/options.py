@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-console = Console(highlight=False)
-stderr = Console(stderr=True, highlight=False)
+from infra.console.visible import PlainConsole
+
+console = PlainConsole(highlight=False)
+stderr = PlainConsole(stderr=True, highlight=False)
 """For what is said beside a command's own output."""
 
 SpecPath = Annotated[Path, typer.Argument(help="The campaign's spec, a YAML file.")]

@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from infra.console.visible import PlainConsole
 from infra.errors import BivouacError, PermanentError, UserError
 
 _REMOTE = ("botocore", "boto3", "lightkube", "httpx2", "pulumi")
@@ -95,6 +94,6 @@ def tell(error: BivouacError) -> int:
         body = {"kind": type(error).__name__, "what": error.what, "seen": seen, "cure": error.cure}
         print(json.dumps({"ok": False, "error": body}, indent=2), flush=True)
         return error.exit_code
-    Console(stderr=True, highlight=False).print(f"[bold red]{type(error).__name__}[/]: ", end="")
-    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
+    PlainConsole(stderr=True, highlight=False).print(f"[bold red]{type(error).__name__}[/]: ", end="")
+    PlainConsole(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
     return error.exit_code

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.markup import escape
 
+from infra.console.visible import visible
+
 _QUIET_S = 2.0
 """Longest time without output."""
 _REMIND_S = 10.0
@@ -28,7 +30,7 @@ class Progress:
     def stage(self, name: str, purpose: str) -> Iterator[None]:
         """Print a stage's start, and its end with its seconds."""
         self._stage, self._said, self._begun, self._printed = name, "", time.monotonic(), time.monotonic()
-        self.console.print(f"[bold]{name:<10}[/] {escape(purpose)}")
+        self.console.print(f"[bold]{name:<10}[/] {escape(visible(purpose))}")
         if self._status is not None:
             self._status.start()
         try:
@@ -43,7 +45,7 @@ class Progress:
         with self._lock:
             elapsed = time.monotonic() - self._begun
             quiet_for = time.monotonic() - self._printed
-            line = f"{self._stage:<10} {escape(text)}  [dim]{elapsed:.0f} s[/]"
+            line = f"{self._stage:<10} {escape(visible(text))}  [dim]{elapsed:.0f} s[/]"
             if self._status is not None:
                 self._status.update(line)
             elif (text != self._said and quiet_for > _QUIET_S) or quiet_for > _REMIND_S:
@@ -52,7 +54,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
-        self.console.print(f"{'':<10} {escape(text)}")
+        self.console.print(f"{'':<10} {escape(visible(text))}")
 
     def _end(self, how: str) -> None:
         if self._status is not None:

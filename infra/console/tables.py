@@ -8,6 +8,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from infra.console.visible import visible
+
 _PROSE = 32
 """Minimal width of prose."""
 _ENDLESS = 100_000
@@ -36,7 +38,9 @@ class Listing(Table):
             )  # fmt: skip
 
     def row(self, *cells: str | Text, style: str | None = None) -> None:
-        self.add_row(*(cell if isinstance(cell, Text) else Text(_printable(cell)) for cell in cells), style=style)
+        self.add_row(
+            *(cell if isinstance(cell, Text) else Text(visible(cell, lines=False)) for cell in cells), style=style
+        )
 
     def show(self, console: Console) -> None:
         """Print the table as wide as its ids need, even beyond a narrow terminal or a pipe's 80 columns."""
@@ -50,8 +54,3 @@ class Listing(Table):
         # The table's own width: `print(width=)` is cut to the console's.
         self.width = needed if needed > console.width else None
         console.print(self, crop=False)
-
-
-def _printable(text: str) -> str:
-    """Return the text with control and direction characters escaped."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)

@@ -6,11 +6,12 @@ import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, RootModel
 
 from infra.aws.account import Account
 from infra.engine.failures import Cause, cause_of
@@ -19,6 +20,7 @@ from infra.folders import keep
 from infra.inventory import LOOKS, Evidence, Knowledge
 from infra.kinds import ResourceKind, Thing
 from infra.record.events import Event, Kind, Stage
+from infra.record.objects import Unreadable
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec.names import Names, copies_prefix, data_prefix
@@ -134,7 +136,9 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def _dated(store: CampaignStore, certificate: Certificate) -> Certificate:
-    earlier = (store.get_json(CERTIFICATE) or {}).get("doubted_since") or {}
+    earlier: dict[str, Any] = {}
+    with suppress(Unreadable):  # the doubts begin again
+        earlier = (store.get_json(CERTIFICATE) or {}).get("doubted_since") or {}
     since = {item: earlier.get(item, certificate.at) for item in certificate.doubted}
     return Certificate.model_validate(certificate.model_dump() | {"doubted_since": since})
 
@@ -256,9 +260,13 @@ def _looked(
     )
 
 
+class _Baseline(RootModel[dict[str, frozenset[str]]]):
+    """Kind -> ids of what existed before."""
+
+
 def note_baseline(context: Context) -> None:
     """Record, once, what exists before the campaign makes anything: only later resources are new."""
-    if context.store.get_json(BASELINE) is not None:
+    if context.store.has(BASELINE):
         return
     seen, blind = survey_all(context.account)
     rows = {kind: sorted(one.id for one in things) for kind, things in seen.items() if kind not in blind}
@@ -271,12 +279,12 @@ def knowledge(store: CampaignStore, names: Names) -> Knowledge:
     places: set[str] = set()
     for event in events:
         places |= _places_of(event)
-    before = store.get_json(BASELINE) or {}
+    before = store.figures(BASELINE, _Baseline) or _Baseline({})
     return Knowledge(
         names=names,
         places=frozenset(places),
         began=events[0].at if events else None,
-        before={kind: frozenset(ids) for kind, ids in before.items()},
+        before=before.root,
         region=store.region,
     )
 

@@ -29,6 +29,7 @@ from infra.kinds import Thing
 from infra.record.events import CampaignState, Kind, Stage
 from infra.record.identity import read_identity
 from infra.record.lease import Lease
+from infra.record.objects import Unreadable
 from infra.record.store import CampaignStore
 from infra.session.session import DRIVER_LEASE, driver_lease, holder_of
 from infra.session.state_bucket import refuse_vanished
@@ -209,7 +210,13 @@ def _living(store: CampaignStore, *roles: str) -> Owner | None:
 def _by_record(
     keeper: OrphanKeeper, store: CampaignStore, identity: str, things: list[Thing], now: datetime, abandon: bool
 ) -> Owner:
-    campaign, known = store.campaign, read_identity(store)
+    campaign = store.campaign
+    try:
+        known = read_identity(store)
+    except Unreadable as error:
+        if not abandon:
+            return Owner(campaign, False, f"{error}; `bivouac sweep {campaign} --abandon` gives it up")
+        known = None
     of_record = not identity or (known is not None and known.identity == identity)
     state = store.state() if of_record else CampaignState()
     if Stage.TEARDOWN in state.finished_stages:

@@ -141,7 +141,7 @@ class _Wait:
 
 def _left_lost(event: Event) -> bool:
     """Return True for a lost file system that no driver makes again by itself."""
-    return event.kind is Kind.FILE_SYSTEM_LOST and not event.data["repair"]
+    return event.kind is Kind.FILE_SYSTEM_LOST and not event.data.get("repair")
 
 
 def _failed_teardown(event: Event) -> bool:

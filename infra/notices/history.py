@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.notices.changes import Told, changes, told_by
 from infra.notices.notice import notice
-from infra.notices.outbox import FOLDER, GIVEN_UP, SENT
+from infra.notices.outbox import FOLDER, GIVEN_UP, SENT, claim_of
 from infra.notices.ways import TOPIC, WEBHOOK
 from infra.record.events import Event, Kind
 from infra.record.store import CampaignStore
@@ -81,13 +80,12 @@ def _tried(keys: Iterable[str], above: str) -> tuple[dict[tuple[str, str], list[
 def _entry(
     store: CampaignStore, way: str, one: Told, tries: list[str], over: str | None, trouble: Mapping[str, str]
 ) -> Entry:
-    at = json.loads(store.get(tries[-1]) or b"{}").get("at") if tries else None
+    claim = claim_of(store, tries[-1]) if tries else None
     delivery = Delivery.TRYING if tries else Delivery.WAITING
     if over is not None:
-        how = json.loads(store.get(over) or b"{}").get("how")
-        delivery = {SENT: Delivery.SENT, GIVEN_UP: Delivery.GIVEN_UP}.get(how, Delivery.TRYING)
+        delivery = {SENT: Delivery.SENT, GIVEN_UP: Delivery.GIVEN_UP}.get(claim_of(store, over).how, Delivery.TRYING)
     return Entry(
-        at=one.event.at if at is None else datetime.fromisoformat(at),
+        at=one.event.at if claim is None or claim.at is None else claim.at,
         change=one.change,
         subject=notice(one, store.campaign, store.region, "").subject,
         way=way,
@@ -100,4 +98,4 @@ def _entry(
 def _troubles(events: Iterable[Event]) -> dict[str, str]:
     """Return way -> its newest kind of failure: the record has each once."""
     failed = [event.data for event in events if event.kind is Kind.NOTICE_FAILED]
-    return {one["way"]: one["error"] for one in failed}
+    return {str(one.get("way")): str(one.get("error")) for one in failed}

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from infra.console.visible import visible
 from infra.console.words import moment, plural
 from infra.notices.changes import Told
 from infra.record.doubts import DOUBTS, unproven_copy
@@ -27,7 +28,10 @@ class Notice:
 
 def notice(told: Told, campaign: str, region: str, cost: str) -> Notice:
     """`cost`: a sentence that says what bills now."""
-    happened = _happened(told)
+    try:
+        happened = visible(_happened(told))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        happened = f"{told.event.kind}: its data cannot be read"
     lines = [
         f"{happened[:_LONGEST]}.",
         f"Cost: {cost}.",

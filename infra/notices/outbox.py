@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import cache, partial
 
+from pydantic import AwareDatetime, BaseModel
+
 from infra.notices.changes import Told, changes
 from infra.notices.notice import Notice, notice
 from infra.notices.ways import NotSent, Way
@@ -26,6 +28,18 @@ SENT, GIVEN_UP = "sent", "given up"
 TRIES = 3
 AGAIN = timedelta(minutes=2)
 """Time from one try to the next, also where the first one's process died."""
+
+
+class Claim(BaseModel):
+    """What a process noted of a notice: the begin of a try, or its end."""
+
+    at: AwareDatetime | None = None
+    how: str = ""
+
+
+def claim_of(store: CampaignStore, key: str) -> Claim:
+    """Return a claim; an empty one if it cannot be read: the try was made, nobody knows when."""
+    return store.figures(key.removeprefix(f"{store.prefix}/"), Claim) or Claim()
 
 
 class Outbox:
@@ -78,16 +92,14 @@ class Outbox:
         if f"{folder}/over.json" in known:
             self._over.add(folder)
             return False
-        if tries and self._now() - self._at(tries[-1]) < AGAIN:
+        claimed = claim_of(self._store, tries[-1]).at if tries else None
+        if claimed is not None and self._now() - claimed < AGAIN:
             return False
         if len(tries) == TRIES:
             self._end(folder, GIVEN_UP)
             return False
         claim = {"at": self._now().isoformat(), "by": self._store.writer}
         return self._store.put_if_absent(f"{folder}/try-{len(tries) + 1}.json", json.dumps(claim).encode())
-
-    def _at(self, key: str) -> datetime:
-        return datetime.fromisoformat(json.loads(self._store.get(key) or b"{}")["at"])
 
     def _end(self, folder: str, how: str) -> None:
         self._over.add(folder)

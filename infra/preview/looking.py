@@ -19,7 +19,7 @@ from infra.record.events import Stage
 from infra.record.identity import read_identity
 from infra.session.block_clock import clock_of
 from infra.session.context import Context
-from infra.session.session import CLOCK, SPEC, STACK_CONFIG, open_session, stored_plan
+from infra.session.session import SPEC, STACK_CONFIG, open_session, stored_deadline, stored_plan
 from infra.spec.campaign import Spec
 from infra.spec.names import DATA_FOLDER, FOUNDATION_STACK, PROJECT
 from infra.stack.settings import CampaignSettings
@@ -31,10 +31,9 @@ _ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
     """Return a context without the lease: `guard` raises `LeaseLost`. `plan`: None for the stored one."""
     own = open_session(spec, "looker")
-    clock = own.store.get_json(CLOCK)
     plan = plan or stored_plan(own.store, spec)
     now = datetime.now(UTC)
-    deadline = datetime.fromisoformat(clock["deadline"]) if clock else clock_of(own.account, spec, plan, now)[1]
+    deadline = stored_deadline(own.store) or clock_of(own.account, spec, plan, now)[1]
     known = read_identity(own.store)
     return own.context(plan, console, deadline, known.identity if known else "")
 

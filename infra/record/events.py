@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from infra.errors import first_line
 from infra.record.kinds import Kind as Kind
 from infra.record.kinds import Stage as Stage
-from infra.record.objects import first_line
 
 _BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
 
@@ -316,6 +316,8 @@ def _refuse_misfit(event: Event) -> None:
         state = CampaignState.model_validate(_apply(blank, event).model_dump(warnings=False))
         for attempt in state.attempts:
             _AttemptFacts.model_validate(attempt)
+        if state.archive is not None:
+            int(state.archive["step"])
     except (KeyError, TypeError, ArithmeticError) as error:
         raise ValueError(f"the data do not fit {event.kind}: {type(error).__name__} {error}") from error
 

@@ -34,9 +34,8 @@ def claim_identity(store: CampaignStore, adopted: bool) -> CampaignIdentity:
 
 
 def read_identity(store: CampaignStore) -> CampaignIdentity | None:
-    """Return a record's identity; None if it has none. Raise `ValueError` for a damaged one."""
-    stored = store.get_json(IDENTITY)
-    return None if stored is None else CampaignIdentity.model_validate(stored)
+    """Return a record's identity; None if it has none. Raise `Unreadable` for a damaged one."""
+    return store.model(IDENTITY, CampaignIdentity)
 
 
 def archive_prefix(campaign: str, identity: str) -> str:

@@ -14,10 +14,10 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from infra.errors import LeaseHeld, LeaseLost, LeaseUnproven, UserError
-from infra.record.holder import Holder
+from infra.record.holder import UNKNOWN, Holder
 from infra.record.objects import is_missing, is_precondition_failure
 
 log = logging.getLogger("record")
@@ -141,7 +141,11 @@ class Lease(Generic[Where]):
             if is_missing(error):
                 return None
             raise
-        record = LeaseRecord.model_validate_json(answer["Body"].read())
+        try:
+            record = LeaseRecord.model_validate_json(answer["Body"].read())
+        except ValidationError:
+            # Somebody may hold it, and for as long as a lease can last.
+            record = LeaseRecord(holder=UNKNOWN, renewed_at=datetime.now(UTC), ttl_s=_LONGEST_S)
         return StoredLease(record, answer["ETag"], _age_s(answer, record))
 
     def acquire(self) -> Holder | None:

@@ -5,29 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from botocore.exceptions import ClientError
-from pydantic import ValidationError
 
-from infra.errors import PermanentError
+from infra.errors import PermanentError, first_line
 
 DELETE_AT_ONCE = 1000
 """Objects of one `delete_objects` call: S3's limit."""
 
 
-class Unreadable(PermanentError):
+class Unreadable(PermanentError, ValueError):
     """An object of a record exists and cannot be read. What it says is unknown, never "nothing"."""
 
     def __init__(self, key: str, error: Exception) -> None:
         self.key, self.why = key, first_line(error)
         cure = "its earlier version may lie in the bucket: `aws s3api list-object-versions`; bring that back"
         super().__init__("an object of the record cannot be read", seen=f"{key}: {self.why}", cure=cure)
-
-
-def first_line(error: Exception) -> str:
-    """Return the beginning of an error's text, or the name of an error without one."""
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))[:200]
-    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
 
 
 def is_precondition_failure(error: ClientError) -> bool:

@@ -25,8 +25,12 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, stored: str) -> Position:
-        at, lines = stored.split()
-        return cls(int(at), int(lines))
+        """Return it; the log's beginning for anything else: lines that are read twice are better than none."""
+        try:
+            at, lines = map(int, stored.split())
+        except ValueError:
+            return cls()
+        return cls(at, lines)
 
 
 def piece(pod: str, number: int) -> str:
@@ -46,7 +50,7 @@ def pieces(store: CampaignStore, pod: str) -> list[str]:
 def read(store: CampaignStore, key: str) -> tuple[Position, str]:
     """Return a piece: its end in the pod's log, and its lines. Raises S3's errors."""
     found = store.s3.get_object(Bucket=store.bucket, Key=key)
-    return Position.parse(found["Metadata"][UNTIL]), found["Body"].read().decode(errors="replace")
+    return Position.parse(found["Metadata"].get(UNTIL, "")), found["Body"].read().decode(errors="replace")
 
 
 def by_pod(keys: Iterable[str]) -> dict[str, list[str]]:

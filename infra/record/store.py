@@ -93,6 +93,11 @@ class CampaignStore:
     def state(self) -> CampaignState:
         return fold(self.events())
 
+    def unread_objects(self) -> dict[str, str]:
+        """Return key -> why, of everything that could not be read so far."""
+        events = {event.data["key"]: event.data["why"] for event in self.events() if event.kind is Kind.UNREADABLE}
+        return events | self.unread
+
     def put_if_absent(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> bool:
         """Return True if the stored object is ours, also if an earlier try wrote it and only the answer was lost."""
         for attempt in range(_RACES):
@@ -138,11 +143,15 @@ class CampaignStore:
 
     def model(self, name: str, model: type[Model]) -> Model | None:
         """Return an object by its schema; None if there is none. Raises `Unreadable` for one that does not fit."""
-        stored = self.get_json(name)
+        return self.model_at(f"{self.prefix}/{name}", model)
+
+    def model_at(self, key: str, model: type[Model]) -> Model | None:
+        """Return an object of the bucket as `model` does."""
+        body = self.get(key)
         try:
-            return None if stored is None else model.model_validate(stored)
+            return None if body is None else model.model_validate_json(body)
         except ValidationError as error:
-            raise Unreadable(f"{self.prefix}/{name}", error) from error
+            raise Unreadable(key, error) from error
 
     def figures(self, name: str, model: type[Model]) -> Model | None:
         """Return an object that nothing depends on but what people see: None too, and noted, if it is unreadable."""

@@ -7,6 +7,6 @@ from infra.report.causes import TimeCause
 from infra.report.model import Report
 from infra.report.page import render
 from infra.report.record import Record, unpacked
-from infra.report.trainer_log import pods_to_read
+from infra.report.trainer_log import logs_to_keep, pods_to_read
 
-__all__ = ["Record", "Report", "TimeCause", "build", "pods_to_read", "render", "unpacked"]
+__all__ = ["Record", "Report", "TimeCause", "build", "logs_to_keep", "pods_to_read", "render", "unpacked"]

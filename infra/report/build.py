@@ -75,6 +75,8 @@ def build(record: Record) -> Report:
 
 def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training:
     provision = state.finished_stages.get(Stage.PROVISION, {})
+    logged = max((line.step for lines in log.steps.values() for line in lines), default=0)
+    ended = (attempt.get("step") for attempt in state.attempts)
     return Training(
         losses=thinned(trainer_log.losses(log)),
         norms=thinned(trainer_log.norms(log)),
@@ -82,7 +84,8 @@ def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training
         evaluations=trainer_log.evaluated(log),
         unigram_loss=provision.get("unigram_loss"),
         repeats=trainer_log.repeats(log, trainer_log.relaunched_after(record)),
-        steps_done=max((line.step for lines in log.steps.values() for line in lines), default=0),
+        steps_logged=logged,
+        steps_done=logged or max((step for step in ended if isinstance(step, int)), default=0),
         steps_wanted=record.spec.job.steps,
     )
 

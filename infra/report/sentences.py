@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from infra.console.visible import visible
 from infra.console.words import clock, plural, size
 from infra.record.doubts import DOUBTS, unproven_copy
 from infra.record.events import Event, Kind
@@ -11,6 +12,13 @@ from infra.report.timeline import short
 
 
 def sentence(event: Event) -> str:
+    try:
+        return visible(_sentence(event), lines=False)
+    except (KeyError, TypeError, ValueError):
+        return f"{event.kind}: its data cannot be read"
+
+
+def _sentence(event: Event) -> str:
     data = event.data
     if event.kind in DOUBTS:
         return DOUBTS[event.kind](data)
@@ -91,6 +99,8 @@ def sentence(event: Event) -> str:
             return f"what was trained was given up without an archive (--abandon){_by(data)}"
         case Kind.NOTICE_FAILED:
             return f"a notice was not sent by {data.get('way')}: {data.get('error')}"
+        case Kind.UNREADABLE:
+            return f"1 object of the record cannot be read: {data.get('key')}: {data.get('why')}"
         case Kind.CERTIFIED:
             return "certified: nothing left" if data.get("clean") else f"not certified: {data.get('found')}"
     return ", ".join(f"{key} {value}" for key, value in data.items())

@@ -62,7 +62,7 @@ def marks(record: Record) -> tuple[Mark, ...]:
         data, now = event.data, record.seconds(event.at)
         match event.kind:
             case Kind.NODE_QUARANTINED:
-                found.append(Mark(at_s=now, kind="quarantine", label=f"node replaced: {short(data['node'])}"))
+                found.append(Mark(at_s=now, kind="quarantine", label=f"node replaced: {short(data.get('node'))}"))
             case Kind.CHECKPOINT_REFUSED:
                 label = f"checkpoint of step {data.get('step')} refused on {data.get('tier')}"
                 found.append(Mark(at_s=now, kind="refused", label=label))
@@ -72,7 +72,7 @@ def marks(record: Record) -> tuple[Mark, ...]:
             case Kind.DRIVER_TOOK_OVER:
                 found.append(Mark(at_s=now, kind="takeover", label="driver took over"))
             case Kind.NODE_VERDICT if not data.get("fit", True):
-                found.append(Mark(at_s=now, kind="unfit", label=f"{short(data['node'])} unfit"))
+                found.append(Mark(at_s=now, kind="unfit", label=f"{short(data.get('node'))} unfit"))
     return tuple(found)
 
 
@@ -126,8 +126,8 @@ def _attempt(
         last_step_s=min(steps[-1].ended_s, max(ended_s, launched)) if steps else None,
         ended_s=ended_s,
         next_launch_s=record.seconds(following.at) if following is not None else None,
-        steps=len(steps),
-        repeated=len(again),
+        steps=sum(line.steps for line in steps),
+        repeated=sum(line.steps for line in again),
         last_step=steps[-1].step if steps else int(ended.data.get("step", 0)) if ended else 0,
         nodes=tuple(short(node) for node in running.data.get("nodes", ())) if running is not None else (),
         failure=ended.data.get("failure") if ended is not None else None,

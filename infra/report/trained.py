@@ -36,10 +36,16 @@ class Repeats(Frozen):
     first_step: int | None = None
     last_step: int | None = None
     greatest_difference: float = 0.0
+    uncompared: int = 0
+    """Of the steps, those whose loss is not known of both runs."""
+
+    @property
+    def compared(self) -> int:
+        return self.steps - self.uncompared
 
     @property
     def bitwise_equal(self) -> bool:
-        return self.equal == self.steps
+        return self.equal == self.compared
 
 
 class WatchAlarm(Frozen):
@@ -60,5 +66,8 @@ class Training(Frozen):
     unigram_loss: float | None = None
     """Loss of a model that knows only the frequency of each token."""
     repeats: Repeats = Repeats(steps=0, equal=0)
+    steps_logged: int = 0
+    """Newest step in the logs."""
     steps_done: int = 0
+    """The same; where the logs have none, by what the attempts' ends say."""
     steps_wanted: int = 0

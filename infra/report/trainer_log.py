@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from infra.record.events import Kind
 from infra.report.model import Evaluated, Losses, LossPoint, Repeats, WatchAlarm
 from infra.report.record import Record
+from trainer.contract import lines
 
 _POD = re.compile(
     r"-a(?P<attempt>\d+)-(?:gang-0-(?P<index>\d+)(?:-[a-z0-9]+)?|(?P<first>launcher)-[a-z0-9]+|worker-(?P<later>\d+))$"
 )
 READ = 2
 """Pods read per attempt: rank 0's, and the next one's in case a killed node lost lines. The loss in every pod's log is
-the same mean over all ranks."""
+the same mean over all ranks. If neither told a step, the others are read until one did, the last one first: that is
+where some programs print."""
+_STEP = b'"event": "step"'
 
 
 class StepLine(NamedTuple):
     attempt: int
     step: int
-    loss: float
+    loss: float | None
+    """None: the job did not tell it."""
     ended_s: float
     """Seconds since the campaign began."""
     seconds: float
+    """Of one step."""
     repeated: bool = False
     norm: float | None = None
     """Of all gradients before clipping; None in logs of earlier versions, and of jobs of one's own."""
     generation: int = 0
     """Restarts in place before it, within its attempt."""
+    steps: int = 1
+    """Steps that it tells of: more than one for a job that tells of every tenth, say."""
 
     @property
     def begun_s(self) -> float:
-        return self.ended_s - self.seconds
+        return self.ended_s - self.seconds * self.steps
 
 
 class EvaluationLine(NamedTuple):
@@ -72,41 +77,57 @@ def place_of(pod: str) -> PodPlace | None:
     return PodPlace(int(match["attempt"]), index)
 
 
-def pods_to_read(names: list[str]) -> list[str]:
+def pods_to_read(names: Iterable[str]) -> list[str]:
     """Return the names to read: the first pods of each attempt, by index in the gang."""
+    return [name for pods in _by_attempt(names) for name in pods[:READ]]
+
+
+def logs_to_keep(names: Iterable[str], fetch: Callable[[list[str]], Mapping[str, bytes]]) -> dict[str, bytes]:
+    """Return the logs of the first pods of each attempt, and of the pod that told its steps."""
+    names = tuple(names)
+    logs = dict(fetch(pods_to_read(names)))
+    for pods in _by_attempt(names):
+        rest = [name for name in reversed(pods) if name not in logs]
+        while rest and not any(_STEP in logs[name] for name in pods if name in logs):
+            logs |= fetch(rest[:READ])
+            rest = rest[READ:]
+    return logs
+
+
+def _by_attempt(names: Iterable[str]) -> list[list[str]]:
+    """Return each attempt's pods by index in the gang."""
     found: dict[int, list[tuple[int, str]]] = {}
     for name in names:
         if (place := place_of(name)) is not None:
             found.setdefault(place.attempt, []).append((place.node, name))
-    return [name for pods in found.values() for _, name in sorted(pods)[:READ]]
+    return [[name for _, name in sorted(pods)] for pods in found.values()]
 
 
 def read(record: Record) -> TrainerLog:
-    """Return the lines of all attempts; of equal lines that of the lowest pod counts."""
+    """Return the lines of all attempts; of a step that several lines tell of, the first with a loss counts."""
     steps: dict[tuple[int, int, int], StepLine] = {}
     evaluations: dict[tuple[int, int], EvaluationLine] = {}
     restored: dict[int, int] = {}
     parameters = None
     begun = (record.begun_at or record.at).timestamp()
-    for attempt, line in _lines(record):
-        step, seconds = line.get("step"), line.get("seconds", 0.0)
-        if not isinstance(step, int) or not isinstance(line.get("time"), int | float):
-            continue
-        ended = line["time"] - begun
-        match line["event"]:
-            case "step" if _finite(line.get("loss")):
-                norm = line["norm"] if _finite(line.get("norm")) else None
-                generation = int(line.get("generation", 0))
-                told = StepLine(attempt, step, line["loss"], ended, seconds, norm=norm, generation=generation)
-                steps.setdefault((attempt, generation, step), told)
-            case "evaluated" if _finite(line.get("loss")):
-                evaluation = EvaluationLine(attempt, step, line["loss"], ended, seconds)
-                evaluations.setdefault((attempt, step), evaluation)
-            case "restored" | "started_fresh":
-                restored.setdefault(attempt, step)
-                parameters = line.get("parameters", parameters)
+    for attempt, at, line in _lines(record):
+        ended = at - begun
+        if isinstance(line, lines.BegunLine):
+            restored.setdefault(attempt, line.step)
+            parameters = line.parameters or parameters
+        elif isinstance(line, lines.StepLine) and line.event == "step":
+            generation = line.generation or 0
+            row = StepLine(attempt, line.step, line.loss, ended, line.seconds, norm=line.norm, generation=generation)
+            known = steps.get(key := (attempt, generation, line.step))
+            if known is None or (known.loss is None and line.loss is not None):
+                steps[key] = row
+        elif isinstance(line, lines.StepLine) and line.loss is not None:
+            evaluation = EvaluationLine(attempt, line.step, line.loss, ended, line.seconds)
+            evaluations.setdefault((attempt, line.step), evaluation)
+    marked = _marked(steps)
     return TrainerLog(
-        steps=_marked(steps),
+        # A trainer of ours tells of every step: one that is missing was lost with its line, and its time is not known.
+        steps=marked if record.spec.workload is None else _with_steps_between(marked, restored),
         evaluations=tuple(evaluations[key] for key in sorted(evaluations)),
         restored=restored,
         parameters=parameters,
@@ -114,21 +135,20 @@ def read(record: Record) -> TrainerLog:
 
 
 def losses(log: TrainerLog) -> tuple[Losses, ...]:
-    return tuple(
-        Losses(
-            attempt=attempt,
-            points=tuple(LossPoint(step=x.step, loss=x.loss, repeated=x.repeated) for x in lines),
-            steps=len(lines),
-        )
-        for attempt, lines in _drawn(log)
-    )
+    """Return the losses, by attempt; steps without one are left out, and attempts without any."""
+    return _series(log, lambda line: line.loss)
 
 
 def norms(log: TrainerLog) -> tuple[Losses, ...]:
     """Return the norms of the gradients, by attempt; empty where none was logged."""
+    return _series(log, lambda line: line.norm)
+
+
+def _series(log: TrainerLog, value_of: Callable[[StepLine], float | None]) -> tuple[Losses, ...]:
     found = []
-    for attempt, lines in _drawn(log):
-        points = [LossPoint(step=x.step, loss=x.norm, repeated=x.repeated) for x in lines if x.norm is not None]
+    for attempt, rows in _drawn(log):
+        values = [(line, value) for line in rows if (value := value_of(line)) is not None]
+        points = [LossPoint(step=line.step, loss=value, repeated=line.repeated) for line, value in values]
         if points:
             found.append(Losses(attempt=attempt, points=tuple(points), steps=len(points)))
     return tuple(found)
@@ -136,8 +156,9 @@ def norms(log: TrainerLog) -> tuple[Losses, ...]:
 
 def alarms(record: Record) -> tuple[WatchAlarm, ...]:
     return tuple(
-        WatchAlarm(step=int(data["step"]), detector=data["detector"], text=data["text"], did=data["did"])
+        WatchAlarm(step=step, detector=str(data.get("detector")), text=str(data.get("text")), did=str(data.get("did")))
         for data in (event.data for event in record.events if event.kind is Kind.WATCH)
+        if isinstance(step := data.get("step"), int)
     )
 
 
@@ -158,21 +179,25 @@ def relaunched_after(record: Record) -> frozenset[int]:
 
 def repeats(log: TrainerLog, relaunched: frozenset[int] = frozenset()) -> Repeats:
     """Compare every repeated step with its first run since the last relaunch: equal means all 64 bits are equal."""
-    first: dict[int, float] = {}
+    first: dict[int, float | None] = {}
     again: list[int] = []
-    equal, difference = 0, 0.0
-    for attempt, lines in sorted(log.steps.items()):
+    count, compared, equal, difference = 0, 0, 0, 0.0
+    for attempt, rows in sorted(log.steps.items()):
         if any(end < attempt for end in relaunched):
             first, relaunched = {}, frozenset(end for end in relaunched if end >= attempt)
-        for line in lines:
+        for line in rows:
             if line.step not in first:
                 first[line.step] = line.loss
                 continue
             again.append(line.step)
-            equal += line.loss.hex() == first[line.step].hex()
-            difference = max(difference, abs(line.loss - first[line.step]))
+            count += line.steps
+            if line.loss is not None and (before := first[line.step]) is not None:
+                compared += 1
+                equal += line.loss.hex() == before.hex()
+                difference = max(difference, abs(line.loss - before))
     return Repeats(
-        steps=len(again),
+        steps=count,
+        uncompared=count - compared,
         equal=equal,
         first_step=min(again, default=None),
         last_step=max(again, default=None),
@@ -180,25 +205,24 @@ def repeats(log: TrainerLog, relaunched: frozenset[int] = frozenset()) -> Repeat
     )
 
 
-def _lines(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
+def _lines(record: Record) -> Iterator[tuple[int, float, lines.TrainerLine]]:
+    """Yield what is ours of each pod's log: of a job's pod, the lines with its supervisor's mark, if there are any."""
     pods = [(place, name) for name in record.logs if (place := place_of(name)) is not None]
     for place, name in sorted(pods):
-        for text in record.logs[name].splitlines():
-            if not text.startswith("{"):
-                continue
-            try:
-                line = json.loads(text)
-            except ValueError:
-                # A dying node cut the line short.
-                continue
-            if isinstance(line, dict) and "event" in line:
-                yield place.attempt, line
+        texts = record.logs[name].split("\n")
+        marked = record.spec.workload is not None and any(text.startswith(lines.MARK) for text in texts)
+        for text in texts:
+            # A dying node may have cut a line short.
+            event = lines.event_of(text, marked)
+            line = None if event is None else lines.line_of(event)
+            if line is not None and line.time is not None:
+                yield place.attempt, line.time, line
 
 
 def _drawn(log: TrainerLog) -> Iterator[tuple[int, tuple[StepLine, ...]]]:
     """Yield each attempt's steps for a curve: each step once, as it was first."""
-    for attempt, lines in log.steps.items():
-        first = {line.step: line for line in reversed(lines)}
+    for attempt, rows in log.steps.items():
+        first = {line.step: line for line in reversed(rows)}
         yield attempt, tuple(first[step] for step in sorted(first))
 
 
@@ -209,8 +233,23 @@ def _marked(steps: dict[tuple[int, int, int], StepLine]) -> dict[int, tuple[Step
     for (attempt, _, step), line in sorted(steps.items()):
         series.setdefault(attempt, []).append(line._replace(repeated=True) if step in known else line)
         known.add(step)
-    return {attempt: tuple(lines) for attempt, lines in series.items()}
+    return {attempt: tuple(rows) for attempt, rows in series.items()}
 
 
-def _finite(value: Any) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
+def _with_steps_between(
+    series: Mapping[int, tuple[StepLine, ...]], restored: Mapping[int, int]
+) -> dict[int, tuple[StepLine, ...]]:
+    """Return the lines with the steps since the one before, of a job that does not tell of each. An attempt's first
+    line says nothing of one step's time, for it covers the job's start: the next line's counts."""
+    known: set[int] = set()
+    found: dict[int, tuple[StepLine, ...]] = {}
+    for attempt, rows in series.items():
+        known |= {restored[attempt]} if attempt in restored else set()
+        filled = []
+        for index, line in enumerate(rows):
+            before = max((step for step in known if step < line.step), default=line.step - 1)
+            seconds = min(line.seconds, rows[1].seconds) if index == 0 and len(rows) > 1 else line.seconds
+            filled.append(line._replace(steps=line.step - before, seconds=seconds))
+            known.add(line.step)
+        found[attempt] = tuple(filled)
+    return found

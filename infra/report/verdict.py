@@ -233,14 +233,17 @@ def _of_training(training: Training, broken: tuple[Interruption, ...], state: Ca
         yield Notice(level="warning", text=f"Training was stopped at step {done:,} of {wanted:,}.")
     repeats = training.repeats
     if not repeats.bitwise_equal:
-        differ = repeats.steps - repeats.equal
+        differ = repeats.compared - repeats.equal
         yield Notice(
-            level="warning", text=f"{differ:,} of {repeats.steps:,} repeated steps gave another loss than before."
+            level="warning", text=f"{differ:,} of {repeats.compared:,} repeated steps gave another loss than before."
         )
-    if state.attempts and not training.losses:
+    if state.attempts and not training.steps_logged:
         yield Notice(
             level="warning", text="No step is in the logs that were read: loss, goodput and repeats are unknown."
         )
+    elif state.attempts and not training.losses:
+        text = "The job told of no loss: its steps are counted, and what was run again is not compared."
+        yield Notice(level="warning", text=text)
     last = [row for row in broken if row.attempt is not None][-1:]
     if last and last[0].action == "none yet":
         yield Notice(

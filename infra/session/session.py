@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -11,12 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 from rich.console import Console
 
 from infra.aws.account import Account
 from infra.aws.namesakes import refuse_namesake
+from infra.cluster.steward_config import StewardConfig, config_key
 from infra.console.progress import Progress
-from infra.errors import LeaseHeld, UserError
+from infra.errors import LeaseHeld, UserError, first_line
 from infra.folders import results_folder
 from infra.plan.plan import Plan, make_plan
 from infra.plan.survey import survey
@@ -24,7 +25,7 @@ from infra.record.events import Kind
 from infra.record.holder import Holder
 from infra.record.identity import claim_identity
 from infra.record.lease import DRIVER_LEASE, Lease, lease_ttl
-from infra.record.objects import is_missing
+from infra.record.objects import Unreadable, is_missing
 from infra.record.store import CampaignStore
 from infra.session.block_clock import clock_of
 from infra.session.context import Context
@@ -42,6 +43,15 @@ _FOUNDATION_WAIT_S = 1800.0
 SPEC, PLAN, CLOCK, SITE = "spec.json", "plan.json", "clock.json", "site.json"
 STACK_CONFIG = "stack-config.json"
 """Key of the stack's configuration as the driver last used it, for `pulumi` called by hand."""
+
+
+class CampaignClock(BaseModel):
+    """The content of `CLOCK`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    started_at: AwareDatetime
+    deadline: AwareDatetime
 
 
 @dataclass(frozen=True)
@@ -108,21 +118,25 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
     """
     with _driving(spec) as (own, previous):
         store = own.store
-        known = store.get_json(SPEC) is not None
+        known = store.has(SPEC)
         if not known:
             refuse_namesake(own.account, spec.campaign)
         clock = _clock(store, spec, plan, own.account)
         # The identity comes before the spec, so that every record with a spec has one.
         identity = claim_identity(store, adopted=known).identity
-        store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
-        store.put_if_absent(f"{store.prefix}/{CLOCK}", json.dumps(clock).encode())
+        try:
+            store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
+        except Unreadable:
+            if stored_spec(store) != spec:
+                raise
+        store.put_if_absent(f"{store.prefix}/{CLOCK}", clock.model_dump_json().encode())
         store.put_if_absent(f"{store.prefix}/{PLAN}", plan.model_dump_json(indent=1).encode())
         if about is not None:
             store.put_json(SITE, about)
         if previous is not None:
             holders = {"holder": str(own.lease.holder), "previous": str(previous)}
             store.append(Kind.DRIVER_TOOK_OVER, **holders, who=own.operator_arn)
-        yield own.context(plan, console, datetime.fromisoformat(clock["deadline"]), identity)
+        yield own.context(plan, console, clock.deadline, identity)
 
 
 @contextmanager
@@ -164,7 +178,7 @@ def foundation_held(store: CampaignStore, account: Account, progress: Progress) 
 def has_begun(account: Account, spec: Spec) -> bool:
     """Return True if a campaign of this name has a record; read-only."""
     bucket = names.buckets(spec.account, spec.region).state
-    return CampaignStore(account.client("s3"), bucket, spec.campaign, "").get_json(SPEC) is not None
+    return CampaignStore(account.client("s3"), bucket, spec.campaign, "").has(SPEC)
 
 
 def record_of(campaign: str, region: str) -> CampaignStore:
@@ -173,7 +187,7 @@ def record_of(campaign: str, region: str) -> CampaignStore:
     identity = account.identity()
     bucket = names.buckets(identity["Account"], region).state
     store = CampaignStore(account.client("s3"), bucket, campaign, _writer())
-    if store.get_json(SPEC) is None:
+    if not store.has(SPEC):
         refuse_vanished(account, bucket, identity["Account"])
         raise UserError(
             "there is no such campaign here",
@@ -194,7 +208,7 @@ def campaigns(account: Account, bucket: str) -> list[str]:
         raise
     found = [item["Prefix"].split("/")[1] for page in listed for item in page.get("CommonPrefixes", ())]
     # A bake ahead of its campaign leaves a lease there, but no spec.
-    return [name for name in found if CampaignStore(account.client("s3"), bucket, name, "").get_json(SPEC) is not None]
+    return [name for name in found if CampaignStore(account.client("s3"), bucket, name, "").has(SPEC)]
 
 
 def spec_key(version: int) -> str:
@@ -207,31 +221,48 @@ def plan_key(version: int) -> str:
 
 
 def stored_spec(store: CampaignStore) -> Spec:
-    """Return the spec in force."""
-    return Spec.model_validate(store.get_json(spec_key(store.state().version)))
+    """Return the spec in force; if it cannot be read, the steward's copy of it. Raises `Unreadable` without either."""
+    version = store.state().version
+    try:
+        return Spec.model_validate(store.get_json(spec_key(version)))
+    except (Unreadable, ValidationError) as error:
+        key = f"{store.prefix}/{spec_key(version)}"
+        store.unread[key] = first_line(error)
+        if (config := store.figures(config_key(version), StewardConfig)) is None:
+            raise Unreadable(key, error) from error
+        return config.spec
 
 
 def stored_plan(store: CampaignStore, spec: Spec) -> Plan:
-    stored = store.get_json(plan_key(store.state().version))
-    return Plan.model_validate(stored) if stored is not None else make_plan(spec, survey(spec))
+    """Return the plan in force; one that is missing or cannot be read is made again."""
+    return store.figures(plan_key(store.state().version), Plan) or make_plan(spec, survey(spec))
 
 
-def _clock(store: CampaignStore, spec: Spec, plan: Plan, account: Account) -> dict[str, str]:
+def stored_deadline(store: CampaignStore) -> datetime | None:
+    """Return the recorded deadline; None before there is one. One that cannot be read is reckoned from the begin."""
+    try:
+        clock = store.model(CLOCK, CampaignClock)
+    except Unreadable as error:
+        store.unread[error.key] = error.why
+        return (store.state().started_at or datetime.now(UTC)) + stored_spec(store).money.deadline
+    return None if clock is None else clock.deadline
+
+
+def _clock(store: CampaignStore, spec: Spec, plan: Plan, account: Account) -> CampaignClock:
     """Return the recorded clock, or a new one; it is absolute, so that a restart of the driver does not move it.
 
     Raises `UserError` for a new campaign that does not fit its capacity block, before its name is taken.
     """
-    stored = store.get_json(CLOCK)
-    if stored is not None:
-        return dict(stored)
+    if (stored := stored_deadline(store)) is not None:
+        return CampaignClock(started_at=datetime.now(UTC), deadline=stored)
     now = datetime.now(UTC)
     try:
         begun, deadline = clock_of(account, spec, plan, now)
     except UserError:
-        if store.get_json(SPEC) is None:
+        if not store.has(SPEC):
             raise
         begun, deadline = now, now + spec.money.deadline  # the campaign exists already and is opened to end it
-    return {"started_at": begun.isoformat(), "deadline": deadline.isoformat()}
+    return CampaignClock(started_at=begun, deadline=deadline)
 
 
 def _writer() -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 
 from boto3.exceptions import Boto3Error
@@ -22,6 +21,7 @@ from infra.checkpoints.place import FolderPlace, Place
 from infra.checkpoints.requests import CARRIED, FOLDER, SUFFIX, Answer, TierRequest
 from infra.errors import BivouacError, LeaseLost, LeaseUnproven
 from infra.record.store import CampaignStore
+from infra.steward.seeing import agents
 from trainer.contract import AGENT_PORT, COMMITTED_NAME, SHARED_CHECKPOINTS, step_folder
 from trainer.contract.listing import CHECKPOINTS_PATH, VERDICTS_PATH, Listing, StepVerdict
 
@@ -72,12 +72,12 @@ class RequestServer:
         for key in waiting:
             name = key.removeprefix(f"{self._store.prefix}/").removesuffix(".json")
             # In this order: the sender removes its request before the answer.
-            answered, stored = self._store.get_json(f"{name}{SUFFIX}"), self._store.get_json(f"{name}.json")
-            if stored is None or (answered is not None and Answer.model_validate(answered).done):
+            answered = self._store.figures(f"{name}{SUFFIX}", Answer)
+            if (answered is not None and answered.done) or not self._store.has(f"{name}.json"):
                 continue
             try:
-                request = TierRequest.model_validate(stored)
-                if datetime.now(UTC) - request.at > _STALE:
+                request = self._store.model(f"{name}.json", TierRequest)
+                if request is None or datetime.now(UTC) - request.at > _STALE:
                     continue
                 self._say(name, Answer(said="the steward has begun"))
                 answer = self._do(request, partial(self._tell, name))
@@ -158,23 +158,24 @@ class RequestServer:
 
 
 def _of_node(address: str, steps: tuple[int, ...]) -> list[StepVerdict]:
-    """Return the verdicts of a node's agent on these steps, or on every committed one, on its disk."""
-    listing = Listing.model_validate_json(_get(address, CHECKPOINTS_PATH) or b'{"rows": []}')
-    wanted = [row.step for row in listing.rows if row.committed and (not steps or row.step in steps)]
-    answers = (_get(address, f"{VERDICTS_PATH}{step}") for step in wanted)
+    """Return the verdicts of a node's agent on these steps, or on every committed one, on its disk. Raises `OSError` or
+    `ValueError` if it has not given them all in its time."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    listing = _get(address, CHECKPOINTS_PATH, deadline)
+    rows = () if listing is None else Listing.model_validate_json(listing).rows
+    wanted = [row.step for row in rows if row.committed and (not steps or row.step in steps)]
+    answers = (_get(address, f"{VERDICTS_PATH}{step}", deadline) for step in wanted)
     return [StepVerdict.model_validate_json(answer) for answer in answers if answer is not None]
 
 
-def _get(address: str, path: str) -> bytes | None:
+def _get(address: str, path: str, deadline: float) -> bytes | None:
     """Return the answer's body, None after 404. Wait while the node serves another request."""
-    deadline = time.monotonic() + _TIMEOUT_S
     while True:
-        try:
-            with urllib.request.urlopen(f"http://{address}:{AGENT_PORT}{path}", timeout=_TIMEOUT_S) as answer:
-                return bytes(answer.read())
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return None
-            if error.code != 429 or time.monotonic() > deadline:
-                raise
-            time.sleep(_BUSY_PAUSE_S)
+        answer = agents.get(address, path, deadline - time.monotonic(), agents.LISTING_BYTES, AGENT_PORT)
+        if answer.code == HTTPStatus.OK:
+            return answer.body
+        if answer.code == HTTPStatus.NOT_FOUND:
+            return None
+        if answer.code != HTTPStatus.TOO_MANY_REQUESTS:
+            raise agents.NoAnswer(f"HTTP {answer.code}")
+        time.sleep(_BUSY_PAUSE_S)

@@ -10,14 +10,15 @@ from typing import Any
 from infra.cluster.steward_config import StewardConfig
 from infra.record import meter
 from infra.record.events import CampaignState
-from infra.record.store import LIVE, CampaignStore
+from infra.record.live import live_figures
+from infra.record.store import CampaignStore
 from infra.steward.decide import Attempt, FailureClass, History
 
 
 def spent(store: CampaignStore, config: StewardConfig, now: datetime) -> Decimal:
     """Return the USD spent from the begin of provisioning to `now`, which comes from `infra.clock.Clock`."""
     nodes = config.node_usd_per_hour * config.spec.nodes.count
-    return meter.spent(store.events(), store.get_json(LIVE), config.base_usd_per_hour, nodes, now)
+    return meter.spent(store.events(), live_figures(store), config.base_usd_per_hour, nodes, now)
 
 
 def history(state: CampaignState) -> History:
@@ -32,8 +33,8 @@ def failed(told: Mapping[str, Any]) -> Attempt:
         number=told["attempt"],
         failure=FailureClass(told["failure"]),
         ended_at=told["ended_at"],
-        committed_at_launch=told["committed_step"],
-        committed_at_end=told["committed_at_end"],
+        committed_at_launch=told.get("committed_step", -1),
+        committed_at_end=told.get("committed_at_end", told.get("committed_step", -1)),
         dead_nodes=tuple(told.get("dead_nodes", ())),
         first_failed=told.get("first_failed"),
         instances=told.get("instances", {}),

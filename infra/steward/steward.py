@@ -73,7 +73,7 @@ class Steward:
         self.lookout = Lookout(config, client, self.nodes, store, lease, self.clock)
         self.observer, self.sources = self.lookout.observer, self.lookout.sources
         self.trainer_events = TrainerEvents(store)
-        self.logs = LogShipper(pod_logs, store, self.trainer_events.take)
+        self.logs = LogShipper(pod_logs, store, self.trainer_events.take, marked=config.spec.workload is not None)
         self.tiers = TierWatch(store, bucket=bucket_place(store.s3, config.shared_tier))
         self.committed = Committed(config.spec.campaign, store.state(), bucket=self.tiers.bucket)
         self.policy = policy_of(config)

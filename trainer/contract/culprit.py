@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 OF_OTHERS = frozenset({"peer-lost", "interrupted", "fenced", "rolled-back", "done"})
 """Reasons of ends that follow from the end of another rank or of the job, or from no rank."""
 _MOST_NAMED = 8
+_MOST_WORDS = 4096
+"""Characters of a text that a node gave; a termination message is no longer either."""
 
 
 class Sign(StrEnum):
@@ -28,13 +30,17 @@ class Sign(StrEnum):
     """Died of a signal that neither its watchdog nor its agent sent."""
 
 
+_Number = Annotated[int, Field(ge=-(10**15), le=10**15)]
+_Words = Annotated[str, AfterValidator(lambda text: text[:_MOST_WORDS])]
+
+
 class Exchanges(NamedTuple):
     """A rank's exchanges in one process group, by torch's sequence numbers, which are equal on all its ranks."""
 
-    enqueued: int
-    started: int
+    enqueued: _Number
+    started: _Number
     """On the GPU; -1 where that is not recorded."""
-    completed: int
+    completed: _Number
     waited_s: float | None = None
     """Time that it has waited in the exchange after `completed`, by its own clock; None: it waits in none."""
     timeout_s: float = 0.0
@@ -53,16 +59,16 @@ class RankSeen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    rank: int
-    step: int = 0
+    rank: _Number
+    step: _Number = 0
     """Optimizer steps finished."""
-    phase: str = ""
+    phase: _Words = ""
     """`trainer.contract.Phase`; empty before its first heartbeat."""
     age_s: float | None = None
     """Age of its heartbeat."""
-    end: str = Sign.RUNS
+    end: _Words = Sign.RUNS
     """A `Sign`, or the reason that it gave."""
-    detail: str = ""
+    detail: _Words = ""
     """The signal it died of, or what it said."""
     groups: dict[str, Exchanges] = {}
     """Process group -> its exchanges, from the flight recorder; empty: it left no dump."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from enum import IntEnum, StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
 from trainer.contract.culprit import RankSeen
 from trainer.contract.unrecognised import Unrecognised
@@ -80,11 +82,20 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+Count = Annotated[int, Field(ge=0, le=10**15)]
+"""Steps, tokens and the like: what no job reaches is no answer."""
+Name = Annotated[str, Field(max_length=512)]
+Measure = Annotated[float | None, AfterValidator(lambda value: value if math.isfinite(value or 0) else None)]
+"""One that is no number is not known."""
+MOST_RANKS = 4096
+"""Of one node."""
+
+
 class RankStatus(_Frozen):
-    rank: int
+    rank: Count
     alive: bool
-    step: int
-    heartbeat_age_s: float
+    step: Count
+    heartbeat_age_s: FiniteFloat
 
 
 class StepFigures(_Frozen):
@@ -118,30 +129,30 @@ class StepFigures(_Frozen):
 class Status(_Frozen):
     """The answer of `/status`."""
 
-    campaign: str
-    attempt: int
-    generation: int = 0
+    campaign: Name
+    attempt: Count
+    generation: Count = 0
     """Restarts in place of this attempt: with each, steps go back to a checkpoint."""
-    node: str
+    node: Name
     phase: Phase
-    step: int
+    step: Count
     """Optimizer steps finished by the slowest local rank; 0 before the first."""
-    steps: int
+    steps: Count
     """Optimizer steps planned."""
-    committed_step: int
+    committed_step: Annotated[int, Field(ge=-1, le=10**15)]
     """Step of the newest checkpoint committed on this node, -1 before the first."""
-    tokens: int
-    loss: float | None
-    step_seconds: float | None
+    tokens: Count
+    loss: Measure
+    step_seconds: Measure
     """Duration of the last step."""
-    data_wait_seconds: float | None = None
+    data_wait_seconds: Measure = None
     """Total wait for data since training began, of the local rank that waited longest."""
     figures: StepFigures | None = None
     """Of the last step; None before the first, and for a job of one's own."""
-    alarms: int = 0
+    alarms: Count = 0
     """Alarms of the watch in this attempt."""
-    ranks: tuple[RankStatus, ...]
-    seen: tuple[RankSeen, ...] = Field(default=(), exclude_if=lambda seen: not seen)
+    ranks: tuple[RankStatus, ...] = Field(max_length=MOST_RANKS)
+    seen: tuple[RankSeen, ...] = Field(default=(), exclude_if=lambda seen: not seen, max_length=MOST_RANKS)
     """What tells a rank at fault from those that wait for it; empty while all run and none has left a dump."""
     unrecognised: Unrecognised | None = Field(default=None, exclude_if=lambda content: content is None)
     """What lies in the job's folder and is no checkpoint that its format recognises. None: nothing, or not looked."""

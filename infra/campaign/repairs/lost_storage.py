@@ -27,7 +27,8 @@ from infra.errors import PermanentError
 from infra.preview.looking import look_at_stacks
 from infra.record import meter
 from infra.record.events import CampaignState, Kind
-from infra.record.store import LIVE, CampaignStore
+from infra.record.live import live_figures
+from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec import waits
 
@@ -185,7 +186,7 @@ def _cost(context: Context, state: CampaignState) -> str:
 
 def _money(context: Context, state: CampaignState, now: datetime) -> tuple[Decimal, Decimal]:
     """Return USD spent, and USD per hour."""
-    live, totals = context.store.get_json(LIVE), context.plan.totals
+    live, totals = live_figures(context.store), context.plan.totals
     base = Decimal(str(totals.usd_per_hour_idle.value))
     nodes = Decimal(str(totals.usd_per_hour.value)) - base
     return meter.spent(context.store.events(), live, base, nodes, now), meter.rate(state, live, base, nodes)

@@ -26,6 +26,7 @@ from infra.cli.data.checkpoints_text import compared, next_steps, show_differenc
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
+from infra.console.visible import PlainConsole, visible
 from infra.console.words import clock, size
 from infra.errors import PermanentError, UserError
 from trainer.contract import COMMITTED_NAME, ExitCode, step_folder
@@ -133,7 +134,7 @@ def verify_command(
         body = [one.model_dump() | {"sound": one.sound, "faults": dict(one.faults)} for one in verdicts]
         write_json(console, body)
         for note in notes:
-            print(note, file=sys.stderr)
+            print(visible(note), file=sys.stderr)
     else:
         _show_verdicts(verdicts, notes, console)
     return 0 if all(one.sound for one in verdicts) else int(ExitCode.STORAGE)
@@ -297,6 +298,6 @@ def _is_golden(row: Listed, golden: int | None) -> bool:
 @contextmanager
 def _shown(console: Console, json: bool, name: str, purpose: str) -> Iterator[Progress]:
     """Show progress, with JSON on standard error."""
-    progress = Progress(Console(stderr=True, highlight=False) if json else console)
+    progress = Progress(PlainConsole(stderr=True, highlight=False) if json else console)
     with progress.stage(name, purpose):
         yield progress

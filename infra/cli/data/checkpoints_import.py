@@ -10,6 +10,7 @@ from rich.console import Console
 
 from infra.cli.answers import write_json
 from infra.console.progress import Progress
+from infra.console.visible import PlainConsole
 from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError, UserError
 from trainer.contract import ExitCode, step_folder
@@ -24,7 +25,7 @@ def import_command(
         raise UserError("there is no such folder", seen=folder, cure="name the tag's folder, such as global_step100")
     place = ("--campaign", campaign, "--shared", str(out), "--tokens", str(tokens), "--position", str(position))
     command = trainer_command("checkpoint.convert.adopt", str(folder), *place)
-    progress = Progress(Console(stderr=True, highlight=False) if json else console)
+    progress = Progress(PlainConsole(stderr=True, highlight=False) if json else console)
     with progress.stage("import", f"{folder} is read through the allow-list, copied, and sealed in {out / campaign}"):
         progress.step("torch is imported, then every file is read twice")
         done = subprocess.run(command, capture_output=True, text=True)

@@ -17,7 +17,7 @@ from infra.errors import LeaseHeld
 from infra.record.events import CampaignState, Kind, Stage
 from infra.record.store import CampaignStore
 from infra.session.closer import driver_of, is_left
-from infra.session.session import CLOCK, LEASE_TTL, opened, stored_plan, stored_spec
+from infra.session.session import LEASE_TTL, opened, stored_deadline, stored_plan, stored_spec
 
 SILENT = timedelta(minutes=20)
 """A steward that Kubernetes starts again is back within minutes, also on another node."""
@@ -57,9 +57,9 @@ def why_over(store: CampaignStore, state: CampaignState, now: datetime) -> tuple
         return None, f"is driven by {driver.record.holder}"
     if state.closed and not state.settled and not state.abandoned:
         return None, "is not archived, and waits for a person"
-    clock = store.get_json(CLOCK)
-    if clock is not None and now >= datetime.fromisoformat(clock["deadline"]):
-        return f"the deadline {clock['deadline']} has passed", ""
+    deadline = stored_deadline(store)
+    if deadline is not None and now >= deadline:
+        return f"the deadline {deadline.isoformat()} has passed", ""
     if not is_left(driver, state):
         return None, "waits for whoever interrupted its driver, until its deadline"
     if state.abandoned or Stage.TEARDOWN in state.finished_stages or state.running_stage is Stage.TEARDOWN:

@@ -23,6 +23,7 @@ from infra.cli.look.inside import inside
 from infra.cli.records import record_of
 from infra.cluster.pod_logs import PodLogs, is_gone
 from infra.cluster.ranks import members
+from infra.console.visible import visible
 from infra.errors import BivouacError, TemporaryError, UserError
 from infra.plan.layout import layout
 from infra.record import pod_logs
@@ -31,6 +32,7 @@ from infra.record.store import CampaignStore
 from infra.report.trainer_log import place_of
 from infra.session.session import stored_spec
 from infra.spec import duration
+from trainer.contract.lines import MARK
 
 _LOOK_S = 2.0
 _LAST_S = 5.0
@@ -68,7 +70,7 @@ def logs_command(campaign: str, region: str, asked: Asked, console: Console, tol
     store = record_of(campaign, region)
     with _living(store, told) as living:
         for line in lines(store, asked, living, lambda: time.sleep(_LOOK_S)):
-            console.print(line, markup=False, soft_wrap=True)
+            console.print(visible(line.replace(MARK, "", 1)), markup=False, soft_wrap=True)
     return 0
 
 
@@ -160,8 +162,10 @@ class _Reader:
             if self._asked.since and until.at < self._asked.since:
                 continue
             self._position = max(self._position, until)
-            whole, _, self._rest = (self._rest + text).rpartition("\n")
-            yield from (self._prefix + line for line in _since(whole.splitlines(), self._asked.since))
+            whole, end, self._rest = (self._rest + text).rpartition("\n")
+            if not end:
+                continue
+            yield from (self._prefix + line for line in _since(whole.split("\n"), self._asked.since))
 
     def _fresh(self, logs: PodLogs, follow: bool) -> Iterator[str]:
         """Yield the cluster's lines after the position. One that the cluster does not give now is not given."""
@@ -197,9 +201,10 @@ def _since(lines: list[str], since: int) -> list[str]:
 
 def _time_of(line: str) -> float | None:
     try:
-        at = json.loads(line).get("time") if line.startswith("{") else None
-    except ValueError:
+        event = json.loads(line.removeprefix(MARK)) if line.startswith(("{", MARK)) else None
+    except (ValueError, RecursionError):
         return None
+    at = event.get("time") if isinstance(event, dict) else None
     return float(at) if isinstance(at, int | float) else None
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from infra.cli.answers import write_json
 from infra.cli.records import record_of
+from infra.console.visible import PlainConsole
 from infra.console.words import plural
 from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
@@ -19,7 +20,8 @@ from infra.notices.history import Entry, history
 from infra.record import meter
 from infra.record.doubts import DOUBTS, unproven_copy, unrecognised_content
 from infra.record.events import CampaignState, Event, Kind, Stage, fold, ordered
-from infra.record.store import LIVE, CampaignStore
+from infra.record.live import live_figures
+from infra.record.store import CampaignStore
 from infra.report.record import PACKED, Record, unpacked
 from infra.session.session import DRIVER_LEASE, holder_of, stored_plan, stored_spec
 from infra.spec.campaign import Spec
@@ -64,9 +66,11 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
 def facts_of(store: CampaignStore) -> tuple[dict[str, Any], CampaignState]:
     """Return a campaign's status by its record, for machines, and its state."""
     spec = stored_spec(store)
-    record = Record(spec, stored_plan(store, spec), tuple(store.events()), datetime.now(UTC))
+    plan, live = stored_plan(store, spec), live_figures(store) or {}
+    unread = tuple(f"{key}: {why}" for key, why in store.unread_objects().items())
+    record = Record(spec, plan, tuple(store.events()), datetime.now(UTC), unread=unread)
     holders = {"driver": holder_of(store, DRIVER_LEASE), "steward": holder_of(store, "steward")}
-    return _facts_of(record, holders, store.get_json(LIVE) or {})
+    return _facts_of(record, holders, live)
 
 
 def _kept(results: Path, error: UserError) -> Record:
@@ -109,6 +113,7 @@ def _facts_of(
         "spent_usd": round(float(meter.spent(events, live or None, base, nodes, record.at)), 4),
         "bills_usd_per_hour": round(float(meter.rate(state, live or None, base, nodes)), 4),
         "notices": (),
+        "unreadable": dict(item.split(": ", 1) for item in record.unread),
     }, state
 
 
@@ -140,32 +145,30 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
             "account ends the campaign; `bivouac run` drives again"
         )
     console.print(f"  money    {facts['spent_usd']:.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h")
-    if state.lost and Stage.TEARDOWN not in state.finished_stages:
-        then = "a driver makes a new one" if state.lost["repair"] else f"`bivouac repair {campaign}` makes a new one"
-        console.print(
-            f"  lost     file system {state.lost['id']} {state.lost['word']}; {then}: {state.lost['why']}",
-            markup=False,
-            soft_wrap=True,
-        )
+    if (lost := state.lost) and Stage.TEARDOWN not in state.finished_stages:
+        then = "a driver makes a new one" if lost.get("repair") else f"`bivouac repair {campaign}` makes a new one"
+        what = f"file system {lost.get('id')} {lost.get('word')}; {then}: {lost.get('why')}"
+        console.print(f"  lost     {what}", markup=False, soft_wrap=True)
     if state.hold:
         _print_hold(campaign, state.hold, console)
     elif state.closed and Stage.TEARDOWN not in state.finished_stages:
         console.print(f"  over     GPU nodes at zero, the rest still bills: `bivouac down {campaign}` ends it")
     if state.archive:
-        console.print(
-            f"  archive  {state.archive['manifest']} (step {state.archive['step']})", markup=False, soft_wrap=True
-        )
+        kept = f"{state.archive.get('manifest')} (step {state.archive.get('step')})"
+        console.print(f"  archive  {kept}", markup=False, soft_wrap=True)
     if state.unproven:
         console.print(f"  copied   {unproven_copy(state.unproven)}", markup=False, soft_wrap=True)
     elif state.unrecognised and state.unrecognised["files"]:
         console.print(f"  left     {unrecognised_content(state.unrecognised)}", markup=False, soft_wrap=True)
     if state.certificate:
-        verdict = "clean" if state.certificate["clean"] else "not clean"
+        verdict = "clean" if state.certificate.get("clean") else "not clean"
         console.print(
-            f"  certificate {verdict}: {len(state.certificate['found'])} left, "
-            f"{len(state.certificate['could_not_look'])} not looked at"
+            f"  certificate {verdict}: {len(state.certificate.get('found', ()))} left, "
+            f"{len(state.certificate.get('could_not_look', ()))} not looked at"
         )
     _print_notices(facts["notices"], console)
+    for key, why in facts["unreadable"].items():
+        console.print(f"  record   1 object of the record cannot be read: {key}: {why}", markup=False, soft_wrap=True)
 
 
 def _doubts(events: Sequence[Event]) -> list[str]:
@@ -201,7 +204,7 @@ def _compared(spec: Spec) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
     from infra.engine.refusal import refusals, standing
     from infra.preview.looking import look_at_stacks, looking
 
-    context = looking(spec, None, Console(stderr=True, highlight=False))
+    context = looking(spec, None, PlainConsole(stderr=True, highlight=False))
     where = standing(context)
     if where.falling:
         context.progress.note("the campaign is being torn down or is gone: there is nothing to compare")
@@ -220,7 +223,8 @@ def _stage(running: Stage | None, finished: dict[Stage, Any], ended: bool) -> st
 
 
 def _print_hold(campaign: str, hold: dict[str, Any], console: Console) -> None:
-    console.print(f"  held     since {hold['since']:%H:%M:%S} UTC until {hold['until']}: {hold['cause']}", markup=False)
+    times = f"since {hold['since']:%H:%M:%S} UTC until {hold.get('until')}"
+    console.print(f"  held     {times}: {hold.get('cause')}", markup=False)
     for line in hold.get("log", ())[-5:]:
         console.print(f"           {line}", markup=False)
     console.print(

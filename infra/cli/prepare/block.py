@@ -13,6 +13,7 @@ from infra import target
 from infra.cli.answers import write_json
 from infra.cli.prepare.offers import gpu_time
 from infra.console.terminal import agreed
+from infra.console.visible import PlainConsole
 from infra.errors import UserError
 from infra.plan.estimates.clock import GPU_STAGES, seconds
 from infra.plan.plan import Plan, make_plan
@@ -42,7 +43,7 @@ def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Co
 
     plan = make_plan(spec, survey(spec))
     ensure_bucket(Account(spec.region), _state_bucket(spec), spec.account)
-    aside = Console(stderr=True, highlight=False)
+    aside = PlainConsole(stderr=True, highlight=False)
     context = looking(spec.model_copy(update={"nodes": _unnamed(spec)}), plan, aside)
     with foundation_lease(context) as lease:
         counter = Counter(context.account, lease.store, spec.campaign, lease.check)

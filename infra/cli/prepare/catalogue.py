@@ -11,6 +11,7 @@ from rich.console import Console
 from infra.cli.answers import write_json
 from infra.console.progress import Progress
 from infra.console.tables import Listing
+from infra.console.visible import PlainConsole
 from infra.errors import CHANGED, UserError
 from infra.plan import catalogue
 from infra.plan.catalogue import InstanceType
@@ -67,7 +68,7 @@ def refresh_command(region: str, write: bool, as_json: bool, console: Console) -
 
     account = Account(region)
     account.identity()
-    aside = Progress(Console(stderr=True, highlight=False))
+    aside = Progress(PlainConsole(stderr=True, highlight=False))
     with aside.stage("catalogue", "every type against DescribeInstanceTypes and the price list; reads only"):
         seen = compare(account, datetime.now(UTC).date(), aside.step)
     changed = [one for one in seen.differences if one.kept is None]

@@ -9,6 +9,7 @@ from rich.console import Console
 from infra.cli.answers import write_json
 from infra.cli.prepare.checked import checked, with_memory
 from infra.cli.rendering import print_findings
+from infra.console.visible import PlainConsole
 from infra.errors import UserError
 from infra.plan.checks import Finding, failed
 
@@ -18,7 +19,7 @@ def check_command(path: Path, json: bool = False, console: Console | None = None
     if the spec alone has no error."""
     console = console or Console()
     try:
-        aside = Console(stderr=True, highlight=False)
+        aside = PlainConsole(stderr=True, highlight=False)
         seen = with_memory(checked(path), aside)
         if online and seen.spec is not None and not failed(seen.findings):
             from infra import target

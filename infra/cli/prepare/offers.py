@@ -14,6 +14,7 @@ from infra import target
 from infra.cli.answers import write_json
 from infra.console.progress import Progress
 from infra.console.tables import Listing
+from infra.console.visible import PlainConsole
 from infra.plan import catalogue
 from infra.plan.estimates.clock import GPU_STAGES, seconds
 from infra.plan.plan import Plan, make_plan
@@ -38,7 +39,7 @@ def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, 
     wanted = list(dict.fromkeys([*(types or [item.name]), *(alternatives(item) if more else ())]))
     account = Account(spec.region)
     account.refuse_foreign(spec.account)
-    aside = Progress(Console(stderr=True, highlight=False))
+    aside = Progress(PlainConsole(stderr=True, highlight=False))
     with aside.stage("offers", f"{spec.nodes.count} nodes in {spec.region}; reads only"):
         market = look(account, spec, wanted, gpu_time(make_plan(spec, survey(spec))), aside.step)
         aside.step("checking that AWS's bills know the campaign's tag")

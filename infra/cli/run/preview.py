@@ -11,6 +11,7 @@ from infra import target
 from infra.cli.answers import write_json
 from infra.cli.prepare.check import refuse, show
 from infra.cli.prepare.checked import Checked, checked
+from infra.console.visible import PlainConsole
 from infra.errors import UserError
 from infra.plan.checks import failed
 from infra.plan.checks.finding import Level
@@ -40,7 +41,7 @@ def preview_command(
             show(path, seen.findings, as_json, console)
         return UserError.exit_code
     was = None if before is None else _plan_of(checked(before))
-    aside = Console(stderr=True, highlight=False)
+    aside = PlainConsole(stderr=True, highlight=False)
     target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}", markup=False))
     from infra.engine import explain
     from infra.preview import markdown, preview

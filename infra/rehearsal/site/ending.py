@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 from infra.folders import results_folder
 from infra.rehearsal.paths import sites_dir
 from infra.rehearsal.site import campaigns, handle
+from infra.rehearsal.site.environment import bare
 from infra.spec.names import buckets
 
 _EXPORT_S = 120.0
@@ -43,7 +43,7 @@ def _export_all(site: handle.Site, say: Callable[[str], None]) -> int:
         say(f"{campaign}: exporting its archive to {out}")
         try:
             done = subprocess.run(
-                command, env={**os.environ, **site.environment}, capture_output=True, text=True, timeout=_EXPORT_S
+                command, env={**bare(), **site.environment}, capture_output=True, text=True, timeout=_EXPORT_S
             )
         except subprocess.TimeoutExpired:
             failed = 1

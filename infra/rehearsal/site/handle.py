@@ -19,6 +19,7 @@ from infra.record.holder import start_ticks as _start_ticks
 from infra.rehearsal.aws.strict import settings
 from infra.rehearsal.paths import site_dir, sites_dir, tools_dir
 from infra.rehearsal.site import processes
+from infra.rehearsal.site.environment import bare
 from infra.rehearsal.site.layout import AWS_ENDPOINT, REGION
 from infra.spec import waits
 
@@ -94,7 +95,7 @@ def find(name: str) -> Site | None:
 
 def enter(site: Site, arguments: list[str]) -> None:
     """Replace this process with the same program inside the site; does not return."""
-    environment = {**os.environ, **site.environment, ENTERED: site.name}
+    environment = {**bare(), **site.environment, ENTERED: site.name}
     command = site.entry(arguments)
     os.execvpe(command[0], command, environment)
 
@@ -154,9 +155,7 @@ def _start_site(name: str, folder: Path) -> Site:
         REGION,
     ]
     (folder / "logs").mkdir(exist_ok=True)
-    environment = {**os.environ, "PATH": _path(folder)}
-    for key in [k for k in environment if k.startswith(("AWS_", "KUBECONFIG", "PULUMI_"))]:
-        del environment[key]
+    environment = {**bare(), "PATH": _path(folder)}
     with (folder / "logs" / "site.log").open("ab") as log:
         outer = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True, cwd="/"

@@ -11,6 +11,7 @@ from infra.cluster.pod_logs import Line
 from infra.record import pod_logs
 from infra.record.pod_logs import Position
 from infra.record.store import CampaignStore
+from trainer.contract.lines import MARK
 
 PIECE_BYTES = 2**20
 SOONEST_S, LATEST_S, SHARE = 60.0, 900.0, 20
@@ -41,6 +42,8 @@ class Followed:
         self.pod, self._store = pod, store
         self.leaving = self.over = False
         """`leaving`: the pod is of an earlier attempt; `over`: its log was read to the end."""
+        self.marks = False
+        """Some line of its log begins with a supervisor's mark."""
         self.untold: list[Untold] = []
         self.position = Position()
         self._pending: deque[_Pending] = deque()
@@ -56,7 +59,10 @@ class Followed:
         self._piece = len(keys)
         if keys:
             self.position, text = pod_logs.read(self._store, keys[-1])
-            for line in text.splitlines():
+            # A supervisor's first line comes before all of its job's.
+            first = text if len(keys) == 1 else pod_logs.read(self._store, keys[0])[1]
+            self.marks = f"\n{MARK}" in f"\n{first}\n{text}"
+            for line in text.split("\n"):
                 self._remember(line)
 
     def take(self, line: Line, untold: dict[str, Any] | None) -> None:
@@ -133,5 +139,6 @@ class Followed:
     def _remember(self, line: str) -> None:
         if not line.strip():
             return
+        line = line.removeprefix(MARK)
         for kept in (self._last, *(() if line.startswith("{") else (self._plain,))):
             kept.append(line.rstrip("\n")[:_WIDTH])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationError
-
 from infra.clock import Clock
 from infra.record.events import CampaignState
 from infra.record.store import CampaignStore
@@ -18,14 +16,11 @@ class Keeper:
 
     def take_over(self, state: CampaignState, attempt: int) -> Clocks:
         """Return clocks that continue the stored ones. Raises S3's errors."""
-        stored, launched = self._store.get_json(CLOCKS), None
+        # Of another version, or unreadable: the events still bound the durations.
+        self._stored, launched = self._store.figures(CLOCKS, StoredClocks), None
         for known in state.attempts:
             if known["attempt"] == attempt:
                 launched = known["launched_at"]
-        try:
-            self._stored = None if stored is None else StoredClocks.model_validate(stored)
-        except ValidationError:
-            self._stored = None  # of another version; the events still bound the durations
         mono, now = self._clock.monotonic(), self._clock.now()
         return taken_over(self._stored, attempt, launched, state.started_at, mono, now)
 

@@ -15,12 +15,13 @@ import httpx2
 from infra.cluster.pod_logs import Line, PodLogs, is_gone
 from infra.record.store import CampaignStore
 from infra.steward.seeing.followed import Followed, Untold
+from trainer.contract.lines import MARK, event_of
 
 log = logging.getLogger("steward")
 FLUSH_SECONDS = 2.0
 _AT_ONCE = 8
 Listener = Callable[[str, dict[str, Any]], None]
-"""Called with (pod, event) for every JSON line that a pod prints, and again for events at which it failed."""
+"""Called with (pod, event) for every line of a pod's that may be ours, and again for events at which it failed."""
 
 
 class LogShipper:
@@ -29,8 +30,10 @@ class LogShipper:
     A thread that waits for lines costs some 0.1 MiB, the used part of its stack.
     """
 
-    def __init__(self, logs: PodLogs, store: CampaignStore, listener: Listener) -> None:
-        self.logs, self.store, self.listener = logs, store, listener
+    def __init__(self, logs: PodLogs, store: CampaignStore, listener: Listener, marked: bool = False) -> None:
+        """`marked`: the pods run jobs of people's own, beside supervisors that mark their lines. Of a pod with such a
+        line only these are events; one without any has an older supervisor, and is read like a trainer's."""
+        self.logs, self.store, self.listener, self._marked = logs, store, listener, marked
         self._pods: dict[str, Followed] = {}
         self._followers: dict[str, threading.Thread] = {}
         self._stop, self._telling = threading.Event(), threading.Lock()
@@ -123,7 +126,8 @@ class LogShipper:
 
     def _take(self, one: Followed, line: Line) -> None:
         """Pass the line's event to the listener, then keep the line: no successor reads stored lines again."""
-        event = _event(line.text)
+        one.marks = one.marks or line.text.startswith(MARK)
+        event = event_of(line.text, self._marked and one.marks)
         one.take(line, event if event is not None and not self._told(one.pod, event) else None)
         if one.full:
             # Ship here, so that a long log is not read faster than it is stored.
@@ -175,13 +179,3 @@ class LogShipper:
         for one in self._each():
             if one.leaving and one.over and one.stored:
                 del self._pods[one.pod], self._followers[one.pod]
-
-
-def _event(line: str) -> dict[str, Any] | None:
-    if not line.startswith("{"):
-        return None
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) else None

@@ -13,6 +13,7 @@ from infra.cluster.steward_config import StewardConfig
 from infra.errors import LeaseUnproven
 from infra.record.events import CampaignState
 from infra.record.lease import Lease
+from infra.record.objects import Unreadable
 from infra.record.store import STOP, CampaignStore
 from infra.steward import resume_state
 from infra.steward.decide import Action, History, Observation, Policy, decide
@@ -54,7 +55,7 @@ class Lookout:
         """Observe and decide. `at`: attempt, whether it is in flight, newest committed step. Raises `LeaseLost`."""
         self._prove()
         with suppress(Away):
-            self._stop = self.sources.ask("record", lambda: self._store.get_json(STOP)) is not None
+            self._stop = self.sources.ask("record", self._stop_asked)
         attempt, in_flight, committed = at
         seen = self.observer.observe(attempt, in_flight, committed, self._stop, held_since)
         told = (*troubles, *map(str, seen.unseen), *filter(None, [self._clock.disagreement()]))
@@ -63,6 +64,12 @@ class Lookout:
         with suppress(Away):
             self.sources.ask("record", lambda: self._tell(seen, action, loss))
         return seen, action
+
+    def _stop_asked(self) -> bool:
+        try:
+            return self._store.get_json(STOP) is not None
+        except Unreadable:
+            return True  # that it is there is the request
 
     def _prove(self) -> None:
         """Note the record as failed when S3 does not answer for the lease."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-import urllib.request
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 
 from infra.checkpoints.find import TIERS, TIERS_EVERY_S
 from infra.checkpoints.place import FolderPlace, Place
 from infra.record.store import CampaignStore
+from infra.steward.seeing import agents
 from trainer.contract import AGENT_PORT, SHARED_CHECKPOINTS
 from trainer.contract.listing import CHECKPOINTS_PATH, Listed, Listing
 
 _TIMEOUT_S = 2.0
+_NODES_AT_ONCE = 4
+"""Few, since an answer may be large."""
 
 
 class TierWatch:
@@ -41,8 +45,9 @@ class TierWatch:
     def look(self, addresses: tuple[str, ...]) -> Listing:
         """Return the list. Omit nodes that do not answer: their disks may be unchanged or gone."""
         rows = self._shared.shared_rows(self._store.campaign)
-        for address in addresses:
-            rows += _of_node(address)
+        with ThreadPoolExecutor(_NODES_AT_ONCE, thread_name_prefix="tiers") as pool:
+            for listed in pool.map(_of_node, addresses):
+                rows += listed
         listing = Listing(rows=tuple(rows))
         if (said := listing.model_dump_json()) != self._said:
             self._store.put_json(TIERS, listing.model_dump(mode="json"))
@@ -52,7 +57,7 @@ class TierWatch:
 
 def _of_node(address: str) -> list[Listed]:
     try:
-        with urllib.request.urlopen(f"http://{address}:{AGENT_PORT}{CHECKPOINTS_PATH}", timeout=_TIMEOUT_S) as answer:
-            return list(Listing.model_validate_json(answer.read()).rows)
+        answer = agents.get(address, CHECKPOINTS_PATH, _TIMEOUT_S, agents.LISTING_BYTES, AGENT_PORT)
+        return list(Listing.model_validate_json(answer.body).rows) if answer.code == HTTPStatus.OK else []
     except (OSError, ValueError):
         return []

@@ -5,35 +5,57 @@ from __future__ import annotations
 from typing import Any
 
 from infra.record.events import Kind
+from infra.record.objects import Unreadable
 from infra.record.store import LIVE, CampaignStore
+from trainer.contract.lines import StepLine, line_of
 
 _RECORDED = {
     "refused_shard": Kind.CHECKPOINT_REFUSED,
+    "refused_step": Kind.CHECKPOINT_STEP_REFUSED,
+    "not_sealed": Kind.CHECKPOINT_NOT_SEALED,
+    "unrecognised": Kind.CHECKPOINT_UNRECOGNISED,
     "restored": Kind.CHECKPOINT_RESTORED,
     "restarted_in_place": Kind.ATTEMPT_RESTARTED_IN_PLACE,
+    "resumed_elsewhere": Kind.TRAINING_RESUMED_ELSEWHERE,
+    "loss_jumped": Kind.TRAINING_LOSS_JUMPED,
     "watch": Kind.WATCH,
 }
-_MOST_ALARMS = 300
-"""Alarms of the watch in a campaign's record; later ones are in the logs."""
+_MOST_OF_A_KIND = 300
+"""Events of a kind in a campaign's record that pods told; later ones are in the logs."""
 
 
 class TrainerEvents:
     def __init__(self, store: CampaignStore) -> None:
         self.store = store
-        self.loss: float | None = (store.get_json(LIVE) or {}).get("loss")
+        self.loss = _known_loss(store)
         """Loss of the newest step; a predecessor's is read from the record, since its log lines are not read again."""
+        self._full = set[Kind]()
+        """Kinds of which the record has as many as it takes."""
 
     def take(self, pod: str, event: dict[str, Any]) -> None:
-        """Take one event of a pod. A repeated event is recorded once. Raises S3's errors."""
-        kind = _RECORDED.get(str(event.get("event")))
-        if event.get("event") == "step" and isinstance(event.get("loss"), float):
-            self.loss = event["loss"]
-        if kind is None:
+        """Take one event of a pod; one that does not fit the schema of its kind is text. A repeated event is recorded
+        once. Raises S3's errors."""
+        if (line := line_of(event)) is None:
             return
-        known_events = self.store.events()
-        if kind is Kind.WATCH and sum(known.kind is kind for known in known_events) >= _MOST_ALARMS:
+        if isinstance(line, StepLine) and line.event == "step" and line.loss is not None:
+            self.loss = line.loss
+        kind = _RECORDED.get(line.event)
+        if kind is None or kind in self._full:
             return
-        data = {"pod": pod, **{key: value for key, value in event.items() if key not in ("event", "time")}}
+        known_events = [known.data for known in self.store.events() if known.kind is kind]
+        if len(known_events) >= _MOST_OF_A_KIND:
+            self._full.add(kind)
+            return
+        data = {"pod": pod, **line.model_dump(mode="json", exclude={"event", "time"}, exclude_unset=True)}
         # The event may be recorded already: a write's answer may be lost, and a successor reads unstored lines again.
-        if not any(known.kind is kind and known.data == data for known in known_events):
+        if data not in known_events:
             self.store.append(kind, **data)
+
+
+def _known_loss(store: CampaignStore) -> float | None:
+    try:
+        known = store.get_json(LIVE)
+    except Unreadable:
+        return None
+    loss = known.get("loss") if isinstance(known, dict) else None
+    return loss if isinstance(loss, float) else None

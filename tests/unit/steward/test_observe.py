@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
@@ -11,6 +10,7 @@ from lightkube.codecs import from_dict
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
 from infra.steward.seeing import observe
+from infra.steward.seeing.agents import Answer
 from tests.unit.steward.observe_world import ENDED, World, pod, seconds, world
 from tests.unit.steward.steward_story import config
 from trainer.contract import AGENT_PORT, Phase
@@ -165,29 +165,18 @@ GOOD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("answer", [OSError("refused"), TimeoutError("slow"), b"no JSON", b"{}"])
-def test_whatever_an_agent_does_not_say_is_silence(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    def opened(url: str, timeout: float) -> io.BytesIO:
-        if isinstance(answer, Exception):
-            raise answer
-        return io.BytesIO(answer)
-
-    monkeypatch.setattr(observe.urllib.request, "urlopen", opened)
-    assert observe._probe(pod(0)) is None
-
-
 def test_an_agent_is_asked_at_its_address_for_no_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    def opened(url: str, timeout: float) -> io.BytesIO:
-        assert (url, timeout) == (f"http://10.0.0.1:{AGENT_PORT}/status", 1.0)
-        return io.BytesIO(json.dumps(GOOD).encode())
+    def answered(address: str, path: str, within_s: float, port: int) -> Answer:
+        assert (address, path, within_s, port) == ("10.0.0.1", "/status", 1.0, AGENT_PORT)
+        return Answer(200, json.dumps(GOOD).encode())
 
-    monkeypatch.setattr(observe.urllib.request, "urlopen", opened)
+    monkeypatch.setattr(observe.agents, "get", answered)
     told = observe._probe(pod(0))
     assert told is not None and told.step == 3
 
-    def mistaken(url: str, timeout: float) -> None:
+    def mistaken(*_: object, **__: object) -> None:
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(observe.urllib.request, "urlopen", mistaken)
+    monkeypatch.setattr(observe.agents, "get", mistaken)
     with pytest.raises(KeyError):
         observe._probe(pod(0))

@@ -1,0 +1,30 @@
+"""The steward's newest figures in the record, read for people and for money."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, FiniteFloat
+
+from infra.record.store import LIVE, CampaignStore
+
+
+class _Figures(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    at: AwareDatetime
+    attempt: int
+    step: int
+    steps: int
+    loss: float | None
+    committed_step: int
+    spent_usd: FiniteFloat
+    usd_per_hour: FiniteFloat
+    why: str
+
+
+def live_figures(store: CampaignStore) -> dict[str, Any] | None:
+    """Return the figures as `infra.steward.live` writes them; None if there are none. If they cannot be read, None too,
+    and `store.unread` says so: money then counts from the events."""
+    found = store.figures(LIVE, _Figures)
+    return None if found is None else found.model_dump() | {"at": found.at.isoformat()}

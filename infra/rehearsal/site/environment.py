@@ -1,0 +1,25 @@
+"""The environment of a site's processes: a bare one. What the shell has for AWS, clusters, proxies or Python is meant
+for the world outside, which a site cannot reach and must not be led to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import infra
+
+_PASSED = (
+    "AWS_SDK_UA_APP_ID", "COLORTERM", "COLUMNS", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LINES", "LOGNAME",
+    "NO_COLOR", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR",
+)  # fmt: skip
+"""What a person, a terminal and a machine are; `AWS_SDK_UA_APP_ID` only names a caller."""
+_FAMILIES = ("BIVOUAC_", "LC_")
+
+
+def bare(around: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what of an environment belongs in a site, and where our own code lies."""
+    passed = {name: value for name, value in around.items() if name in _PASSED or name.startswith(_FAMILIES)}
+    # A file of AWS's outside may name endpoints, proxies and profiles too.
+    files = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+    return passed | files | {"PYTHONPATH": str(Path(infra.__file__).parents[1])}

@@ -1,0 +1,46 @@
+"""Every line that a trainer or a supervisor prints for the infrastructure has the fields that its schema allows."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.root import ROOT
+from trainer.contract.lines import LINES
+
+
+def calls() -> Iterator[tuple[str, str, set[str]]]:
+    """Yield (place, event, names of the fields) of each call of an `emit` with a name in it."""
+    for path in sorted((ROOT / "trainer").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name.strip("_") != "emit":
+                continue
+            words = [leaf.value for leaf in ast.walk(node.args[0]) if isinstance(leaf, ast.Constant)]
+            for event in words:
+                yield (
+                    f"{path.relative_to(ROOT)}:{node.lineno}",
+                    str(event),
+                    {key.arg for key in node.keywords if key.arg},
+                )
+
+
+CALLS = [call for call in calls() if call[1] in LINES]
+
+
+@pytest.mark.parametrize(("place", "event", "fields"), CALLS, ids=[f"{place} {event}" for place, event, _ in CALLS])
+def test_a_line_has_fields_of_its_schema(place: str, event: str, fields: set[str]) -> None:
+    model = LINES[event]
+    assert model.model_config.get("extra") == "ignore" or fields <= set(model.model_fields), place
+    needed = {name for name, field in model.model_fields.items() if field.is_required()} - {"event"}
+    splat = event in ("unrecognised", "step")
+    assert splat or needed <= fields, place
+
+
+def test_the_lines_were_found() -> None:
+    seen = {event for _, event, _ in CALLS}
+    assert {"step", "restored", "started_fresh", "not_sealed", "refused_step", "restarted_in_place", "watch"} <= seen
