@@ -8,6 +8,10 @@ CHANGED = 2
 """Exit code of a command that compared and found a difference: neither success nor error."""
 
 
+NO_GOLDEN = 73
+"""Exit code of a campaign that has ended, and trained, without a proven golden checkpoint."""
+
+
 class BivouacError(Exception):
     """An error for people, shown without a traceback. `exit_code` follows sysexits."""
 

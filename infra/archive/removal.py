@@ -14,7 +14,7 @@ from trainer.contract import COMMITTED_NAME, step_folder, step_of_folder
 def forget_copies(s3: Any, bucket: str, prefix: str, say: Callable[..., None], archived: int) -> int:
     """Remove the copies in a campaign's folder for which its golden checkpoint now stands: those of steps up to
     `archived`. A newer one stays: it was refused, and may be all that is left of its step. Each manifest goes first, so
-    that no half removed copy is taken for a whole one. Return how many objects a lock keeps, -1 after an error."""
+    that no half removed copy is taken for a whole one. Return how many objects stay, -1 after an error."""
     try:
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
         there = [item["Key"] for page in pages for item in page.get("Contents", ())]
@@ -29,7 +29,7 @@ def forget_copies(s3: Any, bucket: str, prefix: str, say: Callable[..., None], a
         return -1
     if keys:
         say("copies removed", objects=len(keys), locked=locked)
-    return locked
+    return locked + len(there) - len(keys)
 
 
 def _step_of(key: str, prefix: str) -> int | None:

@@ -14,8 +14,8 @@ from infra.campaign.repairs.lost_storage import StorageWatch
 from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.errors import PermanentError
-from infra.record.doubts import DOUBTS
-from infra.record.events import Kind
+from infra.record.doubts import DOUBTS, unproven_copy, unrecognised_content
+from infra.record.events import CampaignState, Kind
 from infra.record.live import live_figures
 from infra.record.store import LIVE
 from infra.report.sentences import sentence
@@ -42,7 +42,6 @@ _TOLD = (
     Kind.HELD,
     Kind.RELAUNCHED,
     Kind.ARCHIVE_BEGUN,
-    Kind.ARCHIVE_UNPROVEN,
     Kind.NOTICE_FAILED,
 )
 
@@ -70,19 +69,11 @@ def archive(context: Context) -> dict[str, Any]:
         told.tell()
         state = context.state()
         if state.closed:
+            if state.unproven is not None:
+                context.progress.note(f"{unproven_copy(state.unproven)}{_fits(state.unproven)}")
             found = state.archive
             if found is None:
-                failed = [event for event in context.store.events() if event.kind is Kind.ARCHIVE_FAILED]
-                if failed:
-                    raise _failed(context, failed[-1].data)
-                if state.committed_at_finish is not None and state.committed_at_finish >= 0:
-                    raise PermanentError(
-                        "the steward has ended and archived nothing",
-                        seen=f"newest checkpoint: step {state.committed_at_finish}",
-                        cure=f"{_again(context)}; or `bivouac down {context.spec.campaign} --abandon` loses it",
-                    )
-                context.progress.note("no checkpoint was ever committed: nothing to archive, and nothing to lose")
-                return {"nothing_committed": True}
+                return _without_golden(context, state)
             restored, wanted = found["restored_evaluation_loss"], found["reference_evaluation_loss"]
             loss = "" if restored is None else f"; evaluation loss {restored} restored, {wanted} {found['proof']}"
             if restored is not None and (tolerance := found.get("tolerance")):
@@ -92,12 +83,39 @@ def archive(context: Context) -> dict[str, Any]:
             context.progress.note(
                 f"step {found['step']}: {found['objects']} objects, {found['bytes']} bytes read back{loss}"
             )
-            return found
+            return found if state.unproven is None else found | {"unproven": state.unproven}
     raise PermanentError(
         "the archive was not verified in time",
         seen=context.deadline.isoformat(),
         cure="see the archive pods' logs; `bivouac run` continues",
     )
+
+
+def _without_golden(context: Context, state: CampaignState) -> dict[str, Any]:
+    """Return what the stage has come to without a golden checkpoint. Raises `PermanentError` while something may be
+    lost."""
+    if state.copied_as_it_is:
+        context.progress.note("no checkpoint is proven: the campaign ends without a golden one")
+        return {"unproven": state.unproven}
+    failed = [event for event in context.store.events() if event.kind is Kind.ARCHIVE_FAILED]
+    if failed:
+        raise _failed(context, failed[-1].data)
+    if state.nothing_to_lose:
+        context.progress.note("no checkpoint was committed, and the job left nothing: there is nothing to archive")
+        return {"nothing_committed": True}
+    newest = f"newest checkpoint: step {state.newest_committed}" if state.newest_committed >= 0 else ""
+    left = "nobody could look at what the job left"
+    if state.unrecognised is not None and state.unrecognised["files"]:
+        left = unrecognised_content(state.unrecognised)
+    raise PermanentError(
+        "the steward has ended and archived nothing",
+        seen=newest or left,
+        cure=f"{_again(context)}; or `bivouac down {context.spec.campaign} --abandon` loses it",
+    )
+
+
+def _fits(copied: dict[str, Any]) -> str:
+    return f"; `format: {copied['fits']}` would have recognised it" if copied.get("fits") else ""
 
 
 def _failed(context: Context, told: dict[str, Any]) -> PermanentError:
@@ -106,13 +124,14 @@ def _failed(context: Context, told: dict[str, Any]) -> PermanentError:
     if step is None:
         what = "nothing is archived; the GPU nodes are at zero, the checkpoint is on the shared tier"
         return PermanentError(what, seen=told["error"], cure=f"mend the cause, then {_again(context)}")
+    part = told.get("part") or "the job's own evaluation or export"
     what = (
-        f"step {step} is in the archive, every byte read back, but the job's own evaluation or export has failed; the "
-        "GPU nodes are at zero, the checkpoints are on the shared tier too"
+        f"step {step} is in the archive, every byte read back, but {part} has failed; the GPU nodes are at zero, the "
+        "checkpoints are on the shared tier too"
     )
     cure = (
         f"see `bivouac logs {name}`; to try again, {_again(context)}; `bivouac down {name} --abandon` gives up only "
-        f"evaluation and export: `bivouac checkpoints restore {name} FOLDER` fetches the checkpoint from the archive"
+        f"{part}: `bivouac checkpoints restore {name} FOLDER` fetches the checkpoint from the archive"
     )
     return PermanentError(what, seen=told["error"], cure=cure)
 

@@ -7,6 +7,7 @@ import shutil
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.aws.parts import Altered
 from infra.aws.transfer import Transfer
 from infra.errors import UserError
-from infra.plain_files import open_plain
+from infra.plain_files import open_plain, plain_bytes
 from infra.record.objects import DELETE_AT_ONCE, is_missing, object_or_none
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, parse_manifest, step_folder, step_of_folder
 from trainer.contract.listing import Listed, list_folder, listed
@@ -35,6 +36,10 @@ class Place(ABC):
 
     @abstractmethod
     def manifest_bytes(self, step: int) -> bytes | None: ...
+
+    @abstractmethod
+    def content(self, step: int, name: str) -> bytes:
+        """Return a small shard's bytes, unverified. Raises `Altered` if it is not there, or cannot be read."""
 
     @abstractmethod
     def fault(self, step: int, shard: Shard) -> str | None:
@@ -107,6 +112,12 @@ class FolderPlace(Place):
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def content(self, step: int, name: str) -> bytes:
+        try:
+            return plain_bytes(self.root / step_folder(step) / name)
+        except OSError as error:
+            raise Altered(f"{name}: {error.strerror or error}") from error
+
     def fault(self, step: int, shard: Shard) -> str | None:
         try:
             with open_plain(self.root / step_folder(step) / shard.file) as file:
@@ -177,9 +188,15 @@ class BucketPlace(Place):
             if (step := step_of_folder(folder)) is not None:
                 sizes.setdefault(step, {})[name] = size
         return [
-            listed(self.manifest_bytes(step), sizes[step].get, step, tier, campaign, "")
+            listed(self.manifest_bytes(step), sizes[step].get, step, tier, campaign, "", partial(self._read, step))
             for step in sorted(sizes, reverse=True)
         ]
+
+    def _read(self, step: int, name: str) -> bytes:
+        try:
+            return self.content(step, name)
+        except Altered as error:
+            raise OSError(str(error)) from error
 
     def objects(self, prefix: str) -> list[tuple[str, int]]:
         """Return (key, size) below a prefix; raise `UserError` if there is no such bucket."""
@@ -199,6 +216,12 @@ class BucketPlace(Place):
 
     def manifest_bytes(self, step: int) -> bytes | None:
         return self.get(self.key(step, COMMITTED_NAME))
+
+    def content(self, step: int, name: str) -> bytes:
+        found = self.get(self.key(step, name))
+        if found is None:
+            raise Altered(f"{name}: missing")
+        return found
 
     def fault(self, step: int, shard: Shard) -> str | None:
         digest = hashlib.sha256()

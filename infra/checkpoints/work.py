@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from infra.aws.parts import Altered
 from infra.checkpoints.place import Place
@@ -16,9 +19,13 @@ from infra.errors import PermanentError, UserError
 from infra.plain_files import sha256_of
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, step_folder
 from trainer.contract.listing import Listed, StepVerdict
+from trainer.contract.retention import removable
+from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, printable, tree_of
 
 Tell = Callable[[str], None]
 _AT_ONCE = 8
+_ARRIVING = ".arriving"
+"""Folder for shards that are on their way: the job's own names may leave no room for a suffix."""
 
 
 def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[StepVerdict]:
@@ -39,7 +46,123 @@ def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[StepVerdict]:
         faults = [(shard.file, why) for shard, why in zip(manifest.shards, found, strict=True) if why is not None]
         if faults and place.manifest_bytes(step) is None:
             continue
+        faults = _by_job_names(place, manifest, faults)
         yield StepVerdict(step=step, bytes=_bytes(manifest), faults=tuple(faults))
+
+
+def job_tree(place: Place, manifest: Manifest) -> Tree | None:
+    """Return the job's own tree of a step, None for one of the built-in trainer. Raises `PermanentError` for a tree
+    that cannot be read or is not what was sealed."""
+    shards = {shard.file: shard for shard in manifest.shards}
+    if manifest.position or manifest.zero_stage or manifest.consumed:  # no supervisor writes these
+        return None
+
+    def read(name: str) -> bytes:
+        content = place.content(manifest.step, name)
+        if (seen := hashlib.sha256(content).hexdigest()) != shards[name].sha256:
+            raise Altered(f"{name}: SHA-256 {seen}")
+        return content
+
+    try:
+        return tree_of(shards, read)
+    except (Altered, ValueError) as error:
+        raise _unsound(place, manifest.step, error) from error
+
+
+@dataclass(frozen=True)
+class Restored:
+    folder: Path
+    """The job's file or folder, or the step's folder of shards."""
+    before_bytes: int
+    """What an earlier try had brought."""
+    tree: Tree | None = None
+    """The job's own; None: shards and manifest."""
+    of_job: bool = True
+    """False: the built-in trainer's."""
+
+
+def restore_for_use(place: Place, step: int, out: Path, tell: Tell, sealed: bool = False) -> Restored:
+    """Bring a step to `out` as what wrote it loads it: a job's own tree, or the built-in trainer's shards. `sealed`:
+    shards and manifest also of a job. A call after a kill continues.
+
+    Raises `PermanentError` for a shard that is not sound, and `UserError` where other files stand in the way.
+    """
+    manifest = place.manifest(step)
+    tree = job_tree(place, manifest)
+    if tree is None or sealed:
+        return Restored(*restore(place, step, out, tell), of_job=tree is not None)
+    folder, before, done = out / step_folder(step), 0, 0
+    target = folder / path_of(tree.name)
+    _insist_on_room(target, tree)
+    arriving = folder / _ARRIVING
+    arriving.mkdir(parents=True, exist_ok=True)
+    shards = {shard.file.rpartition("/")[2]: shard for shard in manifest.shards}
+
+    def fetch_all(files: Sequence[tuple[TreeFile, Path]]) -> None:
+        nonlocal before, done
+        for file, path in files:
+            shard = shards[file.shard]
+            tell(f"step {step}: {size(done)} of {size(_bytes(manifest))}, {tree.names[file.shard]}")
+            if _is_there(path, shard):
+                before += shard.size_bytes
+            else:
+                before += _fetched(place, step, shard, arriving / file.shard)
+                os.replace(arriving / file.shard, path)
+            _to_disk(path)
+            done += shard.size_bytes
+
+    lay_out(tree, target, fetch_all)
+    shutil.rmtree(arriving)
+    return Restored(target, before, tree)
+
+
+def difference(first: tuple[Tree, Manifest], second: tuple[Tree, Manifest]) -> dict[str, Any]:
+    """Compare two steps of jobs by the digests of their files, each under its path below the checkpoint."""
+    ours, theirs = (_digests(*each) for each in (first, second))
+    described = [
+        (tree.links, sorted(tree.folders), manifest.loss, manifest.tokens) for tree, manifest in (first, second)
+    ]
+    names = ("links", "folders", "loss", "tokens")
+    return {
+        "steps": [first[1].step, second[1].step],
+        "metadata": {name: [a, b] for name, a, b in zip(names, *described, strict=True) if a != b},
+        "only_in_first": sorted(ours.keys() - theirs.keys()),
+        "only_in_second": sorted(theirs.keys() - ours.keys()),
+        "shards": [
+            {"shard": name, "equal": ours[name] == theirs[name], "tensors": []}
+            for name in sorted(ours.keys() & theirs.keys())
+        ],
+    }
+
+
+def _digests(tree: Tree, manifest: Manifest) -> dict[str, str]:
+    digests = {shard.file.rpartition("/")[2]: shard.sha256 for shard in manifest.shards}
+    return {printable(path or tree.name): digests[file.shard] for path, file in tree.files.items()}
+
+
+def newest_sound(place: Place, steps: list[int], tell: Tell) -> int | None:
+    """Return the newest of these steps, newest first, of which every byte is as it was sealed."""
+    return next((verdict.step for verdict in verify(place, steps, tell) if verdict.sound), None)
+
+
+def _insist_on_room(target: Path, tree: Tree) -> None:
+    """Raise `UserError` if other files lie where a job's tree is to come: they would be taken for the checkpoint's."""
+    known = {target / path_of(path) for path in (*tree.files, *tree.links, *tree.folders)}
+    others = () if target.is_file() else (path for path in target.rglob("*") if not path.is_dir() and path not in known)
+    if (other := next(iter(others), None)) is not None:
+        raise UserError("other files lie where the checkpoint is to come", seen=other, cure="name an empty folder")
+
+
+def _fetched(place: Place, step: int, shard: Shard, target: Path) -> int:
+    try:
+        return place.fetch(step, shard, target)
+    except Altered as error:
+        raise _unsound(place, step, error) from error
+
+
+def _unsound(place: Place, step: int, error: Exception) -> PermanentError:
+    cure = "`bivouac checkpoints verify` lists all faults; restore another step"
+    return PermanentError(f"step {step} is not sound at {place.name}", seen=str(error), cure=cure)
 
 
 def restore(place: Place, step: int, out: Path, tell: Tell) -> tuple[Path, int]:
@@ -56,15 +179,25 @@ def restore(place: Place, step: int, out: Path, tell: Tell) -> tuple[Path, int]:
         if _is_there(target, shard):
             before += shard.size_bytes
         else:
-            try:
-                before += place.fetch(step, shard, target)
-            except Altered as error:
-                cure = "`bivouac checkpoints verify` lists all faults; restore another step"
-                raise PermanentError(f"step {step} is not sound at {place.name}", seen=str(error), cure=cure) from error
+            before += _fetched(place, step, shard, target)
         _to_disk(target)
         done += shard.size_bytes
     _write_last(folder / COMMITTED_NAME, manifest.serialize())
     return folder, before
+
+
+def _by_job_names(place: Place, manifest: Manifest, faults: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return faults with the job's name of each file beside its shard's; a fault of the tree itself for a bad one."""
+    try:
+        tree = job_tree(place, manifest)
+    except PermanentError as error:
+        return faults or [(COMMITTED_NAME, str(error.seen))]
+    names = {} if tree is None else tree.names
+    return [(_with_name(file, names.get(file.rpartition("/")[2], "")), why) for file, why in faults]
+
+
+def _with_name(file: str, name: str) -> str:
+    return f"{file} ({name})" if name else file
 
 
 @dataclass(frozen=True)
@@ -76,21 +209,24 @@ class Pruning:
 
 
 def pruning(place: Place, keep: int, protected: Collection[int], tell: Tell) -> Pruning:
-    """Return what a pruning to the `keep` newest committed steps would remove. The newest proven step and the
-    `protected` ones always stay.
+    """Return what a pruning to the `keep` newest sound steps would remove. The newest proven step and the `protected`
+    ones always stay, and so does what is newer than these: it may still be written.
 
     Raises `PermanentError` if no step is proven: then nothing may be removed.
     """
-    rows = place.rows()
+    rows, unsound = place.rows(), set[int]()
     committed = [row.step for row in rows if row.committed]
-    proven = next((verdict.step for verdict in verify(place, committed, tell) if verdict.sound), None)
-    if proven is None:
+    for verdict in verify(place, committed, tell):
+        if verdict.sound:
+            break
+        unsound.add(verdict.step)
+    else:
         seen = f"{len(committed)} committed steps at {place.name}, none of them sound"
         raise PermanentError("no step is proven, so nothing is removed", seen=seen, cure="see `checkpoints verify`")
-    kept = {proven, *protected, *committed[:keep]}
-    # A step newer than every kept step may still be written.
-    drop = tuple(row for row in rows if row.step not in kept and row.step < max(kept))
-    return Pruning(tuple(sorted(kept, reverse=True)), drop, proven)
+    unsound |= {row.step for row in rows if not row.committed or row.here != row.shards}
+    gone = set(removable([row.step for row in rows], keep, unsound, {verdict.step, *protected}))
+    kept = tuple(step for step in committed if step not in gone)
+    return Pruning(kept, tuple(row for row in rows if row.step in gone), verdict.step)
 
 
 def prune(place: Place, plan: Pruning, tell: Tell) -> None:

@@ -40,6 +40,7 @@ def ending(context: Context) -> dict[str, object]:
             if event.kind is Kind.STAGE_FINISHED
         ],
         "archive": state.archive,
+        "unproven": state.unproven,
         "certificate": state.certificate,
         "results": str(context.results),
     }

@@ -314,6 +314,8 @@ def kept(context: Context) -> tuple[str, ...]:
     rows = [f"s3://{context.buckets.state}/campaigns/{campaign}/ (record)"]
     if state.archive is not None:
         rows.insert(0, f"{state.archive['manifest']} (golden checkpoint of step {state.archive['step']})")
+    if (copied := context.outputs.get(Stage.ARCHIVE, {}).get("unproven")) is not None:
+        rows.insert(0, f"{copied['prefix']} (what the job left, as it is; no checkpoint is proven in it)")
     what, newest = "interval copies", state.copied
     if context.spec.storage.shared is None:
         what, newest = "checkpoints", state.newest_committed

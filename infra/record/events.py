@@ -142,13 +142,19 @@ class CampaignState(BaseModel):
 
     @property
     def nothing_to_lose(self) -> bool:
-        """True if the record proves that no attempt left anything: nothing launched, or all is over, no checkpoint was
-        committed, and the job's folder was seen empty or no attempt began. What nobody recognised or saw may be all."""
-        if self.unreadable or self.tells_nothing or any(_committed(attempt) >= 0 for attempt in self.attempts):
+        """True if the record proves that no attempt left anything: nothing launched, or all is over and was nothing."""
+        if self.unreadable or self.tells_nothing:
+            return False
+        return not self.attempts or (self.closed and self.committed_at_finish == -1 and self.left_nothing)
+
+    @property
+    def left_nothing(self) -> bool:
+        """True if no checkpoint was committed, and the job's folder was seen empty or no attempt began. What nobody
+        recognised, or nobody saw, may be all that there is."""
+        if any(_committed(attempt) >= 0 for attempt in self.attempts):
             return False
         empty = self.unrecognised is not None and self.unrecognised["files"] == 0
-        left_nothing = empty or not any(attempt.get("began", True) for attempt in self.attempts)
-        return not self.attempts or (self.closed and self.committed_at_finish == -1 and left_nothing)
+        return empty or not any(attempt.get("began", True) for attempt in self.attempts)
 
     @property
     def tells_nothing(self) -> bool:
@@ -166,6 +172,12 @@ class CampaignState(BaseModel):
     def copied_as_it_is(self) -> bool:
         """True if no checkpoint was committed and S3 holds all that may be one, unproven."""
         return self.unproven is not None and self.newest_committed == -1 and self.committed_at_finish == -1
+
+    @property
+    def ended_without_golden(self) -> bool:
+        """True if it is over, something trained, no checkpoint is proven, and nobody gave that up on purpose."""
+        trained = any(attempt.get("began", True) for attempt in self.attempts)
+        return self.ended and trained and self.archive is None and not self.abandoned
 
     @property
     def ended(self) -> bool:

@@ -68,7 +68,8 @@ class Kind(StrEnum):
     TRAINING_FINISHED = "training.finished"
     ARCHIVE_VERIFIED = "archive.verified"  # manifest, step, evaluation_loss, objects, bytes, metrics, export
     ARCHIVE_BEGUN = "archive.begun"  # group, nodes (that bill from here on), of (the spec's), released (None: asked)
-    ARCHIVE_FAILED = "archive.failed"  # error, step (archived byte for byte, but not proven)
+    # error, step (archived byte for byte, but not proven), part (that has failed; none: the job's own evaluation)
+    ARCHIVE_FAILED = "archive.failed"
     # prefix (s3://), files, bytes, why: unrecognised content is copied as it is, with digests, each object read back
     ARCHIVE_UNPROVEN = "archive.unproven"
     NODES_AT_ZERO = "nodes.at-zero"  # group

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from infra.console.words import clock, plural, share, usd
 from infra.plan.layout import layout
-from infra.record.events import CampaignState, Kind, Stage
+from infra.record.doubts import DOUBTS, unproven_copy, unrecognised_content
+from infra.record.events import CampaignState, Kind, Stage, ordered
 from infra.report.model import CertificateSummary, Golden, Interruption, KeyFigure, Money, Notice, StageTime, Training
 from infra.report.record import Record
 
@@ -23,9 +25,11 @@ def status(
             return "ended, not certified", "bad"
         if certificate.suspects:
             return "ended, suspects to look at", "warning"
-        return {"stopped": "stopped early, nothing left behind", "held": "ended by an error, nothing left behind"}.get(
-            state.outcome or "", "ended, nothing left behind"
-        ), "good" if state.outcome == "done" else "warning"
+        how = {"stopped": "stopped early", "held": "ended by an error"}.get(state.outcome or "", "ended")
+        if state.archive is None and state.attempts and not state.abandoned:
+            return f"{how} without a proven checkpoint", "bad"
+        good = state.outcome == "done" and state.archive is not None
+        return f"{how}, nothing left behind", "good" if good else "warning"
     if last is None:
         return "nothing has begun", "open"
     if last.ending == "failed":
@@ -46,6 +50,8 @@ def verdict(record: Record, parts: Parts, state: CampaignState, clock_s: float) 
         clauses.append(f"golden checkpoint of step {golden.step:,} {checked}")
     elif state.abandoned:
         clauses.append("the trained model was given up on purpose")
+    elif state.copied_as_it_is:
+        clauses.append("no checkpoint is proven, and what the job left was copied as it is")
     else:
         clauses.append("no checkpoint is archived" + ("" if certificate else " yet"))
     if certificate is None:
@@ -115,6 +121,7 @@ def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[Stag
     found = [
         *_of_certificate(certificate, state, record),
         *_of_archive(record, golden, state),
+        *_of_doubts(record),
         *_of_training(training, broken, state),
         *_of_stages(rows),
     ]
@@ -174,9 +181,11 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
             yield Notice(level="bad", text=f"The archive failed: {failed[-1].data.get('error')}{safe}")
         if state.abandoned:
             yield Notice(level="warning", text="Torn down with --abandon: the trained model was not archived.")
-        elif state.attempts and state.outcome in ("done", "stopped") and not failed:
+        elif state.attempts and state.outcome in ("done", "stopped") and not failed and state.unproven is None:
             yield Notice(level="warning", text="Training is over and nothing is archived yet.")
+        yield from _of_unrecognised(state, "bad")
         return
+    yield from _of_unrecognised(state, "warning")
     if golden.restored_loss is None and record.spec.workload is None:
         yield Notice(level="warning", text="The archived checkpoint was read back but not evaluated.")
     elif golden.restored_loss is not None and golden.reference_loss is None:
@@ -192,6 +201,28 @@ def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> 
         yield Notice(level="bad", text=text)
     if golden.refused:
         yield Notice(level="warning", text=f"Newer checkpoints were not sound: {'; '.join(golden.refused[:3])}.")
+
+
+def _of_unrecognised(state: CampaignState, level: Literal["bad", "warning"]) -> Iterator[Notice]:
+    """Return what the job left that no format recognised, and where it lies. Without a golden checkpoint it may be all
+    that was trained."""
+    left = state.unrecognised
+    if state.unproven is not None:
+        yield Notice(level=level, text=f"{unproven_copy(state.unproven)}.")
+    elif left is not None and left["files"]:
+        yield Notice(level=level, text=f"{unrecognised_content(left)}.")
+    elif state.attempts and state.outcome is not None and state.archive is None and not state.left_nothing:
+        yield Notice(level=level, text="Nobody could look at what the job left, and no checkpoint of it is proven.")
+
+
+def _of_doubts(record: Record) -> Iterator[Notice]:
+    """Return one line for each kind of doubt about a checkpoint, the newest of the newest attempt's."""
+    newest = dict[Kind, str]()
+    for event in ordered(record.events):
+        if event.kind in DOUBTS and event.kind is not Kind.CHECKPOINT_UNRECOGNISED:
+            newest[event.kind] = DOUBTS[event.kind](event.data)
+    for text in newest.values():
+        yield Notice(level="warning", text=f"{text[0].upper()}{text[1:]}.")
 
 
 def _of_training(training: Training, broken: tuple[Interruption, ...], state: CampaignState) -> Iterator[Notice]:

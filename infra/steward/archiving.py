@@ -23,13 +23,16 @@ from infra.steward.release import Release
 LEAST = timedelta(minutes=30)
 TIMES = 4
 """Bound of the whole Job in planned archive times: it has three tries."""
+_COPIED_PER_S = 200e6
+"""Bytes a second of what is copied as it is: read twice from the file system, sent, and read back."""
 _AFTER_DEADLINE = timedelta(minutes=1)
 """AWS removes the nodes at the deadline: a Job still running then never ends."""
 
 
 def record(steward: Parts) -> None:
     """Run the job's own evaluation and the archive, and record the outcome. After a failure the checkpoints stay on
-    the shared tier; after one of the evaluation alone the newest is in the archive as well."""
+    the shared tier; after one of the evaluation alone the newest is in the archive as well. Where no checkpoint was
+    committed, what the job left is copied as it is."""
     try:
         _have_a_node(steward)
         release = Release(steward)
@@ -39,18 +42,30 @@ def record(steward: Parts) -> None:
             release.look()
             steward.pause()
 
-        found = _run(steward, judging.judge(steward, pause), pause)
+        found = _run(steward, _judged(steward, pause), pause)
     except PermanentError as error:
         judging.forget(steward)
         steward.store.append(Kind.ARCHIVE_FAILED, error=str(error))
         return
+    if copied := found.pop("copied", None):
+        steward.store.append(Kind.ARCHIVE_UNPROVEN, **copied)
     if "unproven" not in found:
-        steward.store.append(Kind.ARCHIVE_VERIFIED, **found)
+        if found:
+            steward.store.append(Kind.ARCHIVE_VERIFIED, **found)
         return
     # In this order: what is left by a steward that dies here comes to the same end.
     archive_job.remove(steward.client)
     judging.forget(steward)
-    steward.store.append(Kind.ARCHIVE_FAILED, error=str(found["unproven"]), step=found["step"])
+    part = {"part": found["part"]} if found.get("part") else {}
+    steward.store.append(Kind.ARCHIVE_FAILED, error=str(found["unproven"]), step=found["step"], **part)
+
+
+def _judged(steward: Parts, pause: Callable[[], None]) -> Judged:
+    """Run the job's own evaluation and export, if the spec asks for them and there is a checkpoint to evaluate."""
+    if max(steward.store.state().newest_committed, steward.committed_step()) >= 0:
+        return judging.judge(steward, pause)
+    asked = steward.config.workload is not None and steward.config.workload.judging is not None
+    return Judged(unjudged="no checkpoint to evaluate was known when training was over") if asked else Judged()
 
 
 def _have_a_node(steward: Parts) -> None:
@@ -84,11 +99,12 @@ def _have_a_node(steward: Parts) -> None:
 
 
 def _run(steward: Parts, judged: Judged, pause: Callable[[], None]) -> dict[str, Any]:
-    given = steward.config
+    given, state = steward.config, steward.store.state()
     config = ArchiveConfig(
         campaign=given.spec.campaign,
         identity=given.identity,
-        committed_step=max(steward.store.state().newest_committed, steward.committed_step()),
+        attempt=max((int(one["attempt"]) for one in state.attempts), default=0),
+        committed_step=max(state.newest_committed, steward.committed_step()),
         region=given.spec.region,
         state_bucket=given.state_bucket,
         archive_bucket=given.archive_bucket,
@@ -101,7 +117,8 @@ def _run(steward: Parts, judged: Judged, pause: Callable[[], None]) -> dict[str,
         unjudged=judged.unjudged,
     )
     job = archive_job.manifest(config, given.image, given.accelerators)
-    longest = max(LEAST, TIMES * given.bare_archive)
+    beside = timedelta(seconds=(state.unrecognised or {}).get("bytes", 0) / _COPIED_PER_S)
+    longest = max(LEAST, TIMES * (given.bare_archive + beside))
     bounds = Bounds(
         start_within=given.spec.capacity_timeout,
         end_within=longest,

@@ -57,12 +57,16 @@ class NewestAttempt:
         attempts.launch(self._client, gangs.gang(self._config, action.attempt, config))
         self.number, self.in_flight, self._running_recorded = action.attempt, True, False
         self._observer.launched(self.number)
-        self._store.append(
-            Kind.ATTEMPT_LAUNCHED,
-            attempt=self.number,
-            jobset=self.job,
-            committed_step=self._steward.committed_step(),
-        )
+        committed = self._steward.committed_step()
+        self._store.append(Kind.ATTEMPT_LAUNCHED, attempt=self.number, jobset=self.job, committed_step=committed)
+        self._note_start_over(committed)
+
+    def _note_start_over(self, committed: int) -> None:
+        """Record that the attempt begins at step 0 although an earlier one has trained."""
+        trained = [int(one.get("step") or 0) for one in self._store.state().attempts if "ended_at" in one]
+        if committed < 0 and max(trained, default=0) > 0:
+            why = "no checkpoint of it was committed; if it wrote one, no format recognised it"
+            self._store.append(Kind.TRAINING_STARTED_OVER, attempt=self.number, before=max(trained), why=why)
 
     def note_running(self, seen: Observation) -> None:
         # A short attempt may succeed before every pod has answered a probe.
@@ -109,6 +113,7 @@ class NewestAttempt:
             instances=instances,
             step=max((pod.step for pod in seen.pods), default=0),
             committed_at_end=self._steward.committed_step(),
+            began=not seen.pods or any(pod.phase != "Pending" for pod in seen.pods),
             nothing_sound=any(pod.reason == NOTHING_SOUND for pod in seen.pods),
             log=self._last_words(action, seen),
         )

@@ -16,6 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.parts import Altered
 from infra.checkpoints import work
+from infra.checkpoints.find import carried
 from infra.checkpoints.place import FolderPlace, Place
 from infra.checkpoints.requests import CARRIED, FOLDER, SUFFIX, Answer, TierRequest
 from infra.errors import BivouacError, LeaseLost, LeaseUnproven
@@ -128,11 +129,17 @@ class RequestServer:
         return Answer(verdicts=tuple(verdicts), unreachable=tuple(unreachable))
 
     def _carry(self, steps: tuple[int, ...], tell: Callable[[str], None]) -> Answer:
-        """Copy a step from the shared tier to the campaign's folder in S3, the manifest last. Readers verify it."""
-        step = next(iter(steps or (row.step for row in self._place.rows() if row.committed)), None)
+        """Copy a step (none: the newest sound one) from the shared tier to the campaign's folder in S3, the manifest
+        last. Readers verify it. What was carried before stays if it is the same, and goes if another attempt's."""
+        committed = [row.step for row in self._place.rows() if row.committed]
+        step = next(iter(steps), None) if steps else work.newest_sound(self._place, committed, tell)
         if step is None:
-            raise ValueError("no step is committed on the shared tier")
-        manifest = self._place.manifest(step)
+            raise ValueError("no step is committed and sound on the shared tier")
+        manifest, before = self._place.manifest(step), carried(self._store)
+        if (there := before.manifest_bytes(step)) == manifest.serialize():
+            return Answer(carried=step)
+        if there is not None:
+            before.remove(step)
         prefix = f"{self._store.prefix}/{CARRIED}/{step_folder(step)}"
         for number, shard in enumerate(manifest.shards, 1):
             self._guard()

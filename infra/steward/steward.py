@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 from lightkube import Client
 
@@ -48,6 +49,7 @@ from infra.steward.seeing.lookout import Lookout
 from infra.steward.seeing.sources import PASSING
 from infra.steward.seeing.tiers import TierWatch
 from infra.steward.seeing.trainer_events import TrainerEvents
+from trainer.contract import Unrecognised
 
 
 class Steward:
@@ -113,18 +115,35 @@ class Steward:
         self.attempt.take_over()
         if state.outcome is None:
             finish = self._train()
-            committed = self.committed.to_record()
-            self.store.append(Kind.TRAINING_FINISHED, outcome=finish.outcome, why=finish.why, committed_step=committed)
+            about = {"outcome": finish.outcome, "why": finish.why, "committed_step": self.committed.to_record()}
+            self.store.append(Kind.TRAINING_FINISHED, **about, unrecognised=self._left_behind())
         self.copier.stop()
         # The archive copies the logs from the bucket.
         self.logs.flush()
-        if not self._archived and self.store.state().archive is None and self.committed.may_be_there():
+        if not self._archived and self._may_archive():
             archiving.record(self)
         self._archived = True  # or its failure is recorded
         self.logs.close()
         self.nodes.set_desired(0)
         if not self.store.state().closed:
             self.store.append(Kind.NODES_AT_ZERO, group=self.names.gpu_group)
+
+    def _left_behind(self) -> dict[str, Any] | None:
+        """Return what the job left that no format recognises; None if nobody could look. The built-in trainer's
+        checkpoints are committed, or none."""
+        if self.config.workload is None:
+            return None if self.committed.to_record() is None else Unrecognised(files=0, bytes=0).model_dump()
+        begun = [one["attempt"] for one in self.store.state().attempts if one.get("began", True)]
+        local = self.config.workload.checkpoints.tier == "local"
+        left = self.committed.left_behind(max(begun, default=0), local)
+        told = any(status.unrecognised and status.unrecognised.files for status in self.observer.statuses.values())
+        return None if local and told and left is not None and not left["files"] else left
+
+    def _may_archive(self) -> bool:
+        """Return whether there may be something to archive, or to copy as it is, that is not yet."""
+        state = self.store.state()
+        safe = state.archive is not None or state.copied_as_it_is
+        return not safe and (self.committed.may_be_there() or not state.left_nothing)
 
     def _resume(self) -> Finish | None:
         """Finish what a predecessor left half done; adopt a newer configuration."""

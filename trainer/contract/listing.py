@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from trainer.contract.checkpoint import COMMITTED_NAME, Manifest, parse_manifest, step_of_folder
+from trainer.contract.tree import own_name
 
 CHECKPOINTS_PATH = "/checkpoints"
 """The agent's path for its local tier's `Listing` as JSON."""
@@ -59,6 +60,8 @@ class Listed(BaseModel):
     """Shards that are here with their full size; a node's disk holds only its ranks' shards."""
     bytes: int = 0
     """Size of those shards."""
+    name: str = Field(default="", exclude_if=lambda name: not name)
+    """Path of the checkpoint below the job's own folder; empty: the built-in trainer's, or not known."""
 
 
 class Listing(BaseModel):
@@ -77,9 +80,16 @@ def list_folder(folder: Path, tier: str, campaign: str | None = None, node: str 
 
 
 def listed(
-    content: bytes | None, size_of: Callable[[str], int | None], step: int, tier: str, campaign: str | None, node: str
+    content: bytes | None,
+    size_of: Callable[[str], int | None],
+    step: int,
+    tier: str,
+    campaign: str | None,
+    node: str,
+    read: Callable[[str], bytes] | None = None,
 ) -> Listed:
-    """Return a row, from a manifest's bytes (None: no manifest) and the shards' sizes (None: no shard)."""
+    """Return a row, from a manifest's bytes (None: no manifest) and the shards' sizes (None: no shard). `read`: content
+    of a shard, for the checkpoint's own name."""
     if content is None:
         return Listed(
             tier=tier, node=node, step=step, committed=False, why="no manifest: never committed, or half gone"
@@ -88,7 +98,12 @@ def listed(
         manifest = parse_manifest(content, step, campaign)
     except ValueError as error:
         return Listed(tier=tier, node=node, step=step, committed=False, why=f"{COMMITTED_NAME}: {error}", damaged=True)
-    return _row(manifest, size_of, tier, node)
+    row = _row(manifest, size_of, tier, node)
+    return (
+        row
+        if read is None
+        else row.model_copy(update={"name": own_name((shard.file for shard in manifest.shards), read)})
+    )
 
 
 def _look(folder: Path, step: int, tier: str, campaign: str | None, node: str) -> Listed:
@@ -108,7 +123,7 @@ def _look(folder: Path, step: int, tier: str, campaign: str | None, node: str) -
         return Listed(
             tier=tier, node=node, step=step, committed=False, why=f"unreadable: {error.strerror}", damaged=True
         )
-    return listed(content, size_of, step, tier, campaign, node)
+    return listed(content, size_of, step, tier, campaign, node, lambda name: (place / name).read_bytes())
 
 
 def _row(manifest: Manifest, size_of: Callable[[str], int | None], tier: str, node: str) -> Listed:

@@ -6,6 +6,7 @@ in JSON they are text, as UTF-8 with surrogate escapes for what is none.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 FILE, FOLDER = "file", "folder"
-_NAME = re.compile(r"tree-\d{4,}\.json")
+_NAME = re.compile(r"tree-\d{4,}(?:-(\d+))?\.json")
 _SHARD = re.compile(r"[^/.\0][^/\0]*")
 _UNSAFE, _TAIL = re.compile(r"[^A-Za-z0-9._=+,@-]"), 80
 _BELOW = "//"
@@ -49,6 +50,11 @@ class Tree(NamedTuple):
         """Return the name of its file or folder."""
         return "checkpoint" if self.root == "." else self.root.rpartition("/")[2]
 
+    @property
+    def names(self) -> dict[str, str]:
+        """Return shard -> the path of its file below the job's folder, for people."""
+        return {file.shard: printable("/".join(filter(None, (self.root, path)))) for path, file in self.files.items()}
+
     def serialize(self) -> bytes:
         body: dict[str, Any] = {
             "format": 1,
@@ -71,13 +77,30 @@ def path_of(text: str) -> str:
     return os.fsdecode(text.encode("utf-8", "surrogateescape"))
 
 
-def tree_name(node: int) -> str:
-    """Return the name of the shard with the tree of one node's files."""
-    return f"tree-{node:04d}.json"
+def printable(text: str) -> str:
+    """Return a name for people: what no terminal should get, and the backslash, stand as `\\xNN` for each byte."""
+
+    def shown(letter: str) -> str:
+        if letter.isprintable() and letter != "\\":
+            return letter
+        return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
+
+    return "".join(map(shown, text))
+
+
+def tree_name(node: int, sealing: int = 0) -> str:
+    """Return the name of the shard with the tree of one node's files; `sealing` as in `shard_name`."""
+    return f"tree-{node:04d}{f'-{sealing}' if sealing else ''}.json"
+
+
+def sealing_of(shard: str) -> int | None:
+    """Return which sealing of its attempt a tree is of; None for a shard that is none."""
+    match = _NAME.fullmatch(shard.rpartition("/")[2])
+    return int(match.group(1) or 0) if match else None
 
 
 def is_tree(shard: str) -> bool:
-    return _NAME.fullmatch(shard.rpartition("/")[2]) is not None
+    return sealing_of(shard) is not None
 
 
 def shard_name(path: str, sealing: int = 0) -> str:
@@ -149,21 +172,38 @@ def tree_of(shards: Iterable[str], read: Callable[[str], bytes]) -> Tree | None:
     return tree
 
 
-def lay_out(tree: Tree, target: Path, place: Callable[[TreeFile, Path], None], modes: bool = True) -> None:
-    """Put a tree at `target`; what lies there already and is not of the tree stays. `place`: put a file at a path where
-    none is, or its own from an earlier try. `modes`: give files the job's permissions."""
-    for folder in sorted({*tree.folders, *(_parent(path) for path in (*tree.files, *tree.links) if "/" in path)}):
+def own_name(shards: Iterable[str], read: Callable[[str], bytes]) -> str:
+    """Return a checkpoint's path below the job's own folder, for people; empty where it is not known. Arguments as of
+    `tree_of`; a node's disk may have its own tree only."""
+    names = list(shards)
+    for name in filter(is_tree, names):
+        try:
+            return printable(parse_tree(read(name)).root)
+        except (OSError, ValueError):
+            continue
+    try:
+        tree = None if any(map(is_tree, names)) else tree_of(names, read)
+    except ValueError:
+        return ""
+    return "" if tree is None else printable(tree.root)
+
+
+def lay_out(
+    tree: Tree, target: Path, place: Callable[[Sequence[tuple[TreeFile, Path]]], None], modes: bool = True
+) -> None:
+    """Put a tree at `target`; what lies there already and is not of the tree stays. `place`: put files at their paths,
+    in the place of what an earlier try has left there. `modes`: give them the permissions of the job's."""
+    for folder in sorted({*tree.folders, *(_parent(path) for path in (*tree.files, *tree.links))} - {""}):
         (target / path_of(folder)).mkdir(parents=True, exist_ok=True)
     if tree.kind == FOLDER:
         target.mkdir(parents=True, exist_ok=True)
-    for path, file in tree.files.items():
-        at = target / path_of(path) if path else target
-        place(file, at)
-        if modes:
-            at.chmod(file.mode & 0o777)
+    files = [(file, target / path_of(path) if path else target) for path, file in tree.files.items()]
+    place(files)
+    for file, at in files if modes else ():
+        at.chmod(file.mode & 0o777)
     for path, linked in tree.links.items():  # after the files, so that none is written through a link
         at = target / path_of(path)
-        if at.is_symlink():
+        with contextlib.suppress(FileNotFoundError):
             at.unlink()
         at.symlink_to(path_of(linked))
 

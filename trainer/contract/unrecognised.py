@@ -47,7 +47,7 @@ class UnrecognisedFile(Unrecognised):
     newest_at: float = 0.0
     entries: tuple[str, ...] = ()
     """Files and folders below the job's folder that hold all of it: a folder in which nothing is recognised is one
-    entry. Of very many, a folder may stand for its files though it also holds something recognised."""
+    entry. Of very many, a folder may stand for its files though it also holds something recognised, `.` for all."""
 
 
 def entry_path(folder: Path, entry: str) -> Path:

@@ -77,6 +77,7 @@ class Job(Running):
             "loss": self.loss,
             "step_seconds": self.step_seconds,
             "data_wait_seconds": None,
+            **self.sealing.accounts.status(),
             "ranks": [dict(row, rank=rank) for rank in range(first, first + place.ranks_per_node)],
         }
 
@@ -156,6 +157,7 @@ class Job(Running):
             self.step_seconds = round((now - self._last_step) / max(1, step - self.step), 6)
             self._last_step = now
         self.heard, self.step = now, step
+        self.sealing.recogniser.hear(step)
         self.loss = figures.get("loss", self.loss)
         self.tokens = int(figures.get("tokens", self.tokens))
         if self.place.node_rank == 0:
@@ -177,7 +179,7 @@ class Job(Running):
         for news in self.told.news():
             self.heard = time.monotonic()
             if "folder" in news:
-                self.sealing.told[news["step"]] = Finished(news["step"], Path(news["folder"]))
+                self.sealing.tell(Finished(news["step"], Path(news["folder"])))
             elif self._by_client and news["rank"] == self.place.node_rank * self.place.ranks_per_node:
                 self._reached(news["step"], {name: news[name] for name in ("loss", "tokens") if name in news})
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from shutil import copyfile
 
 _PACKAGE, _CLIENT = "trainer/supervisor", Path(__file__).parents[1] / "client"
+_CONTRACT = tuple(Path(__file__).parents[1] / "contract" / name for name in ("retention.py", "tree.py"))
+"""What the supervisor shares with the infrastructure: these need the standard library only."""
 _MAIN = "from trainer.supervisor.__main__ import start\nstart()\n"
 
 
 def pack(target: Path) -> None:
-    """Write the zipapp, with the supervisor's modules and no other of the project's, and the client's files beside."""
+    """Write the zipapp, with the supervisor's modules and two of the contract's, and the client's files beside."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         package, own = root / _PACKAGE, Path(__file__).parent
@@ -24,6 +26,11 @@ def pack(target: Path) -> None:
             copy = package / path.relative_to(own)
             copy.parent.mkdir(exist_ok=True)
             copyfile(path, copy)
+        contract = package.parent / "contract"
+        contract.mkdir()
+        (contract / "__init__.py").touch()
+        for path in _CONTRACT:
+            copyfile(path, contract / path.name)
         zipapp.create_archive(root, target, compressed=True)
     for path in (*_CLIENT.glob("bivouac*.py"), *_CLIENT.glob("bivouac*/*.py")):
         copy = target.parent / path.relative_to(_CLIENT)

@@ -1,36 +1,40 @@
-"""A job's finished checkpoints as committed steps of the campaign: linked, digested, sealed, kept, checked, laid back.
+"""A job's finished checkpoints as committed steps of the campaign: copied, digested, sealed, kept, checked, laid back.
 
 A step lies at `<tier>/<campaign>/step-N/attempt-K`, as the built-in trainer writes it: its manifest has the same form
-(trainer.contract.checkpoint), so lists, archive and restores know it. A file's name in it is its path below the
-job's own folder, quoted: `.metadata` of the checkpoint `step-20` becomes `step-20%2F%2F.metadata`.
+(trainer.contract.checkpoint), so lists, archive and restores know it. Its shards have names of their own; the shard
+`tree-R.json` of node R says which of the job's files each one is (trainer.contract.tree).
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import errno
+import glob
 import json
 import os
 import re
 import secrets
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Callable, Iterator, Sequence
-from urllib.parse import quote, unquote
+from typing import Any, Callable, Collection, Iterator, Sequence
 
+from trainer.contract.retention import removable
+from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
+from trainer.supervisor.sealing import taking
+from trainer.supervisor.sealing.copying import SizeAndDigest, duplicate
+from trainer.supervisor.sealing.copying import digest_of as digest_of
 from trainer.supervisor.sealing.manifest import MANIFEST as MANIFEST
 from trainer.supervisor.sealing.manifest import Identity as Identity
 from trainer.supervisor.sealing.manifest import opened, serialize
+from trainer.supervisor.sealing.survey import Survey, survey
+from trainer.supervisor.sealing.taking import DIGESTS as DIGESTS
 
-DIGESTS = ".digests.json"
-"""In a checkpoint whose writer has digested what it wrote (`bivouac_dcp`): sizes and SHA-256 of its files."""
 _STEP = re.compile(r"^step-(\d{8})$")
-_CHUNK, _AT_ONCE = 2 * 2**20, 4
-"""Bytes read at a time, and files: each takes two chunks of memory."""
-_BELOW = "//"
-"""Stands between a checkpoint's path and a file's path in it."""
+_AT_ONCE = 4
+"""Files that are copied or read at once."""
+_LAID = ".bivouac-laid-back-"
+"""What is being laid back has a name that begins so."""
 
 
 def seal(
@@ -42,84 +46,141 @@ def seal(
     identity: Identity,
     tokens: int,
     loss: float | None,
+    *,
+    part: bool = False,
 ) -> Path:
-    """Commit the files of a finished checkpoint, a file or a folder in the job's own folder, as a step below `tier`;
-    return the manifest's path.
+    """Commit a finished checkpoint, a file or a folder in the job's own folder, as a step below `tier`; return the
+    manifest's path.
 
-    Files are linked, so that the job may delete its own; across file systems they are copied. A step that this attempt
-    has committed is left as it is; one of an earlier attempt was refused, and this one takes its place. Raises
-    `OSError` where the tier cannot take it or a file is gone, `ValueError` for an empty one; nothing is left then.
+    `files`: those that have to be there; with `part` they are all of it, and `root` also holds other things. They are
+    copied: no format guarantees that a file is never written again. A step that lies there already is replaced once the
+    new one is committed. Raises `OSError` where the tier cannot take it or a file is gone, and `ValueError` for an
+    empty one, one that changes meanwhile, and one that cannot be laid back; then all is as it was before.
     """
     place = tier / f"step-{step:08d}"
-    manifest = place / MANIFEST
-    if _attempt_of(manifest) == identity.attempt:
-        return manifest
-    if not files:
-        raise ValueError(f"a checkpoint without a file: {root}")
-    attempt = place / f"attempt-{identity.attempt:04d}"
-    attempt.mkdir(parents=True, exist_ok=True)
+    manifest, attempt = place / MANIFEST, place / f"attempt-{identity.attempt:04d}"
+    begun = surveyed(root, files, folder, part)
+    before = content(manifest)
+    if attempt_of(before) > identity.attempt:
+        raise ValueError(f"attempt {attempt_of(before)} has sealed this step")
+    sweep(place, before)  # of a sealing that failed
+    make(attempt)
     try:
-        shards = linked(files, root, folder, attempt)
+        shards = taken(begun, attempt, sealing=next_sealing(before, attempt.name))
+        if changed := difference(begun, root, files, folder, part):
+            raise ValueError(changed)
         sync(attempt)
         publish(manifest, serialize(identity, step, tokens, loss, shards))
-    except OSError:
-        if _attempt_of(manifest) == identity.attempt:
-            manifest.unlink()
-        shutil.rmtree(attempt, ignore_errors=True)  # links would keep the space of files that the job has removed
-        with contextlib.suppress(OSError):  # another attempt's lies there
-            place.rmdir()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError):
+            if before is None:
+                manifest.unlink(missing_ok=True)
+            elif content(manifest) != before:
+                publish(manifest, before)
+            sweep(place, before)
         raise
+    sweep(place, content(manifest))
     return manifest
 
 
-def linked(files: Sequence[Path], root: Path, folder: Path, attempt: Path, rank: int = 0) -> list[dict[str, object]]:
-    """Link the files into the attempt's folder; return their rows of the manifest, as files of `rank`."""
-    top, told = str(root.relative_to(folder)), _told(root, files)
-    targets: list[Path] = []
-    digests: dict[Path, tuple[int, str]] = {}
+def surveyed(root: Path, files: Sequence[Path], folder: Path, part: bool) -> Survey:
+    """Return the survey of a checkpoint that has these files. Raises `ValueError` where there is none, and
+    `FileNotFoundError` for one that is gone."""
+    if not files:
+        raise ValueError(f"a checkpoint without a file: {root}")
+    found = survey(root, folder, files if part else ())
+    there = {entry.source for entry in found.files.values()}
     for path in files:
-        target = attempt / _quoted(top if path == root else f"{top}{_BELOW}{path.relative_to(root)}")
-        targets.append(target)
-        if _link(path, target) and path in told:
-            digests[target] = told[path]
-    unread = [target for target in targets if target not in digests]
-    digests.update(zip(unread, _digests(unread, durable=True)))
-    rows: list[dict[str, object]] = []
-    for target in targets:
-        size, digest = digests[target]
-        rows.append({"file": f"{attempt.name}/{target.name}", "size_bytes": size, "sha256": digest, "rank": rank})
-    return rows
+        if os.path.realpath(str(path)) not in there:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return found
 
 
-def _told(root: Path, files: Sequence[Path]) -> dict[Path, tuple[int, str]]:
-    """Return size and SHA-256 of each file as its writer has noted them while it wrote; empty unless the note names
-    these files, in these sizes, and `.metadata` as it stands: that one is another with each save, and is read here.
-
-    What has changed since a file was written is found at a restart, where every byte is compared.
-    """
+def difference(begun: Survey, root: Path, files: Sequence[Path], folder: Path, part: bool) -> str:
+    """Return how a checkpoint differs from what it was; empty where it does not, and where it is being removed."""
     try:
-        noted = json.loads((root / DIGESTS).read_bytes())["files"]
-        told = {root / name: (int(size), str(digest)) for name, (size, digest) in noted.items()}
-        sizes = {path: path.stat().st_size for path in files if path != root / DIGESTS}
-        metadata = root / ".metadata"
-        if sizes == {path: size for path, (size, _) in told.items()} and digest_of(metadata) == told[metadata]:
-            return told
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass  # all of it is read
-    return {}
+        return begun.difference(survey(root, folder, files if part else ()))
+    except FileNotFoundError:
+        return ""
+    except ValueError as error:
+        return str(error)
 
 
-def _attempt_of(manifest: Path) -> int:
-    """Return the attempt that committed a step, -1 if there is none or it cannot be read."""
+def next_sealing(manifest: bytes | None, attempt: str) -> int:
+    """Return how often an attempt has sealed a step, by its manifest: new shards have other names."""
+    numbers = (sealing_of(name) for name in _named(manifest) if name.startswith(f"{attempt}/"))
+    return max((number + 1 for number in numbers if number is not None), default=0)
+
+
+def taken(begun: Survey, attempt: Path, node: int = 0, rank: int = 0, sealing: int = 0) -> list[dict[str, Any]]:
+    """Copy a checkpoint's files into the attempt's folder; return their rows of the manifest, as files of `rank`.
+    Raises `ValueError` for a file that was written since the survey."""
+    files = {
+        path: TreeFile(shard_name("/".join(filter(None, (begun.root, path))), sealing), entry.mode)
+        for path, entry in begun.files.items()
+    }
+    made = taking.take(begun, attempt, {path: file.shard for path, file in files.items()})
+    note = attempt / tree_name(node, sealing)
+    publish(note, Tree(begun.root, begun.kind, files, begun.links, begun.folders, begun.part).serialize())
+    digests = [*((files[path].shard, digest) for path, digest in made.items()), (note.name, digest_of(note))]
+    return [
+        {"file": f"{attempt.name}/{name}", "size_bytes": size, "sha256": digest, "rank": rank}
+        for name, (size, digest) in digests
+    ]
+
+
+def content(path: Path) -> bytes | None:
+    """Return a file's content, None if there is none."""
     try:
-        return int(json.loads(manifest.read_bytes())["attempt"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def attempt_of(manifest: bytes | str | None) -> int:
+    """Return the attempt that committed a step, -1 if none did or it cannot be read."""
+    try:
+        return int(json.loads(manifest or b"")["attempt"])
+    except (ValueError, KeyError, TypeError):
         return -1
 
 
+def _named(manifest: bytes | None) -> set[str]:
+    """Return the files that a manifest names; none if it cannot be read."""
+    try:
+        return {str(shard["file"]) for shard in json.loads(manifest or b"")["shards"]}
+    except (ValueError, KeyError, TypeError):
+        return set()
+
+
+def sweep(place: Path, manifest: bytes | None) -> None:
+    """Remove what lies in a step's folder and is not its manifest's: of earlier sealings, and of those that failed."""
+    if manifest is None:
+        shutil.rmtree(place, ignore_errors=True)
+        return
+    named = _named(manifest)
+    with contextlib.suppress(OSError):
+        for path in place.glob("attempt-*/*"):
+            if f"{path.parent.name}/{path.name}" not in named:
+                path.unlink(missing_ok=True)
+        for folder in place.glob("attempt-*"):
+            if not any(name.startswith(f"{folder.name}/") for name in named):
+                folder.rmdir()
+
+
 def committed(tier: Path) -> list[int]:
-    """Return the committed steps of a tier, newest first."""
-    return [step for step in begun(tier) if (tier / f"step-{step:08d}" / MANIFEST).exists()]
+    """Return the committed steps of a tier, newest first; those too of which it cannot be seen."""
+    return [step for step in begun(tier) if _may_be_there(tier / f"step-{step:08d}" / MANIFEST)]
+
+
+def _may_be_there(path: Path) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # not seen is not gone
+        return True
+    return True
 
 
 def begun(tier: Path) -> list[int]:
@@ -140,6 +201,7 @@ def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
         for shard, (size, digest) in zip(shards, _digests([place / shard["file"] for shard in shards])):
             if (size, digest) != (shard["size_bytes"], shard["sha256"]):
                 return "{}: {} of {} bytes, SHA-256 {}".format(shard["file"], size, shard["size_bytes"], digest)
+        tree(tier, step)
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
     except ValueError as error:
@@ -149,102 +211,118 @@ def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
     return ""
 
 
+def tree(tier: Path, step: int) -> Tree:
+    """Return the job's own tree of a committed step. Raises `OSError` or `ValueError` for one that cannot be read."""
+    place = tier / f"step-{step:08d}"
+    found = tree_of(sorted(_named((place / MANIFEST).read_bytes())), lambda name: (place / name).read_bytes())
+    if found is None:
+        raise ValueError("its files are not a job's")
+    return found
+
+
 def origin(tier: Path, step: int) -> str:
     """Return the path of a committed step's checkpoint in the job's own folder: a file, or the folder of its files."""
-    return _names(tier, step)[0].partition(_BELOW)[0]
+    return path_of(tree(tier, step).root)
 
 
 def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], None] | None = None) -> None:
     """Put a committed step's files at `path`, where the job's framework wrote them, and replace what stood there.
 
-    Files are linked: a framework that writes into an old checkpoint would change the sealed one, which the next check
-    would see. `link`: another way to lay out a file.
+    Files are copied: a trainer that saves again at the step it came from writes into them. `link`: another way to lay
+    out a file, which leaves its permissions as they are.
     """
-    place = tier / f"step-{step:08d}"
-    for left in path.parent.glob(f".*.{'[0-9a-f]' * 16}"):  # by a node that died at this point
-        shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    shards = json.loads((place / MANIFEST).read_text())["shards"]
-    for shard, name in zip(shards, _names(tier, step)):
-        target = fresh / name.partition(_BELOW)[2]  # `fresh` itself, if the checkpoint is one file
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (link or _link)(place / shard["file"], target)
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    os.replace(fresh, path)
+    place, job = tier / f"step-{step:08d}", tree(tier, step)
+    shards = {name.rpartition("/")[2]: place / name for name in _named((place / MANIFEST).read_bytes())}
+    for left in (*path.parent.glob(f"{_LAID}*"), *path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 16}")):
+        remove(left)  # by a node that died at this point
+    fresh = path.with_name(_LAID + secrets.token_hex(8))
+
+    def one(each: tuple[TreeFile, Path]) -> None:
+        file, target = each
+        if job.part:  # what else lies in the folder stays
+            remove(target)
+        (link or duplicate)(shards[file.shard], target)
+
+    def place_all(files: Sequence[tuple[TreeFile, Path]]) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as copiers:
+            list(copiers.map(one, files))
+
+    lay_out(job, path if job.part else fresh, place_all, modes=link is None)
+    if not job.part:
+        remove(path)
+        os.replace(fresh, path)
     sync(path.parent)
 
 
-def _names(tier: Path, step: int) -> list[str]:
-    """Return the paths of a committed step's files below the job's own folder, `_BELOW` after the checkpoint's own."""
-    shards = json.loads((tier / f"step-{step:08d}" / MANIFEST).read_text())["shards"]
-    return [unquote(shard["file"].partition("/")[2]) for shard in shards]
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
-def keep(tier: Path, most: int) -> list[int]:
-    """Remove all committed steps but the newest `most`; return those that were removed."""
-    gone = committed(tier)[most:]
+def keep(tier: Path, most: int, unsound: Collection[int] = (), whole: bool = True) -> list[int]:
+    """Remove the steps that may go beside the newest `most` that are sound; return those that were removed.
+
+    `unsound`: steps whose bytes were found wrong; those whose files are gone or cut count as such too. Without `whole`,
+    files may also be on other nodes.
+    """
+    steps = committed(tier)
+    places = {step: tier / f"step-{step:08d}" for step in steps}
+    broken = {step for step, place in places.items() if step in unsound or not in_size(place, whole=whole)}
+    gone = removable(steps, most, broken)
     for step in gone:
-        place = tier / f"step-{step:08d}"
-        (place / MANIFEST).unlink()  # first: a step that is half gone is not committed
-        shutil.rmtree(place, ignore_errors=True)
+        (places[step] / MANIFEST).unlink()  # first: a step that is half gone is not committed
+        shutil.rmtree(places[step], ignore_errors=True)
     return gone
 
 
-def tidy(tier: Path) -> None:
-    """Remove what was being sealed when its node died: nobody would use it, and its links hold room."""
-    for step in set(begun(tier)) - set(committed(tier)):
-        shutil.rmtree(tier / f"step-{step:08d}", ignore_errors=True)
-
-
-def _digests(paths: list[Path], durable: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield `digest_of` of each file, in their order; some are read at once, since one processor digests less than a
-    good disk reads."""
-    with ThreadPoolExecutor(_AT_ONCE) as readers:
-        yield from readers.map(partial(digest_of, durable=durable), paths)
-
-
-def digest_of(path: Path, durable: bool = False) -> tuple[int, str]:
-    """Return size and SHA-256 of a regular file; links are not followed. The next chunk is read while one is digested,
-    past the page cache where it can be. `durable`: what its writer has left in this node's memory is on the disk."""
-    digest, size = hashlib.sha256(), 0
-    with open(os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW), "rb", buffering=0) as file, ThreadPoolExecutor(
-        1
-    ) as ahead:
-        if durable:
-            os.fsync(file.fileno())
-        most = min(_CHUNK, os.fstat(file.fileno()).st_size + 1)
-        now, then = bytearray(most), bytearray(most)
-        count = file.readinto(now) or 0
-        while count:
-            coming = ahead.submit(file.readinto, then) if count == most else None
-            digest.update(memoryview(now)[:count])
-            os.posix_fadvise(file.fileno(), size, count, os.POSIX_FADV_DONTNEED)
-            size += count
-            now, then = then, now
-            count = (coming.result() if coming is not None else file.readinto(now)) or 0
-    return size, digest.hexdigest()
-
-
-def _quoted(path: str) -> str:
-    name = quote(path, safe="")
-    return "%2E" + name[1:] if name.startswith(".") else name
-
-
-def _link(source: Path, target: Path) -> bool:
-    """Link a file, or copy it; return whether it is linked."""
-    target.unlink(missing_ok=True)
+def in_size(place: Path, manifest: bytes | None = None, whole: bool = True) -> bool:
+    """Return whether a step's manifest (None: the one that lies there) and the sizes of its files fit, as far as can be
+    seen without reading them."""
     try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copyfile(source, target, follow_symlinks=False)
+        manifest = (place / MANIFEST).read_bytes() if manifest is None else manifest
+        body = json.loads(manifest)
+        for shard in opened(manifest, body["step"], body["campaign"], "")["shards"]:
+            try:
+                if os.lstat(place / shard["file"]).st_size != shard["size_bytes"]:
+                    return False
+            except FileNotFoundError:
+                if whole:
+                    return False
+    except (OSError, ValueError, KeyError, TypeError):
         return False
     return True
 
 
+def tidy(tier: Path) -> None:
+    """Remove what was being sealed when its node died: nobody would use it, and it takes room."""
+    for step in set(begun(tier)) - set(committed(tier)):
+        shutil.rmtree(tier / f"step-{step:08d}", ignore_errors=True)
+
+
+def _digests(paths: list[Path]) -> Iterator[SizeAndDigest]:
+    """Yield `digest_of` of each file, in their order; some are read at once, since one processor digests less than a
+    good disk reads."""
+    with ThreadPoolExecutor(_AT_ONCE) as readers:
+        yield from readers.map(digest_of, paths)
+
+
+def make(folder: Path) -> None:
+    """Make a folder, and those above it, that everybody may read whatever the umask is: others archive them."""
+    if not folder.is_dir():
+        make(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            folder.chmod(0o755)
+
+
 def publish(path: Path, content: bytes) -> None:
+    """Write a note, readable for all, durably and in one moment."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with open(temporary, "wb") as file:
+        os.fchmod(file.fileno(), 0o644)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from infra.archive.manifest import EvaluationProof
 from infra.checkpoints import work
 from infra.checkpoints.copied import TIER as COPY
 from infra.checkpoints.copied import Copied, copies_of
@@ -23,17 +22,16 @@ from infra.checkpoints.place import BucketPlace, FolderPlace
 from infra.checkpoints.requests import has_steward
 from infra.cli.answers import write_json
 from infra.cli.data import checkpoints_live as live
+from infra.cli.data.checkpoints_text import compared, next_steps, show_difference
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
 from infra.console.visible import PlainConsole, visible
 from infra.console.words import clock, size
-from infra.data.trainer_command import trainer_command
-from infra.errors import BivouacError, PermanentError, UserError
+from infra.errors import PermanentError, UserError
 from trainer.contract import COMMITTED_NAME, ExitCode, step_folder
 from trainer.contract.listing import Listed, StepVerdict
-
-_MANY = 20
+from trainer.contract.tree import printable
 
 
 def list_command(typed: str, region: str, json: bool, console: Console) -> int:
@@ -60,7 +58,8 @@ def list_command(typed: str, region: str, json: bool, console: Console) -> int:
         console.print(f"no checkpoints at {found.place.name}", markup=False, soft_wrap=True)
         return 0
     now = datetime.now(UTC)
-    table(rows, golden, {step: None if at is None else now - at for step, at in read_back.items()}).show(console)
+    ages = {step: None if at is None else now - at for step, at in read_back.items()}
+    table(rows, golden, ages, found.archive.proof if found.archive else None).show(console)
     if copies:
         console.print(
             f"copies: `bivouac checkpoints restore {copies_place.name} FOLDER` fetches one",
@@ -76,12 +75,17 @@ def table(
     found: Iterable[Listed],
     golden: int | None,
     read_back: Mapping[int, timedelta | None] = MappingProxyType({}),
+    proof: EvaluationProof | None = None,
 ) -> Listing:
-    """`read_back`: step of an interval copy -> how long ago its last byte was read back; None: not by the record."""
-    rows = Listing("step", "tier", "node", "~state", "shards", "size", "tokens", "loss", "held-out loss")
+    """`read_back`: step of an interval copy -> how long ago its last byte was read back; None: not by the record.
+    `proof`: of the golden step."""
+    rows = Listing("step", "tier", "node", "~state", "~checkpoint", "shards", "size", "tokens", "loss", "held-out loss")
     for row in found:
         state = "committed" if row.committed else "not committed"
-        state = "golden: read back and evaluated" if _is_golden(row, golden) else state
+        if _is_golden(row, golden):
+            state = (
+                f"golden: {'read back' if proof in (None, EvaluationProof.READ_BACK) else 'read back and evaluated'}"
+            )
         if row.tier == COPY and row.committed:
             age = read_back.get(row.step)
             state = "not verified" if age is None else f"read back {clock(age.total_seconds())} ago"
@@ -90,6 +94,7 @@ def table(
             row.tier,
             row.node,
             f"{state}{': ' if row.why else ''}{row.why}",
+            row.name,
             f"{row.here} of {row.shards}" if row.committed else "",
             size(row.bytes) if row.committed else "",
             f"{row.tokens:,}" if row.tokens is not None else "",
@@ -157,58 +162,76 @@ def restore_command(
     tier: str | None = None,
     *,
     as_json: bool = False,
+    sealed: bool = False,
 ) -> int:
-    """Restore a step. Raises `PermanentError` naming a shard that the place does not hold soundly."""
+    """Restore a step as what wrote it loads it. Raises `PermanentError` naming a shard that the place does not hold
+    soundly; where no step was named, an older one is taken before that."""
     found = find(typed, region, archive=tier not in live.TIERS)
     there = tier is not None or found.store is None or found.archive is not None or bool(found.place.rows())
     tier = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE if there else live.SHARED)
     if tier == live.SHARED:
-        which = "the newest step" if step is None else f"step {step}"
+        which = "the newest sound step" if step is None else f"step {step}"
         with _shown(console, as_json, "restore", f"{which} of {typed}'s shared tier to {out}") as progress:
-            folder, before = live.restore(found, step, out, progress.step)
+            done = live.restore(found, step, out, progress.step, sealed)
     else:
-        chosen = _chosen(found, step)
-        with _shown(console, as_json, "restore", f"step {chosen} of {found.place.name} to {out}") as progress:
-            folder, before = work.restore(found.place, chosen, out, progress.step)
+        done = _restored(found, step, out, console, as_json, sealed)
     if as_json:
-        write_json(console, {"folder": str(folder), "sound_before_bytes": before})
+        write_json(console, {"folder": str(done.folder), "sound_before_bytes": done.before_bytes})
         return 0
-    if before:
-        console.print(f"{size(before)} of it are from an earlier try and sound")
-    console.print(f"{folder}: every shard has its digest", markup=False, soft_wrap=True)
+    if done.before_bytes:
+        console.print(f"{size(done.before_bytes)} of it are from an earlier try and sound")
+    shown = printable(str(done.folder))
     console.print(
-        "to evaluate it (train.json and data/ lie beside the archive's golden/):\n"
-        f"  python -m trainer.evaluate --checkpoint {folder} --config train.json --data data\n"
-        "to train on from it: put the step folder into the shared tier of a campaign with the same model and ranks,\n"
-        "  <shared tier>/<campaign>/; the trainer begins at the newest sound step it finds there\n"
-        "to load its weights: trainer.checkpoint.convert.weights.load_weights, or huggingface/ beside the archive's "
-        "golden/",
-        markup=False,
-        soft_wrap=True,
+        f"{shown}: every {'shard' if done.tree is None else 'file'} has its digest", markup=False, soft_wrap=True
     )
+    console.print(next_steps(done, shown), markup=False, soft_wrap=True)
     return 0
+
+
+def _restored(
+    found: FoundPlace, step: int | None, out: Path, console: Console, as_json: bool, sealed: bool
+) -> work.Restored:
+    """Restore a step of a place; without one named the newest that proves sound, the golden one first."""
+    given = step if step is not None else found.step
+    chosen = _chosen(found, given)
+    choices = [chosen, *(row.step for row in found.place.rows() if row.committed and row.step < chosen)]
+    for choice in choices if given is None else choices[:1]:
+        try:
+            with _shown(console, as_json, "restore", f"step {choice} of {found.place.name} to {out}") as progress:
+                return work.restore_for_use(found.place, choice, out, progress.step, sealed)
+        except PermanentError as error:
+            if given is not None or choice == choices[-1]:
+                raise
+            print(f"step {choice} is left out: {error.seen}", file=sys.stderr)
+    raise AssertionError("the last choice returns or raises")
 
 
 def diff_command(
     first: tuple[str, int | None], second: tuple[str, int | None], region: str, json: bool, console: Console
 ) -> int:
     """Compare two steps of one place or two; those in S3 are brought here first. Exit code 0 when equal, else 1."""
+    pairs = [(find(typed, region), step) for typed, step in (first, second)]
+    manifests = [found.place.manifest(_chosen(found, step)) for found, step in pairs]
+    trees = [work.job_tree(found.place, manifest) for (found, _), manifest in zip(pairs, manifests, strict=True)]
+    if all(trees):
+        answer = work.difference(*((tree, manifest) for tree, manifest in zip(trees, manifests, strict=True) if tree))
+        write_json(console, answer) if json else show_difference(answer, console)
+        return 0 if _is_equal(answer) and not answer["metadata"] else 1
     with (
         tempfile.TemporaryDirectory(prefix="bivouac-diff-") as here,
         _shown(console, json, "diff", "both are verified, then compared") as progress,
     ):
         folders = [
-            _local(find(typed, region), step, Path(here) / str(number), progress)
-            for number, (typed, step) in enumerate((first, second))
+            _local(found, step, Path(here) / str(number), progress) for number, (found, step) in enumerate(pairs)
         ]
         progress.step("comparing tensors")
-        answer = _compare(*folders)
-    equal = all(row["equal"] for row in answer["shards"]) and not (answer["only_in_first"] or answer["only_in_second"])
-    if json:
-        write_json(console, answer)
-    else:
-        _show_diff(answer, console)
-    return 0 if equal and not answer["metadata"] else 1
+        answer = compared(*folders)
+    write_json(console, answer) if json else show_difference(answer, console)
+    return 0 if _is_equal(answer) and not answer["metadata"] else 1
+
+
+def _is_equal(answer: dict[str, Any]) -> bool:
+    return all(row["equal"] for row in answer["shards"]) and not (answer["only_in_first"] or answer["only_in_second"])
 
 
 def prune_command(
@@ -266,45 +289,6 @@ def _local(found: FoundPlace, step: int | None, here: Path, progress: Progress) 
     if isinstance(found.place, FolderPlace):
         return found.place.root / step_folder(chosen)
     return work.restore(found.place, chosen, here, progress.step)[0]
-
-
-def _compare(first: Path, second: Path) -> dict[str, Any]:
-    """Compare two steps in a process of the trainer, which has torch."""
-    command = trainer_command("checkpoint.convert.diff", str(first), str(second))
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["no word"]
-        raise BivouacError("the checkpoints cannot be compared", seen=lines[-1][:500], cure="`checkpoints verify` them")
-    answer: dict[str, Any] = json_text.loads(done.stdout.strip().splitlines()[-1])
-    return answer
-
-
-def _show_diff(answer: dict[str, Any], console: Console) -> None:
-    for name, (ours, theirs) in answer["metadata"].items():
-        console.print(f"{name}: {ours} -> {theirs}", markup=False, highlight=False, soft_wrap=True)
-    for key, word in (("only_in_first", "first"), ("only_in_second", "second")):
-        for name in answer[key]:
-            console.print(f"only in the {word}: {name}", markup=False, soft_wrap=True)
-    equal = sum(row["equal"] for row in answer["shards"])
-    console.print(f"{equal} of {len(answer['shards'])} shards are the same bytes")
-    rows = [(row["shard"], tensor) for row in answer["shards"] for tensor in row["tensors"]]
-    table = Listing("shard", "tensor", "changed", "norm", "norm of difference", "largest")
-    moved = sorted((row for row in rows if "changed" in row[1]), key=lambda row: -row[1]["norm_of_difference"])
-    for shard, tensor in moved[:_MANY]:
-        table.row(
-            shard,
-            tensor["tensor"],
-            f"{tensor['changed']:,} of {tensor['elements']:,}",
-            f"{tensor['norm_first']:.5g} -> {tensor['norm_second']:.5g}",
-            f"{tensor['norm_of_difference']:.3g}",
-            f"{tensor['largest_difference']:.3g}",
-        )
-    if moved:
-        table.show(console)
-    if len(moved) > _MANY:
-        console.print(f"and {len(moved) - _MANY} tensors more that moved less; all of them with --json")
-    for shard, tensor in [row for row in rows if "change" in row[1]][:_MANY]:
-        console.print(f"{shard} {tensor['tensor']}: {tensor['change']}", markup=False, soft_wrap=True)
 
 
 def _is_golden(row: Listed, golden: int | None) -> bool:

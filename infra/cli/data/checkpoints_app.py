@@ -61,14 +61,16 @@ def checkpoints_restore(
     out: Annotated[Path, typer.Argument(help="Folder to bring it to; an interrupted restore continues.")],
     step: OneStep = None,
     tier: Tier = None,
+    sealed: Annotated[bool, typer.Option("--sealed", help="Bring a job's shards and manifest, not its files.")] = False,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
-    """Bring a step here from the archive or out of the cluster, verify every shard, and show how to load it."""
+    """Bring a step here from the archive or out of the cluster, verify every byte, and show how to load it. Of a job of
+    one's own these are its files, with the names that it gave them."""
     _enter_place(place)
     from infra.cli.data.checkpoints import restore_command
 
-    raise typer.Exit(restore_command(place, out, step, region, console, tier, as_json=json))
+    raise typer.Exit(restore_command(place, out, step, region, console, tier, as_json=json, sealed=sealed))
 
 
 @checkpoints.command("prune")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from botocore.exceptions import ClientError
+
+from infra.archive.removal import forget_versions
 from infra.checkpoints import work
 from infra.checkpoints.find import FoundPlace, carried
 from infra.checkpoints.requests import Answer, TierRequest, ask
@@ -54,17 +58,18 @@ def prune(found: FoundPlace, keep: int, plan: work.Pruning, tell: Tell) -> work.
     return work.Pruning(answer.keep, answer.drop, answer.proven)
 
 
-def restore(found: FoundPlace, step: int | None, out: Path, tell: Tell) -> tuple[Path, int]:
-    """Restore a step out of the cluster through the state bucket, and remove the copy there."""
+def restore(found: FoundPlace, step: int | None, out: Path, tell: Tell, sealed: bool = False) -> work.Restored:
+    """Restore a step out of the cluster through the state bucket, and remove the copy there with its versions. The
+    steward is asked also for a step that was carried before: meanwhile another attempt may have sealed it again."""
     store = _store(found)
     place = carried(store)
-    # A step that an earlier try carried to the bucket is not carried again.
-    if step is None or place.manifest_bytes(step) is None:
-        step = ask(store, _request("carry", steps=() if step is None else (step,)), tell).carried
+    step = ask(store, _request("carry", steps=() if step is None else (step,)), tell).carried
     assert step is not None
-    done = work.restore(place, step, out, tell)
+    done = work.restore_for_use(place, step, out, tell, sealed)
     tell("tidying up")
     place.remove(step)
+    with suppress(ClientError):  # whoever may not see versions leaves them to the bucket's lifecycle
+        forget_versions(store.s3, store.bucket, place.key(step, ""))
     return done
 
 

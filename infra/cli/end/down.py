@@ -11,7 +11,7 @@ from infra.campaign.stages import STEPS, Step, run_step
 from infra.cli.answers import aside, ending, write_json
 from infra.cli.end.orphans import Forgotten, orphans_command
 from infra.cli.records import record_of
-from infra.errors import UserError
+from infra.errors import NO_GOLDEN, UserError
 from infra.record.events import Stage
 from infra.record.holder import Holder
 from infra.record.store import STOP, CampaignStore
@@ -40,6 +40,9 @@ def down_command(campaign: str, region: str, abandon: bool, console: Console, *,
         end(context, abandon)
         if as_json:
             write_json(out, ending(context))
+        if context.state().ended_without_golden:
+            console.print("it ended without a proven checkpoint: see the report")
+            return NO_GOLDEN
     return 0
 
 
@@ -67,9 +70,10 @@ def _await_driver(store: CampaignStore, console: Console) -> None:
 
 
 def _can_archive(context: Context) -> bool:
-    """Return whether training has begun and nothing is archived or torn down yet."""
+    """Return whether training has begun and nothing is archived, copied as it is, or torn down yet."""
     state = context.state()
-    return bool(state.attempts) and state.archive is None and Stage.TEARDOWN not in state.finished_stages
+    safe = state.archive is not None or (state.closed and state.copied_as_it_is)
+    return bool(state.attempts) and not safe and Stage.TEARDOWN not in state.finished_stages
 
 
 def _tear_down(context: Context, abandon: bool) -> None:

@@ -18,7 +18,8 @@ from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
 from infra.notices.history import Entry, history
 from infra.record import meter
-from infra.record.events import CampaignState, Kind, Stage, fold
+from infra.record.doubts import DOUBTS, unproven_copy, unrecognised_content
+from infra.record.events import CampaignState, Event, Kind, Stage, fold, ordered
 from infra.record.live import live_figures
 from infra.record.store import CampaignStore
 from infra.report.record import PACKED, Record, unpacked
@@ -104,6 +105,9 @@ def _facts_of(
         "certificate": state.certificate,
         "hold": state.hold,
         "lost": state.lost,
+        "unrecognised": state.unrecognised,
+        "unproven": state.unproven,
+        "doubts": _doubts(events),
         "alarms": [event.data for event in events if event.kind is Kind.WATCH][-_ALARMS:],
         "detached": state.detached,
         "spent_usd": round(float(meter.spent(events, live or None, base, nodes, record.at)), 4),
@@ -133,6 +137,8 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
             markup=False,
             soft_wrap=True,
         )
+    for doubt in facts["doubts"]:
+        console.print(f"  doubt    {doubt}", markup=False, soft_wrap=True)
     if state.detached is not None and not state.ended:
         console.print(
             f"  detached since {state.detached:%Y-%m-%d %H:%M} UTC: the steward carries on, then a closer in the "
@@ -150,6 +156,10 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
     if state.archive:
         kept = f"{state.archive.get('manifest')} (step {state.archive.get('step')})"
         console.print(f"  archive  {kept}", markup=False, soft_wrap=True)
+    if state.unproven:
+        console.print(f"  copied   {unproven_copy(state.unproven)}", markup=False, soft_wrap=True)
+    elif state.unrecognised and state.unrecognised["files"]:
+        console.print(f"  left     {unrecognised_content(state.unrecognised)}", markup=False, soft_wrap=True)
     if state.certificate:
         verdict = "clean" if state.certificate.get("clean") else "not clean"
         console.print(
@@ -159,6 +169,17 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
     _print_notices(facts["notices"], console)
     for key, why in facts["unreadable"].items():
         console.print(f"  record   1 object of the record cannot be read: {key}: {why}", markup=False, soft_wrap=True)
+
+
+def _doubts(events: Sequence[Event]) -> list[str]:
+    """Return the newest sentence of each kind of doubt about a checkpoint, of the newest attempt."""
+    newest = dict[Kind, str]()
+    for event in ordered(events):
+        if event.kind is Kind.ATTEMPT_LAUNCHED:
+            newest.clear()
+        elif event.kind in DOUBTS:
+            newest[event.kind] = DOUBTS[event.kind](event.data)
+    return list(newest.values())
 
 
 def _in_place(facts: dict[str, Any]) -> str:

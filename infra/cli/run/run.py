@@ -12,18 +12,19 @@ from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked, with_answers, with_memory
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
-from infra.errors import TemporaryError, UserError
+from infra.errors import NO_GOLDEN, TemporaryError, UserError
 from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan.checks import Level, failed
 from infra.plan.plan import Plan, make_plan
 from infra.record import rehearsals
-from infra.record.events import Event, Kind
+from infra.record.events import CampaignState, Event, Kind
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 
 
 def run_command(path: Path, yes: bool, console: Console, *, as_json: bool = False, detach: bool = False) -> int:
-    """Run a campaign; exit code 0 only when it ended with a clean certificate, or with `detach` when training runs."""
+    """Run a campaign; exit code 0 only when it ended with a proven checkpoint and a clean
+    certificate, or with `detach` when training runs."""
     out, console = console, aside(console, as_json)
     seen = with_memory(checked(path), console)
     if failed(seen.findings) or seen.spec is None or seen.facts is None:
@@ -67,7 +68,7 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
             console.print(ended, markup=False, soft_wrap=True)
             if machine is not None:
                 write_json(machine, ending(context))
-            return _exit_code(context.state().outcome)
+            return _exit_code(context.state())
         if not run_campaign(context, detach):
             if machine is not None:
                 write_json(machine, ending(context) | {"detached": True})
@@ -77,14 +78,16 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
             write_json(machine, ending(context))
         _split(context.store.events()).show(console)
         console.print(f"report: {context.results / 'report.html'}", markup=False, soft_wrap=True)
-        outcome = context.state().outcome
-        if outcome != "done":
-            console.print(f"training ended as {outcome}: see the report")
+        state = context.state()
+        if state.outcome != "done":
+            console.print(f"training ended as {state.outcome}: see the report")
+        if state.archive is None:
+            console.print("it ended without a proven checkpoint: see the report")
         missed = target.missed(spec)
         for fault in missed:
             said = f"training ended before this fault struck: {{{fault}}}; give it more steps, or an earlier step"
             console.print(f"{'rehearsal':<10} {said}", markup=False, soft_wrap=True)
-        return TemporaryError.exit_code if missed else _exit_code(outcome)
+        return TemporaryError.exit_code if missed else _exit_code(state)
 
 
 def _say_who_goes_on(context: Context, console: Console) -> None:
@@ -99,9 +102,12 @@ def _say_who_goes_on(context: Context, console: Console) -> None:
         console.print(f"{'detached':<10} {line}", markup=False, soft_wrap=True)
 
 
-def _exit_code(outcome: str | None) -> int:
-    """Return 0 only if training reached its last step; all campaigns are torn down and certified."""
-    return 0 if outcome == "done" else TemporaryError.exit_code
+def _exit_code(state: CampaignState) -> int:
+    """Return 0 only if training reached its last step and its checkpoint is proven in the archive; all campaigns are
+    torn down and certified."""
+    if state.archive is None:
+        return NO_GOLDEN
+    return 0 if state.outcome == "done" else TemporaryError.exit_code
 
 
 def _split(events: tuple[Event, ...]) -> Listing:

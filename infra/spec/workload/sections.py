@@ -23,10 +23,14 @@ def _is_a_pattern(text: str) -> str:
 class JobCheckpoints(Section):
     """Checkpoints that the job writes by itself. The supervisor seals finished ones with digests."""
 
-    format: Literal["dcp", "huggingface", "lightning", "megatron", "deepspeed", "marker", "client"]
-    """How a finished checkpoint is recognised: `dcp` (a folder with `.metadata`), `huggingface` (`checkpoint-N`),
-    `lightning` (`.ckpt` with `step=N`), `megatron` and `deepspeed` (their tracker files), `marker` (a folder whose name
-    ends in the step, with a file `DONE` written last), `client` (the job calls `bivouac.committed`)."""
+    format: Literal[
+        "auto", "dcp", "huggingface", "accelerate", "lightning", "megatron", "deepspeed", "marker", "client"
+    ] = "auto"
+    """How a finished checkpoint is recognised, at any depth of the job's folder. `auto`: by all that follows, and files
+    of state such as `ckpt.pt` or `ckpt_30.pt`, alone or in a folder of the step. `dcp` (folders with `.metadata`),
+    `huggingface` (`checkpoint-N`), `accelerate` (`save_state`), `lightning` (`.ckpt`), `megatron` and `deepspeed`
+    (their tracker files), `marker` (a file `DONE` written last in a folder whose name ends in the step, or
+    `ckpt_30.pt.done` beside a file), `client` (the job calls `bivouac.committed`, which counts with any format)."""
     tier: Literal["shared", "local"] = "shared"
     """Where the job writes: into one folder on the shared file system, or on each node's own NVMe disk. From there its
     files are copied to the shared tier beside the training; a checkpoint counts once all nodes' files are there. What

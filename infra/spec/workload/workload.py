@@ -63,7 +63,7 @@ class Workload(Section):
     secrets: Annotated[dict[str, SecretSource], AfterValidator(are_variables)] = Field(default={}, max_length=MOST)
     """Environment variables of the job whose values lie in Secrets Manager or Systems Manager. Only names are in the
     record; where the job prints a value, `[secret]` stands for it."""
-    checkpoints: JobCheckpoints
+    checkpoints: JobCheckpoints = JobCheckpoints()
     """Format and retention of the job's own checkpoints."""
     progress: Progress = Progress()
     """How the job's steps are known."""

@@ -90,7 +90,7 @@ for step in range(begun + 1, last + 1):
 """
 A_SAVE = 14
 """Operations of the job on one checkpoint."""
-SEALING = 38
+SEALING = 48
 """Operations of the supervisor from the second checkpoint's folder to the end of the first one."""
 
 
@@ -282,7 +282,7 @@ def sound(tier: Path) -> list[int]:
         whole = (
             hashlib.sha256((path.parent / one["file"]).read_bytes()).hexdigest() == one["sha256"] for one in shards
         )
-        if len(shards) == len(FILES) + 1 and all(whole):
+        if len(shards) == len(FILES) + 2 and all(whole):
             found.append(int(path.parent.name.partition("-")[2]))
     return sorted(found, reverse=True)
 

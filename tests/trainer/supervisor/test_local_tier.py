@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -128,11 +129,11 @@ def test_all_nodes_seal_and_each_tier_keeps_its_number_in_the_form_that_every_li
     assert camp.sealed() == [3, 2] and [camp.sealed(camp.disk(rank)) for rank in (0, 1)] == [[3, 2], [3, 2]]
     content = (camp.tier / "step-00000003/manifest.json").read_bytes()
     manifest = parse_manifest(content, 3, "tiny", "one")
-    assert {shard.file.rpartition("%2F")[2].replace("%2E", "."): shard.rank for shard in manifest.shards} == {
-        ".metadata": 0, "common": 0, "part-0": 0, "part-1": 1,
+    assert {re.sub("^attempt-0001/([0-9a-f]{16}-)?", "", shard.file): shard.rank for shard in manifest.shards} == {
+        ".metadata": 0, "common": 0, "part-0": 0, "part-1": 1, "tree-0000.json": 0, "tree-0001.json": 1,
     }  # fmt: skip
-    assert [row.here for row in list_folder(camp.tier, "shared", "tiny")] == [4, 4]
-    assert [list_folder(camp.disk(rank), "local", "tiny")[0].here for rank in (0, 1)] == [3, 1]
+    assert [row.here for row in list_folder(camp.tier, "shared", "tiny")] == [6, 6]
+    assert [list_folder(camp.disk(rank), "local", "tiny")[0].here for rank in (0, 1)] == [4, 2]
     assert [camp.ended(rank).committed_step for rank in (0, 1)] == [3, 3]
     left = {path.name for path in (camp.tier / "parts/attempt-0001").iterdir()}
     assert left == {"node-0000.json", "node-0001.json", "over.json"}, "notes of steps are gone"
@@ -144,13 +145,14 @@ def test_a_node_that_comes_without_its_disk_is_made_whole_and_the_other_reads_it
     assert all(whole(offered(one), 3) for one in said)
     brought = [events(one, "made_whole")[0]["bytes_brought"] for one in said]
     sizes = {name: camp.file(3, name).stat().st_size for name in FILES}
-    assert brought == [sizes["part-1"], sum(sizes.values())]
+    trees = {rank: next(camp.tier.glob(f"step-00000003/*/tree-000{rank}.json")).stat().st_size for rank in (0, 1)}
+    assert brought == [sizes["part-1"] + trees[1], sum(sizes.values()) + sum(trees.values())]
 
 
 def test_a_damaged_file_on_a_nodes_disk_is_brought_anew_and_the_step_stays(camp: Camp) -> None:
     spoil(camp.file(3, "part-1", camp.disk(1)))
     said = ended(camp.run(2, LAST))
-    assert [one["file"].rpartition("F")[2] for one in events(said[1], "refused_file")] == ["part-1"]
+    assert [one["file"].partition("-part")[2] for one in events(said[1], "refused_file")] == ["-1"]
     assert not events(said[0], "refused_step") and all(whole(offered(one), 3) for one in said)
 
 
@@ -211,7 +213,7 @@ def test_a_nodes_disk_is_listed_and_read_for_the_steward(camp: Camp) -> None:
     rows = Listing.model_validate_json(asked("/checkpoints").content).rows
     assert list(rows) == list_folder(camp.disk(1), "local", "tiny", "n1") and [row.step for row in rows] == [3, 2]
     found = StepVerdict.model_validate_json(asked("/verdicts/2").content)
-    assert [name.rpartition("F")[2] for name, _ in found.faults] == ["part-1"] and not found.sound
+    assert [name.partition(" ")[2] for name, _ in found.faults] == ["(step-2/part-1)"] and not found.sound
     assert StepVerdict.model_validate_json(asked("/verdicts/3").content).sound
     assert asked("/verdicts/7").status_code == 404
     for process in processes:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from infra.campaign import supervise
+from infra.cli.run import run
 from infra.errors import PermanentError
 from infra.record.events import Kind
 from infra.record.store import CampaignStore
@@ -53,3 +54,67 @@ def test_the_metrics_of_a_job_s_own_evaluation_are_told() -> None:
     found, notes = archived((Kind.ARCHIVE_VERIFIED, {**verified, **losses, "metrics": {"loss": 2.125}}))
     assert found["metrics"] == {"loss": 2.125}
     assert notes[-1].endswith("; loss 2.125, evaluated by the job's own command")
+
+
+LEFT = {"files": 3, "bytes": 12, "newest": "run/e=3.ckpt", "why": "looked for *.pt", "fits": "lightning"}
+COPIED = {
+    "prefix": "s3://archive/x/unproven/attempt-0001",
+    "files": 3,
+    "bytes": 12,
+    "why": "looked for *.pt",
+    "fits": "lightning",
+}
+UNCOMMITTED = {"outcome": "done", "why": "", "committed_step": -1}
+
+
+def trained(left: dict[str, Any] | None, *ended: tuple[Kind, dict[str, Any]]) -> Any:
+    launched = (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "committed_step": -1})
+    return archived(
+        (Kind.STAGE_STARTED, {"stage": "check"}), launched,
+        (Kind.ATTEMPT_ENDED, {"attempt": 1, "failure": None, "step": 80, "committed_at_end": -1}),
+        (Kind.TRAINING_FINISHED, {**UNCOMMITTED, "unrecognised": left}), *ended,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("left", "seen"), [(None, "nobody could look"), (LEFT, r"3 files \(12 B\).*run/e=3.ckpt")])
+def test_what_nobody_recognised_or_saw_is_not_nothing_to_lose(left: dict[str, Any] | None, seen: str) -> None:
+    with pytest.raises(PermanentError, match=f"archived nothing; seen: {seen}"):
+        trained(left)
+
+
+def test_what_was_copied_as_it_is_lets_the_campaign_end_and_tells_where_it_lies_and_what_would_fit() -> None:
+    found, notes = trained(LEFT, (Kind.ARCHIVE_UNPROVEN, COPIED))
+    assert found == {"unproven": COPIED}
+    assert "s3://archive/x/unproven/attempt-0001" in notes[0] and "`format: lightning` would have" in notes[0]
+    assert "no checkpoint is proven" in notes[-1] and not any("nothing to lose" in note for note in notes)
+
+
+def test_a_folder_that_was_seen_empty_is_nothing_to_archive() -> None:
+    found, notes = trained({**LEFT, "files": 0})
+    assert found == {"nothing_committed": True} and "the job left nothing" in notes[-1]
+
+
+def test_a_copy_that_failed_holds_the_campaign() -> None:
+    with pytest.raises(PermanentError, match="AccessDenied"):
+        trained(LEFT, (Kind.ARCHIVE_FAILED, {"error": "AccessDenied"}))
+
+
+def test_a_copy_beside_the_golden_checkpoint_that_failed_is_called_by_its_name() -> None:
+    part = "the copy of what else the job left"
+    with pytest.raises(PermanentError, match=f"step 60 is in the archive, every byte read back, but {part} has failed"):
+        archived((Kind.ARCHIVE_FAILED, {"error": "AccessDenied", "step": 60, "part": part}))
+
+
+def exit_code(*events: tuple[Kind, dict[str, Any]]) -> int:
+    s3: Any = FakeS3(Time())
+    store = CampaignStore(s3, "state", "story", "w")
+    for kind, data in events:
+        store.append(kind, **data)
+    return run._exit_code(store.state())
+
+
+def test_a_campaign_without_a_proven_checkpoint_never_ends_well() -> None:
+    verified = (Kind.ARCHIVE_VERIFIED, {"step": 60, "manifest": "m"})
+    done, stopped = ((Kind.TRAINING_FINISHED, {**UNCOMMITTED, "outcome": how}) for how in ("done", "stopped"))
+    assert (exit_code(done, verified), exit_code(stopped, verified)) == (0, 75)
+    assert exit_code(done) == exit_code(stopped) == exit_code(done, (Kind.ARCHIVE_UNPROVEN, COPIED)) == 73

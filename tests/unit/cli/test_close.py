@@ -24,6 +24,10 @@ NEXT = Holder(user="you", host="desk", boot_id="y", pid_namespace="", pid=2, sta
 LAUNCHED = (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "committed_step": -1})
 TRAINED = (LAUNCHED, (Kind.TRAINING_FINISHED, {"outcome": "done", "why": "", "committed_step": 60}))
 ARCHIVED = (*TRAINED, (Kind.ARCHIVE_VERIFIED, {"manifest": "m", "step": 60}))
+UNCOMMITTED = (Kind.TRAINING_FINISHED, {"outcome": "done", "why": "", "committed_step": -1})
+LEFT = (UNCOMMITTED[0], {**UNCOMMITTED[1], "unrecognised": {"files": 3, "bytes": 12, "why": "no *.ckpt"}})
+EMPTY = (UNCOMMITTED[0], {**UNCOMMITTED[1], "unrecognised": {"files": 0, "bytes": 0}})
+COPIED = (Kind.ARCHIVE_UNPROVEN, {"prefix": "s3://a/b/unproven", "files": 3, "bytes": 12, "why": "no *.ckpt"})
 AT_ZERO = (Kind.NODES_AT_ZERO, {"group": "gpu"})
 
 
@@ -37,10 +41,11 @@ CASES: dict[str, tuple[list[tuple[Kind, dict[str, Any]]], datetime, str | None]]
     "archiving": ([*TRAINED], NOON, None),
     "held": ([LAUNCHED, (Kind.HELD, {"attempt": 1, "until": "later", "cause": "x"})], NOON, None),
     "archived, nodes at zero": ([*ARCHIVED, AT_ZERO], NOON, "the steward is done"),
-    "nothing committed": (
-        [LAUNCHED, (Kind.TRAINING_FINISHED, {"outcome": "failed", "why": "", "committed_step": -1}), AT_ZERO], NOON,
-        "the steward is done",
-    ),
+    "nothing committed, and nobody could look": ([LAUNCHED, UNCOMMITTED, AT_ZERO], NOON, None),
+    "nothing committed, unrecognised content": ([LAUNCHED, LEFT, AT_ZERO], NOON, None),
+    "the same, and late": ([LAUNCHED, LEFT, AT_ZERO], DEADLINE, None),
+    "the same, copied as it is": ([LAUNCHED, LEFT, COPIED, AT_ZERO], NOON, "the steward is done"),
+    "nothing committed, and its folder was empty": ([LAUNCHED, EMPTY, AT_ZERO], NOON, "the steward is done"),
     "not archived": ([*TRAINED, (Kind.ARCHIVE_FAILED, {"error": "x"}), AT_ZERO], NOON, None),
     "not archived, and late": ([*TRAINED, (Kind.ARCHIVE_FAILED, {"error": "x"}), AT_ZERO], DEADLINE, None),
     "a second before the deadline": ([LAUNCHED], DEADLINE - timedelta(seconds=1), None),

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from infra.aws.market import Choice
 from infra.bake.image_inventory import BakedImage
-from infra.cli.data import checkpoints
+from infra.cli.data import checkpoints, checkpoints_text
 from infra.cli.end import orphans as orphans_command
 from infra.cli.end import sweep
 from infra.cli.prepare import addons, images, offers
@@ -142,7 +142,7 @@ def test_a_diff_shows_every_tensor_whole() -> None:
              "norm_of_difference": 1.0, "largest_difference": 1.0}  # fmt: skip
     answer = {"metadata": {}, "only_in_first": [], "only_in_second": [],
               "shards": [{"shard": "attempt-0001/rank-00001.pt", "equal": False, "tensors": [moved]}]}  # fmt: skip
-    text = printed(lambda console: checkpoints._show_diff(answer, console))
+    text = printed(lambda console: checkpoints_text.show_difference(answer, console))
     assert name in text and "attempt-0001/rank-00001.pt" in text
 
 

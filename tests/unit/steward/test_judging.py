@@ -17,7 +17,7 @@ from infra.clock import Clock
 from infra.cluster.gang import jobset
 from infra.cluster.steward_config import StewardConfig
 from infra.errors import PermanentError
-from infra.record.events import Kind
+from infra.record.events import CampaignState, Kind
 from infra.spec.campaign import Spec
 from infra.steward import archiving, gangs, judging
 from infra.steward.judging import Judged
@@ -171,7 +171,7 @@ def archived(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Records an archive, whose Job comes to `found`; the Job's configurations are listed."""
     given: list[Any] = []
 
-    def record(judged: Judged, found: dict[str, Any] | PermanentError) -> Any:
+    def record(judged: Judged, found: dict[str, Any] | PermanentError, committed: int = 60) -> Any:
         def run(*_: Any) -> dict[str, Any]:
             given.append(_[1])
             if isinstance(found, PermanentError):
@@ -182,8 +182,8 @@ def archived(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(archiving, "Release", lambda steward: SimpleNamespace(begin=lambda: None))
         monkeypatch.setattr(judging, "judge", lambda steward, pause: judged)
         monkeypatch.setattr(archiving.archive_job, "run", run)
-        state = SimpleNamespace(newest_committed=60)
-        ended.store.state, ended.committed_step = lambda: state, lambda: 60  # type: ignore[attr-defined]
+        state = CampaignState(attempts=({"attempt": 2, "committed_at_end": committed},))
+        ended.store.state, ended.committed_step = lambda: state, lambda: committed  # type: ignore[attr-defined]
         archiving.record(ended)  # type: ignore[arg-type]
         return ended.recorded.pop(), given.pop()
 
@@ -211,3 +211,27 @@ def test_an_archive_that_fails_itself_has_no_step_to_call_safe(archived: Any, en
     ended.client.jobs["story-judge1"] = SimpleNamespace(metadata=SimpleNamespace(name="story-judge1", labels={}))
     (kind, data), _ = archived(Judged(sha256=GAUGE), PermanentError("the archive failed"))
     assert (kind, set(data)) == (Kind.ARCHIVE_FAILED, {"error"}) and not ended.client.jobs
+
+
+COPIED = {"prefix": "s3://a/b/unproven", "files": 3, "bytes": 12, "why": "no *.ckpt", "fits": "torch"}
+
+
+def test_what_was_only_copied_is_recorded_as_unproven_and_never_as_an_archive(archived: Any, ended: Ended) -> None:
+    (kind, data), asked = archived(Judged(sha256=GAUGE), {"copied": dict(COPIED)}, committed=-1)
+    assert (kind, data) == (Kind.ARCHIVE_UNPROVEN, COPIED) and not ended.recorded
+    assert asked.attempt == 2 and asked.unjudged == "no checkpoint to evaluate was known when training was over"
+
+
+def test_what_was_copied_beside_a_golden_checkpoint_is_recorded_before_it(archived: Any, ended: Ended) -> None:
+    (kind, data), _ = archived(Judged(sha256=GAUGE), {"step": 60, "copied": dict(COPIED)})
+    assert (kind, data) == (Kind.ARCHIVE_VERIFIED, {"step": 60})
+    assert ended.recorded == [(Kind.ARCHIVE_UNPROVEN, COPIED)]
+
+
+def test_a_failed_copy_beside_a_golden_checkpoint_fails_the_archive_by_its_own_name(
+    archived: Any, ended: Ended
+) -> None:
+    found = {"unproven": "AccessDenied", "step": 60, "part": "the copy of what else the job left"}
+    (kind, data), _ = archived(Judged(sha256=GAUGE), found)
+    assert kind is Kind.ARCHIVE_FAILED
+    assert data == {"error": "AccessDenied", "step": 60, "part": "the copy of what else the job left"}

@@ -51,7 +51,7 @@ def test_a_stopped_job_goes_on_from_its_newest_sealed_checkpoint(camp: Superviso
     assert SECRET not in said and "my token is [secret]" in said
     newest = seal.committed(camp.tier)[0]
     rows = list_folder(camp.tier, "shared", "tiny")
-    assert len(rows) == 2 and all(row.committed and row.here == row.shards == 2 for row in rows), "as any list has it"
+    assert len(rows) == 2 and all(row.committed and row.here == row.shards == 3 for row in rows), "as any list has it"
 
     second = camp.start(2, *camp.job(newest + 20, 0.0), steps=newest + 20)
     said = second.communicate()[0]

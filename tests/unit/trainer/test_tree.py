@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,9 @@ def test_a_link_that_stays_inside_is_taken(target: str) -> None:
 
 
 def test_the_older_form_is_read_and_the_built_in_trainers_is_not_taken_for_a_jobs() -> None:
-    read: Callable[[str], bytes] = {}.__getitem__
+    def read(name: str) -> bytes:
+        raise AssertionError(f"{name} is read")
+
     folder = tree_of(["attempt-0001/runs%2Fstep-20%2F%2F.metadata", "attempt-0001/runs%2Fstep-20%2F%2Fa%2Fb"], read)
     assert folder is not None and (folder.root, folder.kind, folder.name) == ("runs/step-20", "folder", "step-20")
     assert {path: file.shard for path, file in folder.files.items()} == {
@@ -128,8 +130,13 @@ def test_a_tree_whose_shard_is_gone_is_refused() -> None:
 def test_a_tree_is_laid_out_with_links_modes_and_empty_folders(tmp_path: Path) -> None:
     files = {"a/b": TreeFile("1", 0o600), "c": TreeFile("2", 0o755)}
     tree = Tree("s", "folder", files, {"l": "a/b", "up/m": "../a"}, ["empty/deep", "up"])
+
+    def place(placed: Sequence[tuple[TreeFile, Path]]) -> None:
+        for file, path in placed:
+            path.write_text(file.shard)
+
     for _ in range(2):  # a second time, as after a kill
-        lay_out(tree, tmp_path / "out", lambda file, path: path.write_text(file.shard) and None)
+        lay_out(tree, tmp_path / "out", place)
     out = tmp_path / "out"
     assert (out / "l").read_text() == "1" and (out / "l").readlink() == Path("a/b")
     assert (out / "up/m/b").read_text() == "1" and (out / "empty/deep").is_dir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import secrets
 import shutil
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Tuple
 
 from trainer.supervisor import seal
+from trainer.supervisor.sealing.copying import copy
 
 Wanted = Tuple[int, str]
 """Size and SHA-256 of a file."""
-_CHUNK = 2 * 2**20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -28,7 +27,7 @@ class SharedFolder:
     def put(self, name: str, content: bytes) -> None:
         """Write a note, in place of an older one."""
         path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        seal.make(path.parent)
         seal.publish(path, content)
 
     def get(self, name: str) -> bytes | None:
@@ -47,12 +46,19 @@ class SharedFolder:
     def remove(self, folder: str) -> None:
         shutil.rmtree(self.root / folder, ignore_errors=True)
 
+    def digest(self, name: str) -> Wanted | None:
+        """Return size and SHA-256 of a file there, None if it cannot be read."""
+        try:
+            return seal.digest_of(self.root / name)
+        except OSError:
+            return None
+
     def send(self, source: Path, name: str, wanted: Wanted) -> None:
         """Copy a file of this node there and read it back. Raises `ValueError` for other bytes than wanted."""
         target = self.root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
+        seal.make(target.parent)
         with _fresh(target) as fresh:
-            _copy(source, fresh)
+            copy(source, fresh)
             seen = seal.digest_of(fresh)
             if seen != wanted:
                 raise ValueError(f"{source.name} changed after it was written: {_words(seen)}, was {_words(wanted)}")
@@ -60,10 +66,10 @@ class SharedFolder:
     def bring(self, name: str, target: Path, wanted: Wanted) -> str:
         """Copy a file to this node; return why it may not be used, empty for a sound one. Raises `OSError` where this
         node has no room."""
-        target.parent.mkdir(parents=True, exist_ok=True)
+        seal.make(target.parent)
         try:
             with _fresh(target) as fresh:
-                seen = _copy(self.root / name, fresh)
+                seen = copy(self.root / name, fresh)
                 if seen != wanted:
                     raise ValueError(f"{name}: {_words(seen)}, wanted {_words(wanted)}")
         except FileNotFoundError:
@@ -88,22 +94,6 @@ def _fresh(target: Path):  # type: ignore[no-untyped-def]
     finally:
         with contextlib.suppress(FileNotFoundError):
             fresh.unlink()
-
-
-def _copy(source: Path, target: Path) -> Wanted:
-    """Copy a regular file to the disk; return size and SHA-256 of what was read."""
-    digest, size = hashlib.sha256(), 0
-    chunk = memoryview(bytearray(_CHUNK))
-    reading = os.open(str(source), os.O_RDONLY | os.O_NOFOLLOW)
-    with open(reading, "rb", buffering=0) as file, open(target, "wb", buffering=0) as copy:
-        while count := file.readinto(chunk):
-            digest.update(chunk[:count])
-            written = 0
-            while written < count:
-                written += copy.write(chunk[written:count])
-            size += count
-        os.fsync(copy.fileno())
-    return size, digest.hexdigest()
 
 
 def _words(seen: Wanted) -> str:

@@ -7,9 +7,8 @@ nothing else. A node's disk keeps its own files of the newest steps, with the sa
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import shutil
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,10 +19,11 @@ from trainer.supervisor import activity, ends, formats, seal
 from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
+from trainer.supervisor.sealing.disks import Disks, Stopped
 from trainer.supervisor.sealing.far import SharedFolder
-from trainer.supervisor.sealing.manifest import MANIFEST, opened, serialize
+from trainer.supervisor.sealing.manifest import MANIFEST, serialize
 from trainer.supervisor.sealing.parts import Asked, Parts, Row, together
-from trainer.supervisor.sealing.shared import AGAIN_S, Sealing, Told
+from trainer.supervisor.sealing.shared import AGAIN_S, Sealing, Told, Version
 
 LOCAL = "/local-checkpoints"
 """`trainer.contract.LOCAL_CHECKPOINTS`."""
@@ -33,16 +33,13 @@ _REST_S, _REST_FAILED_S = 600.0, 60.0
 """For the nodes to bring the last checkpoint to the shared tier once the job has ended well, or failed."""
 
 
-class Stopped(Exception):
-    """The job is to stop before it has begun."""
-
-
 class _Begun(NamedTuple):
     """A checkpoint that node 0 has asked for, and what was known then."""
 
     at: float
     tokens: int
     loss: float | None
+    version: Version | None
 
 
 class LocalSealing(Sealing):
@@ -52,11 +49,15 @@ class LocalSealing(Sealing):
         self.disk, self.far = disk, SharedFolder(tier)
         self.parts = Parts(self.far, place)
         self._begun: dict[int, _Begun] = {}
-        self._given: set[int] = set()
-        """Steps that are not committed and of which this node's files lie on the shared tier."""
+        self._given: dict[int, int] = {}
+        """Steps that are not committed and of which this node's files lie on the shared tier -> which sealing it is."""
+        self._answered: dict[int, int] = {}
+        """The same of those that are."""
+        self._passed_over: set[int] = set()
+        """Later steps on this node's disk, which not all nodes could make whole: they stay until the job is beyond."""
         self._away = 0.0
         """Until when the shared tier is not asked again."""
-        self._resumes = f"resume/attempt-{place.attempt:04d}"
+        self.disks = Disks(self.far, disk, place, config["identity"], job)
 
     @property
     def ranks(self) -> int:
@@ -73,93 +74,28 @@ class LocalSealing(Sealing):
         shared tier restart in place."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.parts.begin()
-        for step in seal.begun(self.disk):
-            if self.far.get(f"{_step(step)}/{MANIFEST}") is None:
-                shutil.rmtree(self.disk / _step(step), ignore_errors=True)
         try:
-            chosen = self.chosen() if self.place.node_rank == 0 else self._followed()
+            if self.place.node_rank == 0:
+                self.disks.recall()
+            chosen = self.chosen() if self.place.node_rank == 0 else self.disks.followed()
         except Stopped:
             return ""
         step, path = int(chosen["step"]), str(chosen["path"])
         if self.place.node_rank == 0:
-            self.far.put(f"{self._resumes}.json", json.dumps(chosen).encode())
+            self.disks.tell(chosen)
         else:
             laid = self.laid_back(step if step >= 0 else None)
             path = str(laid) if step >= 0 else ""
         seal.tidy(self.disk)
-        for later in seal.committed(self.disk):
-            if later > step:
-                shutil.rmtree(self.disk / _step(later), ignore_errors=True)
+        self._passed_over = {later for later in seal.committed(self.disk) if later > step}
         self.committed = step
         return path
 
     def fault(self, step: int) -> str:
-        """Have all nodes make a step whole on their disks; return why one of them could not, empty if all could."""
-        number = len(self.far.names(self._resumes))
-        self.far.put(f"{self._resumes}/{number:04d}/step.json", json.dumps(step).encode())
-        found = {0: self._made_whole(step)}
-        for node in range(1, self.place.node_count):
-            found[node] = str(self._awaited(f"{self._resumes}/{number:04d}/node-{node:04d}.json"))
-        return "; ".join(f"node {node}: {why}" for node, why in found.items() if why)
+        return self.disks.fault(step)
 
     def laid_back(self, step: int | None) -> Path:
         return self.laid(self.disk, step)
-
-    def _followed(self) -> dict[str, Any]:
-        """Make whole what node 0 asks for, until it has chosen; return its choice."""
-        number = 0
-        while True:
-            asked = self.far.get(f"{self._resumes}/{number:04d}/step.json")
-            if asked is not None:
-                why = self._made_whole(int(json.loads(asked)))
-                name = f"{self._resumes}/{number:04d}/node-{self.place.node_rank:04d}.json"
-                self.far.put(name, json.dumps(why).encode())
-                number += 1
-                continue
-            chosen = self.far.get(f"{self._resumes}.json")
-            if chosen is not None:
-                return dict(json.loads(chosen))
-            self._pause()
-
-    def _awaited(self, name: str) -> Any:
-        while True:
-            content = self.far.get(name)
-            if content is not None:
-                return json.loads(content)
-            self._pause()
-
-    def _pause(self) -> None:
-        if self.job.stopping:
-            raise Stopped
-        time.sleep(_PAUSE_S)
-
-    def _made_whole(self, step: int) -> str:
-        """Bring what this node's disk lacks of a step, or has otherwise than its manifest says, from the shared tier;
-        return why it cannot be used, empty for a sound one."""
-        try:
-            content = self.far.get(f"{_step(step)}/{MANIFEST}") or b""
-            shards = opened(content, step, self.place.campaign, self.config["identity"])["shards"]
-        except (ValueError, KeyError, TypeError) as error:
-            return f"its manifest: {error}"
-        with ThreadPoolExecutor(_AT_ONCE) as copiers:
-            found = list(copiers.map(partial(self._brought, step), shards))
-        if wrong := next((why for why, _ in found if why), ""):
-            return wrong
-        seal.publish(self.disk / _step(step) / MANIFEST, content)
-        self.job.emit("made_whole", step=step, files=len(found), bytes_brought=sum(came for _, came in found))
-        return ""
-
-    def _brought(self, step: int, shard: Row) -> tuple[str, int]:
-        """Return why a file of a step cannot be had, and the bytes that were brought."""
-        name = f"{_step(step)}/{shard['file']}"
-        own, wanted = self.disk / name, (shard["size_bytes"], shard["sha256"])
-        try:
-            if (seen := seal.digest_of(own)) == wanted:
-                return "", 0
-            self.job.emit("refused_file", step=step, file=shard["file"], seen=seen[1], wanted=wanted[1])
-        except OSError:
-            pass  # it is not here, or cannot be read
-        return self.far.bring(name, own, wanted), shard["size_bytes"]
 
     # While it runs.
 
@@ -179,36 +115,58 @@ class LocalSealing(Sealing):
                     self._ask(found)
         asked = self.parts.asked()
         for step in sorted(asked):
-            if step > self.committed and step not in self._given and not self.waits(step):
+            news = asked[step].sealing > max(self._given.get(step, -1), self._answered.get(step, -1))
+            if step >= self.committed and news and not self.waits(step):
                 self._give(asked[step])
         if self.place.node_rank == 0:
             self._commit()
         self._settle(set(self.parts.asked()))
+        self.accounts.look(self.committed)
 
     def _ask(self, found: Finished) -> None:
         with self.trying(found.step, self.disk):
-            names = [path.name for path in self.files(found)]
-            self._begun[found.step] = _Begun(time.monotonic(), self.job.tokens, self.job.loss)
-            self.parts.ask(Asked(found.step, str(found.root.relative_to(self.folder)), names))
+            version, files = self._version(found), self.files(found)
+            before = self.far.get(f"{_step(found.step)}/{MANIFEST}")
+            sealing = seal.next_sealing(before, f"attempt-{self.place.attempt:04d}")
+            begun = _Begun(time.monotonic(), self.job.tokens, self.job.loss, version)
+            root = os.path.relpath(os.path.realpath(str(found.root)), os.path.realpath(str(self.folder)))
+            part = [str(path.relative_to(found.root)) for path in found.files]
+            self._begun[found.step] = begun
+            self.parts.ask(Asked(found.step, root, [path.name for path in files], sealing, part))
 
     def _give(self, asked: Asked) -> None:
         """Seal this node's files of a checkpoint on its disk, and bring them to the shared tier."""
         root = self.folder / asked.root
-        files = formats.files_of(root) if root.exists() else []
+        files, part = self._own_files(root, asked), bool(asked.part)
         if not formats.whole_ranks(self.format, files, self.ranks, asked.files):
             return  # its ranks still write
-        attempt = self.disk / _step(asked.step) / f"attempt-{self.place.attempt:04d}"
-        with self.trying(asked.step, self.disk), _removed_unless_done(attempt):
-            newer = formats.newer_beside(root)
+        place = self.disk / _step(asked.step)
+        attempt, rank = place / f"attempt-{self.place.attempt:04d}", self.place.node_rank * self.place.ranks_per_node
+        with self.trying(asked.step, self.disk), _as_before_unless_done(place):
+            newer = None if part else formats.newer_beside(root)
             if newer and (gone := formats.missing(Finished(asked.step, root), files, newer)):
                 raise ValueError(f"the job removes it: {gone[0]} is missing")
-            attempt.mkdir(parents=True, exist_ok=True)
-            rows = seal.linked(files, root, self.folder, attempt, self.place.node_rank * self.place.ranks_per_node)
-            seal.sync(attempt)
+            rows: list[Row] = []
+            if files:
+                begun = seal.surveyed(root, files, self.folder, part)
+                seal.sweep(place, seal.content(place / MANIFEST))
+                seal.make(attempt)
+                rows = seal.taken(begun, attempt, self.place.node_rank, rank, asked.sealing)
+                if changed := seal.difference(begun, root, files, self.folder, part):
+                    raise ValueError(changed)
+                seal.sync(attempt)
             with ThreadPoolExecutor(_AT_ONCE) as copiers:
                 list(copiers.map(partial(self._send, asked.step), rows))
             self.parts.give(asked.step, rows)
-            self._given.add(asked.step)
+            self._given[asked.step] = asked.sealing
+            self.recogniser.sealed(Finished(asked.step, root, tuple(files) if asked.part else ()))
+
+    def _own_files(self, root: Path, asked: Asked) -> list[Path]:
+        """Return this node's files of a checkpoint; none if none of its ranks wrote any."""
+        if not asked.part:
+            return formats.files_of(root) if root.exists() else []
+        alike = (one.files for one in self._found() if one.root == root and one.step == asked.step)
+        return list(next(alike, ())) or [root / name for name in asked.part if (root / name).exists()]
 
     def _send(self, step: int, row: Row) -> None:
         name = f"{_step(step)}/{row['file']}"
@@ -216,11 +174,13 @@ class LocalSealing(Sealing):
 
     def _commit(self) -> None:
         """Commit the newest step of which all nodes' files are there; older ones have been overtaken."""
+        done = set()
         for step in sorted(self._begun, reverse=True):
             given = self.parts.given(step)
-            if step > self.committed and len(given) == self.place.node_count:
+            if step >= self.committed and len(given) == self.place.node_count:
                 self._commit_step(step, given)
-        for step in [step for step in self._begun if step <= self.committed or self.waits(step)]:
+                done.add(step)
+        for step in [step for step in self._begun if step in done or step < self.committed or self.waits(step)]:
             del self._begun[step]
             self.parts.forget(step)
             if self.far.get(f"{_step(step)}/{MANIFEST}") is None:
@@ -237,25 +197,29 @@ class LocalSealing(Sealing):
         with self.trying(step, self.tier):
             content = serialize(self.identity, step, begun.tokens, begun.loss, rows)
             self.far.put(f"{_step(step)}/{MANIFEST}", content)
-            self.committed = step
+            seal.sweep(self.tier / _step(step), content)
+            self.sealed(step, begun.version)
             seconds = round(time.monotonic() - begun.at, 3)
             self.job.emit("committed", step=step, tier="shared", seconds=seconds, nodes=len(given))
             self.prune()
 
     def _settle(self, asked: set[int]) -> None:
         """Learn whether the steps are committed to which this node gave its files. `asked` may be a moment old."""
-        for step in sorted(self._given):
+        for step, sealing in sorted(self._given.items()):
             content = self.far.get(f"{_step(step)}/{MANIFEST}")
-            place = self.disk / _step(step)
-            if content is not None and json.loads(content)["attempt"] == self.place.attempt:
+            place, attempt = self.disk / _step(step), f"attempt-{self.place.attempt:04d}"
+            if content is not None and seal.next_sealing(content, attempt) > sealing:
                 seal.publish(place / MANIFEST, content)
+                seal.sweep(place, content)
                 self.committed = max(self.committed, step)
-                seal.keep(self.disk, int(self.checkpoints["keep_local"]))
+                self._answered[step] = sealing
+                self._passed_over.discard(step)
+                seal.keep(self.disk, int(self.checkpoints["keep_local"]), self._passed_over, whole=False)
             elif step in asked:
                 continue
-            elif not (place / MANIFEST).exists():
-                shutil.rmtree(place, ignore_errors=True)
-            self._given.discard(step)
+            else:
+                seal.sweep(place, seal.content(place / MANIFEST))
+            del self._given[step]
 
     # When it is over.
 
@@ -265,12 +229,14 @@ class LocalSealing(Sealing):
         well = not code or bool(self.job.stopping)
         until = time.monotonic() + (_REST_S if well else _REST_FAILED_S)
         self.put_off, self._away = {}, 0.0
+        self.recogniser.ended, self.recogniser.failed = not code, bool(code)
         self.look()
         while time.monotonic() < until and (self._lacks() if self.place.node_rank == 0 else well and self._may_come()):
             self.busy = True
             time.sleep(_PAUSE_S)
             self.look()
         self.busy = False
+        self.accounts.look(self.committed, ended=True)
         if self.place.node_rank == 0:
             with contextlib.suppress(OSError):  # a full tier; the other nodes see that this one is gone
                 self.parts.end()
@@ -302,12 +268,12 @@ def of(config: Mapping[str, Any], place: Place, tier: Path, local: Path, job: To
 
 
 @contextlib.contextmanager
-def _removed_unless_done(folder: Path) -> Iterator[None]:
-    """Remove what was linked for a checkpoint that could not be sealed: it would hold the room of removed files."""
+def _as_before_unless_done(place: Path) -> Iterator[None]:
+    """Remove what was copied for a step that could not be sealed."""
     try:
         yield
     except (OSError, ValueError):
-        shutil.rmtree(folder, ignore_errors=True)
+        seal.sweep(place, seal.content(place / MANIFEST))
         raise
 
 

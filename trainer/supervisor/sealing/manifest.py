@@ -8,6 +8,8 @@ import re
 from typing import Any, NamedTuple
 
 MANIFEST = "manifest.json"
+_SHARD = re.compile(r"attempt-\d{4,}/[^/.][^/]*")
+"""As `trainer.contract.checkpoint.Shard` has it: below the step's folder, whoever wrote the manifest."""
 _LARGEST = 1e15
 """Of a loss; beyond, a job has diverged, and JSON writers differ in the digits."""
 
@@ -35,6 +37,9 @@ def opened(content: bytes, step: int, campaign: str, identity: str) -> dict[str,
         raise ValueError("it is of step {} of campaign {}".format(manifest["step"], manifest["campaign"]))
     if identity and manifest["identity"] not in ("", identity):
         raise ValueError("it is of another campaign of this name")
+    for shard in manifest["shards"]:
+        if _SHARD.fullmatch(shard["file"]) is None:
+            raise ValueError("it names {!r}, which is no file of a step".format(shard["file"]))
     return dict(manifest)
 
 

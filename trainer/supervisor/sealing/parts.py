@@ -25,6 +25,10 @@ class Asked(NamedTuple):
     """Its path below the job's own folder, the same one on each node."""
     files: list[str]
     """Names of node 0's files of it."""
+    sealing: int = 0
+    """How often this attempt has sealed the step before."""
+    part: Sequence[str] = ()
+    """Paths of node 0's files below `root`, where that also holds other things; empty: all of it is the checkpoint."""
 
 
 class Parts:
@@ -88,7 +92,7 @@ def together(given: dict[int, list[Row]]) -> list[Row]:
             first = found.setdefault(row["file"], row)
             wrote.setdefault(row["file"], node)
             if (first["size_bytes"], first["sha256"]) != (row["size_bytes"], row["sha256"]):
-                name = row["file"].partition("/")[2]
+                name = row["file"].partition("-")[2].partition("-")[2]
                 raise ValueError(f"nodes {wrote[row['file']]} and {node} wrote different files named {name}")
     if not found:
         raise ValueError("no node has a file of it")

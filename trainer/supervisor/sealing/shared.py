@@ -6,17 +6,25 @@ import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Protocol, Sequence
+from typing import Any, Dict, Iterator, Mapping, Protocol, Sequence, Tuple
 
+from trainer.contract.retention import newest_sound
+from trainer.contract.tree import path_of
 from trainer.supervisor import ends, formats, seal
-from trainer.supervisor.formats import FORMATS, Finished
+from trainer.supervisor.accounting import Accounts
+from trainer.supervisor.formats import Finished, Recogniser
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
+from trainer.supervisor.sealing.survey import Mark, survey
 
-CHOICE_S = 600.0
-"""For node 0 to compare all of a checkpoint with its digests."""
+CHOICE_S = 1200.0
+"""For node 0 to compare all of a checkpoint with its digests, and to copy it back."""
 AGAIN_S = 30.0
 """Between two tries to seal a checkpoint that could not be sealed; the last one is at the job's end."""
+
+
+Version = Tuple[Path, Dict[str, Mark]]
+"""A checkpoint's root and files as they stood: another one, once the job has written it again."""
 
 
 class NothingSound(Exception):
@@ -43,8 +51,16 @@ class Sealing:
         self.format = str(self.checkpoints["format"])
         self.ranks_here = ranks
         self.committed = -1
+        self.recogniser = Recogniser()
+        self.accounts = Accounts(config, place, tier, job, self.recogniser)
         self.told: dict[int, Finished] = {}
         """Checkpoints that the job has told by the client, by their steps."""
+        self._told_as: dict[int, Version | None] = {}
+        """What each was then."""
+        self._sealed_as: Version | None = None
+        """What the newest one was that this attempt has sealed."""
+        self.refused: dict[int, str] = {}
+        """Committed steps that were found unsound before this start, and why. They count for no retention."""
         self.put_off: dict[int, float] = {}
         """Step -> when to try again."""
         self.busy = False
@@ -62,7 +78,7 @@ class Sealing:
         name = f"attempt-{self.place.attempt:04d}" + (f"-generation-{generation}" if generation else "")
         choice = self.tier / "resume" / f"{name}.json"
         if self.place.node_rank == 0:
-            choice.parent.mkdir(parents=True, exist_ok=True)
+            seal.make(choice.parent)
             seal.publish(choice, json.dumps(self.chosen()).encode())
         self.job.wait_for(choice, CHOICE_S)
         if self.job.stopping:
@@ -75,20 +91,25 @@ class Sealing:
         """Lay the newest sound step back where the job's framework looks for it, and remove later ones: they are
         damaged or were never sealed, and the job would write over them or take them up. Raises `NothingSound`."""
         self.tidy()
-        refused: list[str] = []
-        for step in seal.committed(self.tier):
-            why = self.fault(step)
-            if not why:
-                path = self.laid_back(step)
-                self.job.emit("restored", step=step)
-                return {"step": step, "path": str(path)}
-            self.job.emit("refused_step", step=step, why=why)
-            refused.append(f"step {step}: {why}")
-        if refused:
-            raise NothingSound(f"none of its {len(refused)} sealed checkpoints is sound; {refused[0]}")
+        self.refused, self._sealed_as = {}, None
+        self.told.clear()  # by ranks that are gone
+        step = newest_sound(seal.committed(self.tier), self._is_sound)
+        if step is not None:
+            path = self.laid_back(step)
+            self.job.emit("restored", step=step)
+            return {"step": step, "path": str(path)}
+        if self.refused:
+            newest, why = max(self.refused.items())
+            raise NothingSound(f"none of its {len(self.refused)} sealed checkpoints is sound; step {newest}: {why}")
         self.laid_back(None)
         self.job.emit("started_fresh", step=0)
         return {"step": -1, "path": ""}
+
+    def _is_sound(self, step: int) -> bool:
+        if why := self.fault(step):
+            self.refused[step] = why
+            self.job.emit("refused_step", step=step, why=why)
+        return not why
 
     def tidy(self) -> None:
         seal.tidy(self.tier)
@@ -105,10 +126,17 @@ class Sealing:
         if step is None:
             formats.forget_later(self.format, self.folder, None)
             return self.folder
-        path = self.folder / seal.origin(tier, step)
+        tree = seal.tree(tier, step)
+        path = self.folder / path_of(tree.root)
+        chosen = Finished(step, path, tuple(path / path_of(name) for name in tree.files) if tree.part else ())
         path.parent.mkdir(parents=True, exist_ok=True)
-        seal.lay_back(tier, step, path)
-        formats.forget_later(self.format, self.folder, Finished(step, path))
+        try:
+            seal.lay_back(tier, step, path)
+        except OSError:  # what goes now may be what takes the room
+            formats.forget_later(self.format, self.folder, chosen)
+            seal.lay_back(tier, step, path)
+        formats.forget_later(self.format, self.folder, chosen)
+        self.recogniser.restored(chosen)
         return path
 
     def look(self) -> None:
@@ -116,26 +144,49 @@ class Sealing:
         if self.place.node_rank == 0 and self.folder.is_dir():
             for found in self.finished():
                 self._seal(found)
+        self.accounts.look(self.committed)
 
     def finish(self, code: int) -> None:
         """Do what is left, now that the job has ended with `code`."""
         self.put_off.clear()
+        self.recogniser.ended, self.recogniser.failed = not code, bool(code)
         self.look()
+        self.accounts.look(self.committed, ended=True)
+
+    def tell(self, finished: Finished) -> None:
+        """Note a checkpoint that the job has told by the client."""
+        self._told_as[finished.step] = self._version(finished)
+        self.told[finished.step] = finished
+        self.recogniser.named_by_job.add(finished.root)
 
     def finished(self) -> list[Finished]:
         """Return the finished checkpoints that are to be sealed now."""
-        for step in [step for step, one in self.told.items() if step <= self.committed or not one.root.exists()]:
-            del self.told[step]
-        found = list(self.told.values())
+        for step, one in list(self.told.items()):
+            later = any(other.root == one.root and other.step > step for other in list(self.told.values()))
+            if step < self.committed or later or not one.root.exists() or self._is_sealed(one):
+                del self.told[step]
+        found: list[Finished] = []
         with contextlib.suppress(OSError):  # the job has removed a folder while it was listed: the next look is soon
-            found += self._found()
-        return [one for one in sorted(found) if one.step > self.committed and not self.waits(one.step)]
+            found += () if self.recogniser.rests else self._found()
+        due = {one.step: one for one in (*found, *self.told.values())}
+        return [due[step] for step in sorted(due) if not self.waits(step)]
+
+    def _is_sealed(self, finished: Finished) -> bool:
+        """Return whether what the job tells again is what this attempt has sealed."""
+        return finished.step == self.committed and self._sealed_as == (self._version(finished) or ())
+
+    def _version(self, finished: Finished) -> Version | None:
+        """Return what a checkpoint is now; None if it cannot be sealed now."""
+        try:
+            return finished.root, survey(finished.root, self.folder, finished.files).marks
+        except (OSError, ValueError):
+            return None
 
     def waits(self, step: int) -> bool:
         return time.monotonic() < self.put_off.get(step, 0.0)
 
     def _found(self) -> Iterator[Finished]:
-        return FORMATS[self.format](self.folder, self.ranks)
+        return self.recogniser.finished(self.format, self.folder, self.ranks, self.committed)
 
     @property
     def ranks(self) -> int:
@@ -151,23 +202,39 @@ class Sealing:
         )  # fmt: skip
 
     def files(self, found: Finished) -> Sequence[Path]:
-        """Return a checkpoint's files. Raises `ValueError` for one that the job removes."""
-        files = formats.files_of(found.root)
+        """Return a checkpoint's files. Raises `ValueError` for one that the job removes, or has written again."""
+        if found.root.is_file() and self.told.get(found.step) == found:
+            told_as = self._told_as.get(found.step)
+            if told_as is not None and told_as != self._version(found):
+                del self.told[found.step]  # whatever it holds now, it is not that step
+                raise ValueError(f"{found.root.name} was written again after the job had told step {found.step}")
+        if not self.recogniser.stands(found):
+            raise ValueError(f"{found.root.name} has changed since it was found finished")
+        files = found.files or formats.files_of(found.root)
         # The newest one is looked for after the files: it may have come, and this one be half removed, meanwhile.
-        if missing := formats.missing(found, files, max([found, *self.told.values(), *self._found()])):
+        if missing := formats.missing(found, list(files), max([found, *self.told.values(), *self._found()])):
             raise ValueError(f"the job removes it: {missing[0]} is missing")
         return files
 
     def _seal(self, found: Finished) -> None:
         begun = time.monotonic()
         with self.trying(found.step, self.tier):
+            version, files = self._version(found), self.files(found)
             seal.seal(
-                found.root, self.files(found), self.folder, self.tier, found.step, self.identity,
-                self.job.tokens, self.job.loss,
+                found.root, files, self.folder, self.tier, found.step, self.identity,
+                self.job.tokens, self.job.loss, part=bool(found.files),
             )  # fmt: skip
-            self.committed = found.step
+            self.sealed(found.step, version)
+            self.recogniser.sealed(found)
             self.job.emit("committed", step=found.step, tier="shared", seconds=round(time.monotonic() - begun, 3))
+            if why := formats.lacks(found.root):
+                self.job.emit("weights_only", step=found.step, why=why)
             self.prune()
+
+    def sealed(self, step: int, version: Version | None) -> None:
+        """Note that this attempt has sealed a step."""
+        self.committed, self._sealed_as = step, version
+        self.refused.pop(step, None)
 
     @contextlib.contextmanager
     def trying(self, step: int, place: Path) -> Iterator[None]:
@@ -183,6 +250,6 @@ class Sealing:
             self.busy, self.heard = False, time.monotonic()
 
     def prune(self) -> None:
-        gone = seal.keep(self.tier, int(self.checkpoints.get("keep", 3)))
+        gone = seal.keep(self.tier, int(self.checkpoints.get("keep", 3)), self.refused)
         if gone:
             self.job.emit("pruned", steps=gone)

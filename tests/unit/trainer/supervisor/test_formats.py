@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ def half(path: Path) -> Path:
 
 
 def found(name: str, folder: Path, ranks: int = 1) -> list[tuple[int, str]]:
-    return sorted((one.step, str(one.root.relative_to(folder))) for one in FORMATS[name](folder, ranks))
+    steps = (one for one in FORMATS[name](folder, ranks) if one.step >= 0)
+    return sorted((one.step, str(one.root.relative_to(folder))) for one in steps)
 
 
 def test_each_format_ends_with_the_write_that_comes_last(tmp_path: Path) -> None:
@@ -99,7 +101,11 @@ def test_after_a_restart_nothing_later_is_there_to_be_taken_up_whole_or_half(tmp
     files = [torch_file(tmp_path / name) for name in names]
     half(torch_file(tmp_path / "step=30.ckpt"))
     forget_later("lightning", tmp_path, Finished(20, files[1]))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step=10.ckpt", "step=20.ckpt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.ckpt", "step=10.ckpt", "step=20.ckpt"]
+    assert os.readlink(tmp_path / "last.ckpt") == "step=20.ckpt", (
+        "a job that goes on from its last one gets the checked one"
+    )
+    (tmp_path / "last.ckpt").unlink()
     for name in ("checkpoint-10/trainer_state.json", "checkpoint-20/model.safetensors", "other/file"):
         put(tmp_path / name, "{}")
     forget_later("huggingface", tmp_path, None)
@@ -132,7 +138,7 @@ def test_a_newer_one_that_comes_while_files_are_listed_counts(tmp_path: Path, mo
     one, first = job(tmp_path, "huggingface"), whole(tmp_path / "own/checkpoint-1")
     looks = iter([False, True])
 
-    def find(folder: Path, ranks: int) -> Iterator[Finished]:
+    def find(folder: Path, ranks: int, above: int) -> Iterator[Finished]:
         yield Finished(1, first)
         if next(looks):
             yield Finished(2, whole(tmp_path / "own/checkpoint-2"))
@@ -147,7 +153,7 @@ def test_a_folder_that_goes_while_it_is_listed_ends_no_sealing(tmp_path: Path, m
     one, real = job(tmp_path, "huggingface"), FORMATS["huggingface"]
     whole(tmp_path / "own/checkpoint-1")
 
-    def gone(folder: Path, ranks: int) -> Iterator[Finished]:
+    def gone(folder: Path, ranks: int, above: int) -> Iterator[Finished]:
         raise FileNotFoundError(folder / "checkpoint-0")
         yield
 

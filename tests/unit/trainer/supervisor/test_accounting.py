@@ -1,0 +1,208 @@
+"""Everything in a job's folder is accounted for: sealed, being written, or unrecognised and told."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainer.contract import UNRECOGNISED_NAME, Status, UnrecognisedFile, entry_path
+from trainer.supervisor import accounting, seal
+from trainer.supervisor.job import Job
+from trainer.supervisor.place import Place
+
+
+def put(path: Path, text: str = "x", age_s: float = 0.0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (time.time() - age_s,) * 2)
+    return path
+
+
+def packed(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("data.pkl", b"0" * 64)
+    return path
+
+
+class Camp:
+    def __init__(self, tmp_path: Path, form: str = "auto", tier: str = "shared", rank: int = 0, nodes: int = 1) -> None:
+        self.own, self.events = tmp_path / f"node-{rank}/own", list[dict[str, Any]]()
+        place = Place("tiny", 1, f"n{rank}", "127.0.0.1", rank, nodes, 1, "127.0.0.1:29500", "", "")
+        kept = {"folder": str(self.own), "format": form, "keep": 9, "tier": tier, "keep_local": 2}
+        config = {
+            "checkpoints": kept,
+            "launcher": "torchrun",
+            "save_every": 10,
+            "identity": "one",
+            "config_digest": "c",
+        }
+        self.job = Job(config, place, tmp_path / "shared", tmp_path, tmp_path / f"node-{rank}/local")
+        self.job.emit = lambda event, **fields: self.events.append({"event": event, **fields})  # type: ignore[method-assign]
+        self.tier = tmp_path / "shared/tiny"
+
+    def end(self, code: int = 0) -> UnrecognisedFile:
+        self.job.sealing.finish(code)
+        return self.published()
+
+    def published(self) -> UnrecognisedFile:
+        return UnrecognisedFile.model_validate_json((self.tier / UNRECOGNISED_NAME).read_bytes())
+
+    def told(self) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == "unrecognised"]
+
+
+def test_what_another_format_would_know_is_counted_and_told_with_that_format(tmp_path: Path) -> None:
+    camp = Camp(tmp_path, "dcp")
+    packed(camp.own / "epoch=1-val_loss=0.10.ckpt"), packed(camp.own / "epoch=2-val_loss=0.05.ckpt")
+    account = camp.end()
+    assert (account.files, account.ended, account.fits) == (2, True, "lightning")
+    assert "`.metadata`" in account.why and "`.ckpt`" in account.why
+    assert account.entries == ("epoch=1-val_loss=0.10.ckpt", "epoch=2-val_loss=0.05.ckpt")
+    assert camp.told()[0]["fits"] == "lightning"
+    status = Status.model_validate(camp.job.status())
+    assert status.unrecognised is not None and status.unrecognised.files == 2
+    assert status.unrecognised.bytes == account.bytes > 0
+
+
+def test_sealed_and_older_checkpoints_their_markers_and_trackers_are_known(tmp_path: Path) -> None:
+    camp = Camp(tmp_path)
+    for step in (10, 20):
+        put(camp.own / f"ckpt_{step}.pt"), put(camp.own / f"ckpt_{step}.pt.done", "")
+    put(camp.own / "latest.txt", "20")
+    account = camp.end()
+    assert seal.committed(camp.tier) == [20, 10]
+    assert (account.files, account.bytes, account.entries, account.why) == (0, 0, (), "") and not camp.told()
+    assert "unrecognised" not in camp.job.status()
+
+
+def test_after_a_restart_older_checkpoints_of_the_job_are_still_known(tmp_path: Path) -> None:
+    first = Camp(tmp_path)
+    for step in (10, 20):
+        put(first.own / f"save-{step}/state"), put(first.own / f"save-{step}/DONE", "")
+    first.end()
+    second = Camp(tmp_path)
+    second.job.sealing.resume()
+    assert second.end().files == 0
+
+
+def test_a_half_written_checkpoint_is_being_written_until_the_job_ends(tmp_path: Path) -> None:
+    camp = Camp(tmp_path)
+    put(camp.own / "step-10/__0_0.distcp")
+    camp.job.sealing.look()
+    assert camp.published().files == 0
+    account = camp.end(code=1)
+    assert (account.files, account.entries) == (1, ("step-10",)) and "step-10 (dcp)" in account.why
+
+
+def test_what_is_older_than_two_intervals_is_told_while_the_job_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    camp = Camp(tmp_path, "marker")
+    accounts, now = camp.job.sealing.accounts, [time.monotonic()]
+    monkeypatch.setattr(accounting.time, "monotonic", lambda: now[0])
+    camp.job.sealing.recogniser._heard.extend([(0.0, 1), (9.0, 10)])  # and a save each 10 steps
+    put(camp.own / "step-10.weights", age_s=25)
+    accounts.look(-1)
+    assert not camp.told()
+    now[0] += 60
+    accounts.look(-1)
+    assert [(event["files"], event["newest"]) for event in camp.told()] == [(1, "step-10.weights")]
+    now[0] += 60
+    accounts.look(-1)
+    assert len(camp.told()) == 1, "once, until something is sealed"
+
+
+def test_a_folder_in_which_nothing_is_known_is_one_entry_and_others_are_named(tmp_path: Path) -> None:
+    camp = Camp(tmp_path)
+    put(camp.own / "runs/events/events.out.tfevents.1"), put(camp.own / "runs/log.txt"), put(camp.own / "run/log.txt")
+    (
+        put(camp.own / "run/step-10/state"),
+        put(camp.own / "run/step-10/DONE", ""),
+        put(camp.own / "run/tokens/tokenizer.json"),
+    )
+    account = camp.end()
+    assert account.entries == ("run/log.txt", "run/tokens", "runs") and account.files == 4 and account.fits == ""
+
+
+def test_a_file_in_place_that_is_newer_than_its_sealed_version_is_unrecognised(tmp_path: Path) -> None:
+    camp = Camp(tmp_path)
+    packed(camp.own / "ckpt.pt")
+    assert camp.end().files == 0 and seal.committed(camp.tier) == [0]
+    (camp.own / "ckpt.pt").write_bytes(b"PK\x03\x04 torn")
+    account = camp.end(code=1)
+    assert account.files == 1 and "ckpt.pt" in account.why
+
+
+def test_names_of_any_bytes_are_told_as_text_and_found_again(tmp_path: Path) -> None:
+    camp, names = Camp(tmp_path), [b"\xff\xfe", b"a\\x41", b"\x1b[31m", "Gewichte-\u00e4\u4e2d".encode(), b"a\nb"]
+    for name in names:
+        put(camp.own / os.fsdecode(name))
+    account = camp.end()
+    assert {os.fsencode(entry_path(camp.own, entry).name) for entry in account.entries} == set(names)
+    assert all(entry.isprintable() for entry in account.entries)
+    with pytest.raises(ValueError, match="leads out"):
+        entry_path(camp.own, "../x")
+
+
+def test_what_cannot_be_looked_at_is_counted(tmp_path: Path) -> None:
+    camp, elsewhere = Camp(tmp_path), tmp_path / "elsewhere"
+    put(elsewhere / "model.pt"), put(camp.own / "a/inside")
+    (camp.own / "out").symlink_to(elsewhere), (camp.own / "in").symlink_to("a")
+    assert sorted(camp.end().entries) == ["a", "out"]
+
+
+def test_each_node_saves_what_lies_on_its_own_disk_alone(tmp_path: Path) -> None:
+    camp = Camp(tmp_path, tier="local", rank=1, nodes=2)
+    put(camp.own / "weights/part-1.dat", "mine"), put(camp.own / "notes.txt")
+    (camp.own / "weights/out").symlink_to("/nowhere")
+    for _ in range(2):  # an attempt more finds what the one before has saved
+        camp.job.sealing.accounts.look(-1, ended=True)
+    camp.job.sealing.accounts.look(-1, ended=True)
+    saved = camp.tier / "own/node-0001"
+    assert (saved / "weights/part-1.dat").read_text() == "mine" and (saved / "notes.txt").exists()
+    assert os.readlink(saved / "weights/out") == "/nowhere"
+    assert not (camp.tier / UNRECOGNISED_NAME).exists(), "node 0 publishes"
+
+
+def test_the_note_is_published_when_nothing_is_unrecognised_too(tmp_path: Path) -> None:
+    camp = Camp(tmp_path)
+    camp.own.mkdir(parents=True)
+    camp.end()
+    content = json.loads((camp.tier / UNRECOGNISED_NAME).read_text())
+    assert (content["files"], content["format"], content["attempt"], content["entries"]) == (0, 1, 1, [])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    known=st.sets(st.integers(1, 50), max_size=4),
+    others=st.sets(
+        st.lists(st.sampled_from(["a", "logs", "tokenizer-32000", "x.json", "w.bin"]), min_size=1, max_size=3).map(
+            "/".join
+        ),
+        max_size=6,
+    ),
+    form=st.sampled_from(["step-{}/DONE", "run/ckpt-{}/DONE"]),
+)
+def test_every_file_is_sealed_or_below_an_entry(
+    known: set[int], others: set[str], form: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    camp = Camp(tmp_path_factory.mktemp("camp"))
+    files = {put(camp.own / form.format(step)) for step in known}
+    for name in others:
+        if not any(parent.is_file() for parent in (camp.own / name).parents) and not (camp.own / name).is_dir():
+            files.add(put(camp.own / name))
+    camp.own.mkdir(parents=True, exist_ok=True)
+    account = camp.end()
+    entries = [entry_path(camp.own, entry) for entry in account.entries]
+    of_entries = {path for path in files if any(entry in (path, *path.parents) for entry in entries)}
+    assert files - of_entries == {path for path in files if path.name == "DONE"}
+    assert account.files == len(of_entries)

@@ -1,0 +1,508 @@
+"""What is sealed stays as it was, whatever the job does to its own files; links, names and rights come back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import stat
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.contract.checkpoint import parse_manifest
+from trainer.supervisor import seal
+from trainer.supervisor.formats import Finished, files_of
+from trainer.supervisor.place import Place
+from trainer.supervisor.seal import Identity
+from trainer.supervisor.sealing import copying
+from trainer.supervisor.sealing.manifest import serialize
+from trainer.supervisor.sealing.shared import Sealing
+
+IDENTITY = Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
+TREE = "tree-0000.json"
+
+
+def put(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+class Camp:
+    """A job's own folder and a tier beside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.own, self.tier = root / "tier/own", root / "tier"
+        self.own.mkdir(parents=True)
+
+    def seal(self, name: str, step: int = 10, attempt: int = 1, **more: Any) -> Path:
+        root = self.own / name
+        identity = IDENTITY._replace(attempt=attempt)
+        return seal.seal(root, files_of(root), self.own, self.tier, step, identity, 0, None, **more)
+
+    def fault(self, step: int = 10) -> str:
+        return seal.fault(self.tier, step, "tiny", "one")
+
+    def laid_back(self, step: int = 10) -> Path:
+        path = self.own / seal.origin(self.tier, step)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        seal.lay_back(self.tier, step, path)
+        return path
+
+    def shards(self, step: int = 10) -> list[Path]:
+        return sorted(self.tier.glob(f"step-{step:08d}/attempt-*/*"))
+
+
+@pytest.fixture
+def camp(tmp_path: Path) -> Camp:
+    return Camp(tmp_path)
+
+
+def test_three_steps_of_one_file_that_is_written_in_place_are_three(camp: Camp) -> None:
+    for step in (10, 20, 30):
+        with open(camp.own / "ckpt.pt", "w") as file:
+            file.write(f"{step} " + "x" * 20_000)
+        if step == 10:
+            (camp.own / "ckpt.pt").touch()
+        camp.seal("ckpt.pt", step)
+    (camp.own / "ckpt.pt").write_text("torn")
+    for step in (30, 20, 10):
+        assert camp.fault(step) == "" and camp.laid_back(step).read_text().split()[0] == str(step)
+
+
+def test_a_job_that_writes_into_what_was_laid_back_spoils_no_sealed_step(camp: Camp) -> None:
+    put(camp.own / "step-10/state", "ten")
+    camp.seal("step-10")
+    with open(camp.laid_back() / "state", "r+") as file:
+        file.write("torn")
+    assert camp.fault() == ""
+
+
+def test_a_sealed_file_has_no_name_in_the_jobs_folder(camp: Camp) -> None:
+    put(camp.own / "step-10/state", "ten")
+    camp.seal("step-10")
+    assert {path.stat().st_nlink for path in camp.shards()} == {1}
+    camp.laid_back()
+    assert {path.stat().st_nlink for path in camp.shards()} == {1}
+
+
+@pytest.mark.parametrize("way", ["reference", "kernel", "hand"])
+@pytest.mark.parametrize("size", [0, 1, 2**21, 2**21 + 1, 3 * 2**21 + 5])
+def test_every_way_to_copy_gives_the_same_bytes_and_their_digest(
+    way: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    content = os.urandom(size)
+    source.write_bytes(content)
+    monkeypatch.setattr(copying, "_FLUSH", 2**21)
+    if way == "reference":  # as a file system that can would do it
+
+        def clone(writing: int, request: int, reading: int) -> int:
+            assert request == 0x40049409
+            os.pwrite(writing, content, 0)
+            return 0
+
+        monkeypatch.setattr(copying.fcntl, "ioctl", clone)
+    if way == "hand":
+        refuse = OSError(18, "Invalid cross-device link")
+        monkeypatch.setattr(os, "copy_file_range", lambda *given: (_ for _ in ()).throw(refuse))
+    assert copying.copy(source, target) == copying.digest_of(source) == copying.digest_of(target)
+    assert target.read_bytes() == content
+    copying.duplicate(source, tmp_path / "second")
+    assert (tmp_path / "second").read_bytes() == content
+
+
+def test_a_copy_that_finds_no_room_leaves_nothing_and_is_not_tried_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").write_bytes(b"1" * 10)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(os, "copy_file_range", lambda *given: (_ for _ in ()).throw(full))
+    with pytest.raises(OSError, match="No space left"):
+        copying.copy(tmp_path / "source", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_step_that_is_sealed_again_in_one_attempt_takes_the_place_of_the_first_and_leaves_nothing_of_it(
+    camp: Camp,
+) -> None:
+    for text in ("one", "two", "three"):
+        put(camp.own / "step-10/state", text)
+        put(camp.own / f"step-10/{text}", text)
+        manifest = camp.seal("step-10")
+    assert camp.fault() == "" and (camp.laid_back() / "state").read_text() == "three"
+    assert len(camp.shards()) == 5 == len(parse_manifest(manifest.read_bytes()).shards)
+
+
+def test_a_sealing_that_fails_leaves_the_earlier_one_of_the_step(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(camp.own / "step-10/state", "one")
+    before = camp.seal("step-10").read_bytes()
+    put(camp.own / "step-10/state", "two")
+    sync = seal.sync
+
+    def fails(folder: Path) -> None:
+        sync(folder)
+        if folder.name == "step-00000010" and (folder / seal.MANIFEST).read_bytes() != before:
+            raise OSError(5, "Input/output error")
+
+    for attempt in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(seal, "sync", fails)
+            with pytest.raises(OSError, match="Input/output"):
+                camp.seal("step-10", attempt=attempt)
+        assert camp.fault() == "" and len(camp.shards()) == 2
+        assert (camp.tier / "step-00000010/manifest.json").read_bytes() == before
+
+
+def test_a_newer_attempt_seals_a_step_again_and_an_older_one_does_not(camp: Camp) -> None:
+    put(camp.own / "step-10/state", "one")
+    camp.seal("step-10")
+    put(camp.own / "step-10/state", "two")
+    assert parse_manifest(camp.seal("step-10", attempt=3).read_bytes()).attempt == 3
+    with pytest.raises(ValueError, match="attempt 3 has sealed this step"):
+        camp.seal("step-10", attempt=2)
+    assert camp.fault() == "" and {path.parent.name for path in camp.shards()} == {"attempt-0003"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda root: put(root / "a", "A"), "a was written"),
+        (lambda root: put(root / "more", "m"), "more came"),
+        (lambda root: (root / "empty").mkdir(), "empty came"),
+        (lambda root: (root / "l").symlink_to("a"), "l came"),
+        (lambda root: (put(root / "b.tmp", "b"), (root / "b.tmp").rename(root / "b")), "b was written"),
+        (lambda root: os.utime(root / "a", (1, 1)), "a was written"),
+    ],
+)
+def test_a_checkpoint_that_changes_after_its_first_file_was_copied_is_not_sealed(
+    change: Callable[[Path], object], said: str, camp: Camp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = camp.own / "step-10"
+    for name in "ab":
+        put(root / name, name)
+    taken = seal.taken
+
+    def late(*given: Any, **more: Any) -> Any:
+        rows = taken(*given, **more)
+        change(root)
+        return rows
+
+    monkeypatch.setattr(seal, "taken", late)
+    with pytest.raises(ValueError, match=said):
+        camp.seal("step-10")
+    assert seal.committed(camp.tier) == [] and not (camp.tier / "step-00000010").exists()
+
+
+def test_a_file_that_is_written_while_it_is_copied_is_not_sealed(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, digest = put(camp.own / "step-10/a", "a" * 100), copying._digest
+
+    def slow(*given: Any) -> Any:
+        made = digest(*given)
+        with open(path, "r+") as file:
+            file.write("b")
+        return made
+
+    monkeypatch.setattr(copying, "_digest", slow)
+    with pytest.raises(ValueError, match="a was written while it was sealed"):
+        camp.seal("step-10")
+    assert not (camp.tier / "step-00000010").exists()
+
+
+def test_a_checkpoint_that_the_job_removes_while_it_is_copied_is_whole_all_the_same(
+    camp: Camp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        put(camp.own / "step-10" / name, name)
+    copy = copying.copy
+
+    def removed_first(source: Path, *given: Any) -> Any:
+        for path in list((camp.own / "step-10").glob("*")):
+            path.unlink(missing_ok=True)
+        return copy(source, *given)
+
+    monkeypatch.setattr("trainer.supervisor.sealing.taking.copy", removed_first)
+    camp.seal("step-10")
+    assert camp.fault() == "" and sorted(path.name for path in camp.laid_back().iterdir()) == ["a", "b", "c"]
+
+
+def test_links_and_empty_folders_come_back_as_they_were(camp: Camp) -> None:
+    root = camp.own / "step-10"
+    put(root / "a/model", "m"), (root / "a/empty/deeper").mkdir(parents=True)
+    (root / "inside").symlink_to("a/model"), (root / "folder").symlink_to("a")
+    (root / "a/up").symlink_to("../a/model"), (root / "a/round").symlink_to("..")
+    (root / "through").symlink_to("folder/model")
+    (root / "absolute").symlink_to(root / "a/model"), (root / "winding").symlink_to("a/../a/model")
+    camp.seal("step-10")
+    assert len(camp.shards()) == 2, "one file, and what it is"
+    shutil.rmtree(root)
+    camp.laid_back()
+    assert (root / "a/empty/deeper").is_dir() and os.readlink(root / "inside") == "a/model"
+    assert os.readlink(root / "folder") == "a" and os.readlink(root / "a/round") == ".."
+    assert os.readlink(root / "absolute") == "a/model" == os.readlink(root / "winding")
+    assert {(root / name).read_text() for name in ("inside", "folder/model", "a/up", "through", "absolute")} == {"m"}
+
+
+def test_what_a_link_leads_to_elsewhere_in_the_jobs_folder_is_sealed_with_it(camp: Camp) -> None:
+    put(camp.own / "tok.json", "tokens"), put(camp.own / "common/vocab/words", "words")
+    (camp.own / "common/first").symlink_to("vocab/words"), (camp.own / "common/again").symlink_to("../tok.json")
+    put(camp.own / "step-10/state", "s")
+    (camp.own / "step-10/tokenizer.json").symlink_to("../tok.json")
+    (camp.own / "step-10/shared").symlink_to(camp.own / "common")
+    camp.seal("step-10")
+    put(camp.own / "tok.json", "others")
+    root = camp.laid_back()
+    assert not (root / "tokenizer.json").is_symlink() and (root / "tokenizer.json").read_text() == "tokens"
+    assert (root / "shared/vocab/words").read_text() == "words" and (root / "shared/again").read_text() == "tokens"
+    assert os.readlink(root / "shared/first") == "vocab/words"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda root: (root / "bad").symlink_to("/etc/hostname"), "'bad' leads to '/etc/hostname', which is outside"),
+        (lambda root: (root / "bad").symlink_to("../../../outside"), "'bad' leads to .* which is outside"),
+        (lambda root: (root / "bad").symlink_to("gone"), "'bad' leads to 'gone', where nothing is"),
+        (lambda root: (root / "bad").symlink_to("bad"), "'bad' leads to 'bad', where nothing is"),
+        (lambda root: (root / "bad").symlink_to(".."), "'bad' leads to '..', a folder that holds it"),
+        (lambda root: os.mkfifo(root / "bad"), "'bad' is neither a file nor a folder nor a link"),
+        (lambda root: socket.socket(socket.AF_UNIX).bind(os.path.relpath(root / "bad")), "'bad' is neither"),
+        (lambda root: os.mkfifo(root / "deep/bad"), "'deep/bad' is neither"),
+    ],
+    ids=["out", "far out", "dangling", "itself", "around", "pipe", "socket", "deep"],
+)
+def test_what_cannot_be_brought_back_refuses_the_seal_aloud(
+    make: Callable[[Path], object], said: str, camp: Camp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(camp.tier.parent / "outside", "o")
+    put(camp.own / "step-10/deep/state", "s")
+    monkeypatch.chdir(camp.own)
+    make(camp.own / "step-10")
+    with pytest.raises(ValueError, match=said):
+        camp.seal("step-10")
+    assert seal.committed(camp.tier) == []
+
+
+def test_two_folders_that_link_to_each_other_end(camp: Camp) -> None:
+    put(camp.own / "x/a", "a"), put(camp.own / "y/b", "b"), put(camp.own / "step-10/state", "s")
+    (camp.own / "x/y").symlink_to("../y"), (camp.own / "y/x").symlink_to("../x")
+    (camp.own / "step-10/x").symlink_to("../x")
+    with pytest.raises(ValueError, match=r"'x/y/x' leads to .* a folder that holds it"):
+        camp.seal("step-10")
+
+
+def test_a_checkpoint_that_is_told_by_a_link_is_the_one_it_leads_to(camp: Camp) -> None:
+    put(camp.own / "runs/a/step-10/state", "s")
+    (camp.own / "latest").symlink_to("runs/a/step-10")
+    camp.seal("latest")
+    assert seal.origin(camp.tier, 10) == "runs/a/step-10" and (camp.laid_back() / "state").read_text() == "s"
+    (camp.own / "out").symlink_to(camp.tier.parent)
+    with pytest.raises(ValueError, match="outside of the job's folder"):
+        seal.seal(camp.own / "out", [put(camp.tier.parent / "o", "o")], camp.own, camp.tier, 20, IDENTITY, 0, None)
+
+
+def test_names_are_any_bytes(camp: Camp) -> None:
+    names = [
+        "optimizer=adamw/" + "模型权重分片-第一部分-" * 3 + "/layer/权重.bin",
+        "x" * 255,
+        "权" * 85,
+        os.fsdecode(b"\xff\xfe not UTF-8"),
+        'quotes "and" \n lines',
+        "%2F%2F",
+        ".hidden",
+        "a..b",
+    ]
+    for name in names:
+        put(camp.own / "step-10" / name, name.encode(errors="surrogateescape").hex())
+    camp.seal("step-10")
+    assert camp.fault() == ""
+    shutil.rmtree(camp.own / "step-10")
+    root = camp.laid_back()
+    for name in names:
+        assert (root / name).read_text() == name.encode(errors="surrogateescape").hex()
+    assert all(path.name.isascii() and path.name.isprintable() and len(path.name) < 100 for path in camp.shards())
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o022])
+def test_everybody_may_read_what_is_sealed_and_the_jobs_rights_come_back(umask: int, camp: Camp) -> None:
+    secret, script = put(camp.own / "step-10/model.safetensors", "w"), put(camp.own / "step-10/run.sh", "s")
+    secret.chmod(0o600), script.chmod(0o750), secret.parent.chmod(0o700)
+    before = os.umask(umask)
+    try:
+        camp.seal("step-10")
+        place = camp.tier / "step-00000010"
+        for path in (place, *place.rglob("*")):
+            assert stat.S_IMODE(path.stat().st_mode) == (0o755 if path.is_dir() else 0o644), path
+        root = camp.laid_back()
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((root / name).stat().st_mode) for name in ("model.safetensors", "run.sh")]
+    assert modes == [0o600, 0o750]
+
+
+def test_a_part_of_a_folder_is_sealed_and_laid_back_without_what_stands_beside(camp: Camp) -> None:
+    files = [put(camp.own / "run/ckpt_10.pt", "ten"), put(camp.own / "run/deep/opt_10.pt", "opt")]
+    put(camp.own / "run/log.txt", "log")
+    seal.seal(camp.own / "run", files, camp.own, camp.tier, 10, IDENTITY, 0, None, part=True)
+    assert len(camp.shards()) == 3 and camp.fault() == ""
+    put(files[0], "torn")
+    put(camp.own / "run/log.txt", "longer")
+    files[1].unlink()
+    root = camp.laid_back()
+    assert [path.read_text() for path in files] == ["ten", "opt"] and (root / "log.txt").read_text() == "longer"
+
+
+def test_a_step_in_the_older_form_is_read_and_laid_back(camp: Camp) -> None:
+    rows = []
+    for name, text in (("step-10%2F%2F.metadata", "m"), ("step-10%2F%2Fdeep%2Fshard", "s")):
+        put(camp.tier / "step-00000010/attempt-0001" / name, text)
+        digest = sha256(text.encode()).hexdigest()
+        rows.append({"file": f"attempt-0001/{name}", "size_bytes": 1, "sha256": digest, "rank": 0})
+    put(camp.tier / "step-00000010/manifest.json", serialize(IDENTITY, 10, 0, None, rows).decode())
+    assert camp.fault() == "" and seal.origin(camp.tier, 10) == "step-10"
+    assert (camp.laid_back() / "deep/shard").read_text() == "s"
+
+
+def test_a_manifest_or_a_tree_that_leads_out_is_refused(camp: Camp) -> None:
+    put(camp.own / "step-10/state", "s")
+    path = camp.seal("step-10")
+    shards = json.loads(path.read_text())["shards"]
+    for file in ("../../own/step-10/state", "/etc/hostname", "attempt-0001/../../../x", "attempt-0001/deep/x"):
+        path.write_bytes(serialize(IDENTITY, 10, 0, None, [{**shards[0], "file": file}]))
+        assert "is no file of a step" in camp.fault()
+
+
+class Told:
+    """A job that runs, and what is told of it."""
+
+    def __init__(self) -> None:
+        self.stopping, self.step, self.tokens = "", 0, 0
+        self.loss: float | None = None
+        self.events: list[dict[str, Any]] = []
+
+    def emit(self, event: str, **fields: object) -> None:
+        self.events.append({"event": event, **fields})
+
+    def wait_for(self, path: Path, seconds: float) -> None:
+        assert path.exists()
+
+    def said(self, event: str) -> list[Any]:
+        return [one["step"] for one in self.events if one["event"] == event]
+
+
+def started(camp: Camp, attempt: int, form: str = "client", keep: int = 3) -> tuple[Sealing, Told, str]:
+    """A supervisor's sealing at the start of an attempt, its job, and where that resumes."""
+    place = Place("tiny", attempt, "n0", "127.0.0.1", 0, 1, 1, "127.0.0.1:1", "", "")
+    checkpoints = {"format": form, "folder": str(camp.own), "keep": keep}
+    job = Told()
+    config = {"identity": "one", "config_digest": "config", "checkpoints": checkpoints}
+    sealing = Sealing(config, place, camp.tier, job, 1)
+    return sealing, job, sealing.resume()
+
+
+def saved(camp: Camp, sealing: Sealing, step: int, text: str | None = None) -> None:
+    path = put(camp.own / "ckpt.pt", text or str(step))
+    os.utime(path, ns=(time.time_ns(), time.time_ns()))
+    sealing.tell(Finished(step, path))
+
+
+def test_a_file_that_is_told_and_then_written_again_is_not_sealed_as_the_step_it_was(camp: Camp) -> None:
+    sealing, job, _ = started(camp, 1)
+    saved(camp, sealing, 10)
+    sealing.look()
+    saved(camp, sealing, 20)
+    put(camp.own / "ckpt.pt", "half of 30")
+    sealing.look()
+    assert seal.committed(camp.tier) == [10] and job.said("not_sealed") == [20]
+    saved(camp, sealing, 30), saved(camp, sealing, 40)
+    sealing.look()
+    assert seal.committed(camp.tier) == [40, 10], "step 30 was never seen"
+    assert job.said("committed") == [10, 40]
+
+
+def test_a_step_that_is_told_again_is_sealed_again_and_the_same_one_is_not(camp: Camp) -> None:
+    sealing, job, _ = started(camp, 1)
+    saved(camp, sealing, 10, "first")
+    sealing.look()
+    saved(camp, sealing, 10, "second")
+    sealing.look()
+    sealing.tell(Finished(10, camp.own / "ckpt.pt"))
+    sealing.look()
+    assert job.said("committed") == [10, 10] and camp.laid_back().read_text() == "second"
+    later, job, resume = started(camp, 2)
+    assert Path(resume).read_text() == "second" and job.said("committed") == []
+    later.tell(Finished(10, Path(resume)))
+    later.look()
+    manifest = parse_manifest((camp.tier / "step-00000010/manifest.json").read_bytes())
+    assert job.said("committed") == [10] and manifest.attempt == 2 and camp.fault() == ""
+
+
+def test_a_damaged_step_that_is_done_again_after_a_restart_in_place_is_sealed_anew(camp: Camp) -> None:
+    sealing, job, _ = started(camp, 1)
+    for step in (10, 20):
+        saved(camp, sealing, step)
+        sealing.look()
+    shard = next(path for path in camp.shards(20) if path.name != TREE)
+    shard.write_text("??")
+    assert Path(sealing.resume(generation=1)).read_text() == "10" and job.said("refused_step") == [20]
+    saved(camp, sealing, 20)
+    sealing.look()
+    assert camp.fault(20) == "" and job.said("committed") == [10, 20, 20]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_damaged_newer_steps_count_for_no_retention(keep: int, camp: Camp) -> None:
+    sealing, _, _ = started(camp, 1, keep=9)
+    for step in (10, 40, 50, 60):
+        saved(camp, sealing, step)
+        sealing.look()
+    for step in (40, 50, 60):
+        next(path for path in camp.shards(step) if path.name != TREE).write_text("??")
+    again, job, resume = started(camp, 2, keep=keep)
+    assert Path(resume).read_text() == "10" and job.said("refused_step") == [60, 50, 40]
+    saved(camp, again, 20)
+    again.look()
+    sound = [step for step in seal.committed(camp.tier) if not camp.fault(step)]
+    assert sound == [20, 10][:keep]
+    for step in (30, 40, 50, 60, 70):
+        saved(camp, again, step)
+        again.look()
+    assert seal.committed(camp.tier) == [70, 60, 50][:keep], "nothing damaged is left once the job is beyond"
+    assert not [step for step in seal.committed(camp.tier) if camp.fault(step)]
+
+
+def test_a_relaunch_that_keeps_fewer_counts_no_step_whose_file_is_gone(camp: Camp) -> None:
+    sealing, _, _ = started(camp, 1, keep=9)
+    for step in (10, 20, 30):
+        saved(camp, sealing, step)
+        sealing.look()
+    next(path for path in camp.shards(20) if path.name != TREE).unlink()
+    again, _, _ = started(camp, 2, keep=3)
+    saved(camp, again, 40)
+    again.look()
+    assert seal.committed(camp.tier) == [40, 30, 10]
+
+
+def test_a_full_tier_is_relieved_of_the_jobs_later_files_before_a_step_is_laid_back(
+    camp: Camp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealing, _, _ = started(camp, 1, "marker")
+    for step in (10, 20):
+        put(camp.own / f"step-{step}/state", str(step)), put(camp.own / f"step-{step}/DONE", "")
+        sealing.look() if step == 10 else None
+    duplicate = seal.duplicate
+
+    def full(source: Path, target: Path) -> None:
+        if (camp.own / "step-20").exists():
+            raise OSError(28, "No space left on device")
+        duplicate(source, target)
+
+    monkeypatch.setattr(seal, "duplicate", full)
+    assert Path(started(camp, 2, "marker")[2]).name == "step-10"
+    assert sorted(path.name for path in camp.own.iterdir()) == ["step-10"], "and nothing half laid back"

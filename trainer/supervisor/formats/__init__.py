@@ -1,0 +1,16 @@
+"""Finished checkpoints of well-known formats in a job's own folder.
+
+Each format ends a checkpoint with a write that comes last, or it counts once it is whole and has not changed for some
+looks (`layouts`). Only what is so ended counts as finished.
+"""
+
+from trainer.supervisor.formats.find import FORMATS as FORMATS
+from trainer.supervisor.formats.find import KINDS as KINDS
+from trainer.supervisor.formats.later import forget_later as forget_later
+from trainer.supervisor.formats.recognise import Recogniser as Recogniser
+from trainer.supervisor.formats.tree import Finished as Finished
+from trainer.supervisor.formats.whole import files_of as files_of
+from trainer.supervisor.formats.whole import lacks as lacks
+from trainer.supervisor.formats.whole import missing as missing
+from trainer.supervisor.formats.whole import newer_beside as newer_beside
+from trainer.supervisor.formats.whole import whole_ranks as whole_ranks

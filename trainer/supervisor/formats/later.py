@@ -1,0 +1,143 @@
+"""A job's own folder after a step has been laid back: nothing later, half-written or unchecked is left to be taken up.
+
+Only what the format recognises as a checkpoint of this job is removed, and what bears the name of the restored one with
+a larger number: `tokenizer-32000` beside `checkpoint-30` stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Iterator
+
+from trainer.supervisor.formats.find import KINDS, candidates
+from trainer.supervisor.formats.layouts import (
+    DEEPSPEED_TRACKER,
+    MEGATRON_TRACKER,
+    NANOTRON_TRACKER,
+    Candidate,
+)
+from trainer.supervisor.formats.names import family, number_in_family, number_of
+from trainer.supervisor.formats.tree import Finished, is_ours, listing
+
+_TRACKERS = {"megatron": (MEGATRON_TRACKER, "{step}"), "deepspeed": (DEEPSPEED_TRACKER, "{named}")}
+"""Format -> file that names the newest checkpoint, and what it says."""
+_HALF = ("", ".tmp", ".part", ".done", ".DONE")
+"""What may follow the name of a file that is being written, or that is whole."""
+
+
+def forget_later(name: str, folder: Path, chosen: Finished | None) -> None:
+    """Remove checkpoints of the format `name` after the chosen one (None: all of them), also half-written ones, and let
+    trackers and links that named one of them name the chosen one. A file of no number that is not whole goes too, and
+    Lightning's `last.ckpt` becomes a link to the chosen one: it would be taken up unchecked."""
+    if not folder.is_dir():
+        return
+    known = list(candidates(folder, 0, KINDS[name])) if KINDS[name] else []
+    gone: set[Path] = {path for found in known if _is_later(found, chosen) for path in found.files or (found.root,)}
+    places = {folder, *(path.parent for path in gone)}
+    if chosen is not None:
+        places.add(chosen.face.parent)
+        gone |= set(_of_its_name(chosen))
+        gone -= {chosen.root, *chosen.root.parents, *chosen.files}
+    last = [path for found in known if found.kind == "lightning" and (path := found.root).name.startswith("last")]
+    gone |= {path for path in last if chosen is None or path != chosen.root}
+    for path in gone:
+        _remove(path)
+    for place in places:
+        for left in listing(place).files | listing(place).folders:
+            if is_ours(left):
+                _remove(place / left)
+        _renew_links(place, gone, chosen)
+        _renew_trackers(name, place, gone, chosen)
+    if chosen is not None:
+        _make_findable(chosen, last)
+
+
+def _is_later(found: Candidate, chosen: Finished | None) -> bool:
+    if chosen is None:  # whole files without a number may be what the job starts from
+        return found.number is not None or found.kind not in ("file", "folder") or not found.ready()
+    other = found.finished()
+    if other.face == chosen.face:
+        return False
+    pattern, own = family(chosen.face.name), number_of(chosen.face.name)
+    of_its_name = None if pattern is None else number_in_family(pattern, other.face.name)
+    if of_its_name is not None and own is not None and other.face.parent == chosen.face.parent:
+        return of_its_name > own.value
+    return other.step > chosen.step or (other.step < 0 and found.number is None and not found.ready())
+
+
+def _of_its_name(chosen: Finished) -> Iterator[Path]:
+    """Yield what has the chosen one's name with a larger number: nothing has ended it yet."""
+    for path in chosen.files or (chosen.root,):
+        pattern, own, entries = family(path.name), number_of(path.name), listing(path.parent)
+        for name in entries.folders if path.is_dir() else entries.files:
+            stems = (name[: len(name) - len(end)] for end in _HALF if name.endswith(end))
+            numbers = [number_in_family(pattern, stem) for stem in stems] if pattern is not None else []
+            if own is not None and any(number is not None and number > own.value for number in numbers):
+                yield path.parent / name
+
+
+def _renew_links(place: Path, gone: set[Path], chosen: Finished | None) -> None:
+    """Let the job's own links to what is gone (`latest -> step-40`) lead to the chosen one."""
+    for name in listing(place).links:
+        link = place / name
+        target = Path(os.path.normpath(str(place / os.readlink(str(link)))))
+        pattern = None if chosen is None else family(chosen.root.name)
+        of_its_name = pattern is not None and number_in_family(pattern, target.name) is not None
+        if target in gone or (of_its_name and not target.exists()):
+            if chosen is None:
+                _remove(link)
+            elif chosen.root != link:
+                _link(link, chosen.root, absolute=os.path.isabs(os.readlink(str(link))))
+
+
+def _link(link: Path, target: Path, absolute: bool = False) -> None:
+    fresh = link.with_name(f".{link.name}.{secrets.token_hex(8)}")
+    os.symlink(str(target) if absolute else os.path.relpath(str(target), str(link.parent)), str(fresh))
+    os.replace(str(fresh), str(link))
+
+
+def _renew_trackers(name: str, place: Path, gone: set[Path], chosen: Finished | None) -> None:
+    """Let a tracker file name the chosen checkpoint. An explicit format has its tracker even where none lies there."""
+    kinds: frozenset[str] = KINDS[name]
+    for kind, (tracker, text) in _TRACKERS.items():
+        path = place / tracker
+        if kind not in kinds or path.is_symlink() or path.is_dir():
+            continue
+        if chosen is None:
+            if kind == name or any(each.parent == place for each in gone):
+                _remove(path)
+        elif place == chosen.root.parent and (kind == name or path.exists()):
+            _write(path, text.format(named=chosen.root.name, step=chosen.step))
+    path = place / NANOTRON_TRACKER
+    if chosen is not None and place == chosen.root.parent and path.is_file() and name == "auto":
+        _write(path, chosen.root.name)
+
+
+def _make_findable(chosen: Finished, last: list[Path]) -> None:
+    """Put back what the job looks for beside a checkpoint: `last.ckpt`, or the marker of a file."""
+    for path in last:
+        if path != chosen.root and path.parent == chosen.root.parent and path.name == "last.ckpt":
+            _link(path, chosen.root)
+    entries = listing(chosen.root.parent)
+    if chosen.root.is_file() and any(
+        name.endswith(".done") and name != f"{chosen.root.name}.done" for name in entries.files
+    ):
+        (chosen.root.parent / f"{chosen.root.name}.done").touch()
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fresh.write_text(text)
+    os.replace(str(fresh), str(path))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()

@@ -1,0 +1,251 @@
+"""Where checkpoints of each framework lie below a job's folder, and what ends one, by the frameworks' own sources.
+
+torch 2.13 `distributed/checkpoint/filesystem.py`, `FileSystemWriter.finish`: `.metadata` is written under another name
+and renamed, after every rank's file. transformers 5.23 `Trainer._save_checkpoint`: model, optimizer, random states of
+each rank, then rank 0's `trainer_state.json`. accelerate 1.15 `save_accelerator_state`: `random_states_R.pkl` is each
+rank's last file, before registered objects (`custom_checkpoint_I.pkl`). lightning 2.6 `_atomic_save`: a `.ckpt` is
+written elsewhere and moved; FSDP's folder ends with `meta.pt`, DeepSpeed's with `latest`. deepspeed 0.19.8
+`save_checkpoint`: rank 0 writes `latest` before the barrier, so other ranks may still write. Megatron-LM (d98e8a64)
+`save_checkpoint`: the tracker is written in the finalizing function; megatron-core 0.16.1 `dist_checkpointing.save`:
+`metadata.json` comes last. nanotron: `latest.txt` names the folder. litgpt `save_checkpoint`: `lit_model.pth`, then
+small files of the same rank, so nothing marks the end. Where nothing does, a checkpoint counts when all of its files
+are whole and have not changed for some looks (`Finished.settles`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from functools import partial
+from pathlib import Path
+from typing import Callable, Iterable, NamedTuple, Sequence
+
+from trainer.supervisor.formats import content
+from trainer.supervisor.formats.names import EPOCH, PLAIN, Number, number_of
+from trainer.supervisor.formats.tree import Finished, Listing, listing
+
+MEGATRON_TRACKER, DEEPSPEED_TRACKER, NANOTRON_TRACKER = "latest_checkpointed_iteration.txt", "latest", "latest.txt"
+DONE = "DONE"
+EACH_RANK = {"huggingface": "rng_state_*.pth", "deepspeed": "*optim_states.pt", "accelerate": "random_states_*.pkl"}
+"""Format -> files of which each rank writes one."""
+_INCOMPLETE = "checkpoint-is-incomplete.txt"
+"""Stands in a checkpoint while Hugging Face's Trainer writes it because of a signal."""
+_STATE = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors", ".npz", ".tar", ".distcp", ".msgpack", ".h5", ".eqx")
+OF_STATE = re.compile(
+    r"ckpt|checkpoint|chkpt|snapshot|state|model|weights?|optim|last|latest|final|best|save|resume", re.I
+)
+_OF_STEPS = re.compile(
+    r"(?:step|iter|iteration|update|epoch|ep|ckpt|checkpoint|chkpt|cp|save|snapshot|state|model|weights)s?[=_-]?$", re.I
+)
+_BESIDE = re.compile(r"tokenizer|vocab|dataset|cache|args|config|hparams|events\.|profile|wandb", re.I)
+ENDED_BY_OTHERS = re.compile(r"_states\.pt$|^mp_rank_|^common\.pt$|^(?:optimizer|scheduler)\.bin$")
+"""Files of DeepSpeed, Megatron and Accelerate: these formats end a checkpoint, and it has not ended."""
+CLOCKS_S = 1.0
+"""Clocks of two nodes that write into one folder may differ by so much."""
+
+
+class Candidate(NamedTuple):
+    """What a format knows as a checkpoint of a job, finished or not."""
+
+    kind: str
+    root: Path
+    ready: Callable[[], bool]
+    """Return whether its files are all there, as far as they show it."""
+    files: tuple[Path, ...] = ()
+    settles: bool = False
+    told_in: tuple[Path, ...] = ()
+    """Files whose content may name the step."""
+    ordinal: bool = False
+    """The number in its name counts saves."""
+
+    @property
+    def number(self) -> Number | None:
+        return number_of((self.files[0] if self.files else self.root).name)
+
+    def finished(self) -> Finished:
+        number = self.number
+        if number is not None and number.kind not in (EPOCH, PLAIN):
+            return Finished(number.value, self.root, self.files, settles=self.settles)
+        steps = [content.step_in(path) for path in self.told_in]
+        step = max((step for step in steps if step is not None), default=-1)
+        if step >= 0 or number is None:
+            return Finished(step, self.root, self.files, settles=self.settles)
+        if number.kind == EPOCH or self.ordinal or any(content.counts_epochs(path) for path in self.told_in):
+            return Finished(-1, self.root, self.files, number.value, self.settles)
+        return Finished(number.value, self.root, self.files, settles=self.settles)
+
+
+class View(NamedTuple):
+    """A folder of the job, its entries, and the ranks that write (0: not known)."""
+
+    path: Path
+    entries: Listing
+    top: bool
+    ranks: int
+    alone: bool
+    """One format alone is looked for, because the spec says so."""
+
+    @property
+    def number(self) -> Number | None:
+        return None if self.top else number_of(self.path.name)
+
+    def matching(self, pattern: str) -> list[Path]:
+        return [self.path / name for name in sorted(fnmatch.filter(self.entries.files, pattern))]
+
+    def state_files(self) -> list[Path]:
+        """Return the files that hold state of a training, also those one folder below."""
+        found = [self.path / name for name in sorted(self.entries.files) if is_state(name)]
+        for name in sorted(self.entries.folders):
+            below = listing(self.path / name).files
+            found += [self.path / name / each for each in sorted(below) if is_state(each)]
+        return found
+
+
+def is_state(name: str) -> bool:
+    return name.endswith(_STATE) and not name.startswith(".") and not _BESIDE.search(name)
+
+
+def each_rank(paths: Sequence[Path], ranks: int) -> bool:
+    return len(paths) >= ranks and all(content.state(path) == content.WHOLE for path in paths)
+
+
+def whole(paths: Iterable[Path]) -> bool:
+    return all(content.state(path) != content.PARTIAL for path in paths)
+
+
+# One folder that is one checkpoint.
+
+
+def _huggingface(view: View) -> Candidate | None:
+    """`checkpoint-N`. While other ranks may still write their random states, `trainer_state.json` lies there already;
+    without those a resume goes on with other numbers, and says so in one line of the log."""
+    if view.top or not re.search(r"^checkpoint-\d+$", view.path.name):
+        return None
+    state, entries = view.path / "trainer_state.json", view.entries
+    of_trainer = (
+        view.alone
+        or entries.files & {state.name, "training_args.bin", _INCOMPLETE}
+        or any(name.startswith("pytorch_model_fsdp") for name in entries.folders | entries.files)
+    )
+    if not of_trainer or view.matching("random_states_*.pkl"):
+        return None
+
+    def ready() -> bool:
+        states = view.matching(EACH_RANK["huggingface"])
+        whole = not states or each_rank(states, view.ranks)
+        return whole and content.json_of(state) is not None and _INCOMPLETE not in entries.files
+
+    return Candidate("huggingface", view.path, ready, told_in=(state,))
+
+
+def _accelerate(view: View) -> Candidate | None:
+    states = view.matching(EACH_RANK["accelerate"])
+    if not states:
+        return None
+    objects = view.matching("custom_checkpoint_*.pkl")
+    automatic = view.path.parent.name == "checkpoints" and re.match(r"checkpoint_\d+$", view.path.name)
+    return Candidate(
+        "accelerate", view.path, lambda: each_rank(states, view.ranks) and whole(objects + view.state_files()),
+        tuple(view.state_files()) if view.top else (), settles=True, ordinal=bool(automatic),
+    )  # fmt: skip
+
+
+def _marked(view: View) -> Candidate | None:
+    """A marker of one's own: an empty file `DONE` in a folder whose name ends in the step, or in one that is written
+    again and again. A folder of folders may have one for the whole run."""
+    if view.top or DONE not in view.entries.files or (view.number is None and view.entries.folders):
+        return None
+    return Candidate("marker", view.path, lambda: True, settles=view.number is None)
+
+
+def _lightning_folder(view: View) -> Candidate | None:
+    if view.top or not view.path.name.endswith(".ckpt"):
+        return None
+    meta = view.path / "meta.pt"
+    return Candidate(
+        "lightning",
+        view.path,
+        lambda: DEEPSPEED_TRACKER in view.entries.files or content.state(meta) == content.WHOLE,
+        told_in=(meta,),
+    )
+
+
+def _dcp(view: View) -> Candidate | None:
+    """A folder with `.metadata`, or one whose folders have it: `step-N/model` and `step-N/optim` are one checkpoint."""
+    parts = [view.path / name for name in sorted(view.entries.folders) if _is_dcp(listing(view.path / name))]
+    here = _is_dcp(view.entries)
+    if not here and (len(parts) < (2 if view.number is None else 1) or any(number_of(path.name) for path in parts)):
+        return None
+    folders = ([view.path] if here else []) + parts
+    of_accelerate = any(path.name.startswith("pytorch_model_fsdp") for path in parts)  # its last file is not there yet
+    files = tuple(each / name for each in folders for name in sorted(listing(each).files)) if view.top else ()
+
+    def ready() -> bool:
+        return not of_accelerate and all(_dcp_is_whole(folder) for folder in folders)
+
+    return Candidate("dcp", view.path, ready, files, settles=bool(parts) or view.number is None)
+
+
+def _is_dcp(entries: Listing) -> bool:
+    return ".metadata" in entries.files or any(name.endswith(".distcp") for name in entries.files)
+
+
+def _dcp_is_whole(folder: Path) -> bool:
+    """Return whether `.metadata` is of the files beside it: into one folder, DCP writes the next files first."""
+    names = listing(folder).files
+    if ".metadata" not in names or ("common.pt" in names and "metadata.json" not in names):
+        return False
+    end = (folder / ".metadata").stat().st_mtime
+    return all((folder / name).stat().st_mtime <= end + CLOCKS_S for name in names if name.endswith(".distcp"))
+
+
+def _plain_folder(view: View) -> Candidate | None:
+    """Whole files of state in a folder with a step's name, or in one that is written again and again."""
+    if view.top or _BESIDE.search(view.path.name):
+        return None
+    if any(ENDED_BY_OTHERS.search(name) for name in view.entries.files | view.entries.folders):
+        return Candidate("folder", view.path, partial(bool, False))
+    digits = re.search(r"\d+$", view.path.name)
+    if view.number is not None and view.number.kind == PLAIN and digits:
+        if digits.start() and not _OF_STEPS.search(view.path.name[: digits.start()]):
+            return None
+    elif view.number is None and not OF_STATE.search(view.path.name):
+        return None
+    files = view.state_files()
+    if not files or any(_has_step(path, inside=view.number is not None) for path in files):
+        return None
+    if view.number is None and len({content.step_in(path) for path in files} - {None}) > 1:
+        return None  # each is a checkpoint, such as the newest and the best
+    if any(number_of(name) and _OF_STEPS.search(name.rstrip("0123456789")) for name in view.entries.folders):
+        return None
+    if view.number is None and len(files) == 1 and len(view.entries.files) == 1:
+        return None  # the file itself is the checkpoint
+    index = [path for path in view.matching("*.index.json")]
+    return Candidate(
+        "folder", view.path, lambda: whole(files) and all(_indexed(path) for path in index), settles=True,
+        told_in=tuple(view.matching("*.json")) + tuple(files),
+    )  # fmt: skip
+
+
+def _has_step(path: Path, inside: bool) -> bool:
+    """Return whether a file's name tells a step. `inside`: its folder's does, and plain numbers are those of ranks."""
+    number = number_of(path.name)
+    plain = not inside and re.search(r"(?:ckpt|checkpoint|snapshot|model)s?[=_-]?\d+\.\w+$", path.name, re.I)
+    return bool(plain) or (number is not None and number.kind != PLAIN)
+
+
+def _indexed(index: Path) -> bool:
+    """Return whether all files are there that an index of safetensors or of `torch.save` names."""
+    table = (content.json_of(index) or {}).get("weight_map")
+    return isinstance(table, dict) and {str(name) for name in table.values()} <= listing(index.parent).files
+
+
+FOLDERS: Sequence[tuple[str, Callable[[View], Candidate | None]]] = (
+    ("marker", _marked),
+    ("accelerate", _accelerate),
+    ("huggingface", _huggingface),
+    ("lightning", _lightning_folder),
+    ("dcp", _dcp),
+    ("folder", _plain_folder),
+)
+"""Format -> how it knows a folder, the surest first."""

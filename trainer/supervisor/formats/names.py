@@ -1,0 +1,75 @@
+"""What the name of a file or folder tells of the step of a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+STEP, EPOCH, PLAIN = "step", "epoch", "plain"
+_SUFFIX = r"(?:\.(?:[A-Za-z]\w*))*$"
+_AFTER_WORD = r"(?<![A-Za-z]){}[=_-]?(\d+)(?!\d*\.\d)"
+_STEPS = re.compile(_AFTER_WORD.format(r"(?:global_?step|steps?|iter(?:ation)?s?|updates?)"), re.I)
+_EPOCHS = re.compile(_AFTER_WORD.format(r"(?:epochs?|ep)"), re.I)
+_PARTS = re.compile(
+    r"[_.-]?(?:world_?size|mp_rank|ranks?|shard|part)[=_-]?\d+|-\d+-of-\d+|[=_-]?-?\d+\.\d+(?:e-?\d+)?|-v\d+(?=\.|$)",
+    re.I,
+)
+"""Ranks, parts, figures such as a loss, and Lightning's version of a name: none is a step."""
+_LAST = re.compile(r"^(.*?)(\d+)" + _SUFFIX)
+_DATE = re.compile(r"^(?:19|20)\d{6}(?:\d{4,6})?$")
+_RUN = re.compile(
+    r"(?:^|[_-])(?:runs?|versions?|v|exp(?:eriment)?s?|seeds?|trials?|folds?|jobs?|attempts?|lora|r|tokenizer|vocab|"
+    r"tensorboard|hparams|eval(?:-results)?|logs?|\d+-\d+|\d+T)[=_-]?$", re.I
+)  # fmt: skip
+"""Before a number that counts no training: runs, dates in parts, and what stands beside checkpoints."""
+
+
+_FIGURE = r"-?\d+\.\d+(?:e-?\d+)?"
+
+
+class Number(NamedTuple):
+    value: int
+    kind: str
+    """`STEP` or `EPOCH` where the name says so, else `PLAIN`."""
+
+
+def number_of(name: str) -> Number | None:
+    """Return the number by which a name tells one checkpoint from the next, None if it has none."""
+    plain = _PARTS.sub("", name)
+    for pattern, kind in ((_STEPS, STEP), (_EPOCHS, EPOCH)):
+        if match := pattern.search(plain):
+            return Number(int(match.group(1)), kind)
+    match = _LAST.match(plain.rstrip("_-"))
+    if match and not _DATE.match(match.group(2)) and not _RUN.search(match.group(1)):
+        return Number(int(match.group(2)), PLAIN)
+    return None
+
+
+def family(name: str) -> re.Pattern[str] | None:
+    """Return the names that are this one with another number, the number as group 1; None for one without a number.
+    A number that is filled up with zeros has as many digits in each."""
+    number = number_of(name)
+    if number is None:
+        return None
+    at = [match.span() for match in re.finditer(r"\d+", name) if int(match.group()) == number.value]
+    if number.kind == PLAIN:
+        start, end = at[-1]
+    else:
+        word = (_STEPS if number.kind == STEP else _EPOCHS).search(name)
+        start, end = word.span(1) if word else at[0]
+    digits = rf"(\d{{{end - start}}})" if name[start] == "0" and end - start > 1 else r"(\d+)"
+    return re.compile(_general(name[:start]) + digits + _general(name[end:]) + r"\Z")
+
+
+def _general(text: str) -> str:
+    """Return a pattern for the rest of a name: figures and epochs in it differ, ranks do not."""
+    return re.sub(
+        r"(?:\\-)?\d+\\\.\d+(?:e(?:\\-)?\d+)?|(?<=epoch=)\d+|\\-v\d+(?=\\\.|$)",
+        lambda match: r"\d+" if match.group().isdecimal() else r"(?:-v\d+)?" if "v" in match.group() else _FIGURE,
+        re.escape(text),
+    )
+
+
+def number_in_family(pattern: re.Pattern[str], name: str) -> int | None:
+    match = pattern.match(name)
+    return int(match.group(1)) if match else None

@@ -1,0 +1,199 @@
+"""Which checkpoints of a job are finished, and of which step: what is seen over several looks at its folder."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import Iterator, NamedTuple, Tuple
+
+from trainer.supervisor.formats import content
+from trainer.supervisor.formats.find import FORMATS
+from trainer.supervisor.formats.layouts import is_state
+from trainer.supervisor.formats.names import family, number_in_family
+from trainer.supervisor.formats.tree import Finished
+
+SETTLES_S, QUIET_S = 2.0, 10.0
+"""For how long a checkpoint without a last write has not changed before it counts, while the job runs: where the job
+has told a step after it, and where it has not, since between two files it may gather what it writes next."""
+_RESTS, _LONGEST_REST_S, _SHORT_S = 100.0, 60.0, 0.01
+"""Pause after a look that is not short, in times of its length: looks take a hundredth of a core."""
+_LINES_LATE_S = 0.02
+"""A line is read so much later than it was printed."""
+Version = Tuple[Tuple[str, int, int], ...]
+"""Name, size and time of change of each file."""
+
+
+class _Sight(NamedTuple):
+    version: Version
+    since: float
+    before: Version
+    """The one before of this name, or of another checkpoint of such a name; empty: none."""
+
+    @property
+    def is_anew(self) -> bool:
+        """Return whether all files of the version before have come anew."""
+        return len(self.version) == len(self.before) and _first(self.version) > _written(self.before)
+
+
+class Recogniser:
+    """A job's view of its own folder. Steps are found by, in this order: a step in the name (`step=30`), the content of
+    the file, a plain number in the name (`ckpt_30.pt`). What counts epochs or saves, and what is written again and
+    again under one name, gets the step that the job had told last when it was written; a later version of it always a
+    larger one."""
+
+    def __init__(self) -> None:
+        self.ended = self.failed = False
+        """The job has ended, well or not: nothing is being written any more, but a failure may have come between two
+        files."""
+        self.named_by_job: set[Path] = set()
+        """What the job has told by the client: its own word on what is finished there counts."""
+        self._sights: dict[Path, _Sight] = {}
+        self._steps: dict[Path, tuple[Version, int]] = {}
+        """Root -> the version that was given a step last, and the step."""
+        self._sealed: dict[Path, Finished] = {}
+        self._rests_until = 0.0
+        self._begun = time.time() - 1.0
+        self._heard: deque[tuple[float, int]] = deque(maxlen=10_000)
+        self._newest: dict[str, tuple[Path, Version]] = {}
+        """Folder and pattern of a name -> the checkpoint of such a name that was seen last."""
+        self._ordinals: dict[str, tuple[int, int]] = {}
+        """Folder and pattern of a name -> the largest number that was given a step, and the step."""
+
+    def finished(self, name: str, folder: Path, ranks: int, committed: int) -> Iterator[Finished]:
+        """Yield what counts as finished and is not committed, each with its step. Raises `OSError`."""
+        begun = time.thread_time()
+        found = sorted(FORMATS[name](folder, ranks, committed), key=lambda one: (one.step, one.ordinal, _rank(one)))
+        numbered = any(one.step >= 0 or one.ordinal >= 0 for one in found)
+        for one in found:
+            if 0 <= one.step <= committed or self.named_by_job & {one.root, *one.root.parents}:
+                continue
+            if one.step < 0 and (self._is_old(one) or (numbered and one.ordinal < 0)):
+                continue  # without a number: an export beside checkpoints from which the job goes on
+            sight = self._sight(one)
+            if sight.version and (not one.settles or self.ended or self._is_settled(sight)):
+                step = one.step if one.step >= 0 else self._step_of(one, sight, committed)
+                if step > committed:
+                    yield one._replace(step=step, ordinal=-1, settles=False)
+        took = time.thread_time() - begun
+        self._rests_until = time.monotonic() + (min(_LONGEST_REST_S, _RESTS * took) if took > _SHORT_S else 0.0)
+
+    def _sight(self, one: Finished) -> _Sight:
+        """Return what a checkpoint is now, since when, and what came before it under its name or its family's."""
+        version, last = version_of(one), self._sights.get(one.face)
+        if last is not None and last.version == version:
+            return last
+        place = _family(one.face)
+        face, kin = self._newest.get(place[0], (one.face, ())) if place is not None else (one.face, ())
+        before = kin if face != one.face else () if last is None else last.version
+        if last is not None and last.before and not last.is_anew:
+            before = last.before
+        if place is not None:
+            self._newest[place[0]] = (one.face, version)
+        self._sights[one.face] = sight = _Sight(version, time.monotonic(), before)
+        return sight
+
+    def _is_settled(self, sight: _Sight) -> bool:
+        """Return whether a version is done: it has not changed for a while, or all of it has come anew and the job trains
+        on or has failed."""
+        age, now = time.monotonic() - sight.since, sight.version
+        if self.failed:
+            return sight.is_anew
+        if not self._heard or self._heard[-1][0] <= _written(now):
+            return age >= QUIET_S
+        if sight.is_anew:
+            states = (content.state(Path(name)) for name, _, _ in now if is_state(name))
+            return age >= SETTLES_S / 2 or all(state == content.WHOLE for state in states)
+        return age >= SETTLES_S
+
+    def hear(self, step: int) -> None:
+        """Note that the job tells a step now."""
+        self._heard.append((time.time(), step))
+
+    @property
+    def step_seconds(self) -> float:
+        """Return the mean time of the last steps, 0 before two have been told."""
+        (first, begun), (last, step) = (self._heard[0], self._heard[-1]) if self._heard else ((0.0, 0), (0.0, 0))
+        return max(0.0, (last - first) / max(1, step - begun))
+
+    @property
+    def rests(self) -> bool:
+        """Return whether it is too early for the next look: a folder of very many entries is looked at less often."""
+        return not self.ended and time.monotonic() < self._rests_until
+
+    def restored(self, one: Finished) -> None:
+        """Note that a sealed step has been laid back: it is none that the job has written."""
+        self._sights.pop(one.face, None)
+        self._sight(one)
+        self.sealed(one)
+
+    def sealed(self, one: Finished) -> None:
+        """Note that a step is sealed, as it was when it was found finished; it counts once it is committed."""
+        sight = None if one.root in self.named_by_job else self._sights.get(one.face)
+        self._sealed[one.face] = one
+        self._steps[one.face] = (version_of(one) if sight is None else sight.version, one.step)
+        if (place := _family(one.face)) is not None:
+            self._ordinals[place[0]] = (place[1], one.step)
+
+    def stands(self, one: Finished) -> bool:
+        """Return whether a checkpoint is still as it was when it was found finished."""
+        sight = self._sights.get(one.face)
+        return one.root in self.named_by_job or sight is None or sight.version == version_of(one)
+
+    def sealed_paths(self, committed: int) -> set[Path]:
+        """Return the files and folders that are sealed as they stand."""
+        of_steps = (one for one in self._sealed.values() if one.step <= committed)
+        done = (one for one in of_steps if self._steps[one.face][0] == version_of(one))
+        return {path for one in done for path in one.files or (one.root,)}
+
+    def _is_old(self, one: Finished) -> bool:
+        """Return whether a checkpoint without a known step is older than this attempt, or than one that has a step."""
+        place = _family(one.face)
+        overtaken = place is not None and place[1] < self._ordinals.get(place[0], (-1, -1))[0]
+        return overtaken or _written(version_of(one)) < self._begun
+
+    def _step_of(self, one: Finished, sight: _Sight, committed: int) -> int:
+        noted = self._steps.get(one.face)
+        if noted is not None and noted[0] == sight.version:
+            return noted[1]
+        last = max([committed, *(step for _, step in self._steps.values())])
+        written = _written(sight.version) + _LINES_LATE_S
+        known = next((step for at, step in reversed(self._heard) if at <= written), one.ordinal)
+        step = max(known, last + 1, 0)
+        self._steps[one.face] = (sight.version, step)
+        if (place := _family(one.face)) is not None:
+            self._ordinals[place[0]] = (place[1], step)
+        return step
+
+
+def version_of(one: Finished) -> Version:
+    """Return what changes when a checkpoint is written again; empty for one that is being removed."""
+    paths = one.files or ((one.root,) if one.root.is_file() else sorted(one.root.rglob("*")))
+    rows = []
+    try:
+        for path in paths:
+            now = path.lstat()
+            rows.append((str(path), now.st_size, now.st_mtime_ns))
+    except OSError:
+        return ()
+    return tuple(rows)
+
+
+def _written(version: Version) -> float:
+    """Return when the file was written that was written last, in seconds since 1970."""
+    return max((changed for _, _, changed in version), default=0) / 1e9
+
+
+def _first(version: Version) -> float:
+    return min((changed for name, _, changed in version if is_state(name)), default=0) / 1e9
+
+
+def _family(root: Path) -> tuple[str, int] | None:
+    pattern = family(root.name)
+    number = None if pattern is None else number_in_family(pattern, root.name)
+    return None if pattern is None or number is None else (f"{root.parent}/{pattern.pattern}", number)
+
+
+def _rank(one: Finished) -> int:
+    """Return which of two checkpoints of one step a job goes on from: the larger one."""
+    return 0 if "best" in one.face.name else 1 if one.face.name.startswith("last") else 2

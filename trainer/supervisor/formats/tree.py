@@ -1,0 +1,89 @@
+"""A job's own folder as it stands, listed again only where an entry has come or gone."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+_OURS = re.compile(r"^\.bivouac-laid-back-|^\..+\.[0-9a-f]{16}$")
+"""What lay-back, or a change of a tracker, leaves where its node dies."""
+_SETTLED_NS = 2 * 10**9
+"""Two changes of a folder within one tick of its clock have one time: a listing counts for later only if the folder
+had not changed for longer."""
+_MOST = 20_000
+_listings: dict[Path, tuple[int, Listing]] = {}
+
+
+class Finished(NamedTuple):
+    """A checkpoint that its framework has finished."""
+
+    step: int
+    """-1: neither its name nor its content tells it."""
+    root: Path
+    """File or folder that holds all of it."""
+    files: tuple[Path, ...] = ()
+    """If any: `root` is a folder that also holds other things, and only these files below it are the checkpoint."""
+    ordinal: int = -1
+    """The number in its name, if that counts epochs or saves and the step is not known otherwise."""
+    settles: bool = False
+    """Its format writes nothing last, or writes into it again: it counts once it has not changed for some looks."""
+
+    @property
+    def face(self) -> Path:
+        """Return the file or folder whose name is the checkpoint's."""
+        return self.files[0] if self.files else self.root
+
+
+class Listing(NamedTuple):
+    files: frozenset[str]
+    folders: frozenset[str]
+    links: frozenset[str]
+    """Symbolic links: nothing behind them is looked at, it is seen where it lies."""
+    others: frozenset[str]
+
+
+def is_ours(name: str) -> bool:
+    return bool(_OURS.match(name))
+
+
+_NOTHING = Listing(frozenset(), frozenset(), frozenset(), frozenset())
+
+
+def listing(folder: Path) -> Listing:
+    """Return the entries of a folder, none of one that is gone. Raises `OSError` where it cannot be read."""
+    try:
+        changed = os.stat(str(folder)).st_mtime_ns
+        note = _listings.get(folder)
+        if note is not None and note[0] == changed:
+            return note[1]
+        now = time.time_ns()
+        found = _listed(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        _listings.pop(folder, None)
+        return _NOTHING
+    if len(_listings) >= _MOST:
+        _listings.clear()
+    if changed < now - _SETTLED_NS:
+        _listings[folder] = (changed, found)
+    else:
+        _listings.pop(folder, None)
+    return found
+
+
+def _listed(folder: Path) -> Listing:
+    files: set[str] = set()
+    folders: set[str] = set()
+    links: set[str] = set()
+    others: set[str] = set()
+    with os.scandir(str(folder)) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                links.add(entry.name)
+            elif entry.is_dir(follow_symlinks=False):
+                folders.add(entry.name)
+            else:
+                (files if entry.is_file(follow_symlinks=False) else others).add(entry.name)
+    return Listing(frozenset(files), frozenset(folders), frozenset(links), frozenset(others))

@@ -1,0 +1,172 @@
+"""What nodes with disks of their own do before the job begins: each makes whole the step that all of them go on from.
+
+Node 0 asks by notes `resume/attempt-K/M/asked.json` on the shared tier, the others answer beside them, and what it has
+chosen is in `resume/attempt-K.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Mapping, Protocol
+
+from trainer.supervisor import seal
+from trainer.supervisor.place import Place
+from trainer.supervisor.sealing.far import SharedFolder
+from trainer.supervisor.sealing.manifest import MANIFEST, opened
+from trainer.supervisor.sealing.parts import Row
+
+_PAUSE_S = 0.2
+"""Between two looks at the other nodes' notes."""
+_AT_ONCE = 4
+"""Files that are copied at once."""
+
+
+class Stopped(Exception):
+    """The job is to stop before it has begun."""
+
+
+class Hears(Protocol):
+    """The job, as far as it is told here."""
+
+    stopping: str
+
+    def emit(self, event: str, **fields: object) -> None: ...
+
+
+class Disks:
+    def __init__(self, far: SharedFolder, disk: Path, place: Place, identity: str, job: Hears) -> None:
+        """`disk`: the campaign's folder on this node's disk. Its methods raise `Stopped`."""
+        self.far, self.disk, self.place, self.identity, self.job = far, disk, place, identity, job
+        self._resumes = f"resume/attempt-{place.attempt:04d}"
+
+    # Node 0.
+
+    def fault(self, step: int) -> str:
+        """Have all nodes make a step whole on their disks; return why one of them could not, empty if all could. What
+        is damaged on the shared tier is brought there again by a node that has it."""
+        found = self._all("whole", step)
+        if any(found.values()):
+            self._all("send", step, (self.far.get(f"{_step(step)}/{MANIFEST}") or b"").decode(errors="replace"))
+            found = self._all("whole", step)
+        return "; ".join(f"node {node}: {why}" for node, why in found.items() if why)
+
+    def tell(self, chosen: Mapping[str, Any]) -> None:
+        self.far.put(f"{self._resumes}.json", json.dumps(chosen).encode())
+
+    def recall(self) -> None:
+        """Commit again the newest step that the nodes' disks have and the shared tier has lost."""
+        newest = max(seal.committed(self.far.root), default=-1)
+        lost: dict[int, str] = {}
+        for listed in self._all("list").values():
+            for step, manifest in json.loads(listed).items():
+                if int(step) > newest and seal.attempt_of(manifest) > seal.attempt_of(lost.get(int(step))):
+                    lost[int(step)] = manifest
+        for step in sorted(lost, reverse=True):
+            self._all("send", step, lost[step])
+            if seal.in_size(self.far.root / _step(step), lost[step].encode()):
+                self.far.put(f"{_step(step)}/{MANIFEST}", lost[step].encode())
+                self.job.emit("recalled", step=step)
+                return
+
+    def _all(self, act: str, step: int = -1, manifest: str = "") -> dict[int, str]:
+        """Have all nodes do something for a step; return what each says of it."""
+        name = f"{self._resumes}/{len(self.far.names(self._resumes)):04d}"
+        self.far.put(f"{name}/asked.json", json.dumps([act, step, manifest]).encode())
+        found = {0: self._do(act, step, manifest)}
+        for node in range(1, self.place.node_count):
+            found[node] = str(self._awaited(f"{name}/node-{node:04d}.json"))
+        return found
+
+    def _do(self, act: str, step: int, manifest: str) -> str:
+        if act == "list":
+            return json.dumps({step: text for step in seal.committed(self.disk) if (text := self._noted(step))})
+        return self._made_whole(step) if act == "whole" else self._sent_back(step, manifest)
+
+    def _noted(self, step: int) -> str:
+        """Return the manifest of a step on this node's disk, empty for one that may not be used."""
+        try:
+            content = (self.disk / _step(step) / MANIFEST).read_bytes()
+            opened(content, step, self.place.campaign, self.identity)
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+        return content.decode()
+
+    def _sent_back(self, step: int, manifest: str) -> str:
+        """Bring to the shared tier what this node's disk has soundly of a step, and the tier has not."""
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            shards = opened(manifest.encode(), step, self.place.campaign, self.identity)["shards"]
+            with ThreadPoolExecutor(_AT_ONCE) as copiers:
+                list(copiers.map(partial(self._lent, step), shards))
+        return ""
+
+    def _lent(self, step: int, shard: Row) -> None:
+        name, wanted = f"{_step(step)}/{shard['file']}", (shard["size_bytes"], shard["sha256"])
+        with contextlib.suppress(OSError, ValueError):  # it is not here, or damaged here too
+            if self.far.digest(name) != wanted and seal.digest_of(self.disk / name) == wanted:
+                self.far.send(self.disk / name, name, wanted)
+
+    def followed(self) -> dict[str, Any]:
+        """Do what node 0 asks for, until it has chosen; return its choice."""
+        number = 0
+        while True:
+            name = f"{self._resumes}/{number:04d}"
+            asked = self.far.get(f"{name}/asked.json")
+            if asked is not None:
+                said = self._do(*json.loads(asked))
+                self.far.put(f"{name}/node-{self.place.node_rank:04d}.json", json.dumps(said).encode())
+                number += 1
+                continue
+            chosen = self.far.get(f"{self._resumes}.json")
+            if chosen is not None:
+                return dict(json.loads(chosen))
+            self._pause()
+
+    def _awaited(self, name: str) -> Any:
+        while True:
+            content = self.far.get(name)
+            if content is not None:
+                return json.loads(content)
+            self._pause()
+
+    def _pause(self) -> None:
+        if self.job.stopping:
+            raise Stopped
+        time.sleep(_PAUSE_S)
+
+    def _made_whole(self, step: int) -> str:
+        """Bring what this node's disk lacks of a step, or has otherwise than its manifest says, from the shared tier;
+        return why it cannot be used, empty for a sound one."""
+        try:
+            content = self.far.get(f"{_step(step)}/{MANIFEST}") or b""
+            shards = opened(content, step, self.place.campaign, self.identity)["shards"]
+        except (ValueError, KeyError, TypeError) as error:
+            return f"its manifest: {error}"
+        with ThreadPoolExecutor(_AT_ONCE) as copiers:
+            found = list(copiers.map(partial(self._brought, step), shards))
+        if wrong := next((why for why, _ in found if why), ""):
+            return wrong
+        seal.publish(self.disk / _step(step) / MANIFEST, content)
+        seal.sweep(self.disk / _step(step), content)
+        self.job.emit("made_whole", step=step, files=len(found), bytes_brought=sum(came for _, came in found))
+        return ""
+
+    def _brought(self, step: int, shard: Row) -> tuple[str, int]:
+        """Return why a file of a step cannot be had, and the bytes that were brought."""
+        name = f"{_step(step)}/{shard['file']}"
+        own, wanted = self.disk / name, (shard["size_bytes"], shard["sha256"])
+        try:
+            if (seen := seal.digest_of(own)) == wanted:
+                return "", 0
+            self.job.emit("refused_file", step=step, file=shard["file"], seen=seen[1], wanted=wanted[1])
+        except OSError:
+            pass  # it is not here, or cannot be read
+        return self.far.bring(name, own, wanted), shard["size_bytes"]
+
+
+def _step(step: int) -> str:
+    return f"step-{step:08d}"

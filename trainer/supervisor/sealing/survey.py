@@ -1,0 +1,140 @@
+"""What a checkpoint is at one moment: its files, links and folders, as they are to be sealed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple, Sequence, Tuple
+
+from trainer.contract.tree import FILE, FOLDER, link_inside, path_of, text_of
+
+Mark = Tuple[int, int, int, int]
+"""Device, inode, size and time of the last change, in ns: it differs once a file was written again."""
+
+
+class Entry(NamedTuple):
+    source: str
+    """Path of the file, whatever links lead to it."""
+    mark: Mark
+    mode: int
+    """Permission bits."""
+
+
+class Survey(NamedTuple):
+    root: str
+    """Path below the job's folder, as a tree holds it."""
+    kind: str
+    files: dict[str, Entry]
+    links: dict[str, str]
+    folders: list[str]
+    part: bool
+
+    @property
+    def marks(self) -> dict[str, Mark]:
+        return {path: entry.mark for path, entry in self.files.items()}
+
+    def difference(self, later: Survey) -> str:
+        """Return what came, or changed, between two surveys of a checkpoint; empty where nothing did. What has gone is
+        no difference: a framework may remove its old checkpoint while it is copied."""
+        for path, entry in later.files.items():
+            if path not in self.files:
+                return f"{path or self.root} came while it was copied"
+            if entry.mark != self.files[path].mark:
+                return f"{path or self.root} was written while it was copied"
+        links = set(later.links.items()) - set(self.links.items())
+        new = sorted({path for path, _ in links} | (set(later.folders) - set(self.folders)))
+        return f"{new[0]} came while it was copied" if new else ""
+
+
+def survey(root: Path, folder: Path, only: Sequence[Path] = ()) -> Survey:
+    """Return what a checkpoint is. `only`: its files, where `root` also holds other things; none: all that is there.
+
+    Links that stay in the checkpoint are links, also once it is laid back. Through one to elsewhere in the job's folder
+    its content is taken. Raises `ValueError` for one that leads out of that folder, to nothing or in a circle, and for
+    what is neither file, folder nor link; `OSError` for what is gone.
+    """
+    return _Look(root, folder, only).survey
+
+
+def mark_of(status: os.stat_result) -> Mark:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class _Look:
+    def __init__(self, root: Path, folder: Path, only: Sequence[Path]) -> None:
+        self._folder, self._root = os.path.realpath(str(folder)), os.path.realpath(str(root))
+        if not _within(self._root, self._folder):
+            raise ValueError(f"it lies outside of the job's folder: {root}")
+        status = os.stat(self._root)
+        kind = FOLDER if stat.S_ISDIR(status.st_mode) else FILE
+        self.survey = Survey(text_of(os.path.relpath(self._root, self._folder)), kind, {}, {}, [], bool(only))
+        self._names = {text_of(os.path.relpath(str(path), str(root))) for path in only}
+        if kind == FILE:
+            self._file("", self._root, status)
+        elif only:
+            for name in sorted(self._names):
+                self._entry(name, os.path.join(self._root, path_of(name)), ())
+        else:
+            self._walk(self._root, "", (self._root,))
+
+    def _walk(self, at: str, below: str, through: tuple[str, ...]) -> None:
+        """Look at a folder. `through`: the folders on the way to it, without links."""
+        for name in sorted(os.listdir(at)):
+            self._entry(f"{below}/{text_of(name)}" if below else text_of(name), os.path.join(at, name), through)
+
+    def _entry(self, path: str, at: str, through: tuple[str, ...]) -> None:
+        status = os.lstat(at)
+        if stat.S_ISLNK(status.st_mode):
+            self._link(path, at, through)
+        elif stat.S_ISDIR(status.st_mode):
+            self.survey.folders.append(path)
+            self._walk(at, path, (*through, at))
+        else:
+            self._file(path, at, status)
+
+    def _file(self, path: str, at: str, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path or self.survey.root!r} is neither a file nor a folder nor a link")
+        self.survey.files[path] = Entry(at, mark_of(status), status.st_mode & 0o777)
+
+    def _link(self, path: str, at: str, through: tuple[str, ...]) -> None:
+        target = os.readlink(at)
+        said = f"the link {path!r} leads to {text_of(target)!r},"
+        try:
+            status = os.stat(at)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) or not os.path.islink(at):
+                raise
+            raise ValueError(f"{said} where nothing is") from error
+        real = os.path.realpath(at)
+        if not _within(real, self._folder):
+            raise ValueError(f"{said} which is outside of the job's folder")
+        if (kept := self._kept(path, at, target, real)) is not None:
+            self.survey.links[path] = kept
+        elif not stat.S_ISDIR(status.st_mode):
+            self._file(path, real, status)
+        elif real in through or _within(self._root, real):
+            raise ValueError(f"{said} a folder that holds it")
+        else:
+            self.survey.folders.append(path)
+            self._walk(real, path, (*through, real))
+
+    def _kept(self, path: str, at: str, target: str, real: str) -> str | None:
+        """Return the target of a link that stays a link: as it is, or without what leads through other folders; None
+        for one to elsewhere."""
+        from_root = text_of(os.path.relpath(real, self._root))
+        shortest = text_of(os.path.relpath(path_of(from_root), os.path.dirname(path_of(path)) or "."))
+        for choice in (text_of(target), shortest):
+            place = link_inside(path, choice)
+            if place is None or (self._names and place not in self._names):
+                continue
+            there = os.path.join(self._root, path_of(place))
+            if os.path.lexists(there) and os.path.samefile(there, at):
+                return choice
+        return None
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
