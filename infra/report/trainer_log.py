@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from infra.record import trainer_lines as lines
 from infra.record.events import Kind
 from infra.report.model import Evaluated, Losses, LossPoint, Repeats, WatchAlarm
 from infra.report.record import Record
-from trainer.contract import lines
 
 _POD = re.compile(
     r"-a(?P<attempt>\d+)-(?:gang-0-(?P<index>\d+)(?:-[a-z0-9]+)?|(?P<first>launcher)-[a-z0-9]+|worker-(?P<later>\d+))$"

@@ -12,11 +12,11 @@ from infra.cluster.pod_logs import PodLogs
 from infra.record import pod_logs
 from infra.record.events import Kind
 from infra.record.store import CampaignStore
+from infra.record.trainer_lines import event_of
 from infra.steward.seeing.logs import LogShipper
 from infra.steward.seeing.trainer_events import TrainerEvents
 from tests.rehearsal.steward.fake_kubelet import START_NS, Kubelet, PodLog
 from tests.unit.fake_s3 import FakeS3, Time
-from trainer.contract.lines import event_of
 
 POD = "job-a1-gang-0-0-x10yz"
 MARK = chr(0x1E)
