@@ -211,7 +211,7 @@ class UnprovenCopy:
             "prefix": self.bucket.place_of(self.folder),
             "files": len(files),
             "bytes": size,
-            "why": left.why[:1000],
+            "why": left.why[:300],  # a pod has 4096 bytes for its last word
             "fits": left.fits,
         }
 
