@@ -43,8 +43,8 @@ def fetch() -> dict[str, Any]:
     return copy(FETCH)
 
 
-def archive() -> dict[str, Any]:
-    return archive_job.manifest(part(archive_job.ArchiveConfig, campaign="example"), IMAGE, 8)
+def archive(workload: bool = False) -> dict[str, Any]:
+    return archive_job.manifest(part(archive_job.ArchiveConfig, campaign="example", workload=workload), IMAGE, 8)
 
 
 def preparing() -> dict[str, Any]:

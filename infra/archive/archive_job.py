@@ -19,12 +19,13 @@ from lightkube.types import CascadeType
 
 from infra.archive.settings import ArchiveConfig
 from infra.cluster import attempts
-from infra.cluster.confinement import NOBODY, ROOT, container_context, environment, pod_context
+from infra.cluster.confinement import NOBODY, READS_ALL, ROOT, container_context, environment, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL, on_gpu_nodes, volumes
 from infra.cluster.kubernetes import create, is_gone
 from infra.errors import PermanentError
 from infra.spec.campaign import Spec
 from infra.spec.names import ARCHIVE_ACCOUNT, ARCHIVE_COMMAND, ARCHIVE_ROOM, NAMESPACE
+from trainer.contract import SHARED_CHECKPOINTS
 
 NAME = "archive"
 CONFIG = "archive"
@@ -61,15 +62,21 @@ def out_of_cluster(spec: Spec) -> str:
 
 
 def manifest(config: ArchiveConfig, image: str, accelerators: int) -> dict[str, Any]:
-    """Return the Job: on a GPU node, since it evaluates the restored model; retried, since it is idempotent."""
+    """Return the Job: on a GPU node, since it evaluates the restored model; retried, since it is idempotent.
+
+    Files in a job's own folder may be of any user and for that user alone: the archive of a workload reads them as root
+    whom permissions do not bind, and cannot write where they lie.
+    """
     pod_volumes, mounts = volumes(CONFIG, shares=not config.shared_tier)
+    mounts = [one | {"readOnly": True} if one["mountPath"] == SHARED_CHECKPOINTS else one for one in mounts]
+    user, rights = (ROOT, {"capabilities": READS_ALL}) if config.workload else (NOBODY, {})
     labels = {CAMPAIGN_LABEL: config.campaign, "bivouac.dev/role": "archive"}
     container = {
         "name": "archive",
         "image": image,
         "command": list(ARCHIVE_COMMAND),
         "env": environment(),
-        "securityContext": container_context(),
+        "securityContext": container_context(**rights),
         "resources": {"limits": {"nvidia.com/gpu": str(accelerators)}},
         "volumeMounts": mounts,
     }
@@ -85,7 +92,7 @@ def manifest(config: ArchiveConfig, image: str, accelerators: int) -> dict[str, 
         "restartPolicy": "Never",
         "serviceAccountName": ARCHIVE_ACCOUNT,
         "automountServiceAccountToken": False,
-        "securityContext": pod_context(NOBODY),
+        "securityContext": pod_context(user),
         "volumes": pod_volumes,
         "initContainers": [room],
         "containers": [container],

@@ -152,7 +152,7 @@ def _walk(left: Left, start: Path, sealed: Mapping[Path, float]) -> None:
     todo = [start]
     while todo:
         path = todo.pop()
-        if path in sealed and _newest(path) <= sealed[path]:
+        if path in sealed and _is_unchanged(path, sealed[path]):
             continue
         try:
             mode = path.lstat().st_mode
@@ -167,9 +167,13 @@ def _walk(left: Left, start: Path, sealed: Mapping[Path, float]) -> None:
             kind.append(path)
 
 
-def _newest(path: Path) -> float:
-    """Return when a file, or anything in a folder, was last written."""
-    return max((each.lstat().st_mtime for each in (path, *path.rglob("*"))), default=0.0)
+def _is_unchanged(path: Path, sealed_at: float) -> bool:
+    """Return whether nothing of a file or folder was written after a step was sealed from it. One that we may not read
+    counts as what was sealed: the archive's pod may read all, so it meets none."""
+    try:
+        return max(each.lstat().st_mtime for each in (path, *path.rglob("*"))) <= sealed_at
+    except PermissionError:
+        return True
 
 
 class UnprovenCopy:
@@ -207,7 +211,7 @@ class UnprovenCopy:
             "prefix": self.bucket.place_of(self.folder),
             "files": len(files),
             "bytes": size,
-            "why": left.why[:1000],
+            "why": left.why[:300],  # a pod has 4096 bytes for its last word
             "fits": left.fits,
         }
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from infra.cluster import mpijob
-from infra.cluster.confinement import ENVIRONMENT, NOBODY, ROOT, SECCOMP
+from infra.cluster.confinement import ENVIRONMENT, NOBODY, READS_ALL, ROOT, SECCOMP
 from infra.spec.names import (
     ARCHIVE_ACCOUNT,
     ARCHIVE_COMMAND,
@@ -135,6 +135,7 @@ def _rule(group: str, version: str, resource: str) -> Object:
     return {**what, "operations": ["CREATE", "UPDATE"]}
 
 
+_ADDED = "c.?securityContext.?capabilities.?add.orValue([])"
 _TRAINS = f"s.?serviceAccountName.orValue('') == '{TRAINER_ACCOUNT}'"
 
 
@@ -198,6 +199,10 @@ def _confined(
         if mpi is None
         else f" || {_TRAINS} && has(v.secret) && v.secret.secretName.matches('{mpijob.key_secrets(mpi)}')"
     )
+    archives = (
+        f"s.?serviceAccountName.orValue('') == '{ARCHIVE_ACCOUNT}'"
+        f" && c.?command.orValue([]) == {_listed(ARCHIVE_COMMAND)} && {_ADDED} == {_listed(READS_ALL['add'])}"
+    )
     return [
         *_images(repository, job_repository, own),
         _namespaces(host_network),
@@ -212,10 +217,11 @@ def _confined(
             " && !c.?securityContext.?privileged.orValue(false)",
             "no privileged container, and none that may gain rights",
         ),
-        _each_container(
-            "c.?securityContext.?capabilities.?drop.orValue([]).exists(d, d == 'ALL')"
-            " && size(c.?securityContext.?capabilities.?add.orValue([])) == 0",
-            "capabilities: drop ALL, add none",
+        _each(
+            "(s.containers + s.?initContainers.orValue([])).all(c,"
+            " c.?securityContext.?capabilities.?drop.orValue([]).exists(d, d == 'ALL')"
+            f" && (size({_ADDED}) == 0 || {archives}))",
+            f"capabilities: drop ALL, add none, but {', '.join(READS_ALL['add'])} for the archive",
         ),
         _each_container(
             "c.?env.orValue([]).all(e, !has(e.valueFrom) || !has(e.valueFrom.secretKeyRef))"
@@ -259,14 +265,15 @@ def _by_digest(repository: str) -> str:
 
 def _bound_to_its_program() -> list[Object]:
     """Return the rules for the accounts with more rights than the trainer's: each runs its own programs only."""
-    found = []
+    found, archives = [], ((ARCHIVE_COMMAND, NOBODY), (ARCHIVE_COMMAND, ROOT))
     for account, commands in (
-        (ARCHIVE_ACCOUNT, ((ARCHIVE_COMMAND, NOBODY), (COPY_COMMAND, NOBODY), (FETCH_COMMAND, ROOT))),
+        (ARCHIVE_ACCOUNT, (*archives, (COPY_COMMAND, NOBODY), (FETCH_COMMAND, ROOT))),
         (DATA_ACCOUNT, ((SHARE_COMMAND, NOBODY),)),
         (STEWARD_ACCOUNT, ((STEWARD_COMMAND, NOBODY), (BASICS_COMMAND, NOBODY))),
     ):
         one_of = " || ".join(
             f"c.?command.orValue([]) == {_listed(command)} && s.?securityContext.?runAsUser.orValue(0) == {user}"
+            + (f" && {_ADDED} == {_listed(READS_ALL['add'])}" if (command, user) == archives[1] else "")
             for command, user in commands
         )
         runs = f"s.containers.all(c, ({one_of}) && !has(c.args))"

@@ -8,6 +8,9 @@ NOBODY = 65532
 """User and group of pods that need no root; images need not define them."""
 ROOT = 0
 """User, without any capability, of pods that write root's folders (file system, NVMe disk) or hold devices."""
+READS_ALL = {"drop": ["ALL"], "add": ["DAC_OVERRIDE"]}
+"""Capabilities of root that reads the files of every user. `DAC_READ_SEARCH` would be less, and Pod Security's
+`baseline` does not let a container add it; so its mounts are read-only."""
 SECCOMP = "RuntimeDefault"
 ENVIRONMENT = {"HOME": "/tmp", "USER": "bivouac"}
 """Variables for `NOBODY`, which images do not define: programs cache in HOME, and torch and others read USER."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from infra.record import trainer_lines as lines
 from infra.record.events import Kind
 from infra.report.model import Evaluated, Losses, LossPoint, Repeats, WatchAlarm
 from infra.report.record import Record
-from trainer.contract import lines
 
 _POD = re.compile(
     r"-a(?P<attempt>\d+)-(?:gang-0-(?P<index>\d+)(?:-[a-z0-9]+)?|(?P<first>launcher)-[a-z0-9]+|worker-(?P<later>\d+))$"
@@ -110,8 +110,8 @@ def read(record: Record) -> TrainerLog:
     restored: dict[int, int] = {}
     parameters = None
     begun = (record.begun_at or record.at).timestamp()
-    for attempt, line in _lines(record):
-        ended = line.time - begun
+    for attempt, at, line in _lines(record):
+        ended = at - begun
         if isinstance(line, lines.BegunLine):
             restored.setdefault(attempt, line.step)
             parameters = line.parameters or parameters
@@ -205,7 +205,7 @@ def repeats(log: TrainerLog, relaunched: frozenset[int] = frozenset()) -> Repeat
     )
 
 
-def _lines(record: Record) -> Iterator[tuple[int, lines.TrainerLine]]:
+def _lines(record: Record) -> Iterator[tuple[int, float, lines.TrainerLine]]:
     """Yield what is ours of each pod's log: of a job's pod, the lines with its supervisor's mark, if there are any."""
     pods = [(place, name) for name in record.logs if (place := place_of(name)) is not None]
     for place, name in sorted(pods):
@@ -214,8 +214,9 @@ def _lines(record: Record) -> Iterator[tuple[int, lines.TrainerLine]]:
         for text in texts:
             # A dying node may have cut a line short.
             event = lines.event_of(text, marked)
-            if event is not None and "time" in event and (line := lines.line_of(event)) is not None:
-                yield place.attempt, line
+            line = None if event is None else lines.line_of(event)
+            if line is not None and line.time is not None:
+                yield place.attempt, line.time, line
 
 
 def _drawn(log: TrainerLog) -> Iterator[tuple[int, tuple[StepLine, ...]]]:

@@ -114,7 +114,7 @@ def _ended(pod: Pod) -> Judged | str:
         return starting.why_not(pod, "")
     try:
         told: Any = json.loads(end.message or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         told = None
     if isinstance(told, dict) and told.get("judgement"):
         return Judged(sha256=str(told["judgement"]))

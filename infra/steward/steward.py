@@ -134,7 +134,10 @@ class Steward:
         if self.config.workload is None:
             return None if self.committed.to_record() is None else Unrecognised(files=0, bytes=0).model_dump()
         begun = [one["attempt"] for one in self.store.state().attempts if one.get("began", True)]
-        return self.committed.left_behind(max(begun, default=0), self.config.workload.checkpoints.tier == "local")
+        local = self.config.workload.checkpoints.tier == "local"
+        left = self.committed.left_behind(max(begun, default=0), local)
+        told = any(status.unrecognised and status.unrecognised.files for status in self.observer.statuses.values())
+        return None if local and told and left is not None and not left["files"] else left
 
     def _may_archive(self) -> bool:
         """Return whether there may be something to archive, or to copy as it is, that is not yet."""

@@ -60,9 +60,12 @@ def _rehearsal(name: str, runs: bool) -> dict[str, Any]:
     command = [sys.executable, "-m", "infra.cli.main", "status", name, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
-        return dict(json.loads(done.stdout))
+        told = json.loads(done.stdout)
     except ValueError:
-        return short | {"stage": "its status cannot be read: bivouac status " + name}
+        told = None
+    if isinstance(told, dict) and "stage" in told:  # an error is an object too
+        return told
+    return short | {"stage": "its status cannot be read: bivouac status " + name}
 
 
 def _in_account(region: str, workers: ThreadPoolExecutor) -> list[dict[str, Any]]:

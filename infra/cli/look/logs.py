@@ -29,10 +29,10 @@ from infra.plan.layout import layout
 from infra.record import pod_logs
 from infra.record.pod_logs import Position
 from infra.record.store import CampaignStore
+from infra.record.trainer_lines import MARK
 from infra.report.trainer_log import place_of
 from infra.session.session import stored_spec
 from infra.spec import duration
-from trainer.contract.lines import MARK
 
 _LOOK_S = 2.0
 _LAST_S = 5.0

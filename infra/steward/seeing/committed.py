@@ -79,14 +79,20 @@ class Committed:
 
 def _left_behind(folder: Path, attempt: int, local: bool) -> dict[str, Any] | None:
     account = account_of(folder)
-    if account is not None and account.attempt >= attempt:
+    told = account is not None and account.attempt >= attempt
+    if account is not None and told and (account.files or not local):
         return account.model_dump(include=set(Unrecognised.model_fields))
-    if local:
-        return None
-    for path, folders, files in os.walk(folder / OWN_FOLDER, onerror=_raise):
+    # Of nodes with disks of their own, only the first one's account is here, and what the others have brought.
+    return (
+        Unrecognised(files=0, bytes=0).model_dump() if (told or not local) and _is_empty(folder / OWN_FOLDER) else None
+    )
+
+
+def _is_empty(folder: Path) -> bool:
+    for path, folders, files in os.walk(folder, onerror=_raise):
         if files or any(Path(path, name).is_symlink() for name in folders):
-            return None
-    return Unrecognised(files=0, bytes=0).model_dump()
+            return False
+    return True
 
 
 def _raise(error: OSError) -> None:

@@ -11,7 +11,7 @@ from infra.cluster.pod_logs import Line
 from infra.record import pod_logs
 from infra.record.pod_logs import Position
 from infra.record.store import CampaignStore
-from trainer.contract.lines import MARK
+from infra.record.trainer_lines import MARK
 
 PIECE_BYTES = 2**20
 SOONEST_S, LATEST_S, SHARE = 60.0, 900.0, 20

@@ -14,8 +14,8 @@ import httpx2
 
 from infra.cluster.pod_logs import Line, PodLogs, is_gone
 from infra.record.store import CampaignStore
+from infra.record.trainer_lines import MARK, event_of
 from infra.steward.seeing.followed import Followed, Untold
-from trainer.contract.lines import MARK, event_of
 
 log = logging.getLogger("steward")
 FLUSH_SECONDS = 2.0

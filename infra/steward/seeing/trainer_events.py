@@ -7,7 +7,7 @@ from typing import Any
 from infra.record.events import Kind
 from infra.record.objects import Unreadable
 from infra.record.store import LIVE, CampaignStore
-from trainer.contract.lines import StepLine, line_of
+from infra.record.trainer_lines import StepLine, line_of
 
 _RECORDED = {
     "refused_shard": Kind.CHECKPOINT_REFUSED,

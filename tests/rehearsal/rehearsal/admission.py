@@ -78,6 +78,8 @@ FORBIDDEN: dict[str, tuple[Callable[[Object], Any], str]] = {
     "a container with no context": (lambda pod: first(pod).pop("securityContext"), "rights"),
     "a capability": (lambda pod: first(pod)["securityContext"]["capabilities"].update(add=["NET_BIND_SERVICE"]),
                      "capabilities"),
+    "the archive's capability": (lambda pod: first(pod)["securityContext"]["capabilities"].update(add=["DAC_OVERRIDE"]),
+                                 "capabilities"),
     "capabilities that are kept": (lambda pod: first(pod)["securityContext"].pop("capabilities"), "capabilities"),
     "no seccomp profile": (lambda pod: pod["securityContext"].pop("seccompProfile"), "seccomp"),
     "a container without seccomp": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.rehearsal.nodelet_camp import Camp, eventually, pod
@@ -48,6 +49,53 @@ def test_a_security_context_is_honoured(camp: Camp, image: str) -> None:
     assert seen["bare-root"] == {**bare, "user": [0, 0], "root": 0, **dict.fromkeys(SETS, 1 << 10)}
     # What containerd leaves by default, as `capsh --decode=00000000a80425fb` lists it.
     assert seen["unasked"]["CapEff"] == 0xA80425FB and seen["unasked"]["no_new_privileges"] == 0
+
+
+WRITES = """
+import os
+os.mkdir("/scratch/own", 0o700)
+os.close(os.open("/scratch/own/secret", os.O_CREAT | os.O_WRONLY, 0o600))
+print(os.stat("/scratch/own/secret").st_uid)
+"""
+READS = """
+import json, os
+def tried(flags):
+    try:
+        os.close(os.open("/scratch/own/secret", flags))
+    except OSError as error:
+        return error.errno
+    return 0
+print(json.dumps([os.getuid(), tried(os.O_RDONLY), tried(os.O_WRONLY)]))
+"""
+
+
+def test_a_file_that_is_for_its_user_alone_is_so_where_root_has_made_the_site(camp: Camp, image: str) -> None:
+    """On AWS it is. Where one user is all that a site owns, every pod may read what another has written."""
+    volumes = [{"name": "scratch", "hostPath": {"path": "/var/lib/rights", "type": "DirectoryOrCreate"}}]
+    sticky = "import os; os.chmod('/scratch', 0o1777)"
+    rights = {**BARE, "capabilities": {"drop": ["ALL"], "add": ["DAC_OVERRIDE"]}}
+    (node,) = camp.ready_nodes()[:1]
+    where: dict[str, Any] = {"volumes": volumes, "nodeSelector": {"kubernetes.io/hostname": node}}
+
+    def ran(name: str, script: str, user: int, context: dict[str, Any], read_only: bool = False) -> str:
+        own = {"securityContext": context, "volumeMounts": [{**SCRATCH["volumeMounts"][0], "readOnly": read_only}]}
+        camp.apply(
+            pod(name, image, script, container=own, securityContext={"runAsUser": user, "runAsGroup": user}, **where)
+        )
+        assert camp.ended(name)["exitCode"] == 0, camp.kubectl("logs", name)
+        return camp.kubectl("logs", name)
+
+    ran("rights-made", sticky, 0, BARE)
+    assert ran("rights-own", WRITES, 1234, BARE).split() == ["1234"]
+    shown = Path("/proc/self/uid_map").read_text().split()[2] != "1"
+    seen = {
+        "nobody": json.loads(ran("rights-nobody", READS, 65532, BARE)),
+        "bare root": json.loads(ran("rights-root", READS, 0, BARE)),
+        "root that reads all": json.loads(ran("rights-all", READS, 0, rights, read_only=True)),
+    }
+    refused = 13 if shown else 0
+    assert seen["nobody"] == [65532, refused, refused] and seen["bare root"] == [0, refused, refused]
+    assert seen["root that reads all"] == [0, 0, 30], "it reads, and writes nothing"
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {

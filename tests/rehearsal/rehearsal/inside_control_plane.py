@@ -209,7 +209,7 @@ ROGUE = admission.changed(gang(), lambda pod: pod["containers"][0].update(image=
 
 def test_what_we_make_is_admitted(asking: admission.Asking) -> None:
     of_jobs = gang(), gang(sees_node=True), gang(supervisor_image=IMAGE, secrets=True)
-    for manifest in (*of_jobs, archive(), copy(), fetch()):
+    for manifest in (*of_jobs, archive(), archive(workload=True), copy(), fetch()):
         assert asking.refusal(manifest, admission.STEWARD) == ""
         assert asking.refusal(admission.as_pod(manifest)) == ""
     steward = {"kind": "Pod", "spec": steward_pod(IMAGE, 0, 2)}
@@ -249,6 +249,12 @@ def test_the_steward_has_no_account_but_two_and_the_archives_is_for_the_archive(
         for name, (change, word) in table.items():
             said = asking.refusal(admission.changed(manifest, change), admission.STEWARD)
             assert "bivouac-example-steward" in said and word in said, (name, said)
+    for change in (
+        lambda pod: admission.first(pod)["securityContext"]["capabilities"].update(add=["DAC_OVERRIDE", "CHOWN"]),
+        lambda pod: pod["initContainers"][0]["securityContext"]["capabilities"].update(add=["DAC_OVERRIDE"]),
+    ):
+        said = asking.refusal(admission.changed(archive(workload=True), change), admission.STEWARD)
+        assert "capabilities: drop ALL" in said, said
     as_root = admission.changed(copy(), lambda pod: pod["securityContext"].update(runAsUser=0, runAsNonRoot=False))
     assert "infra.checkpoints.copies send` as user 65532" in asking.refusal(as_root, admission.STEWARD)
 

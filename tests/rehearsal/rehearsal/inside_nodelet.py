@@ -17,6 +17,7 @@ import infra
 from infra.rehearsal.nodelet.machine import Machine
 from tests.rehearsal.rehearsal.confined_cases import (
     test_a_claim_on_a_folder_of_the_node_is_another_folder_on_every_node,
+    test_a_file_that_is_for_its_user_alone_is_so_where_root_has_made_the_site,
     test_a_security_context_is_honoured,
     test_a_security_context_that_cannot_be_honoured_is_refused,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "camp",
     "image",
     "test_a_claim_on_a_folder_of_the_node_is_another_folder_on_every_node",
+    "test_a_file_that_is_for_its_user_alone_is_so_where_root_has_made_the_site",
     "test_a_pod_in_its_nodes_network_has_the_nodes_address_and_name_and_others_find_it",
     "test_a_security_context_is_honoured",
     "test_a_security_context_that_cannot_be_honoured_is_refused",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import pytest
@@ -79,11 +80,22 @@ def test_campaigns_of_the_account_are_told_with_owner_stage_and_bill_and_an_unre
     store.put_json("spec.json", json.loads(spec.model_dump_json()))
     store.append(Kind.STAGE_STARTED, stage=Stage.PROVISION)
     s3.put_object(Bucket=where, Key="campaigns/broken/spec.json", Body=b"{}")
+    s3.put_object(Bucket=where, Key="campaigns/garbled/spec.json", Body=b"\xff[")
+    s3.put_object(Bucket=where, Key=f"campaigns/{spec.campaign}/events/other/000000.json", Body=b"\xff[")
     found = {str(one["campaign"]): one for one in listed()["campaigns"]}
-    assert set(found) == {"tried", "broken", spec.campaign}
-    assert "its record cannot be read" in str(found["broken"]["stage"])
+    assert set(found) == {"tried", "broken", "garbled", spec.campaign}
+    assert all("its record cannot be read" in str(found[name]["stage"]) for name in ("broken", "garbled"))
     told = found[spec.campaign]
     assert (told["owner"], told["stage"]) == (spec.owner, "in provision") and isinstance(told["spent_usd"], float)
+
+
+def test_a_rehearsal_whose_status_is_an_error_hides_no_other(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.cli.look.list.target.rehearsed", lambda: {"tried": True, "tired": True})
+    answers = iter(['{"ok": false, "error": {}}', "[]"])
+    monkeypatch.setattr(
+        "infra.cli.look.list.subprocess.run", lambda *_, **__: SimpleNamespace(stdout=next(answers), returncode=70)
+    )
+    assert {str(one["stage"]).partition(":")[0] for one in listed()["campaigns"]} == {"its status cannot be read"}
 
 
 def test_an_age_is_told_to_the_minute() -> None:

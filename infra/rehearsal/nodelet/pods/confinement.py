@@ -1,7 +1,8 @@
 """A container's security context, as far as a machine of a rehearsal can apply it; it refuses the rest.
 
-To the kernel every pod of a site is one user. A pod's own user is a name inside its user namespace: it lacks root's
-rights, and files belong to it. Seccomp profiles are not loaded. The site's honesty list says both.
+Where root has made the site, a pod's user is that user to the kernel, and root without capabilities is bound by
+permissions as on a node. Elsewhere every pod of a site is one user: a pod's own is a name inside its user namespace,
+which lacks root's rights, and files belong to it. Seccomp profiles are not loaded. The site's honesty list says both.
 """
 
 from __future__ import annotations

@@ -92,6 +92,7 @@ class PodContainer:
         log = self.log_path(restart)
         log.parent.mkdir(parents=True, exist_ok=True)
         self.message_file(restart).write_bytes(b"")
+        self.message_file(restart).chmod(0o666)  # whatever user the container runs as, as under a kubelet
         began = timestamp()
         try:
             process = Container(root, log, network)

@@ -13,12 +13,14 @@ that pid and builds nothing. As with `kubectl exec`, it outlives its caller, and
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
 import os
 import signal
 import socket
+import stat
 import sys
 import termios
 from typing import Any
@@ -191,10 +193,11 @@ def confine(confined: dict[str, Any], joining: bool) -> None:
         kept = os.statvfs("/").f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
         mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
     user, group = confined["user"], confined["group"]
-    if joining and (user, group) != (0, 0):
+    real = owns_users(user, group)
+    if joining and (user, group) != (0, 0) and not real:
         # The container's first program, as /proc of its own namespace shows it.
         enter("/proc/1/ns/user")
-    elif (user, group) != (0, 0):
+    elif (user, group) != (0, 0) and not real:
         # We own one user only: the pod's is another name for it, in a namespace where it has no root.
         outside = os.geteuid(), os.getegid()
         checked(libc.unshare(CLONE_NEWUSER), "unshare of a user namespace")
@@ -205,10 +208,34 @@ def confine(confined: dict[str, Any], joining: bool) -> None:
     for number in range(64):
         if libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) == 1 and number not in confined["capabilities"]:
             checked(libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0), "drop of a capability")
+    if (user, group) != (0, 0) and real:
+        change_user(user, group)
     if confined["no_new_privileges"]:
         checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     # A change of user may have cleared it.
     checked(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)), "prctl")
+
+
+def owns_users(user: int, group: int) -> bool:
+    """Return whether user and group are real ones here: where root has made the site, its pods' users are distinct."""
+    for name, wanted in (("uid_map", user), ("gid_map", group)):
+        with open(f"/proc/self/{name}") as file:
+            ranges = [[int(number) for number in line.split()] for line in file]
+        if not any(first <= wanted < first + count for first, _, count in ranges):
+            return False
+    return True
+
+
+def change_user(user: int, group: int) -> None:
+    """Become a pod's user. The standard streams become its own, as under a container runtime, so that it may open
+    /dev/stdout."""
+    for stream in range(3):
+        with contextlib.suppress(OSError):  # a pipe end, or a device of others
+            if stat.S_ISREG(os.fstat(stream).st_mode):
+                os.fchown(stream, user, -1)
+    os.setgroups([])
+    os.setresgid(group, group, group)
+    os.setresuid(user, user, user)
 
 
 def reset_signals() -> None:

@@ -154,14 +154,67 @@ def test_a_good_answer_is_taken_with_and_without_a_length(monkeypatch: pytest.Mo
         assert seen is not None and (seen.step, seen.loss) == (3, 0.5)
 
 
-def test_an_answer_is_read_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("begin", [BEGIN, b"HTTP/1.1 200 OK\r\ncOnTenT-lEngth:\t300000 \r\nX: y\r\n\r\n"])
+def test_an_answer_that_comes_in_many_pieces_is_read_to_its_end(begin: bytes) -> None:
+    body = json.dumps(GOOD).encode().ljust(300_000)
+    with serving(sends(begin + body)) as port:
+        assert agents.get("127.0.0.1", "/status", 30.0, port=port) == (200, body)
+
+
+def test_an_answer_ends_where_it_says_though_its_connection_does_not() -> None:
     def handle(connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in whole(json.dumps(GOOD).encode()):
-            connection.sendall(bytes([byte]))
+        connection.sendall(whole(b"{}") + b"and more")
+        hangs(connection)
 
     with serving(handle) as port:
-        assert json.loads(agents.get("127.0.0.1", "/status", 30.0, port=port).body) == GOOD
+        assert agents.get("127.0.0.1", "/status", 3600.0, port=port).body == b"{}"
+
+
+def test_an_answer_that_says_it_is_too_long_is_not_waited_for() -> None:
+    def handle(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n")
+        hangs(connection)
+
+    with serving(handle) as port, pytest.raises(agents.NoAnswer, match="longer than 1048576 bytes"):
+        agents.get("127.0.0.1", "/status", 3600.0, port=port)
+
+
+@pytest.mark.parametrize(("code", "followed"), [(299, True), (300, False), (399, False), (400, True), (429, True)])
+def test_a_code_is_given_back_and_no_redirect_is_one(code: int, followed: bool) -> None:
+    with serving(sends(whole(b"x", f"{code} Word"))) as port:
+        if followed:
+            assert agents.get("127.0.0.1", "/", 30.0, port=port) == (code, b"x")
+        else:
+            with pytest.raises(agents.NoAnswer, match="elsewhere"):
+                agents.get("127.0.0.1", "/", 30.0, port=port)
+
+
+def test_what_is_asked_is_plain_http() -> None:
+    asked: list[bytes] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+
+    def accept() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            asked.append(connection.recv(65536))
+            connection.sendall(whole(b"{}"))
+
+    server = threading.Thread(target=accept)
+    server.start()
+    agents.get("127.0.0.1", "/verdicts/7", 30.0, port=port)
+    server.join()
+    listener.close()
+    assert asked == [f"GET /verdicts/7 HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode()]
+
+
+def test_nobody_at_an_address_is_no_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(agents.NoAnswer, match="ConnectionRefusedError"):
+        agents.get("127.0.0.1", "/", 30.0, port=port)
+    with pytest.raises(agents.NoAnswer):
+        agents.get("127.0.0.1", "/", -1.0, port=port)
 
 
 def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

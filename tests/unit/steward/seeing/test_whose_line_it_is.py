@@ -12,6 +12,7 @@ from infra.cluster.pod_logs import PodLogs
 from infra.record import pod_logs
 from infra.record.events import Kind
 from infra.record.store import CampaignStore
+from infra.record.trainer_lines import event_of
 from infra.steward.seeing.logs import LogShipper
 from infra.steward.seeing.trainer_events import TrainerEvents
 from tests.rehearsal.steward.fake_kubelet import START_NS, Kubelet, PodLog
@@ -133,6 +134,19 @@ def test_words_are_cut_and_each_kind_has_a_bound() -> None:
     kept = [event.data for event in store.events() if event.kind is Kind.CHECKPOINT_NOT_SEALED]
     assert [data["step"] for data in kept] == list(range(300)) and len(kept[0]["why"]) == 2000
     assert len(store.events()) == 301
+
+
+def test_a_line_beyond_all_is_text() -> None:
+    for marked in ("", MARK):
+        line = marked + json.dumps({"event": "restored", "step": 1, "tier": "x"})
+        assert event_of(line.ljust(2**16), False) is not None and event_of(line.ljust(2**16 + 1), False) is None
+
+
+def test_a_predecessors_loss_is_taken_up_if_it_is_one() -> None:
+    for kept, loss in (({"loss": 2.5}, 2.5), ({"loss": "2.5"}, None), ([2.5], None), ({}, None)):
+        store = record()
+        store.put_json("live.json", kept)
+        assert TrainerEvents(store).loss == loss
 
 
 def test_a_loss_is_taken_from_steps_alone_and_only_as_a_number() -> None:

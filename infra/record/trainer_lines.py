@@ -25,7 +25,7 @@ class TrainerLine(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     event: Name
-    time: FiniteFloat = 0.0
+    time: FiniteFloat | None = None
     """Seconds since 1970."""
     node: Name | None = None
     attempt: Count | None = None
@@ -74,7 +74,7 @@ class RestartedInPlaceLine(TrainerLine):
     culprit: Count | None = None
     of_node: Text | None = None
     cause: Text = ""
-    seconds: FiniteFloat = 0.0
+    seconds: FiniteFloat | None = None
 
 
 class WatchLine(TrainerLine):

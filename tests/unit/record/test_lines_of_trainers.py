@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from infra.record.trainer_lines import LINES
 from tests.root import ROOT
-from trainer.contract.lines import LINES
 
 
 def calls() -> Iterator[tuple[str, str, set[str]]]:
