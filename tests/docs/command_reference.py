@@ -24,6 +24,7 @@ The words in capitals are yours: `NAME` is the name of a campaign, `SPEC` the pa
 | 0 | done |
 | 1 | the command looked, and something is not as it should be (`doctor`, `data audit`, `checkpoints diff`) |
 | 2 | the command compared, and something differs (`preview`, `status --refresh`, `addons`, `catalogue refresh`) |
+| 73 | the campaign has ended, and no checkpoint of it is proven in the archive |
 | 64 to 78 | a refusal or an error, after sysexits: what is wrong, the value seen, the cure |
 | 130 | Ctrl-C |
 """
