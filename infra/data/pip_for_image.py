@@ -6,6 +6,7 @@ library than the image may have.
 
 from __future__ import annotations
 
+import importlib
 import json
 import runpy
 import sys
@@ -18,8 +19,7 @@ def main() -> None:
     library: Any = types.ModuleType("_manylinux")  # asked by pip, as PEP 600 has it
     library.manylinux_compatible = lambda major, minor, machine: [major, minor] <= asked["glibc"]
     sys.modules["_manylinux"] = library
-    from pip._vendor.packaging import markers
-
+    markers: Any = importlib.import_module("pip._vendor.packaging.markers")  # Python brings pip, not the project
     here = markers.default_environment
     markers.default_environment = lambda: {**here(), **asked["markers"]}
     sys.path.pop(0)  # this file's folder

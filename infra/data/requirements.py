@@ -46,7 +46,7 @@ _GLIBC = (2, 28)
 _FILE, _LIST, _FORM = "requirements.tar", "packages.json", 1
 _PIN = re.compile(r"^([\w.-]+)==([^\s;\\]+)(?: ; ([^\\\n]+))?", re.MULTILINE)
 _NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(?!\w+://)(\S+)$")
-_CONFLICT = re.compile(rf"The user requested ([\w.-]+)==\S*{_MARK}")
+_CONFLICT = re.compile(rf"The user requested ([\w.-]+) \S*{_MARK}\b")
 _FIRST_ERROR = re.compile(r"^\s*error\b", re.IGNORECASE | re.MULTILINE)
 _TOLD = ("Collecting", "Downloading", "Building")
 
@@ -229,7 +229,7 @@ def _installed(
     file.write_text("\n".join([*kept, *(_stub(wheels, *each, by_hash) for each in sorted(stubs.items()))]) + "\n")
     asked = json.dumps({"glibc": _GLIBC, "markers": image.markers})
     command = [sys.executable, pip_for_image.__file__, asked, "install", f"--target={target}", f"--requirement={file}"]
-    command += ["--no-compile", "--progress-bar=off", "--no-input", f"--find-links={wheels}"]
+    command += ["--no-compile", "--progress-bar=off", "--no-input"]
     if not image.native:
         systems = [f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC[1], 16, -1)]
         command += ["--only-binary=:all:", f"--python-version={image.version}", "--implementation=cp"]
@@ -265,7 +265,9 @@ def _stub(folder: Path, name: str, version: str, by_hash: bool) -> str:
     with zipfile.ZipFile(path, "w") as packed:
         for each, text in files.items():
             packed.writestr(f"{wheel}.dist-info/{each}", text)
-    return f"{name}=={version}" + (f" --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" if by_hash else "")
+    # By its address: pip would ask the index for each name.
+    digest = f" --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" if by_hash else ""
+    return f"{name} @ {path.as_uri()}{digest}"
 
 
 def _for_any_python(script: Path) -> None:

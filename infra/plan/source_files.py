@@ -74,7 +74,7 @@ def source_files(root: Path, secrets: str | None) -> SourceFiles:
         tree.walk_folder("")
     else:
         tree.walk_repository("")
-        commit = tree.commit()
+        commit = "" if tree.problems else tree.commit()
     if secrets is not None:
         hidden = Path(secrets).expanduser().resolve()
         tree.names = {name for name in tree.names if (root / name).resolve() != hidden}

@@ -26,7 +26,7 @@ from infra.plan.plan import Plan
 from infra.spec.campaign import Spec
 from infra.spec.workload.workload import GIB
 from trainer.contract import AGENT_PORT, Env, Status, Termination
-from trainer.contract.workload import requirements_name, source_name
+from trainer.contract.workload import WORKSPACE, requirements_name, source_name
 
 _ENOUGH = 10
 """Steps after the first, which is slower."""
@@ -66,6 +66,7 @@ def measure(spec: Spec, plan: Plan, seconds: float, say: Callable[[str], None]) 
             "source": str(packed.folder / source_name(packed.sha256)), "requirements_digest": packed.requirements,
             "requirements": str(packed.folder / requirements_name(packed.requirements)) if here else "",
             "checkpoints": pod.checkpoints.model_copy(update={"folder": str(own), "tier": "shared"}), "secrets": (),
+            "env": {name: value.replace(WORKSPACE, str(root / "workspace")) for name, value in pod.env.items()},
             "steps": 1, "grace_s": _GRACE_S,  # how many steps there are is what a whole run tells
         }  # fmt: skip
         config = pod.model_copy(update=changes)
@@ -102,7 +103,8 @@ def _followed(
         while process.poll() is None:
             committed = -1
             try:
-                status = Status.model_validate(httpx2.get(f"http://{address}:{AGENT_PORT}/status", timeout=2.0).json())
+                answer = httpx2.get(f"http://{address}:{AGENT_PORT}/status", timeout=2.0, trust_env=False)
+                status = Status.model_validate(answer.json())
                 committed = status.committed_step
                 if status.step > 0 and times.setdefault(status.step, time.monotonic()) > time.monotonic() - 0.2:
                     say(f"step {status.step}")
@@ -116,8 +118,11 @@ def _followed(
                 process.kill()
             time.sleep(0.1)
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()  # after Ctrl-C: it ends what it has started
+        try:
+            process.wait(timeout=3 * _GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
     return times, sent
 
 

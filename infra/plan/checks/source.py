@@ -23,7 +23,7 @@ def the_source_can_be_packed(case: Case) -> Iterator[Draft]:
 def what_the_job_names_is_packed(case: Case) -> Iterator[Draft]:
     """Programs and requirements that the spec names are in the source, and git does not ignore them."""
     workload, looked = case.spec.workload, case.facts.source
-    if workload is None or looked is None:
+    if workload is None or looked is None or looked.refused:
         return
     fields = {name: f"workload.{section}.command" for section, name in workload.named_programs}
     for name in looked.absent:

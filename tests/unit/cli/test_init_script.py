@@ -134,6 +134,7 @@ def test_modules_at_the_projects_root_make_it_the_source(tmp_path: Path, monkeyp
     for name, text in {**files, "mine/__init__.py": "", "requirements.txt": "einops\n"}.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
+    Path("mine/loop.py").write_text("import torch.distributed\ndef run(): pass\n")
     code, words, workload = init(tmp_path / "mine.yaml", Path("scripts/train.py"))
     assert code == 0, words
     assert (workload["source"], workload["script"], workload["launcher"]) == (
@@ -196,3 +197,13 @@ def test_a_script_that_does_not_run_here_is_told_by_its_first_failure_and_nothin
     code, words, _ = init(tmp_path / "mine.yaml", tmp_path / "train.py", "--try")
     assert code != 0 and re.search(told, words, re.DOTALL), words
     assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_a_trial_finds_the_modules_at_the_projects_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scripts").mkdir(), (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/__init__.py").write_text("")
+    (tmp_path / "mine/loop.py").write_text(JOB.format(steps=6))
+    (tmp_path / "scripts/train.py").write_text("import mine.loop\n")
+    code, words, workload = init(tmp_path / "mine.yaml", Path("scripts/train.py"), "--try")
+    assert code == 0 and workload["estimates"]["steps"] == 6, words
