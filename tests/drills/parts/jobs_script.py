@@ -308,6 +308,8 @@ def say(step: int) -> None:
 
 def noise(step: int) -> None:
     """Print what looks like steps and is none."""
+    if PLAN["noise"] and PLAN["printing"] == "bar":
+        print(flush=True)  # ends the bar's line
     if PLAN["noise"] == "evaluation":
         for number in range(1, 4):
             print(json.dumps({"step": number, "eval_loss": 0.5}), flush=True)

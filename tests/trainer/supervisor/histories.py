@@ -256,7 +256,9 @@ class History:
                 step = int(event["step"])
                 if self.step_of is not None:
                     sealed = sealed_steps(self.camp.tier).get(step)
-                    step = -1 if sealed is None else self.step_of(sealed)
+                    if sealed is None:  # retention has removed it meanwhile
+                        continue
+                    step = self.step_of(sealed)
                 (marks / f"{attempt}-{step}").touch()
 
 
