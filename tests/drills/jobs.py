@@ -109,8 +109,9 @@ def case(work: Path, seed: int, number: int, kind: str, patience_s: float) -> di
     moments = "+".join(orders["moment"] for orders in plan["attempts"][:-1])
     return {
         "case": number, "kind": plan["kind"], "name": plan["name"], "format": plan["spec"]["format"],
-        "printing": plan["printing"], "noise": plan["noise"], "link": plan["link"], "moments": moments, "became": became,
-        "damage": plan["damage"].get("how", ""), "faults": faults, "seconds": round(time.monotonic() - begun, 1),
+        "printing": plan["printing"], "noise": plan["noise"], "link": plan["link"], "moments": moments,
+        "damage": plan["damage"].get("how", ""), "became": became, "faults": faults,
+        "seconds": round(time.monotonic() - begun, 1),
     }  # fmt: skip
 
 
