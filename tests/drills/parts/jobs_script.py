@@ -149,7 +149,10 @@ def remove_old(saved: list[str]) -> None:
         root.with_name(root.name + ".done").unlink(missing_ok=True)
 
 
-def wait_for_seal(step: int) -> None:
+def wait_for_seal(step: int) -> int:
+    """Wait until a step is sealed, if it is not 0; return 0."""
+    if not step:
+        return 0
     until = time.monotonic() + float(os.environ["PATIENCE"])
     while not (MARKS / f"{ATTEMPT}-{step}").exists():
         with_node()
@@ -157,14 +160,16 @@ def wait_for_seal(step: int) -> None:
             note(kind="never sealed", step=step)
             os._exit(33)
         time.sleep(0.01)
+    return 0
 
 
-def say(step: int) -> None:
+def say(step: int) -> bool:
+    """Tell a step, if the job does so at this one."""
     last, shown = PLAN["steps"], step - PLAN["base"]
     loss = round(4 / (3 + step), 4)
     how = PLAN["printing"]
     if step % PLAN["say_every"] and step != last:
-        return
+        return False
     if how == "json":
         print(json.dumps({"step": shown, "loss": loss}), flush=True)
     elif how == "iter":
@@ -185,6 +190,7 @@ def say(step: int) -> None:
         import bivouac
 
         bivouac.beat(step, loss=loss)
+    return True
 
 
 def noise(step: int) -> None:
@@ -227,17 +233,20 @@ def main() -> None:
     saved: list[str] = []
     if begun and PLAN["saves_again"]:
         save(begun, again=True)
+    unsealed = 0
     for step in range(begun + 1, PLAN["steps"] + 1):
         with_node()
-        say(step)
-        if step == ORDERS["step"] and ORDERS["moment"] == "between":
+        lost = step == ORDERS["step"] and ORDERS["moment"] == "between"
+        if say(step) or lost:  # a job trains on while it is sealed
+            unsealed = wait_for_seal(unsealed)
+        if lost:
             lose_node()
         if step % PLAN["every"] == 0 or step == PLAN["steps"]:
+            unsealed = wait_for_seal(unsealed)
             save(step)
             name = save_of(PLAN, ATTEMPT, step).root
             saved = [one for one in saved if one != name] + [name]
-            if step in ORDERS["waits"]:
-                wait_for_seal(step)
+            unsealed = step if step in ORDERS["waits"] else 0
             remove_old(saved)
             noise(step)
         if step == ORDERS["fails_at"]:
