@@ -50,6 +50,14 @@ def test_each_sealed_step_of_a_file_that_is_written_again_holds_its_own_bytes(hi
         ]
 
 
+@case("in place, by itself")
+def test_a_file_that_is_written_again_is_known_without_a_word_of_the_job(history: History) -> None:
+    first, second = history.attempts
+    assert first.codes == [-9] and max(first.sealed) == 20
+    assert (second.value("went_on_from"), second.value("whole")) == (20, True)
+    assert second.codes == [0] and max(second.sealed) == 40
+
+
 @case("told, and written again at once")
 def test_a_file_that_is_written_again_before_the_seal_is_never_sealed_under_the_step_that_was_told(
     history: History,
