@@ -205,6 +205,25 @@ for step in range(1, 21):
         (folder / f"ckpt_{step}.pt").write_text(f"weights of {step}")
         (folder / f"ckpt_{step}.pt.done").touch()
 """
+TOKENS = """
+for step in range(1, 21):
+    tell(step=step)
+    if step % 10 == 0:
+        here = folder / f"step-{step * 10 ** 8 + 5}"  # people count tokens, too
+        here.mkdir()
+        (here / "state").write_text(str(step))
+        (here / "DONE").touch()
+"""
+TWO_FOLDERS = """
+for step in range(1, 21):
+    tell(step=step)
+    if step % 10 == 0:
+        for part in ("generator", "discriminator"):
+            here = folder / part / f"step-{step}"
+            here.mkdir(parents=True)
+            (here / "state").write_text(f"{part} of {step}")
+            (here / "DONE").touch()
+"""
 ALL_RANKS_PRINT = """
 for step in range(1, 21):
     tell(step=step, rank=0, loss=1.0)
@@ -282,6 +301,8 @@ CASES = {
     "nested DCP, by itself": Case(NESTED_DCP),
     "Lightning by epoch": Case(LIGHTNING_BY_EPOCH, format="lightning"),
     "a file each": Case(FILE_EACH, 20, "marker"),
+    "large steps": Case(TOKENS, 20, "marker"),
+    "two folders of steps": Case(TWO_FOLDERS, 20, "marker"),
     "all ranks print": Case(ALL_RANKS_PRINT, 20, "marker"),
     "colour": Case(COLOUR, 20, "marker", more={"pattern": TITAN}),
     "batches of epochs": Case(EPOCHS, 40, "marker", more={"pattern": r"step (?P<step>\d+)/10 loss=(?P<loss>[\d.]+)"}),

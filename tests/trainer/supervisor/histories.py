@@ -62,7 +62,7 @@ for top, folders, files in os.walk(folder):
 with open(os.environ["NOTES"], "a") as file:
     file.write(json.dumps({"probe": [os.path.relpath(resume, folder) if resume else "", tree]}) + "\\n")
 """
-_STEP, _TREE = re.compile(r"^step-(\d{8})$"), re.compile(r"^tree-\d{4}\.json$")
+_STEP, _TREE = re.compile(r"^step-(\d{8,})$"), re.compile(r"^tree-\d{4}\.json$")
 
 
 @dataclass(frozen=True)

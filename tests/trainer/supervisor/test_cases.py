@@ -164,6 +164,22 @@ def test_one_file_for_each_checkpoint_with_a_marker_beside_it_is_sealed(history:
     assert (offer.resume, offer.text()) == ("ckpt_20.pt", "weights of 20")
 
 
+@case("large steps")
+def test_a_step_of_ten_digits_is_sealed_and_offered(history: History) -> None:
+    assert sorted(history.last.sealed) == [10**9 + 5, 2 * 10**9 + 5] and history.last.codes == [0]
+    assert history.offer().text("state") == "20"
+
+
+@case("two folders of steps")
+def test_of_two_folders_with_the_same_step_both_are_sealed_or_one_is_told(history: History) -> None:
+    wanted = {b"generator of 20", b"discriminator of 20"}
+    unsealed = wanted - {content for one in history.last.sealed.values() for content in one.contents}
+    assert history.last.unrecognised is not None
+    entries = history.last.unrecognised["entries"]
+    lost = {content.decode().partition(" ")[0] for content in unsealed}
+    assert len(lost) <= 1 and all(any(entry.startswith(name) for entry in entries) for name in lost)
+
+
 @case("no known format")
 def test_what_no_format_knows_is_told_with_its_size_and_its_newest_file(history: History) -> None:
     content = history.last.unrecognised
