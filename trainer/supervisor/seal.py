@@ -59,15 +59,15 @@ def seal(
     """
     place = tier / f"step-{step:08d}"
     manifest, attempt = place / MANIFEST, place / f"attempt-{identity.attempt:04d}"
-    begun = surveyed(root, files, folder, part)
+    checkpoint = survey_of(root, files, folder, part)
     before = content(manifest)
     if attempt_of(before) > identity.attempt:
         raise ValueError(f"attempt {attempt_of(before)} has sealed this step")
     sweep(place, before)  # of a sealing that failed
     make(attempt)
     try:
-        shards = taken(begun, attempt, 0, 0, next_sealing(before, attempt.name))
-        if changed := difference(begun, root, files, folder, part):
+        shards = copy_checkpoint(checkpoint, attempt, 0, 0, next_sealing(before, attempt.name))
+        if changed := difference(checkpoint, root, files, folder, part):
             raise ValueError(changed)
         sync(attempt)
         publish(manifest, serialize(identity, step, tokens, loss, shards))
@@ -83,24 +83,24 @@ def seal(
     return manifest
 
 
-def surveyed(root: Path, files: Sequence[Path], folder: Path, part: bool) -> Survey:
+def survey_of(root: Path, files: Sequence[Path], folder: Path, part: bool) -> Survey:
     """Return the survey of a checkpoint that has these files. Raises `ValueError` where there is none, and
     `FileNotFoundError` for one that is gone."""
     if not files:
         raise ValueError(f"a checkpoint without a file: {root}")
-    found = survey(root, folder, files if part else ())
-    there = {entry.source for entry in found.files.values()}
+    checkpoint = survey(root, folder, files if part else ())
+    sources = {entry.source for entry in checkpoint.files.values()}
     for path in files:
-        if os.path.realpath(str(path)) not in there:
+        if os.path.realpath(str(path)) not in sources:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    return found
+    return checkpoint
 
 
-def difference(begun: Survey, root: Path, files: Sequence[Path], folder: Path, part: bool) -> str:
+def difference(checkpoint: Survey, root: Path, files: Sequence[Path], folder: Path, part: bool) -> str:
     """Return how a checkpoint differs from what it was; empty where it does not, and where it is being removed. Raises
     `ValueError` where it cannot be sealed any more."""
     try:
-        return begun.difference(survey(root, folder, files if part else ()))
+        return checkpoint.difference(survey(root, folder, files if part else ()))
     except FileNotFoundError:
         return ""
 
@@ -111,17 +111,18 @@ def next_sealing(manifest: bytes | None, attempt: str) -> int:
     return max((number + 1 for number in numbers if number is not None), default=0)
 
 
-def taken(begun: Survey, attempt: Path, node: int, rank: int, sealing: int) -> list[dict[str, Any]]:
+def copy_checkpoint(checkpoint: Survey, attempt: Path, node: int, rank: int, sealing: int) -> list[dict[str, Any]]:
     """Copy a checkpoint's files into the attempt's folder; return their rows of the manifest, as files of `rank`.
     Raises `ValueError` for a file that was written since the survey."""
     files = {
-        path: TreeFile(shard_name("/".join(filter(None, (begun.root, path))), sealing), entry.mode)
-        for path, entry in begun.files.items()
+        path: TreeFile(shard_name("/".join(filter(None, (checkpoint.root, path))), sealing), entry.mode)
+        for path, entry in checkpoint.files.items()
     }
-    made = taking.take(begun, attempt, {path: file.shard for path, file in files.items()})
+    copies = taking.take(checkpoint, attempt, {path: file.shard for path, file in files.items()})
+    root, kind, part = checkpoint.root, checkpoint.kind, checkpoint.part
     note = attempt / tree_name(node, sealing)
-    publish(note, Tree(begun.root, begun.kind, files, begun.links, begun.folders, begun.part).serialize())
-    digests = [*((files[path].shard, digest) for path, digest in made.items()), (note.name, digest_of(note))]
+    publish(note, Tree(root, kind, files, checkpoint.links, checkpoint.folders, part).serialize())
+    digests = [*((files[path].shard, digest) for path, digest in copies.items()), (note.name, digest_of(note))]
     return [
         {"file": f"{attempt.name}/{name}", "size_bytes": size, "sha256": digest, "rank": rank}
         for name, (size, digest) in digests
