@@ -350,3 +350,12 @@ def test_a_part_of_a_folder_is_sealed_on_each_node(tmp_path: Path) -> None:
     assert again.resume() == ["run", "run"]
     names = [sorted(path.name for path in (node.folder / "run").iterdir()) for node in again.nodes]
     assert names[0] == ["common_10.pt", "log.txt", "rank-0_10.pt"]
+
+
+def test_a_manifest_that_is_spoilt_on_the_disks_brings_nothing_back_and_stops_nobody(tmp_path: Path) -> None:
+    pair = trained(tmp_path, 10, 20)
+    shutil.rmtree(pair.tier / "step-00000020")
+    for node in pair.nodes:
+        (node.disk / "step-00000020/manifest.json").write_text('{"seal": 1}')
+    again = Pair(tmp_path, attempt=2)
+    assert again.resume() == ["step-10", "step-10"] and not told(again.nodes[0], "recalled")

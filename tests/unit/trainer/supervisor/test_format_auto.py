@@ -85,7 +85,7 @@ def huggingface(root: Path, optimizer: bool = True) -> None:
     safetensors(root / "model.safetensors"), saved(root / "training_args.bin")
     if optimizer:
         saved(root / "optimizer.pt"), saved(root / "rng_state.pth")
-    put(root / "trainer_state.json", json.dumps({"global_step": 30, "log_history": []}))
+    put(root / "trainer_state.json", json.dumps({"global_step": int(root.name.partition("-")[2]), "log_history": []}))
 
 
 def accelerate(root: Path) -> None:
@@ -364,6 +364,17 @@ def test_a_restart_removes_nothing_but_later_steps_of_this_job(kind: str, job: J
     forget_later("auto", job.folder, Finished(30, chosen))
     left = {str(path.relative_to(job.folder)) for path in job.folder.rglob("*") if path.is_file()}
     assert set(BESIDE) <= left and {name.partition("/")[0] for name in left - set(BESIDE)} == {root}
+
+
+def test_a_checkpoint_that_the_job_has_begun_from_stays_though_its_step_is_larger(job: Job) -> None:
+    huggingface(job.folder / "base/checkpoint-50000"), huggingface(job.folder / "out/checkpoint-30")
+    huggingface(job.folder / "later/checkpoint-40")
+    for path in (job.folder / "base").rglob("*"):
+        os.utime(path, (time.time() - 60,) * 2)
+    chosen = Finished(30, job.folder / "out/checkpoint-30")
+    forget_later("auto", job.folder, chosen, sealed_at=time.time() - 30)
+    left = sorted(str(path.relative_to(job.folder)) for path in job.folder.glob("*/*"))
+    assert left == ["base/checkpoint-50000", "out/checkpoint-30"]
 
 
 def test_a_half_written_folder_goes_by_the_name_of_the_restored_one(job: Job) -> None:
