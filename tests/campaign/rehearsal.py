@@ -17,6 +17,7 @@ import yaml
 
 from infra.folders import cache_root
 from infra.rehearsal.site import handle
+from infra.rehearsal.site.environment import bare
 from tests import waiting
 from tests.root import ROOT
 from trainer.supervisor import seal
@@ -82,7 +83,7 @@ class Rehearsal:
     def inside(self, *arguments: str, timeout: float = waiting.HUNG_S) -> subprocess.CompletedProcess[str]:
         """Run something in the site's network with the operator's credentials."""
         site = self.found()
-        environment = self.environment | site.environment
+        environment = bare(self.environment) | site.environment
         return subprocess.run(
             site.entry(list(arguments)), env=environment, capture_output=True, text=True, timeout=timeout
         )
