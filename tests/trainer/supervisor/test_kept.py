@@ -83,6 +83,17 @@ def test_the_last_steps_are_written_down_where_node_0_is_behind(folder: Path) ->
     assert [one["step"] for one in told(Inbox(folder))] == [5]
 
 
+def test_a_finished_checkpoint_is_told_again_after_a_full_tier(folder: Path) -> None:
+    outbox = Outbox(folder, 8)
+    folder.parent.parent.joinpath("told").write_text("in the way")
+    outbox.checkpoint(10, "/x/a")
+    outbox.checkpoint(20, "/x/b")
+    outbox.exchange()
+    folder.parent.unlink()
+    outbox.exchange()
+    assert [(one["step"], one["folder"]) for one in told(Inbox(folder))] == [(10, "/x/a"), (20, "/x/b")]
+
+
 def test_the_last_steps_are_written_down_where_node_0_never_answered(folder: Path) -> None:
     outbox = Outbox(folder, 8)
     outbox.asked(0)
@@ -100,19 +111,6 @@ def test_a_node_keeps_its_last_thousand_steps(folder: Path) -> None:
     outbox.asked(0, last=True)
     outbox.exchange(last=True)
     assert [one["step"] for one in told(Inbox(folder))] == list(range(2000, 3000))
-
-
-def test_a_finished_checkpoint_is_told_again_after_a_full_tier(folder: Path) -> None:
-    outbox = Outbox(folder, 8)
-    folder.parent.parent.joinpath("told").write_text("in the way")
-    outbox.checkpoint(10, "/x/a")
-    outbox.checkpoint(20, "/x/b")
-    outbox.step(1, {})
-    outbox.asked(0, last=True)
-    outbox.exchange()
-    folder.parent.unlink()
-    outbox.exchange()
-    assert [(one["step"], one["folder"]) for one in told(Inbox(folder))] == [(10, "/x/a"), (20, "/x/b")]
 
 
 def counted(*numbers: int) -> Steps:
