@@ -158,7 +158,7 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
         console.print(f"  archive  {kept}", markup=False, soft_wrap=True)
     if state.unproven:
         console.print(f"  copied   {unproven_copy(state.unproven)}", markup=False, soft_wrap=True)
-    elif (left := facts["unrecognised"]) and left["files"]:
+    elif (left := facts["unrecognised"]) and left.get("files"):
         console.print(f"  left     {unrecognised_content(left)}", markup=False, soft_wrap=True)
     if state.certificate:
         verdict = "clean" if state.certificate.get("clean") else "not clean"
