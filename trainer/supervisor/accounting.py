@@ -37,7 +37,13 @@ _LOOKS_FOR = {
     "marker": "folders with a file `DONE`, and files with `.done` beside them",
     "client": "what the job tells by `bivouac.committed`",
 }
-_TRACKERS = {layouts.MEGATRON_TRACKER, layouts.DEEPSPEED_TRACKER, layouts.NANOTRON_TRACKER, "zero_to_fp32.py"}
+_TRACKERS = {
+    layouts.MEGATRON_TRACKER,
+    layouts.DEEPSPEED_TRACKER,
+    layouts.NANOTRON_TRACKER,
+    "zero_to_fp32.py",
+    "zero_to_torch.py",
+}
 
 
 class _Row(NamedTuple):
@@ -190,7 +196,7 @@ class Accounts:
             self._interval_s = max(self._interval_s, now - self._sealed_at) if self._committed >= 0 else 0.0
             self._committed, self._sealed_at, self._warned = committed, now, False
         shared = not self._local and self._place.node_rank != 0
-        if shared or not (ended or now >= self._next) or not self._folder.is_dir():
+        if shared or not (ended or now >= self._next):
             return
         begun, before = time.thread_time(), self.now
         two_intervals = 2 * self._interval()

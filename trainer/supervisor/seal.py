@@ -22,7 +22,7 @@ from typing import Any, Callable, Collection, Iterator, Sequence
 from trainer.contract.retention import removable
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
 from trainer.supervisor.sealing import taking
-from trainer.supervisor.sealing.copying import SizeAndDigest, duplicate
+from trainer.supervisor.sealing.copying import SizeAndDigest, copy
 from trainer.supervisor.sealing.copying import digest_of as digest_of
 from trainer.supervisor.sealing.manifest import MANIFEST as MANIFEST
 from trainer.supervisor.sealing.manifest import Identity as Identity
@@ -59,15 +59,15 @@ def seal(
     """
     place = tier / f"step-{step:08d}"
     manifest, attempt = place / MANIFEST, place / f"attempt-{identity.attempt:04d}"
-    begun = surveyed(root, files, folder, part)
+    checkpoint = survey_of(root, files, folder, part)
     before = content(manifest)
     if attempt_of(before) > identity.attempt:
         raise ValueError(f"attempt {attempt_of(before)} has sealed this step")
     sweep(place, before)  # of a sealing that failed
     make(attempt)
     try:
-        shards = taken(begun, attempt, sealing=next_sealing(before, attempt.name))
-        if changed := difference(begun, root, files, folder, part):
+        shards = copy_checkpoint(checkpoint, attempt, 0, 0, next_sealing(before, attempt.name))
+        if changed := difference(checkpoint, root, files, folder, part):
             raise ValueError(changed)
         sync(attempt)
         publish(manifest, serialize(identity, step, tokens, loss, shards))
@@ -83,27 +83,26 @@ def seal(
     return manifest
 
 
-def surveyed(root: Path, files: Sequence[Path], folder: Path, part: bool) -> Survey:
+def survey_of(root: Path, files: Sequence[Path], folder: Path, part: bool) -> Survey:
     """Return the survey of a checkpoint that has these files. Raises `ValueError` where there is none, and
     `FileNotFoundError` for one that is gone."""
     if not files:
         raise ValueError(f"a checkpoint without a file: {root}")
-    found = survey(root, folder, files if part else ())
-    there = {entry.source for entry in found.files.values()}
+    checkpoint = survey(root, folder, files if part else ())
+    sources = {entry.source for entry in checkpoint.files.values()}
     for path in files:
-        if os.path.realpath(str(path)) not in there:
+        if os.path.realpath(str(path)) not in sources:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    return found
+    return checkpoint
 
 
-def difference(begun: Survey, root: Path, files: Sequence[Path], folder: Path, part: bool) -> str:
-    """Return how a checkpoint differs from what it was; empty where it does not, and where it is being removed."""
+def difference(checkpoint: Survey, root: Path, files: Sequence[Path], folder: Path, part: bool) -> str:
+    """Return how a checkpoint differs from what it was; empty where it does not, and where it is being removed. Raises
+    `ValueError` where it cannot be sealed any more."""
     try:
-        return begun.difference(survey(root, folder, files if part else ()))
+        return checkpoint.difference(survey(root, folder, files if part else ()))
     except FileNotFoundError:
         return ""
-    except ValueError as error:
-        return str(error)
 
 
 def next_sealing(manifest: bytes | None, attempt: str) -> int:
@@ -112,17 +111,18 @@ def next_sealing(manifest: bytes | None, attempt: str) -> int:
     return max((number + 1 for number in numbers if number is not None), default=0)
 
 
-def taken(begun: Survey, attempt: Path, node: int = 0, rank: int = 0, sealing: int = 0) -> list[dict[str, Any]]:
+def copy_checkpoint(checkpoint: Survey, attempt: Path, node: int, rank: int, sealing: int) -> list[dict[str, Any]]:
     """Copy a checkpoint's files into the attempt's folder; return their rows of the manifest, as files of `rank`.
     Raises `ValueError` for a file that was written since the survey."""
     files = {
-        path: TreeFile(shard_name("/".join(filter(None, (begun.root, path))), sealing), entry.mode)
-        for path, entry in begun.files.items()
+        path: TreeFile(shard_name("/".join(filter(None, (checkpoint.root, path))), sealing), entry.mode)
+        for path, entry in checkpoint.files.items()
     }
-    made = taking.take(begun, attempt, {path: file.shard for path, file in files.items()})
+    copies = taking.take(checkpoint, attempt, {path: file.shard for path, file in files.items()})
+    root, kind, part = checkpoint.root, checkpoint.kind, checkpoint.part
     note = attempt / tree_name(node, sealing)
-    publish(note, Tree(begun.root, begun.kind, files, begun.links, begun.folders, begun.part).serialize())
-    digests = [*((files[path].shard, digest) for path, digest in made.items()), (note.name, digest_of(note))]
+    publish(note, Tree(root, kind, files, checkpoint.links, checkpoint.folders, part).serialize())
+    digests = [*((files[path].shard, digest) for path, digest in copies.items()), (note.name, digest_of(note))]
     return [
         {"file": f"{attempt.name}/{name}", "size_bytes": size, "sha256": digest, "rank": rank}
         for name, (size, digest) in digests
@@ -163,9 +163,9 @@ def sweep(place: Path, manifest: bytes | None) -> None:
         for path in place.glob("attempt-*/*"):
             if f"{path.parent.name}/{path.name}" not in named:
                 path.unlink(missing_ok=True)
-        for folder in place.glob("attempt-*"):
-            if not any(name.startswith(f"{folder.name}/") for name in named):
-                folder.rmdir()
+    for folder in place.glob("attempt-*"):
+        with contextlib.suppress(OSError):  # the manifest's files are in it
+            folder.rmdir()
 
 
 def committed(tier: Path) -> list[int]:
@@ -225,7 +225,7 @@ def origin(tier: Path, step: int) -> str:
     return path_of(tree(tier, step).root)
 
 
-def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], None] | None = None) -> None:
+def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], object] | None = None) -> None:
     """Put a committed step's files at `path`, where the job's framework wrote them, and replace what stood there.
 
     Files are copied: a trainer that saves again at the step it came from writes into them. `link`: another way to lay
@@ -241,7 +241,7 @@ def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], Non
         file, target = each
         if job.part:  # what else lies in the folder stays
             remove(target)
-        (link or duplicate)(shards[file.shard], target)
+        (link or copy)(shards[file.shard], target)
 
     def place_all(files: Sequence[tuple[TreeFile, Path]]) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as copiers:

@@ -138,7 +138,7 @@ def test_a_part_that_the_job_has_removed_is_not_left_out(tmp_path: Path) -> None
 def test_a_file_that_changes_while_it_is_copied_is_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(tmp_path)
     pair.put(0, "step-10/.metadata")
-    late, taken = pair.put(1, "step-10/__1_0.distcp", b"half"), seal.taken
+    late, taken = pair.put(1, "step-10/__1_0.distcp", b"half"), seal.copy_checkpoint
 
     def while_it_is_written(*given: Any) -> Any:
         rows = taken(*given)
@@ -147,7 +147,7 @@ def test_a_file_that_changes_while_it_is_copied_is_not_sealed(tmp_path: Path, mo
         return rows
 
     with monkeypatch.context() as patch:
-        patch.setattr(seal, "taken", while_it_is_written)
+        patch.setattr(seal, "copy_checkpoint", while_it_is_written)
         assert pair.look(0, 1, 0) == [] and "__1_0.distcp was written while" in why(pair.nodes[1])[0]
     assert not (pair.nodes[1].disk / "step-00000010").exists(), "it would take room"
     pair.nodes[1].put_off.clear()  # half a minute later
@@ -349,3 +349,12 @@ def test_a_part_of_a_folder_is_sealed_on_each_node(tmp_path: Path) -> None:
     assert again.resume() == ["run", "run"]
     names = [sorted(path.name for path in (node.folder / "run").iterdir()) for node in again.nodes]
     assert names[0] == ["common_10.pt", "log.txt", "rank-0_10.pt"]
+
+
+def test_a_manifest_that_is_spoilt_on_the_disks_brings_nothing_back_and_stops_nobody(tmp_path: Path) -> None:
+    pair = trained(tmp_path, 10, 20)
+    shutil.rmtree(pair.tier / "step-00000020")
+    for node in pair.nodes:
+        (node.disk / "step-00000020/manifest.json").write_text('{"seal": 1}')
+    again = Pair(tmp_path, attempt=2)
+    assert again.resume() == ["step-10", "step-10"] and not told(again.nodes[0], "recalled")

@@ -8,35 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 from pathlib import Path
 from typing import Iterator
 
 from trainer.supervisor.formats.find import KINDS, candidates
-from trainer.supervisor.formats.layouts import (
-    DEEPSPEED_TRACKER,
-    MEGATRON_TRACKER,
-    NANOTRON_TRACKER,
-    Candidate,
-)
+from trainer.supervisor.formats.layouts import DEEPSPEED_TRACKER, MEGATRON_TRACKER, NANOTRON_TRACKER, Candidate
 from trainer.supervisor.formats.names import family, number_in_family, number_of
+from trainer.supervisor.formats.recognise import version_of, written
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
 
-_TRACKERS = {"megatron": (MEGATRON_TRACKER, "{step}"), "deepspeed": (DEEPSPEED_TRACKER, "{named}")}
+_TRACKERS = {
+    "megatron": (MEGATRON_TRACKER, "{step}"),
+    "deepspeed": (DEEPSPEED_TRACKER, "{named}"),
+    "nanotron": (NANOTRON_TRACKER, "{named}"),
+}
 """Format -> file that names the newest checkpoint, and what it says."""
 _HALF = ("", ".tmp", ".part", ".done", ".DONE")
 """What may follow the name of a file that is being written, or that is whole."""
 
 
-def forget_later(name: str, folder: Path, chosen: Finished | None) -> None:
+def forget_later(name: str, folder: Path, chosen: Finished | None, sealed_at: float = 0.0) -> None:
     """Remove checkpoints of the format `name` after the chosen one (None: all of them), also half-written ones, and let
     trackers and links that named one of them name the chosen one. A file of no number that is not whole goes too, and
-    Lightning's `last.ckpt` becomes a link to the chosen one: it would be taken up unchecked."""
+    Lightning's `last.ckpt` becomes a link to the chosen one: it would be taken up unchecked. What has another name than
+    the chosen one and is not newer than its seal (`sealed_at`, in seconds since 1970) stays: the job may have begun
+    from it."""
     if not folder.is_dir():
         return
     known = list(candidates(folder, 0, KINDS[name])) if KINDS[name] else []
-    gone: set[Path] = {path for found in known if _is_later(found, chosen) for path in found.files or (found.root,)}
+    gone: set[Path] = {
+        path for found in known if _is_later(found, chosen, sealed_at) for path in found.files or (found.root,)
+    }
     places = {folder, *(path.parent for path in gone)}
     if chosen is not None:
         places.add(chosen.face.parent)
@@ -56,7 +61,7 @@ def forget_later(name: str, folder: Path, chosen: Finished | None) -> None:
         _make_findable(chosen, last)
 
 
-def _is_later(found: Candidate, chosen: Finished | None) -> bool:
+def _is_later(found: Candidate, chosen: Finished | None, sealed_at: float) -> bool:
     if chosen is None:  # whole files without a number may be what the job starts from
         return found.number is not None or found.kind not in ("file", "folder") or not found.ready()
     other = found.finished()
@@ -66,7 +71,8 @@ def _is_later(found: Candidate, chosen: Finished | None) -> bool:
     of_its_name = None if pattern is None else number_in_family(pattern, other.face.name)
     if of_its_name is not None and own is not None and other.face.parent == chosen.face.parent:
         return of_its_name > own.value
-    return other.step > chosen.step or (other.step < 0 and found.number is None and not found.ready())
+    later = other.step > chosen.step or (other.step < 0 and found.number is None and not found.ready())
+    return later and written(version_of(other)) > sealed_at
 
 
 def _of_its_name(chosen: Finished) -> Iterator[Path]:
@@ -101,20 +107,26 @@ def _link(link: Path, target: Path, absolute: bool = False) -> None:
 
 
 def _renew_trackers(name: str, place: Path, gone: set[Path], chosen: Finished | None) -> None:
-    """Let a tracker file name the chosen checkpoint. An explicit format has its tracker even where none lies there."""
-    kinds: frozenset[str] = KINDS[name]
+    """Let a tracker file that names what is gone name the chosen one. A framework's own tracker is also written where
+    none lies there: a node's disk may be new."""
+    names = {path.name for path in gone}
     for kind, (tracker, text) in _TRACKERS.items():
         path = place / tracker
-        if kind not in kinds or path.is_symlink() or path.is_dir():
+        if kind not in KINDS[name] or path.is_symlink() or path.is_dir():
             continue
+        old = path.read_text(errors="replace").strip() if path.exists() else ""
         if chosen is None:
-            if kind == name or any(each.parent == place for each in gone):
+            if kind == name or old in names or f"iter_{old:>07}" in names:
                 _remove(path)
-        elif place == chosen.root.parent and (kind == name or path.exists()):
+        elif place == chosen.root.parent and (kind == name or old in names or _has_tracker(kind, chosen.root)):
             _write(path, text.format(named=chosen.root.name, step=chosen.step))
-    path = place / NANOTRON_TRACKER
-    if chosen is not None and place == chosen.root.parent and path.is_file() and name == "auto":
-        _write(path, chosen.root.name)
+
+
+def _has_tracker(kind: str, root: Path) -> bool:
+    """Return whether a checkpoint looks like one that its framework finds by the tracker of `kind`."""
+    if kind == "megatron":
+        return re.match(r"iter_\d{7}$", root.name) is not None
+    return kind == "deepspeed" and any(name.endswith("_states.pt") for name in listing(root).files)
 
 
 def _make_findable(chosen: Finished, last: list[Path]) -> None:

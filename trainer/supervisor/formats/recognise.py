@@ -33,7 +33,7 @@ class _Sight(NamedTuple):
     @property
     def is_anew(self) -> bool:
         """Return whether all files of the version before have come anew."""
-        return len(self.version) == len(self.before) and _first(self.version) > _written(self.before)
+        return len(self.version) == len(self.before) and _first(self.version) > written(self.before)
 
 
 class Recogniser:
@@ -94,12 +94,12 @@ class Recogniser:
         return sight
 
     def _is_settled(self, sight: _Sight) -> bool:
-        """Return whether a version is done: it has not changed for a while, or all of it has come anew and the job trains
-        on or has failed."""
+        """Return whether a version is done: it has not changed for a while, or all of it is new and the job trains on,
+        or has failed."""
         age, now = time.monotonic() - sight.since, sight.version
         if self.failed:
             return sight.is_anew
-        if not self._heard or self._heard[-1][0] <= _written(now):
+        if not self._heard or self._heard[-1][0] <= written(now):
             return age >= QUIET_S
         if sight.is_anew:
             states = (content.state(Path(name)) for name, _, _ in now if is_state(name))
@@ -150,15 +150,15 @@ class Recogniser:
         """Return whether a checkpoint without a known step is older than this attempt, or than one that has a step."""
         place = _family(one.face)
         overtaken = place is not None and place[1] < self._ordinals.get(place[0], (-1, -1))[0]
-        return overtaken or _written(version_of(one)) < self._begun
+        return overtaken or written(version_of(one)) < self._begun
 
     def _step_of(self, one: Finished, sight: _Sight, committed: int) -> int:
         noted = self._steps.get(one.face)
         if noted is not None and noted[0] == sight.version:
             return noted[1]
         last = max([committed, *(step for _, step in self._steps.values())])
-        written = _written(sight.version) + _LINES_LATE_S
-        known = next((step for at, step in reversed(self._heard) if at <= written), one.ordinal)
+        printed = written(sight.version) + _LINES_LATE_S
+        known = next((step for at, step in reversed(self._heard) if at <= printed), one.ordinal)
         step = max(known, last + 1, 0)
         self._steps[one.face] = (sight.version, step)
         if (place := _family(one.face)) is not None:
@@ -179,7 +179,7 @@ def version_of(one: Finished) -> Version:
     return tuple(rows)
 
 
-def _written(version: Version) -> float:
+def written(version: Version) -> float:
     """Return when the file was written that was written last, in seconds since 1970."""
     return max((changed for _, _, changed in version), default=0) / 1e9
 

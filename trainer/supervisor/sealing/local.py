@@ -148,11 +148,11 @@ class LocalSealing(Sealing):
                 raise ValueError(f"the job removes it: {gone[0]} is missing")
             rows: list[Row] = []
             if files:
-                begun = seal.surveyed(root, files, self.folder, part)
+                checkpoint = seal.survey_of(root, files, self.folder, part)
                 seal.sweep(place, seal.content(place / MANIFEST))
                 seal.make(attempt)
-                rows = seal.taken(begun, attempt, self.place.node_rank, rank, asked.sealing)
-                if changed := seal.difference(begun, root, files, self.folder, part):
+                rows = seal.copy_checkpoint(checkpoint, attempt, self.place.node_rank, rank, asked.sealing)
+                if changed := seal.difference(checkpoint, root, files, self.folder, part):
                     raise ValueError(changed)
                 seal.sync(attempt)
             with ThreadPoolExecutor(_AT_ONCE) as copiers:

@@ -130,12 +130,13 @@ class Sealing:
         path = self.folder / path_of(tree.root)
         chosen = Finished(step, path, tuple(path / path_of(name) for name in tree.files) if tree.part else ())
         path.parent.mkdir(parents=True, exist_ok=True)
+        sealed_at = (tier / f"step-{step:08d}" / seal.MANIFEST).stat().st_mtime
         try:
             seal.lay_back(tier, step, path)
         except OSError:  # what goes now may be what takes the room
-            formats.forget_later(self.format, self.folder, chosen)
+            formats.forget_later(self.format, self.folder, chosen, sealed_at)
             seal.lay_back(tier, step, path)
-        formats.forget_later(self.format, self.folder, chosen)
+        formats.forget_later(self.format, self.folder, chosen, sealed_at)
         self.recogniser.restored(chosen)
         return path
 

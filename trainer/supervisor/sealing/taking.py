@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Mapping
 
+from trainer.contract.tree import printable, text_of
 from trainer.supervisor.sealing.copying import SizeAndDigest, copy, digest_of
 from trainer.supervisor.sealing.survey import Entry, Survey, mark_of
 
@@ -17,33 +18,35 @@ DIGESTS = ".digests.json"
 _METADATA = ".metadata"
 _AT_ONCE = 4
 """Files that are copied at once."""
-_HELD = ".held-"
+_HELD = ".links-"
 """Links to the job's files have names that begin so while they are copied."""
 
 
-def take(begun: Survey, attempt: Path, names: Mapping[str, str]) -> dict[str, SizeAndDigest]:
+def take(checkpoint: Survey, attempt: Path, names: Mapping[str, str]) -> dict[str, SizeAndDigest]:
     """Copy a checkpoint's files into a folder under these names, of which none is there; return sizes and digests.
 
     All are held by links first, so that what the job removes meanwhile is copied all the same. Raises `ValueError` for
     a file that was written since the survey, or is not what its writer has digested; the caller removes what was made.
     """
-    held = {path: _held(Path(entry.source), attempt / names[path]) for path, entry in begun.files.items()}
-    noted = _noted(begun)
+    links = {path: _link_beside(Path(entry.source), attempt / names[path]) for path, entry in checkpoint.files.items()}
+    writer_digests = _digests_of_writer(checkpoint)
 
     def one(path: str) -> SizeAndDigest:
-        entry, link, target = begun.files[path], held[path], attempt / names[path]
-        made = copy(link or Path(entry.source), target, partial(_unchanged, path, entry))
-        if made != noted.get(path, made):
-            raise ValueError(f"{path} is not what its writer has digested: {made[0]} bytes, SHA-256 {made[1]}")
+        entry, link, target = checkpoint.files[path], links[path], attempt / names[path]
+        digest = copy(link or Path(entry.source), target, partial(_insist_unchanged, path, entry))
+        if digest != writer_digests.get(path, digest):
+            raise ValueError(
+                f"{printable(path)} is not what its writer has digested: {digest[0]} bytes, SHA-256 {digest[1]}"
+            )
         if link is not None:
             link.unlink()
-        return made
+        return digest
 
     with ThreadPoolExecutor(_AT_ONCE) as copiers:
-        return dict(zip(begun.files, copiers.map(one, begun.files)))
+        return dict(zip(checkpoint.files, copiers.map(one, checkpoint.files)))
 
 
-def _held(source: Path, target: Path) -> Path | None:
+def _link_beside(source: Path, target: Path) -> Path | None:
     """Link a file beside the path of its copy; return the link, None where there can be none."""
     link = target.with_name(_HELD + target.name)
     try:
@@ -55,21 +58,21 @@ def _held(source: Path, target: Path) -> Path | None:
     return link
 
 
-def _unchanged(path: str, entry: Entry, status: os.stat_result) -> None:
+def _insist_unchanged(path: str, entry: Entry, status: os.stat_result) -> None:
     if mark_of(status) != entry.mark:
-        raise ValueError(f"{path or Path(entry.source).name} was written while it was sealed")
+        raise ValueError(f"{printable(path or text_of(Path(entry.source).name))} was written while it was sealed")
 
 
-def _noted(begun: Survey) -> dict[str, SizeAndDigest]:
+def _digests_of_writer(checkpoint: Survey) -> dict[str, SizeAndDigest]:
     """Return size and SHA-256 of each file as its writer has noted them while it wrote; empty unless the note names
     these files, in these sizes, and `.metadata` as it stands: that one is another with each save."""
     try:
-        files = json.loads(Path(begun.files[DIGESTS].source).read_bytes())["files"]
-        noted = {str(name): (int(size), str(digest)) for name, (size, digest) in files.items()}
-        sizes = {path: entry.mark[2] for path, entry in begun.files.items() if path != DIGESTS}
-        wanted = {path: size for path, (size, _) in noted.items()}
-        if sizes == wanted and digest_of(Path(begun.files[_METADATA].source)) == noted[_METADATA]:
-            return noted
+        files = json.loads(Path(checkpoint.files[DIGESTS].source).read_bytes())["files"]
+        writer_digests = {str(name): (int(size), str(digest)) for name, (size, digest) in files.items()}
+        sizes = {path: entry.mark[2] for path, entry in checkpoint.files.items() if path != DIGESTS}
+        wanted = {path: size for path, (size, _) in writer_digests.items()}
+        if sizes == wanted and digest_of(Path(checkpoint.files[_METADATA].source)) == writer_digests[_METADATA]:
+            return writer_digests
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # the note is of another save, or none
     return {}

@@ -85,7 +85,7 @@ def huggingface(root: Path, optimizer: bool = True) -> None:
     safetensors(root / "model.safetensors"), saved(root / "training_args.bin")
     if optimizer:
         saved(root / "optimizer.pt"), saved(root / "rng_state.pth")
-    put(root / "trainer_state.json", json.dumps({"global_step": 30, "log_history": []}))
+    put(root / "trainer_state.json", json.dumps({"global_step": int(root.name.partition("-")[2]), "log_history": []}))
 
 
 def accelerate(root: Path) -> None:
@@ -366,6 +366,17 @@ def test_a_restart_removes_nothing_but_later_steps_of_this_job(kind: str, job: J
     assert set(BESIDE) <= left and {name.partition("/")[0] for name in left - set(BESIDE)} == {root}
 
 
+def test_a_checkpoint_that_the_job_has_begun_from_stays_though_its_step_is_larger(job: Job) -> None:
+    huggingface(job.folder / "base/checkpoint-50000"), huggingface(job.folder / "out/checkpoint-30")
+    huggingface(job.folder / "later/checkpoint-40")
+    for path in (job.folder / "base").rglob("*"):
+        os.utime(path, (time.time() - 60,) * 2)
+    chosen = Finished(30, job.folder / "out/checkpoint-30")
+    forget_later("auto", job.folder, chosen, sealed_at=time.time() - 30)
+    left = sorted(str(path.relative_to(job.folder)) for path in job.folder.glob("*/*"))
+    assert left == ["base/checkpoint-50000", "out/checkpoint-30"]
+
+
 def test_a_half_written_folder_goes_by_the_name_of_the_restored_one(job: Job) -> None:
     put(job.folder / "step-30/state"), put(job.folder / "step-30/DONE", ""), put(job.folder / "step-40/state")
     put(job.folder / "step-9/state")
@@ -387,6 +398,15 @@ def test_links_and_trackers_of_the_job_name_what_was_restored(job: Job) -> None:
         "elsewhere": "/nowhere",
     }  # fmt: skip
     assert (job.folder / "latest").read_text() == "global_step30" and not (job.folder / "global_step40").exists()
+
+
+def test_a_new_disk_gets_the_tracker_that_the_framework_looks_for(job: Job) -> None:
+    deepspeed(job.folder / "global_step30", 30), saved(job.folder / "iter_0000030/mp_rank_00/model_optim_rng.pt")
+    (job.folder / "latest").unlink()
+    forget_later("auto", job.folder, Finished(30, job.folder / "global_step30"))
+    forget_later("auto", job.folder, Finished(30, job.folder / "iter_0000030"))
+    assert (job.folder / "latest").read_text() == "global_step30"
+    assert (job.folder / "latest_checkpointed_iteration.txt").read_text() == "30"
 
 
 def test_a_torn_file_of_a_job_that_starts_from_nothing_goes(job: Job) -> None:

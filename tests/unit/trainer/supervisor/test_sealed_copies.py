@@ -22,7 +22,7 @@ from trainer.supervisor.place import Place
 from trainer.supervisor.seal import Identity
 from trainer.supervisor.sealing import copying
 from trainer.supervisor.sealing.manifest import serialize
-from trainer.supervisor.sealing.shared import Sealing
+from trainer.supervisor.sealing.shared import NothingSound, Sealing
 
 IDENTITY = Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
 TREE = "tree-0000.json"
@@ -114,8 +114,6 @@ def test_every_way_to_copy_gives_the_same_bytes_and_their_digest(
         monkeypatch.setattr(os, "copy_file_range", lambda *given: (_ for _ in ()).throw(refuse))
     assert copying.copy(source, target) == copying.digest_of(source) == copying.digest_of(target)
     assert target.read_bytes() == content
-    copying.duplicate(source, tmp_path / "second")
-    assert (tmp_path / "second").read_bytes() == content
 
 
 def test_a_copy_that_finds_no_room_leaves_nothing_and_is_not_tried_by_hand(
@@ -187,14 +185,14 @@ def test_a_checkpoint_that_changes_after_its_first_file_was_copied_is_not_sealed
     root = camp.own / "step-10"
     for name in "ab":
         put(root / name, name)
-    taken = seal.taken
+    taken = seal.copy_checkpoint
 
-    def late(*given: Any, **more: Any) -> Any:
-        rows = taken(*given, **more)
+    def late(*given: Any) -> Any:
+        rows = taken(*given)
         change(root)
         return rows
 
-    monkeypatch.setattr(seal, "taken", late)
+    monkeypatch.setattr(seal, "copy_checkpoint", late)
     with pytest.raises(ValueError, match=said):
         camp.seal("step-10")
     assert seal.committed(camp.tier) == [] and not (camp.tier / "step-00000010").exists()
@@ -456,6 +454,19 @@ def test_a_damaged_step_that_is_done_again_after_a_restart_in_place_is_sealed_an
     assert camp.fault(20) == "" and job.said("committed") == [10, 20, 20]
 
 
+def test_where_no_sealed_step_is_sound_the_job_does_not_begin_anew_and_what_was_half_sealed_goes(camp: Camp) -> None:
+    sealing, _, _ = started(camp, 1)
+    half = put(camp.tier / "step-00000020/attempt-0001/half", "x")
+    assert started(camp, 2)[2] == "" and not half.parents[1].exists()
+    saved(camp, sealing, 10)
+    sealing.look()
+    next(path for path in camp.shards(10) if path.name != TREE).write_text("??")
+    with pytest.raises(
+        NothingSound, match=r"none of its 1 sealed checkpoints is sound; step 10: .*ckpt\.pt: 2 of 2 bytes"
+    ):
+        started(camp, 3)
+
+
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_damaged_newer_steps_count_for_no_retention(keep: int, camp: Camp) -> None:
     sealing, _, _ = started(camp, 1, keep=9)
@@ -489,6 +500,28 @@ def test_a_relaunch_that_keeps_fewer_counts_no_step_whose_file_is_gone(camp: Cam
     assert seal.committed(camp.tier) == [40, 30, 10]
 
 
+def test_a_step_whose_manifest_is_spoilt_counts_for_no_retention(camp: Camp) -> None:
+    for step in (10, 20, 30):
+        put(camp.own / "ckpt.pt", str(step))
+        camp.seal("ckpt.pt", step)
+    put(camp.tier / "step-00000020/manifest.json", "{}")
+    assert seal.keep(camp.tier, 2) == [20] and seal.committed(camp.tier) == [30, 10]
+    put(camp.tier / "step-00000030/manifest.json", "spoilt")
+    assert seal.keep(camp.tier, 1) == [] and seal.committed(camp.tier) == [30, 10], "newer than all that is sound"
+    path = next(path for path in camp.shards(10) if path.name != TREE)
+    path.write_bytes(path.read_bytes() + b"more")
+    assert seal.keep(camp.tier, 1) == [], "where nothing is sound, nothing goes"
+
+
+def test_what_an_earlier_sealing_left_in_other_attempts_goes_with_the_new_manifest(camp: Camp) -> None:
+    put(camp.own / "step-10/state", "one")
+    for attempt in (1, 2, 5):
+        put(camp.tier / f"step-00000010/attempt-000{attempt}/left", "over")
+    camp.seal("step-10", attempt=2)
+    camp.seal("step-10", attempt=4)
+    assert [path.name for path in sorted((camp.tier / "step-00000010").iterdir())] == ["attempt-0004", "manifest.json"]
+
+
 def test_a_full_tier_is_relieved_of_the_jobs_later_files_before_a_step_is_laid_back(
     camp: Camp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -496,13 +529,13 @@ def test_a_full_tier_is_relieved_of_the_jobs_later_files_before_a_step_is_laid_b
     for step in (10, 20):
         put(camp.own / f"step-{step}/state", str(step)), put(camp.own / f"step-{step}/DONE", "")
         sealing.look() if step == 10 else None
-    duplicate = seal.duplicate
+    copy = seal.copy
 
-    def full(source: Path, target: Path) -> None:
+    def full(source: Path, target: Path) -> object:
         if (camp.own / "step-20").exists():
             raise OSError(28, "No space left on device")
-        duplicate(source, target)
+        return copy(source, target)
 
-    monkeypatch.setattr(seal, "duplicate", full)
+    monkeypatch.setattr(seal, "copy", full)
     assert Path(started(camp, 2, "marker")[2]).name == "step-10"
     assert sorted(path.name for path in camp.own.iterdir()) == ["step-10"], "and nothing half laid back"
