@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from infra.console.visible import PlainConsole
+from infra.console.plain_console import PlainConsole
 
 console = PlainConsole(highlight=False)
 stderr = PlainConsole(stderr=True, highlight=False)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from infra.console.visible import PlainConsole
+from infra.console.plain_console import PlainConsole
 from infra.errors import BivouacError, PermanentError, UserError
 
 _REMOTE = ("botocore", "boto3", "lightkube", "httpx2", "pulumi")

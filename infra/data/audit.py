@@ -60,7 +60,7 @@ def executed(logs: Iterable[str]) -> Iterator[Executed]:
             row = json.loads(line)
             at = (int(row["attempt"]), int(row.get("generation", 0)), int(row["step"]))
             found = Executed(at[0], at[2], int(row["samples"], 16), at[1])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # a dying node cut the line short
         if at not in known:
             known.add(at)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from infra.console.controls import visible
+from infra.console.visible import visible
 from infra.console.words import moment, plural
 from infra.notices.changes import Told
 from infra.record.doubts import DOUBTS, unproven_copy

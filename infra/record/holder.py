@@ -63,8 +63,9 @@ class Holder(BaseModel):
         return f"{self.user}@{self.host} (process {self.pid})"
 
 
-_SOMEBODY = {"user": "somebody", "host": "a lease that cannot be read", "boot_id": "", "pid_namespace": ""}
-UNKNOWN = Holder(**_SOMEBODY, pid=0, start_ticks=0)
+UNKNOWN = Holder(
+    user="somebody", host="a lease that cannot be read", boot_id="", pid_namespace="", pid=0, start_ticks=0
+)
 
 
 def _pid_namespace() -> str:

@@ -23,10 +23,11 @@ from infra.checkpoints.requests import has_steward
 from infra.cli.answers import write_json
 from infra.cli.data import checkpoints_live as live
 from infra.cli.data.checkpoints_text import compared, next_steps, show_difference
+from infra.console.plain_console import PlainConsole
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
-from infra.console.visible import PlainConsole, visible
+from infra.console.visible import visible
 from infra.console.words import clock, size
 from infra.errors import PermanentError, UserError
 from trainer.contract import COMMITTED_NAME, ExitCode, step_folder

@@ -60,11 +60,11 @@ def _rehearsal(name: str, runs: bool) -> dict[str, Any]:
     command = [sys.executable, "-m", "infra.cli.main", "status", name, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
-        told = json.loads(done.stdout)
+        facts = json.loads(done.stdout)
     except ValueError:
-        told = None
-    if isinstance(told, dict) and "stage" in told:  # an error is an object too
-        return told
+        facts = None
+    if isinstance(facts, dict) and "stage" in facts:  # an error is an object too
+        return facts
     return short | {"stage": "its status cannot be read: bivouac status " + name}
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from infra.cli.answers import write_json
 from infra.cli.records import record_of
-from infra.console.visible import PlainConsole
+from infra.console.plain_console import PlainConsole
 from infra.console.words import plural
 from infra.errors import CHANGED, UserError
 from infra.folders import kept_results

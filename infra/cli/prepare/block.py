@@ -12,8 +12,8 @@ from rich.console import Console
 from infra import target
 from infra.cli.answers import write_json
 from infra.cli.prepare.offers import gpu_time
+from infra.console.plain_console import PlainConsole
 from infra.console.terminal import agreed
-from infra.console.visible import PlainConsole
 from infra.errors import UserError
 from infra.plan.estimates.clock import GPU_STAGES, seconds
 from infra.plan.plan import Plan, make_plan

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from infra.cli.answers import write_json
+from infra.console.plain_console import PlainConsole
 from infra.console.progress import Progress
 from infra.console.tables import Listing
-from infra.console.visible import PlainConsole
 from infra.errors import CHANGED, UserError
 from infra.plan import catalogue
 from infra.plan.catalogue import InstanceType

@@ -9,7 +9,7 @@ from rich.console import Console
 from infra.cli.answers import write_json
 from infra.cli.prepare.checked import checked, with_memory
 from infra.cli.rendering import print_findings
-from infra.console.visible import PlainConsole
+from infra.console.plain_console import PlainConsole
 from infra.errors import UserError
 from infra.plan.checks import Finding, failed
 

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from infra import target
 from infra.cli.answers import write_json
+from infra.console.plain_console import PlainConsole
 from infra.console.progress import Progress
 from infra.console.tables import Listing
-from infra.console.visible import PlainConsole
 from infra.plan import catalogue
 from infra.plan.estimates.clock import GPU_STAGES, seconds
 from infra.plan.plan import Plan, make_plan

@@ -11,7 +11,7 @@ from infra import target
 from infra.cli.answers import write_json
 from infra.cli.prepare.check import refuse, show
 from infra.cli.prepare.checked import Checked, checked
-from infra.console.visible import PlainConsole
+from infra.console.plain_console import PlainConsole
 from infra.errors import UserError
 from infra.plan.checks import failed
 from infra.plan.checks.finding import Level

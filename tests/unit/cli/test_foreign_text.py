@@ -18,8 +18,9 @@ from infra.cli.look import status
 from infra.cli.look.logs import Asked, logs_command
 from infra.cli.look.status import facts_of
 from infra.cli.refusals import tell
+from infra.console.plain_console import PlainConsole
 from infra.console.progress import Progress
-from infra.console.visible import PlainConsole, visible
+from infra.console.visible import visible
 from infra.errors import UserError
 from infra.notices.history import history
 from infra.record.events import Kind

@@ -1,0 +1,26 @@
+"""The console of all commands, on which foreign text is text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.segment import Segment
+
+from infra.console.visible import visible
+
+
+class PlainConsole(Console):
+    """A console on which only its own styles reach the terminal as controls: text is text, whoever wrote it."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        # Here, since rich drops some controls from a string without a word.
+        super().print(*(visible(item) if isinstance(item, str) else item for item in objects), **how)
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        """Styles become controls here, so whatever is one before is foreign, however it was built."""
+        return super()._render_buffer(
+            Segment(segment.text if segment.control else visible(segment.text), segment.style, segment.control)
+            for segment in buffer
+        )
