@@ -105,7 +105,7 @@ def _without_golden(context: Context, state: CampaignState) -> dict[str, Any]:
         return {"nothing_committed": True}
     newest = f"newest checkpoint: step {state.newest_committed}" if state.newest_committed >= 0 else ""
     left = "nobody could look at what the job left"
-    if state.unrecognised is not None and state.unrecognised["files"]:
+    if state.unrecognised is not None and state.unrecognised.get("files"):
         left = unrecognised_content(state.unrecognised)
     raise PermanentError(
         "the steward has ended and archived nothing",

@@ -97,7 +97,7 @@ def _left(state: CampaignState) -> str:
     """Return what the job left that no format recognises, as far as it is known; empty if there is none."""
     if state.unrecognised is None:
         return "and nobody could look at what the job left" if state.outcome is not None else ""
-    return unrecognised_content(state.unrecognised) if state.unrecognised["files"] else ""
+    return unrecognised_content(state.unrecognised) if state.unrecognised.get("files") else ""
 
 
 def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | None:

@@ -153,7 +153,7 @@ class CampaignState(BaseModel):
         recognised, or nobody saw, may be all that there is."""
         if any(_committed(attempt) >= 0 for attempt in self.attempts):
             return False
-        empty = self.unrecognised is not None and self.unrecognised["files"] == 0
+        empty = self.unrecognised is not None and self.unrecognised.get("files") == 0
         return empty or not any(attempt.get("began", True) for attempt in self.attempts)
 
     @property

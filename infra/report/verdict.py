@@ -209,7 +209,7 @@ def _of_unrecognised(state: CampaignState, level: Literal["bad", "warning"]) -> 
     left = state.unrecognised
     if state.unproven is not None:
         yield Notice(level=level, text=f"{unproven_copy(state.unproven)}.")
-    elif left is not None and left["files"]:
+    elif left is not None and left.get("files"):
         yield Notice(level=level, text=f"{unrecognised_content(left)}.")
     elif state.attempts and state.outcome is not None and state.archive is None and not state.left_nothing:
         yield Notice(level=level, text="Nobody could look at what the job left, and no checkpoint of it is proven.")

@@ -32,6 +32,7 @@ class Live:
             "steps": self._steps,
             "loss": loss,
             "committed_step": seen.committed_step,
+            "unrecognised": next((pod.unrecognised.model_dump() for pod in seen.pods if pod.unrecognised), None),
             "spent_usd": round(float(seen.spent_usd), 4),
             "usd_per_hour": float(seen.usd_per_hour),
             "action": action.kind,

@@ -137,7 +137,7 @@ class Steward:
         local = self.config.workload.checkpoints.tier == "local"
         left = self.committed.left_behind(max(begun, default=0), local)
         told = any(status.unrecognised and status.unrecognised.files for status in self.observer.statuses.values())
-        return None if local and told and left is not None and not left["files"] else left
+        return None if local and told and left is not None and not left.get("files") else left
 
     def _may_archive(self) -> bool:
         """Return whether there may be something to archive, or to copy as it is, that is not yet."""

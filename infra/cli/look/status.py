@@ -105,7 +105,7 @@ def _facts_of(
         "certificate": state.certificate,
         "hold": state.hold,
         "lost": state.lost,
-        "unrecognised": state.unrecognised,
+        "unrecognised": state.unrecognised or live.get("unrecognised"),
         "unproven": state.unproven,
         "doubts": _doubts(events),
         "alarms": [event.data for event in events if event.kind is Kind.WATCH][-_ALARMS:],
@@ -158,8 +158,8 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
         console.print(f"  archive  {kept}", markup=False, soft_wrap=True)
     if state.unproven:
         console.print(f"  copied   {unproven_copy(state.unproven)}", markup=False, soft_wrap=True)
-    elif state.unrecognised and state.unrecognised["files"]:
-        console.print(f"  left     {unrecognised_content(state.unrecognised)}", markup=False, soft_wrap=True)
+    elif (left := facts["unrecognised"]) and left.get("files"):
+        console.print(f"  left     {unrecognised_content(left)}", markup=False, soft_wrap=True)
     if state.certificate:
         verdict = "clean" if state.certificate.get("clean") else "not clean"
         console.print(

@@ -220,6 +220,7 @@ class Observer:
             step=max(last.step, status.step if status else 0),
             committed_step=status.committed_step if status else -1,
             ranks=last.ranks or (status.known() if status and ended is None else ()),
+            unrecognised=status.unrecognised if status else None,
         )
 
     def _node_views(self, facts: tuple[NodeFacts, ...]) -> tuple[NodeView, ...]:

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from infra.cluster.fitness import Sickness
-from trainer.contract import ExitCode, Phase
+from trainer.contract import ExitCode, Phase, Unrecognised
 from trainer.contract.culprit import RankSeen
 
 
@@ -149,6 +149,8 @@ class PodView(Frozen):
     committed_step: int = -1
     ranks: tuple[RankSeen, ...] = ()
     """What its node knows of its ranks: by the termination message, before its end by `/status`."""
+    unrecognised: Unrecognised | None = None
+    """What its node sees in the job's folder that is no known checkpoint."""
 
 
 class NodeView(Frozen):
