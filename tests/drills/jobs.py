@@ -109,8 +109,9 @@ def case(work: Path, seed: int, number: int, kind: str, patience_s: float) -> di
     moments = "+".join(orders["moment"] for orders in plan["attempts"][:-1])
     return {
         "case": number, "kind": plan["kind"], "name": plan["name"], "format": plan["spec"]["format"],
-        "printing": plan["printing"], "noise": plan["noise"], "moments": moments, "became": became,
-        "damage": plan["damage"].get("how", ""), "faults": faults, "seconds": round(time.monotonic() - begun, 1),
+        "printing": plan["printing"], "noise": plan["noise"], "link": plan["link"], "moments": moments,
+        "damage": plan["damage"].get("how", ""), "became": became, "faults": faults,
+        "seconds": round(time.monotonic() - begun, 1),
     }  # fmt: skip
 
 
@@ -134,9 +135,9 @@ def main() -> int:
                 row = future.result()
                 rows.append(row)
                 verdict = f"FAILED {' | '.join(row['faults'])}" if row["faults"] else row["became"]
-                words = (row["kind"], row["format"], row["name"], row["printing"], row["noise"] or "-", row["moments"])
+                words = [row[name] for name in ("kind", "format", "name", "printing", "noise", "link", "moments")]
                 spoilt = f" · {row['damage']}" if row["damage"] else ""
-                print(f"{row['case']:4} {' · '.join(words)}{spoilt}: {verdict}", flush=True)
+                print(f"{row['case']:4} {' · '.join(word or '-' for word in words)}{spoilt}: {verdict}", flush=True)
                 if options.only is None:
                     shutil.rmtree(work / f"case-{row['case']}", ignore_errors=True)
     finally:

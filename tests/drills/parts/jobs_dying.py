@@ -15,7 +15,7 @@ import threading
 from trainer.supervisor.__main__ import start
 
 _KINDS = {"open", "os.link", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir", "os.chmod"}
-_STEP = re.compile(r"step-\d{8}")
+_STEP = re.compile(r"step-\d{8,}")
 
 
 def main() -> None:

@@ -108,9 +108,8 @@ def draw(chance: random.Random, kind: str = "") -> dict[str, Any]:
     plan["damage"] = {}
     if chance.random() < 0.25:  # after an attempt in which two steps were sealed
         orders = plan["attempts"][restarts - 1]
-        orders.update(waits=sorted({*orders["waits"], orders["step"] or EVERY}), moment="between")
-        orders["step"] = max(orders["waits"]) + 3
-        orders["waits"] = [max(orders["waits"]) - EVERY, max(orders["waits"])]
+        last = max(orders["waits"]) + EVERY
+        orders.update(moment="between", step=last + 3, waits=[last - EVERY, last], sealing=[])
         plan["damage"] = {"after": restarts, "how": chance.choice(("flip", "cut", "unlink", "manifest"))}
     return plan
 

@@ -1,4 +1,4 @@
-"""A training script with the habits of a plan: `python jobs_script.py PLAN`. It imports nothing of this project.
+"""A training script with the habits of a plan: `python jobs_script.py PLAN`. It imports nothing of the product.
 
 Outside of its folder it keeps a ledger, durable line by line: what it finished with the digest of its content, what it
 removed, and what it found when it resumed. So what it would have restored is known without any code of ours.
@@ -7,19 +7,18 @@ removed, and what it found when it resumed. So what it would have restored is kn
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import pickle
 import re
 import shutil
 import signal
 import sys
 import time
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from tests.drills.parts.jobs_layouts import Save, save_of
 
 PLAN = json.loads(Path(sys.argv[1]).read_text())
 FOLDER, ATTEMPT = Path(os.environ["BIVOUAC_CHECKPOINTS"]), int(os.environ["ATTEMPT"])
@@ -31,124 +30,6 @@ BESIDE = (
     "eval-results-5000/x", "logs/20/out.txt", "checkpoint-best-notes/readme", "samples-30/picture",
 )  # fmt: skip
 """What the job has in its folder besides; none of it is a checkpoint."""
-
-
-class Save(NamedTuple):
-    """How a format lays one checkpoint."""
-
-    root: str
-    """Below the job's folder: file or folder."""
-    files: dict[str, bytes]
-    """Below root, in the order of writing; the empty name is root itself."""
-    after: dict[str, bytes]
-    """Below the job's folder, written last: markers beside it, trackers."""
-    moved: bool = False
-    """It is written under another name and moved."""
-
-
-def token(step: int) -> bytes:
-    return b"<step=%d attempt=%d>" % (step, ATTEMPT) + hashlib.sha256(b"%d" % step).digest() * PLAN["bulk"]
-
-
-def torch_file(number: int, /, **more: Any) -> bytes:
-    """Return what `torch.save` writes: a stored zip whose pickle tells the figures."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as file:
-        file.writestr("archive/data.pkl", pickle.dumps({"state_dict": {"weight": 1.0}, **more}, protocol=2))
-        file.writestr("archive/byteorder", b"little")
-        file.writestr("archive/data/0", token(number))
-        file.writestr("archive/version", b"3\n")
-    return content.getvalue()
-
-
-def safetensors(step: int) -> bytes:
-    data = token(step)
-    head = json.dumps({"w": {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}).encode()
-    head += b" " * (-len(head) % 8)
-    return len(head).to_bytes(8, "little") + head + data
-
-
-def named(step: int) -> str:
-    return str(PLAN["name"]).format(step=step, epoch=step // PLAN["every"], part=1 / step)
-
-
-def _marker(step: int) -> Save:
-    return Save(named(step), {"state": token(step), "args.json": b"{}", "DONE": b""}, {})
-
-
-def _file_and_marker(step: int) -> Save:
-    return Save(named(step), {"": torch_file(step)}, {named(step) + ".done": b""})
-
-
-def _file(step: int) -> Save:
-    figures = {"iter_num": step, "epoch": step // PLAN["every"], "best_val_loss": 0.5}
-    return Save(named(step), {"": torch_file(step, **figures)}, {}, moved=PLAN["moved"])
-
-
-def _raw(step: int) -> Save:
-    return Save(named(step), {"": token(step)}, {})
-
-
-def _huggingface(step: int) -> Save:
-    whole = {
-        "config.json": b"{}", "model.safetensors": safetensors(step), "optimizer.pt": torch_file(step),
-        "scheduler.pt": torch_file(step), "rng_state.pth": torch_file(step),
-        "trainer_state.json": json.dumps({"global_step": step, "epoch": 0.5, "log_history": []}).encode(),
-    }  # fmt: skip
-    return Save(f"checkpoint-{step}", whole, {})
-
-
-def _weights(step: int) -> Save:
-    return Save(named(step), {"config.json": b"{}", "model.safetensors": safetensors(step)}, {})
-
-
-def _accelerate(step: int) -> Save:
-    whole = {
-        "model.safetensors": safetensors(step), "optimizer.bin": torch_file(step), "scheduler.bin": torch_file(step),
-        "sampler.bin": torch_file(step), "random_states_0.pkl": torch_file(step, step=0),
-    }  # fmt: skip
-    return Save(named(step), whole, {})
-
-
-def _lightning(step: int) -> Save:
-    figures = {"epoch": step // PLAN["every"], "global_step": step, "pytorch-lightning_version": "2.6.6"}
-    last = {"last.ckpt": torch_file(step, **figures)} if PLAN["last"] else {}
-    return Save(named(step), {"": torch_file(step, **figures)}, last)
-
-
-def _dcp(step: int) -> Save:
-    parts = ("model", "optim") if PLAN["nested"] else ("",)
-    files: dict[str, bytes] = {}
-    for part in parts:
-        files[os.path.join(part, "__0_0.distcp")] = token(step)
-        files[os.path.join(part, ".metadata")] = pickle.dumps({"part": part, "of": step})
-    return Save(named(step), files, {})
-
-
-def _deepspeed(step: int) -> Save:
-    name = named(step)
-    files = {
-        "mp_rank_00_model_states.pt": torch_file(step, global_steps=step, global_samples=8 * step),
-        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt": torch_file(step),
-    }
-    return Save(name, files, {os.path.join(os.path.dirname(name), "latest"): os.path.basename(name).encode()})
-
-
-def _megatron(step: int) -> Save:
-    files = {"mp_rank_00/model_optim_rng.pt": torch_file(step, iteration=step)}
-    return Save(f"iter_{step:07d}", files, {"latest_checkpointed_iteration.txt": str(step).encode()})
-
-
-def _litgpt(step: int) -> Save:
-    files = {"lit_model.pth": torch_file(step, step_count=step, iter_num=step * 4), "hyperparameters.yaml": b"a: 1"}
-    return Save(named(step), files, {})
-
-
-LAYOUTS: dict[str, Callable[[int], Save]] = {
-    "marker": _marker, "file-and-marker": _file_and_marker, "file": _file, "raw": _raw, "huggingface": _huggingface,
-    "weights": _weights, "accelerate": _accelerate, "lightning": _lightning, "dcp": _dcp, "deepspeed": _deepspeed,
-    "megatron": _megatron, "litgpt": _litgpt,
-}  # fmt: skip
 
 
 def entries(root: Path) -> Iterator[str]:
@@ -218,7 +99,7 @@ class Saver:
                 self.operation()
 
     def __call__(self, step: int, again: bool = False) -> None:
-        save = LAYOUTS[PLAN["layout"]](step)
+        save = save_of(PLAN, ATTEMPT, step)
         root = FOLDER / save.root
         dies = step == ORDERS["step"] if ORDERS["moment"] == "write" else again and ORDERS["moment"] == "again"
         self.operations = 0
@@ -268,7 +149,10 @@ def remove_old(saved: list[str]) -> None:
         root.with_name(root.name + ".done").unlink(missing_ok=True)
 
 
-def wait_for_seal(step: int) -> None:
+def wait_for_seal(step: int) -> int:
+    """Wait until a step is sealed, if it is not 0; return 0."""
+    if not step:
+        return 0
     until = time.monotonic() + float(os.environ["PATIENCE"])
     while not (MARKS / f"{ATTEMPT}-{step}").exists():
         with_node()
@@ -276,14 +160,16 @@ def wait_for_seal(step: int) -> None:
             note(kind="never sealed", step=step)
             os._exit(33)
         time.sleep(0.01)
+    return 0
 
 
-def say(step: int) -> None:
+def say(step: int) -> bool:
+    """Tell a step, if the job does so at this one."""
     last, shown = PLAN["steps"], step - PLAN["base"]
     loss = round(4 / (3 + step), 4)
     how = PLAN["printing"]
     if step % PLAN["say_every"] and step != last:
-        return
+        return False
     if how == "json":
         print(json.dumps({"step": shown, "loss": loss}), flush=True)
     elif how == "iter":
@@ -304,10 +190,13 @@ def say(step: int) -> None:
         import bivouac
 
         bivouac.beat(step, loss=loss)
+    return True
 
 
 def noise(step: int) -> None:
     """Print what looks like steps and is none."""
+    if PLAN["noise"] and PLAN["printing"] == "bar":
+        print(flush=True)  # ends the bar's line
     if PLAN["noise"] == "evaluation":
         for number in range(1, 4):
             print(json.dumps({"step": number, "eval_loss": 0.5}), flush=True)
@@ -344,17 +233,20 @@ def main() -> None:
     saved: list[str] = []
     if begun and PLAN["saves_again"]:
         save(begun, again=True)
+    unsealed = 0
     for step in range(begun + 1, PLAN["steps"] + 1):
         with_node()
-        say(step)
-        if step == ORDERS["step"] and ORDERS["moment"] == "between":
+        lost = step == ORDERS["step"] and ORDERS["moment"] == "between"
+        if say(step) or lost:  # a job trains on while it is sealed
+            unsealed = wait_for_seal(unsealed)
+        if lost:
             lose_node()
         if step % PLAN["every"] == 0 or step == PLAN["steps"]:
+            unsealed = wait_for_seal(unsealed)
             save(step)
-            name = LAYOUTS[PLAN["layout"]](step).root
+            name = save_of(PLAN, ATTEMPT, step).root
             saved = [one for one in saved if one != name] + [name]
-            if step in ORDERS["waits"]:
-                wait_for_seal(step)
+            unsealed = step if step in ORDERS["waits"] else 0
             remove_old(saved)
             noise(step)
         if step == ORDERS["fails_at"]:

@@ -28,6 +28,30 @@ for step in range(begun + 1, 61):
         if attempt == 1 and step in (20, 30):
             wait_for_seal(step)
 """
+IN_PLACE_ALONE = """
+import io, pickle, zipfile
+path = folder / "ckpt.pt"
+def content(step):
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as file:
+        file.writestr("ckpt/data.pkl", pickle.dumps({"model": {}, "iter_num": step}, protocol=2))
+        file.writestr("ckpt/data/0", f"{step} " + "x" * 10000)
+    return held.getvalue()
+begun = pickle.loads(zipfile.ZipFile(path).read("ckpt/data.pkl"))["iter_num"] if resume else 0
+note(went_on_from=begun, whole=bool(begun) and zipfile.ZipFile(path).read("ckpt/data/0").startswith(b"%d x" % begun))
+for step in range(begun + 1, 41):
+    tell(step=step)
+    if step == 21 and attempt == 1:
+        wait_for_seal(20)
+    if step % 10 == 0:
+        with path.open("wb") as file:
+            file.write(content(step)[:5000])
+            if attempt == 1 and step == 30:
+                file.flush()
+                time.sleep(1.1)  # the supervisor looks at half of it
+                lose_node()
+            file.write(content(step)[5000:])
+"""
 WRITTEN_AGAIN_AT_ONCE = """
 import bivouac
 path = folder / "ckpt.pt"
@@ -181,6 +205,25 @@ for step in range(1, 21):
         (folder / f"ckpt_{step}.pt").write_text(f"weights of {step}")
         (folder / f"ckpt_{step}.pt.done").touch()
 """
+TOKENS = """
+for step in range(1, 21):
+    tell(step=step)
+    if step % 10 == 0:
+        here = folder / f"step-{step * 10 ** 8 + 5}"  # people count tokens, too
+        here.mkdir()
+        (here / "state").write_text(str(step))
+        (here / "DONE").touch()
+"""
+TWO_FOLDERS = """
+for step in range(1, 21):
+    tell(step=step)
+    if step % 10 == 0:
+        for part in ("generator", "discriminator"):
+            here = folder / part / f"step-{step}"
+            here.mkdir(parents=True)
+            (here / "state").write_text(f"{part} of {step}")
+            (here / "DONE").touch()
+"""
 ALL_RANKS_PRINT = """
 for step in range(1, 21):
     tell(step=step, rank=0, loss=1.0)
@@ -245,6 +288,7 @@ TITAN = r"step:\s*(?P<step>\d+)\s+loss:\s*(?P<loss>[\d.]+)"
 CASES = {
     "in place, lost in the write": Case(IN_PLACE, 60, "client", words=("40",), env=CLIENT),
     "in place, lost between two writes": Case(IN_PLACE, 60, "client", words=("36",), env=CLIENT),
+    "in place, by itself": Case(IN_PLACE_ALONE),
     "told, and written again at once": Case(WRITTEN_AGAIN_AT_ONCE, 20, "client", env=CLIENT),
     "saves again where it resumed": Case(SAVES_AGAIN, format="marker"),
     "folders of digits": Case(DIGITS, 30, "marker"),
@@ -257,6 +301,8 @@ CASES = {
     "nested DCP, by itself": Case(NESTED_DCP),
     "Lightning by epoch": Case(LIGHTNING_BY_EPOCH, format="lightning"),
     "a file each": Case(FILE_EACH, 20, "marker"),
+    "large steps": Case(TOKENS, 20, "marker"),
+    "two folders of steps": Case(TWO_FOLDERS, 20, "marker"),
     "all ranks print": Case(ALL_RANKS_PRINT, 20, "marker"),
     "colour": Case(COLOUR, 20, "marker", more={"pattern": TITAN}),
     "batches of epochs": Case(EPOCHS, 40, "marker", more={"pattern": r"step (?P<step>\d+)/10 loss=(?P<loss>[\d.]+)"}),

@@ -62,7 +62,7 @@ for top, folders, files in os.walk(folder):
 with open(os.environ["NOTES"], "a") as file:
     file.write(json.dumps({"probe": [os.path.relpath(resume, folder) if resume else "", tree]}) + "\\n")
 """
-_STEP, _TREE = re.compile(r"^step-(\d{8})$"), re.compile(r"^tree-\d{4}\.json$")
+_STEP, _TREE = re.compile(r"^step-(\d{8,})$"), re.compile(r"^tree-\d{4}\.json$")
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,9 @@ class History:
                 step = int(event["step"])
                 if self.step_of is not None:
                     sealed = sealed_steps(self.camp.tier).get(step)
-                    step = -1 if sealed is None else self.step_of(sealed)
+                    if sealed is None:  # retention has removed it meanwhile
+                        continue
+                    step = self.step_of(sealed)
                 (marks / f"{attempt}-{step}").touch()
 
 

@@ -50,6 +50,14 @@ def test_each_sealed_step_of_a_file_that_is_written_again_holds_its_own_bytes(hi
         ]
 
 
+@case("in place, by itself")
+def test_a_file_that_is_written_again_is_known_without_a_word_of_the_job(history: History) -> None:
+    first, second = history.attempts
+    assert first.codes == [-9] and max(first.sealed) == 20
+    assert (second.value("went_on_from"), second.value("whole")) == (20, True)
+    assert second.codes == [0] and max(second.sealed) == 40
+
+
 @case("told, and written again at once")
 def test_a_file_that_is_written_again_before_the_seal_is_never_sealed_under_the_step_that_was_told(
     history: History,
@@ -154,6 +162,22 @@ def test_one_file_for_each_checkpoint_with_a_marker_beside_it_is_sealed(history:
     assert sorted(history.last.sealed) == [10, 20] and history.last.codes == [0]
     offer = history.offer(new_disk=True)
     assert (offer.resume, offer.text()) == ("ckpt_20.pt", "weights of 20")
+
+
+@case("large steps")
+def test_a_step_of_ten_digits_is_sealed_and_offered(history: History) -> None:
+    assert sorted(history.last.sealed) == [10**9 + 5, 2 * 10**9 + 5] and history.last.codes == [0]
+    assert history.offer().text("state") == "20"
+
+
+@case("two folders of steps")
+def test_of_two_folders_with_the_same_step_both_are_sealed_or_one_is_told(history: History) -> None:
+    wanted = {b"generator of 20", b"discriminator of 20"}
+    unsealed = wanted - {content for one in history.last.sealed.values() for content in one.contents}
+    assert history.last.unrecognised is not None
+    entries = history.last.unrecognised["entries"]
+    lost = {content.decode().partition(" ")[0] for content in unsealed}
+    assert len(lost) <= 1 and all(any(entry.startswith(name) for entry in entries) for name in lost)
 
 
 @case("no known format")
