@@ -65,8 +65,8 @@ def _of_workload(campaign: str, step: int, root: str, export: str) -> tuple[Comm
     fetch = CommandRecipe(
         title="Fetch it",
         commands=f"bivouac checkpoints restore {campaign} FOLDER --step {step}",
-        note="Every file is compared with its digest. It lies below `attempt-*`, under the path that the job wrote it "
-        "to, with `/` as `%2F`, twice after the checkpoint's own; `source/source.tar` is the job's code.",
+        note="Every file is compared with its digest and lies where the job wrote it, below `FOLDER/step-*/`, with its "
+        "own name, links and permissions: the job's framework loads it as it is. `source/source.tar` is the job's code.",
     )
     if not export:
         return (fetch,)

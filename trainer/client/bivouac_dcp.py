@@ -3,9 +3,9 @@
     dcp.save(state, storage_writer=Writer(folder))
     saving = dcp.async_save(state, storage_writer=Writer(folder), process_group=own)
 
-In the spec: `checkpoints: {format: dcp}`. A sealed checkpoint needs the SHA-256 of every byte. Without this writer
-node 0 reads all of it back for that; with it each rank digests what it writes, and nothing is read again before a
-restart. Loading is DCP's own. Files go where the job's folder is: `async_save` stalls training for its copy to host
+In the spec: `checkpoints: {format: dcp}`. A sealed checkpoint is a copy with the SHA-256 of every byte. With this
+writer each rank digests what it writes, and a byte that changes before it is sealed keeps the checkpoint from being
+sealed. Loading is DCP's own. Files go where the job's folder is: `async_save` stalls training for its copy to host
 memory, which no faster tier would shorten. Without the supervisor the writer is DCP's with one file more.
 """
 
@@ -82,8 +82,7 @@ class _Files(FileSystem):
             with super().create_stream(path, mode) as plain:
                 yield plain
             return
-        # A sealed checkpoint may be linked to a file of this name.
-        Path(path).unlink(missing_ok=True)
+        Path(path).unlink(missing_ok=True)  # a sealed checkpoint of an older supervisor may be linked to it
         with open(path, "wb") as file:
             stream = _Stream(file)
             yield stream

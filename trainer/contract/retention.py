@@ -18,4 +18,4 @@ def removable(
     steps = sorted(committed, reverse=True)
     counted = [step for step in steps if step not in unsound]
     kept = {*counted[: max(keep, 1)], *protected}
-    return [step for step in steps if step not in kept and step < max(kept, default=-1)]
+    return [step for step in steps if step not in kept and any(step < newer for newer in kept)]

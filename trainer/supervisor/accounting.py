@@ -37,7 +37,13 @@ _LOOKS_FOR = {
     "marker": "folders with a file `DONE`, and files with `.done` beside them",
     "client": "what the job tells by `bivouac.committed`",
 }
-_TRACKERS = {layouts.MEGATRON_TRACKER, layouts.DEEPSPEED_TRACKER, layouts.NANOTRON_TRACKER, "zero_to_fp32.py"}
+_TRACKERS = {
+    layouts.MEGATRON_TRACKER,
+    layouts.DEEPSPEED_TRACKER,
+    layouts.NANOTRON_TRACKER,
+    "zero_to_fp32.py",
+    "zero_to_torch.py",
+}
 
 
 class _Row(NamedTuple):
@@ -77,8 +83,8 @@ def account(folder: Path, name: str, recogniser: Recogniser, committed: int, sin
         entries = sorted({folder / path.relative_to(folder).parts[0] for path in entries})
     if len(entries) > _MOST:
         entries = [folder]
-    holds_state = any(layouts.is_state(row.path.name) for row in rows)
-    fits = _fitting(folder, name, recognised) or ("client" if holds_state else "")
+    lost = committed < 0 and any(layouts.is_state(row.path.name) for row in rows)
+    fits = _fitting(folder, name, recognised) or ("client" if lost else "")
     endings = Counter(row.path.suffix or row.path.name for row in rows).most_common(3)
     lies = ", ".join(f"{count} `{_text(ending)}`" for ending, count in endings)
     why = f"looked for {_LOOKS_FOR[name]}; other files here: {lies}"

@@ -22,7 +22,7 @@ from typing import Any, Callable, Collection, Iterator, Sequence
 from trainer.contract.retention import removable
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
 from trainer.supervisor.sealing import taking
-from trainer.supervisor.sealing.copying import SizeAndDigest, duplicate
+from trainer.supervisor.sealing.copying import SizeAndDigest, copy
 from trainer.supervisor.sealing.copying import digest_of as digest_of
 from trainer.supervisor.sealing.manifest import MANIFEST as MANIFEST
 from trainer.supervisor.sealing.manifest import Identity as Identity
@@ -225,7 +225,7 @@ def origin(tier: Path, step: int) -> str:
     return path_of(tree(tier, step).root)
 
 
-def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], None] | None = None) -> None:
+def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], object] | None = None) -> None:
     """Put a committed step's files at `path`, where the job's framework wrote them, and replace what stood there.
 
     Files are copied: a trainer that saves again at the step it came from writes into them. `link`: another way to lay
@@ -241,7 +241,7 @@ def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], Non
         file, target = each
         if job.part:  # what else lies in the folder stays
             remove(target)
-        (link or duplicate)(shards[file.shard], target)
+        (link or copy)(shards[file.shard], target)
 
     def place_all(files: Sequence[tuple[TreeFile, Path]]) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as copiers:

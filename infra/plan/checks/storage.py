@@ -130,7 +130,7 @@ def checkpoints_fit_the_local_tier(case: Case) -> Iterator[Draft]:
 
 
 def checkpoints_fit_the_shared_tier(case: Case) -> Iterator[Draft]:
-    """(keep_shared + 1) whole checkpoints fit the file system beside the data."""
+    """(keep_shared + 1) whole checkpoints fit the file system beside the data, and two of a job's own beside these."""
     yield from _fits(case, "shared", "the file system is too small for the checkpoints", "raise capacity_gib")
 
 

@@ -46,6 +46,7 @@ class _Inputs:
     restore_s: float
     mtbf_s: float
     restart_s: float
+    sealing_s: float
 
 
 def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
@@ -57,6 +58,7 @@ def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
         restore_s=storage.shared_read_seconds(spec),
         mtbf_s=spec.recovery.node_mtbf_hours * 3600 / spec.nodes.count,
         restart_s=spec.recovery.heartbeat_timeout.total_seconds() + REPLACEMENT_S + RANKS_START_S,
+        sealing_s=0.0 if spec.workload is None else storage.sealing_seconds(spec, facts),
     )
     best = cadence.choose(
         step_s=given.step_s,
@@ -90,9 +92,18 @@ def _rates(spec: Spec, given: _Inputs) -> tuple[Figure, ...]:
         figure("save stall", given.stall_s, "s", "bytes of the busiest rank / 6 GB/s host copy + 0.005 s to gather it"),
         figure("local write", given.write_s, "s", "bytes of a node / (1 GB/s x disks), in the background"),
         figure("shared write", given.shared_write_s, "s", _shared_write(spec)),
+        *_sealing(spec, given),
         figure("emergency save", given.stall_s + given.write_s + given.shared_write_s, "s", emergency),
         figure("MTBF of the job", given.mtbf_s / 3600, "h", node),
     )
+
+
+def _sealing(spec: Spec, given: _Inputs) -> tuple[Figure, ...]:
+    if spec.workload is None:
+        return ()
+    where = "each node's disks" if storage.on_disks(spec) else "the file system's throughput, by one node"
+    words = f"bytes of a checkpoint, read and written once more / {where}, in the background: sealed files are copies"
+    return (figure("sealing", given.sealing_s, "s", words),)
 
 
 def _shared_write(spec: Spec) -> str:

@@ -23,6 +23,9 @@ CLIENT_BYTES_PER_S = 100e9 / 8
 """Rate from one node to FSx for Lustre without EFA: 100 Gbit/s."""
 SLOWEST_TIER = 125
 """MB/s per TiB, used if the spec names none (which check refuses)."""
+OWN_KEPT = 2
+"""Checkpoints of its own that a workload is taken to have beside the sealed ones, which are copies: the last one and
+the one that it writes. How many its framework keeps is not known here."""
 GATHER_S = 0.005
 """Cost of a save besides the copy: DeepSpeed gathers its state; 2 ms were measured (tests/bench/saves.py)."""
 
@@ -59,10 +62,11 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier,
             f"{formula}, since a restart makes it whole on each node",
             spec.workload.checkpoints.keep_local,
         )
-    local = _tier("local", "NVMe of each node", _node_bytes(spec), keep_local, nvme, of_node)
+    own_on = {"local" if on_disks(spec) else "shared"} if spec.workload is not None else set()
+    local = _tier("local", "NVMe of each node", _node_bytes(spec), keep_local, nvme, of_node, "local" in own_on)
     return (
         *([local] if spec.workload is None or on_disks(spec) else []),
-        _with_export(_tier("shared", place, whole, keep, room, formula), spec),
+        _with_export(_tier("shared", place, whole, keep, room, formula, "shared" in own_on), spec),
         _with_export(
             Tier(
                 name="archive",
@@ -79,9 +83,15 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier,
 
 
 def _tier(
-    name: Literal["local", "shared"], where: str, size: int, keep: int, capacity: int | None, formula: str
+    name: Literal["local", "shared"], where: str, size: int, keep: int, capacity: int | None, formula: str, own: bool
 ) -> Tier:
-    needed = (keep + 1) * size
+    """`own`: a job writes its checkpoints there, and sealed copies of them lie beside."""
+    needed = (keep + 1 + (OWN_KEPT if own else 0)) * size
+    kept = (
+        f"{keep} sealed copies + 1 being copied + {OWN_KEPT} of the job's own"
+        if own
+        else f"{keep} kept + 1 being written"
+    )
     return Tier(
         name=name,
         where=where,
@@ -89,7 +99,7 @@ def _tier(
         keep=keep,
         needed_bytes=needed,
         capacity_bytes=capacity,
-        formula=f"({keep} kept + 1 being written) x ({formula})",
+        formula=f"({kept}) x ({formula})",
     )
 
 
@@ -156,6 +166,16 @@ def stall_seconds(spec: Spec, facts: Facts, world_size: int) -> float:
 def local_write_seconds(spec: Spec, facts: Facts) -> float:
     disks = facts.instance.nvme_count if facts.instance else 1
     return _node_bytes(spec) / (NVME_BYTES_PER_S * max(1, disks))
+
+
+def sealing_seconds(spec: Spec, facts: Facts) -> float:
+    """Return the time to seal a workload's checkpoint beside the training: every byte is read and written once more, by
+    node 0 on the shared tier, by each node on its own disks."""
+    if on_disks(spec):
+        return 2 * local_write_seconds(spec, facts)
+    shared = spec.storage.shared
+    rate = CLIENT_BYTES_PER_S if shared is None else shared_bytes_per_s(shared, 1)
+    return 2 * checkpoint_bytes(spec) / rate
 
 
 def shared_write_seconds(spec: Spec) -> float:

@@ -213,7 +213,7 @@ def test_a_nodes_disk_is_listed_and_read_for_the_steward(camp: Camp) -> None:
     rows = Listing.model_validate_json(asked("/checkpoints").content).rows
     assert list(rows) == list_folder(camp.disk(1), "local", "tiny", "n1") and [row.step for row in rows] == [3, 2]
     found = StepVerdict.model_validate_json(asked("/verdicts/2").content)
-    assert [name.partition("-part")[2] for name, _ in found.faults] == ["-1"] and not found.sound
+    assert [name.partition(" ")[2] for name, _ in found.faults] == ["(step-2/part-1)"] and not found.sound
     assert StepVerdict.model_validate_json(asked("/verdicts/3").content).sound
     assert asked("/verdicts/7").status_code == 404
     for process in processes:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
 from tests.mutants.operators import mutants
 from tests.root import ROOT
 
@@ -53,6 +55,14 @@ def test_what_a_test_notices_is_killed_and_the_rest_is_told_with_the_entries_tha
     }
     assert "no mutant any more: price: return nodes * 9" in done.stdout
     assert "| tiny.py | 9 | 8 | 6 | 2 | 2 | 75% |" in (tmp_path / "docs" / "mutants.md").read_text()
+
+
+def test_every_file_that_the_tables_name_exists() -> None:
+    modules = yaml.safe_load((ROOT / "tests/mutants/modules.yaml").read_text())
+    harmless = yaml.safe_load((ROOT / "tests/mutants/harmless.yaml").read_text())
+    named = {*modules, *harmless, *(test for tests in modules.values() for test in tests)}
+    assert not sorted(name for name in named if not (ROOT / name).is_file())
+    assert harmless.keys() <= modules.keys()
 
 
 def test_words_for_people_types_and_docstrings_are_left_as_they_are() -> None:

@@ -136,7 +136,7 @@ def test_the_plan_of_a_workload_by_hand(spec: Any) -> None:
     # p5.4xlarge: one H100 each, 989 TFLOP/s: 1e15 / (2 s x 2 x 989e12)
     assert float(plan.figure("implied MFU").value) == pytest.approx(25.278, abs=0.001)
     assert {tier.name: (tier.checkpoint_bytes, tier.needed_bytes) for tier in plan.tiers} == {
-        "shared": (10 * 2**30, 4 * 10 * 2**30),
+        "shared": (10 * 2**30, 6 * 10 * 2**30),  # 3 kept, 1 being copied, 2 of the job's own
         "archive": (10 * 2**30, 10 * 2**30),
     }
 
@@ -230,9 +230,10 @@ def test_a_job_on_its_nodes_disks_is_told_where_and_planned_with_their_room_and_
     config = workload_config(found, plan, "d" * 64, "s" * 64, "me").checkpoints
     assert (config.folder, config.tier, config.keep_local) == ("/local-checkpoints/ddp/own", "local", 1)
     tiers = {one.name: one.needed_bytes for one in plan.tiers}
-    assert tiers["local"] == 2 * 10 * 2**30, "one kept and one being written, of which each node may hold all"
+    assert tiers["local"] == 4 * 10 * 2**30, "one kept, one being copied, two of the job's own; each may be whole"
     assert tiers["shared"] == 4 * 10 * 2**30, "three kept, and one being copied"
     assert float(plan.figure("save stall").value) == pytest.approx(10 * 2**30 / 1e9, rel=0.01), "one disk of 1 GB/s"
+    assert float(plan.figure("sealing").value) == pytest.approx(2 * 10 * 2**30 / 1e9, rel=0.01), "read and written"
     assert facts.instance is not None
     bare = facts.model_copy(update={"instance": facts.instance.model_copy(update={"nvme_count": 0})})
     (draft,) = a_job_on_local_disks_has_some(Case(found, bare, FRESH))

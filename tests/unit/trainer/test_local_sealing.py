@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import threading
 import zipfile
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from trainer.supervisor import seal
+from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing.local import LocalSealing, of
 
@@ -257,3 +259,94 @@ def test_a_relaunch_may_change_the_tier_and_the_job_goes_on_in_the_other_folder(
 class Shared(Told):
     def wait_for(self, path: Path, seconds: float) -> None:
         assert path.exists()
+
+
+def trained(root: Path, *steps: int) -> Pair:
+    """Two nodes that have sealed steps, of which each wrote a file."""
+    pair = Pair(root)
+    for step in steps:
+        pair.put(0, f"step-{step}/__0_0.distcp", b"zero of %d" % step)
+        pair.put(1, f"step-{step}/__1_0.distcp", b"one of %d" % step)
+        pair.put(0, f"step-{step}/.metadata", b"of %d" % step)
+        assert pair.look(0, 1, 0, 1)[0] == step
+    return pair
+
+
+def wholes(pair: Pair, step: int) -> set[str]:
+    """What stands in both nodes' folders of a step."""
+    contents = set()
+    for node in pair.nodes:
+        contents |= {path.read_text() for path in (node.folder / f"step-{step}").iterdir()}
+        assert len(list((node.folder / f"step-{step}").iterdir())) == 3
+    return contents
+
+
+def test_a_shared_tier_that_has_lost_all_is_filled_again_from_the_nodes_disks(tmp_path: Path) -> None:
+    pair = trained(tmp_path, 10, 20)
+    shutil.rmtree(pair.tier)
+    again = Pair(tmp_path, attempt=2)
+    assert again.resume() == ["step-20", "step-20"] and wholes(again, 20) == {"zero of 20", "one of 20", "of 20"}
+    assert seal.fault(again.tier, 20, "tiny", "one") == "" and told(again.nodes[0], "recalled")[0]["step"] == 20
+
+
+def test_a_step_whose_part_died_with_a_node_stays_on_the_other_disk_until_the_job_is_beyond(tmp_path: Path) -> None:
+    pair = trained(tmp_path, 10, 20)
+    shutil.rmtree(pair.tier / "step-00000020")
+    shutil.rmtree(pair.nodes[1].disk)
+    again = Pair(tmp_path, attempt=2, keep=1)
+    assert again.resume() == ["step-10", "step-10"] and not told(again.nodes[0], "recalled")
+    assert seal.committed(again.nodes[0].disk) == [20, 10], "it may be all that is left of step 20"
+    again.put(0, "step-15/.metadata"), again.put(1, "step-15/__1_0.distcp")
+    again.look(0, 1, 0, 1, 0)
+    assert seal.committed(again.tier) == [15] and seal.committed(again.nodes[0].disk) == [20, 15]
+    again.put(0, "step-30/.metadata"), again.put(1, "step-30/__1_0.distcp")
+    again.look(0, 1, 0, 1, 0)
+    assert [seal.committed(node.disk) for node in again.nodes] == [[30], [30]]
+
+
+def test_a_file_that_is_damaged_on_the_shared_tier_comes_again_from_a_node_that_has_it(tmp_path: Path) -> None:
+    pair = trained(tmp_path, 10)
+    shard = next(pair.tier.glob("step-00000010/*/*__0_0.distcp"))
+    shard.write_bytes(b"?" * shard.stat().st_size)
+    again = Pair(tmp_path, attempt=2)
+    assert again.resume() == ["step-10", "step-10"] and not told(again.nodes[0], "refused_step")
+    assert seal.fault(again.tier, 10, "tiny", "one") == "" and wholes(again, 10) == {"zero of 10", "one of 10", "of 10"}
+
+
+def test_an_older_manifest_on_a_disk_brings_nothing_back_that_the_tier_has_newer(tmp_path: Path) -> None:
+    pair = trained(tmp_path, 10, 20)
+    shutil.rmtree(pair.tier / "step-00000010")
+    again = Pair(tmp_path, attempt=2)
+    assert again.resume() == ["step-20", "step-20"] and not told(again.nodes[0], "recalled")
+    assert seal.committed(again.tier) == [20]
+
+
+def test_a_step_that_is_told_again_is_sealed_again_by_all_nodes(tmp_path: Path) -> None:
+    pair = trained(tmp_path, 10)
+    for text in (b"again", b"and again"):
+        pair.put(0, "step-10/__0_0.distcp", text)
+        pair.put(1, "step-10/__1_0.distcp", text + b", one")
+        pair.nodes[0].tell(Finished(10, pair.nodes[0].folder / "step-10"))
+        assert pair.look(0, 1, 0, 1, 0) == [10] and seal.fault(pair.tier, 10, "tiny", "one") == ""
+        pair.nodes[0].tell(Finished(10, pair.nodes[0].folder / "step-10"))
+        pair.look(0, 1, 0, 1)
+    assert [one["step"] for one in told(pair.nodes[0], "committed")] == [10, 10, 10]
+    assert len(list(pair.tier.glob("step-00000010/*/*"))) == 5, "nothing of the earlier ones is left"
+    assert [len(list(node.disk.glob("step-00000010/*/*"))) for node in pair.nodes] == [3, 2]
+    again = Pair(tmp_path, attempt=2)
+    assert again.resume() == ["step-10", "step-10"]
+    assert wholes(again, 10) == {"and again", "and again, one", "of 10"}
+
+
+def test_a_part_of_a_folder_is_sealed_on_each_node(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, "client")
+    for rank in (0, 1):
+        pair.put(rank, f"run/rank-{rank}_10.pt", b"of %d" % rank), pair.put(rank, "run/log.txt", b"log of %d" % rank)
+    pair.put(0, "run/common_10.pt", b"c"), pair.put(1, "run/common_10.pt", b"c")
+    run = pair.nodes[0].folder / "run"
+    pair.nodes[0].tell(Finished(10, run, (run / "common_10.pt", run / "rank-0_10.pt")))
+    assert pair.look(0, 1, 0, 1) == [10]
+    again = Pair(tmp_path, "client", attempt=2)
+    assert again.resume() == ["run", "run"]
+    names = [sorted(path.name for path in (node.folder / "run").iterdir()) for node in again.nodes]
+    assert names[0] == ["common_10.pt", "log.txt", "rank-0_10.pt"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 from pathlib import Path
@@ -101,7 +102,7 @@ def _link(link: Path, target: Path, absolute: bool = False) -> None:
 
 
 def _renew_trackers(name: str, place: Path, gone: set[Path], chosen: Finished | None) -> None:
-    """Let a tracker file name the chosen checkpoint. An explicit format has its tracker even where none lies there."""
+    """Let a tracker file name the chosen checkpoint, also where none lies there: a node's disk may be new."""
     kinds: frozenset[str] = KINDS[name]
     for kind, (tracker, text) in _TRACKERS.items():
         path = place / tracker
@@ -110,11 +111,18 @@ def _renew_trackers(name: str, place: Path, gone: set[Path], chosen: Finished | 
         if chosen is None:
             if kind == name or any(each.parent == place for each in gone):
                 _remove(path)
-        elif place == chosen.root.parent and (kind == name or path.exists()):
+        elif place == chosen.root.parent and (kind == name or path.exists() or _has_tracker(kind, chosen.root)):
             _write(path, text.format(named=chosen.root.name, step=chosen.step))
     path = place / NANOTRON_TRACKER
     if chosen is not None and place == chosen.root.parent and path.is_file() and name == "auto":
         _write(path, chosen.root.name)
+
+
+def _has_tracker(kind: str, root: Path) -> bool:
+    """Return whether a checkpoint looks like one that its framework finds by the tracker of `kind`."""
+    if kind == "megatron":
+        return re.match(r"iter_\d{7}$", root.name) is not None
+    return any(name.endswith("_states.pt") for name in listing(root).files)
 
 
 def _make_findable(chosen: Finished, last: list[Path]) -> None:

@@ -7,7 +7,9 @@ from collections import deque
 from pathlib import Path
 from typing import Iterator, NamedTuple, Tuple
 
+from trainer.supervisor.formats import content
 from trainer.supervisor.formats.find import FORMATS
+from trainer.supervisor.formats.layouts import is_state
 from trainer.supervisor.formats.names import family, number_in_family
 from trainer.supervisor.formats.tree import Finished
 
@@ -25,6 +27,13 @@ Version = Tuple[Tuple[str, int, int], ...]
 class _Sight(NamedTuple):
     version: Version
     since: float
+    before: Version
+    """The one before of this name, or of another checkpoint of such a name; empty: none."""
+
+    @property
+    def is_anew(self) -> bool:
+        """Return whether all files of the version before have come anew."""
+        return len(self.version) == len(self.before) and _first(self.version) > _written(self.before)
 
 
 class Recogniser:
@@ -34,8 +43,9 @@ class Recogniser:
     larger one."""
 
     def __init__(self) -> None:
-        self.ended = False
-        """The job has ended by itself: nothing is being written any more."""
+        self.ended = self.failed = False
+        """The job has ended, well or not: nothing is being written any more, but a failure may have come between two
+        files."""
         self.named_by_job: set[Path] = set()
         """What the job has told by the client: its own word on what is finished there counts."""
         self._sights: dict[Path, _Sight] = {}
@@ -45,6 +55,8 @@ class Recogniser:
         self._rests_until = 0.0
         self._begun = time.time() - 1.0
         self._heard: deque[tuple[float, int]] = deque(maxlen=10_000)
+        self._newest: dict[str, tuple[Path, Version]] = {}
+        """Folder and pattern of a name -> the checkpoint of such a name that was seen last."""
         self._ordinals: dict[str, tuple[int, int]] = {}
         """Folder and pattern of a name -> the largest number that was given a step, and the step."""
 
@@ -58,20 +70,41 @@ class Recogniser:
                 continue
             if one.step < 0 and (self._is_old(one) or (numbered and one.ordinal < 0)):
                 continue  # without a number: an export beside checkpoints from which the job goes on
-            version = version_of(one)
-            sight = self._sights.get(one.face)
-            if sight is None or sight.version != version:
-                sight = self._sights[one.face] = _Sight(version, time.monotonic())
-            if version and (not one.settles or self.ended or self._is_settled(sight)):
+            sight = self._sight(one)
+            if sight.version and (not one.settles or self.ended or self._is_settled(sight)):
                 step = one.step if one.step >= 0 else self._step_of(one, sight, committed)
                 if step > committed:
                     yield one._replace(step=step, ordinal=-1, settles=False)
         took = time.thread_time() - begun
         self._rests_until = time.monotonic() + (min(_LONGEST_REST_S, _RESTS * took) if took > _SHORT_S else 0.0)
 
+    def _sight(self, one: Finished) -> _Sight:
+        """Return what a checkpoint is now, since when, and what came before it under its name or its family's."""
+        version, last = version_of(one), self._sights.get(one.face)
+        if last is not None and last.version == version:
+            return last
+        place = _family(one.face)
+        face, kin = self._newest.get(place[0], (one.face, ())) if place is not None else (one.face, ())
+        before = kin if face != one.face else () if last is None else last.version
+        if last is not None and last.before and not last.is_anew:
+            before = last.before
+        if place is not None:
+            self._newest[place[0]] = (one.face, version)
+        self._sights[one.face] = sight = _Sight(version, time.monotonic(), before)
+        return sight
+
     def _is_settled(self, sight: _Sight) -> bool:
-        goes_on = bool(self._heard) and self._heard[-1][0] > _written(sight.version)
-        return time.monotonic() - sight.since >= (SETTLES_S if goes_on else QUIET_S)
+        """Return whether a version is done: it has not changed for a while, or all of it is new and the job trains on or
+        has failed."""
+        age, now = time.monotonic() - sight.since, sight.version
+        if self.failed:
+            return sight.is_anew
+        if not self._heard or self._heard[-1][0] <= _written(now):
+            return age >= QUIET_S
+        if sight.is_anew:
+            states = (content.state(Path(name)) for name, _, _ in now if is_state(name))
+            return age >= SETTLES_S / 2 or all(state == content.WHOLE for state in states)
+        return age >= SETTLES_S
 
     def hear(self, step: int) -> None:
         """Note that the job tells a step now."""
@@ -91,6 +124,7 @@ class Recogniser:
     def restored(self, one: Finished) -> None:
         """Note that a sealed step has been laid back: it is none that the job has written."""
         self._sights.pop(one.face, None)
+        self._sight(one)
         self.sealed(one)
 
     def sealed(self, one: Finished) -> None:
@@ -100,6 +134,11 @@ class Recogniser:
         self._steps[one.face] = (version_of(one) if sight is None else sight.version, one.step)
         if (place := _family(one.face)) is not None:
             self._ordinals[place[0]] = (place[1], one.step)
+
+    def stands(self, one: Finished) -> bool:
+        """Return whether a checkpoint is still as it was when it was found finished."""
+        sight = self._sights.get(one.face)
+        return one.root in self.named_by_job or sight is None or sight.version == version_of(one)
 
     def sealed_paths(self, committed: int) -> set[Path]:
         """Return the files and folders that are sealed as they stand."""
@@ -143,6 +182,10 @@ def version_of(one: Finished) -> Version:
 def _written(version: Version) -> float:
     """Return when the file was written that was written last, in seconds since 1970."""
     return max((changed for _, _, changed in version), default=0) / 1e9
+
+
+def _first(version: Version) -> float:
+    return min((changed for name, _, changed in version if is_state(name)), default=0) / 1e9
 
 
 def _family(root: Path) -> tuple[str, int] | None:

@@ -43,14 +43,6 @@ def copy(source: Path, target: Path, watch: Watch = lambda status: None) -> Size
     return made
 
 
-def duplicate(source: Path, target: Path) -> None:
-    """Copy a regular file to a path where none is, without a digest."""
-    with _Files(source, target) as (reading, writing):
-        copier, chunk = _Copier(reading, writing, look=False), memoryview(bytearray(_CHUNK))
-        while copier.readinto(chunk):
-            pass
-
-
 class _Files:
     """Both files of a copy, open; the target is removed if it is not finished."""
 
@@ -77,9 +69,8 @@ class _Files:
 class _Copier:
     """One file after another piece: by reference where the file system can, else in the kernel, else by hand."""
 
-    def __init__(self, reading: int, writing: int, look: bool = True) -> None:
-        """`look`: fill the chunks with what the copy holds."""
-        self._reading, self._writing, self._look = reading, writing, look
+    def __init__(self, reading: int, writing: int) -> None:
+        self._reading, self._writing = reading, writing
         self._offset = self._flushed = 0
         self._in_kernel = hasattr(os, "copy_file_range")
         try:
@@ -88,12 +79,9 @@ class _Copier:
         except OSError:
             self._cloned = False
 
-    def readinto(self, chunk: memoryview | bytearray) -> int:
-        """Copy as many bytes as the chunk takes, and put them there; return how many, 0 at the end."""
-        view = memoryview(chunk)
-        if self._cloned and not self._look:
-            return 0
-        count = self._piece(view)
+    def readinto(self, chunk: bytearray) -> int:
+        """Copy as many bytes as the chunk takes, and read them from the copy; return how many, 0 at the end."""
+        count = self._piece(memoryview(chunk))
         self._offset += count
         if self._offset - self._flushed >= _FLUSH and not self._cloned:
             os.fdatasync(self._writing)  # else the job would wait for the memory that the copy has filled
@@ -107,10 +95,8 @@ class _Copier:
         if self._in_kernel:
             try:
                 count = os.copy_file_range(self._reading, self._writing, len(view), self._offset, self._offset)
-                if count and self._look:
-                    return os.preadv(self._writing, [view[:count]], self._offset)
                 if count:
-                    return count
+                    return os.preadv(self._writing, [view[:count]], self._offset)
             except OSError as error:
                 if error.errno in _LOST:
                     raise

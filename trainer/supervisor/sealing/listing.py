@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from pathlib import Path
 from typing import Any, Tuple
 
-from trainer.contract.tree import own_name
+from trainer.contract.tree import own_name, parse_tree
 from trainer.supervisor import family, seal
 from trainer.supervisor.sealing.manifest import MANIFEST, opened
 
@@ -63,16 +64,16 @@ def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] |
     """Read every byte of a step that is here; return its `StepVerdict`, None for a step that is not."""
     if step not in seal.committed(disk):
         return None
-    faults, size = [], 0
+    faults, size, place = [], 0, disk / _step(step)
     try:
         for shard in _manifest(disk, step, campaign)["shards"]:
-            path = disk / _step(step) / shard["file"]
+            path = place / shard["file"]
             if not path.exists():
                 continue  # another node's
             seen = seal.digest_of(path)
             size += seen[0]
             if seen != (shard["size_bytes"], shard["sha256"]):
-                faults.append([shard["file"], f"{seen[0]} bytes, SHA-256 {seen[1]}"])
+                faults.append([_with_name(place, shard["file"]), f"{seen[0]} bytes, SHA-256 {seen[1]}"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         faults.append([MANIFEST, str(error)])
     return {"tier": "local", "node": node, "step": step, "bytes": size, "faults": faults}
@@ -80,6 +81,15 @@ def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] |
 
 def _manifest(disk: Path, step: int, campaign: str) -> dict[str, Any]:
     return opened((disk / _step(step) / MANIFEST).read_bytes(), step, campaign, "")
+
+
+def _with_name(place: Path, shard: str) -> str:
+    """Return a shard with the job's name of its file beside it, as far as a tree on this disk tells it."""
+    for path in sorted((place / shard).parent.glob("tree-*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            if name := parse_tree(path.read_bytes()).names.get(shard.rpartition("/")[2]):
+                return f"{shard} ({name})"
+    return shard
 
 
 def _own_name(place: Path, shards: list[dict[str, Any]]) -> str:

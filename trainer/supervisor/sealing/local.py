@@ -229,7 +229,7 @@ class LocalSealing(Sealing):
         well = not code or bool(self.job.stopping)
         until = time.monotonic() + (_REST_S if well else _REST_FAILED_S)
         self.put_off, self._away = {}, 0.0
-        self.recogniser.ended = not code
+        self.recogniser.ended, self.recogniser.failed = not code, bool(code)
         self.look()
         while time.monotonic() < until and (self._lacks() if self.place.node_rank == 0 else well and self._may_come()):
             self.busy = True

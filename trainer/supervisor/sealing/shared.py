@@ -153,7 +153,7 @@ class Sealing:
     def finish(self, code: int) -> None:
         """Do what is left, now that the job has ended with `code`."""
         self.put_off.clear()
-        self.recogniser.ended = not code
+        self.recogniser.ended, self.recogniser.failed = not code, bool(code)
         self.look()
         self.accounts.look(self.committed, ended=True)
 
@@ -213,6 +213,8 @@ class Sealing:
             if told_as is not None and told_as != self._version(found):
                 del self.told[found.step]  # whatever it holds now, it is not that step
                 raise ValueError(f"{found.root.name} was written again after the job had told step {found.step}")
+        if not self.recogniser.stands(found):
+            raise ValueError(f"{found.root.name} has changed since it was found finished")
         files = found.files or formats.files_of(found.root)
         # The newest one is looked for after the files: it may have come, and this one be half removed, meanwhile.
         if missing := formats.missing(found, list(files), max([found, *self.told.values(), *self._found()])):

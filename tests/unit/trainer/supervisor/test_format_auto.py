@@ -227,6 +227,31 @@ def test_a_job_that_tells_no_step_is_waited_for_longer(job: Job, monkeypatch: py
     assert job.look() == [(10, "step-10")]
 
 
+def test_files_that_are_all_newer_than_the_save_before_count_once_the_job_trains_on(job: Job) -> None:
+    job.recogniser.ended = False
+    for step in (10, 20, 30):
+        job.at(step)
+        saved(job.folder / "model.pt", at=step)
+        if step == 20:
+            assert job.look() == [], "the optimizer's is of step 10"
+        saved(job.folder / "optimizer.pt", at=step)
+        assert job.look() == [], "the job may still write"
+        job.recogniser._heard.append((time.time() + 1, step + 1))
+        assert [step for step, _ in job.look()] == ([] if step == 10 else [step]), "the first may lack a file"
+
+
+def test_of_a_job_that_has_failed_what_is_all_newer_than_the_save_before_counts(job: Job) -> None:
+    job.recogniser.ended = False
+    for step in (10, 20):
+        job.at(step)
+        saved(job.folder / "model.pt", at=step), saved(job.folder / "optimizer.pt", at=step)
+        assert job.look() == []
+    job.recogniser.failed = True
+    assert [step for step, _ in job.look()] == [20]
+    saved(job.folder / "model.pt", at=30)
+    assert job.look() == [], "it failed before it wrote the optimizer"
+
+
 def test_the_folder_that_dcp_writes_again_is_not_taken_while_old_and_new_files_lie_there(job: Job) -> None:
     dcp(job.folder / "latest")
     job.at(10)
@@ -277,6 +302,15 @@ def test_a_file_written_again_in_place_is_another_step_each_time(job: Job) -> No
     assert job.look() == [(30, "ckpt.pt")]
     half(job.folder / "ckpt.pt")
     assert job.look() == []
+
+
+def test_what_is_written_again_before_its_turn_comes_is_not_sealed_as_the_step_it_was(job: Job) -> None:
+    saved(job.folder / "model.pt", at=1), saved(job.folder / "optimizer.pt", at=1)
+    job.at(10)
+    (found,) = job.recogniser.finished("auto", job.folder, 1, -1)
+    assert job.recogniser.stands(found)
+    saved(job.folder / "model.pt", at=2)
+    assert not job.recogniser.stands(found)
 
 
 def test_files_without_numbers_are_one_checkpoint_together(job: Job) -> None:
@@ -353,6 +387,15 @@ def test_links_and_trackers_of_the_job_name_what_was_restored(job: Job) -> None:
         "elsewhere": "/nowhere",
     }  # fmt: skip
     assert (job.folder / "latest").read_text() == "global_step30" and not (job.folder / "global_step40").exists()
+
+
+def test_a_new_disk_gets_the_tracker_that_the_framework_looks_for(job: Job) -> None:
+    deepspeed(job.folder / "global_step30", 30), saved(job.folder / "iter_0000030/mp_rank_00/model_optim_rng.pt")
+    (job.folder / "latest").unlink()
+    forget_later("auto", job.folder, Finished(30, job.folder / "global_step30"))
+    forget_later("auto", job.folder, Finished(30, job.folder / "iter_0000030"))
+    assert (job.folder / "latest").read_text() == "global_step30"
+    assert (job.folder / "latest_checkpointed_iteration.txt").read_text() == "30"
 
 
 def test_a_torn_file_of_a_job_that_starts_from_nothing_goes(job: Job) -> None:
