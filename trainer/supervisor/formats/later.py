@@ -24,7 +24,11 @@ from trainer.supervisor.formats.layouts import (
 from trainer.supervisor.formats.names import family, number_in_family, number_of
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
 
-_TRACKERS = {"megatron": (MEGATRON_TRACKER, "{step}"), "deepspeed": (DEEPSPEED_TRACKER, "{named}")}
+_TRACKERS = {
+    "megatron": (MEGATRON_TRACKER, "{step}"),
+    "deepspeed": (DEEPSPEED_TRACKER, "{named}"),
+    "nanotron": (NANOTRON_TRACKER, "{named}"),
+}
 """Format -> file that names the newest checkpoint, and what it says."""
 _HALF = ("", ".tmp", ".part", ".done", ".DONE")
 """What may follow the name of a file that is being written, or that is whole."""
@@ -102,27 +106,26 @@ def _link(link: Path, target: Path, absolute: bool = False) -> None:
 
 
 def _renew_trackers(name: str, place: Path, gone: set[Path], chosen: Finished | None) -> None:
-    """Let a tracker file name the chosen checkpoint, also where none lies there: a node's disk may be new."""
-    kinds: frozenset[str] = KINDS[name]
+    """Let a tracker file that names what is gone name the chosen checkpoint. A framework's own one is also written where
+    none lies there: a node's disk may be new."""
+    names = {path.name for path in gone}
     for kind, (tracker, text) in _TRACKERS.items():
         path = place / tracker
-        if kind not in kinds or path.is_symlink() or path.is_dir():
+        if kind not in KINDS[name] or path.is_symlink() or path.is_dir():
             continue
+        old = path.read_text(errors="replace").strip() if path.exists() else ""
         if chosen is None:
-            if kind == name or any(each.parent == place for each in gone):
+            if kind == name or old in names or f"iter_{old:>07}" in names:
                 _remove(path)
-        elif place == chosen.root.parent and (kind == name or path.exists() or _has_tracker(kind, chosen.root)):
+        elif place == chosen.root.parent and (kind == name or old in names or _has_tracker(kind, chosen.root)):
             _write(path, text.format(named=chosen.root.name, step=chosen.step))
-    path = place / NANOTRON_TRACKER
-    if chosen is not None and place == chosen.root.parent and path.is_file() and name == "auto":
-        _write(path, chosen.root.name)
 
 
 def _has_tracker(kind: str, root: Path) -> bool:
     """Return whether a checkpoint looks like one that its framework finds by the tracker of `kind`."""
     if kind == "megatron":
         return re.match(r"iter_\d{7}$", root.name) is not None
-    return any(name.endswith("_states.pt") for name in listing(root).files)
+    return kind == "deepspeed" and any(name.endswith("_states.pt") for name in listing(root).files)
 
 
 def _make_findable(chosen: Finished, last: list[Path]) -> None:

@@ -94,8 +94,8 @@ class Recogniser:
         return sight
 
     def _is_settled(self, sight: _Sight) -> bool:
-        """Return whether a version is done: it has not changed for a while, or all of it is new and the job trains on or
-        has failed."""
+        """Return whether a version is done: it has not changed for a while, or all of it is new and the job trains on,
+        or has failed."""
         age, now = time.monotonic() - sight.since, sight.version
         if self.failed:
             return sight.is_anew
