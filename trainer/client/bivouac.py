@@ -7,7 +7,7 @@
         bivouac.beat(step, loss=loss)
         if step % 1000 == 0 or bivouac.should_stop():
             save(folder := f"checkpoints/step-{step}")
-            bivouac.committed(folder, step)   # on one rank, after all have written
+            bivouac.committed(folder, step)   # on one rank, any, after all have written
         if bivouac.should_stop():
             break
 
@@ -26,7 +26,7 @@ _RUN, _RESUME = "BIVOUAC_RUN", "BIVOUAC_RESUME_FROM"
 
 def beat(step: int, loss: float | None = None, tokens: int | None = None) -> None:
     """Tell that `step` (counted from 1) is done, with its loss and all tokens so far, if they are known. Cheap: one
-    line is appended to a local file. Each rank may call it; the report shows those of rank 0."""
+    line is appended to a local file. Any rank of any node may call it; of several, the lowest one counts."""
     _tell(step=int(step), loss=None if loss is None else float(loss), tokens=None if tokens is None else int(tokens))
 
 
@@ -44,7 +44,8 @@ def should_stop() -> bool:
 
 def committed(folder: str, step: int) -> None:
     """Tell that all files of the checkpoint of `step` are written below `folder`, a path in `$BIVOUAC_CHECKPOINTS`. One
-    rank of node 0 calls it. The supervisor seals the files while training goes on; they must not change any more."""
+    rank of any node calls it; with `tier: local`, node 0 must have the folder too, or it is refused in words. The
+    supervisor seals the files while training goes on; they must not change any more."""
     _tell(step=int(step), folder=os.path.abspath(folder))
 
 

@@ -20,15 +20,16 @@ def processor_seconds(root: int, among: dict[int, Process]) -> float:
     return sum(among[pid].seconds for pid in {root} & set(among) | below(root, among))
 
 
-def step_of(rendezvous: str) -> int:
-    """Return node 0's step, 0 while it does not answer. Mostly only rank 0 prints."""
+def steps_of(rendezvous: str) -> tuple[int, int]:
+    """Return node 0's step and its newest sealed one, 0 and -1 while it does not answer."""
     host = rendezvous.rpartition(":")[0]
     try:
         with urllib.request.urlopen(f"http://{host}:{PORT}/status", timeout=_ANSWER_S) as answer:
-            return int(json.loads(answer.read(_LONGEST))["step"])
+            status = json.loads(answer.read(_LONGEST))
+        return int(status["step"]), int(status["committed_step"])
     # It may end while it answers, and what answers may be something else.
     except (OSError, ValueError, KeyError, TypeError, RecursionError, http.client.HTTPException):
-        return 0
+        return 0, -1
 
 
 def serves(host: str) -> bool:

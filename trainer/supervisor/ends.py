@@ -44,6 +44,12 @@ class Made(NamedTuple):
 _ANYTHING = Made()
 
 
+def own_code(code: int, words: LastWords, made: Made) -> int:
+    """Return the code of an end, `USER` in place of one that says nothing where a retry would repeat the error."""
+    failure = words.failure() if code > 0 and code not in _OWN else None
+    return USER if failure is not None and repeats(cause_of(failure.error), made.stepped, made.sealed) else code
+
+
 def failed(
     code: int,
     words: LastWords,
@@ -58,8 +64,7 @@ def failed(
     failure = words.failure()
     cause = None if failure is None else cause_of(failure.error)
     rank = failure.rank if failure is not None and failure.rank is not None else rank
-    if code > 0 and code not in _OWN and repeats(cause, made.stepped, made.sealed):
-        code = USER
+    code = own_code(code, words, made)
     if elsewhere:
         return End(code if code in _OWN else INTERNAL, f"the job {how} on another node{words}", PEER_LOST, rank)
     if code in _OWN:

@@ -119,13 +119,16 @@ class Job(Running):
         # Sealing reads all of a checkpoint, which takes minutes: life signs go on meanwhile.
         beside = threading.Thread(target=self._seal_while_it_runs, name="sealing", daemon=True)
         beside.start()
-        threading.Thread(target=self._exchange_while_it_runs, name="other nodes", daemon=True).start()
+        exchange = threading.Thread(target=self._exchange_while_it_runs, name="other nodes", daemon=True)
+        exchange.start()
         looks = 0
         while not self._over.wait(_LOOK_S):
             self._look() if looks % _RARELY == 0 else self._hear()
             looks += 1
-        code = self.launcher.ended(self._ended(), str(self.words), bool(self.stopping))
+        code = ends.own_code(self._ended(), self.words, self._made())
+        code = self.launcher.ended(code, str(self.words), bool(self.stopping))
         self._look()
+        exchange.join()
         for message in self.progress.rest():
             self._told_checkpoint(message)
         beside.join()
@@ -139,9 +142,8 @@ class Job(Running):
         if self.stopping:
             return self._stopped()
         if code:
-            so_far = ends.Made(*self.progress.made(self.committed), self.place.node_count)
             launcher = self.launcher
-            return ends.failed(code, self.words, self._places(), launcher.elsewhere, so_far, launcher.rank)
+            return ends.failed(code, self.words, self._places(), launcher.elsewhere, self._made(), launcher.rank)
         if self.place.node_rank:
             return End(DONE)  # node 0 judges by the step: it may have ended before this one could ask for the last one
         made, left = self.progress.ended(self.committed)
@@ -153,6 +155,9 @@ class Job(Running):
             if made
             else End(USER, how + self._silence() + str(self.words))
         )
+
+    def _made(self) -> ends.Made:
+        return ends.Made(*self.progress.made(self.committed), self.place.node_count)
 
     def _places(self) -> tuple[Path, ...]:
         """Return where the job writes: checkpoints, its own folder, temporary files."""

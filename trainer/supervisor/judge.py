@@ -23,6 +23,7 @@ from trainer.supervisor.ends import DONE, USER, End
 from trainer.supervisor.failures import LastWords
 from trainer.supervisor.job import Job
 from trainer.supervisor.place import Place
+from trainer.supervisor.progress.lines import bare
 
 EXPORTED, JUDGEMENT = "model", "judgement.json"
 """`trainer.contract.workload`."""
@@ -135,7 +136,7 @@ class Judge(Job):
         for _, safe, _ in self.secrets.lines(self.process.stdout):
             self.words.heard(safe)
             self.pass_on(safe)
-            self.metrics = numbers(safe) or self.metrics
+            self.metrics = numbers(bare(safe)) or self.metrics
 
 
 def numbers(line: str) -> dict[str, float]:

@@ -9,8 +9,8 @@ from typing import Any, Callable, Optional, Tuple
 
 PORT = 8471
 """`trainer.contract.AGENT_PORT`."""
-_AT_ONCE, _REQUEST_S = 64, 10.0
-"""Requests that are answered at once, and the time for one to be sent."""
+_REQUEST_S = 10.0
+"""For a request to be sent; `http.server` bounds its line and headers."""
 _GAUGES = {
     "step": "Newest step that the job told of",
     "steps": "Steps planned",
@@ -54,34 +54,10 @@ def serve(address: str, status: Callable[[], dict[str, Any]], more: More, port: 
         def log_message(self, format: str, *args: object) -> None:
             """Requests are polls; they are not worth a line each."""
 
-    server = _Server((address, port), Handler)
+    server = ThreadingHTTPServer((address, port), Handler)
+    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
     return server
-
-
-class _Server(ThreadingHTTPServer):
-    """Answers so many requests at once, each within its time; `http.server` bounds a request's line and headers."""
-
-    daemon_threads = True
-
-    def __init__(self, *given: Any) -> None:
-        self._free = threading.BoundedSemaphore(_AT_ONCE)
-        super().__init__(*given)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(timeout=_REQUEST_S):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away, or is too slow, is not worth a traceback in the job's log."""
 
 
 def metrics(status: dict[str, Any]) -> str:

@@ -102,8 +102,13 @@ def test_batches_of_an_evaluation_are_no_steps() -> None:
                  (*bar(0, 10, 10, f"Epoch {epoch}:"), *bar(0, 30, 30, "Validation DataLoader 0:"))]  # fmt: skip
     lightning = bar(0, 2, 2, "Sanity Checking DataLoader 0:") + validated
     assert told(lightning, BAR)[-1] == 40
-    unlabelled = told([*plain(1, 20), *plain(1, 8), *plain(21, 28), *plain(1, 8), *plain(29, 40)])
-    assert unlabelled[-1] == 40 and unlabelled == sorted(set(unlabelled))
+
+
+def test_an_evaluation_that_looks_like_the_training_counts_and_stops_no_step() -> None:
+    parts = [plain(1, 20), plain(1, 8), plain(21, 40)]
+    reader, counter = Reader(), Steps(40)
+    rises = [sum(counter.count(line) is not None for text in part if (line := reader.read(text))) for part in parts]
+    assert rises[0] == 20 and rises[2] >= 18
 
 
 def test_bars_of_what_comes_before_the_training_are_no_steps() -> None:
@@ -149,3 +154,97 @@ def test_the_step_never_goes_back_and_a_training_is_never_still(seed: int) -> No
     steps = told(lines, steps=100)
     assert steps == sorted(set(steps)), "never back"
     assert abs(steps[-1] - 100) <= every and len(steps) >= 0.8 * 100 / every
+
+
+def test_how_far_a_number_may_lie_beyond_the_last_one() -> None:
+    """Ten, a twentieth of the estimate, or three times what it rose by lately."""
+    assert told([*plain(1, 1), *plain(11, 11), *plain(22, 22)]) == [1, 11, 22]
+    assert told([*plain(1, 1), *plain(12, 12)]) == [1] and told(plain(10, 10)) == [10] and told(plain(11, 11)) == []
+    assert told([*plain(1, 1), *plain(51, 51)], steps=1000) == [1, 51]
+    assert told([*plain(1, 1), *plain(52, 52)], steps=1000) == [1]
+    assert told([*plain(0, 40, 20), *plain(100, 100)], steps=400) == [0, 20, 40, 100]
+    assert told([*plain(0, 40, 20), *plain(101, 101)], steps=400) == [0, 20, 40]
+    assert told([*plain(0, 40, 20), *plain(101, 101), *plain(121, 121)], steps=400) == [0, 20, 40, 121]
+
+
+def test_a_number_that_waits_is_believed_with_one_near_to_it() -> None:
+    assert told([*plain(500, 500), *plain(900, 900)], steps=5000) == [900]
+    assert told([*plain(500, 500), *plain(1001, 1001)], steps=5000) == [], "each waits for one as near as it is itself"
+    assert told([*plain(500, 500), *plain(500, 500)], steps=5000) == []
+    assert told([*plain(500, 500), *plain(400, 400), *plain(500, 500)], steps=5000) == [500]
+    assert told([*plain(9000, 9000), *plain(1, 2), *plain(9001, 9001)], steps=5000) == [1, 2]
+
+
+def counted(lines: Iterable[str], pattern: str | None = None, steps: int = 40) -> Steps:
+    reader, counter = Reader(pattern), Steps(steps)
+    for text in lines:
+        if (line := reader.read(text)) is not None:
+            counter.count(line)
+    return counter
+
+
+def test_what_is_known_of_the_laps() -> None:
+    epochs = [f"Epoch {epoch}: step {n}/10" for epoch in range(3) for n in range(1, 11)]
+    assert counted(epochs, WORDS).laps == Laps(30, 20, 10)
+    assert (
+        counted(plain(10, 40, 10)).interval == 10 and counted([]).interval == 1 and counted(plain(1, 1)).interval == 1
+    )
+    assert counted([]).laps == Laps(0) and counted(plain(0, 0)).laps == Laps(0) and counted(plain(1, 7)).laps == Laps(7)
+    assert counted([*plain(10, 100, 10), *plain(10, 30, 10)], steps=400).laps == Laps(130, 100, 100)
+    plainly = [plain(1, 5), [f"step {n}/40" for n in range(5)]]
+    assert not any(counted(lines, pattern).has_laps for lines, pattern in zip(plainly, (None, WORDS), strict=True))
+    batches = [["Epoch 0: step 5"], ["step 5/10"], [f"step {n}" for _ in range(2) for n in range(4)]]
+    assert all(counted(lines, WORDS).has_laps for lines in batches) and not counted([]).has_laps
+
+
+def test_one_number_alone_is_the_step_at_the_end_unless_it_is_beyond_it() -> None:
+    assert counted(plain(40, 40)).settle() == 40 and counted(plain(41, 41)).settle() is None
+    assert counted(plain(1, 1)).settle() == 1 and counted([*plain(1, 3), *plain(40, 40)]).settle() == 3
+    assert counted(['{"step": 40, "eval_loss": 1.0}']).settle() is None
+
+
+def test_a_series_whose_total_is_far_beyond_the_estimate_leads_after_ten_rises() -> None:
+    assert told(bar(1, 60, 60), BAR) == list(range(10, 61)) and told(bar(1, 48, 48), BAR) == list(range(1, 49))
+    assert told(bar(1, 60, 60, "Map:"), BAR) == [] and told(bar(1, 9, 60), BAR) == []
+
+
+def test_a_series_takes_the_lead_from_one_that_stands_at_its_total_and_counts_on() -> None:
+    first = bar(1, 20, 20)
+    assert told([*first, *bar(1, 30, 30)], BAR) == list(range(1, 21)) + list(range(21, 42)), "its tenth rise is step 21"
+    assert told([*first[:18], *bar(1, 30, 30)], BAR) == list(range(1, 19)), "that one may go on"
+    assert told([*first[:19], *bar(1, 9, 30), *first[19:], *bar(10, 18, 30)], BAR) == list(range(1, 21))
+    assert told([*first, *bar(1, 30, 30, "eval")], BAR) == list(range(1, 21))
+    assert told([*bar(1, 8, 8), *bar(1, 40, 40)], BAR) == UP_TO_40, "one whose total is the estimate's leads at once"
+    assert told([*bar(1, 30, 30), *bar(1, 40, 40)], BAR) == list(range(1, 71)), "and counts on from far ahead"
+    assert told([*bar(1, 40, 40), *bar(1, 45, 45)], BAR) == UP_TO_40, "and keeps it"
+
+
+def test_a_climb_that_is_broken_begins_anew() -> None:
+    assert told([*plain(1, 10), *plain(1, 2), *plain(1, 3)])[-1] == 13
+    assert told([*plain(1, 10), *plain(1, 2), *plain(2, 2)])[-1] == 10
+    assert told([*plain(1, 10), *plain(5, 9)])[-1] == 10, "it does not begin where the series did"
+    assert told([*plain(1, 10), *plain(2, 4)])[-1] == 14 - 2 + 1
+    assert told([*plain(1, 10), *plain(1, 2), *plain(11, 12), *plain(3, 3)])[-1] == 12
+
+
+def test_a_rank_that_is_behind_in_another_epoch_changes_nothing() -> None:
+    lines = ["epoch 0 step 9", "epoch 0 step 10", "epoch 1 step 1", "epoch 0 step 11", "epoch 1 step 2"]
+    assert told(lines, WORDS) == [9, 10, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "step"),
+    [(Laps(20, 10, 10), 1, 21), (Laps(25, 20, 10), 6, 26), (Laps(25, 20, 10), 4, 24), (Laps(29, 20, 10), 1, 31),
+     (Laps(7), 8, 8), (None, 8, 8)],
+)  # fmt: skip
+def test_the_first_number_after_a_resume_is_counted_from_what_was_known(
+    before: Laps | None, first: int, step: int
+) -> None:
+    counter, reader = Steps(400, 2, before), Reader()
+    line = reader.read(f'{{"step": {first}}}')
+    assert line is not None and counter.count(line) == step
+
+
+def test_many_kinds_of_lines_are_not_kept_without_end() -> None:
+    counter = counted([f"step 1/{total}" for total in range(1, 1000)], WORDS, steps=1000)
+    assert counter.step == 1 and len(counter._series) <= 64

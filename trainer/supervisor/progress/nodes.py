@@ -10,19 +10,20 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import threading
 from collections import deque
 from pathlib import Path
 from typing import Any, Iterator, Mapping
 
 from trainer.supervisor.progress.messages import Messages
 
+TOLD = "told"
+"""Folder below the campaign's on the shared tier."""
 _KEPT = 1000
 """Steps that a node keeps for node 0."""
 
 
 def folder_of(tier: Path, attempt: int, generation: int) -> Path:
-    return tier / "told" / f"attempt-{attempt:04d}-generation-{generation}"
+    return tier / TOLD / f"attempt-{attempt:04d}-generation-{generation}"
 
 
 class Outbox:
@@ -37,7 +38,6 @@ class Outbox:
         self._first_nodes = 0
         """Step that node 0 has told."""
         self._needed = False
-        self._alone = threading.Lock()
 
     def step(self, step: int, figures: Mapping[str, float]) -> None:
         self._steps.append({"step": step, **figures})
@@ -54,20 +54,19 @@ class Outbox:
 
     def exchange(self, last: bool = False) -> None:
         """Write down what node 0 lacks."""
-        with self._alone:
-            rows = [self._checkpoints.popleft() for _ in range(len(self._checkpoints))]
-            if self._needed:
-                rows += [self._steps.popleft() for _ in range(len(self._steps))]
-            if last and (rows or self._file.exists()):
-                rows.append({"step": max(0, self._newest), "ended": True})
-            if not rows:
-                return
-            try:
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-                with self._file.open("a") as file:
-                    file.write("".join(json.dumps(row) + "\n" for row in rows))
-            except OSError:  # a full tier: checkpoints are told again, steps that are lost are followed by others
-                self._checkpoints.extendleft(row for row in reversed(rows) if "folder" in row)
+        rows = [self._checkpoints.popleft() for _ in range(len(self._checkpoints))]
+        if self._needed:
+            rows += [self._steps.popleft() for _ in range(len(self._steps))]
+        if last and (rows or self._file.exists()):
+            rows.append({"step": max(0, self._newest), "ended": True})
+        if not rows:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a") as file:
+                file.write("".join(json.dumps(row) + "\n" for row in rows))
+        except OSError:  # a full tier: checkpoints are told again, steps that are lost are followed by others
+            self._checkpoints.extendleft(row for row in reversed(rows) if "folder" in row)
 
 
 class Inbox:
@@ -76,12 +75,11 @@ class Inbox:
     def __init__(self, folder: Path) -> None:
         self._messages = Messages(folder)
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._alone = threading.Lock()
         self.telling: set[int] = set()
         """First ranks of the nodes that have told something and have not ended."""
 
     def exchange(self, last: bool = False) -> None:
-        with self._alone, contextlib.suppress(OSError):  # a tier that does not answer: the next look is soon
+        with contextlib.suppress(OSError):  # a tier that does not answer: the next look is soon
             for message in self._messages.news():
                 self._queue.put(message)
 

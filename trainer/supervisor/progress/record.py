@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Callable, Iterator, Mapping
 from trainer.supervisor import activity
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress.lines import Figures, Line, Reader
-from trainer.supervisor.progress.nodes import Inbox, Outbox, folder_of
+from trainer.supervisor.progress.nodes import TOLD, Inbox, Outbox, folder_of
 from trainer.supervisor.progress.resume import Memory
 from trainer.supervisor.progress.steps import Laps, Steps
 from trainer.supervisor.running import Allowance
@@ -40,6 +41,8 @@ class Progress:
         self.step_seconds: float | None = None
         self.heard = self._risen = time.monotonic()
         """When something was told last."""
+        if not place.node_rank:
+            shutil.rmtree(tier / TOLD, ignore_errors=True)  # by earlier attempts
         self._start(0, -1, None)
 
     def begin(self, generation: int, offered: int) -> None:
@@ -146,8 +149,8 @@ class Progress:
     def ask_first_node(self) -> None:
         """Learn node 0's step, on another node."""
         if self._outbox is not None:
-            step = activity.step_of(self._place.rendezvous)
-            self.step = max(self.step, step)
+            step, sealed = activity.steps_of(self._place.rendezvous)
+            self.step, self._noted = max(self.step, step), max(self._noted, sealed)
             self._outbox.asked(step)
 
     def exchange(self) -> None:
@@ -179,7 +182,7 @@ class Progress:
         if self._place.node_count == 1:
             return
         if self._outbox is not None:
-            self._outbox.asked(activity.step_of(self._place.rendezvous), last=True)
+            self._outbox.asked(activity.steps_of(self._place.rendezvous)[0], last=True)
             self._outbox.exchange(last=True)
             return
         assert self._inbox is not None
@@ -197,7 +200,9 @@ class Progress:
 
     def made(self, committed: int) -> tuple[bool, bool]:
         """Return whether this start has told a step, and whether a newer checkpoint than it came from is sealed."""
-        return self._counter.step is not None, committed > self._offered
+        return self._counter.step is not None or self.step > max(0, self._offered), max(
+            committed, self._noted
+        ) > self._offered
 
     def ended(self, committed: int) -> tuple[bool, int]:
         """Return whether a job that exits 0 has done its work: it has told a step, or a checkpoint newer than it came

@@ -1,0 +1,201 @@
+"""What is kept of a job's progress between nodes and attempts: messages, boxes, losses, resumes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.supervisor.progress.lines import Line
+from trainer.supervisor.progress.messages import Messages
+from trainer.supervisor.progress.nodes import Inbox, Outbox, folder_of
+from trainer.supervisor.progress.resume import Memory
+from trainer.supervisor.progress.steps import Laps, Steps
+
+
+def test_messages_are_read_once_and_in_the_order_of_ranks(tmp_path: Path) -> None:
+    messages = Messages(tmp_path)
+    (tmp_path / "told-10.jsonl").write_text('{"step": 3, "loss": 0.5}\n{"step": 4')
+    (tmp_path / "told-2.jsonl").write_text('{"step": 1, "folder": "/x"}\n{"step": 2, "tokens": 7, "other": 1}\n')
+    (tmp_path / "told-1x.jsonl").write_text('{"step": 1}\n')
+    assert list(messages.news()) == [{"step": 1, "folder": "/x", "rank": 2}, {"step": 2, "tokens": 7.0, "rank": 2},
+                                     {"step": 3, "loss": 0.5, "rank": 10}]  # fmt: skip
+    with (tmp_path / "told-10.jsonl").open("a") as file:
+        file.write(', "ended": true}\n')
+    assert list(messages.news()) == [{"step": 4, "ended": True, "rank": 10}] and not list(messages.news())
+
+
+def test_a_message_without_an_end_is_left_behind(tmp_path: Path) -> None:
+    messages = Messages(tmp_path)
+    (tmp_path / "told-0.jsonl").write_bytes(b"x" * (1 << 20) + b'\n{"step": 1}\n')
+    assert [one for _ in range(3) for one in messages.news()] == [{"step": 1, "rank": 0}]
+
+
+def told(box: Inbox) -> list[dict[str, Any]]:
+    box.exchange()
+    return list(box.news())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return folder_of(tmp_path, 3, 0)
+
+
+def test_steps_that_node_0_does_not_know_are_brought_to_it(folder: Path) -> None:
+    outbox, inbox = Outbox(folder, 8), Inbox(folder)
+    for step in (1, 2):
+        outbox.step(step, {"loss": 1 / step})
+    outbox.asked(0)
+    outbox.exchange()
+    assert told(inbox) == [], "they may be on their way by node 0's own ranks"
+    outbox.asked(0)
+    outbox.step(3, {})
+    outbox.exchange()
+    assert told(inbox) == [
+        {"step": 1, "loss": 1.0, "rank": 8},
+        {"step": 2, "loss": 0.5, "rank": 8},
+        {"step": 3, "rank": 8},
+    ]
+    assert inbox.telling == {8}
+    outbox.step(4, {})
+    outbox.exchange(last=True)
+    assert [one["step"] for one in told(inbox)] == [4] and inbox.telling == set()
+
+
+def test_steps_that_node_0_knows_are_not_written_down(folder: Path) -> None:
+    outbox = Outbox(folder, 8)
+    for step in range(1, 20):
+        outbox.step(step, {})
+        outbox.asked(step)
+        outbox.exchange()
+    outbox.asked(0, last=True)
+    outbox.exchange(last=True)
+    assert not folder.exists(), "also where node 0 has ended before"
+
+
+def test_the_last_steps_are_written_down_where_node_0_is_behind(folder: Path) -> None:
+    outbox = Outbox(folder, 8)
+    outbox.step(5, {})
+    outbox.asked(4, last=True)
+    outbox.exchange(last=True)
+    assert [one["step"] for one in told(Inbox(folder))] == [5]
+
+
+def test_a_finished_checkpoint_is_told_again_after_a_full_tier(folder: Path) -> None:
+    outbox = Outbox(folder, 8)
+    folder.parent.parent.joinpath("told").write_text("in the way")
+    outbox.checkpoint(10, "/x/a")
+    outbox.checkpoint(20, "/x/b")
+    outbox.exchange()
+    folder.parent.unlink()
+    outbox.exchange()
+    assert [(one["step"], one["folder"]) for one in told(Inbox(folder))] == [(10, "/x/a"), (20, "/x/b")]
+
+
+def counted(*numbers: int) -> Steps:
+    steps = Steps(100)
+    for number in numbers:
+        steps.count(Line(number, {}), certain=True)
+    return steps
+
+
+def losses(memory: Memory, first: int, last: int, more: float = 0.0) -> list[dict[str, Any]]:
+    found = [memory.heard(step, 2.0 + 0.1 * (step % 3) + more) for step in range(first, last + 1)]
+    return [event for event in found if event]
+
+
+def kept(tier: Path, config: str = "a") -> Memory:
+    """Of an attempt that has told the losses of 30 steps, and sealed step 20."""
+    memory = Memory(tier, config)
+    assert memory.begin(-1) is None
+    memory.reached(1, counted(1))
+    assert not losses(memory, 1, 30)
+    memory.sealed(20, Laps(20, 0, 0))
+    memory.write(last=True)
+    return memory
+
+
+@pytest.mark.parametrize(("more", "jumps"), [(0.0, False), (0.9, False), (1.2, True), (-1.2, True)])
+def test_a_loss_is_held_against_the_one_of_its_step(more: float, jumps: bool, tmp_path: Path) -> None:
+    kept(tmp_path)
+    memory = Memory(tmp_path, "a")
+    memory.begin(20)
+    found = losses(memory, 21, 30, more)
+    assert len(found) == jumps, "ten times the median difference of 0.1, and once"
+    if jumps:
+        assert found[0] == {"event": "loss_jumped", "step": 21, "before": 2.0, "now": 2.0 + more}
+    assert not losses(memory, 31, 40, 9.0), "they are new"
+
+
+def test_losses_of_another_configuration_are_not_compared(tmp_path: Path) -> None:
+    kept(tmp_path)
+    memory = Memory(tmp_path, "b")
+    memory.begin(20)
+    assert not losses(memory, 21, 30, 9.0)
+
+
+def test_a_restart_in_place_is_held_against_what_it_told_before(tmp_path: Path) -> None:
+    memory = kept(tmp_path)
+    memory.begin(20)
+    assert len(losses(memory, 21, 30, 9.0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("offered", "numbers", "told"),
+    [
+        (20, (21, 22), {}),
+        (20, (19, 20), {}),
+        (20, (1, 2), {"event": "resumed_elsewhere", "offered": 20, "first": 1}),
+        (20, (0, 21), {}),
+        (20, (15, 16), {"event": "resumed_elsewhere", "offered": 20, "first": 15}),
+        (-1, (1, 2), {}),
+        (1, (0, 1), {}),
+    ],
+)
+def test_the_first_steps_are_held_against_what_was_offered(
+    offered: int, numbers: tuple[int, int], told: dict[str, Any], tmp_path: Path
+) -> None:
+    kept(tmp_path)
+    memory = Memory(tmp_path, "a")
+    memory.begin(offered)
+    first, second = numbers
+    assert memory.reached(first, counted(first)) == {}
+    assert memory.reached(second, counted(first, second)) == told
+    assert memory.reached(second + 1, counted(first, second, second + 1)) == {}
+
+
+def test_a_line_every_ten_steps_may_begin_one_line_before(tmp_path: Path) -> None:
+    memory = Memory(tmp_path, "a")
+    memory.begin(35)
+    memory.reached(30, counted(30))
+    assert memory.reached(40, counted(30, 40)) == {}
+
+
+def test_batches_within_an_epoch_begin_again_by_themselves(tmp_path: Path) -> None:
+    memory = kept(tmp_path)
+    memory.sealed(5, Laps(50, 40, 10))
+    memory.write(last=True)
+    memory = Memory(tmp_path, "a")
+    assert memory.begin(5) == Laps(50, 40, 10)
+    assert [memory.reached(step, counted(1, 2)) for step in (1, 2)] == [{}, {}]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"config": "a", "losses": [[1]], "interval": 1, "sealed": {}}'])
+def test_what_cannot_be_read_is_held_against_nothing(content: str, tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_text(content)
+    memory = Memory(tmp_path, "a")
+    assert memory.begin(20) is None and not losses(memory, 1, 30, 9.0)
+
+
+def test_what_is_kept_stays_small(tmp_path: Path) -> None:
+    memory = Memory(tmp_path, "a")
+    memory.begin(-1)
+    memory.reached(1, counted(1))
+    losses(memory, 1, 5000)
+    for step in range(50):
+        memory.sealed(step, Laps(step))
+    memory.write(last=True)
+    content = json.loads((tmp_path / "progress.json").read_text())
+    assert [step for step, _ in content["losses"]] == list(range(4001, 5001)) and len(content["sealed"]) == 16
