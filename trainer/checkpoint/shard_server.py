@@ -17,7 +17,7 @@ from trainer.checkpoint.files import open_regular
 PREFIX = "/checkpoints/"
 TOKEN_VARIABLE = "BIVOUAC_NEIGHBOUR_TOKEN"
 """Environment variable of the agent and its ranks; each request for a shard must carry the token."""
-_PATH = re.compile(r"^/checkpoints/(step-\d{8}/attempt-\d{4,}/[^/.][^/]*)$")
+_PATH = re.compile(r"^/checkpoints/(step-\d{8,}/attempt-\d{4,}/[^/.][^/]*)$")
 _RANGE = re.compile(r"^bytes=(\d{1,18})-(\d{1,18})$")
 
 

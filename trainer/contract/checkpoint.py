@@ -13,7 +13,7 @@ from trainer.contract.ledger import Consumed
 from trainer.contract.training import ParallelConfig
 
 COMMITTED_NAME = "manifest.json"
-_STEP = re.compile(r"^step-(\d{8})$")
+_STEP = re.compile(r"^step-(\d{8,})$")
 
 
 def attempt_folder(attempt: int) -> str:

@@ -30,7 +30,7 @@ from trainer.supervisor.sealing.manifest import opened, serialize
 from trainer.supervisor.sealing.survey import Survey, survey
 from trainer.supervisor.sealing.taking import DIGESTS as DIGESTS
 
-_STEP = re.compile(r"^step-(\d{8})$")
+_STEP = re.compile(r"^step-(\d{8,})$")
 _AT_ONCE = 4
 """Files that are copied or read at once."""
 _LAID = ".bivouac-laid-back-"
