@@ -88,7 +88,7 @@ def printable(text: str) -> str:
     return "".join(map(shown, text))
 
 
-def tree_name(node: int, sealing: int = 0) -> str:
+def tree_name(node: int, sealing: int) -> str:
     """Return the name of the shard with the tree of one node's files; `sealing` as in `shard_name`."""
     return f"tree-{node:04d}{f'-{sealing}' if sealing else ''}.json"
 

@@ -196,7 +196,7 @@ class Accounts:
             self._interval_s = max(self._interval_s, now - self._sealed_at) if self._committed >= 0 else 0.0
             self._committed, self._sealed_at, self._warned = committed, now, False
         shared = not self._local and self._place.node_rank != 0
-        if shared or not (ended or now >= self._next) or not self._folder.is_dir():
+        if shared or not (ended or now >= self._next):
             return
         begun, before = time.thread_time(), self.now
         two_intervals = 2 * self._interval()

@@ -66,7 +66,7 @@ def seal(
     sweep(place, before)  # of a sealing that failed
     make(attempt)
     try:
-        shards = taken(begun, attempt, sealing=next_sealing(before, attempt.name))
+        shards = taken(begun, attempt, 0, 0, next_sealing(before, attempt.name))
         if changed := difference(begun, root, files, folder, part):
             raise ValueError(changed)
         sync(attempt)
@@ -97,13 +97,12 @@ def surveyed(root: Path, files: Sequence[Path], folder: Path, part: bool) -> Sur
 
 
 def difference(begun: Survey, root: Path, files: Sequence[Path], folder: Path, part: bool) -> str:
-    """Return how a checkpoint differs from what it was; empty where it does not, and where it is being removed."""
+    """Return how a checkpoint differs from what it was; empty where it does not, and where it is being removed. Raises
+    `ValueError` where it cannot be sealed any more."""
     try:
         return begun.difference(survey(root, folder, files if part else ()))
     except FileNotFoundError:
         return ""
-    except ValueError as error:
-        return str(error)
 
 
 def next_sealing(manifest: bytes | None, attempt: str) -> int:
@@ -112,7 +111,7 @@ def next_sealing(manifest: bytes | None, attempt: str) -> int:
     return max((number + 1 for number in numbers if number is not None), default=0)
 
 
-def taken(begun: Survey, attempt: Path, node: int = 0, rank: int = 0, sealing: int = 0) -> list[dict[str, Any]]:
+def taken(begun: Survey, attempt: Path, node: int, rank: int, sealing: int) -> list[dict[str, Any]]:
     """Copy a checkpoint's files into the attempt's folder; return their rows of the manifest, as files of `rank`.
     Raises `ValueError` for a file that was written since the survey."""
     files = {
@@ -163,9 +162,9 @@ def sweep(place: Path, manifest: bytes | None) -> None:
         for path in place.glob("attempt-*/*"):
             if f"{path.parent.name}/{path.name}" not in named:
                 path.unlink(missing_ok=True)
-        for folder in place.glob("attempt-*"):
-            if not any(name.startswith(f"{folder.name}/") for name in named):
-                folder.rmdir()
+    for folder in place.glob("attempt-*"):
+        with contextlib.suppress(OSError):  # the manifest's files are in it
+            folder.rmdir()
 
 
 def committed(tier: Path) -> list[int]:

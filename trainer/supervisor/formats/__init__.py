@@ -6,11 +6,11 @@ looks (`layouts`). Only what is so ended counts as finished.
 
 from trainer.supervisor.formats.find import FORMATS as FORMATS
 from trainer.supervisor.formats.find import KINDS as KINDS
+from trainer.supervisor.formats.find import files_of as files_of
+from trainer.supervisor.formats.find import lacks as lacks
+from trainer.supervisor.formats.find import missing as missing
+from trainer.supervisor.formats.find import newer_beside as newer_beside
+from trainer.supervisor.formats.find import whole_ranks as whole_ranks
 from trainer.supervisor.formats.later import forget_later as forget_later
 from trainer.supervisor.formats.recognise import Recogniser as Recogniser
 from trainer.supervisor.formats.tree import Finished as Finished
-from trainer.supervisor.formats.whole import files_of as files_of
-from trainer.supervisor.formats.whole import lacks as lacks
-from trainer.supervisor.formats.whole import missing as missing
-from trainer.supervisor.formats.whole import newer_beside as newer_beside
-from trainer.supervisor.formats.whole import whole_ranks as whole_ranks

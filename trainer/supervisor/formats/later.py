@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import Iterator
 
 from trainer.supervisor.formats.find import KINDS, candidates
-from trainer.supervisor.formats.layouts import (
-    DEEPSPEED_TRACKER,
-    MEGATRON_TRACKER,
-    NANOTRON_TRACKER,
-    Candidate,
-)
+from trainer.supervisor.formats.layouts import DEEPSPEED_TRACKER, MEGATRON_TRACKER, NANOTRON_TRACKER, Candidate
 from trainer.supervisor.formats.names import family, number_in_family, number_of
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
 
@@ -106,7 +101,7 @@ def _link(link: Path, target: Path, absolute: bool = False) -> None:
 
 
 def _renew_trackers(name: str, place: Path, gone: set[Path], chosen: Finished | None) -> None:
-    """Let a tracker file that names what is gone name the chosen checkpoint. A framework's own one is also written where
+    """Let a tracker file that names what is gone name the chosen one. A framework's own tracker is also written where
     none lies there: a node's disk may be new."""
     names = {path.name for path in gone}
     for kind, (tracker, text) in _TRACKERS.items():

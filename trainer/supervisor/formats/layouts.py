@@ -122,18 +122,15 @@ def _huggingface(view: View) -> Candidate | None:
     if view.top or not re.search(r"^checkpoint-\d+$", view.path.name):
         return None
     state, entries = view.path / "trainer_state.json", view.entries
-    of_trainer = (
-        view.alone
-        or entries.files & {state.name, "training_args.bin", _INCOMPLETE}
-        or any(name.startswith("pytorch_model_fsdp") for name in entries.folders | entries.files)
-    )
+    of_fsdp = any(name.startswith("pytorch_model_fsdp") for name in entries.folders | entries.files)
+    of_trainer = view.alone or of_fsdp or entries.files & {state.name, "training_args.bin", _INCOMPLETE}
     if not of_trainer or view.matching("random_states_*.pkl"):
         return None
 
     def ready() -> bool:
         states = view.matching(EACH_RANK["huggingface"])
-        whole = not states or each_rank(states, view.ranks)
-        return whole and content.json_of(state) is not None and _INCOMPLETE not in entries.files
+        random = not states or each_rank(states, view.ranks)
+        return random and content.json_of(state) is not None and _INCOMPLETE not in entries.files
 
     return Candidate("huggingface", view.path, ready, told_in=(state,))
 
@@ -161,13 +158,8 @@ def _marked(view: View) -> Candidate | None:
 def _lightning_folder(view: View) -> Candidate | None:
     if view.top or not view.path.name.endswith(".ckpt"):
         return None
-    meta = view.path / "meta.pt"
-    return Candidate(
-        "lightning",
-        view.path,
-        lambda: DEEPSPEED_TRACKER in view.entries.files or content.state(meta) == content.WHOLE,
-        told_in=(meta,),
-    )
+    meta, of_deepspeed = view.path / "meta.pt", DEEPSPEED_TRACKER in view.entries.files
+    return Candidate("lightning", view.path, lambda: of_deepspeed or each_rank([meta], 1), told_in=(meta,))
 
 
 def _dcp(view: View) -> Candidate | None:
@@ -220,9 +212,9 @@ def _plain_folder(view: View) -> Candidate | None:
         return None
     if view.number is None and len(files) == 1 and len(view.entries.files) == 1:
         return None  # the file itself is the checkpoint
-    index = [path for path in view.matching("*.index.json")]
+    index = view.matching("*.index.json")
     return Candidate(
-        "folder", view.path, lambda: whole(files) and all(_indexed(path) for path in index), settles=True,
+        "folder", view.path, lambda: whole(files) and all(map(_indexed, index)), settles=True,
         told_in=tuple(view.matching("*.json")) + tuple(files),
     )  # fmt: skip
 

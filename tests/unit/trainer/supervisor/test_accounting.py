@@ -175,7 +175,6 @@ def test_each_node_saves_what_lies_on_its_own_disk_alone(tmp_path: Path) -> None
 
 def test_the_note_is_published_when_nothing_is_unrecognised_too(tmp_path: Path) -> None:
     camp = Camp(tmp_path)
-    camp.own.mkdir(parents=True)
     camp.end()
     content = json.loads((camp.tier / UNRECOGNISED_NAME).read_text())
     assert (content["files"], content["format"], content["attempt"], content["entries"]) == (0, 1, 1, [])

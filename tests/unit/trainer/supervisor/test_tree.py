@@ -12,7 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.contract.tree import Tree, TreeFile, lay_out, merged, parse_tree, path_of, shard_name, text_of, tree_of
+from trainer.contract.tree import (
+    Tree,
+    TreeFile,
+    lay_out,
+    merged,
+    own_name,
+    parse_tree,
+    path_of,
+    shard_name,
+    text_of,
+    tree_of,
+)
 
 NAMES = st.binary(min_size=1, max_size=255).filter(lambda raw: not set(raw) & {0, 47} and raw not in (b".", b".."))
 
@@ -58,6 +69,7 @@ FILE = {"shard": "0-a", "mode": 384}
         body(files={"a": {"shard": "../a", "mode": 384}}),
         body(files={"a": {"shard": ".a", "mode": 384}}),
         body(files={"a": {"shard": "b", "mode": -1}}),
+        body(files={"a": {"shard": "b", "mode": 0o10000}}),
         body(root="../other"),
         body(root="/etc"),
         body(root=""),
@@ -87,6 +99,29 @@ def test_a_tree_that_leads_out_or_fits_together_with_nothing_is_refused(content:
 @pytest.mark.parametrize("target", ["b", "c/d", "../b", "..", ".", "../x/y"])
 def test_a_link_that_stays_inside_is_taken(target: str) -> None:
     assert parse_tree(body(links={"deep/a": target})).links == {"deep/a": target}
+
+
+@pytest.mark.parametrize("mode", [0, 0o600, 0o7777])
+def test_any_permission_bits_are_taken(mode: int) -> None:
+    assert parse_tree(body(files={"a": {"shard": "b", "mode": mode}})).files["a"].mode == mode
+
+
+def test_a_name_for_people_is_told_where_any_tree_can_be_read_and_never_guessed() -> None:
+    contents = {"attempt-0001/tree-0001.json": Tree("runs/a\x1b", "folder", {}).serialize()}
+
+    def read(name: str) -> bytes:
+        if name not in contents:
+            raise FileNotFoundError(name)
+        return contents[name]
+
+    both = ["attempt-0001/tree-0000.json", "attempt-0001/tree-0001.json", "attempt-0001/0-a"]
+    assert own_name(both, read) == "runs/a\\x1b"
+    contents["attempt-0001/tree-0000.json"] = b"{"
+    assert own_name(both, read) == "runs/a\\x1b"
+    contents.clear()
+    assert own_name(both[:1], read) == "" == own_name(["attempt-0001/..%2Fa"], read)
+    assert own_name(["attempt-0001/step-1%2F%2Fa"], read) == "step-1"
+    assert own_name(["attempt-0001/mp_rank_00.pt", "attempt-0001/zero_pp.pt"], read) == ""
 
 
 def test_the_older_form_is_read_and_the_built_in_trainers_is_not_taken_for_a_jobs() -> None:

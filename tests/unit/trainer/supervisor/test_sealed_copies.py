@@ -187,8 +187,8 @@ def test_a_checkpoint_that_changes_after_its_first_file_was_copied_is_not_sealed
         put(root / name, name)
     taken = seal.taken
 
-    def late(*given: Any, **more: Any) -> Any:
-        rows = taken(*given, **more)
+    def late(*given: Any) -> Any:
+        rows = taken(*given)
         change(root)
         return rows
 
@@ -485,6 +485,28 @@ def test_a_relaunch_that_keeps_fewer_counts_no_step_whose_file_is_gone(camp: Cam
     saved(camp, again, 40)
     again.look()
     assert seal.committed(camp.tier) == [40, 30, 10]
+
+
+def test_a_step_whose_manifest_is_spoilt_counts_for_no_retention(camp: Camp) -> None:
+    for step in (10, 20, 30):
+        put(camp.own / "ckpt.pt", str(step))
+        camp.seal("ckpt.pt", step)
+    put(camp.tier / "step-00000020/manifest.json", "{}")
+    assert seal.keep(camp.tier, 2) == [20] and seal.committed(camp.tier) == [30, 10]
+    put(camp.tier / "step-00000030/manifest.json", "spoilt")
+    assert seal.keep(camp.tier, 1) == [] and seal.committed(camp.tier) == [30, 10], "newer than all that is sound"
+    path = next(path for path in camp.shards(10) if path.name != TREE)
+    path.write_bytes(path.read_bytes() + b"more")
+    assert seal.keep(camp.tier, 1) == [], "where nothing is sound, nothing goes"
+
+
+def test_what_an_earlier_sealing_left_in_other_attempts_goes_with_the_new_manifest(camp: Camp) -> None:
+    put(camp.own / "step-10/state", "one")
+    for attempt in (1, 2, 5):
+        put(camp.tier / f"step-00000010/attempt-000{attempt}/left", "over")
+    camp.seal("step-10", attempt=2)
+    camp.seal("step-10", attempt=4)
+    assert [path.name for path in sorted((camp.tier / "step-00000010").iterdir())] == ["attempt-0004", "manifest.json"]
 
 
 def test_a_full_tier_is_relieved_of_the_jobs_later_files_before_a_step_is_laid_back(

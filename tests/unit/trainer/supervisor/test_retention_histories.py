@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trainer.test_sealed_copies import Camp, saved, started
+from tests.unit.trainer.supervisor.test_sealed_copies import Camp, saved, started
 from trainer.contract.retention import newest_sound, removable
 from trainer.supervisor.sealing.shared import NothingSound, Sealing
 
