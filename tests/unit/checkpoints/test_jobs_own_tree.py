@@ -154,9 +154,23 @@ def test_verify_names_the_jobs_file_beside_the_shard(place: str) -> None:
     code, text = said(commands.verify_command, place, None, REGION, True)
     faults = {row["step"]: list(row["faults"]) for row in json.loads(text)}
     assert code == 74 and faults[10] == [] and f"(runs/step-20/{LONG}/权重.bin)" in faults[20][0]
+    spoil(place, 20, "-model.safetensors")
+    faults = json.loads(said(commands.verify_command, place, 20, REGION, True)[1])[0]["faults"]
+    assert sorted(name.rpartition("(")[2] for name in faults) == [
+        "runs/step-20/model.safetensors)",
+        f"runs/step-20/{LONG}/权重.bin)",
+    ]
     spoil(place, 10, "tree-0000.json")
     code, text = said(commands.verify_command, place, 10, REGION, True)
     assert code == 74 and list(json.loads(text)[0]["faults"]) == ["attempt-0001/tree-0000.json"]
+
+
+def test_a_tree_that_was_changed_and_still_fits_is_not_followed(tmp_path: Path) -> None:
+    sealed(tmp_path / "tier", tmp_path / "own", 10)
+    (tree,) = (tmp_path / "tier").glob("*/*/tree-0000.json")
+    tree.write_text(tree.read_text().replace("model.safetensors", "other.safetensors"))
+    with pytest.raises(PermanentError, match="step 10 is not sound"):
+        said(commands.restore_command, str(tmp_path / "tier"), tmp_path / "out", 10, REGION)
 
 
 def test_the_list_tells_the_jobs_name_of_each_step(place: str) -> None:

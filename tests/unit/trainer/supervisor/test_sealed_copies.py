@@ -22,7 +22,7 @@ from trainer.supervisor.place import Place
 from trainer.supervisor.seal import Identity
 from trainer.supervisor.sealing import copying
 from trainer.supervisor.sealing.manifest import serialize
-from trainer.supervisor.sealing.shared import Sealing
+from trainer.supervisor.sealing.shared import NothingSound, Sealing
 
 IDENTITY = Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
 TREE = "tree-0000.json"
@@ -452,6 +452,19 @@ def test_a_damaged_step_that_is_done_again_after_a_restart_in_place_is_sealed_an
     saved(camp, sealing, 20)
     sealing.look()
     assert camp.fault(20) == "" and job.said("committed") == [10, 20, 20]
+
+
+def test_where_no_sealed_step_is_sound_the_job_does_not_begin_anew_and_what_was_half_sealed_goes(camp: Camp) -> None:
+    sealing, _, _ = started(camp, 1)
+    half = put(camp.tier / "step-00000020/attempt-0001/half", "x")
+    assert started(camp, 2)[2] == "" and not half.parents[1].exists()
+    saved(camp, sealing, 10)
+    sealing.look()
+    next(path for path in camp.shards(10) if path.name != TREE).write_text("??")
+    with pytest.raises(
+        NothingSound, match=r"none of its 1 sealed checkpoints is sound; step 10: .*ckpt\.pt: 2 of 2 bytes"
+    ):
+        started(camp, 3)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
