@@ -32,7 +32,7 @@ class Job(Running):
     ) -> None:
         super().__init__(config, place, run)
         self.tier = shared / place.campaign
-        self.progress = Progress(config, place, self.tier, self.emit)
+        self.progress = Progress(config, place, self.tier, self.emit, lambda step: self.sealing.recogniser.hear(step))
         self.generation = 0
         self.heard = time.monotonic()
         """When the job last used a processor."""
@@ -129,7 +129,7 @@ class Job(Running):
         code = self.launcher.ended(code, str(self.words), bool(self.stopping))
         self._look()
         exchange.join()
-        for message in self.progress.rest():
+        for message in self.progress.rest(not code and not self.stopping):
             self._told_checkpoint(message)
         beside.join()
         if not (code or self.launcher.many):

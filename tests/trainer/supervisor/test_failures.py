@@ -100,6 +100,42 @@ def test_an_error_that_was_handled_is_not_the_reason() -> None:
     assert later.failure() is None and "the data is not what it was" in str(later)
 
 
+def test_what_follows_the_launchers_word_is_a_consequence() -> None:
+    stopped = words("step 7", TRAILER[0], *of(0, [*TRACE, "SystemError: stopped"]), *TRAILER[1:])
+    assert stopped.failure() is None and str(stopped) == "; it said last: step 7"
+    assert str(words()) == "" and str(words("-----", "====", "")) == ""
+
+
+def test_a_rank_ends_with_its_last_error_and_others_keep_theirs() -> None:
+    chain = "The above exception was the direct cause of the following exception:"
+    lines = [*of(1, [*TRACE, KEY]), *of(2, [*TRACE, "KeyError: 2", chain, *TRACE, "OSError: 2"])]
+    assert told(*lines) == (KEY, 1)
+    assert told(*of(1, [*TRACE, KEY, *TRACE, "OSError: 1", chain, *TRACE, "OSError: 2"])) == (KEY, 1)
+    assert told(chain, *TRACE, KEY) == (KEY, None)
+
+
+def test_the_words_of_an_end_have_rank_cure_and_lines() -> None:
+    assert str(words(*of(3, [*TRACE, "my.Trouble: " + "x" * 400]))) == (
+        "; it said last: my.Trouble: " + "x" * 288
+        + ' (rank 3); before that: File "/workspace/train.py", line 6, in <module> | {}["size"] | ~~^^^'
+    )  # fmt: skip
+    assert str(words("KeyError: 1")) == "; it said last: KeyError: 1; an error of the script"
+    long = words(TRACE[0], *(f"  line {number}" for number in range(9)), KEY).failure()
+    assert long is not None and long.lines == tuple(f"line {number}" for number in range(4, 9))
+
+
+def test_an_error_is_stale_after_fifty_other_lines() -> None:
+    for others, known in ((49, True), (50, False)):
+        assert (words(*TRACE, KEY, *["step"] * others).failure() is not None) is known
+
+
+def test_what_is_kept_of_errors_is_bounded() -> None:
+    many = words(*[line for rank in range(500) for line in of(rank, [*TRACE, KEY])])
+    assert told(*[f"[rank{rank}]: {TRACE[0]}" for rank in range(500)], *TRACE, KEY)[0] == KEY
+    assert max(map(len, many._bursts)) <= 64 and many.failure() is not None
+    assert len(words(*[line for _ in range(50) for line in (KEY, "step")])._bursts) <= 8
+
+
 def test_an_error_in_colour_and_one_of_c_plus_plus_are_read() -> None:
     assert told("\x1b[31mValueError: \x1b[0mno\x1b[0m") == ("ValueError: no", None)
     assert told("terminate called after throwing an instance of 'c10::Error'", "  what():  CUDA error: assert") == (
@@ -149,6 +185,26 @@ def test_a_node_that_only_lost_its_peer_is_not_at_fault(tmp_path: Path) -> None:
     assert ends.failed(1, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=2)).reason == ends.PEER_LOST
     assert ends.failed(1, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=1)).reason == ""
     assert ends.failed(-11, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=2)).reason == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "elsewhere", "end"),
+    [
+        (1, KEY, True, (64, ends.PEER_LOST)),
+        (1, NCCL, True, (70, ends.PEER_LOST)),
+        (-9, KEY, True, (70, ends.PEER_LOST)),
+        (65, KEY, True, (65, ends.PEER_LOST)),
+        (65, KEY, False, (65, "")),
+        (76, NCCL, False, (76, "")),
+        (1, KEY, False, (64, "")),
+    ],
+)
+def test_an_end_has_code_reason_and_rank(
+    code: int, said: str, elsewhere: bool, end: tuple[int, str], tmp_path: Path
+) -> None:
+    found = ends.failed(code, words(*of(3, [*TRACE, said])), (tmp_path,), elsewhere, ends.Made(False, False, 2), rank=5)
+    assert (found.code, found.reason, found.rank) == (*end, 3)
+    assert ends.failed(1, words("bye"), (tmp_path,), rank=5).rank == 5
 
 
 def test_of_torchruns_summary_the_first_failure_counts() -> None:

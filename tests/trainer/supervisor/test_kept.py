@@ -198,4 +198,68 @@ def test_what_is_kept_stays_small(tmp_path: Path) -> None:
         memory.sealed(step, Laps(step))
     memory.write(last=True)
     content = json.loads((tmp_path / "progress.json").read_text())
+    assert content["format"] == 1
     assert [step for step, _ in content["losses"]] == list(range(4001, 5001)) and len(content["sealed"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "jumps"),
+    [
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 19.0, False),
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 19.1, True),
+        ([2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 1000.0, False),
+        ([1.0] * 9, 1.01, False),
+        ([1.0] * 9, 1.02, True),
+        ([100.0] + [1.0] * 9, 1.02, True),
+        ([9.0, 1.0] * 100 + [float(n) for n in range(192, -9, -1)] + [1.0], 11.0, False),
+    ],
+)
+def test_how_far_a_loss_may_be_from_the_one_of_its_step(
+    known: list[float], now: float, jumps: bool, tmp_path: Path
+) -> None:
+    """The last one known, again: within ten medians of the neighbours' differences, 1 % of itself, by eight or more."""
+    memory = Memory(tmp_path, "a")
+    memory.begin(-1)
+    memory.reached(1, counted(1))
+    for step, loss in enumerate(known, 1):
+        memory.heard(step, loss)
+    memory.write(last=True)
+    memory = Memory(tmp_path, "a")
+    memory.begin(len(known) - 1)
+    assert bool(memory.heard(len(known), now)) is jumps
+
+
+def test_it_is_written_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("trainer.supervisor.progress.resume.time.monotonic", lambda: now[0])
+    memory = Memory(tmp_path, "a")
+    memory.begin(-1)
+    file = tmp_path / "progress.json"
+    memory.write(last=True)
+    assert not file.exists(), "there is nothing to keep"
+    for later, step, last, written in [
+        (0, 1, False, True),
+        (9.9, 2, False, False),
+        (0.2, 3, False, True),
+        (1, 4, True, True),
+    ]:
+        now[0] += later
+        memory.reached(step, counted(*range(step + 1)))
+        memory.heard(step, float(step))
+        memory.write(last)
+        assert (json.loads(file.read_text())["losses"][-1] == [step, float(step)]) is written
+    file.unlink()
+    memory.write(last=True)
+    assert not file.exists(), "nothing has changed"
+
+
+def test_the_steps_between_two_lines_are_known_to_the_next_attempt(tmp_path: Path) -> None:
+    memory = Memory(tmp_path, "a")
+    memory.begin(-1)
+    memory.reached(30, counted(10, 20, 30))
+    memory.write(last=True)
+    for first, told in ((20, False), (19, True)):
+        memory = Memory(tmp_path, "a")
+        memory.begin(30)
+        memory.reached(first - 1, counted(first - 1))
+        assert bool(memory.reached(first, counted(first - 1, first))) is told

@@ -46,6 +46,8 @@ def test_a_line_has_step_and_figures(
         (None, '{"step": -5, "loss": 1.0}'),
         (None, '{"step": ' + "9" * 400 + "}"),
         (None, '{"step": 5'),
+        (None, '{"step": 1e300}'),
+        (None, "{[]: 'x', 'step': 5}"),
         (None, "[" * 100_000),
         (None, "{" * 100_000 + "}"),
         (None, "{'a': " * 5_000 + "}"),

@@ -30,6 +30,8 @@ _EPOCH = re.compile(r"(?<![a-z_])epoch\W{0,3}(\d{1,6})(?![\d.]*\.\d)", re.IGNORE
 _TOTAL = re.compile(r"\s*(?:/|of\b)\s*(\d[\d,]{0,15})")
 """Behind a number: what it counts up to, as in `3/10`."""
 Figures = Dict[str, float]
+LARGEST = 1 << 53
+"""Of counts: what every reader of JSON tells apart."""
 
 
 class Line(NamedTuple):
@@ -83,7 +85,7 @@ class Reader:
             return None if "loss" in pattern.groupindex else self._recorded(text, True)
         groups = {name: _number(group) for name, group in match.groupdict().items()}
         found = {name: number for name, number in groups.items() if number is not None}
-        total = _TOTAL.match(text, match.end("step")) if match.group("step") else None
+        total = _TOTAL.match(text, match.end("step"))
         evaluation = bool(_EVALUATION.search(text)) and not _TRAINING.search(text)
         return _line(found, evaluation)._replace(total=None if total is None else int(total.group(1).replace(",", "")))
 
@@ -98,9 +100,6 @@ class Reader:
                 found[figure] = number
         if figures_alone and "loss" not in found:
             return None
-        epoch = record.get("epoch")
-        if isinstance(epoch, int) and not isinstance(epoch, bool):
-            found["epoch"] = float(min(epoch, 10**9))
         return _line(found, "loss" not in found and any(map(_EVALUATION.search, map(str, record))))
 
 
@@ -112,7 +111,7 @@ def bare(text: str) -> str:
 def _line(found: Figures, evaluation: bool) -> Line:
     """Return a line of the numbers that were found; steps, epochs and ranks are whole and not negative."""
     counts = {name: found.pop(name, None) for name in ("step", "epoch", "rank")}
-    step, epoch, rank = (None if n is None or n < 0 or n != int(n) else int(n) for n in counts.values())
+    step, epoch, rank = (None if n is None or not 0 <= n < LARGEST or n != int(n) else int(n) for n in counts.values())
     if step is None and counts["step"] is not None:
         return Line(None, {})
     return Line(step, {} if evaluation and step is None else found, epoch=epoch, evaluation=evaluation, rank=rank)
@@ -131,7 +130,7 @@ def _record(text: str) -> dict[str, Any] | None:
     except ValueError:
         try:
             record = ast.literal_eval(text) if "'" in text else None
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return None
     return record if isinstance(record, dict) else None
 

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any, Iterator
 
+from trainer.supervisor.progress.lines import LARGEST
+
 ASKS, STOP = "asks", "stop"
 """Files: the job asks whether it should stop; it should."""
 _AT_ONCE = 1 << 20
 """Bytes that are read of one file in one look."""
-_LARGEST, _FINITE = 1 << 53, 1e300
+_FINITE = 1e300
 
 
 class Messages:
@@ -57,7 +59,7 @@ def _message(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
 
 
 def _is_figure(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, Mapping
 
 from trainer.supervisor import activity
 from trainer.supervisor.place import Place
-from trainer.supervisor.progress.lines import Figures, Line, Reader
+from trainer.supervisor.progress.lines import LARGEST, Figures, Line, Reader
 from trainer.supervisor.progress.nodes import TOLD, Inbox, Outbox, folder_of
 from trainer.supervisor.progress.resume import Memory
 from trainer.supervisor.progress.steps import Laps, Steps
@@ -26,8 +26,16 @@ _LAST_S, _LEAST_S, _PAUSE_S = 10.0, 2.5, 0.2
 
 
 class Progress:
-    def __init__(self, config: Mapping[str, Any], place: Place, tier: Path, emit: Callable[..., None]) -> None:
-        self._place, self._tier, self._emit = place, tier, emit
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        place: Place,
+        tier: Path,
+        emit: Callable[..., None],
+        hear: Callable[[int], None],
+    ) -> None:
+        """`emit` says an event; `hear` takes each step."""
+        self._place, self._tier, self._emit, self._hear = place, tier, emit, hear
         self.steps = int(config.get("steps") or 0)
         self.by_client = config.get("progress") == "client"
         self._is_exact = config.get("ends") == "exact"
@@ -91,9 +99,10 @@ class Progress:
     def _speaks(self, rank: int) -> bool:
         """Return whether no rank below this one has told a step lately: ranks have losses of their own."""
         now = time.monotonic()
-        if rank < self._place.world_size:
-            self._spoke[rank] = now
-        return not any(other < rank and now - at < _SILENT_S for other, at in self._spoke.items())
+        with self._alone:
+            if rank < self._place.world_size:
+                self._spoke[rank] = now
+            return not any(other < rank and now - at < _SILENT_S for other, at in self._spoke.items())
 
     def _take(self, line: Line, certain: bool = False) -> None:
         with self._alone:
@@ -113,13 +122,14 @@ class Progress:
             self.step, self._risen = step, now
         self._row = {"step": step, "loss": None, "seconds": self.step_seconds or 0.0, "time": round(time.time(), 3)}
         self._is_said = False
+        self._hear(step)
         if self._outbox is None:
             self._say(self._memory.reached(step, self._counter))
         self._add(figures)
 
     def _add(self, figures: Figures) -> None:
         """Take the figures of the newest step. The first loss is its loss."""
-        self.tokens = int(figures.get("tokens", self.tokens))
+        self.tokens = int(min(max(0.0, figures.get("tokens", self.tokens)), LARGEST))
         if "loss" not in figures or not self._row or self._row["loss"] is not None:
             return
         self.loss = self._row["loss"] = figures["loss"]
@@ -175,9 +185,9 @@ class Progress:
                 self._memory.sealed(committed, self._counter.laps)
             self._memory.write(last)
 
-    def rest(self) -> Iterator[Mapping[str, Any]]:
+    def rest(self, well: bool) -> Iterator[Mapping[str, Any]]:
         """Hear the last words of other nodes, once the job has ended on node 0, or say this node's to node 0; yield
-        checkpoints."""
+        checkpoints. `well`: it has ended by itself with code 0, so there is time to wait for them."""
         self.tell()
         if self._place.node_count == 1:
             return
@@ -191,7 +201,7 @@ class Progress:
             self._inbox.exchange()
             yield from self.news()
             early = self._tells_checkpoints and time.monotonic() < began + _LEAST_S
-            if not early and self._counter.step is not None and not self._inbox.telling:
+            if not well or (not early and self._counter.step is not None and not self._inbox.telling):
                 break
             time.sleep(_PAUSE_S)
         self.tell()
@@ -200,9 +210,8 @@ class Progress:
 
     def made(self, committed: int) -> tuple[bool, bool]:
         """Return whether this start has told a step, and whether a newer checkpoint than it came from is sealed."""
-        return self._counter.step is not None or self.step > max(0, self._offered), max(
-            committed, self._noted
-        ) > self._offered
+        stepped = self._counter.step is not None or self.step > max(0, self._offered)
+        return stepped, max(committed, self._noted) > self._offered
 
     def ended(self, committed: int) -> tuple[bool, int]:
         """Return whether a job that exits 0 has done its work: it has told a step, or a checkpoint newer than it came

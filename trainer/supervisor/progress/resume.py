@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,10 @@ class Memory:
         """Losses of earlier starts by their steps."""
         self._now: dict[int, float] = {}
         self._sealed: dict[int, Laps] = {}
-        self._interval, self._scale = 1, 0.0
-        self._offered = 0
+        self._interval = 1
+        self._scale: float | None = None
+        """Median difference between neighbouring losses; None where too few are known."""
+        self._offered = -1
         self._first: list[int] = []
         self._written, self._changed = 0.0, False
         self._events = {"resumed_elsewhere", "loss_jumped"}
@@ -49,8 +50,8 @@ class Memory:
         self._now.clear()
         self._offered, self._first = offered, []
         known = [self._before[step] for step in sorted(self._before)][-_NEIGHBOURS - 1 :]
-        apart = [abs(loss - before) for before, loss in zip(known, known[1:])]
-        self._scale = statistics.median(apart) if len(apart) >= _FEWEST else -1.0
+        apart = sorted(abs(loss - before) for before, loss in zip(known, known[1:]))
+        self._scale = apart[len(apart) // 2] if len(apart) >= _FEWEST else None
         return self._sealed.get(offered)
 
     def reached(self, step: int, steps: Steps) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class Memory:
         """Take the loss of a step; return the fields of an event if it has jumped."""
         self._now[step] = loss
         before = self._before.get(step)
-        if before is None or self._scale < 0:
+        if before is None or self._scale is None:
             return {}
         if abs(loss - before) > max(_TIMES * self._scale, _SHARE * max(abs(before), abs(loss))):
             return self._event("loss_jumped", step=step, before=before, now=loss)

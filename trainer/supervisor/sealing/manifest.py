@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 MANIFEST = "manifest.json"
 _SHARD = re.compile(r"attempt-\d{4,}/[^/.][^/]*")
@@ -42,13 +41,6 @@ def opened(content: bytes, step: int, campaign: str, identity: str) -> dict[str,
         if _SHARD.fullmatch(shard["file"]) is None:
             raise ValueError("it names {!r}, which is no file of a step".format(shard["file"]))
     return dict(manifest)
-
-
-def leads_out(file: str) -> bool:
-    """Return whether a shard's path, or the path of the job's own that its name quotes, leads out of its folder."""
-    own = unquote(file.partition("/")[2])
-    parts = [file, *own.split("//", 1)]
-    return any(part.startswith("/") or ".." in part.split("/") or "\0" in part for part in parts)
 
 
 def serialize(identity: Identity, step: int, tokens: int, loss: float | None, shards: list[dict[str, object]]) -> bytes:
