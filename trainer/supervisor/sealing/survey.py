@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -138,3 +139,13 @@ class _Look:
 
 def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def told_version(root: Path) -> list[int]:
+    """Return number, bytes and newest time of change of a checkpoint's files, as the client notes them."""
+    found = [os.path.join(top, name) for top, _, names in os.walk(str(root)) for name in names]
+    rows = []
+    for file in found or [str(root)]:
+        with contextlib.suppress(FileNotFoundError):
+            rows += [os.stat(file)] if os.path.isfile(file) else []
+    return [len(rows), sum(row.st_size for row in rows), max([row.st_mtime_ns for row in rows], default=0)]
