@@ -184,5 +184,5 @@ class Judge:
         folder = self.history.camp.tier / "own"
         return [
             str(path.relative_to(folder)) for path in folder.rglob("*")
-            if path.is_file() and not path.is_symlink() and path.read_bytes().startswith(b"mine: ")
+            if path.is_file() and path.name != "vocabulary" and path.read_bytes().startswith(b"mine: ")
         ]  # fmt: skip

@@ -30,11 +30,15 @@ BESIDE = (
     "eval-results-5000/x", "logs/20/out.txt", "checkpoint-best-notes/readme", "samples-30/picture",
 )  # fmt: skip
 """What the job has in its folder besides; none of it is a checkpoint."""
+BORROWED = "vocabulary"
+"""A link in a checkpoint to the first of these."""
 
 
 def entries(root: Path) -> Iterator[str]:
     """Yield a line for each file, link and folder, with what a script would notice of it."""
-    if root.is_symlink():
+    if root.name == BORROWED:  # a link to it or a file like it: a script reads the same
+        yield hashlib.sha256(root.read_bytes()).hexdigest() if root.is_file() else "nothing"
+    elif root.is_symlink():
         yield f"link {os.readlink(root)}"
     elif root.is_file():
         yield f"file {root.stat().st_mode & 0o777:o} {hashlib.sha256(root.read_bytes()).hexdigest()}"
@@ -136,8 +140,8 @@ class Saver:
             target = next(path for path in sorted(place.rglob("*")) if path.is_file())
             os.symlink(os.path.relpath(target, place), place / "newest")
         elif PLAN["link"] == "beside" and place.is_dir():
-            (place / "vocabulary").unlink(missing_ok=True)
-            os.symlink(os.path.relpath(FOLDER / BESIDE[0], place), place / "vocabulary")
+            (place / BORROWED).unlink(missing_ok=True)
+            os.symlink(os.path.relpath(FOLDER / BESIDE[0], place), place / BORROWED)
 
 
 def remove_old(saved: list[str]) -> None:
