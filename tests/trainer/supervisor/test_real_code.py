@@ -30,7 +30,7 @@ pytestmark = pytest.mark.nightly
 """A run imports torch half a dozen times."""
 CLIENT = ROOT / "trainer/client"
 """In a pod it lies beside the supervisor."""
-SLOW_S, FAST_S = 0.2, 0.0
+SLOW_S, FAST_S = 0.6, 0.0
 """Seconds that a step waits in place of a real model's work: a checkpoint is sealed before a node is lost."""
 Load = Callable[[Path], Any]
 
