@@ -94,6 +94,25 @@ def test_a_finished_checkpoint_is_told_again_after_a_full_tier(folder: Path) -> 
     assert [(one["step"], one["folder"]) for one in told(Inbox(folder))] == [(10, "/x/a"), (20, "/x/b")]
 
 
+def test_the_last_steps_are_written_down_where_node_0_never_answered(folder: Path) -> None:
+    outbox = Outbox(folder, 8)
+    outbox.asked(0)
+    outbox.exchange()
+    outbox.step(5, {})
+    outbox.asked(0, last=True)
+    outbox.exchange(last=True)
+    assert [one["step"] for one in told(Inbox(folder))] == [5]
+
+
+def test_a_node_keeps_its_last_thousand_steps(folder: Path) -> None:
+    outbox = Outbox(folder, 8)
+    for step in range(3000):
+        outbox.step(step, {})
+    outbox.asked(0, last=True)
+    outbox.exchange(last=True)
+    assert [one["step"] for one in told(Inbox(folder))] == list(range(2000, 3000))
+
+
 def counted(*numbers: int) -> Steps:
     steps = Steps(100)
     for number in numbers:

@@ -53,6 +53,8 @@ def test_a_line_has_step_and_figures(
         (None, "{'a': " * 5_000 + "}"),
         (None, '{"eval_loss": 2.0, "epoch": 1.0}'),
         (None, "{'train_runtime': 10.0, 'train_loss': 2.0, 'epoch': 1.0}"),
+        (None, '{"eval_loss": 2.0, "tokens": 5}'),
+        (r"step (?P<step>\d+)|loss (?P<loss>\d+)", "validation loss 5"),
         (BAR, "nothing"),
         (BAR, '{"lr": 0.1}'),
         (r"step (?P<step>\d+) loss=(?P<loss>\d+)", "{'loss': 2.5}"),

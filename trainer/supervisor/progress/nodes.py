@@ -58,7 +58,7 @@ class Outbox:
         if self._needed:
             rows += [self._steps.popleft() for _ in range(len(self._steps))]
         if last and (rows or self._file.exists()):
-            rows.append({"step": max(0, self._newest), "ended": True})
+            rows.append({"step": 0, "ended": True})
         if not rows:
             return
         try:
@@ -78,7 +78,7 @@ class Inbox:
         self.telling: set[int] = set()
         """First ranks of the nodes that have told something and have not ended."""
 
-    def exchange(self, last: bool = False) -> None:
+    def exchange(self) -> None:
         with contextlib.suppress(OSError):  # a tier that does not answer: the next look is soon
             for message in self._messages.news():
                 self._queue.put(message)

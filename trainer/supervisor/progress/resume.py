@@ -35,7 +35,7 @@ class Memory:
         self._interval = 1
         self._scale: float | None = None
         """Median difference between neighbouring losses; None where too few are known."""
-        self._offered = -1
+        self._offered = 0
         self._first: list[int] = []
         self._written, self._changed = 0.0, False
         self._events = {"resumed_elsewhere", "loss_jumped"}

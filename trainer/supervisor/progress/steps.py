@@ -8,7 +8,7 @@ The rule, in plain words:
    total (`3/10`). The first series leads: its number is the step. One whose total is the estimate's steps takes the
    lead; lines without such words take it from those with them. Others take it after ten rises while the leading series
    stands at its total, and count on from its step.
-3. A number far beyond the last one (by more than ten, a twentieth of the estimate, and three times what the series has
+3. A number far beyond the last one (by more than ten, a tenth of the estimate, and three times what the series has
    risen by lately) waits for a second, larger one that is near to it. So a line of a configuration is no step.
 4. A series that falls back and climbs again is counted on, as batches of the next epoch: at once where the line or a
    heading names a later epoch, else after three climbing numbers that begin where the series once began.
@@ -23,7 +23,7 @@ from trainer.supervisor.progress.lines import Line
 
 _TAKES_OVER, _CLIMBS, _MOST = 10, 3, 64
 """Rises of another series until it leads; numbers of a climb that make a lap; series of one job."""
-_LEAST, _SHARE, _TIMES, _LATELY = 10, 20, 3, 16
+_LEAST, _SHARE, _TIMES, _LATELY = 10, 10, 3, 16
 _BEYOND = 1.2
 """A total so many times the estimate's steps counts something else, as it seems."""
 _NEVER, _WORDS, _FAR, _PLAIN, _EXACT = range(-1, 4)
@@ -149,7 +149,7 @@ class _Series:
 
     def count(self, number: int, line: Line, certain: bool) -> bool:
         """Return whether the series has risen by this number."""
-        if line.epoch is not None and self.epoch is not None and line.epoch < self.epoch:
+        if line.epoch is not None and self.epoch == line.epoch + 1:
             return False  # a rank that is behind
         if self.top is None:
             self._first = number
@@ -185,9 +185,10 @@ class _Series:
     def _begins_lap(self, number: int, line: Line, top: int) -> bool:
         if line.epoch is not None and self.epoch is not None:
             return line.epoch > self.epoch
-        if number < top and line.headings > self._headings:
+        begins = number <= self._first + self.interval
+        if begins and number < top and line.headings > self._headings:
             return True
-        if number < (self._climb or [top])[-1] and number <= self._first + self.interval:
+        if begins and number < (self._climb or [top])[-1]:
             self._climb = [number]
         elif self._climb and self._climb[-1] < number <= top:
             self._climb.append(number)

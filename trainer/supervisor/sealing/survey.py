@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple, Sequence, Tuple
 
-from trainer.contract.tree import FILE, FOLDER, link_inside, path_of, printable, text_of
+from trainer.contract.tree import FILE, FOLDER, link_inside, path_of, text_of
 
 Mark = Tuple[int, int, int, int]
 """Device, inode, size and time of the last change, in ns: it differs once a file was written again."""
@@ -41,12 +41,12 @@ class Survey(NamedTuple):
         no difference: a framework may remove its old checkpoint while it is copied."""
         for path, entry in later.files.items():
             if path not in self.files:
-                return f"{printable(path or self.root)} came while it was copied"
+                return f"{path or self.root} came while it was copied"
             if entry.mark != self.files[path].mark:
-                return f"{printable(path or self.root)} was written while it was copied"
+                return f"{path or self.root} was written while it was copied"
         links = set(later.links.items()) - set(self.links.items())
         new = sorted({path for path, _ in links} | (set(later.folders) - set(self.folders)))
-        return f"{printable(new[0])} came while it was copied" if new else ""
+        return f"{new[0]} came while it was copied" if new else ""
 
 
 def survey(root: Path, folder: Path, only: Sequence[Path] = ()) -> Survey:
@@ -67,7 +67,7 @@ class _Look:
     def __init__(self, root: Path, folder: Path, only: Sequence[Path]) -> None:
         self._folder, self._root = os.path.realpath(str(folder)), os.path.realpath(str(root))
         if not _within(self._root, self._folder):
-            raise ValueError(f"it lies outside of the job's folder: {printable(str(root))}")
+            raise ValueError(f"it lies outside of the job's folder: {root}")
         status = os.stat(self._root)
         kind = FOLDER if stat.S_ISDIR(status.st_mode) else FILE
         self.survey = Survey(text_of(os.path.relpath(self._root, self._folder)), kind, {}, {}, [], bool(only))

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Mapping
 
-from trainer.contract.tree import printable, text_of
 from trainer.supervisor.sealing.copying import SizeAndDigest, copy, digest_of
 from trainer.supervisor.sealing.survey import Entry, Survey, mark_of
 
@@ -35,9 +34,7 @@ def take(begun: Survey, attempt: Path, names: Mapping[str, str]) -> dict[str, Si
         entry, link, target = begun.files[path], held[path], attempt / names[path]
         made = copy(link or Path(entry.source), target, partial(_unchanged, path, entry))
         if made != noted.get(path, made):
-            raise ValueError(
-                f"{printable(path)} is not what its writer has digested: {made[0]} bytes, SHA-256 {made[1]}"
-            )
+            raise ValueError(f"{path} is not what its writer has digested: {made[0]} bytes, SHA-256 {made[1]}")
         if link is not None:
             link.unlink()
         return made
@@ -60,7 +57,7 @@ def _held(source: Path, target: Path) -> Path | None:
 
 def _unchanged(path: str, entry: Entry, status: os.stat_result) -> None:
     if mark_of(status) != entry.mark:
-        raise ValueError(f"{printable(path or text_of(Path(entry.source).name))} was written while it was sealed")
+        raise ValueError(f"{path or Path(entry.source).name} was written while it was sealed")
 
 
 def _noted(begun: Survey) -> dict[str, SizeAndDigest]:
