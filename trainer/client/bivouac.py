@@ -46,12 +46,23 @@ def committed(folder: str, step: int) -> None:
     """Tell that all files of the checkpoint of `step` are written below `folder`, a path in `$BIVOUAC_CHECKPOINTS`. One
     rank of any node calls it; with `tier: local`, node 0 must have the folder too, or it is refused in words. The
     supervisor seals the files while training goes on; they must not change any more."""
-    _tell(step=int(step), folder=os.path.abspath(folder))
+    path = os.path.abspath(folder)
+    _tell(step=int(step), folder=path, version=_version(path))
 
 
 def resume_from() -> str | None:
     """Return the checkpoint to go on from, or None to begin. Its files have been compared with their digests."""
     return os.environ.get(_RESUME) or None
+
+
+def _version(path: str) -> list[int] | None:
+    """Return number, bytes and newest time of change of a checkpoint's files: others, if it is written again."""
+    found = [os.path.join(top, name) for top, _, names in os.walk(path) for name in names]
+    try:
+        rows = [os.stat(file) for file in found or [path] if os.path.isfile(file)]
+    except OSError:
+        return None
+    return [len(rows), sum(row.st_size for row in rows), max([row.st_mtime_ns for row in rows], default=0)]
 
 
 def _tell(**fields: object) -> None:

@@ -68,10 +68,13 @@ def account(folder: Path, name: str, recogniser: Recogniser, committed: int, sin
     known = list(find.candidates(folder, 0, KINDS[name])) if KINDS[name] else []
     recognised = recogniser.sealed_paths(committed)
     recognised |= set(_older(recognised))
+    places = recogniser.sealed_places(committed)
     unfinished: list[str] = []
     for candidate in known:
         found = candidate.finished()
-        if candidate.number is not None and 0 <= found.step <= committed:
+        tells = candidate.number is not None or candidate.kind == "lightning"
+        older = found.step < committed or (found.step == committed and found.face.parent in places)
+        if tells and found.step >= 0 and older:
             recognised |= set(found.files or (found.root,))
         elif not recognised & {found.root, *found.files}:
             unfinished.append(f"{shown(found.face, folder)} ({candidate.kind})")

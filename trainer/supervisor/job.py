@@ -212,7 +212,7 @@ class Job(Running):
             elif self.place.node_rank == 0:
                 self._told_checkpoint(message)
             else:
-                self.progress.checkpoint(message["step"], message["folder"])
+                self.progress.checkpoint(message)
         for finished in self.progress.news():
             self._told_checkpoint(finished)
         self.progress.tell()
@@ -221,7 +221,7 @@ class Job(Running):
     def _told_checkpoint(self, message: Mapping[str, Any]) -> None:
         step, folder = message["step"], Path(message["folder"])
         if folder.exists():
-            self.sealing.tell(Finished(step, folder))
+            self.sealing.tell(Finished(step, folder), message.get("version"))
         else:
             why = f"{folder} was told by rank {message['rank']} and is not on node 0"
             self.emit("not_sealed", step=step, why=why)

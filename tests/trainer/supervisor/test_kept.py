@@ -86,8 +86,8 @@ def test_the_last_steps_are_written_down_where_node_0_is_behind(folder: Path) ->
 def test_a_finished_checkpoint_is_told_again_after_a_full_tier(folder: Path) -> None:
     outbox = Outbox(folder, 8)
     folder.parent.parent.joinpath("told").write_text("in the way")
-    outbox.checkpoint(10, "/x/a")
-    outbox.checkpoint(20, "/x/b")
+    outbox.checkpoint({"step": 10, "folder": "/x/a", "version": [1, 2, 3]})
+    outbox.checkpoint({"step": 20, "folder": "/x/b", "rank": 1})
     outbox.exchange()
     folder.parent.unlink()
     outbox.exchange()

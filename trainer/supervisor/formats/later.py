@@ -19,6 +19,7 @@ from trainer.supervisor.formats.layouts import DEEPSPEED_TRACKER, MEGATRON_TRACK
 from trainer.supervisor.formats.names import family, number_in_family, number_of
 from trainer.supervisor.formats.recognise import version_of, written
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
+from trainer.supervisor.sealing.copying import copy
 
 _TRACKERS = {
     "megatron": (MEGATRON_TRACKER, "{step}"),
@@ -33,7 +34,7 @@ _HALF = ("", ".tmp", ".part", ".done", ".DONE")
 def forget_later(name: str, folder: Path, chosen: Finished | None, sealed_at: float = 0.0) -> None:
     """Remove checkpoints of the format `name` after the chosen one (None: all of them), also half-written ones, and let
     trackers and links that named one of them name the chosen one. A file of no number that is not whole goes too, and
-    Lightning's `last.ckpt` becomes a link to the chosen one: it would be taken up unchecked. What has another name than
+    Lightning's `last.ckpt` becomes a copy of the chosen one: it would be taken up unchecked. What has another name than
     the chosen one and is not newer than its seal (`sealed_at`, in seconds since 1970) stays: the job may have begun
     from it."""
     if not folder.is_dir():
@@ -133,12 +134,20 @@ def _make_findable(chosen: Finished, last: list[Path]) -> None:
     """Put back what the job looks for beside a checkpoint: `last.ckpt`, or the marker of a file."""
     for path in last:
         if path != chosen.root and path.parent == chosen.root.parent and path.name == "last.ckpt":
-            _link(path, chosen.root)
+            _copy(path, chosen.root)
     entries = listing(chosen.root.parent)
     if chosen.root.is_file() and any(
         name.endswith(".done") and name != f"{chosen.root.name}.done" for name in entries.files
     ):
         (chosen.root.parent / f"{chosen.root.name}.done").touch()
+
+
+def _copy(path: Path, source: Path) -> None:
+    """Give a file of its own the bytes of a checkpoint: a job that opens a link for writing would write into that."""
+    if source.is_file():
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        copy(source, fresh)
+        os.replace(str(fresh), str(path))
 
 
 def _write(path: Path, text: str) -> None:

@@ -146,6 +146,10 @@ class Recogniser:
         done = (one for one in of_steps if self._steps[one.face][0] == version_of(one))
         return {path for one in done for path in one.files or (one.root,)}
 
+    def sealed_places(self, step: int) -> set[Path]:
+        """Return the folders that hold what is sealed of a step."""
+        return {one.face.parent for one in self._sealed.values() if one.step == step}
+
     def _is_old(self, one: Finished) -> bool:
         """Return whether a checkpoint without a known step is older than this attempt, or than one that has a step."""
         place = _family(one.face)

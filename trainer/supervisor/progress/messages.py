@@ -54,8 +54,17 @@ def _message(line: bytes) -> dict[str, Any] | None:
     folder = message.get("folder")
     if folder is not None and not isinstance(folder, str):
         return None
-    own = {"folder": folder} if folder is not None else {"ended": True} if message.get("ended") is True else figures
+    if folder is not None:
+        return {"step": message["step"], "folder": folder, **_version(message)}
+    own = {"ended": True} if message.get("ended") is True else figures
     return {"step": message["step"], **own}
+
+
+def _version(message: dict[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint was when it was told, if the client has noted that."""
+    version = message.get("version")
+    noted = isinstance(version, list) and len(version) == 3 and all(type(one) is int for one in version)
+    return {"version": version} if noted else {}
 
 
 def _is_count(value: object) -> bool:

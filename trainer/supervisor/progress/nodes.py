@@ -43,8 +43,8 @@ class Outbox:
         self._steps.append({"step": step, **figures})
         self._newest = step
 
-    def checkpoint(self, step: int, folder: str) -> None:
-        self._checkpoints.append({"step": step, "folder": folder})
+    def checkpoint(self, message: Mapping[str, Any]) -> None:
+        self._checkpoints.append({name: message[name] for name in ("step", "folder", "version") if name in message})
 
     def asked(self, step: int, last: bool = False) -> None:
         """Take node 0's step, 0 where it does not answer. `last`: this node's ranks have ended."""

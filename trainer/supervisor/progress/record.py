@@ -91,10 +91,10 @@ class Progress:
         if self.by_client and self._speaks(message["rank"]):
             self._take(_line(message), certain=True)
 
-    def checkpoint(self, step: int, folder: str) -> None:
+    def checkpoint(self, message: Mapping[str, Any]) -> None:
         """Pass on to node 0 that a checkpoint is whole."""
         if self._outbox is not None:
-            self._outbox.checkpoint(step, folder)
+            self._outbox.checkpoint(message)
 
     def _speaks(self, rank: int) -> bool:
         """Return whether no rank below this one has told a step lately: ranks have losses of their own."""

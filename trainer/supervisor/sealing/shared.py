@@ -15,7 +15,7 @@ from trainer.supervisor.accounting import Accounts
 from trainer.supervisor.formats import Finished, Recogniser
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
-from trainer.supervisor.sealing.survey import Mark, survey
+from trainer.supervisor.sealing.survey import Mark, survey, told_version
 
 CHOICE_S = 1200.0
 """For node 0 to compare all of a checkpoint with its digests, and to copy it back."""
@@ -158,8 +158,13 @@ class Sealing:
         self.look()
         self.accounts.look(self.committed, ended=True)
 
-    def tell(self, finished: Finished) -> None:
-        """Note a checkpoint that the job has told by the client."""
+    def tell(self, finished: Finished, version: Sequence[int] | None = None) -> None:
+        """Note a checkpoint that the job has told by the client. `version`: what it was then; what is written again
+        before it was heard of is none."""
+        if version is not None and list(version) != told_version(finished.root):
+            why = f"{finished.root.name} was written again after the job had told step {finished.step}"
+            self.job.emit("not_sealed", step=finished.step, why=why)
+            return
         self._told_as[finished.step] = self._version(finished)
         self.told[finished.step] = finished
         self.recogniser.named_by_job.add(finished.root)

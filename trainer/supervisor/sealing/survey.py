@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from pathlib import Path
 from typing import NamedTuple, Sequence, Tuple
 
-from trainer.contract.tree import FILE, FOLDER, link_inside, path_of, text_of
+from trainer.contract.tree import FILE, FOLDER, link_inside, path_of, printable, text_of
 
 Mark = Tuple[int, int, int, int]
 """Device, inode, size and time of the last change, in ns: it differs once a file was written again."""
@@ -40,12 +41,12 @@ class Survey(NamedTuple):
         no difference: a framework may remove its old checkpoint while it is copied."""
         for path, entry in later.files.items():
             if path not in self.files:
-                return f"{path or self.root} came while it was copied"
+                return f"{printable(path or self.root)} came while it was copied"
             if entry.mark != self.files[path].mark:
-                return f"{path or self.root} was written while it was copied"
+                return f"{printable(path or self.root)} was written while it was copied"
         links = set(later.links.items()) - set(self.links.items())
         new = sorted({path for path, _ in links} | (set(later.folders) - set(self.folders)))
-        return f"{new[0]} came while it was copied" if new else ""
+        return f"{printable(new[0])} came while it was copied" if new else ""
 
 
 def survey(root: Path, folder: Path, only: Sequence[Path] = ()) -> Survey:
@@ -66,7 +67,7 @@ class _Look:
     def __init__(self, root: Path, folder: Path, only: Sequence[Path]) -> None:
         self._folder, self._root = os.path.realpath(str(folder)), os.path.realpath(str(root))
         if not _within(self._root, self._folder):
-            raise ValueError(f"it lies outside of the job's folder: {root}")
+            raise ValueError(f"it lies outside of the job's folder: {printable(str(root))}")
         status = os.stat(self._root)
         kind = FOLDER if stat.S_ISDIR(status.st_mode) else FILE
         self.survey = Survey(text_of(os.path.relpath(self._root, self._folder)), kind, {}, {}, [], bool(only))
@@ -138,3 +139,13 @@ class _Look:
 
 def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def told_version(root: Path) -> list[int]:
+    """Return number, bytes and newest time of change of a checkpoint's files, as the client notes them."""
+    paths = [os.path.join(top, name) for top, _, names in os.walk(str(root)) for name in names]
+    rows = []
+    for path in paths or [str(root)]:
+        with contextlib.suppress(FileNotFoundError):
+            rows += [os.stat(path)] if os.path.isfile(path) else []
+    return [len(rows), sum(row.st_size for row in rows), max([row.st_mtime_ns for row in rows], default=0)]
