@@ -76,7 +76,8 @@ class Launcher:
         path = own.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
         python_path = os.pathsep.join(filter(None, (path, client, packages)))
         programs = f"{own.get('PATH', os.environ.get('PATH', os.defpath))}:{packages}/bin"
-        return {**own, **fixed, "PYTHONPATH": python_path, **({"PATH": programs} if packages else {})}
+        prompt = {"PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}  # a step is told when it is printed
+        return {**prompt, **own, **fixed, "PYTHONPATH": python_path, **({"PATH": programs} if packages else {})}
 
     def heard(self, line: str) -> None:
         """Take a line of the launcher's or the job's."""

@@ -23,6 +23,7 @@ from infra.data.source import pack
 from infra.errors import UserError
 from infra.plan.job_config import workload_config
 from infra.plan.plan import Plan
+from infra.record.trainer_lines import MARK
 from infra.spec.campaign import Spec
 from infra.spec.workload.workload import GIB
 from trainer.contract import AGENT_PORT, Env, Status, Termination
@@ -79,8 +80,8 @@ def measure(spec: Spec, plan: Plan, seconds: float, say: Callable[[str], None]) 
             process = subprocess.Popen(
                 [sys.executable, program], env=_environment(root, address), stdout=log, stderr=log
             )
-            times, status = _followed(process, address, seconds, say)
-        return _judged(root, times, status)
+            sent = _followed(process, address, seconds, say)
+        return _judged(root, sent)
 
 
 def _environment(root: Path, address: str) -> dict[str, str]:
@@ -94,11 +95,9 @@ def _environment(root: Path, address: str) -> dict[str, str]:
     return {**os.environ, **{str(name): str(value) for name, value in place.items()}, "PATH": path}
 
 
-def _followed(
-    process: subprocess.Popen[bytes], address: str, seconds: float, say: Callable[[str], None]
-) -> tuple[dict[int, float], int]:
-    """Follow a job until enough is known, and end it; return when each step was first seen, and the signal sent."""
-    times, until, sent = dict[int, float](), time.monotonic() + seconds, 0
+def _followed(process: subprocess.Popen[bytes], address: str, seconds: float, say: Callable[[str], None]) -> int:
+    """Follow a job until enough is known, and end it; return the signal sent."""
+    steps, until, sent = [0], time.monotonic() + seconds, 0
     try:
         while process.poll() is None:
             committed = -1
@@ -106,11 +105,12 @@ def _followed(
                 answer = httpx2.get(f"http://{address}:{AGENT_PORT}/status", timeout=2.0, trust_env=False)
                 status = Status.model_validate(answer.json())
                 committed = status.committed_step
-                if status.step > 0 and times.setdefault(status.step, time.monotonic()) > time.monotonic() - 0.2:
+                if status.step > steps[-1]:
+                    steps.append(status.step)
                     say(f"step {status.step}")
             except (httpx2.HTTPError, ValueError):  # not up yet
                 pass
-            known = committed >= 0 and len(times) > 1 and max(times) - min(times) >= _ENOUGH
+            known = committed >= 0 and len(steps) > 2 and steps[-1] - steps[1] >= _ENOUGH
             if not sent and (known or time.monotonic() > until):
                 process.send_signal(sent := signal.SIGTERM)
                 until = time.monotonic() + 3 * _GRACE_S
@@ -123,10 +123,16 @@ def _followed(
             process.wait(timeout=3 * _GRACE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-    return times, sent
+    return sent
 
 
-def _judged(root: Path, times: dict[int, float], sent: int) -> Measured:
+def _step_times(log: str) -> dict[int, float]:
+    """Return when each step was reached, by the supervisor's own lines, in seconds since 1970."""
+    events = (json.loads(line[1:]) for line in log.split("\n") if line.startswith(MARK) and line.endswith("}"))
+    return {event["step"]: event["time"] for event in reversed([*events]) if event["event"] == "step"}
+
+
+def _judged(root: Path, sent: int) -> Measured:
     words = (root / "log").read_text(errors="replace")
     try:
         end = Termination.model_validate_json((root / "termination.json").read_bytes())
@@ -148,6 +154,7 @@ def _judged(root: Path, times: dict[int, float], sent: int) -> Measured:
         for path in sorted((root / "shared/trial").glob("step-*/manifest.json"))
     ]
     own = root / "shared/trial/own"
+    times = _step_times(words)
     first, last = min(times, default=0), max(times, default=0)
     return Measured(
         steps=max(last, end.step),

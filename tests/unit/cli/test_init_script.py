@@ -167,7 +167,7 @@ for step in range(1, {steps} + 1):
 """
 
 
-@pytest.mark.parametrize("steps", [8, 100_000])
+@pytest.mark.parametrize("steps", [8, pytest.param(100_000, marks=pytest.mark.nightly)])
 def test_a_trial_writes_what_it_has_measured_and_leaves_the_scripts_folder_as_it_was(
     steps: int, tmp_path: Path
 ) -> None:
@@ -186,8 +186,8 @@ def test_a_trial_writes_what_it_has_measured_and_leaves_the_scripts_folder_as_it
     ("line", "told"),
     [
         ("raise RuntimeError('Found no NVIDIA driver on your system.')", "no NVIDIA driver.*torch.cuda.is_available"),
-        ("import of_nowhere", "No module named 'of_nowhere'.*requirements.txt"),
-        ("raise KeyError('data/tokens.bin')", "KeyError.*leave out --try"),
+        pytest.param("import of_nowhere", "No module named 'of_nowhere'.*requirements.txt", marks=pytest.mark.nightly),
+        pytest.param("raise KeyError('data/tokens.bin')", "KeyError.*leave out --try", marks=pytest.mark.nightly),
     ],
 )
 def test_a_script_that_does_not_run_here_is_told_by_its_first_failure_and_nothing_is_written(

@@ -86,6 +86,7 @@ def test_another_torch_than_the_images_is_refused(index: Path, tmp_path: Path) -
     assert packages(tmp_path / "job", "torch==2.4.0", ImagePython(HERE, {})).listed == (), "nobody knows the image's"
 
 
+@pytest.mark.nightly
 def test_a_package_that_is_pinned_to_another_version_takes_the_images_place_and_that_is_said(
     index: Path, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_package_that_is_pinned_to_another_version_takes_the_images_place_and_
         ("lib==4.0", "5.0"), ("words==0.5", "1.2"))} <= set(said)  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_markers_and_wheels_are_those_of_the_images_python_and_of_an_older_c_library(
     index: Path, tmp_path: Path
 ) -> None:
@@ -121,6 +123,7 @@ def test_hashes_are_compared_and_the_image_needs_none(wrong: bool, index: Path, 
         packages(tmp_path / "job", text, ImagePython(HERE, TORCH))
 
 
+@pytest.mark.nightly
 def test_pips_own_words_tell_what_is_wrong_with_a_cure(index: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"No matching distribution found for nowhere.*pip's own configuration"):
         packages(tmp_path / "job", "nowhere==1", ImagePython(HERE, TORCH))
@@ -134,6 +137,7 @@ def test_pips_own_words_tell_what_is_wrong_with_a_cure(index: Path, tmp_path: Pa
         packages(tmp_path / "job", "-e .", ImagePython(HERE, TORCH))
 
 
+@pytest.mark.nightly
 def test_a_project_file_gives_its_dependencies_and_the_named_extras(index: Path, tmp_path: Path) -> None:
     for name in ("base", "fast", "text", "never"):
         wheel(index, name, "1.0")
