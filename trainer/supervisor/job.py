@@ -125,8 +125,9 @@ class Job(Running):
         while not self._over.wait(_LOOK_S):
             self._look() if looks % _RARELY == 0 else self._hear()
             looks += 1
-        code = ends.own_code(self._ended(), self.words, self._made())
-        code = self.launcher.ended(code, str(self.words), bool(self.stopping))
+        code = self._ended()
+        own_code = ends.own_code(code, self.words, self._made())
+        code = self.launcher.ended(code, str(self.words), bool(self.stopping), own_code)
         self._look()
         exchange.join()
         for message in self.progress.rest(not code and not self.stopping):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,14 @@ def test_of_torchruns_summary_the_first_failure_counts() -> None:
     for line in TRAILER:
         torchrun.heard(line)
     assert torchrun.ended(1, "", False) == 1 and torchrun.rank == 1, "not those that torchrun has stopped for it"
+
+
+def test_the_words_of_an_end_have_the_scripts_own_exit_code(tmp_path: Path) -> None:
+    camp = Supervisors(tmp_path)
+    process = camp.start(1, sys.executable, "-c", "{}['size']")
+    process.communicate()
+    assert process.returncode == camp.ended().exit_code == ExitCode.USER
+    assert camp.ended().detail.startswith("the job exited with 1; it said last: KeyError: 'size'")
 
 
 FAILS = """

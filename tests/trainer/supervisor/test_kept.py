@@ -169,6 +169,8 @@ def test_a_restart_in_place_is_held_against_what_it_told_before(tmp_path: Path) 
         (20, (1, 2), {"event": "resumed_elsewhere", "offered": 20, "first": 1}),
         (20, (0, 21), {}),
         (20, (15, 16), {"event": "resumed_elsewhere", "offered": 20, "first": 15}),
+        (20, (18, 20), {"event": "resumed_elsewhere", "offered": 20, "first": 18}),
+        (20, (18, 21), {}),
         (-1, (1, 2), {}),
         (1, (0, 1), {}),
     ],
@@ -277,8 +279,16 @@ def test_the_steps_between_two_lines_are_known_to_the_next_attempt(tmp_path: Pat
     memory.begin(-1)
     memory.reached(30, counted(10, 20, 30))
     memory.write(last=True)
-    for first, told in ((20, False), (19, True)):
+    for first, second, told in ((21, 30, False), (20, 30, True), (20, 31, False), (30, 40, False)):
         memory = Memory(tmp_path, "a")
         memory.begin(30)
-        memory.reached(first - 1, counted(first - 1))
-        assert bool(memory.reached(first, counted(first - 1, first))) is told
+        memory.reached(first, counted(first))
+        assert bool(memory.reached(second, counted(first, second))) is told
+
+
+def test_a_job_that_logs_every_5_steps_and_was_offered_10_begins_at_10_or_15(tmp_path: Path) -> None:
+    for numbers, told in (((5, 10), True), ((10, 15), False), ((15, 20), False)):
+        memory = Memory(tmp_path, "a")
+        memory.begin(10)
+        said = [memory.reached(step, counted(*numbers[: at + 1])) for at, step in enumerate(numbers)]
+        assert bool(said[1]) is told and not said[0]

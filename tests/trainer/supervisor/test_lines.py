@@ -114,6 +114,9 @@ def test_headings_of_epochs_are_counted() -> None:
         (None, '{"step": 3, "val/accuracy": 2.0}', True),
         (None, '{"step": 3, "loss": 1.0, "val_loss": 2.0}', False),
         (None, '{"step": 3, "rank": 1}', False),
+        (BAR, '3/40 [00:01]{"step": 1, "eval_loss": 0.5}', False),
+        (BAR, 'eval: 3/40 [00:01]{"step": 1, "loss": 0.5}', True),
+        (r"step\W+(?P<step>\d+)", '{"step": 3, "eval_loss": 0.5}', True),
     ],
 )
 def test_a_line_of_an_evaluation_is_known_by_its_words(pattern: str | None, line: str, evaluation: bool) -> None:

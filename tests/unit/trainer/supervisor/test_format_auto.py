@@ -409,6 +409,24 @@ def test_a_new_disk_gets_the_tracker_that_the_framework_looks_for(job: Job) -> N
     assert (job.folder / "latest_checkpointed_iteration.txt").read_text() == "30"
 
 
+def test_all_files_of_a_checkpoint_beside_others_go_when_a_job_starts_from_nothing(job: Job) -> None:
+    for folder in ("model", "optim"):
+        dcp(job.folder / folder)
+    put(job.folder / "model.json", "{}")
+    forget_later("auto", job.folder, None)
+    assert sorted(path.name for path in job.folder.rglob("*") if path.is_file()) == ["model.json"]
+
+
+def test_links_to_what_goes_go_with_it_and_the_jobs_own_words_stay_when_it_starts_from_nothing(job: Job) -> None:
+    saved(job.folder / "ckpt_40.pt"), put(job.folder / "mine"), put(job.folder / "latest", "mine")
+    (job.folder / "newest").symlink_to("ckpt_40.pt"), (job.folder / "kept").symlink_to("mine")
+    forget_later("auto", job.folder, None)
+    assert sorted(path.name for path in job.folder.iterdir()) == ["kept", "latest", "mine"]
+    deepspeed(job.folder / "global_step40", 40)
+    forget_later("auto", job.folder, None)
+    assert sorted(path.name for path in job.folder.iterdir()) == ["kept", "mine"]
+
+
 def test_a_torn_file_of_a_job_that_starts_from_nothing_goes(job: Job) -> None:
     half(saved(job.folder / "ckpt.pt", step=3)), put(job.folder / "tokenizer.json", "{}")
     forget_later("auto", job.folder, None)
