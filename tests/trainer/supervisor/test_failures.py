@@ -115,6 +115,24 @@ def test_a_rank_ends_with_its_last_error_and_others_keep_theirs() -> None:
     assert told(chain, *TRACE, KEY) == (KEY, None)
 
 
+def test_an_error_that_another_one_follows_is_dropped_for_its_own_rank_alone() -> None:
+    chain = "During handling of the above exception, another exception occurred:"
+    first, second = of(1, [*TRACE, KEY]), of(2, [*TRACE, "KeyError: 2"])
+    assert told(*first, *second, *of(1, [chain, *TRACE, "OSError: 1"])) == ("KeyError: 2", 2)
+    assert told(*first, "step 1", *second, *of(2, [chain, *TRACE, "OSError: 2"])) == ("OSError: 2", 2)
+
+
+def test_a_burst_that_is_full_hides_no_later_one() -> None:
+    many = [line for rank in range(64) for line in of(rank, [*TRACE, KEY])]
+    assert told(*many, "step 1", *of(3, [*TRACE, "KeyError: 3"])) == ("KeyError: 3", 3)
+
+
+def test_the_codes_of_an_end_are_the_contracts() -> None:
+    ours = {name.lower(): value for name, value in vars(ends).items() if name.upper() in ExitCode.__members__}
+    assert ours == {code.name.lower(): code.value for code in ExitCode if code.name.lower() in ours} and len(ours) == 7
+    assert all(ends.REASONS[value] == name for name, value in ours.items() if name != "internal")
+
+
 def test_the_words_of_an_end_have_rank_cure_and_lines() -> None:
     assert str(words(*of(3, [*TRACE, "my.Trouble: " + "x" * 400]))) == (
         "; it said last: my.Trouble: " + "x" * 288

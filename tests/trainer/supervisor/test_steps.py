@@ -209,6 +209,7 @@ def test_what_is_known_of_the_laps() -> None:
     assert (
         counted(plain(10, 40, 10)).interval == 10 and counted([]).interval == 1 and counted(plain(1, 1)).interval == 1
     )
+    assert [counted([*plain(0, 20, 10), *plain(21, last)], steps=400).interval for last in (35, 36)] == [10, 1]
     assert counted([]).laps == Laps(0) and counted(plain(0, 0)).laps == Laps(0) and counted(plain(1, 7)).laps == Laps(7)
     assert counted([*plain(10, 100, 10), *plain(10, 30, 10)], steps=400).laps == Laps(130, 100, 100)
     plainly = [plain(1, 5), [f"step {n}/40" for n in range(5)]]
@@ -231,6 +232,7 @@ def test_a_series_whose_total_is_far_beyond_the_estimate_leads_after_ten_rises()
 def test_a_series_takes_the_lead_from_one_that_stands_at_its_total_and_counts_on() -> None:
     first = bar(1, 20, 20)
     assert told([*first, *bar(1, 30, 30)], BAR) == list(range(1, 21)) + list(range(21, 42)), "its tenth rise is step 21"
+    assert told([*first, *bar(15, 30, 30)], BAR) == list(range(1, 21)) + list(range(24, 31)), "it is ahead by then"
     assert told([*first[:18], *bar(1, 30, 30)], BAR) == list(range(1, 19)), "that one may go on"
     assert told([*first[:19], *bar(1, 9, 30), *first[19:], *bar(10, 18, 30)], BAR) == list(range(1, 21))
     assert told([*first, *bar(1, 30, 30, "eval")], BAR) == list(range(1, 21))

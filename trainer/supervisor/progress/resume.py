@@ -110,7 +110,7 @@ class Memory:
             content = json.loads(self._file.read_bytes())
             if content["config"] == self._config:
                 self._before = {int(step): float(loss) for step, loss in content["losses"]}
-            self._interval = max(1, int(content["interval"]))
+            self._interval = int(content["interval"])
             self._sealed = {int(step): Laps(*map(int, laps)) for step, laps in content["sealed"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass  # nothing is known: no step and no loss is held against it
