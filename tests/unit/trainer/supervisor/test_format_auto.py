@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainer.supervisor.formats import Finished, Recogniser, forget_later
+from trainer.supervisor.formats import FORMATS, Finished, Recogniser, forget_later
 from trainer.supervisor.formats import recognise as looks
 
 
@@ -274,6 +274,53 @@ def test_deepspeeds_fixed_tag_is_not_taken_while_one_rank_still_has_the_files_of
     assert job.look() == []
     os.utime(optimizer)
     assert job.look() == [(20, "mine")]
+
+
+def test_a_step_in_the_name_counts_before_the_content_and_that_of_any_file_before_what_was_told(job: Job) -> None:
+    saved(job.folder / "state-step=30.pt", step=31)
+    job.at(50)
+    assert job.look() == [(30, "state-step=30.pt")]
+    put(job.folder / "model/config.json", "{}"), saved(job.folder / "model/weights.pt", step=40)
+    put(job.folder / "model/notes.txt")
+    assert job.look() == [(40, "model")]
+
+
+def test_only_in_accelerates_own_folder_a_plain_number_counts_saves(job: Job) -> None:
+    accelerate(job.folder / "run/checkpoint_30")
+    job.at(50)
+    assert job.look() == [(30, "run/checkpoint_30")]
+    accelerate(job.folder / "checkpoints/checkpoint_31")
+    assert job.look() == [(50, "checkpoints/checkpoint_31")]
+
+
+def test_a_marker_of_a_whole_run_is_none_of_a_checkpoint(job: Job) -> None:
+    for name in ("run/DONE", "run/step-30/DONE", "run/step-30/rank-0/state", "run/step-40/logs/notes.txt"):
+        put(job.folder / name, "")
+    assert job.look() == [(30, "run/step-30")]
+
+
+def test_megatrons_parts_and_those_of_an_index_are_waited_for(job: Job) -> None:
+    dcp(job.folder / "step-30"), put(job.folder / "step-30/common.pt")
+    table = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    safetensors(job.folder / "step-40/model-1.safetensors")
+    put(job.folder / "step-40/model.safetensors.index.json", json.dumps(table))
+    assert job.look() == []
+    put(job.folder / "step-30/metadata.json", "{}"), safetensors(job.folder / "step-40/model-2.safetensors")
+    assert job.look() == [(30, "step-30"), (40, "step-40")]
+
+
+def test_one_folder_of_dcp_with_a_step_is_whole_at_once_and_others_have_to_rest(job: Job) -> None:
+    dcp(job.folder / "step-30"), dcp(job.folder / "step-40/model"), dcp(job.folder / "step-40/optim")
+    dcp(job.folder / "newest")
+    found = {one.root.name: one.settles for one in FORMATS["auto"](job.folder, 1, -1)}
+    assert found == {"step-30": False, "step-40": True, "newest": True}
+
+
+def test_what_the_job_tells_itself_and_numbered_files_of_one_folder_are_each_their_own(job: Job) -> None:
+    for step in (10, 20, 30):
+        saved(job.folder / f"model/ckpt_{step}.pt")
+    job.recogniser.named_by_job = {job.folder / "model/ckpt_20.pt"}
+    assert job.look() == [(10, "model/ckpt_10.pt"), (30, "model/ckpt_30.pt")]
 
 
 def test_what_counts_epochs_or_saves_gets_the_step_that_the_job_told_before_it_was_written(job: Job) -> None:
