@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -125,6 +126,43 @@ def test_an_error_that_another_one_follows_is_dropped_for_its_own_rank_alone() -
 def test_a_burst_that_is_full_hides_no_later_one() -> None:
     many = [line for rank in range(64) for line in of(rank, [*TRACE, KEY])]
     assert told(*many, "step 1", *of(3, [*TRACE, "KeyError: 3"])) == ("KeyError: 3", 3)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "inodes", "of", "full"),
+    [(255, 9, 99, True), (256, 9, 99, False), (256, 0, 99, True), (256, 0, 0, False)],
+)
+def test_an_end_without_room_is_the_storages(
+    blocks: int, inodes: int, of: int, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def statvfs(path: str) -> SimpleNamespace:
+        asked.append(path)
+        return SimpleNamespace(f_bavail=blocks, f_blocks=2560, f_frsize=4096, f_files=of, f_favail=inodes)
+
+    monkeypatch.setattr(ends.os, "statvfs", statvfs)
+    end = ends.failed(1, words("bye"), (tmp_path / "not/there",))
+    assert end.code == (ends.STORAGE if full else ends.INTERNAL) and set(asked) == {str(tmp_path)}
+    room = f"{tmp_path / 'not/there'} has 1.0 of 10.0 MiB free, and {inodes} inodes"
+    assert (f"the job exited with 1 where no room is left: {room}; it said last: bye" == end.detail) is full
+    for number, told in ((28, True), (122, True), (13, False)):
+        why = ends.of_error(OSError(number, "no", "/a/file"), tmp_path / "not/there")
+        assert why.startswith(f"[Errno {number}] no: '/a/file'") and why.endswith(room) is told
+
+
+def test_a_place_that_cannot_be_asked_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(ends.os, "statvfs", refuse)
+    assert ends.room_in(tmp_path) == "" and ends.failed(1, words("bye"), (tmp_path,)).code == ends.INTERNAL
+    assert ends.of_error(OSError(28, "no room"), tmp_path) == (
+        f"[Errno 28] no room; {tmp_path}: [Errno 5] Input/output error")  # fmt: skip
+
+
+def test_signals_have_names() -> None:
+    assert ends.signal_name(9) == "SIGKILL" and ends.signal_name(99) == "signal 99"
 
 
 def test_the_codes_of_an_end_are_the_contracts() -> None:
