@@ -82,8 +82,7 @@ class Launcher:
         """Take a line of the launcher's or the job's."""
 
     def ended(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
-        """Return the job's exit code from the launcher's. `words`: the job's last ones; `own_code`: what they make of
-        it."""
+        """Return the job's exit code from the launcher's; `words`: its last ones; `own_code`: what they make of it."""
         return code
 
 

@@ -60,7 +60,6 @@ class Running:
         self._dropped = [0, 0]
         """Lines and bytes that were not passed on."""
         self.unfit = ends.End(ends.DATA)
-        """Why the job's code or packages cannot be used."""
         self._over = threading.Event()
         """The command has ended."""
 

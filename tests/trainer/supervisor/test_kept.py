@@ -44,7 +44,7 @@ def test_a_line_is_read_once_it_is_whole(tmp_path: Path) -> None:
 
 def test_only_what_the_client_writes_is_a_message(tmp_path: Path) -> None:
     largest = (1 << 53) - 1
-    good = [{"step": 0}, {"step": largest}, {"step": 1, "folder": "/x", "version": [1, 2, 3]},
+    good: list[dict[str, Any]] = [{"step": 0}, {"step": largest}, {"step": 1, "folder": "/x", "version": [1, 2, 3]},
             {"step": 2, "ended": True}, {"step": 3, "loss": -1e299, "tokens": 5.0}]  # fmt: skip
     bad: list[Any] = [[1], 7, "x", None, {}, {"loss": 1.0}, {"step": -1}, {"step": largest + 1}, {"step": True},
                       {"step": 1.0}, {"step": 1, "folder": 5}]  # fmt: skip
