@@ -323,6 +323,35 @@ def test_what_the_job_tells_itself_and_numbered_files_of_one_folder_are_each_the
     assert job.look() == [(10, "model/ckpt_10.pt"), (30, "model/ckpt_30.pt")]
 
 
+def test_what_is_sealed_counts_as_it_was_when_it_was_found(job: Job) -> None:
+    for name in ("ckpt_10.pt", "model_20.pt"):
+        saved(job.folder / name)
+    found = list(job.recogniser.finished("auto", job.folder, 1, -1))
+    for one in found:
+        job.recogniser.sealed(one)
+    assert job.recogniser.sealed_paths(20) == {job.folder / "ckpt_10.pt", job.folder / "model_20.pt"}
+    assert job.recogniser.sealed_paths(19) == {job.folder / "ckpt_10.pt"}
+    saved(job.folder / "model_20.pt", more=1)
+    job.recogniser.sealed(found[-1])
+    assert job.recogniser.sealed_paths(20) == {job.folder / "ckpt_10.pt"}, "what was sealed is the version before"
+
+
+@pytest.mark.parametrize(("took", "rests"), [(0.01, 0.0), (0.02, 2.0), (0.5, 50.0), (9.0, 60.0)])
+def test_looks_take_a_hundredth_of_a_core(took: float, rests: float, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.recogniser.ended, used, now = False, [0.0], [1000.0]
+    monkeypatch.setattr(looks.time, "thread_time", lambda: used[0])
+    monkeypatch.setattr(looks.time, "monotonic", lambda: now[0])
+    saved(job.folder / "a_10.pt")
+    for _ in job.recogniser.finished("marker", job.folder, 1, -1):
+        pass
+    assert not job.recogniser.rests
+    monkeypatch.setattr(looks.time, "thread_time", iter([0.0, took]).__next__)
+    assert list(job.recogniser.finished("marker", job.folder, 1, -1)) == []
+    for later in (0.0, rests - 0.1, rests + 0.1):
+        now[0] = 1000.0 + later
+        assert job.recogniser.rests is (later < rests)
+
+
 def test_what_counts_epochs_or_saves_gets_the_step_that_the_job_told_before_it_was_written(job: Job) -> None:
     for epoch, step in ((0, 10), (1, 20), (9, 100), (10, 110)):
         job.at(step)
