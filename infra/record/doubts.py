@@ -32,6 +32,10 @@ def _step_refused(data: Data) -> str:
     return f"step {data.get('step')} is refused: {data.get('why')}"
 
 
+def _weights_only(data: Data) -> str:
+    return f"the job's checkpoints are weights alone: {data.get('why')}"
+
+
 def _started_over(data: Data) -> str:
     begun = f"attempt {data.get('attempt')} begins again at step 0 although step {data.get('before')} was trained"
     return f"{begun}: {data.get('why')}"
@@ -55,6 +59,7 @@ DOUBTS: Mapping[Kind, Callable[[Data], str]] = {
     Kind.CHECKPOINT_UNRECOGNISED: unrecognised_content,
     Kind.CHECKPOINT_NOT_SEALED: _not_sealed,
     Kind.CHECKPOINT_STEP_REFUSED: _step_refused,
+    Kind.CHECKPOINT_WEIGHTS_ONLY: _weights_only,
     Kind.TRAINING_STARTED_OVER: _started_over,
     Kind.TRAINING_RESUMED_ELSEWHERE: _resumed_elsewhere,
     Kind.TRAINING_LOSS_JUMPED: _loss_jumped,

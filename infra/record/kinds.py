@@ -52,6 +52,7 @@ class Kind(StrEnum):
     CHECKPOINT_UNRECOGNISED = "checkpoint.unrecognised"
     CHECKPOINT_NOT_SEALED = "checkpoint.not-sealed"  # pod, step, why
     CHECKPOINT_STEP_REFUSED = "checkpoint.step-refused"  # pod, step, why
+    CHECKPOINT_WEIGHTS_ONLY = "checkpoint.weights-only"  # pod, attempt, why
     # id, word (FSx's), copied (step in S3), repair (the driver begins to make it again), why (it does not; or the cost)
     FILE_SYSTEM_LOST = "file-system.lost"
     FILE_SYSTEM_REPLACED = "file-system.replaced"  # none

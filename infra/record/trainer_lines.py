@@ -89,6 +89,10 @@ class WatchLine(TrainerLine):
     ranks: Annotated[list[Count], Field(max_length=2**16)] | None = None
 
 
+class WeightsOnlyLine(TrainerLine):
+    why: Text
+
+
 class UnrecognisedLine(TrainerLine):
     files: Count
     bytes: Count
@@ -119,6 +123,7 @@ LINES: dict[str, type[TrainerLine]] = {
     "restarted_in_place": RestartedInPlaceLine,
     "watch": WatchLine,
     "unrecognised": UnrecognisedLine,
+    "weights_only": WeightsOnlyLine,
     "resumed_elsewhere": ResumedElsewhereLine,
     "loss_jumped": LossJumpedLine,
 }

@@ -36,7 +36,7 @@ class Job(Running):
         self.generation = 0
         self.heard = time.monotonic()
         """When the job last used a processor."""
-        self._worked, self._noted = 0.0, 0
+        self._worked = 0.0
         self.launcher = launcher.of(config, place)
         self.sealing = sealing.of(config, place, self.tier, local, self, place.ranks_per_node)
         self._ranks = RankCount(config, place)
@@ -44,15 +44,6 @@ class Job(Running):
     @property
     def step(self) -> int:
         return self.progress.step
-
-    @property
-    def step_seconds(self) -> float | None:
-        return self.progress.step_seconds
-
-    def _note_step(self) -> None:
-        if self.step != self._noted:
-            self._noted = self.step
-            self.sealing.recogniser.hear(self.step)
 
     @property
     def tokens(self) -> int:
@@ -125,8 +116,9 @@ class Job(Running):
         while not self._over.wait(_LOOK_S):
             self._look() if looks % _RARELY == 0 else self._hear()
             looks += 1
-        code = ends.own_code(self._ended(), self.words, self._made())
-        code = self.launcher.ended(code, str(self.words), bool(self.stopping))
+        code = self._ended()
+        own_code = ends.own_code(code, self.words, self._made())
+        code = self.launcher.ended(code, str(self.words), bool(self.stopping), own_code)
         self._look()
         exchange.join()
         for message in self.progress.rest(not code and not self.stopping):
@@ -150,11 +142,9 @@ class Job(Running):
         how = f"the job exited 0 at step {self.step} of {self.progress.steps}"
         if not made or left > 0:
             self.emit("ended_early", step=self.step, steps=self.progress.steps)
-        return (
-            End(DONE, f"{how}, an estimate" if left else "")
-            if made
-            else End(USER, how + self._silence() + str(self.words))
-        )
+        if not made:
+            return End(USER, how + self._silence() + str(self.words))
+        return End(DONE, f"{how}, an estimate" if left else "")
 
     def _made(self) -> ends.Made:
         return ends.Made(*self.progress.made(self.committed), self.place.node_count)
@@ -170,11 +160,9 @@ class Job(Running):
     def _silence(self) -> str:
         if self.step or self.place.node_rank:
             return ""
-        how = "no line that it printed fits `progress.pattern`" if self.config.get("pattern") else ""
-        how = how or (
-            "it has not called `beat`" if self.progress.by_client else 'it printed no JSON line with a "step"'
-        )
-        return f"; no step is known: {how}"
+        how = "it has not called `beat`" if self.progress.by_client else 'it printed no JSON line with a "step"'
+        pattern = self.config.get("pattern")
+        return f"; no step is known: {'no line that it printed fits `progress.pattern`' if pattern else how}"
 
     # Its words and files.
 
@@ -188,7 +176,6 @@ class Job(Running):
                 shown = time.monotonic() if written_over else shown
                 self.pass_on(safe)
             self.progress.printed(line)
-            self._note_step()
         self.tell_dropped()
 
     def _look(self) -> None:
@@ -216,7 +203,6 @@ class Job(Running):
         for finished in self.progress.news():
             self._told_checkpoint(finished)
         self.progress.tell()
-        self._note_step()
 
     def _told_checkpoint(self, message: Mapping[str, Any]) -> None:
         step, folder = message["step"], Path(message["folder"])

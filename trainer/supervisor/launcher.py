@@ -82,8 +82,8 @@ class Launcher:
     def heard(self, line: str) -> None:
         """Take a line of the launcher's or the job's."""
 
-    def ended(self, code: int, words: str, stopping: bool) -> int:
-        """Return the job's exit code from the launcher's; `words`: the job's last ones."""
+    def ended(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
+        """Return the job's exit code from the launcher's; `words`: its last ones; `own_code`: what they make of it."""
         return code
 
 
@@ -117,7 +117,7 @@ class Torchrun(Launcher):
         if self._rank_code is None and (match := _RANK_ENDED.match(line)):
             self._rank_code = int(match.group(1))
 
-    def ended(self, code: int, words: str, stopping: bool) -> int:
+    def ended(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
         return (self._rank_code or code) if code else 0
 
 
@@ -186,10 +186,10 @@ class Mpirun(Launcher):
         if match:
             self._culprit = int(match.group(1))
 
-    def ended(self, code: int, words: str, stopping: bool) -> int:
+    def ended(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
         """Tell the other nodes, and let the one whose rank failed end before this one."""
         if not self.place.node_rank:
-            shell.tell_end(code, self._culprit, words)
+            shell.tell_end(code if own_code is None else own_code, self._culprit, words)
             self.elsewhere = bool(code and self._culprit)
             if self.elsewhere and not stopping:
                 activity.await_silence(shell.hosts()[self._culprit or 0], _CULPRIT_S)

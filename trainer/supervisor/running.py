@@ -59,7 +59,7 @@ class Running:
         self._allowance = Allowance(_LOG_BYTES_PER_S, _LOG_BYTES)
         self._dropped = [0, 0]
         """Lines and bytes that were not passed on."""
-        self.unfit = ends.End(ends.DATA, "the code is not the campaign's")
+        self.unfit = ends.End(ends.DATA)
         self._over = threading.Event()
         """The command has ended."""
 
@@ -155,6 +155,7 @@ class Running:
         size, digest = seal.digest_of(Path(packed))
         if digest != self.config[f"{what}_digest"]:
             self.emit(f"refused_{what}", size_bytes=size, sha256=digest, wanted=self.config[f"{what}_digest"])
+            self.unfit = ends.End(ends.DATA, f"the job's {what} are not the campaign's: {packed} has SHA-256 {digest}")
             return False
         with tarfile.open(packed) as tar:
             # Our own, by its digest. Python 3.14 would else refuse links to the pod's folders, 3.12 warn of it.

@@ -14,6 +14,7 @@ _RECORDED = {
     "refused_step": Kind.CHECKPOINT_STEP_REFUSED,
     "not_sealed": Kind.CHECKPOINT_NOT_SEALED,
     "unrecognised": Kind.CHECKPOINT_UNRECOGNISED,
+    "weights_only": Kind.CHECKPOINT_WEIGHTS_ONLY,
     "restored": Kind.CHECKPOINT_RESTORED,
     "restarted_in_place": Kind.ATTEMPT_RESTARTED_IN_PLACE,
     "resumed_elsewhere": Kind.TRAINING_RESUMED_ELSEWHERE,

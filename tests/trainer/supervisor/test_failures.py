@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -114,6 +116,61 @@ def test_a_rank_ends_with_its_last_error_and_others_keep_theirs() -> None:
     assert told(chain, *TRACE, KEY) == (KEY, None)
 
 
+def test_an_error_that_another_one_follows_is_dropped_for_its_own_rank_alone() -> None:
+    chain = "During handling of the above exception, another exception occurred:"
+    first, second = of(1, [*TRACE, KEY]), of(2, [*TRACE, "KeyError: 2"])
+    assert told(*first, *second, *of(1, [chain, *TRACE, "OSError: 1"])) == ("KeyError: 2", 2)
+    assert told(*first, "step 1", *second, *of(2, [chain, *TRACE, "OSError: 2"])) == ("OSError: 2", 2)
+
+
+def test_a_burst_that_is_full_hides_no_later_one() -> None:
+    many = [line for rank in range(64) for line in of(rank, [*TRACE, KEY])]
+    assert told(*many, "step 1", *of(3, [*TRACE, "KeyError: 3"])) == ("KeyError: 3", 3)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "inodes", "of", "full"),
+    [(255, 9, 99, True), (256, 9, 99, False), (256, 0, 99, True), (256, 0, 0, False)],
+)
+def test_an_end_without_room_is_the_storages(
+    blocks: int, inodes: int, of: int, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def statvfs(path: str) -> SimpleNamespace:
+        asked.append(path)
+        return SimpleNamespace(f_bavail=blocks, f_blocks=2560, f_frsize=4096, f_files=of, f_favail=inodes)
+
+    monkeypatch.setattr(ends.os, "statvfs", statvfs)
+    end = ends.failed(1, words("bye"), (tmp_path / "not/there",))
+    assert end.code == (ends.STORAGE if full else ends.INTERNAL) and set(asked) == {str(tmp_path)}
+    room = f"{tmp_path / 'not/there'} has 1.0 of 10.0 MiB free, and {inodes} inodes"
+    assert (f"the job exited with 1 where no room is left: {room}; it said last: bye" == end.detail) is full
+    for number, told in ((28, True), (122, True), (13, False)):
+        why = ends.of_error(OSError(number, "no", "/a/file"), tmp_path / "not/there")
+        assert why.startswith(f"[Errno {number}] no: '/a/file'") and why.endswith(room) is told
+
+
+def test_a_place_that_cannot_be_asked_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(ends.os, "statvfs", refuse)
+    assert ends.room_in(tmp_path) == "" and ends.failed(1, words("bye"), (tmp_path,)).code == ends.INTERNAL
+    assert ends.of_error(OSError(28, "no room"), tmp_path) == (
+        f"[Errno 28] no room; {tmp_path}: [Errno 5] Input/output error")  # fmt: skip
+
+
+def test_signals_have_names() -> None:
+    assert ends.signal_name(9) == "SIGKILL" and ends.signal_name(99) == "signal 99"
+
+
+def test_the_codes_of_an_end_are_the_contracts() -> None:
+    ours = {name.lower(): value for name, value in vars(ends).items() if name.upper() in ExitCode.__members__}
+    assert ours == {code.name.lower(): code.value for code in ExitCode if code.name.lower() in ours} and len(ours) == 7
+    assert all(ends.REASONS[value] == name for name, value in ours.items() if name != "internal")
+
+
 def test_the_words_of_an_end_have_rank_cure_and_lines() -> None:
     assert str(words(*of(3, [*TRACE, "my.Trouble: " + "x" * 400]))) == (
         "; it said last: my.Trouble: " + "x" * 288
@@ -212,6 +269,14 @@ def test_of_torchruns_summary_the_first_failure_counts() -> None:
     for line in TRAILER:
         torchrun.heard(line)
     assert torchrun.ended(1, "", False) == 1 and torchrun.rank == 1, "not those that torchrun has stopped for it"
+
+
+def test_the_words_of_an_end_have_the_scripts_own_exit_code(tmp_path: Path) -> None:
+    camp = Supervisors(tmp_path)
+    process = camp.start(1, sys.executable, "-c", "{}['size']")
+    process.communicate()
+    assert process.returncode == camp.ended().exit_code == ExitCode.USER
+    assert camp.ended().detail.startswith("the job exited with 1; it said last: KeyError: 'size'")
 
 
 FAILS = """

@@ -33,6 +33,36 @@ def test_a_message_without_an_end_is_left_behind(tmp_path: Path) -> None:
     assert [one for _ in range(3) for one in messages.news()] == [{"step": 1, "rank": 0}]
 
 
+def test_a_line_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    messages, file = Messages(tmp_path), tmp_path / "told-0.jsonl"
+    file.write_text('{"step": 4')
+    assert not list(messages.news())
+    with file.open("a") as more:
+        more.write("}\n")
+    assert list(messages.news()) == [{"step": 4, "rank": 0}]
+
+
+def test_only_what_the_client_writes_is_a_message(tmp_path: Path) -> None:
+    largest = (1 << 53) - 1
+    good: list[dict[str, Any]] = [{"step": 0}, {"step": largest}, {"step": 1, "folder": "/x", "version": [1, 2, 3]},
+            {"step": 2, "ended": True}, {"step": 3, "loss": -1e299, "tokens": 5.0}]  # fmt: skip
+    bad: list[Any] = [[1], 7, "x", None, {}, {"loss": 1.0}, {"step": -1}, {"step": largest + 1}, {"step": True},
+                      {"step": 1.0}, {"step": 1, "folder": 5}]  # fmt: skip
+    cut: dict[str, Any] = {"version": [1, 2], "folder": "/y", "step": 5}
+    figures = {"step": 6, "loss": True, "tokens": 1e300, "ended": 1}
+    lines = [*map(json.dumps, [*bad, *good, cut, {**cut, "version": [1, 2, 3, 4]}, {**cut, "version": "abc"}, figures])]
+    (tmp_path / "told-0.jsonl").write_text("\n".join(["{", "[" * 100_000, *lines]) + "\n")
+    left = [{"step": 5, "folder": "/y"}] * 3 + [{"step": 6}]
+    assert list(Messages(tmp_path).news()) == [{**one, "rank": 0} for one in [*good, *left]]
+
+
+def test_a_job_asks_whether_it_should_stop_and_is_told(tmp_path: Path) -> None:
+    messages = Messages(tmp_path)
+    assert not messages.asks()
+    (tmp_path / "asks").touch(), messages.stop()
+    assert messages.asks() and (tmp_path / "stop").exists()
+
+
 def told(box: Inbox) -> list[dict[str, Any]]:
     box.exchange()
     return list(box.news())
@@ -169,6 +199,8 @@ def test_a_restart_in_place_is_held_against_what_it_told_before(tmp_path: Path) 
         (20, (1, 2), {"event": "resumed_elsewhere", "offered": 20, "first": 1}),
         (20, (0, 21), {}),
         (20, (15, 16), {"event": "resumed_elsewhere", "offered": 20, "first": 15}),
+        (20, (18, 20), {"event": "resumed_elsewhere", "offered": 20, "first": 18}),
+        (20, (18, 21), {}),
         (-1, (1, 2), {}),
         (1, (0, 1), {}),
     ],
@@ -230,6 +262,7 @@ def test_what_is_kept_stays_small(tmp_path: Path) -> None:
         ([1.0] * 9, 1.01, False),
         ([1.0] * 9, 1.02, True),
         ([100.0] + [1.0] * 9, 1.02, True),
+        ([1.0] * 8 + [2.0], 1.9, True),
         ([9.0, 1.0] * 100 + [float(n) for n in range(192, -9, -1)] + [1.0], 11.0, False),
     ],
 )
@@ -245,7 +278,8 @@ def test_how_far_a_loss_may_be_from_the_one_of_its_step(
     memory.write(last=True)
     memory = Memory(tmp_path, "a")
     memory.begin(len(known) - 1)
-    assert bool(memory.heard(len(known), now)) is jumps
+    told = memory.heard(len(known), now)
+    assert told.get("event") == ("loss_jumped" if jumps else None) and memory.heard(len(known) + 1, now) == {}
 
 
 def test_it_is_written_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,8 +311,16 @@ def test_the_steps_between_two_lines_are_known_to_the_next_attempt(tmp_path: Pat
     memory.begin(-1)
     memory.reached(30, counted(10, 20, 30))
     memory.write(last=True)
-    for first, told in ((20, False), (19, True)):
+    for first, second, told in ((21, 30, False), (20, 30, True), (20, 31, False), (30, 40, False)):
         memory = Memory(tmp_path, "a")
         memory.begin(30)
-        memory.reached(first - 1, counted(first - 1))
-        assert bool(memory.reached(first, counted(first - 1, first))) is told
+        memory.reached(first, counted(first))
+        assert bool(memory.reached(second, counted(first, second))) is told
+
+
+def test_a_job_that_logs_every_5_steps_and_was_offered_10_begins_at_10_or_15(tmp_path: Path) -> None:
+    for numbers, told in (((5, 10), True), ((10, 15), False), ((15, 20), False)):
+        memory = Memory(tmp_path, "a")
+        memory.begin(10)
+        said = [memory.reached(step, counted(*numbers[: at + 1])) for at, step in enumerate(numbers)]
+        assert bool(said[1]) is told and not said[0]

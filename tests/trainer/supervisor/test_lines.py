@@ -21,6 +21,7 @@ RED = "\x1b[31m"
         (None, "{'loss': 2.5, 'grad_norm': 1.0, 'step': 8}", 8, {"loss": 2.5}),
         (None, "{'loss': '2.5', 'epoch': 0.25}", None, {"loss": 2.5}),
         (None, '{"step": 5, "loss": Infinity}', 5, {}),
+        (None, '{"step": 9007199254740991}', (1 << 53) - 1, {}),
         (BAR, "  5%|#  | 4/80 [00:01<00:10, 7.5it/s]", 4, {}),
         (BAR, f"{RED}{{'loss': 2.5, 'epoch': 0.25}}\x1b[0m", None, {"loss": 2.5}),
         (BAR, '{"step": 900, "loss": 2.5}', None, {"loss": 2.5}),
@@ -47,6 +48,8 @@ def test_a_line_has_step_and_figures(
         (None, '{"step": ' + "9" * 400 + "}"),
         (None, '{"step": 5'),
         (None, '{"step": 1e300}'),
+        (None, '{"step": 9007199254740992}'),
+        (None, "{'step', 'x'}"),
         (None, "{[]: 'x', 'step': 5}"),
         (None, "[" * 100_000),
         (None, "{" * 100_000 + "}"),
@@ -114,6 +117,9 @@ def test_headings_of_epochs_are_counted() -> None:
         (None, '{"step": 3, "val/accuracy": 2.0}', True),
         (None, '{"step": 3, "loss": 1.0, "val_loss": 2.0}', False),
         (None, '{"step": 3, "rank": 1}', False),
+        (BAR, '3/40 [00:01]{"step": 1, "eval_loss": 0.5}', False),
+        (BAR, 'eval: 3/40 [00:01]{"step": 1, "loss": 0.5}', True),
+        (r"step\W+(?P<step>\d+)", '{"step": 3, "eval_loss": 0.5}', True),
     ],
 )
 def test_a_line_of_an_evaluation_is_known_by_its_words(pattern: str | None, line: str, evaluation: bool) -> None:

@@ -111,6 +111,26 @@ def test_an_evaluation_that_looks_like_the_training_counts_and_stops_no_step() -
     assert rises[0] == 20 and rises[2] >= 18
 
 
+def test_a_count_beside_the_steps_under_another_key_is_no_step_until_it_alone_rises() -> None:
+    beside = [
+        line
+        for step in range(1, 41)
+        for line in (f'{{"step": {step}, "loss": 1.0}}', *['{"epoch": 1, "iteration": 1, "lr": 0.1}'] * (step % 5 == 0))
+    ]
+    assert told(beside) == UP_TO_40
+    rising = [line for step in range(1, 41) for line in (f'{{"step": {step}}}', f'{{"iteration": {step // 3}}}')]
+    assert told(rising) == UP_TO_40
+    assert told([*plain(1, 20), *(f'{{"iteration": {n}}}' for n in range(1, 31))])[-1] >= 40, "it goes on as that"
+    mixed = ['{"global_step": 1, "step": 7}', '{"global_step": 2, "step": 9}', '{"global_step": 3, "step": 9}']
+    assert told(mixed) == [7, 9]
+
+
+def test_what_is_printed_behind_a_bar_without_an_end_of_line_does_not_hide_its_number() -> None:
+    lines = [f"\r 9%|# | {n}/40 [00:01<00:10]" + '{"step": 1, "eval_loss": 0.5}' * (n % 13 == 0) for n in range(1, 41)]
+    assert told(lines, BAR) == UP_TO_40
+    assert told([f'{{"eval_loss": 0.5, "step": {n}}} step {n}' for n in range(1, 4)] + ["step 2"], WORDS) == [1, 2, 3]
+
+
 def test_bars_of_what_comes_before_the_training_are_no_steps() -> None:
     before = bar(0, 2, 2, "Loading checkpoint shards:") + bar(0, 300, 300, "Map:")
     assert told(before + bar(1, 40, 40), BAR)[-40:] == UP_TO_40
@@ -189,6 +209,7 @@ def test_what_is_known_of_the_laps() -> None:
     assert (
         counted(plain(10, 40, 10)).interval == 10 and counted([]).interval == 1 and counted(plain(1, 1)).interval == 1
     )
+    assert [counted([*plain(0, 20, 10), *plain(21, last)], steps=400).interval for last in (35, 36)] == [10, 1]
     assert counted([]).laps == Laps(0) and counted(plain(0, 0)).laps == Laps(0) and counted(plain(1, 7)).laps == Laps(7)
     assert counted([*plain(10, 100, 10), *plain(10, 30, 10)], steps=400).laps == Laps(130, 100, 100)
     plainly = [plain(1, 5), [f"step {n}/40" for n in range(5)]]
@@ -211,6 +232,7 @@ def test_a_series_whose_total_is_far_beyond_the_estimate_leads_after_ten_rises()
 def test_a_series_takes_the_lead_from_one_that_stands_at_its_total_and_counts_on() -> None:
     first = bar(1, 20, 20)
     assert told([*first, *bar(1, 30, 30)], BAR) == list(range(1, 21)) + list(range(21, 42)), "its tenth rise is step 21"
+    assert told([*first, *bar(15, 30, 30)], BAR) == list(range(1, 21)) + list(range(24, 31)), "it is ahead by then"
     assert told([*first[:18], *bar(1, 30, 30)], BAR) == list(range(1, 19)), "that one may go on"
     assert told([*first[:19], *bar(1, 9, 30), *first[19:], *bar(10, 18, 30)], BAR) == list(range(1, 21))
     assert told([*first, *bar(1, 30, 30, "eval")], BAR) == list(range(1, 21))

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra.archive.all_tiers import AllTiers, source_of
+from infra.archive.from_s3 import BucketSource
 from infra.archive.removal import forget_copies
+from infra.archive.settings import Places
 from infra.errors import PermanentError
-from tests.unit.archive.archive_story import BODY, CAMPAIGN, IDENTITY, archiver, commit, site_at
+from tests.unit.archive.archive_story import BODY, CAMPAIGN, IDENTITY, archiver, commit, refused, site_at
 from trainer.contract import attempt_folder, step_folder
 
 COPIES = f"copies/{CAMPAIGN}/{IDENTITY}"
@@ -136,3 +140,49 @@ def test_copies_that_nobody_may_list_are_not_none(site: Any) -> None:
     site.s3._list_objects_v2 = refuse
     with pytest.raises(PermissionError):
         archiver(site).run()
+
+
+def test_of_a_step_that_both_have_the_file_system_s_is_taken_and_nothing_is_brought(site: Any) -> None:
+    lay_down(site, 30, "sound", "sound")
+    assert archiver(site).run().step == 30
+    assert not any(call.startswith(f"get {COPIES}/") for call in site.s3.calls)
+
+
+def test_a_refused_copy_is_told_and_no_brought_step_is_left_behind(site: Any) -> None:
+    lay_down(site, 20, "none", "sound")
+    lay_down(site, 30, "none", "altered")
+    manifest = archiver(site).run()
+    assert manifest.step == 20 and [row.partition(":")[0] for row in manifest.refused] == ["step-00000030"]
+    assert "its copy in S3" in manifest.refused[0]
+    assert not [path for path in (site.root / "work").rglob("step-*") if step_folder(30) in str(path)]
+
+
+def test_a_copy_that_may_not_be_read_is_not_passed_over(site: Any) -> None:
+    lay_down(site, 20, "sound", "none")
+    lay_down(site, 30, "none", "sound")
+    get = site.s3.get_object
+
+    def refuse(Key: str, **rest: Any) -> Any:
+        if Key.startswith(COPIES):
+            raise refused("AccessDenied", 403)
+        return get(Key=Key, **rest)
+
+    site.s3.get_object = refuse
+    with pytest.raises(ClientError):
+        archiver(site).run()
+
+
+def test_an_archive_that_is_older_than_a_copy_is_not_taken_for_the_newest(site: Any) -> None:
+    lay_down(site, 20, "sound", "none")
+    assert archiver(site).run().step == 20
+    lay_down(site, 30, "none", "sound")
+    with pytest.raises(PermanentError, match="newest committed step: 30"):
+        archiver(site).run()
+
+
+def test_without_a_shared_file_system_the_bucket_is_all_there_is(site: Any) -> None:
+    config = archiver(site).config
+    for url, kind in (("", AllTiers), ("s3://b/c", BucketSource)):
+        config = config.model_copy(update={"shared_tier": url})
+        source = source_of(config, site.s3, Places(shared=site.root / "shared"), site.root / "work", site.bucket.say)
+        assert type(source) is kind and source.root == site.root / "shared" / CAMPAIGN

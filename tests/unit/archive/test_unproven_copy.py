@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import pytest
 
+from infra.archive import unproven
 from infra.archive.judged import Unproven
 from infra.archive.leftovers import OnlyCopied
 from infra.archive.manifest import MANIFEST_NAME
+from infra.archive.unproven import Left, left_of
 from infra.errors import PermanentError
 from tests.manifests import manifest_of, seal, shard_at
 from tests.unit.archive.archive_story import CAMPAIGN, PREFIX, archiver, commit, refused, site_at
@@ -213,16 +218,21 @@ def test_of_nodes_with_disks_of_their_own_all_that_they_brought_is_copied(tmp_pa
     assert copied(site) == {b"node-0000/best.pt": b"a model", b"node-0001/best.pt": b"another"}
 
 
+def sealed_from(site: Any, step: int, root: str, of: str = "", **more: Any) -> None:
+    """Commit a step with the tree of the job's file or folder `root`, whose file is `of`."""
+    folder = commit(site, step, loss=None).parents[1]
+    kind = "folder" if of else "file"
+    tree = {"format": 1, "root": root, "kind": kind, "files": {of: {"shard": "a.pt", "mode": 420}}}
+    extra = folder / "attempt-0001/tree-0000.json"
+    extra.write_text(json.dumps({**tree, "links": {}, "folders": [], **more}))
+    shards = (shard_at(folder / "attempt-0001/a.pt"), shard_at(extra))
+    seal(folder, manifest_of(step, shards, campaign=CAMPAIGN, identity="own", evaluation_loss=None))
+
+
 def test_what_was_sealed_and_written_again_since_is_copied_without_an_account(site: Any) -> None:
     sealed, again = write(site, "ckpt-30.pt"), write(site, "ckpt.pt")
     for step, name in ((30, "ckpt-30.pt"), (40, "ckpt.pt")):
-        folder = commit(site, step, loss=None).parents[1]
-        tree = {"format": 1, "root": name, "kind": "file", "files": {"": {"shard": "a.pt", "mode": 420}}}
-        extra = folder / "attempt-0001/tree-0000.json"
-        extra.write_text(json.dumps({**tree, "links": {}, "folders": []}))
-
-        shards = (shard_at(folder / "attempt-0001/a.pt"), shard_at(extra))
-        seal(folder, manifest_of(step, shards, campaign=CAMPAIGN, identity="own", evaluation_loss=None))
+        sealed_from(site, step, name)
     os.utime(sealed, (1, 1))
     os.utime(again, (2e9, 2e9))
     assert run(site).run().step == 40 and copied(site) == {b"ckpt.pt": b"a model"}
@@ -252,3 +262,68 @@ def test_what_lies_in_the_place_of_a_copy_is_never_overwritten(site: Any) -> Non
     with pytest.raises(PermanentError, match="not copied whole"):
         run(site).run()
     assert site.s3.held[f"{FOLDER}/files/ckpt.pt"][0] == b"another"
+
+
+def test_a_sealed_folder_of_which_one_file_was_written_again_is_copied(site: Any) -> None:
+    for step, again_at in ((30, 1), (40, 2e9)):
+        sealed_from(site, step, f"step-{step}", "model.pt")
+        for name, at in (("model.pt", again_at), ("old.pt", 1)):
+            os.utime(write(site, f"step-{step}/{name}"), (at, at))
+        os.utime(site.own / f"step-{step}", (1, 1))
+    left = left_of(site.own.parent, whole=False)
+    assert sorted(left.files) == [site.own / "step-40/model.pt", site.own / "step-40/old.pt"]
+    assert len(left_of(site.own.parent, whole=True).files) == 4
+
+
+def test_what_only_shares_its_folder_with_others_or_cannot_be_read_saves_nothing_from_being_copied(site: Any) -> None:
+    sealed_from(site, 30, ".", "model.pt")
+    sealed_from(site, 31, "part", "model.pt", part=True)
+    sealed_from(site, 32, "bad", "model.pt")
+    (site.own.parent / "step-00000032/manifest.json").write_text("{")
+    for name in ("model.pt", "part/model.pt", "bad/model.pt"):
+        os.utime(write(site, name), (1, 1))
+    assert len(left_of(site.own.parent, whole=False).files) == 3
+
+
+def test_a_sealed_folder_that_may_not_be_looked_into_counts_as_it_was(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealed_from(site, 30, "step-30", "model.pt")
+    write(site, "step-30/model.pt"), write(site, "new.pt")
+
+    def refuse(self: Path, pattern: str) -> Any:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "rglob", refuse)
+    assert left_of(site.own.parent, whole=False).files == [site.own / "new.pt"]
+
+
+def test_pipes_alone_and_links_alone_are_content_too(site: Any) -> None:
+    os.mkfifo(site.own / "pipe")
+    assert left_of(site.own.parent, whole=True)
+    (site.own / "pipe").unlink()
+    assert not left_of(site.own.parent, whole=True)
+    (site.own / "link").symlink_to("/nowhere")
+    assert left_of(site.own.parent, whole=True)
+
+
+def test_a_file_that_cannot_be_read_ends_the_copy_by_its_name(site: Any) -> None:
+    left = Left(site.own, "why", files=[site.own / "gone.pt"])
+    with pytest.raises(PermanentError, match=r"cannot be read to be copied; seen: gone.pt: No such file"):
+        run(site).leftovers.copy.send(left)
+
+
+def test_sixteen_files_are_copied_at_once_and_few_more_wait() -> None:
+    together, begun = threading.Barrier(16), itertools.count()
+
+    def copy(path: Path) -> Any:
+        if next(begun) < 16:
+            together.wait(timeout=30)
+        return path
+
+    asked = itertools.count()
+    paths = (Path(str(next(asked))) for _ in range(100))
+    with ThreadPoolExecutor(16) as pool:
+        found = unproven._bounded(pool, copy, paths)
+        assert next(found) and next(asked) <= 33
+        assert len(list(found)) == 99

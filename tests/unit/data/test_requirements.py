@@ -213,6 +213,7 @@ def test_a_job_under_the_supervisor_imports_them_in_every_attempt_without_pip(
             assert (line["version"], line["image"], line["told"]) == ("1.0", "the image", "lib runs")
     if kind == "damaged":
         assert process.returncode == 65 and events(said, "refused_requirements")
+        assert "the job's requirements are not the campaign's" in camp.ended().detail
     if kind == "another python":
         assert process.returncode == 64 and "are for Python 3.7, and the image has" in camp.ended().detail
 

@@ -48,6 +48,7 @@ def told(events: list[Event], after: float = 0.01) -> list[tuple[Change, str]]:
         (Kind.CHECKPOINT_UNRECOGNISED, {"files": 3, "bytes": 12, "newest": "a.ckpt", "why": "x"}, Change.CHECKPOINTS),
         (Kind.CHECKPOINT_NOT_SEALED, {"step": 30, "why": "a link leads out"}, Change.CHECKPOINTS),
         (Kind.CHECKPOINT_STEP_REFUSED, {"step": 30, "why": "a digest differs"}, Change.CHECKPOINTS),
+        (Kind.CHECKPOINT_WEIGHTS_ONLY, {"attempt": 2, "why": "x"}, Change.CHECKPOINTS),
         (Kind.TRAINING_STARTED_OVER, {"attempt": 2, "before": 35, "why": "x"}, Change.CHECKPOINTS),
         (Kind.TRAINING_RESUMED_ELSEWHERE, {"attempt": 2, "offered": 30, "first": 1}, Change.CHECKPOINTS),
         (Kind.TRAINING_LOSS_JUMPED, {"step": 31, "before": 2.5, "now": 7.1}, Change.CHECKPOINTS),
@@ -83,6 +84,11 @@ def test_a_notice_of_unrecognised_content_says_what_lies_there_and_what_would_fi
     assert "3 files (12.0 MB) of the job are no known checkpoint" in subject
     assert "the newest epoch=3.ckpt: looked for *.pt; `format: lightning` would fit" in text
     assert "bivouac relaunch train" in text
+
+
+def test_a_notice_of_weights_alone_says_what_a_resume_will_miss() -> None:
+    _, text = said((Kind.CHECKPOINT_WEIGHTS_ONLY, {"attempt": 1, "why": "it has no optimizer"}))
+    assert "the job's checkpoints are weights alone: it has no optimizer" in text
 
 
 def test_a_notice_of_a_start_over_names_the_step_that_was_trained() -> None:

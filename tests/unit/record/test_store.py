@@ -11,12 +11,13 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import ReadTimeoutError
+from botocore.exceptions import ClientError, ReadTimeoutError
 from moto import mock_aws
 
 from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.record.events import Kind, Stage
 from infra.record.holder import Holder
+from infra.record.live import live_figures
 from infra.record.store import CampaignStore
 
 TTL = timedelta(seconds=30)
@@ -239,3 +240,79 @@ def test_a_key_that_holds_other_bytes_is_not_ours(s3: Any) -> None:
     lost = lose_one_answer(s3)
     assert store.put_if_absent("key", b"one") and lost
     assert not store.put_if_absent("key", b"two") and store.get("key") == b"one"
+
+
+class Refusing:
+    """S3 that answers each conditional write with an error. `after`: so many, then it takes them."""
+
+    def __init__(self, s3: Any, code: str, status: int, after: int = 99) -> None:
+        self.s3, self.left, self.tries = s3, after, 0
+        self.answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+    def put_object(self, **wanted: Any) -> Any:
+        self.tries += 1
+        if self.tries <= self.left:
+            raise ClientError(self.answer, "PutObject")  # type: ignore[arg-type]
+        return self.s3.put_object(**wanted)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.s3, name)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "after", "tries"),
+    [
+        ("AccessDenied", 403, 99, 1),
+        ("ConditionalRequestConflict", 409, 99, 5),
+        ("ConditionalRequestConflict", 409, 5, 5),
+        ("ConditionalRequestConflict", 409, 4, 5),
+        ("ConditionalRequestConflict", 409, 1, 2),
+    ],
+)
+def test_a_write_that_another_one_is_in_the_way_of_is_tried_five_times(
+    s3: Any, monkeypatch: pytest.MonkeyPatch, code: str, status: int, after: int, tries: int
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("infra.record.store.time.sleep", pauses.append)
+    refusing = Refusing(s3, code, status, after)
+    store = CampaignStore(refusing, "state", "c", "w")
+    if after >= tries:
+        with pytest.raises(ClientError, match=code):
+            store.put_if_absent("key", b"x")
+    else:
+        assert store.put_if_absent("key", b"x") and store.get("key") == b"x"
+    assert refusing.tries == tries and pauses == [0.2] * (tries - 1)
+
+
+def test_where_there_is_no_bucket_there_is_no_record(s3: Any) -> None:
+    store = CampaignStore(s3, "none", "c", "w")
+    assert store.events() == () and store.keys("") == [] and store.folders("pods/") == []
+
+
+def test_folders_are_named_without_what_is_below_them(s3: Any) -> None:
+    store = CampaignStore(s3, "state", "c", "w")
+    for name in ("pods/a/1", "pods/a/2", "pods/b/c/3", "pods/file", "other/x"):
+        store.put_json(name, {})
+    assert store.folders("pods/") == ["a", "b"] and store.has("pods/file") and not store.has("pods/a")
+    assert store.keys("pods/b") == ["campaigns/c/pods/b/c/3"]
+
+
+def test_the_same_spec_in_other_bytes_is_the_same_spec(s3: Any) -> None:
+    store = CampaignStore(s3, "state", "c", "w")
+    store.claim_spec('{"a": 1, "b": 2}')
+    store.claim_spec('{"b":2,"a":1}')
+    with pytest.raises(UserError, match="differing sections: b;"):
+        store.claim_spec('{"a": 1, "b": 3}')
+
+
+def test_live_figures_are_read_as_they_were_written_or_not_at_all(s3: Any) -> None:
+    store = CampaignStore(s3, "state", "c", "w")
+    assert live_figures(store) is None and store.unread_objects() == {}
+    figures = {
+        "at": "2026-11-22T12:00:00+00:00", "attempt": 2, "step": 5, "steps": 9, "loss": None, "committed_step": 3,
+        "spent_usd": 1.5, "usd_per_hour": 12.0, "why": "", "more": [1],
+    }  # fmt: skip
+    store.put_json("live.json", figures)
+    assert live_figures(store) == figures
+    store.put_json("live.json", figures | {"spent_usd": None})
+    assert live_figures(store) is None and list(store.unread_objects()) == ["campaigns/c/live.json"]

@@ -23,7 +23,6 @@ class Told:
     """A job that runs, and what is told of it."""
 
     stopping: str = ""
-    step_seconds: float | None = None
     step: int = 0
     tokens: int = 7
     loss: float | None = 0.5

@@ -88,24 +88,24 @@ class Reader:
         groups = {name: _number(group) for name, group in match.groupdict().items()}
         found = {name: number for name, number in groups.items() if number is not None}
         total = _TOTAL.match(text, match.end("step"))
-        evaluation = bool(_EVALUATION.search(text)) and not _TRAINING.search(text)
+        # A bar has no end of line: an object behind its number was printed after it, and speaks for itself.
+        words = text[: match.end("step")] + text[match.end("step") :].partition("{")[0]
+        evaluation = bool(_EVALUATION.search(words)) and not _TRAINING.search(words)
         return _line(found, evaluation)._replace(total=None if total is None else int(total.group(1).replace(",", "")))
 
     def _recorded(self, text: str, figures_alone: bool) -> Line | None:
         record = _record(text)
         if record is None or _SUMMARY in record:
             return None
-        found: Figures = {}
-        keys: dict[str, str] = {}
-        for figure, names in _NAMES.items():
-            key = next((name for name in names if _number(record.get(name)) is not None), None)
-            number = None if key is None else _number(record[key])
-            if key is not None and number is not None and not (figures_alone and figure == "step"):
-                found[figure], keys[figure] = number, key
+        numbers = {key: number for key, value in record.items() if (number := _number(value)) is not None}
+        keys = {figure: next(filter(numbers.__contains__, names), "") for figure, names in _NAMES.items()}
+        if figures_alone:
+            keys["step"] = ""
+        found = {figure: numbers[key] for figure, key in keys.items() if key}
         if figures_alone and "loss" not in found:
             return None
         evaluation = "loss" not in found and any(map(_EVALUATION.search, map(str, record)))
-        return _line(found, evaluation)._replace(named=keys.get("step", ""))
+        return _line(found, evaluation)._replace(named=keys["step"])
 
 
 def bare(text: str) -> str:

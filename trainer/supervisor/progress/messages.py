@@ -50,14 +50,12 @@ def _message(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(message, dict) or not _is_count(message.get("step")):
         return None
-    figures = {name: float(message[name]) for name in ("loss", "tokens") if _is_figure(message.get(name))}
-    folder = message.get("folder")
-    if folder is not None and not isinstance(folder, str):
-        return None
+    told, folder = {"step": message["step"]}, message.get("folder")
     if folder is not None:
-        return {"step": message["step"], "folder": folder, **_version(message)}
-    own = {"ended": True} if message.get("ended") is True else figures
-    return {"step": message["step"], **own}
+        return {**told, "folder": folder, **_version(message)} if isinstance(folder, str) else None
+    if message.get("ended") is True:
+        return {**told, "ended": True}
+    return {**told, **{name: float(message[name]) for name in ("loss", "tokens") if _is_figure(message.get(name))}}
 
 
 def _version(message: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +66,7 @@ def _version(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+    return type(value) is int and 0 <= value < LARGEST
 
 
 def _is_figure(value: object) -> bool:

@@ -160,6 +160,8 @@ class Progress:
         """Learn node 0's step, on another node."""
         if self._outbox is not None:
             step, sealed = activity.steps_of(self._place.rendezvous)
+            if step > self.step:
+                self._hear(step)
             self.step, self._noted = max(self.step, step), max(self._noted, sealed)
             self._outbox.asked(step)
 

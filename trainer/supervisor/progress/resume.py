@@ -1,8 +1,9 @@
 """Does a resumed job go on from where it was offered? What was known of its steps and losses, kept beside them.
 
-A resumed job begins elsewhere if the first two steps that it tells lie below the offered one by more than the larger of
-1 and the steps between two of its lines. A loss has jumped if, at one step, it differs from the earlier one by more
-than ten times the median difference between neighbouring losses (the last 200), and by more than 1 % of itself.
+A resumed job begins elsewhere if the first step that it tells lies below the offered one by the steps between two of
+its lines, at least 2, and the second one not beyond it. A loss has jumped if, at one step, it differs from the earlier
+one by more than ten times the median difference between neighbouring losses (the last 200), and by more than 1 % of
+itself.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ class Memory:
         self._interval, self._changed = max(self._interval, steps.interval), True
         if len(self._first) < 2:
             self._first.append(step)
-            far = self._offered - max(self._first) > max(1, self._interval)
-            if len(self._first) == 2 and far and not self._counts_batches(steps):
-                return self._event("resumed_elsewhere", offered=self._offered, first=self._first[0])
+            first, second = self._first[0], self._first[-1]
+            elsewhere = second <= self._offered and first <= self._offered - max(2, self._interval)
+            if len(self._first) == 2 and elsewhere and not self._counts_batches(steps):
+                return self._event("resumed_elsewhere", offered=self._offered, first=first)
         return {}
 
     def heard(self, step: int, loss: float) -> dict[str, Any]:
@@ -108,7 +110,7 @@ class Memory:
             content = json.loads(self._file.read_bytes())
             if content["config"] == self._config:
                 self._before = {int(step): float(loss) for step, loss in content["losses"]}
-            self._interval = max(1, int(content["interval"]))
+            self._interval = int(content["interval"])
             self._sealed = {int(step): Laps(*map(int, laps)) for step, laps in content["sealed"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass  # nothing is known: no step and no loss is held against it

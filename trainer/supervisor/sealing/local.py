@@ -159,7 +159,7 @@ class LocalSealing(Sealing):
                 list(copiers.map(partial(self._send, asked.step), rows))
             self.parts.give(asked.step, rows)
             self._given[asked.step] = asked.sealing
-            self.recogniser.sealed(Finished(asked.step, root, tuple(files) if asked.part else ()))
+            self.copied(Finished(asked.step, root, tuple(files) if asked.part else ()))
 
     def _own_files(self, root: Path, asked: Asked) -> list[Path]:
         """Return this node's files of a checkpoint; none if none of its ranks wrote any."""

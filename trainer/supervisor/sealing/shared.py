@@ -37,8 +37,6 @@ class Told(Protocol):
     stopping: str
 
     @property
-    def step_seconds(self) -> float | None: ...
-    @property
     def tokens(self) -> int: ...
     @property
     def loss(self) -> float | None: ...
@@ -236,11 +234,15 @@ class Sealing:
                 self.job.tokens, self.job.loss, part=bool(found.files),
             )  # fmt: skip
             self.sealed(found.step, version)
-            self.recogniser.sealed(found)
+            self.copied(found)
             self.job.emit("committed", step=found.step, tier="shared", seconds=round(time.monotonic() - begun, 3))
-            if why := formats.lacks(found.root):
-                self.job.emit("weights_only", step=found.step, why=why)
             self.prune()
+
+    def copied(self, found: Finished) -> None:
+        """Note that the files of a checkpoint are where they are sealed, and tell what a resume from it will miss."""
+        self.recogniser.sealed(found)
+        if why := formats.lacks(found.root):
+            self.job.emit("weights_only", why=why)
 
     def sealed(self, step: int, version: Version | None) -> None:
         """Note that this attempt has sealed a step."""

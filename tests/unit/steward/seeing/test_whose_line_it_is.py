@@ -39,6 +39,7 @@ OURS: dict[str, tuple[dict[str, Any], Kind]] = {
         {"event": "unrecognised", "files": 2, "bytes": 99, "newest": "a/b.pt", "why": "no format", "fits": "single"},
         Kind.CHECKPOINT_UNRECOGNISED,
     ),
+    "weights": ({"event": "weights_only", "why": "it has no optimizer"}, Kind.CHECKPOINT_WEIGHTS_ONLY),
     "elsewhere": ({"event": "resumed_elsewhere", "offered": 30, "first": 1}, Kind.TRAINING_RESUMED_ELSEWHERE),
     "loss jumped": (
         {"event": "loss_jumped", "step": 31, "before": 1.5, "now": 9.5},

@@ -205,3 +205,114 @@ def test_every_file_is_sealed_or_below_an_entry(
     of_entries = {path for path in files if any(entry in (path, *path.parents) for entry in entries)}
     assert files - of_entries == {path for path in files if path.name == "DONE"}
     assert account.files == len(of_entries)
+
+
+def test_weights_without_an_optimizer_are_sealed_and_told(tmp_path: Path) -> None:
+    for tier in ("shared", "local"):
+        camp = Camp(tmp_path / tier, tier=tier)
+        put(camp.own / "checkpoint-10/model.safetensors"), put(camp.own / "checkpoint-10/trainer_state.json", "{}")
+        camp.end()
+        assert seal.committed(camp.tier) == [10]
+        told = [event for event in camp.events if event["event"] == "weights_only"]
+        assert [list(event) for event in told] == [["event", "why"]] and "no optimizer" in told[0]["why"]
+
+
+def test_older_checkpoints_of_other_names_that_an_attempt_before_has_sealed_are_known(tmp_path: Path) -> None:
+    camp = Camp(tmp_path, "marker")
+    for name in ("a-5", "b-7", "step-20"):
+        put(camp.own / name / "state"), put(camp.own / name / "DONE", "")
+        camp.job.sealing.look()
+    second = Camp(tmp_path, "marker")
+    second.job.sealing.resume()
+    for name in ("a-5", "b-7", "c-20"):
+        put(second.own / name / "state"), put(second.own / name / "DONE", "")
+    account = second.end()
+    assert seal.committed(second.tier)[0] == 20
+    assert account.files == 0 or account.entries == ("c-20",), (
+        "what is older is known; the same step elsewhere may not be"
+    )
+
+
+def test_why_says_nothing_of_unfinished_checkpoints_where_there_are_none(tmp_path: Path) -> None:
+    camp = Camp(tmp_path)
+    put(camp.own / "notes.txt"), put(camp.own / "more.txt"), put(camp.own / "README")
+    assert camp.end().why == "looked for checkpoints of all known formats; other files here: 2 `.txt`, 1 `README`"
+
+
+def test_a_folder_that_cannot_be_read_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    camp, listing = Camp(tmp_path, "client"), accounting.tree.listing
+    put(camp.own / "secret/model.pt")
+
+    def refuse(folder: Path) -> Any:
+        if folder.name == "secret":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listing(folder)
+
+    monkeypatch.setattr(accounting.tree, "listing", refuse)
+    account = camp.end()
+    assert (account.files, account.bytes, account.newest_at, account.entries) == (1, 0, 0.0, ("secret",))
+
+
+def test_of_very_many_entries_the_folders_at_the_top_stand_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounting, "_MOST", 3)
+    camp = Camp(tmp_path, "marker")
+    for number, below in enumerate(("", "", "", "")):
+        put(camp.own / f"a/{number}/x{below}"), put(camp.own / f"a/{number}/step-1/.bivouac-known")
+        put(camp.own / f"file-{number % 2}")
+    put(camp.own / "a/step-9/DONE", ""), put(camp.own / "a/step-9/state")
+    assert camp.end().entries == ("a", "file-0", "file-1")
+    for number in range(2, 5):
+        put(camp.own / f"file-{number}")
+    assert camp.end().entries == (".",)
+
+
+def test_a_format_fits_whatever_the_number_of_ranks(tmp_path: Path) -> None:
+    camp = Camp(tmp_path, "dcp")
+    for name in ("rng_state_0.pth", "rng_state_1.pth"):
+        packed(camp.own / "checkpoint-10" / name)
+    put(camp.own / "checkpoint-10/trainer_state.json", "{}")
+    assert camp.end().fits == "huggingface"
+
+
+def test_it_looks_every_half_minute_and_on_node_0_alone_where_the_tier_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Camp(tmp_path / "other", rank=1, nodes=2)
+    put(other.own / "x"), other.job.sealing.accounts.look(-1, ended=True)
+    assert other.job.sealing.accounts.now is None
+    camp, now = Camp(tmp_path, "client"), [time.monotonic()]
+    accounts = camp.job.sealing.accounts
+    monkeypatch.setattr(accounting.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(accounting.time, "thread_time", lambda: 0.0)
+    put(camp.own / "x", age_s=9000), accounts.look(-1)
+    put(camp.own / "y", age_s=9000), accounts.look(-1)
+    for later, files in ((29, 1), (2, 2)):
+        now[0] += later
+        accounts.look(-1)
+        assert accounts.now is not None and accounts.now.files == files
+    assert not camp.told()
+    for later, told in ((560, 0), (32, 1)):  # twice 300 s, where nothing tells how often it saves
+        now[0] += later
+        accounts.look(-1)
+        assert len(camp.told()) == told
+
+
+def test_the_seconds_between_seals_are_the_save_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    camp, now = Camp(tmp_path, "client"), [1000.0]
+    accounts = camp.job.sealing.accounts
+    monkeypatch.setattr(accounting.time, "monotonic", lambda: now[0])
+    for later, step in ((0, 10), (100, 20), (40, 30)):
+        now[0] += later
+        accounts.look(step)
+    put(camp.own / "x", age_s=9000)
+    for later, told in ((150, 0), (49, 0), (31, 1)):
+        now[0] += later
+        accounts.look(30)
+        assert len(camp.told()) == told
+    now[0] += 40
+    accounts.look(40)
+    now[0] += 541
+    accounts.look(40)
+    assert len(camp.told()) == 2, "again after another seal, and by the longest interval"

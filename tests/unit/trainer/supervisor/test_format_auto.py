@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainer.supervisor.formats import Finished, Recogniser, forget_later
+from trainer.supervisor.formats import FORMATS, Finished, Recogniser, forget_later
 from trainer.supervisor.formats import recognise as looks
 
 
@@ -276,6 +276,82 @@ def test_deepspeeds_fixed_tag_is_not_taken_while_one_rank_still_has_the_files_of
     assert job.look() == [(20, "mine")]
 
 
+def test_a_step_in_the_name_counts_before_the_content_and_that_of_any_file_before_what_was_told(job: Job) -> None:
+    saved(job.folder / "state-step=30.pt", step=31)
+    job.at(50)
+    assert job.look() == [(30, "state-step=30.pt")]
+    put(job.folder / "model/config.json", "{}"), saved(job.folder / "model/weights.pt", step=40)
+    put(job.folder / "model/notes.txt")
+    assert job.look() == [(40, "model")]
+
+
+def test_only_in_accelerates_own_folder_a_plain_number_counts_saves(job: Job) -> None:
+    accelerate(job.folder / "run/checkpoint_30")
+    job.at(50)
+    assert job.look() == [(30, "run/checkpoint_30")]
+    accelerate(job.folder / "checkpoints/checkpoint_31")
+    assert job.look() == [(50, "checkpoints/checkpoint_31")]
+
+
+def test_a_marker_of_a_whole_run_is_none_of_a_checkpoint(job: Job) -> None:
+    for name in ("run/DONE", "run/step-30/DONE", "run/step-30/rank-0/state", "run/step-40/logs/notes.txt"):
+        put(job.folder / name, "")
+    assert job.look() == [(30, "run/step-30")]
+
+
+def test_megatrons_parts_and_those_of_an_index_are_waited_for(job: Job) -> None:
+    dcp(job.folder / "step-30"), put(job.folder / "step-30/common.pt")
+    table = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    safetensors(job.folder / "step-40/model-1.safetensors")
+    put(job.folder / "step-40/model.safetensors.index.json", json.dumps(table))
+    assert job.look() == []
+    put(job.folder / "step-30/metadata.json", "{}"), safetensors(job.folder / "step-40/model-2.safetensors")
+    assert job.look() == [(30, "step-30"), (40, "step-40")]
+
+
+def test_one_folder_of_dcp_with_a_step_is_whole_at_once_and_others_have_to_rest(job: Job) -> None:
+    dcp(job.folder / "step-30"), dcp(job.folder / "step-40/model"), dcp(job.folder / "step-40/optim")
+    dcp(job.folder / "newest")
+    found = {one.root.name: one.settles for one in FORMATS["auto"](job.folder, 1, -1)}
+    assert found == {"step-30": False, "step-40": True, "newest": True}
+
+
+def test_what_the_job_tells_itself_and_numbered_files_of_one_folder_are_each_their_own(job: Job) -> None:
+    for step in (10, 20, 30):
+        saved(job.folder / f"model/ckpt_{step}.pt")
+    job.recogniser.named_by_job = {job.folder / "model/ckpt_20.pt"}
+    assert job.look() == [(10, "model/ckpt_10.pt"), (30, "model/ckpt_30.pt")]
+
+
+def test_what_is_sealed_counts_as_it_was_when_it_was_found(job: Job) -> None:
+    for name in ("ckpt_10.pt", "model_20.pt"):
+        saved(job.folder / name)
+    found = list(job.recogniser.finished("auto", job.folder, 1, -1))
+    for one in found:
+        job.recogniser.sealed(one)
+    assert job.recogniser.sealed_paths(20) == {job.folder / "ckpt_10.pt", job.folder / "model_20.pt"}
+    assert job.recogniser.sealed_paths(19) == {job.folder / "ckpt_10.pt"}
+    saved(job.folder / "model_20.pt", more=1)
+    job.recogniser.sealed(found[-1])
+    assert job.recogniser.sealed_paths(20) == {job.folder / "ckpt_10.pt"}, "what was sealed is the version before"
+
+
+@pytest.mark.parametrize(("took", "rests"), [(0.01, 0.0), (0.02, 2.0), (0.5, 50.0), (9.0, 60.0)])
+def test_looks_take_a_hundredth_of_a_core(took: float, rests: float, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.recogniser.ended, used, now = False, [0.0], [1000.0]
+    monkeypatch.setattr(looks.time, "thread_time", lambda: used[0])
+    monkeypatch.setattr(looks.time, "monotonic", lambda: now[0])
+    saved(job.folder / "a_10.pt")
+    for _ in job.recogniser.finished("marker", job.folder, 1, -1):
+        pass
+    assert not job.recogniser.rests
+    monkeypatch.setattr(looks.time, "thread_time", iter([0.0, took]).__next__)
+    assert list(job.recogniser.finished("marker", job.folder, 1, -1)) == []
+    for later in (0.0, rests - 0.1, rests + 0.1):
+        now[0] = 1000.0 + later
+        assert job.recogniser.rests is (later < rests)
+
+
 def test_what_counts_epochs_or_saves_gets_the_step_that_the_job_told_before_it_was_written(job: Job) -> None:
     for epoch, step in ((0, 10), (1, 20), (9, 100), (10, 110)):
         job.at(step)
@@ -407,6 +483,24 @@ def test_a_new_disk_gets_the_tracker_that_the_framework_looks_for(job: Job) -> N
     forget_later("auto", job.folder, Finished(30, job.folder / "iter_0000030"))
     assert (job.folder / "latest").read_text() == "global_step30"
     assert (job.folder / "latest_checkpointed_iteration.txt").read_text() == "30"
+
+
+def test_all_files_of_a_checkpoint_beside_others_go_when_a_job_starts_from_nothing(job: Job) -> None:
+    for folder in ("model", "optim"):
+        dcp(job.folder / folder)
+    put(job.folder / "model.json", "{}")
+    forget_later("auto", job.folder, None)
+    assert sorted(path.name for path in job.folder.rglob("*") if path.is_file()) == ["model.json"]
+
+
+def test_links_to_what_goes_go_with_it_and_the_jobs_own_words_stay_when_it_starts_from_nothing(job: Job) -> None:
+    saved(job.folder / "ckpt_40.pt"), put(job.folder / "mine"), put(job.folder / "latest", "mine")
+    (job.folder / "newest").symlink_to("ckpt_40.pt"), (job.folder / "kept").symlink_to("mine")
+    forget_later("auto", job.folder, None)
+    assert sorted(path.name for path in job.folder.iterdir()) == ["kept", "latest", "mine"]
+    deepspeed(job.folder / "global_step40", 40)
+    forget_later("auto", job.folder, None)
+    assert sorted(path.name for path in job.folder.iterdir()) == ["kept", "mine"]
 
 
 def test_a_torn_file_of_a_job_that_starts_from_nothing_goes(job: Job) -> None:

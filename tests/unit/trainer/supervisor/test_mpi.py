@@ -69,6 +69,7 @@ def test_an_end_is_blamed_on_the_node_that_mpirun_names_first(line: str, monkeyp
     assert mpirun.ended(137, "; it said last: x", False) == -9, "128 and the signal"
     assert told == [(137, node, "; it said last: x")] and mpirun.elsewhere is (node != 0)
     assert waited == ([] if node == 0 else [f"x-worker-{node - 1}"]), "its end is to be seen first"
+    assert mpirun.ended(1, "", True, own_code=64) == 1 and told[1] == (64, node, ""), "they have no words to judge by"
     mpirun.ended(137, "", True)
     assert len(waited) == bool(node), "a job that is stopped blames nobody"
 

@@ -382,7 +382,6 @@ class Told:
     def __init__(self) -> None:
         self.stopping, self.step, self.tokens = "", 0, 0
         self.loss: float | None = None
-        self.step_seconds: float | None = None
         self.events: list[dict[str, Any]] = []
 
     def emit(self, event: str, **fields: object) -> None:
