@@ -24,6 +24,7 @@ from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, 
 from trainer.supervisor.sealing import taking
 from trainer.supervisor.sealing.copying import SizeAndDigest, copy
 from trainer.supervisor.sealing.copying import digest_of as digest_of
+from trainer.supervisor.sealing.links import with_links
 from trainer.supervisor.sealing.manifest import MANIFEST as MANIFEST
 from trainer.supervisor.sealing.manifest import Identity as Identity
 from trainer.supervisor.sealing.manifest import opened, serialize
@@ -121,7 +122,7 @@ def copy_checkpoint(checkpoint: Survey, attempt: Path, node: int, rank: int, sea
     copies = taking.take(checkpoint, attempt, {path: file.shard for path, file in files.items()})
     root, kind, part = checkpoint.root, checkpoint.kind, checkpoint.part
     note = attempt / tree_name(node, sealing)
-    publish(note, Tree(root, kind, files, checkpoint.links, checkpoint.folders, part).serialize())
+    publish(note, Tree(root, kind, files, checkpoint.links, checkpoint.folders, part, checkpoint.through).serialize())
     digests = [*((files[path].shard, digest) for path, digest in copies.items()), (note.name, digest_of(note))]
     return [
         {"file": f"{attempt.name}/{name}", "size_bytes": size, "sha256": digest, "rank": rank}
@@ -228,11 +229,14 @@ def origin(tier: Path, step: int) -> str:
 def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], object] | None = None) -> None:
     """Put a committed step's files at `path`, where the job's framework wrote them, and replace what stood there.
 
-    Files are copied: a trainer that saves again at the step it came from writes into them. `link`: another way to lay
-    out a file, which leaves its permissions as they are.
+    Files are copied: a trainer that saves again at the step it came from writes into them. Links to elsewhere in the
+    job's folder are links again where that is as it was. `link`: another way to lay out a file, which leaves its
+    permissions as they are.
     """
     place, job = tier / f"step-{step:08d}", tree(tier, step)
-    shards = {name.rpartition("/")[2]: place / name for name in _named((place / MANIFEST).read_bytes())}
+    rows = {row["file"].rpartition("/")[2]: row for row in json.loads((place / MANIFEST).read_bytes())["shards"]}
+    if link is None:
+        job = with_links(job, path, {name: (row["size_bytes"], row["sha256"]) for name, row in rows.items()})
     for left in (*path.parent.glob(f"{_LAID}*"), *path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 16}")):
         remove(left)  # by a node that died at this point
     fresh = path.with_name(_LAID + secrets.token_hex(8))
@@ -241,7 +245,7 @@ def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], obj
         file, target = each
         if job.part:  # what else lies in the folder stays
             remove(target)
-        (link or copy)(shards[file.shard], target)
+        (link or copy)(place / rows[file.shard]["file"], target)
 
     def place_all(files: Sequence[tuple[TreeFile, Path]]) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as copiers:

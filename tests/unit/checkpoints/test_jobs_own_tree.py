@@ -209,6 +209,17 @@ def test_a_file_alone_is_restored_as_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "out" / step_folder(10) / "ckpt.pt").read_text() == "x"
 
 
+def test_what_a_link_led_to_is_restored_as_a_file(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "runs/step-10").mkdir(parents=True)
+    (own / "runs/vocabulary.json").write_text("words")
+    (own / "runs/step-10/tokenizer.json").symlink_to("../vocabulary.json")
+    sealed(tmp_path / "tier", own, 10)
+    assert said(commands.restore_command, str(tmp_path / "tier"), tmp_path / "out", None, REGION)[0] == 0
+    restored = tmp_path / "out" / step_folder(10) / "step-10/tokenizer.json"
+    assert restored.read_text() == "words" and not restored.is_symlink()
+
+
 def test_a_golden_step_is_called_evaluated_only_where_it_was() -> None:
     row = Listed(tier="archive", step=10, committed=True)
 

@@ -141,6 +141,8 @@ class Sealing:
             formats.forget_later(self.format, self.folder, chosen, sealed_at)
             seal.lay_back(tier, step, path)
         formats.forget_later(self.format, self.folder, chosen, sealed_at)
+        if not all((path / path_of(name)).exists() for name in tree.through):  # it led to a later one
+            seal.lay_back(tier, step, path)
         self.recogniser.restored(chosen)
         return path
 

@@ -261,6 +261,89 @@ def test_what_a_link_leads_to_elsewhere_in_the_jobs_folder_is_sealed_with_it(cam
     assert os.readlink(root / "shared/first") == "vocab/words"
 
 
+def test_a_link_to_elsewhere_in_the_jobs_folder_is_one_again_where_that_is_as_it_was(camp: Camp) -> None:
+    put(camp.own / "tok.json", "tokens"), put(camp.own / "common/deep/words", "words"), put(camp.own / "extra", "e")
+    (camp.own / "common/empty").mkdir(), (camp.own / "common/first").symlink_to("deep/words")
+    (camp.own / "common/more").symlink_to("../extra")
+    put(camp.own / "runs/step-10/state", "s"), put(camp.own / "runs/step-10/sub/state", "s")
+    links = {"tokenizer.json": "../../tok.json", "sub/shared": str(camp.own / "common"), "sub/common2": "../sub/x"}
+    for name, target in links.items():
+        (camp.own / "runs/step-10" / name).symlink_to(target)
+    (camp.own / "runs/step-10/sub/x").symlink_to("../../../common/deep")
+    camp.seal("runs/step-10")
+    contents = {"tokenizer.json": "tokens", "sub/shared/first": "words", "sub/shared/more": "e", "sub/x/words": "words"}
+
+    def linked(change: Callable[[], object] = lambda: None) -> set[str]:
+        change()
+        root = camp.laid_back()
+        assert {name: (root / name).read_text() for name in contents} == contents and (
+            root / "sub/shared/empty"
+        ).is_dir()
+        return {name for name, target in links.items() if os.path.islink(root / name)} & {
+            "tokenizer.json",
+            "sub/shared",
+        }
+
+    both, common = {"tokenizer.json", "sub/shared"}, camp.own / "common"
+    assert linked() == both and os.readlink(camp.own / "runs/step-10/tokenizer.json") == "../../tok.json"
+    assert linked(lambda: shutil.rmtree(camp.own / "runs")) == both
+    assert linked(lambda: put(common / "new", "n")) == {"tokenizer.json"}, "more lies in it than did"
+    assert linked((common / "new").unlink) == both
+    assert linked((common / "empty").rmdir) == {"tokenizer.json"}
+    (common / "empty").mkdir(), (common / "first").unlink()
+    assert linked(lambda: (common / "first").symlink_to("./deep/words")) == both, "the link is the same"
+    (common / "first").unlink()
+    assert linked(lambda: put(common / "first", "words")) == {"tokenizer.json"}
+    assert linked(lambda: put(camp.own / "tok.json", "tokenz")) == set(), "as long as it was, and another"
+    (camp.own / "tok.json").unlink()
+    assert linked(lambda: os.mkfifo(camp.own / "tok.json")) == set()
+    shutil.rmtree(camp.own)
+    camp.own.mkdir()
+    assert linked() == set(), "a new disk"
+
+
+def test_a_link_to_what_is_laid_back_itself_or_out_of_the_jobs_folder_is_not_made(camp: Camp) -> None:
+    put(camp.own / "tok.json", "tokens"), put(camp.own / "step-10/state", "s")
+    (camp.own / "step-10/tokenizer.json").symlink_to("../tok.json")
+    manifest = camp.seal("step-10")
+    outside = put(camp.tier.parent / "tok.json", "tokens")
+    (note,) = camp.tier.glob(f"*/*/{TREE}")
+    for target in ("tokenizer.json", "../step-10/state2", str(outside), "..", "."):
+        put(camp.own / "step-10/state2", "tokens")
+        tree = json.loads(note.read_bytes())
+        note.write_text(json.dumps({**tree, "through": {"tokenizer.json": target}}))
+        root = camp.laid_back()
+        assert not (root / "tokenizer.json").is_symlink() and (root / "tokenizer.json").read_text() == "tokens"
+    assert manifest.exists()
+
+
+def test_a_file_of_a_part_is_never_a_link_to_itself(camp: Camp) -> None:
+    put(camp.own / "run/weights-of-10", "w")
+    files = [put(camp.own / "run/ckpt_10.pt", "ten"), camp.own / "run/weights_10.pt"]
+    files[1].symlink_to("weights-of-10")
+    seal.seal(camp.own / "run", files, camp.own, camp.tier, 10, IDENTITY, 0, None, part=True)
+    camp.laid_back()
+    assert os.readlink(files[1]) == "weights-of-10" and files[1].read_text() == "w"
+    (camp.own / "run/weights-of-10").unlink()
+    camp.laid_back()
+    assert files[1].read_text() == "w" and not files[1].is_symlink()
+    (note,) = camp.tier.glob(f"*/*/{TREE}")
+    note.write_text(json.dumps({**json.loads(note.read_bytes()), "through": {"weights_10.pt": "./weights_10.pt"}}))
+    camp.laid_back()
+    assert files[1].read_text() == "w" and not files[1].is_symlink()
+
+
+def test_a_link_to_a_later_checkpoint_that_a_restart_removes_becomes_what_it_led_to(camp: Camp) -> None:
+    sealing, _, _ = started(camp, 1, "marker")
+    put(camp.own / "step-20/vocabulary.json", "words"), put(camp.own / "step-10/state", "s")
+    (camp.own / "step-10/vocabulary.json").symlink_to("../step-20/vocabulary.json")
+    put(camp.own / "step-10/DONE", "")
+    sealing.look()
+    root = Path(started(camp, 2, "marker")[2])
+    assert root.name == "step-10" and not (camp.own / "step-20").exists()
+    assert (root / "vocabulary.json").read_text() == "words" and not (root / "vocabulary.json").is_symlink()
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
