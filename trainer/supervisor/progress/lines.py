@@ -49,6 +49,8 @@ class Line(NamedTuple):
     """It is about an evaluation or a preparation, not about the training."""
     rank: int | None = None
     """Rank that the line names."""
+    named: str = ""
+    """Key under which `step` stands in a record."""
 
 
 class Reader:
@@ -94,13 +96,16 @@ class Reader:
         if record is None or _SUMMARY in record:
             return None
         found: Figures = {}
+        keys: dict[str, str] = {}
         for figure, names in _NAMES.items():
-            number = next((value for name in names if (value := _number(record.get(name))) is not None), None)
-            if number is not None and not (figures_alone and figure == "step"):
-                found[figure] = number
+            key = next((name for name in names if _number(record.get(name)) is not None), None)
+            number = None if key is None else _number(record[key])
+            if key is not None and number is not None and not (figures_alone and figure == "step"):
+                found[figure], keys[figure] = number, key
         if figures_alone and "loss" not in found:
             return None
-        return _line(found, "loss" not in found and any(map(_EVALUATION.search, map(str, record))))
+        evaluation = "loss" not in found and any(map(_EVALUATION.search, map(str, record)))
+        return _line(found, evaluation)._replace(named=keys.get("step", ""))
 
 
 def bare(text: str) -> str:

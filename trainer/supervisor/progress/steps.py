@@ -4,10 +4,11 @@ The rule, in plain words:
 
 1. The step never goes back. A number that is not larger than the last one of its series is read and changes nothing: a
    rank that is behind, a line that is printed twice.
-2. Lines of one kind are a series: those with words of an evaluation or a preparation, and those that count to the same
-   total (`3/10`). The first series leads: its number is the step. One whose total is the estimate's steps takes the
-   lead; lines without such words take it from those with them. Others take it after ten rises while the leading series
-   stands at its total, and count on from its step.
+2. Lines of one kind are a series: those that name their number alike, those with words of an evaluation or a
+   preparation, and those that count to the same total (`3/10`). The first series leads: its number is the step. One
+   whose total is the estimate's steps takes the lead; lines without such words take it from those with them. Others
+   take it after ten rises while the leading series stands at its total, or still and is named otherwise, and count on
+   from its step.
 3. A number far beyond the last one (by more than ten, a tenth of the estimate, and three times what the series has
    risen by lately) waits for a second, larger one that is near to it. So a line of a configuration is no step.
 4. A series that falls back and climbs again is counted on, as batches of the next epoch: at once where the line or a
@@ -47,17 +48,17 @@ class Steps:
         self.step: int | None = None
         self._steps, self._offered, self._before = steps, offered, before
         self._near = max(_LEAST, steps // _SHARE)
-        self._series: dict[tuple[bool, int | None], _Series] = {}
+        self._series: dict[tuple[bool, int | None, str], _Series] = {}
         self._leader: _Series | None = None
 
     def count(self, line: Line, certain: bool = False) -> int | None:
         """Return the step if this line has made it rise. `certain`: by the client, whose numbers are steps."""
         if line.step is None:
             return None
-        key = (line.evaluation, line.total)
+        key = (line.evaluation, line.total, line.named)
         if key not in self._series and len(self._series) < _MOST:
             last = max(self._offered, self.step or 0)
-            self._series[key] = _Series(self._kind(line), line.total, self._near, last, self._before)
+            self._series[key] = _Series(self._kind(line), line, self._near, last, self._before)
         series = self._series.get(key)
         if series is None or not series.count(line.step, line, certain) or not self._leads(series):
             return None
@@ -69,7 +70,7 @@ class Steps:
 
     def repeats(self, line: Line) -> bool:
         """Return whether a line is one more of the newest step."""
-        series = self._series.get((line.evaluation, line.total))
+        series = self._series.get((line.evaluation, line.total, line.named))
         return series is not None and series is self._leader and series.top == line.step
 
     @property
@@ -113,7 +114,8 @@ class Steps:
             elif series.kind >= _PLAIN and series.kind > leader.kind:
                 takes = True
             else:
-                takes, near = late and leader.is_over and series.kind >= leader.kind, -1
+                rests = leader.is_over or series.named != leader.named
+                takes, near = late and rests and series.kind >= leader.kind, -1
             if not takes:
                 return False
             ahead = (self.step or 0) - series.value
@@ -125,9 +127,9 @@ class Steps:
 
 
 class _Series:
-    def __init__(self, kind: int, total: int | None, near: int, offered: int, before: Laps | None) -> None:
-        self.kind, self.total, self._near, self._offered = kind, total, near, offered
-        self._before = before if before is not None and before.length and total in (None, before.length) else None
+    def __init__(self, kind: int, line: Line, near: int, offered: int, before: Laps | None) -> None:
+        self.kind, self.total, self.named, self._near, self._offered = kind, line.total, line.named, near, offered
+        self._before = before if before is not None and before.length and line.total in (None, before.length) else None
         self.value = self.offset = self.rises = 0
         self.top: int | None = None
         """Largest number of this lap."""
