@@ -263,6 +263,6 @@ class Sealing:
             self.busy, self.heard = False, time.monotonic()
 
     def prune(self) -> None:
-        gone = seal.keep(self.tier, int(self.checkpoints.get("keep", 3)), self.refused)
+        gone = seal.keep(self.tier, int(self.checkpoints["keep"]), self.refused)
         if gone:
             self.job.emit("pruned", steps=gone)

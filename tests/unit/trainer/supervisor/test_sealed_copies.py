@@ -505,7 +505,96 @@ def test_a_file_that_is_told_and_then_written_again_is_not_sealed_as_the_step_it
     saved(camp, sealing, 30), saved(camp, sealing, 40)
     sealing.look()
     assert seal.committed(camp.tier) == [40, 10], "step 30 was never seen"
-    assert job.said("committed") == [10, 40]
+    assert job.said("committed") == [10, 40] and job.said("not_sealed") == [20]
+    saved(camp, sealing, 50)
+    (camp.own / "ckpt.pt").unlink()
+    sealing.look()
+    assert job.said("not_sealed") == [20] and not sealing.told, "the job has removed it itself"
+
+
+def test_a_told_folder_to_which_a_rank_adds_its_file_is_sealed_as_it_stands(camp: Camp) -> None:
+    sealing, job, _ = started(camp, 1)
+    put(camp.own / "step-10/rank-0", "0")
+    sealing.tell(Finished(10, camp.own / "step-10"))
+    put(camp.own / "step-10/rank-1", "1")
+    sealing.look()
+    assert job.said("committed") == [10] and not job.said("not_sealed") and len(camp.shards()) == 3
+
+
+def test_another_node_takes_up_what_node_0_has_chosen_and_seals_nothing(camp: Camp) -> None:
+    put(camp.own / "step-10/state", "s"), put(camp.own / "step-10/DONE", "")
+    put(camp.tier / "step-00000020/attempt-0001/half", "h")
+    place = Place("tiny", 1, "n1", "127.0.0.1", 1, 2, 1, "127.0.0.1:1", "", "")
+    checkpoints = {"format": "marker", "folder": str(camp.own), "keep": 3}
+    job = Told()
+    sealing = Sealing({"identity": "one", "config_digest": "c", "checkpoints": checkpoints}, place, camp.tier, job, 1)
+    assert not sealing.busy, "nothing is copied yet"
+    waits: list[tuple[str, float]] = []
+
+    def chosen(path: Path, seconds: float) -> None:
+        waits.append((path.name, seconds))
+        put(path, json.dumps({"step": 10, "path": "/own/step-10"}))
+
+    job.wait_for = chosen  # type: ignore[method-assign]
+    assert (sealing.resume(), sealing.committed) == ("/own/step-10", 10)
+    assert sealing.resume(2) == "/own/step-10" and [name for name, _ in waits] == [
+        "attempt-0001.json",
+        "attempt-0001-generation-2.json",
+    ]
+    assert waits[0][1] >= 600, "node 0 reads all of a checkpoint meanwhile"
+    sealing.committed = -1
+    sealing.look()
+    assert seal.begun(camp.tier) == [20] and not job.events, "all that is for node 0 to do"
+    job.stopping = "SIGTERM"
+    assert sealing.resume() == "" and sealing.committed == -1
+
+
+def test_what_the_job_left_at_its_end_is_sealed_and_accounted_for(camp: Camp) -> None:
+    sealing, _, _ = started(camp, 1, "marker")
+    put(camp.own / "step-10/state", "s"), put(camp.own / "step-10/DONE", ""), put(camp.own / "strange/file", "?")
+    sealing.put_off[10] = time.monotonic() + 900
+    sealing.look()
+    assert seal.committed(camp.tier) == [] and sealing.accounts.now is not None
+    sealing.finish(0)
+    assert seal.committed(camp.tier) == [10] and sealing.accounts.now.entries == ("strange",)
+
+
+def test_a_manifest_that_is_spoilt_keeps_no_step_from_being_sealed_again(camp: Camp) -> None:
+    put(camp.own / "step-10/state", "s")
+    camp.seal("step-10").write_text("{")
+    manifest = camp.seal("step-10", attempt=2)
+    assert camp.fault() == "" and {row.rank for row in parse_manifest(manifest.read_bytes()).shards} == {0}
+    assert {path.parent.name for path in camp.shards()} == {"attempt-0002"}
+
+
+def test_a_tier_that_cannot_be_seen_for_a_moment_loses_no_step(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(camp.own / "step-10/state", "s")
+    camp.seal("step-10")
+    lstat = os.lstat
+
+    def fails(path: Any, **more: Any) -> os.stat_result:
+        if str(path).startswith(str(camp.tier / "step-00000010")):
+            raise OSError(5, "Input/output error")
+        return lstat(path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", fails)
+        assert seal.committed(camp.tier) == [10]
+        assert not seal.in_size(camp.tier / "step-00000010", whole=False), "not seen is not there"
+    assert seal.in_size(camp.tier / "step-00000010") and camp.fault() == ""
+
+
+def test_what_is_laid_back_is_on_the_disk_under_its_name(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(camp.own / "runs/step-10/state", "s")
+    camp.seal("runs/step-10")
+    synced: list[tuple[Path, bool]] = []
+    sync = seal.sync
+    monkeypatch.setattr(
+        seal, "sync", lambda folder: synced.append((folder, (camp.own / "runs/step-10").exists())) or sync(folder)
+    )
+    shutil.rmtree(camp.own / "runs/step-10")
+    camp.laid_back()
+    assert synced[-1] == (camp.own / "runs", True)
 
 
 def test_a_step_that_is_told_again_is_sealed_again_and_the_same_one_is_not(camp: Camp) -> None:
