@@ -194,11 +194,11 @@ def own_name(shards: Iterable[str], read: Callable[[str], bytes]) -> str:
 
 
 def lay_out(
-    tree: Tree, target: Path, place: Callable[[Sequence[tuple[TreeFile, Path]]], None], modes: bool = True
+    tree: Tree, target: Path, place: Callable[[Sequence[tuple[TreeFile, Path]]], object], modes: bool = True
 ) -> None:
     """Put a tree at `target`; what lies there already and is not of the tree stays. `place`: put files at their paths,
     in the place of what an earlier try has left there. `modes`: give them the permissions of the job's."""
-    for folder in sorted({*tree.folders, *(_parent(path) for path in (*tree.files, *tree.links))} - {""}):
+    for folder in sorted({*tree.folders, *(path.rpartition("/")[0] for path in (*tree.files, *tree.links))} - {""}):
         (target / path_of(folder)).mkdir(parents=True, exist_ok=True)
     if tree.kind == FOLDER:
         target.mkdir(parents=True, exist_ok=True)
@@ -261,7 +261,3 @@ def link_inside(path: str, target: str) -> str | None:
 def _check_path(path: str) -> None:
     if not path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise ValueError(f"a path that leads out of its folder: {path!r}")
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]

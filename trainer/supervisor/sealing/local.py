@@ -10,7 +10,6 @@ import contextlib
 import math
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Iterator, Mapping, NamedTuple
@@ -19,16 +18,17 @@ from trainer.supervisor import activity, ends, formats, seal
 from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
+from trainer.supervisor.sealing.copying import side_by_side
 from trainer.supervisor.sealing.disks import Disks, Stopped
 from trainer.supervisor.sealing.far import SharedFolder
-from trainer.supervisor.sealing.manifest import MANIFEST, serialize
+from trainer.supervisor.sealing.manifest import MANIFEST, serialize, step_folder
 from trainer.supervisor.sealing.parts import Asked, Parts, Row, together
 from trainer.supervisor.sealing.shared import AGAIN_S, Sealing, Told, Version
 
 LOCAL = "/local-checkpoints"
 """`trainer.contract.LOCAL_CHECKPOINTS`."""
-_PAUSE_S, _AT_ONCE = 0.2, 4
-"""Between two looks at the other nodes' notes; files that are copied at once."""
+_PAUSE_S = 0.2
+"""Between two looks at the other nodes' notes."""
 _REST_S, _REST_FAILED_S = 600.0, 60.0
 """For the nodes to bring the last checkpoint to the shared tier once the job has ended well, or failed."""
 
@@ -126,7 +126,7 @@ class LocalSealing(Sealing):
     def _ask(self, found: Finished) -> None:
         with self.trying(found.step, self.disk):
             version, files = self._version(found), self.files(found)
-            before = self.far.get(f"{_step(found.step)}/{MANIFEST}")
+            before = self.far.get(f"{step_folder(found.step)}/{MANIFEST}")
             sealing = seal.next_sealing(before, f"attempt-{self.place.attempt:04d}")
             begun = _Begun(time.monotonic(), self.job.tokens, self.job.loss, version)
             root = os.path.relpath(os.path.realpath(str(found.root)), os.path.realpath(str(self.folder)))
@@ -140,7 +140,7 @@ class LocalSealing(Sealing):
         files, part = self._own_files(root, asked), bool(asked.part)
         if not formats.whole_ranks(self.format, files, self.ranks, asked.files):
             return  # its ranks still write
-        place = self.disk / _step(asked.step)
+        place = self.disk / step_folder(asked.step)
         attempt, rank = place / f"attempt-{self.place.attempt:04d}", self.place.node_rank * self.place.ranks_per_node
         with self.trying(asked.step, self.disk), _as_before_unless_done(place):
             newer = None if part else formats.newer_beside(root)
@@ -155,8 +155,7 @@ class LocalSealing(Sealing):
                 if changed := seal.difference(checkpoint, root, files, self.folder, part):
                     raise ValueError(changed)
                 seal.sync(attempt)
-            with ThreadPoolExecutor(_AT_ONCE) as copiers:
-                list(copiers.map(partial(self._send, asked.step), rows))
+            list(side_by_side(partial(self._send, asked.step), rows))
             self.parts.give(asked.step, rows)
             self._given[asked.step] = asked.sealing
             self.recogniser.sealed(Finished(asked.step, root, tuple(files) if asked.part else ()))
@@ -169,7 +168,7 @@ class LocalSealing(Sealing):
         return list(next(alike, ())) or [root / name for name in asked.part if (root / name).exists()]
 
     def _send(self, step: int, row: Row) -> None:
-        name = f"{_step(step)}/{row['file']}"
+        name = f"{step_folder(step)}/{row['file']}"
         self.far.send(self.disk / name, name, (row["size_bytes"], row["sha256"]))
 
     def _commit(self) -> None:
@@ -183,8 +182,8 @@ class LocalSealing(Sealing):
         for step in [step for step in self._begun if step in done or step < self.committed or self.waits(step)]:
             del self._begun[step]
             self.parts.forget(step)
-            if self.far.get(f"{_step(step)}/{MANIFEST}") is None:
-                self.far.remove(_step(step))
+            if self.far.get(f"{step_folder(step)}/{MANIFEST}") is None:
+                self.far.remove(step_folder(step))
 
     def _commit_step(self, step: int, given: dict[int, list[Row]]) -> None:
         begun = self._begun[step]
@@ -196,8 +195,8 @@ class LocalSealing(Sealing):
             return
         with self.trying(step, self.tier):
             content = serialize(self.identity, step, begun.tokens, begun.loss, rows)
-            self.far.put(f"{_step(step)}/{MANIFEST}", content)
-            seal.sweep(self.tier / _step(step), content)
+            self.far.put(f"{step_folder(step)}/{MANIFEST}", content)
+            seal.sweep(self.tier / step_folder(step), content)
             self.sealed(step, begun.version)
             seconds = round(time.monotonic() - begun.at, 3)
             self.job.emit("committed", step=step, tier="shared", seconds=seconds, nodes=len(given))
@@ -206,8 +205,8 @@ class LocalSealing(Sealing):
     def _settle(self, asked: set[int]) -> None:
         """Learn whether the steps are committed to which this node gave its files. `asked` may be a moment old."""
         for step, sealing in sorted(self._given.items()):
-            content = self.far.get(f"{_step(step)}/{MANIFEST}")
-            place, attempt = self.disk / _step(step), f"attempt-{self.place.attempt:04d}"
+            content = self.far.get(f"{step_folder(step)}/{MANIFEST}")
+            place, attempt = self.disk / step_folder(step), f"attempt-{self.place.attempt:04d}"
             if content is not None and seal.next_sealing(content, attempt) > sealing:
                 seal.publish(place / MANIFEST, content)
                 seal.sweep(place, content)
@@ -275,7 +274,3 @@ def _as_before_unless_done(place: Path) -> Iterator[None]:
     except (OSError, ValueError):
         seal.sweep(place, seal.content(place / MANIFEST))
         raise
-
-
-def _step(step: int) -> str:
-    return f"step-{step:08d}"
