@@ -368,6 +368,21 @@ def test_a_step_that_is_told_again_is_sealed_again_by_all_nodes(tmp_path: Path) 
     assert wholes(again, 10) == {"and again", "and again, one", "of 10"}
 
 
+@pytest.mark.parametrize("both", [False, True])
+def test_a_node_that_writes_into_what_was_laid_back_meets_no_older_file_of_another(both: bool, tmp_path: Path) -> None:
+    trained(tmp_path, 10)
+    pair = Pair(tmp_path, attempt=2)
+    assert pair.resume() == ["step-10", "step-10"]
+    for rank in (0, 1)[not both :]:
+        pair.put(rank, f"step-10/__{rank}_0.distcp", b"again, of %d" % rank)
+    pair.nodes[0].tell(Finished(10, pair.nodes[0].folder / "step-10"))
+    assert pair.look(0, 1, 0, 1) == [10] and not why(pair.nodes[0]) and seal.fault(pair.tier, 10, "tiny", "one") == ""
+    assert [one["step"] for one in told(pair.nodes[0], "committed")] == [10]
+    again = Pair(tmp_path, attempt=3)
+    assert again.resume() == ["step-10", "step-10"]
+    assert wholes(again, 10) == {"again, of 0" if both else "zero of 10", "again, of 1", "of 10"}
+
+
 def test_a_part_of_a_folder_is_sealed_on_each_node(tmp_path: Path) -> None:
     pair = Pair(tmp_path, "client")
     for rank in (0, 1):

@@ -7,6 +7,7 @@ nothing else. A node's disk keeps its own files of the newest steps, with the sa
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import time
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Iterator, Mapping, NamedTuple
 
+from trainer.contract.tree import path_of
 from trainer.supervisor import activity, ends, formats, seal
 from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
@@ -24,6 +26,7 @@ from trainer.supervisor.sealing.far import SharedFolder
 from trainer.supervisor.sealing.manifest import MANIFEST, serialize, step_folder
 from trainer.supervisor.sealing.parts import Asked, Parts, Row, together
 from trainer.supervisor.sealing.shared import AGAIN_S, Sealing, Told, Version
+from trainer.supervisor.sealing.survey import Mark, survey
 
 LOCAL = "/local-checkpoints"
 """`trainer.contract.LOCAL_CHECKPOINTS`."""
@@ -53,6 +56,8 @@ class LocalSealing(Sealing):
         """Steps that are not committed and of which this node's files lie on the shared tier -> which sealing it is."""
         self._answered: dict[int, int] = {}
         """The same of those that are."""
+        self._of_others: dict[tuple[str, str], Mark] = {}
+        """Files that were laid back here and that other nodes have written: as they stand, those seal them."""
         self._passed_over: set[int] = set()
         """Later steps on this node's disk, which not all nodes could make whole: they stay until the job is beyond."""
         self._away = 0.0
@@ -95,7 +100,16 @@ class LocalSealing(Sealing):
         return self.disks.fault(step)
 
     def laid_back(self, step: int | None) -> Path:
-        return self.laid(self.disk, step)
+        path = self.laid(self.disk, step)
+        if step is not None:
+            tree, manifest = seal.tree(self.disk, step), (self.disk / step_folder(step) / MANIFEST).read_bytes()
+            nodes = {row["file"]: row["rank"] // self.place.ranks_per_node for row in json.loads(manifest)["shards"]}
+            writers = {file.rpartition("/")[2]: node % self.place.node_count for file, node in nodes.items()}
+            part = [path / path_of(name) for name in tree.files] if tree.part else ()
+            for name, mark in survey(path, self.folder, part).marks.items():
+                if writers[tree.files[name].shard] != self.place.node_rank:
+                    self._of_others[tree.root, name] = mark
+        return path
 
     # While it runs.
 
@@ -151,7 +165,13 @@ class LocalSealing(Sealing):
                 checkpoint = seal.survey_of(root, files, self.folder, part)
                 seal.sweep(place, seal.content(place / MANIFEST))
                 seal.make(attempt)
-                rows = seal.copy_checkpoint(checkpoint, attempt, self.place.node_rank, rank, asked.sealing)
+                own = {
+                    name: entry
+                    for name, entry in checkpoint.files.items()
+                    if self._of_others.get((checkpoint.root, name)) != entry.mark
+                }
+                ours = checkpoint._replace(files=own)
+                rows = seal.copy_checkpoint(ours, attempt, self.place.node_rank, rank, asked.sealing)
                 if changed := seal.difference(checkpoint, root, files, self.folder, part):
                     raise ValueError(changed)
                 seal.sync(attempt)
