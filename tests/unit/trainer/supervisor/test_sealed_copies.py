@@ -561,7 +561,9 @@ def test_what_the_job_left_at_its_end_is_sealed_and_accounted_for(camp: Camp) ->
 
 def test_a_manifest_that_is_spoilt_keeps_no_step_from_being_sealed_again(camp: Camp) -> None:
     put(camp.own / "step-10/state", "s")
-    camp.seal("step-10").write_text("{")
+    camp.seal("step-10").write_text("{}")
+    assert camp.fault() == "KeyError: 'loss'"
+    (camp.tier / "step-00000010/manifest.json").write_text("{")
     manifest = camp.seal("step-10", attempt=2)
     assert camp.fault() == "" and {row.rank for row in parse_manifest(manifest.read_bytes()).shards} == {0}
     assert {path.parent.name for path in camp.shards()} == {"attempt-0002"}
@@ -582,6 +584,24 @@ def test_a_tier_that_cannot_be_seen_for_a_moment_loses_no_step(camp: Camp, monke
         assert seal.committed(camp.tier) == [10]
         assert not seal.in_size(camp.tier / "step-00000010", whole=False), "not seen is not there"
     assert seal.in_size(camp.tier / "step-00000010") and camp.fault() == ""
+
+
+def test_a_note_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size) or fsync(file))
+    seal.publish(tmp_path / "note", b"12345")
+    assert synced[0] == 5 and (tmp_path / "note").read_bytes() == b"12345"
+
+
+def test_what_cannot_be_removed_keeps_no_attempt_from_beginning(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(camp.tier / "step-00000010/attempt-0001/half", "h")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", lambda *given, **more: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        seal.tidy(camp.tier)
+    assert seal.begun(camp.tier) == [10] and seal.committed(camp.tier) == []
+    seal.tidy(camp.tier)
+    assert seal.begun(camp.tier) == []
 
 
 def test_what_is_laid_back_is_on_the_disk_under_its_name(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -658,6 +678,7 @@ def test_damaged_newer_steps_count_for_no_retention(keep: int, camp: Camp) -> No
         saved(camp, again, step)
         again.look()
     assert seal.committed(camp.tier) == [70, 60, 50][:keep], "nothing damaged is left once the job is beyond"
+    assert seal.begun(camp.tier) == seal.committed(camp.tier), "nor what takes room without a manifest"
     assert not [step for step in seal.committed(camp.tier) if camp.fault(step)]
 
 
