@@ -586,6 +586,19 @@ def test_a_tier_that_cannot_be_seen_for_a_moment_loses_no_step(camp: Camp, monke
     assert seal.in_size(camp.tier / "step-00000010") and camp.fault() == ""
 
 
+def test_a_tier_without_room_is_told_with_the_room_that_is_left(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+    sealing, job, _ = started(camp, 1)
+    saved(camp, sealing, 10)
+    with monkeypatch.context() as full:
+        full.setattr(seal, "publish", lambda *given: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        sealing.look()
+    (event,) = (event for event in job.events if event["event"] == "not_sealed")
+    assert event["step"] == 10 and "No space left on device; " in event["why"] and "MiB" in event["why"]
+    assert sealing.waits(10) and not sealing.busy and job.said("committed") == []
+    sealing.finish(0)
+    assert job.said("committed") == [10], "the last try is at the end"
+
+
 def test_a_note_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     fsync = os.fsync
