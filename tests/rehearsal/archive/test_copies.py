@@ -15,6 +15,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from infra.archive.bucket import ArchiveBucket
 from infra.aws.transfer import MIB, Transfer
@@ -170,6 +171,21 @@ def test_a_step_that_the_campaign_has_gone_back_behind_makes_room(site: SimpleNa
     told = copies(site, above=20).send()
     assert told["removed"] == [40, 50] and 0 <= told["seconds"] < 3600
     assert steps_in_s3(site) == [30, 20]
+
+
+def test_an_s3_that_does_not_answer_is_no_damage_of_a_step(
+    site: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(site, 20), commit(site, 40)
+    copier = copies(site)
+
+    def fails(*given: object) -> None:
+        raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
+
+    monkeypatch.setattr(copier.bucket, "place", fails)
+    with pytest.raises(ClientError, match="SlowDown"):
+        copier.send()
+    assert steps_in_s3(site) == []
 
 
 def sent(site: SimpleNamespace, *steps: int) -> dict[int, dict[str, bytes]]:
