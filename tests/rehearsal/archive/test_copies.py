@@ -182,7 +182,7 @@ def test_an_s3_that_does_not_answer_is_no_damage_of_a_step(
     def fails(*given: object) -> None:
         raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
 
-    monkeypatch.setattr(copier.bucket, "place", fails)
+    monkeypatch.setattr(ArchiveBucket, "place", fails)
     with pytest.raises(ClientError, match="SlowDown"):
         copier.send()
     assert steps_in_s3(site) == []
