@@ -25,6 +25,7 @@ from tests.unit.checkpoints.test_live_tiers import camp as camp
 from tests.unit.checkpoints.test_live_tiers import endpoint as endpoint
 from trainer.contract import step_folder
 from trainer.contract.listing import Listed, list_folder
+from trainer.contract.tree import parse_tree
 from trainer.supervisor import seal
 from trainer.supervisor.formats import files_of
 from trainer.supervisor.seal import Identity
@@ -168,7 +169,8 @@ def test_verify_names_the_jobs_file_beside_the_shard(place: str) -> None:
 def test_a_tree_that_was_changed_and_still_fits_is_not_followed(tmp_path: Path) -> None:
     sealed(tmp_path / "tier", tmp_path / "own", 10)
     (tree,) = (tmp_path / "tier").glob("*/*/tree-0000.json")
-    tree.write_text(tree.read_text().replace("model.safetensors", "other.safetensors"))
+    tree.write_text(tree.read_text().replace('"model.safetensors": {', '"other.safetensors": {'))
+    assert parse_tree(tree.read_bytes()).files.keys() == {*FILES, "other.safetensors"} - {"model.safetensors"}
     with pytest.raises(PermanentError, match="step 10 is not sound"):
         said(commands.restore_command, str(tmp_path / "tier"), tmp_path / "out", 10, REGION)
 
