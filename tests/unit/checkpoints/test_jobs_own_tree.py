@@ -261,6 +261,17 @@ def test_without_a_step_the_newest_sound_one_is_carried(camp: Camp, tmp_path: Pa
     assert (tmp_path / "out" / step_folder(20) / "manifest.json").exists()
 
 
+def test_a_manifest_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed(tmp_path / "tier", tmp_path / "own", 10)
+    synced: list[int] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size) or fsync(file))
+    place = find(str(tmp_path / "tier"), REGION).place
+    work.restore(place, 10, tmp_path / "out", lambda text: None)
+    manifest = tmp_path / "out" / step_folder(10) / "manifest.json"
+    assert synced[-1] == manifest.stat().st_size and manifest.read_bytes() == place.manifest_bytes(10)
+
+
 def test_a_pruning_counts_sound_steps(tmp_path: Path) -> None:
     tier, own = tmp_path / "tier", tmp_path / "own"
     for step in (10, 20, 30, 40):
@@ -269,5 +280,8 @@ def test_a_pruning_counts_sound_steps(tmp_path: Path) -> None:
     next((tier / step_folder(20)).glob("*/*-model.safetensors")).unlink()
     plan = work.pruning(find(str(tier), REGION).place, 2, (), lambda text: None)
     assert (plan.keep, plan.proven, [row.step for row in plan.drop]) == ((40, 30, 10), 30, [20])
+    told: list[str] = []
+    work.prune(find(str(tier), REGION).place, plan, told.append)
+    assert told == ["removing step 20"] and seal.committed(tier) == [40, 30, 10]
     shutil.rmtree(tier / step_folder(30))
     assert work.pruning(find(str(tier), REGION).place, 2, (), lambda text: None).proven == 10

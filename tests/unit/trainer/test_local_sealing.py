@@ -351,6 +351,18 @@ def test_of_two_manifests_of_a_lost_step_the_newer_attempts_comes_back(tmp_path:
     assert seal.attempt_of(seal.content(again.tier / "step-00000010/manifest.json")) == 2
 
 
+def test_a_step_that_is_whole_nowhere_is_refused_with_what_each_node_says_of_it(tmp_path: Path) -> None:
+    pair = trained(tmp_path, 10, 20)
+    shard = next(pair.tier.glob("step-00000020/*/*__1_0.distcp"))
+    shard.write_bytes(b"?" * shard.stat().st_size)
+    shutil.rmtree(pair.nodes[1].disk / "step-00000020")
+    again = Pair(tmp_path, attempt=2)
+    assert again.resume() == ["step-10", "step-10"]
+    (refused,) = told(again.nodes[0], "refused_step")
+    each = [why.partition(": ")[0] for why in refused["why"].split("; ")]
+    assert refused["step"] == 20 and each == ["node 0", "node 1"] and "__1_0.distcp: 9 bytes" in refused["why"]
+
+
 def test_a_step_that_is_told_again_is_sealed_again_by_all_nodes(tmp_path: Path) -> None:
     pair = trained(tmp_path, 10)
     for text in (b"again", b"and again"):

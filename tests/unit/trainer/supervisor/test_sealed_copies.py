@@ -230,6 +230,15 @@ def test_a_checkpoint_that_the_job_removes_while_it_is_copied_is_whole_all_the_s
     assert camp.fault() == "" and sorted(path.name for path in camp.laid_back().iterdir()) == ["a", "b", "c"]
 
 
+def test_what_is_gone_altogether_is_no_difference(camp: Camp) -> None:
+    root = put(camp.own / "step-10/a", "a").parent
+    before = seal.survey_of(root, files_of(root), camp.own, False)
+    put(root / "b", "b")
+    assert seal.difference(before, root, files_of(root), camp.own, False) == "b came while it was copied"
+    shutil.rmtree(root)
+    assert seal.difference(before, root, [root / "a"], camp.own, False) == ""
+
+
 def test_links_and_empty_folders_come_back_as_they_were(camp: Camp) -> None:
     root = camp.own / "step-10"
     put(root / "a/model", "m"), (root / "a/empty/deeper").mkdir(parents=True)
