@@ -550,7 +550,7 @@ def test_another_node_takes_up_what_node_0_has_chosen_and_seals_nothing(camp: Ca
         "attempt-0001.json",
         "attempt-0001-generation-2.json",
     ]
-    assert waits[0][1] >= 600, "node 0 reads all of a checkpoint meanwhile"
+    assert 600 <= waits[0][1] <= 3600, "node 0 reads all of a checkpoint meanwhile"
     sealing.committed = -1
     sealing.look()
     assert seal.begun(camp.tier) == [20] and not job.events, "all that is for node 0 to do"
@@ -561,6 +561,7 @@ def test_another_node_takes_up_what_node_0_has_chosen_and_seals_nothing(camp: Ca
 def test_what_the_job_left_at_its_end_is_sealed_and_accounted_for(camp: Camp) -> None:
     sealing, _, _ = started(camp, 1, "marker")
     put(camp.own / "step-10/state", "s"), put(camp.own / "step-10/DONE", ""), put(camp.own / "strange/file", "?")
+    assert sealing.committed == -1
     sealing.put_off[10] = time.monotonic() + 900
     sealing.look()
     assert seal.committed(camp.tier) == [] and sealing.accounts.now is not None
