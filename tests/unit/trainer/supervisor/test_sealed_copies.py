@@ -558,6 +558,15 @@ def test_another_node_takes_up_what_node_0_has_chosen_and_seals_nothing(camp: Ca
     assert sealing.resume() == "" and sealing.committed == -1
 
 
+def test_a_file_in_a_folder_of_its_own_comes_back_to_a_new_disk(camp: Camp) -> None:
+    sealing, _, _ = started(camp, 1)
+    sealing.tell(Finished(10, put(camp.own / "runs/a/ckpt.pt", "ten")))
+    sealing.look()
+    shutil.rmtree(camp.own)
+    resume = started(camp, 2)[2]
+    assert resume == str(camp.own / "runs/a/ckpt.pt") and Path(resume).read_text() == "ten"
+
+
 def test_what_the_job_left_at_its_end_is_sealed_and_accounted_for(camp: Camp) -> None:
     sealing, _, _ = started(camp, 1, "marker")
     put(camp.own / "step-10/state", "s"), put(camp.own / "step-10/DONE", ""), put(camp.own / "strange/file", "?")
