@@ -23,6 +23,7 @@ from trainer.supervisor.seal import Identity
 from trainer.supervisor.sealing import copying
 from trainer.supervisor.sealing.manifest import serialize
 from trainer.supervisor.sealing.shared import NothingSound, Sealing
+from trainer.supervisor.sealing.survey import told_version
 
 IDENTITY = Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
 TREE = "tree-0000.json"
@@ -519,6 +520,22 @@ def test_a_file_that_is_told_and_then_written_again_is_not_sealed_as_the_step_it
     (camp.own / "ckpt.pt").unlink()
     sealing.look()
     assert job.said("not_sealed") == [20] and not sealing.told, "the job has removed it itself"
+
+
+def test_what_was_written_again_before_its_telling_was_heard_is_not_sealed(camp: Camp) -> None:
+    sealing, job, _ = started(camp, 1)
+    root = put(camp.own / "step-10/deep/a", "four").parents[1]
+    put(root / "b", "six"), os.utime(root / "b", ns=(0, 10**18)), os.utime(root / "deep/a", ns=(0, 2 * 10**18))
+    (root / "gone").symlink_to("nothing"), os.mkfifo(root / "pipe")
+    assert told_version(root) == [2, 7, 2 * 10**18] and told_version(root / "b") == [1, 3, 10**18]
+    assert told_version(root / "nothing") == [0, 0, 0]
+    (root / "gone").unlink(), (root / "pipe").unlink()
+    sealing.tell(Finished(10, root), [2, 7, 2 * 10**18 - 1])
+    sealing.look()
+    assert job.said("not_sealed") == [10] and seal.committed(camp.tier) == []
+    sealing.tell(Finished(10, root), [2, 7, 2 * 10**18])
+    sealing.look()
+    assert seal.committed(camp.tier) == [10]
 
 
 def test_a_told_folder_to_which_a_rank_adds_its_file_is_sealed_as_it_stands(camp: Camp) -> None:
