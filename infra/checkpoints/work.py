@@ -193,11 +193,8 @@ def _by_job_names(place: Place, manifest: Manifest, faults: list[tuple[str, str]
     except PermanentError as error:
         return faults or [(COMMITTED_NAME, str(error.seen))]
     names = {} if tree is None else tree.names
-    return [(_with_name(file, names.get(file.rpartition("/")[2], "")), why) for file, why in faults]
-
-
-def _with_name(file: str, name: str) -> str:
-    return f"{file} ({name})" if name else file
+    named = {file: names.get(file.rpartition("/")[2]) for file, _ in faults}
+    return [(f"{file} ({named[file]})" if named[file] else file, why) for file, why in faults]
 
 
 @dataclass(frozen=True)

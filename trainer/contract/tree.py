@@ -44,6 +44,8 @@ class Tree(NamedTuple):
     folders: Sequence[str] = ()
     part: bool = False
     """The folder also holds what is not of this checkpoint."""
+    through: Mapping[str, str] = {}
+    """Path of a file or folder -> target of the link that stood there and led elsewhere in the job's folder."""
 
     @property
     def name(self) -> str:
@@ -64,7 +66,8 @@ class Tree(NamedTuple):
             "links": dict(sorted(self.links.items())),
             "folders": sorted(self.folders),
         }
-        return json.dumps({**body, "part": True} if self.part else body, indent=1).encode() + b"\n"
+        rare = {"part": self.part, "through": dict(sorted(self.through.items()))}
+        return json.dumps({**body, **{name: said for name, said in rare.items() if said}}, indent=1).encode() + b"\n"
 
 
 def text_of(path: str) -> str:
@@ -118,7 +121,8 @@ def parse_tree(content: bytes) -> Tree:
         files = {str(path): TreeFile(str(file["shard"]), int(file["mode"])) for path, file in body["files"].items()}
         links = {str(path): str(target) for path, target in body["links"].items()}
         folders = [str(path) for path in body["folders"]]
-        tree = Tree(str(body["root"]), str(body["kind"]), files, links, folders, body.get("part", False) is True)
+        through = {str(path): str(target) for path, target in body.get("through", {}).items()}
+        tree = Tree(str(body["root"]), str(body["kind"]), files, links, folders, body.get("part") is True, through)
         if body["format"] != 1:
             raise ValueError("its format is {}".format(body["format"]))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -142,7 +146,8 @@ def merged(trees: Sequence[Tree]) -> Tree:
             if links.setdefault(path, target) != target:
                 raise ValueError(f"two nodes have different links at {path!r}")
     folders = sorted({path for tree in trees for path in tree.folders})
-    together = Tree(first.root, first.kind, files, links, folders, any(tree.part for tree in trees))
+    through = {path: target for tree in trees for path, target in tree.through.items()}
+    together = Tree(first.root, first.kind, files, links, folders, any(tree.part for tree in trees), through)
     _check(together)
     return together
 
@@ -189,11 +194,11 @@ def own_name(shards: Iterable[str], read: Callable[[str], bytes]) -> str:
 
 
 def lay_out(
-    tree: Tree, target: Path, place: Callable[[Sequence[tuple[TreeFile, Path]]], None], modes: bool = True
+    tree: Tree, target: Path, place: Callable[[Sequence[tuple[TreeFile, Path]]], object], modes: bool = True
 ) -> None:
     """Put a tree at `target`; what lies there already and is not of the tree stays. `place`: put files at their paths,
     in the place of what an earlier try has left there. `modes`: give them the permissions of the job's."""
-    for folder in sorted({*tree.folders, *(_parent(path) for path in (*tree.files, *tree.links))} - {""}):
+    for folder in sorted({*tree.folders, *(path.rpartition("/")[0] for path in (*tree.files, *tree.links))} - {""}):
         (target / path_of(folder)).mkdir(parents=True, exist_ok=True)
     if tree.kind == FOLDER:
         target.mkdir(parents=True, exist_ok=True)
@@ -256,7 +261,3 @@ def link_inside(path: str, target: str) -> str | None:
 def _check_path(path: str) -> None:
     if not path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise ValueError(f"a path that leads out of its folder: {path!r}")
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]

@@ -15,24 +15,22 @@ import os
 import re
 import secrets
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Collection, Iterator, Sequence
+from typing import Any, Callable, Collection, Sequence
 
 from trainer.contract.retention import removable
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
 from trainer.supervisor.sealing import taking
-from trainer.supervisor.sealing.copying import SizeAndDigest, copy
+from trainer.supervisor.sealing.copying import copy, side_by_side
 from trainer.supervisor.sealing.copying import digest_of as digest_of
+from trainer.supervisor.sealing.links import with_links
 from trainer.supervisor.sealing.manifest import MANIFEST as MANIFEST
 from trainer.supervisor.sealing.manifest import Identity as Identity
-from trainer.supervisor.sealing.manifest import opened, serialize
+from trainer.supervisor.sealing.manifest import opened, serialize, step_folder
 from trainer.supervisor.sealing.survey import Survey, survey
 from trainer.supervisor.sealing.taking import DIGESTS as DIGESTS
 
 _STEP = re.compile(r"^step-(\d{8,})$")
-_AT_ONCE = 4
-"""Files that are copied or read at once."""
 _LAID = ".bivouac-laid-back-"
 """What is being laid back has a name that begins so."""
 
@@ -57,7 +55,7 @@ def seal(
     new one is committed. Raises `OSError` where the tier cannot take it or a file is gone, and `ValueError` for an
     empty one, one that changes meanwhile, and one that cannot be laid back; then all is as it was before.
     """
-    place = tier / f"step-{step:08d}"
+    place = tier / step_folder(step)
     manifest, attempt = place / MANIFEST, place / f"attempt-{identity.attempt:04d}"
     checkpoint = survey_of(root, files, folder, part)
     before = content(manifest)
@@ -121,7 +119,7 @@ def copy_checkpoint(checkpoint: Survey, attempt: Path, node: int, rank: int, sea
     copies = taking.take(checkpoint, attempt, {path: file.shard for path, file in files.items()})
     root, kind, part = checkpoint.root, checkpoint.kind, checkpoint.part
     note = attempt / tree_name(node, sealing)
-    publish(note, Tree(root, kind, files, checkpoint.links, checkpoint.folders, part).serialize())
+    publish(note, Tree(root, kind, files, checkpoint.links, checkpoint.folders, part, checkpoint.through).serialize())
     digests = [*((files[path].shard, digest) for path, digest in copies.items()), (note.name, digest_of(note))]
     return [
         {"file": f"{attempt.name}/{name}", "size_bytes": size, "sha256": digest, "rank": rank}
@@ -170,7 +168,7 @@ def sweep(place: Path, manifest: bytes | None) -> None:
 
 def committed(tier: Path) -> list[int]:
     """Return the committed steps of a tier, newest first; those too of which it cannot be seen."""
-    return [step for step in begun(tier) if _may_be_there(tier / f"step-{step:08d}" / MANIFEST)]
+    return [step for step in begun(tier) if _may_be_there(tier / step_folder(step) / MANIFEST)]
 
 
 def _may_be_there(path: Path) -> bool:
@@ -194,11 +192,11 @@ def begun(tier: Path) -> list[int]:
 
 def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
     """Return why a committed step may not be used, empty if every byte of it is as its manifest says."""
-    place = tier / f"step-{step:08d}"
+    place = tier / step_folder(step)
     try:
         manifest = opened((place / MANIFEST).read_bytes(), step, campaign, identity)
         shards = manifest["shards"]
-        for shard, (size, digest) in zip(shards, _digests([place / shard["file"] for shard in shards])):
+        for shard, (size, digest) in zip(shards, side_by_side(digest_of, [place / shard["file"] for shard in shards])):
             if (size, digest) != (shard["size_bytes"], shard["sha256"]):
                 return "{}: {} of {} bytes, SHA-256 {}".format(shard["file"], size, shard["size_bytes"], digest)
         tree(tier, step)
@@ -213,7 +211,7 @@ def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
 
 def tree(tier: Path, step: int) -> Tree:
     """Return the job's own tree of a committed step. Raises `OSError` or `ValueError` for one that cannot be read."""
-    place = tier / f"step-{step:08d}"
+    place = tier / step_folder(step)
     found = tree_of(sorted(_named((place / MANIFEST).read_bytes())), lambda name: (place / name).read_bytes())
     if found is None:
         raise ValueError("its files are not a job's")
@@ -228,11 +226,14 @@ def origin(tier: Path, step: int) -> str:
 def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], object] | None = None) -> None:
     """Put a committed step's files at `path`, where the job's framework wrote them, and replace what stood there.
 
-    Files are copied: a trainer that saves again at the step it came from writes into them. `link`: another way to lay
-    out a file, which leaves its permissions as they are.
+    Files are copied: a trainer that saves again at the step it came from writes into them. Links to elsewhere in the
+    job's folder are links again where that is as it was. `link`: another way to lay out a file, which leaves its
+    permissions as they are.
     """
-    place, job = tier / f"step-{step:08d}", tree(tier, step)
-    shards = {name.rpartition("/")[2]: place / name for name in _named((place / MANIFEST).read_bytes())}
+    place, job = tier / step_folder(step), tree(tier, step)
+    rows = {row["file"].rpartition("/")[2]: row for row in json.loads((place / MANIFEST).read_bytes())["shards"]}
+    if link is None:
+        job = with_links(job, path, {name: (row["size_bytes"], row["sha256"]) for name, row in rows.items()})
     for left in (*path.parent.glob(f"{_LAID}*"), *path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 16}")):
         remove(left)  # by a node that died at this point
     fresh = path.with_name(_LAID + secrets.token_hex(8))
@@ -241,13 +242,9 @@ def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], obj
         file, target = each
         if job.part:  # what else lies in the folder stays
             remove(target)
-        (link or copy)(shards[file.shard], target)
+        (link or copy)(place / rows[file.shard]["file"], target)
 
-    def place_all(files: Sequence[tuple[TreeFile, Path]]) -> None:
-        with ThreadPoolExecutor(_AT_ONCE) as copiers:
-            list(copiers.map(one, files))
-
-    lay_out(job, path if job.part else fresh, place_all, modes=link is None)
+    lay_out(job, path if job.part else fresh, lambda files: list(side_by_side(one, files)), modes=link is None)
     if not job.part:
         remove(path)
         os.replace(fresh, path)
@@ -269,7 +266,7 @@ def keep(tier: Path, most: int, unsound: Collection[int] = (), whole: bool = Tru
     files may also be on other nodes.
     """
     steps = committed(tier)
-    places = {step: tier / f"step-{step:08d}" for step in steps}
+    places = {step: tier / step_folder(step) for step in steps}
     broken = {step for step, place in places.items() if step in unsound or not in_size(place, whole=whole)}
     gone = removable(steps, most, broken)
     for step in gone:
@@ -299,14 +296,7 @@ def in_size(place: Path, manifest: bytes | None = None, whole: bool = True) -> b
 def tidy(tier: Path) -> None:
     """Remove what was being sealed when its node died: nobody would use it, and it takes room."""
     for step in set(begun(tier)) - set(committed(tier)):
-        shutil.rmtree(tier / f"step-{step:08d}", ignore_errors=True)
-
-
-def _digests(paths: list[Path]) -> Iterator[SizeAndDigest]:
-    """Yield `digest_of` of each file, in their order; some are read at once, since one processor digests less than a
-    good disk reads."""
-    with ThreadPoolExecutor(_AT_ONCE) as readers:
-        yield from readers.map(digest_of, paths)
+        shutil.rmtree(tier / step_folder(step), ignore_errors=True)
 
 
 def make(folder: Path) -> None:

@@ -15,15 +15,18 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from infra.archive.bucket import ArchiveBucket
 from infra.aws.transfer import MIB, Transfer
+from infra.checkpoints import copies as program
 from infra.checkpoints.copies import Copies, CopiesConfig
+from infra.checkpoints.place import BucketPlace
 from infra.errors import PermanentError
 from infra.rehearsal.aws.world import World
 from tests.manifests import manifest_of, seal, shard_at
 from trainer.checkpoint.tiers import Tier
-from trainer.contract import COMMITTED_NAME, attempt_folder, step_folder
+from trainer.contract import COMMITTED_NAME, ExitCode, attempt_folder, step_folder
 from trainer.contract.bans import Ban
 
 CAMPAIGN, IDENTITY, PART = "tiny", "20261101T000000Z-0a1b2c3d", 5 * MIB
@@ -162,13 +165,60 @@ def test_a_damaged_object_in_the_place_of_a_shard_is_sent_anew(site: SimpleNames
 
 
 def test_a_step_that_the_campaign_has_gone_back_behind_makes_room(site: SimpleNamespace) -> None:
-    for step in (20, 40):
+    for step in (20, 40, 50):
         commit(site, step)
         copies(site).send()
     shutil.rmtree(site.root)
     commit(site, 30, attempt=2)
-    assert copies(site, above=20).send()["removed"] == [40]
+    told = copies(site, above=20).send()
+    assert told["removed"] == [40, 50] and 0 <= told["seconds"] < 3600
     assert steps_in_s3(site) == [30, 20]
+
+
+def test_what_cannot_be_removed_fails_no_copy(site: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: object) -> None:
+        raise ClientError({"Error": {"Code": "SlowDown"}}, "DeleteObject")
+
+    monkeypatch.setattr(BucketPlace, "remove", fails)
+    for step in (10, 20, 30, 40):
+        commit(site, step)
+        told = copies(site, above=step - 10).send()
+        assert (told["step"], told["removed"], told["locked"]) == (step, [], 0)
+    assert steps_in_s3(site) == [40, 30, 20, 10]
+
+
+def test_the_program_sends_and_fetches_and_its_last_word_says_how_it_went(
+    site: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = CopiesConfig(campaign=CAMPAIGN, identity=IDENTITY, region="us-east-1", archive_bucket=site.name)
+    (tmp_path / "copies.json").write_text(config.model_dump_json())
+    words: list[str] = []
+    monkeypatch.setattr(program, "CONFIG", str(tmp_path / "copies.json"))
+    monkeypatch.setattr(program, "SHARED_CHECKPOINTS", str(site.root))
+    monkeypatch.setattr(program, "Account", lambda region: SimpleNamespace(client=lambda service: site.s3))
+    monkeypatch.setattr(program, "last_word", words.append)
+    assert program.main(["fetch"]) == ExitCode.STORAGE and "no copy in S3 is sound" in words[-1]
+    commit(site, 40)
+    assert program.main(["send"]) == 0 and json.loads(words[-1])["step"] == 40
+    shutil.rmtree(site.root)
+    assert program.main(["fetch"]) == 0 and json.loads(words[-1])["refused"] == [] and list(on_tier(site)) == [40]
+    monkeypatch.setattr(Copies, "send", lambda self: (_ for _ in ()).throw(PermanentError("x" * 9000, seen="y")))
+    assert program.main(["send"]) == ExitCode.STORAGE and len(words[-1]) == 4000, "what a pod's status holds"
+
+
+def test_an_s3_that_does_not_answer_is_no_damage_of_a_step(
+    site: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(site, 20), commit(site, 40)
+    copier = copies(site)
+
+    def fails(*given: object) -> None:
+        raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
+
+    monkeypatch.setattr(ArchiveBucket, "place", fails)
+    with pytest.raises(ClientError, match="SlowDown"):
+        copier.send()
+    assert steps_in_s3(site) == []
 
 
 def sent(site: SimpleNamespace, *steps: int) -> dict[int, dict[str, bytes]]:

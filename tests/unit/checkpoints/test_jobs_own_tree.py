@@ -25,6 +25,7 @@ from tests.unit.checkpoints.test_live_tiers import camp as camp
 from tests.unit.checkpoints.test_live_tiers import endpoint as endpoint
 from trainer.contract import step_folder
 from trainer.contract.listing import Listed, list_folder
+from trainer.contract.tree import parse_tree
 from trainer.supervisor import seal
 from trainer.supervisor.formats import files_of
 from trainer.supervisor.seal import Identity
@@ -168,7 +169,8 @@ def test_verify_names_the_jobs_file_beside_the_shard(place: str) -> None:
 def test_a_tree_that_was_changed_and_still_fits_is_not_followed(tmp_path: Path) -> None:
     sealed(tmp_path / "tier", tmp_path / "own", 10)
     (tree,) = (tmp_path / "tier").glob("*/*/tree-0000.json")
-    tree.write_text(tree.read_text().replace("model.safetensors", "other.safetensors"))
+    tree.write_text(tree.read_text().replace('"model.safetensors": {', '"other.safetensors": {'))
+    assert parse_tree(tree.read_bytes()).files.keys() == {*FILES, "other.safetensors"} - {"model.safetensors"}
     with pytest.raises(PermanentError, match="step 10 is not sound"):
         said(commands.restore_command, str(tmp_path / "tier"), tmp_path / "out", 10, REGION)
 
@@ -207,6 +209,17 @@ def test_a_file_alone_is_restored_as_a_file(tmp_path: Path) -> None:
     seal.seal(own / "ckpt.pt", [own / "ckpt.pt"], own, tier, 10, identity, 0, None)
     assert said(commands.restore_command, str(tier), tmp_path / "out", None, REGION)[0] == 0
     assert (tmp_path / "out" / step_folder(10) / "ckpt.pt").read_text() == "x"
+
+
+def test_what_a_link_led_to_is_restored_as_a_file(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "runs/step-10").mkdir(parents=True)
+    (own / "runs/vocabulary.json").write_text("words")
+    (own / "runs/step-10/tokenizer.json").symlink_to("../vocabulary.json")
+    sealed(tmp_path / "tier", own, 10)
+    assert said(commands.restore_command, str(tmp_path / "tier"), tmp_path / "out", None, REGION)[0] == 0
+    restored = tmp_path / "out" / step_folder(10) / "step-10/tokenizer.json"
+    assert restored.read_text() == "words" and not restored.is_symlink()
 
 
 def test_a_golden_step_is_called_evaluated_only_where_it_was() -> None:
@@ -248,6 +261,17 @@ def test_without_a_step_the_newest_sound_one_is_carried(camp: Camp, tmp_path: Pa
     assert (tmp_path / "out" / step_folder(20) / "manifest.json").exists()
 
 
+def test_a_manifest_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed(tmp_path / "tier", tmp_path / "own", 10)
+    synced: list[int] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size) or fsync(file))
+    place = find(str(tmp_path / "tier"), REGION).place
+    work.restore(place, 10, tmp_path / "out", lambda text: None)
+    manifest = tmp_path / "out" / step_folder(10) / "manifest.json"
+    assert synced[-1] == manifest.stat().st_size and manifest.read_bytes() == place.manifest_bytes(10)
+
+
 def test_a_pruning_counts_sound_steps(tmp_path: Path) -> None:
     tier, own = tmp_path / "tier", tmp_path / "own"
     for step in (10, 20, 30, 40):
@@ -256,5 +280,8 @@ def test_a_pruning_counts_sound_steps(tmp_path: Path) -> None:
     next((tier / step_folder(20)).glob("*/*-model.safetensors")).unlink()
     plan = work.pruning(find(str(tier), REGION).place, 2, (), lambda text: None)
     assert (plan.keep, plan.proven, [row.step for row in plan.drop]) == ((40, 30, 10), 30, [20])
+    told: list[str] = []
+    work.prune(find(str(tier), REGION).place, plan, told.append)
+    assert told == ["removing step 20"] and seal.committed(tier) == [40, 30, 10]
     shutil.rmtree(tier / step_folder(30))
     assert work.pruning(find(str(tier), REGION).place, 2, (), lambda text: None).proven == 10

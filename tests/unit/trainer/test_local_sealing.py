@@ -313,11 +313,53 @@ def test_a_file_that_is_damaged_on_the_shared_tier_comes_again_from_a_node_that_
 
 
 def test_an_older_manifest_on_a_disk_brings_nothing_back_that_the_tier_has_newer(tmp_path: Path) -> None:
-    pair = trained(tmp_path, 10, 20)
-    shutil.rmtree(pair.tier / "step-00000010")
+    pair = trained(tmp_path, 10, 20, 30)
+    shutil.rmtree(pair.tier / "step-00000020")
     again = Pair(tmp_path, attempt=2)
-    assert again.resume() == ["step-20", "step-20"] and not told(again.nodes[0], "recalled")
-    assert seal.committed(again.tier) == [20]
+    assert again.resume() == ["step-30", "step-30"] and not told(again.nodes[0], "recalled")
+    assert seal.committed(again.tier) == [30, 10]
+
+
+def test_where_the_newest_lost_step_is_whole_nowhere_the_one_before_it_comes_back(tmp_path: Path) -> None:
+    pair = trained(tmp_path, 10, 20, 30)
+    for step in (20, 30):
+        shutil.rmtree(pair.tier / f"step-000000{step}")
+    shutil.rmtree(pair.nodes[1].disk / "step-00000030")
+    again = Pair(tmp_path, attempt=2)
+    assert again.resume() == ["step-20", "step-20"] and [one["step"] for one in told(again.nodes[0], "recalled")] == [
+        20
+    ]
+    assert seal.committed(again.tier) == [20, 10]
+
+
+def test_of_two_manifests_of_a_lost_step_the_newer_attempts_comes_back(tmp_path: Path) -> None:
+    trained(tmp_path, 10)
+    pair = Pair(tmp_path, attempt=2)
+    pair.resume()
+    for rank in (0, 1):
+        shutil.rmtree(pair.nodes[rank].folder / "step-10")
+        pair.put(rank, f"step-10/__{rank}_0.distcp", b"again, of %d" % rank)
+    pair.put(0, "step-10/.metadata", b"again")
+    pair.nodes[0].tell(Finished(10, pair.nodes[0].folder / "step-10"))
+    assert pair.look(0, 1, 0) == [10]
+    pair.look(0)  # node 1 dies before it hears of the commit: its disk has both attempts' files, and the old manifest
+    assert seal.attempt_of(seal.content(pair.tier / "step-00000010/manifest.json")) == 2
+    shutil.rmtree(pair.tier)
+    again = Pair(tmp_path, attempt=3)
+    assert again.resume() == ["step-10", "step-10"]
+    assert seal.attempt_of(seal.content(again.tier / "step-00000010/manifest.json")) == 2
+
+
+def test_a_step_that_is_whole_nowhere_is_refused_with_what_each_node_says_of_it(tmp_path: Path) -> None:
+    pair = trained(tmp_path, 10, 20)
+    shard = next(pair.tier.glob("step-00000020/*/*__1_0.distcp"))
+    shard.write_bytes(b"?" * shard.stat().st_size)
+    shutil.rmtree(pair.nodes[1].disk / "step-00000020")
+    again = Pair(tmp_path, attempt=2)
+    assert again.resume() == ["step-10", "step-10"]
+    (refused,) = told(again.nodes[0], "refused_step")
+    each = [why.partition(": ")[0] for why in refused["why"].split("; ")]
+    assert refused["step"] == 20 and each == ["node 0", "node 1"] and "__1_0.distcp: 9 bytes" in refused["why"]
 
 
 def test_a_step_that_is_told_again_is_sealed_again_by_all_nodes(tmp_path: Path) -> None:
@@ -335,6 +377,21 @@ def test_a_step_that_is_told_again_is_sealed_again_by_all_nodes(tmp_path: Path) 
     again = Pair(tmp_path, attempt=2)
     assert again.resume() == ["step-10", "step-10"]
     assert wholes(again, 10) == {"and again", "and again, one", "of 10"}
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_node_that_writes_into_what_was_laid_back_meets_no_older_file_of_another(both: bool, tmp_path: Path) -> None:
+    trained(tmp_path, 10)
+    pair = Pair(tmp_path, attempt=2)
+    assert pair.resume() == ["step-10", "step-10"]
+    for rank in (0, 1)[not both :]:
+        pair.put(rank, f"step-10/__{rank}_0.distcp", b"again, of %d" % rank)
+    pair.nodes[0].tell(Finished(10, pair.nodes[0].folder / "step-10"))
+    assert pair.look(0, 1, 0, 1) == [10] and not why(pair.nodes[0]) and seal.fault(pair.tier, 10, "tiny", "one") == ""
+    assert [one["step"] for one in told(pair.nodes[0], "committed")] == [10]
+    again = Pair(tmp_path, attempt=3)
+    assert again.resume() == ["step-10", "step-10"]
+    assert wholes(again, 10) == {"again, of 0" if both else "zero of 10", "again, of 1", "of 10"}
 
 
 def test_a_part_of_a_folder_is_sealed_on_each_node(tmp_path: Path) -> None:

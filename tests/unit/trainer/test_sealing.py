@@ -136,11 +136,13 @@ def test_what_a_dead_node_left_half_sealed_and_half_laid_back_is_removed_and_not
     put(own / "step-10/state", "ten")
     seal.seal(own / "step-10", files_of(own / "step-10"), own, tier, 10, IDENTITY, 0, None)
     half, resume = put(tier / "step-00000020/attempt-0001/step-20%2F%2Fstate", "t"), put(tier / "resume/a.json", "{}")
+    more = put(tier / "step-00000030/attempt-0001/half", "t")
     laid, hidden = put(own / ".step-10.0123456789abcdef/state", "t"), put(own / ".config/state", "kept")
     seal.tidy(tier)
     seal.lay_back(tier, 10, own / "step-10")
     assert seal.committed(tier) == [10] and seal.fault(tier, 10, "tiny", "one") == ""
-    assert not half.parents[1].exists() and not laid.parent.exists() and resume.exists() and hidden.exists()
+    assert not half.parents[1].exists() and not more.parents[1].exists()
+    assert not laid.parent.exists() and resume.exists() and hidden.exists()
 
 
 @pytest.mark.parametrize("before", [0, 1, 60, 65_530, 65_535])

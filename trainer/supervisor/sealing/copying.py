@@ -8,8 +8,10 @@ import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Iterable, Iterator, Tuple, TypeVar
 
+_Thing = TypeVar("_Thing")
+_Made = TypeVar("_Made")
 SizeAndDigest = Tuple[int, str]
 """Size in bytes, and SHA-256."""
 Watch = Callable[[os.stat_result], None]
@@ -19,6 +21,13 @@ _CLONE = 0x40049409
 """FICLONE of <linux/fs.h>: both files have the same blocks until one of them is written."""
 _LOST = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 """Errors that another way to copy would meet too."""
+
+
+def side_by_side(work: Callable[[_Thing], _Made], things: Iterable[_Thing]) -> Iterator[_Made]:
+    """Yield what `work` makes of each thing, in their order; some are worked on at once, since one processor copies or
+    digests less than a good disk reads."""
+    with ThreadPoolExecutor(4) as workers:
+        yield from workers.map(work, things)
 
 
 def digest_of(path: Path, durable: bool = False) -> SizeAndDigest:

@@ -9,21 +9,19 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Mapping, Protocol
 
 from trainer.supervisor import seal
 from trainer.supervisor.place import Place
+from trainer.supervisor.sealing.copying import side_by_side
 from trainer.supervisor.sealing.far import SharedFolder
-from trainer.supervisor.sealing.manifest import MANIFEST, opened
+from trainer.supervisor.sealing.manifest import MANIFEST, opened, step_folder
 from trainer.supervisor.sealing.parts import Row
 
 _PAUSE_S = 0.2
 """Between two looks at the other nodes' notes."""
-_AT_ONCE = 4
-"""Files that are copied at once."""
 
 
 class Stopped(Exception):
@@ -51,7 +49,7 @@ class Disks:
         is damaged on the shared tier is brought there again by a node that has it."""
         found = self._all("whole", step)
         if any(found.values()):
-            self._all("send", step, (self.far.get(f"{_step(step)}/{MANIFEST}") or b"").decode(errors="replace"))
+            self._all("send", step, (self.far.get(f"{step_folder(step)}/{MANIFEST}") or b"").decode(errors="replace"))
             found = self._all("whole", step)
         return "; ".join(f"node {node}: {why}" for node, why in found.items() if why)
 
@@ -68,8 +66,8 @@ class Disks:
                     lost[int(step)] = manifest
         for step in sorted(lost, reverse=True):
             self._all("send", step, lost[step])
-            if seal.in_size(self.far.root / _step(step), lost[step].encode()):
-                self.far.put(f"{_step(step)}/{MANIFEST}", lost[step].encode())
+            if seal.in_size(self.far.root / step_folder(step), lost[step].encode()):
+                self.far.put(f"{step_folder(step)}/{MANIFEST}", lost[step].encode())
                 self.job.emit("recalled", step=step)
                 return
 
@@ -90,7 +88,7 @@ class Disks:
     def _noted(self, step: int) -> str:
         """Return the manifest of a step on this node's disk, empty for one that may not be used."""
         try:
-            content = (self.disk / _step(step) / MANIFEST).read_bytes()
+            content = (self.disk / step_folder(step) / MANIFEST).read_bytes()
             opened(content, step, self.place.campaign, self.identity)
         except (OSError, ValueError, KeyError, TypeError):
             return ""
@@ -100,12 +98,11 @@ class Disks:
         """Bring to the shared tier what this node's disk has soundly of a step, and the tier has not."""
         with contextlib.suppress(ValueError, KeyError, TypeError):
             shards = opened(manifest.encode(), step, self.place.campaign, self.identity)["shards"]
-            with ThreadPoolExecutor(_AT_ONCE) as copiers:
-                list(copiers.map(partial(self._lent, step), shards))
+            list(side_by_side(partial(self._lent, step), shards))
         return ""
 
     def _lent(self, step: int, shard: Row) -> None:
-        name, wanted = f"{_step(step)}/{shard['file']}", (shard["size_bytes"], shard["sha256"])
+        name, wanted = f"{step_folder(step)}/{shard['file']}", (shard["size_bytes"], shard["sha256"])
         with contextlib.suppress(OSError, ValueError):  # it is not here, or damaged here too
             if self.far.digest(name) != wanted and seal.digest_of(self.disk / name) == wanted:
                 self.far.send(self.disk / name, name, wanted)
@@ -142,22 +139,21 @@ class Disks:
         """Bring what this node's disk lacks of a step, or has otherwise than its manifest says, from the shared tier;
         return why it cannot be used, empty for a sound one."""
         try:
-            content = self.far.get(f"{_step(step)}/{MANIFEST}") or b""
+            content = self.far.get(f"{step_folder(step)}/{MANIFEST}") or b""
             shards = opened(content, step, self.place.campaign, self.identity)["shards"]
         except (ValueError, KeyError, TypeError) as error:
             return f"its manifest: {error}"
-        with ThreadPoolExecutor(_AT_ONCE) as copiers:
-            found = list(copiers.map(partial(self._brought, step), shards))
+        found = list(side_by_side(partial(self._brought, step), shards))
         if wrong := next((why for why, _ in found if why), ""):
             return wrong
-        seal.publish(self.disk / _step(step) / MANIFEST, content)
-        seal.sweep(self.disk / _step(step), content)
+        seal.publish(self.disk / step_folder(step) / MANIFEST, content)
+        seal.sweep(self.disk / step_folder(step), content)
         self.job.emit("made_whole", step=step, files=len(found), bytes_brought=sum(came for _, came in found))
         return ""
 
     def _brought(self, step: int, shard: Row) -> tuple[str, int]:
         """Return why a file of a step cannot be had, and the bytes that were brought."""
-        name = f"{_step(step)}/{shard['file']}"
+        name = f"{step_folder(step)}/{shard['file']}"
         own, wanted = self.disk / name, (shard["size_bytes"], shard["sha256"])
         try:
             if (seen := seal.digest_of(own)) == wanted:
@@ -166,7 +162,3 @@ class Disks:
         except OSError:
             pass  # it is not here, or cannot be read
         return self.far.bring(name, own, wanted), shard["size_bytes"]
-
-
-def _step(step: int) -> str:
-    return f"step-{step:08d}"

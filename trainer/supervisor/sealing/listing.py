@@ -10,7 +10,7 @@ from typing import Any, Tuple
 
 from trainer.contract.tree import own_name, parse_tree
 from trainer.supervisor import family, seal
-from trainer.supervisor.sealing.manifest import MANIFEST, opened
+from trainer.supervisor.sealing.manifest import MANIFEST, opened, step_folder
 
 CHECKPOINTS, VERDICTS = "/checkpoints", "/verdicts/"
 Answer = Tuple[int, bytes]
@@ -46,7 +46,7 @@ def rows(disk: Path, campaign: str, node: str) -> list[dict[str, Any]]:
             found.append({**row, "committed": False, "why": f"{MANIFEST}: {error}", "damaged": True})
             continue
         shards = manifest["shards"]
-        here = [one for one in shards if _size(disk / _step(step) / one["file"]) == one["size_bytes"]]
+        here = [one for one in shards if _size(disk / step_folder(step) / one["file"]) == one["size_bytes"]]
         away = len(shards) - len(here)
         told = ("attempt", "tokens", "loss", "evaluation_loss", "world_size", "zero_stage")
         found.append(
@@ -54,7 +54,7 @@ def rows(disk: Path, campaign: str, node: str) -> list[dict[str, Any]]:
                 **row, **{name: manifest[name] for name in told}, "committed": True, "shards": len(shards),
                 "here": len(here), "bytes": sum(one["size_bytes"] for one in here),
                 "why": f"{away} of {len(shards)} shards are not here" if away else "",
-                "name": _own_name(disk / _step(step), shards),
+                "name": _own_name(disk / step_folder(step), shards),
             }
         )  # fmt: skip
     return found
@@ -64,7 +64,7 @@ def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] |
     """Read every byte of a step that is here; return its `StepVerdict`, None for a step that is not."""
     if step not in seal.committed(disk):
         return None
-    faults, size, place = [], 0, disk / _step(step)
+    faults, size, place = [], 0, disk / step_folder(step)
     try:
         for shard in _manifest(disk, step, campaign)["shards"]:
             path = place / shard["file"]
@@ -80,7 +80,7 @@ def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] |
 
 
 def _manifest(disk: Path, step: int, campaign: str) -> dict[str, Any]:
-    return opened((disk / _step(step) / MANIFEST).read_bytes(), step, campaign, "")
+    return opened((disk / step_folder(step) / MANIFEST).read_bytes(), step, campaign, "")
 
 
 def _with_name(place: Path, shard: str) -> str:
@@ -101,7 +101,3 @@ def _size(path: Path) -> int:
         return path.lstat().st_size
     except OSError:
         return -1
-
-
-def _step(step: int) -> str:
-    return f"step-{step:08d}"

@@ -7,28 +7,31 @@ nothing else. A node's disk keeps its own files of the newest steps, with the sa
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Iterator, Mapping, NamedTuple
 
+from trainer.contract.tree import path_of
 from trainer.supervisor import activity, ends, formats, seal
 from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
+from trainer.supervisor.sealing.copying import side_by_side
 from trainer.supervisor.sealing.disks import Disks, Stopped
 from trainer.supervisor.sealing.far import SharedFolder
-from trainer.supervisor.sealing.manifest import MANIFEST, serialize
+from trainer.supervisor.sealing.manifest import MANIFEST, serialize, step_folder
 from trainer.supervisor.sealing.parts import Asked, Parts, Row, together
 from trainer.supervisor.sealing.shared import AGAIN_S, Sealing, Told, Version
+from trainer.supervisor.sealing.survey import Mark, survey
 
 LOCAL = "/local-checkpoints"
 """`trainer.contract.LOCAL_CHECKPOINTS`."""
-_PAUSE_S, _AT_ONCE = 0.2, 4
-"""Between two looks at the other nodes' notes; files that are copied at once."""
+_PAUSE_S = 0.2
+"""Between two looks at the other nodes' notes."""
 _REST_S, _REST_FAILED_S = 600.0, 60.0
 """For the nodes to bring the last checkpoint to the shared tier once the job has ended well, or failed."""
 
@@ -53,6 +56,8 @@ class LocalSealing(Sealing):
         """Steps that are not committed and of which this node's files lie on the shared tier -> which sealing it is."""
         self._answered: dict[int, int] = {}
         """The same of those that are."""
+        self._of_others: dict[tuple[str, str], Mark] = {}
+        """Files that were laid back here and that other nodes have written: as they stand, those seal them."""
         self._passed_over: set[int] = set()
         """Later steps on this node's disk, which not all nodes could make whole: they stay until the job is beyond."""
         self._away = 0.0
@@ -95,7 +100,16 @@ class LocalSealing(Sealing):
         return self.disks.fault(step)
 
     def laid_back(self, step: int | None) -> Path:
-        return self.laid(self.disk, step)
+        path = self.laid(self.disk, step)
+        if step is not None:
+            tree, manifest = seal.tree(self.disk, step), (self.disk / step_folder(step) / MANIFEST).read_bytes()
+            nodes = {row["file"]: row["rank"] // self.place.ranks_per_node for row in json.loads(manifest)["shards"]}
+            writers = {file.rpartition("/")[2]: node % self.place.node_count for file, node in nodes.items()}
+            part = [path / path_of(name) for name in tree.files] if tree.part else ()
+            for name, mark in survey(path, self.folder, part).marks.items():
+                if writers[tree.files[name].shard] != self.place.node_rank:
+                    self._of_others[tree.root, name] = mark
+        return path
 
     # While it runs.
 
@@ -126,7 +140,7 @@ class LocalSealing(Sealing):
     def _ask(self, found: Finished) -> None:
         with self.trying(found.step, self.disk):
             version, files = self._version(found), self.files(found)
-            before = self.far.get(f"{_step(found.step)}/{MANIFEST}")
+            before = self.far.get(f"{step_folder(found.step)}/{MANIFEST}")
             sealing = seal.next_sealing(before, f"attempt-{self.place.attempt:04d}")
             begun = _Begun(time.monotonic(), self.job.tokens, self.job.loss, version)
             root = os.path.relpath(os.path.realpath(str(found.root)), os.path.realpath(str(self.folder)))
@@ -140,7 +154,7 @@ class LocalSealing(Sealing):
         files, part = self._own_files(root, asked), bool(asked.part)
         if not formats.whole_ranks(self.format, files, self.ranks, asked.files):
             return  # its ranks still write
-        place = self.disk / _step(asked.step)
+        place = self.disk / step_folder(asked.step)
         attempt, rank = place / f"attempt-{self.place.attempt:04d}", self.place.node_rank * self.place.ranks_per_node
         with self.trying(asked.step, self.disk), _as_before_unless_done(place):
             newer = None if part else formats.newer_beside(root)
@@ -151,12 +165,17 @@ class LocalSealing(Sealing):
                 checkpoint = seal.survey_of(root, files, self.folder, part)
                 seal.sweep(place, seal.content(place / MANIFEST))
                 seal.make(attempt)
-                rows = seal.copy_checkpoint(checkpoint, attempt, self.place.node_rank, rank, asked.sealing)
+                own = {
+                    name: entry
+                    for name, entry in checkpoint.files.items()
+                    if self._of_others.get((checkpoint.root, name)) != entry.mark
+                }
+                ours = checkpoint._replace(files=own)
+                rows = seal.copy_checkpoint(ours, attempt, self.place.node_rank, rank, asked.sealing)
                 if changed := seal.difference(checkpoint, root, files, self.folder, part):
                     raise ValueError(changed)
                 seal.sync(attempt)
-            with ThreadPoolExecutor(_AT_ONCE) as copiers:
-                list(copiers.map(partial(self._send, asked.step), rows))
+            list(side_by_side(partial(self._send, asked.step), rows))
             self.parts.give(asked.step, rows)
             self._given[asked.step] = asked.sealing
             self.copied(Finished(asked.step, root, tuple(files) if asked.part else ()))
@@ -169,7 +188,7 @@ class LocalSealing(Sealing):
         return list(next(alike, ())) or [root / name for name in asked.part if (root / name).exists()]
 
     def _send(self, step: int, row: Row) -> None:
-        name = f"{_step(step)}/{row['file']}"
+        name = f"{step_folder(step)}/{row['file']}"
         self.far.send(self.disk / name, name, (row["size_bytes"], row["sha256"]))
 
     def _commit(self) -> None:
@@ -183,8 +202,8 @@ class LocalSealing(Sealing):
         for step in [step for step in self._begun if step in done or step < self.committed or self.waits(step)]:
             del self._begun[step]
             self.parts.forget(step)
-            if self.far.get(f"{_step(step)}/{MANIFEST}") is None:
-                self.far.remove(_step(step))
+            if self.far.get(f"{step_folder(step)}/{MANIFEST}") is None:
+                self.far.remove(step_folder(step))
 
     def _commit_step(self, step: int, given: dict[int, list[Row]]) -> None:
         begun = self._begun[step]
@@ -196,8 +215,8 @@ class LocalSealing(Sealing):
             return
         with self.trying(step, self.tier):
             content = serialize(self.identity, step, begun.tokens, begun.loss, rows)
-            self.far.put(f"{_step(step)}/{MANIFEST}", content)
-            seal.sweep(self.tier / _step(step), content)
+            self.far.put(f"{step_folder(step)}/{MANIFEST}", content)
+            seal.sweep(self.tier / step_folder(step), content)
             self.sealed(step, begun.version)
             seconds = round(time.monotonic() - begun.at, 3)
             self.job.emit("committed", step=step, tier="shared", seconds=seconds, nodes=len(given))
@@ -206,8 +225,8 @@ class LocalSealing(Sealing):
     def _settle(self, asked: set[int]) -> None:
         """Learn whether the steps are committed to which this node gave its files. `asked` may be a moment old."""
         for step, sealing in sorted(self._given.items()):
-            content = self.far.get(f"{_step(step)}/{MANIFEST}")
-            place, attempt = self.disk / _step(step), f"attempt-{self.place.attempt:04d}"
+            content = self.far.get(f"{step_folder(step)}/{MANIFEST}")
+            place, attempt = self.disk / step_folder(step), f"attempt-{self.place.attempt:04d}"
             if content is not None and seal.next_sealing(content, attempt) > sealing:
                 seal.publish(place / MANIFEST, content)
                 seal.sweep(place, content)
@@ -275,7 +294,3 @@ def _as_before_unless_done(place: Path) -> Iterator[None]:
     except (OSError, ValueError):
         seal.sweep(place, seal.content(place / MANIFEST))
         raise
-
-
-def _step(step: int) -> str:
-    return f"step-{step:08d}"

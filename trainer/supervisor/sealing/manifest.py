@@ -27,6 +27,10 @@ class Identity(NamedTuple):
     image_digest: str
 
 
+def step_folder(step: int) -> str:
+    return f"step-{step:08d}"
+
+
 def opened(content: bytes, step: int, campaign: str, identity: str) -> dict[str, Any]:
     """Return a manifest as it was read. Raises `ValueError` for one that was changed, or that is of another step,
     campaign or identity (empty: any)."""

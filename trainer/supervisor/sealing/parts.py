@@ -11,6 +11,7 @@ from typing import Any, Dict, NamedTuple, Sequence
 
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing.far import SharedFolder
+from trainer.supervisor.sealing.manifest import step_folder
 
 Row = Dict[str, Any]
 """A file as a manifest names it."""
@@ -48,7 +49,7 @@ class Parts:
         return str(self._get(_node(node)) or "")
 
     def ask(self, asked: Asked) -> None:
-        self._put(f"{_step(asked.step)}/asked.json", asked._asdict())
+        self._put(f"{step_folder(asked.step)}/asked.json", asked._asdict())
 
     def asked(self) -> dict[int, Asked]:
         """Return the checkpoints that are asked for."""
@@ -57,15 +58,15 @@ class Parts:
         return {one.step: one for one in found}
 
     def give(self, step: int, rows: Sequence[Row]) -> None:
-        self._put(f"{_step(step)}/{_node(self._place.node_rank)}", list(rows))
+        self._put(f"{step_folder(step)}/{_node(self._place.node_rank)}", list(rows))
 
     def given(self, step: int) -> dict[int, list[Row]]:
         """Return node -> its files of a step."""
-        notes = ((node, self._get(f"{_step(step)}/{_node(node)}")) for node in range(self._place.node_count))
+        notes = ((node, self._get(f"{step_folder(step)}/{_node(node)}")) for node in range(self._place.node_count))
         return {node: note for node, note in notes if note is not None}
 
     def forget(self, step: int) -> None:
-        self._far.remove(f"{self._folder}/{_step(step)}")
+        self._far.remove(f"{self._folder}/{step_folder(step)}")
 
     def end(self) -> None:
         """Tell that node 0 asks for nothing more."""
@@ -97,10 +98,6 @@ def together(given: dict[int, list[Row]]) -> list[Row]:
     if not found:
         raise ValueError("no node has a file of it")
     return [found[name] for name in sorted(found)]
-
-
-def _step(step: int) -> str:
-    return f"step-{step:08d}"
 
 
 def _node(node: int) -> str:

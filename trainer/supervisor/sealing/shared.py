@@ -139,6 +139,8 @@ class Sealing:
             formats.forget_later(self.format, self.folder, chosen, sealed_at)
             seal.lay_back(tier, step, path)
         formats.forget_later(self.format, self.folder, chosen, sealed_at)
+        if not all((path / path_of(name)).exists() for name in tree.through):  # it led to a later one
+            seal.lay_back(tier, step, path)
         self.recogniser.restored(chosen)
         return path
 
@@ -263,6 +265,6 @@ class Sealing:
             self.busy, self.heard = False, time.monotonic()
 
     def prune(self) -> None:
-        gone = seal.keep(self.tier, int(self.checkpoints.get("keep", 3)), self.refused)
+        gone = seal.keep(self.tier, int(self.checkpoints["keep"]), self.refused)
         if gone:
             self.job.emit("pruned", steps=gone)

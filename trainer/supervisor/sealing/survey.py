@@ -31,6 +31,8 @@ class Survey(NamedTuple):
     links: dict[str, str]
     folders: list[str]
     part: bool
+    through: dict[str, str]
+    """Path of what was taken through a link -> the link's target."""
 
     @property
     def marks(self) -> dict[str, Mark]:
@@ -66,11 +68,11 @@ def mark_of(status: os.stat_result) -> Mark:
 class _Look:
     def __init__(self, root: Path, folder: Path, only: Sequence[Path]) -> None:
         self._folder, self._root = os.path.realpath(str(folder)), os.path.realpath(str(root))
-        if not _within(self._root, self._folder):
+        if not within(self._root, self._folder):
             raise ValueError(f"it lies outside of the job's folder: {printable(str(root))}")
         status = os.stat(self._root)
         kind = FOLDER if stat.S_ISDIR(status.st_mode) else FILE
-        self.survey = Survey(text_of(os.path.relpath(self._root, self._folder)), kind, {}, {}, [], bool(only))
+        self.survey = Survey(text_of(os.path.relpath(self._root, self._folder)), kind, {}, {}, [], bool(only), {})
         self._names = {text_of(os.path.relpath(str(path), str(root))) for path in only}
         if kind == FILE:
             self._file("", self._root, status)
@@ -110,13 +112,15 @@ class _Look:
                 raise
             raise ValueError(f"{said} where nothing is") from error
         real = os.path.realpath(at)
-        if not _within(real, self._folder):
+        if not within(real, self._folder):
             raise ValueError(f"{said} which is outside of the job's folder")
         if (kept := self._kept(path, at, target, real)) is not None:
             self.survey.links[path] = kept
-        elif not stat.S_ISDIR(status.st_mode):
+            return
+        self.survey.through[path] = text_of(target)
+        if not stat.S_ISDIR(status.st_mode):
             self._file(path, real, status)
-        elif real in through or _within(self._root, real):
+        elif real in through or within(self._root, real):
             raise ValueError(f"{said} a folder that holds it")
         else:
             self.survey.folders.append(path)
@@ -137,7 +141,7 @@ class _Look:
         return None
 
 
-def _within(path: str, folder: str) -> bool:
+def within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Mapping
 
 from trainer.contract.tree import printable, text_of
-from trainer.supervisor.sealing.copying import SizeAndDigest, copy, digest_of
+from trainer.supervisor.sealing.copying import SizeAndDigest, copy, digest_of, side_by_side
 from trainer.supervisor.sealing.survey import Entry, Survey, mark_of
 
 DIGESTS = ".digests.json"
 """In a checkpoint whose writer has digested what it wrote (`bivouac_dcp`): sizes and SHA-256 of its files."""
 _METADATA = ".metadata"
-_AT_ONCE = 4
-"""Files that are copied at once."""
 _HELD = ".links-"
 """Links to the job's files have names that begin so while they are copied."""
 
@@ -42,8 +39,7 @@ def take(checkpoint: Survey, attempt: Path, names: Mapping[str, str]) -> dict[st
             link.unlink()
         return digest
 
-    with ThreadPoolExecutor(_AT_ONCE) as copiers:
-        return dict(zip(checkpoint.files, copiers.map(one, checkpoint.files)))
+    return dict(zip(checkpoint.files, side_by_side(one, checkpoint.files)))
 
 
 def _link_beside(source: Path, target: Path) -> Path | None:

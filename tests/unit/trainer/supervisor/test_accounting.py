@@ -84,6 +84,18 @@ def test_sealed_and_older_checkpoints_their_markers_and_trackers_are_known(tmp_p
     assert "unrecognised" not in camp.job.status()
 
 
+def test_the_newest_step_in_a_folder_of_which_nothing_is_sealed_is_unrecognised(tmp_path: Path) -> None:
+    camp = Camp(tmp_path, "marker")
+    for step in (10, 20):
+        for run in ("a", "b"):
+            put(camp.own / run / f"step-{step}/state", run), put(camp.own / run / f"step-{step}/DONE", "")
+        camp.job.sealing.look()
+    account = camp.end()
+    (root,) = {seal.origin(camp.tier, step).partition("/")[0] for step in seal.committed(camp.tier)[:1]}
+    other = "b" if root == "a" else "a"
+    assert account.files == 2 and account.entries == (f"{other}/step-20",), "what is older has been overtaken"
+
+
 def test_after_a_restart_older_checkpoints_of_the_job_are_still_known(tmp_path: Path) -> None:
     first = Camp(tmp_path)
     for step in (10, 20):

@@ -73,8 +73,12 @@ def of(ranks: int = 8, nodes: int = 1, tier: str = "shared") -> RankCount:
 def test_the_environment_that_a_launcher_gives_to_its_ranks_tells_their_number(
     variables: dict[str, str], nodes: int, number: int, tmp_path: Path
 ) -> None:
-    rank = subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={"PATH": os.environ["PATH"], **variables})
+    env = {"PATH": os.environ["PATH"], **variables}
+    rank = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=env)
     try:
+        assert rank.stdin is not None and rank.stdout is not None
+        rank.stdin.write(b".")
+        assert rank.stdout.read(1) == b"."  # until then the process may still have this one's environment
         assert of(nodes=nodes).look([os.getpid() + 10**7, rank.pid], tmp_path) == number
     finally:
         rank.communicate()

@@ -23,6 +23,7 @@ from trainer.supervisor.seal import Identity
 from trainer.supervisor.sealing import copying
 from trainer.supervisor.sealing.manifest import serialize
 from trainer.supervisor.sealing.shared import NothingSound, Sealing
+from trainer.supervisor.sealing.survey import told_version
 
 IDENTITY = Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
 TREE = "tree-0000.json"
@@ -230,6 +231,15 @@ def test_a_checkpoint_that_the_job_removes_while_it_is_copied_is_whole_all_the_s
     assert camp.fault() == "" and sorted(path.name for path in camp.laid_back().iterdir()) == ["a", "b", "c"]
 
 
+def test_what_is_gone_altogether_is_no_difference(camp: Camp) -> None:
+    root = put(camp.own / "step-10/a", "a").parent
+    before = seal.survey_of(root, files_of(root), camp.own, False)
+    put(root / "b", "b")
+    assert seal.difference(before, root, files_of(root), camp.own, False) == "b came while it was copied"
+    shutil.rmtree(root)
+    assert seal.difference(before, root, [root / "a"], camp.own, False) == ""
+
+
 def test_links_and_empty_folders_come_back_as_they_were(camp: Camp) -> None:
     root = camp.own / "step-10"
     put(root / "a/model", "m"), (root / "a/empty/deeper").mkdir(parents=True)
@@ -259,6 +269,89 @@ def test_what_a_link_leads_to_elsewhere_in_the_jobs_folder_is_sealed_with_it(cam
     assert not (root / "tokenizer.json").is_symlink() and (root / "tokenizer.json").read_text() == "tokens"
     assert (root / "shared/vocab/words").read_text() == "words" and (root / "shared/again").read_text() == "tokens"
     assert os.readlink(root / "shared/first") == "vocab/words"
+
+
+def test_a_link_to_elsewhere_in_the_jobs_folder_is_one_again_where_that_is_as_it_was(camp: Camp) -> None:
+    put(camp.own / "tok.json", "tokens"), put(camp.own / "common/deep/words", "words"), put(camp.own / "extra", "e")
+    (camp.own / "common/empty").mkdir(), (camp.own / "common/first").symlink_to("deep/words")
+    (camp.own / "common/more").symlink_to("../extra")
+    put(camp.own / "runs/step-10/state", "s"), put(camp.own / "runs/step-10/sub/state", "s")
+    links = {"tokenizer.json": "../../tok.json", "sub/shared": str(camp.own / "common"), "sub/common2": "../sub/x"}
+    for name, target in links.items():
+        (camp.own / "runs/step-10" / name).symlink_to(target)
+    (camp.own / "runs/step-10/sub/x").symlink_to("../../../common/deep")
+    camp.seal("runs/step-10")
+    contents = {"tokenizer.json": "tokens", "sub/shared/first": "words", "sub/shared/more": "e", "sub/x/words": "words"}
+
+    def linked(change: Callable[[], object] = lambda: None) -> set[str]:
+        change()
+        root = camp.laid_back()
+        assert {name: (root / name).read_text() for name in contents} == contents and (
+            root / "sub/shared/empty"
+        ).is_dir()
+        return {name for name, target in links.items() if os.path.islink(root / name)} & {
+            "tokenizer.json",
+            "sub/shared",
+        }
+
+    both, common = {"tokenizer.json", "sub/shared"}, camp.own / "common"
+    assert linked() == both and os.readlink(camp.own / "runs/step-10/tokenizer.json") == "../../tok.json"
+    assert linked(lambda: shutil.rmtree(camp.own / "runs")) == both
+    assert linked(lambda: put(common / "new", "n")) == {"tokenizer.json"}, "more lies in it than did"
+    assert linked((common / "new").unlink) == both
+    assert linked((common / "empty").rmdir) == {"tokenizer.json"}
+    (common / "empty").mkdir(), (common / "first").unlink()
+    assert linked(lambda: (common / "first").symlink_to("./deep/words")) == both, "the link is the same"
+    (common / "first").unlink()
+    assert linked(lambda: put(common / "first", "words")) == {"tokenizer.json"}
+    assert linked(lambda: put(camp.own / "tok.json", "tokenz")) == set(), "as long as it was, and another"
+    (camp.own / "tok.json").unlink()
+    assert linked(lambda: os.mkfifo(camp.own / "tok.json")) == set()
+    shutil.rmtree(camp.own)
+    camp.own.mkdir()
+    assert linked() == set(), "a new disk"
+
+
+def test_a_link_to_what_is_laid_back_itself_or_out_of_the_jobs_folder_is_not_made(camp: Camp) -> None:
+    put(camp.own / "tok.json", "tokens"), put(camp.own / "step-10/state", "s")
+    (camp.own / "step-10/tokenizer.json").symlink_to("../tok.json")
+    manifest = camp.seal("step-10")
+    outside = put(camp.tier.parent / "tok.json", "tokens")
+    (note,) = camp.tier.glob(f"*/*/{TREE}")
+    for target in ("tokenizer.json", "../step-10/state2", str(outside), "..", "."):
+        put(camp.own / "step-10/state2", "tokens")
+        tree = json.loads(note.read_bytes())
+        note.write_text(json.dumps({**tree, "through": {"tokenizer.json": target}}))
+        root = camp.laid_back()
+        assert not (root / "tokenizer.json").is_symlink() and (root / "tokenizer.json").read_text() == "tokens"
+    assert manifest.exists()
+
+
+def test_a_file_of_a_part_is_never_a_link_to_itself(camp: Camp) -> None:
+    put(camp.own / "run/weights-of-10", "w")
+    files = [put(camp.own / "run/ckpt_10.pt", "ten"), camp.own / "run/weights_10.pt"]
+    files[1].symlink_to("weights-of-10")
+    seal.seal(camp.own / "run", files, camp.own, camp.tier, 10, IDENTITY, 0, None, part=True)
+    camp.laid_back()
+    assert os.readlink(files[1]) == "weights-of-10" and files[1].read_text() == "w"
+    (camp.own / "run/weights-of-10").unlink()
+    camp.laid_back()
+    assert files[1].read_text() == "w" and not files[1].is_symlink()
+    (note,) = camp.tier.glob(f"*/*/{TREE}")
+    note.write_text(json.dumps({**json.loads(note.read_bytes()), "through": {"weights_10.pt": "./weights_10.pt"}}))
+    camp.laid_back()
+    assert files[1].read_text() == "w" and not files[1].is_symlink()
+
+
+def test_a_link_to_a_later_checkpoint_that_a_restart_removes_becomes_what_it_led_to(camp: Camp) -> None:
+    sealing, _, _ = started(camp, 1, "marker")
+    put(camp.own / "step-20/vocabulary.json", "words"), put(camp.own / "step-10/state", "s")
+    (camp.own / "step-10/vocabulary.json").symlink_to("../step-20/vocabulary.json")
+    put(camp.own / "step-10/DONE", "")
+    sealing.look()
+    root = Path(started(camp, 2, "marker")[2])
+    assert root.name == "step-10" and not (camp.own / "step-20").exists()
+    assert (root / "vocabulary.json").read_text() == "words" and not (root / "vocabulary.json").is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -421,7 +514,155 @@ def test_a_file_that_is_told_and_then_written_again_is_not_sealed_as_the_step_it
     saved(camp, sealing, 30), saved(camp, sealing, 40)
     sealing.look()
     assert seal.committed(camp.tier) == [40, 10], "step 30 was never seen"
-    assert job.said("committed") == [10, 40]
+    assert job.said("committed") == [10, 40] and job.said("not_sealed") == [20]
+    saved(camp, sealing, 50)
+    (camp.own / "ckpt.pt").unlink()
+    sealing.look()
+    assert job.said("not_sealed") == [20] and not sealing.told, "the job has removed it itself"
+
+
+def test_what_was_written_again_before_its_telling_was_heard_is_not_sealed(camp: Camp) -> None:
+    sealing, job, _ = started(camp, 1)
+    root = put(camp.own / "step-10/deep/a", "four").parents[1]
+    put(root / "b", "six"), os.utime(root / "b", ns=(0, 10**18)), os.utime(root / "deep/a", ns=(0, 2 * 10**18))
+    (root / "gone").symlink_to("nothing"), os.mkfifo(root / "pipe")
+    assert told_version(root) == [2, 7, 2 * 10**18] and told_version(root / "b") == [1, 3, 10**18]
+    assert told_version(root / "nothing") == [0, 0, 0]
+    (root / "gone").unlink(), (root / "pipe").unlink()
+    sealing.tell(Finished(10, root), [2, 7, 2 * 10**18 - 1])
+    sealing.look()
+    assert job.said("not_sealed") == [10] and seal.committed(camp.tier) == []
+    sealing.tell(Finished(10, root), [2, 7, 2 * 10**18])
+    sealing.look()
+    assert seal.committed(camp.tier) == [10]
+
+
+def test_a_told_folder_to_which_a_rank_adds_its_file_is_sealed_as_it_stands(camp: Camp) -> None:
+    sealing, job, _ = started(camp, 1)
+    put(camp.own / "step-10/rank-0", "0")
+    sealing.tell(Finished(10, camp.own / "step-10"))
+    put(camp.own / "step-10/rank-1", "1")
+    sealing.look()
+    assert job.said("committed") == [10] and not job.said("not_sealed") and len(camp.shards()) == 3
+
+
+def test_another_node_takes_up_what_node_0_has_chosen_and_seals_nothing(camp: Camp) -> None:
+    put(camp.own / "step-10/state", "s"), put(camp.own / "step-10/DONE", "")
+    put(camp.tier / "step-00000020/attempt-0001/half", "h")
+    place = Place("tiny", 1, "n1", "127.0.0.1", 1, 2, 1, "127.0.0.1:1", "", "")
+    checkpoints = {"format": "marker", "folder": str(camp.own), "keep": 3}
+    job = Told()
+    sealing = Sealing({"identity": "one", "config_digest": "c", "checkpoints": checkpoints}, place, camp.tier, job, 1)
+    assert not sealing.busy, "nothing is copied yet"
+    waits: list[tuple[str, float]] = []
+
+    def chosen(path: Path, seconds: float) -> None:
+        waits.append((path.name, seconds))
+        put(path, json.dumps({"step": 10, "path": "/own/step-10"}))
+
+    job.wait_for = chosen  # type: ignore[method-assign]
+    assert (sealing.resume(), sealing.committed) == ("/own/step-10", 10)
+    assert sealing.resume(2) == "/own/step-10" and [name for name, _ in waits] == [
+        "attempt-0001.json",
+        "attempt-0001-generation-2.json",
+    ]
+    assert 600 <= waits[0][1] <= 3600, "node 0 reads all of a checkpoint meanwhile"
+    sealing.committed = -1
+    sealing.look()
+    assert seal.begun(camp.tier) == [20] and not job.events, "all that is for node 0 to do"
+    job.stopping = "SIGTERM"
+    assert sealing.resume() == "" and sealing.committed == -1
+
+
+def test_a_file_in_a_folder_of_its_own_comes_back_to_a_new_disk(camp: Camp) -> None:
+    sealing, _, _ = started(camp, 1)
+    sealing.tell(Finished(10, put(camp.own / "runs/a/ckpt.pt", "ten")))
+    sealing.look()
+    shutil.rmtree(camp.own)
+    resume = started(camp, 2)[2]
+    assert resume == str(camp.own / "runs/a/ckpt.pt") and Path(resume).read_text() == "ten"
+
+
+def test_what_the_job_left_at_its_end_is_sealed_and_accounted_for(camp: Camp) -> None:
+    sealing, _, _ = started(camp, 1, "marker")
+    put(camp.own / "step-10/state", "s"), put(camp.own / "step-10/DONE", ""), put(camp.own / "strange/file", "?")
+    assert sealing.committed == -1
+    sealing.put_off[10] = time.monotonic() + 900
+    sealing.look()
+    assert seal.committed(camp.tier) == [] and sealing.accounts.now is not None
+    sealing.finish(0)
+    assert seal.committed(camp.tier) == [10] and sealing.accounts.now.entries == ("strange",)
+
+
+def test_a_manifest_that_is_spoilt_keeps_no_step_from_being_sealed_again(camp: Camp) -> None:
+    put(camp.own / "step-10/state", "s")
+    camp.seal("step-10").write_text("{}")
+    assert camp.fault() == "KeyError: 'loss'"
+    (camp.tier / "step-00000010/manifest.json").write_text("{")
+    manifest = camp.seal("step-10", attempt=2)
+    assert camp.fault() == "" and {row.rank for row in parse_manifest(manifest.read_bytes()).shards} == {0}
+    assert {path.parent.name for path in camp.shards()} == {"attempt-0002"}
+
+
+def test_a_tier_that_cannot_be_seen_for_a_moment_loses_no_step(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(camp.own / "step-10/state", "s")
+    camp.seal("step-10")
+    lstat = os.lstat
+
+    def fails(path: Any, **more: Any) -> os.stat_result:
+        if str(path).startswith(str(camp.tier / "step-00000010")):
+            raise OSError(5, "Input/output error")
+        return lstat(path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", fails)
+        assert seal.committed(camp.tier) == [10]
+        assert not seal.in_size(camp.tier / "step-00000010", whole=False), "not seen is not there"
+    assert seal.in_size(camp.tier / "step-00000010") and camp.fault() == ""
+
+
+def test_a_tier_without_room_is_told_with_the_room_that_is_left(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+    sealing, job, _ = started(camp, 1)
+    saved(camp, sealing, 10)
+    with monkeypatch.context() as full:
+        full.setattr(seal, "publish", lambda *given: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        sealing.look()
+    (event,) = (event for event in job.events if event["event"] == "not_sealed")
+    assert event["step"] == 10 and "No space left on device; " in event["why"] and "MiB" in event["why"]
+    assert sealing.waits(10) and not sealing.busy and job.said("committed") == []
+    sealing.finish(0)
+    assert job.said("committed") == [10], "the last try is at the end"
+
+
+def test_a_note_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size) or fsync(file))
+    seal.publish(tmp_path / "note", b"12345")
+    assert synced[0] == 5 and (tmp_path / "note").read_bytes() == b"12345"
+
+
+def test_what_cannot_be_removed_keeps_no_attempt_from_beginning(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(camp.tier / "step-00000010/attempt-0001/half", "h")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", lambda *given, **more: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        seal.tidy(camp.tier)
+    assert seal.begun(camp.tier) == [10] and seal.committed(camp.tier) == []
+    seal.tidy(camp.tier)
+    assert seal.begun(camp.tier) == []
+
+
+def test_what_is_laid_back_is_on_the_disk_under_its_name(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(camp.own / "runs/step-10/state", "s")
+    camp.seal("runs/step-10")
+    synced: list[tuple[Path, bool]] = []
+    sync = seal.sync
+    monkeypatch.setattr(
+        seal, "sync", lambda folder: synced.append((folder, (camp.own / "runs/step-10").exists())) or sync(folder)
+    )
+    shutil.rmtree(camp.own / "runs/step-10")
+    camp.laid_back()
+    assert synced[-1] == (camp.own / "runs", True)
 
 
 def test_a_step_that_is_told_again_is_sealed_again_and_the_same_one_is_not(camp: Camp) -> None:
@@ -485,6 +726,7 @@ def test_damaged_newer_steps_count_for_no_retention(keep: int, camp: Camp) -> No
         saved(camp, again, step)
         again.look()
     assert seal.committed(camp.tier) == [70, 60, 50][:keep], "nothing damaged is left once the job is beyond"
+    assert seal.begun(camp.tier) == seal.committed(camp.tier), "nor what takes room without a manifest"
     assert not [step for step in seal.committed(camp.tier) if camp.fault(step)]
 
 

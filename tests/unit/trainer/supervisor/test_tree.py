@@ -85,6 +85,11 @@ FILE = {"shard": "0-a", "mode": 384}
         body(files={"a": FILE, "a/b": FILE}),
         body(files={"a/b": FILE}, links={"a": "c"}),
         body(files={"a": FILE}, links={"a": "c"}),
+        body(files={"a": FILE, "b": {"shard": "../a", "mode": 384}}),
+        body(files={"a": FILE, "../b": FILE}),
+        body(links={"a": "b", "c": "../d"}),
+        body(folders=["a", ".."]),
+        body(through=["a"]),
         body(format=2),
         b"[]",
         b"{",
@@ -154,6 +159,15 @@ def test_two_nodes_trees_are_one_and_different_ones_are_refused() -> None:
     ):
         with pytest.raises(ValueError):
             merged([one, other])
+
+
+def test_the_links_that_content_was_taken_through_are_kept_and_no_older_reader_needs_them() -> None:
+    tree = Tree("s", "folder", {"a": TreeFile("1-a", 0o600)}, {}, [], False, {"a": "../\udcff"})
+    assert parse_tree(tree.serialize()) == tree and b"through" not in tree._replace(through={}).serialize()
+    other = Tree("s", "folder", {"b": TreeFile("2-b", 0o600)}, {}, [], True, {"b": "/x"})
+    both = merged([tree, other])
+    assert both.through == {"a": "../\udcff", "b": "/x"} and both.part
+    assert parse_tree(both.serialize()) == both
 
 
 def test_a_tree_whose_shard_is_gone_is_refused() -> None:
