@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,12 +16,10 @@ _Made = TypeVar("_Made")
 SizeAndDigest = Tuple[int, str]
 """Size in bytes, and SHA-256."""
 Watch = Callable[[os.stat_result], None]
-_CHUNK, _FLUSH = 2 * 2**20, 64 * 2**20
-"""Bytes read at a time (each file takes two such chunks of memory), and bytes that may wait for the disk."""
+_CHUNK = 2 * 2**20
+"""Bytes read at a time: each file takes two such chunks of memory."""
 _CLONE = 0x40049409
 """FICLONE of <linux/fs.h>: both files have the same blocks until one of them is written."""
-_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
-"""Errors that another way to copy would meet too."""
 
 
 def side_by_side(work: Callable[[_Thing], _Made], things: Iterable[_Thing]) -> Iterator[_Made]:
@@ -31,21 +30,24 @@ def side_by_side(work: Callable[[_Thing], _Made], things: Iterable[_Thing]) -> I
 
 
 def digest_of(path: Path, durable: bool = False) -> SizeAndDigest:
-    """Return size and SHA-256 of a regular file; links are not followed. The next chunk is read while one is digested,
-    past the page cache where it can be. `durable`: what its writer has left in this node's memory is on the disk."""
+    """Return size and SHA-256 of a regular file; links are not followed. `durable`: what its writer has left in this
+    node's memory is on the disk."""
     with open(os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW), "rb", buffering=0) as file:
         if durable:
             os.fsync(file.fileno())
-        return _digest(file.readinto, file.fileno(), os.fstat(file.fileno()).st_size)
+        return _digest(file.fileno())
 
 
 def copy(source: Path, target: Path, watch: Watch = lambda status: None) -> SizeAndDigest:
-    """Copy a regular file durably to a path where none is, readable for all; return size and SHA-256 of the copy, which
-    is digested as it is written. `watch` is called with the source's status before and after."""
+    """Copy a regular file durably to a path where none is, readable for all; return size and SHA-256 of the copy.
+    `watch` is called with the source's status before and after.
+
+    The copy shares blocks where the file system can clone. Elsewhere both files are read and written past the page
+    cache: `copy_file_range` would go through it there, and take twice the processor time.
+    """
     with _Files(source, target) as (reading, writing):
         watch(os.fstat(reading))
-        copier = _Copier(reading, writing)
-        made = _digest(copier.readinto, reading, os.fstat(reading).st_size)
+        made = _digest(writing) if _clone(reading, writing) else _digest(reading, writing)
         os.fsync(writing)
         os.posix_fadvise(writing, 0, 0, os.POSIX_FADV_DONTNEED)
         watch(os.fstat(reading))
@@ -75,58 +77,54 @@ class _Files:
             self._target.unlink()
 
 
-class _Copier:
-    """One file after another piece: by reference where the file system can, else in the kernel, else by hand."""
-
-    def __init__(self, reading: int, writing: int) -> None:
-        self._reading, self._writing = reading, writing
-        self._offset = self._flushed = 0
-        self._in_kernel = hasattr(os, "copy_file_range")
-        try:
-            fcntl.ioctl(writing, _CLONE, reading)
-            self._cloned = True
-        except OSError:
-            self._cloned = False
-
-    def readinto(self, chunk: bytearray) -> int:
-        """Copy as many bytes as the chunk takes, and read them from the copy; return how many, 0 at the end."""
-        count = self._piece(memoryview(chunk))
-        self._offset += count
-        if self._offset - self._flushed >= _FLUSH and not self._cloned:
-            os.fdatasync(self._writing)  # else the job would wait for the memory that the copy has filled
-            os.posix_fadvise(self._writing, 0, self._offset, os.POSIX_FADV_DONTNEED)
-            self._flushed = self._offset
-        return count
-
-    def _piece(self, view: memoryview) -> int:
-        if self._cloned:
-            return os.preadv(self._writing, [view], self._offset)
-        if self._in_kernel:
-            try:
-                count = os.copy_file_range(self._reading, self._writing, len(view), self._offset, self._offset)
-                if count:
-                    return os.preadv(self._writing, [view[:count]], self._offset)
-            except OSError as error:
-                if error.errno in _LOST:
-                    raise
-            self._in_kernel = False
-        count, done = os.preadv(self._reading, [view], self._offset), 0
-        while done < count:
-            done += os.pwrite(self._writing, view[done:count], self._offset + done)
-        return count
+def _clone(reading: int, writing: int) -> bool:
+    try:
+        fcntl.ioctl(writing, _CLONE, reading)
+    except OSError:
+        return False
+    return True
 
 
-def _digest(read: Callable[[bytearray], int | None], file: int, size_now: int) -> SizeAndDigest:
-    """Return size and SHA-256 of what `read` yields; `file` is dropped from the page cache on the way."""
-    digest, size, most = hashlib.sha256(), 0, min(_CHUNK, size_now + 1)
-    now, then = bytearray(most), bytearray(most)
+def _digest(reading: int, writing: int | None = None) -> SizeAndDigest:
+    """Return size and SHA-256 of a file, and copy it on the way. The next chunk is read while one is digested. What was
+    read is dropped from the page cache, and the copy is written past it: dirty pages would hold up the job's writes."""
+    digest, size = hashlib.sha256(), 0
+    most = -(-min(_CHUNK, os.fstat(reading).st_size + 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    now, then = mmap.mmap(-1, most), mmap.mmap(-1, most)  # pages, as direct writing wants them
     with ThreadPoolExecutor(1) as ahead:
-        count = read(now) or 0
+        count = os.preadv(reading, [now], 0)
         while count:
-            coming = ahead.submit(read, then)
-            digest.update(memoryview(now)[:count])
-            os.posix_fadvise(file, size, count, os.POSIX_FADV_DONTNEED)
+            coming = ahead.submit(os.preadv, reading, [then], size + count)
+            with memoryview(now)[:count] as chunk:
+                digest.update(chunk)
+                if writing is not None:
+                    _write(writing, chunk, size)
+            os.posix_fadvise(reading, size, count, os.POSIX_FADV_DONTNEED)
             size += count
             now, then = then, now
-            count = coming.result() or 0
+            count = coming.result()
     return size, digest.hexdigest()
+
+
+def _write(file: int, chunk: memoryview, offset: int) -> None:
+    """Write a chunk past the page cache, or through it where its length or the file system wants that."""
+    _set_direct(file, not (len(chunk) % mmap.PAGESIZE or offset % mmap.PAGESIZE))
+    done = 0
+    while done < len(chunk):
+        try:
+            done += os.pwrite(file, chunk[done:], offset + done)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not _set_direct(file, False):
+                raise
+
+
+def _set_direct(file: int, wanted: bool) -> bool:
+    """Return whether direct writing was switched on or off."""
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    if wanted == bool(flags & os.O_DIRECT):
+        return False
+    try:
+        fcntl.fcntl(file, fcntl.F_SETFL, flags ^ os.O_DIRECT)
+    except OSError:  # this file system has no such writes
+        return False
+    return True

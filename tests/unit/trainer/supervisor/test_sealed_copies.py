@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -93,7 +94,7 @@ def test_a_sealed_file_has_no_name_in_the_jobs_folder(camp: Camp) -> None:
     assert {path.stat().st_nlink for path in camp.shards()} == {1}
 
 
-@pytest.mark.parametrize("way", ["reference", "kernel", "hand"])
+@pytest.mark.parametrize("way", ["reference", "direct", "not direct", "direct refused"])
 @pytest.mark.parametrize("size", [0, 1, 2**21, 2**21 + 1, 3 * 2**21 + 5])
 def test_every_way_to_copy_gives_the_same_bytes_and_their_digest(
     way: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,28 +102,37 @@ def test_every_way_to_copy_gives_the_same_bytes_and_their_digest(
     source, target = tmp_path / "source", tmp_path / "target"
     content = os.urandom(size)
     source.write_bytes(content)
-    monkeypatch.setattr(copying, "_FLUSH", 2**21)
-    if way == "reference":  # as a file system that can would do it
+    set_flags, write, invalid = fcntl.fcntl, os.pwrite, OSError(22, "Invalid argument")
 
-        def clone(writing: int, request: int, reading: int) -> int:
-            assert request == 0x40049409
-            os.pwrite(writing, content, 0)
-            return 0
+    def clone(writing: int, request: int, reading: int) -> int:  # as a file system that can would do it
+        assert request == 0x40049409
+        write(writing, content, 0)
+        return 0
 
+    def flagged(file: int, command: int, flags: int = 0) -> int:
+        if flags & os.O_DIRECT:
+            raise invalid
+        return set_flags(file, command, flags)
+
+    def written(file: int, chunk: memoryview, offset: int) -> int:
+        if set_flags(file, fcntl.F_GETFL) & os.O_DIRECT:
+            raise invalid
+        return write(file, chunk, offset)
+
+    if way == "reference":
         monkeypatch.setattr(copying.fcntl, "ioctl", clone)
-    if way == "hand":
-        refuse = OSError(18, "Invalid cross-device link")
-        monkeypatch.setattr(os, "copy_file_range", lambda *given: (_ for _ in ()).throw(refuse))
+    if way == "not direct":
+        monkeypatch.setattr(copying.fcntl, "fcntl", flagged)
+    if way == "direct refused":
+        monkeypatch.setattr(os, "pwrite", written)
     assert copying.copy(source, target) == copying.digest_of(source) == copying.digest_of(target)
     assert target.read_bytes() == content
 
 
-def test_a_copy_that_finds_no_room_leaves_nothing_and_is_not_tried_by_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "source").write_bytes(b"1" * 10)
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr(os, "copy_file_range", lambda *given: (_ for _ in ()).throw(full))
+    monkeypatch.setattr(os, "pwrite", lambda *given: (_ for _ in ()).throw(full))
     with pytest.raises(OSError, match="No space left"):
         copying.copy(tmp_path / "source", tmp_path / "target")
     assert not (tmp_path / "target").exists()
