@@ -1,7 +1,7 @@
 """When the closer gives a campaign's GPU nodes back, and when it ends the campaign: by record, leases, clock and bill.
 
-From the first GPU node on somebody ends it: a driver by its own waits, the steward by the spec's limits, and where
-neither lives, or the bill has passed the budget, the closer. No rule leaves GPU nodes to the deadline.
+From the first GPU node on somebody ends it: a driver by its own waits, the steward by the spec's limits, else the
+closer. No rule leaves GPU nodes to the deadline.
 """
 
 from __future__ import annotations
@@ -72,16 +72,17 @@ class View:
 
 def look(store: CampaignStore, now: datetime) -> View:
     """Return the view of a campaign. Raises what S3 answers: what cannot be seen is no reason to touch anything."""
-    state, loses_nothing, money = store.state(), True, None
+    state, loses_nothing, money, deadline = store.state(), True, None, None
     try:
         refuse_unproven(state, store.campaign, read_identity(store))
-    except NotProven:
+    except (NotProven, Unreadable):
         loses_nothing = False
-    with suppress(Unreadable, UserError):  # then time alone decides
+    with suppress(Unreadable, UserError):  # then leases alone decide, or time
+        deadline = stored_deadline(store)
         spec = stored_spec(store)
         money = spent_usd(store, stored_plan(store, spec), now), spec.money.budget_usd
     steward = store.lease(STEWARD_LEASE, LEASE_TTL).current()
-    return View(state, now, driver_of(store), steward, stored_deadline(store), money, loses_nothing)
+    return View(state, now, driver_of(store), steward, deadline, money, loses_nothing)
 
 
 def judge(view: View) -> tuple[Act, str]:

@@ -1,8 +1,6 @@
-"""`bivouac close NAME`: what the closer's build runs. It gives GPU nodes back that nobody watches, and does what
-`bivouac down NAME` does, under the campaign's lease, once nobody drives the campaign and it is over; else it says why
-not, tells people what is due, and costs a minute. `infra.campaign.closing` decides.
-
-CodeBuild's network is none that a spec admits to the cluster's API: so it asks AWS's own APIs alone.
+"""`bivouac close NAME`: what the closer's build runs, as `infra.campaign.closing` decides. It gives GPU nodes back that
+nobody watches, or does what `bivouac down NAME` does, under the campaign's lease; else it says why not and tells people
+what is due. No spec admits CodeBuild's network to the cluster's API, so it asks AWS's own APIs alone.
 """
 
 from __future__ import annotations

@@ -195,3 +195,14 @@ def test_somebody_who_is_quicker_is_no_failure(store: CampaignStore, monkeypatch
     said = StringIO()
     assert close.close_command("train", "us-east-1", Console(file=said, width=200)) == 0
     assert "somebody was quicker" in said.getvalue() and store.get_json(STOP) is None
+
+
+def test_what_is_unreadable_keeps_no_node_up_and_tears_nothing_down(store: CampaignStore) -> None:
+    for kind, data in (LAUNCHED, stage(Kind.STAGE_STARTED, "preflight")):
+        store.append(kind, **data)
+    for name in ("spec.json", "clock.json", "identity.json"):
+        store.put(f"campaigns/train/{name}", b"\0")
+    store.s3.time.go(21 * 60)
+    view = closing.look(store, store.s3.time.wall())
+    assert (view.money, view.deadline, view.loses_nothing) == (None, None, False)
+    assert closing.judge(view)[0] is Act.GIVE_BACK
