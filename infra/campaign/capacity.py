@@ -132,12 +132,13 @@ def deadline_passed(context: Context, seen: str) -> UserError:
 
 def kept(context: Context) -> str | None:
     """Return the sentence for nodes that stay after a failure, since their places bill in any case; None if they go."""
-    if context.spec.nodes.capacity not in RESERVED or is_late(context):
+    budget = context.state().launch_budget
+    until = min(context.deadline, *(budget[:1] if budget else (context.deadline,)))
+    if context.spec.nodes.capacity not in RESERVED or datetime.now(UTC) >= until:
         return None
-    until = context.deadline.isoformat(timespec="minutes")
     return (
-        f"the GPU nodes stay until the deadline, {until}: their places bill in any case, and EC2 cleans a place for "
-        "minutes before it starts another instance there"
+        f"the GPU nodes stay until {until.isoformat(timespec='minutes')}: their places bill in any case, and EC2 "
+        "cleans a place for minutes before it starts another instance there"
     )
 
 

@@ -20,6 +20,7 @@ from infra.bake import node_image
 from infra.bake.bake import ImageManifest
 from infra.bake.closer_code import code_of
 from infra.campaign.capacity import kept
+from infra.campaign.closing import give_launch_budget
 from infra.cluster import attempts, pull_secret, starting
 from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
@@ -71,6 +72,7 @@ def run(context: Context) -> dict[str, Any]:
     client = from_outside(context.account, context.names.cluster)
     context.guard()
     pull_secret.give(client, context.account, context.spec)
+    give_launch_budget(context)
     deploy(client, context.store, config)
     return _first_attempt(context, client)
 

@@ -18,6 +18,7 @@ from infra.campaign.capacity import (
     see_the_cluster,
     wait_for_nodes,
 )
+from infra.campaign.closing import give_launch_budget
 from infra.campaign.expecting import expectation_of, in_s3, read_versions
 from infra.campaign.launch import withdraw
 from infra.campaign.proving import CONFIG, EXPECTATION, prove
@@ -58,6 +59,7 @@ def run(context: Context) -> dict[str, Any]:
             pilot.EXPECTATION: pilot.alone(spec, expectation).model_dump_json(indent=1),
         })  # fmt: skip
         pull_secret.give(client, context.account, spec)
+        give_launch_budget(context)
         if pilot.is_due(context, nodes, expectation):
             pilot.prove(context, client, nodes, expectation)
         nodes.set_desired(spec.nodes.count)

@@ -9,10 +9,12 @@ from typing import Any
 from lightkube.resources.apps_v1 import Deployment
 
 from infra.archive.archive_job import out_of_cluster
+from infra.campaign.closing import SILENT
 from infra.campaign.launch import STEWARD, deploy, recorded_config
 from infra.campaign.repairs.lost_storage import StorageWatch
 from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
+from infra.engine import nodegroups
 from infra.errors import PermanentError
 from infra.record.doubts import DOUBTS, unproven_copy, unrecognised_content
 from infra.record.events import CampaignState, Kind
@@ -63,9 +65,8 @@ def run(context: Context) -> dict[str, Any]:
 
 def archive(context: Context) -> dict[str, Any]:
     """Wait until the golden checkpoint is verified in the archive and the GPU nodes are at zero."""
-    told = _Teller(context)
+    told, watch = _Teller(context), StewardWatch(context)
     for _ in context.turns(_seconds_left(context)):
-        context.progress.step("the golden checkpoint goes to the archive and is read back")
         told.tell()
         state = context.state()
         if state.closed:
@@ -84,6 +85,8 @@ def archive(context: Context) -> dict[str, Any]:
                 f"step {found['step']}: {found['objects']} objects, {found['bytes']} bytes read back{loss}"
             )
             return found if state.unproven is None else found | {"unproven": state.unproven}
+        # The steward writes no figures while it archives, so only its lease shows that it lives.
+        context.progress.step(watch.look(False) or "the golden checkpoint goes to the archive and is read back")
     raise PermanentError(
         "the archive was not verified in time",
         seen=context.deadline.isoformat(),
@@ -150,27 +153,31 @@ def _seconds_left(context: Context) -> float:
 
 
 class StewardWatch:
-    """Watches the steward. Reports a silent one; makes a lost Deployment again."""
+    """Watches the steward. Reports a silent one; makes a lost Deployment again; after `SILENT` gives the nodes back."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self._lease = context.store.lease(STEWARD_LEASE, LEASE_TTL)
         self._said: str | None = None
-        self._next, self._since = 0.0, time.monotonic()
+        self._next = 0.0
+        self._since = self._lived = time.monotonic()
         self._word, self._heard = "", time.monotonic()
         # The steward writes nothing while it lets a gang commit, which is bounded.
         self._mute_s = _MUTE_S + context.spec.job.grace_s
 
-    def look(self) -> str | None:
-        """Return the problem for the progress line; None while the steward renews its lease and decides."""
+    def look(self, decides: bool = True) -> str | None:
+        """Return the problem for the progress line; None while the steward renews its lease and `decides`. Raises
+        `PermanentError` after `SILENT`, when the GPU nodes are given back."""
         now = time.monotonic()
         if now < self._next:
             return self._said
         self._next = now + _LOOK_EVERY_S
         found = self._lease.current()
         if found is not None and found.age_s <= found.record.ttl_s and not found.record.released:
-            self._said, self._since = self._deaf(now), now
+            self._said, self._since, self._lived = self._deaf(now) if decides else None, now, now
             return self._said
+        if now - self._lived > SILENT.total_seconds():
+            self._give_up()
         silent = now - self._since
         self._said = f"the steward has been silent for {silent:.0f} s; Kubernetes starts it again"
         if silent > _SILENT_S:
@@ -192,7 +199,21 @@ class StewardWatch:
             f"shell {self.context.spec.campaign} -- kubectl rollout restart deployment/steward`"
         )
 
+    def _give_up(self) -> None:
+        """Give the GPU nodes back, by EKS's API, and raise `PermanentError`: nobody watches what runs on them."""
+        context, name = self.context, self.context.spec.campaign
+        nodegroups.give_back(context.account, context.names, context.guard, context.progress.step)
+        context.store.append(Kind.NODES_AT_ZERO, group=context.names.gpu_group)
+        raise PermanentError(
+            f"the steward has been silent for {SILENT.total_seconds() / 60:.0f} minutes: the GPU nodes are given back",
+            seen="its pod does not run, or cannot reach the record in S3",
+            cure=f"`bivouac shell {name} -- kubectl describe pods` shows why; mend it, then `bivouac run` goes on; or "
+            f"{out_of_cluster(context.spec)}, and `bivouac down {name} --abandon`",
+        )
+
     def _repair(self) -> str:
+        if not self.context.enters_cluster:
+            return "the steward is silent, and the closer does not enter the cluster"
         config = recorded_config(self.context.store, self.context.state().version)
         try:
             client = from_outside(self.context.account, self.context.names.cluster)

@@ -54,20 +54,17 @@ class Launched:
         return self.state in ("pending", "running")
 
 
-class GpuNodes:
-    """The GPU node group of one campaign, or another `group` of it by its number of nodes."""
+class NodeGroup:
+    """The size of a campaign's node group, by EKS's API alone."""
 
-    def __init__(self, account: Account, client: Client, names: Names, guard: Guard, group: str | None = None) -> None:
-        self.account, self.client, self.names, self.guard = account, client, names, guard
-        self.group = group or names.gpu_group
-        self.not_told: Exception | None = None
-        """EC2's error when it was last asked for instance states; None when it answered."""
+    def __init__(self, account: Account, names: Names, guard: Guard, group: str) -> None:
+        self.account, self.names, self.guard, self.group = account, names, guard, group
 
     def desired(self) -> int:
         return int(self._group()["scalingConfig"]["desiredSize"])
 
-    def set_desired(self, count: int) -> None:
-        """Set the node group's desired size, the only place for the wanted number of nodes.
+    def set_desired(self, count: int) -> bool:
+        """Set the desired size, the only place for the wanted number of nodes; return whether it was another.
 
         EKS refuses a change while another is under way, and botocore does not repeat it. So this repeats it, as after
         any temporary refusal, for `SETTLES_S`, and then raises `ClientError`.
@@ -75,26 +72,39 @@ class GpuNodes:
         until = time.monotonic() + SETTLES_S
         while True:
             try:
-                self._set_desired(count)
+                return self._set_desired(count)
             except ClientError as error:
                 busy = error.response["Error"]["Code"] == "ResourceInUseException"
                 passes = busy or isinstance(explained(error), TemporaryError)
                 if not passes or time.monotonic() > until:
                     raise
-            else:
-                return
             time.sleep(_SETTLE_PAUSE_S)
 
-    def _set_desired(self, count: int) -> None:
+    def _set_desired(self, count: int) -> bool:
         scaling = self._group()["scalingConfig"]
         if scaling["desiredSize"] == count:
-            return
+            return False
         self.guard()
         self.account.client("eks").update_nodegroup_config(
             clusterName=self.names.cluster,
             nodegroupName=self.group,
             scalingConfig={"minSize": 0, "maxSize": max(scaling["maxSize"], count), "desiredSize": count},
         )
+        return True
+
+    def _group(self) -> dict[str, Any]:
+        answer = self.account.client("eks").describe_nodegroup(clusterName=self.names.cluster, nodegroupName=self.group)
+        return dict(answer["nodegroup"])
+
+
+class GpuNodes(NodeGroup):
+    """The GPU node group of one campaign, or another `group` of it by its number of nodes."""
+
+    def __init__(self, account: Account, client: Client, names: Names, guard: Guard, group: str | None = None) -> None:
+        super().__init__(account, names, guard, group or names.gpu_group)
+        self.client = client
+        self.not_told: Exception | None = None
+        """EC2's error when it was last asked for instance states; None when it answered."""
 
     def facts(self, ask_ec2: bool = True) -> tuple[NodeFacts, ...]:
         """Return the nodes in Kubernetes; their instance state is unknown unless EC2 is asked."""
@@ -193,10 +203,6 @@ class GpuNodes:
                 raise
             return False
         return True
-
-    def _group(self) -> dict[str, Any]:
-        answer = self.account.client("eks").describe_nodegroup(clusterName=self.names.cluster, nodegroupName=self.group)
-        return dict(answer["nodegroup"])
 
     def _instance_states(self, instances: list[str]) -> dict[str, str]:
         """Return EC2's state of each instance: unknown if EC2 does not list it; an empty dict after an error."""

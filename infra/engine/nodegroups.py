@@ -1,47 +1,73 @@
-"""The instances of the campaign's node groups, terminated directly where their group does not end them."""
+"""The campaign's node groups and instances, by the APIs of EKS and EC2 alone: groups are set to zero, and what their
+group does not end is terminated directly."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from botocore.exceptions import ClientError
 
-from infra.aws.account import every
-from infra.session.context import Context
+from infra.aws.account import Account, every, says_missing
+from infra.cluster.nodes import Guard, NodeGroup
+from infra.session.context import Context, turns
 from infra.spec import waits
+from infra.spec.names import DATA_POOL, Names
 
 
-def living_instances(context: Context) -> list[str]:
-    """Return the cluster's instances that do not end, whoever launched them. What is shutting down no longer bills."""
+def living_instances(account: Account, names: Names, without: str = "") -> list[str]:
+    """Return the cluster's instances that do not end, whoever launched them. What is shutting down no longer bills.
+    `without`: a node group whose instances are left out."""
     filters = [
-        {"Name": "tag:eks:cluster-name", "Values": [context.names.cluster]},
+        {"Name": "tag:eks:cluster-name", "Values": [names.cluster]},
         {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
     ]
-    pages = context.account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
-    return [i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"]]
+    pages = account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
+    found = [i for page in pages for r in page["Reservations"] for i in r["Instances"]]
+    left_out = {"Key": "eks:nodegroup-name", "Value": without}
+    return [i["InstanceId"] for i in found if left_out not in i.get("Tags", ())]
+
+
+def give_back(account: Account, names: Names, guard: Guard, say: Callable[[str], None]) -> bool:
+    """Set the node groups to zero, but not the system's, where the steward lives; terminate what has not ended after
+    `waits.SHUTDOWN`. Return whether there was anything to give back. Raises what AWS answers, after both were tried.
+    Neither the cluster's API nor an engine is needed."""
+    refused, changed = list[ClientError](), False
+    for group in (names.gpu_group, names.of("node group", DATA_POOL)):
+        try:
+            changed |= NodeGroup(account, names, guard, group).set_desired(0)
+        except ClientError as error:
+            refused += [] if says_missing(error) else [error]
+    there = left = living_instances(account, names, names.system_group)
+    for _ in turns(0.0 if refused else waits.SHUTDOWN.seconds):
+        if not (left := living_instances(account, names, names.system_group)):
+            break
+        say(f"{len(left)} instances are to end")
+    if left:
+        guard()
+        say(f"instances are terminated directly: {', '.join(left)}")
+        account.client("ec2").terminate_instances(InstanceIds=left)
+    if refused:
+        raise refused[0]
+    return changed or bool(there)
 
 
 def end_instances(context: Context) -> None:
     """Terminate the instances and wait within bounds: a group that hangs bills by its instances."""
-    ids = living_instances(context)
+    ids = living_instances(context.account, context.names)
     if not ids:
         return
     context.guard()
-    _want_none(context)
-    context.progress.note(f"instances of the node groups are terminated directly: {', '.join(ids)}")
-    context.account.client("ec2").terminate_instances(InstanceIds=ids)
-    for _ in context.turns(waits.ENDING.seconds):
-        if not (ids := living_instances(context)):
-            return
-        context.progress.step(f"{len(ids)} instances are to end")
-    context.progress.note(f"still not ending, and billing: {', '.join(ids)}")
-
-
-def _want_none(context: Context) -> None:
-    """Set the groups' sizes to zero: a group that is not being deleted would replace what is terminated."""
     eks, cluster = context.account.client("eks"), context.names.cluster
     with suppress(ClientError):  # the cluster is gone
         for group in every(eks, "list_nodegroups", "nodegroups", clusterName=cluster):
-            with suppress(ClientError):  # it is being deleted, and takes no change
-                scaling = {"minSize": 0, "desiredSize": 0}
-                eks.update_nodegroup_config(clusterName=cluster, nodegroupName=group, scalingConfig=scaling)
+            with suppress(ClientError):  # it is being deleted; else it would replace what is terminated
+                none = {"minSize": 0, "desiredSize": 0}
+                eks.update_nodegroup_config(clusterName=cluster, nodegroupName=group, scalingConfig=none)
+    context.progress.note(f"instances of the node groups are terminated directly: {', '.join(ids)}")
+    context.account.client("ec2").terminate_instances(InstanceIds=ids)
+    for _ in context.turns(waits.ENDING.seconds):
+        if not (ids := living_instances(context.account, context.names)):
+            return
+        context.progress.step(f"{len(ids)} instances are to end")
+    context.progress.note(f"still not ending, and billing: {', '.join(ids)}")

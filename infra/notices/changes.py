@@ -84,6 +84,8 @@ def _of(event: Event, before: list[Told]) -> Iterator[Told]:
             change = Change.TRAINING
         case Kind.STAGE_FAILED:
             change = Change.FAILED
+        case Kind.NODES_AT_ZERO if event.data.get("why"):
+            change = Change.FAILED
         case Kind.STAGE_FINISHED if event.data["stage"] == Stage.TEARDOWN:
             change = Change.TORN_DOWN
         case Kind.CERTIFIED if not event.data.get("clean"):

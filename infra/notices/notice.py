@@ -74,6 +74,8 @@ def _failed(event: Event) -> str:
     if event.kind is Kind.FILE_SYSTEM_LOST:
         then = "a new one is made" if event.data["repair"] else "training stands still, and each hour of it bills"
         return f"file system {event.data['id']} {event.data['word']}; {then}: {event.data['why']}"
+    if event.kind is Kind.NODES_AT_ZERO:
+        return f"the closer gave the GPU nodes back: {event.data['why']}"
     if event.kind is Kind.CERTIFIED:
         return f"not certified: {_listed(event.data.get('found')) or 'something could not be looked at'}"
     return f"the archive has failed: {event.data.get('error')}"

@@ -104,6 +104,8 @@ class CampaignState(BaseModel):
     """(nodes asked for, nodes of the spec) while the pilot proves itself alone."""
     pilot_proved: str = ""
     """Digest of what the newest pilot proved: images and expectation."""
+    launch_budget: tuple[AwareDatetime, Decimal] | None = None
+    """(time, USD of the whole bill) by which training must run; None again once it runs."""
     archives_on: tuple[int, int] | None = None
     """(nodes in use, nodes of the spec) while the archive runs on some of the gang's nodes."""
     outcome: str | None = None
@@ -235,6 +237,8 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"data_usd_per_hour": Decimal(data.get("usd_per_hour", 0))}
         case Kind.DATA_ENDED:
             change = {"data_usd_per_hour": Decimal(0)}
+        case Kind.LAUNCH_BUDGET:
+            change = {"launch_budget": (datetime.fromisoformat(data["until"]), Decimal(data["usd"]))}
         case Kind.PILOT_BEGUN:
             change = {"pilot_on": (data["nodes"], data["of"])}
         case Kind.PILOT_PROVEN:
@@ -245,7 +249,7 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"attempts": (*state.attempts, launched), "abandoned": False, "archive": None, "unproven": None}
         case Kind.ATTEMPT_RUNNING:
             ordered = {"node_ranks": data.get("node_ranks", ())}
-            change = {"ran": True, "attempts": _told_of(state, data["attempt"], ordered)}
+            change = {"ran": True, "attempts": _told_of(state, data["attempt"], ordered), "launch_budget": None}
         case Kind.ATTEMPT_RESTARTED_IN_PLACE:
             change = {"restarted_in_place": state.restarted_in_place + 1}
         case Kind.ATTEMPT_ENDED:

@@ -32,6 +32,8 @@ class Kind(StrEnum):
     NODE_QUARANTINED = "node.quarantined"  # node, instance, reason
     DATA_BEGUN = "data.begun"  # nodes (that bill from here on), usd_per_hour (of them all), plan, files, bytes
     DATA_ENDED = "data.ended"  # digest, or error; its nodes go
+    # until, usd (of the whole bill): if training does not run by then, the closer gives the GPU nodes back
+    LAUNCH_BUDGET = "launch.budget"
     PILOT_BEGUN = "pilot.begun"  # nodes (that bill from here on), of (the spec's)
     PILOT_PROVEN = "pilot.proven"  # node, instance, digest (of what it proved); the other nodes are asked for next
     ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
@@ -73,7 +75,7 @@ class Kind(StrEnum):
     ARCHIVE_FAILED = "archive.failed"
     # prefix (s3://), files, bytes, why: unrecognised content is copied as it is, with digests, each object read back
     ARCHIVE_UNPROVEN = "archive.unproven"
-    NODES_AT_ZERO = "nodes.at-zero"  # group
+    NODES_AT_ZERO = "nodes.at-zero"  # group, why (only where the closer gave nodes back)
     DETACHED = "detached"  # holder, deadline
     ATTACHED = "attached"  # holder (drives again what was detached, or what the closer had begun to end)
     CLOSING = "closing"  # why (the closer ends the campaign)

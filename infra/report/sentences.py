@@ -94,7 +94,9 @@ def _sentence(event: Event) -> str:
                 return f"the archive runs on {nodes} of {data.get('group')}: the others are given back"
             return f"the archive asks {data.get('group')} for {nodes}"
         case Kind.NODES_AT_ZERO:
-            return f"{data.get('group')} is at zero nodes"
+            return f"{data.get('group')} is at zero nodes" + (f": {data['why']}" if data.get("why") else "")
+        case Kind.LAUNCH_BUDGET:
+            return f"training must run by {data.get('until')}, before {data.get('usd')} USD are spent"
         case Kind.ABANDONED:
             return f"what was trained was given up without an archive (--abandon){_by(data)}"
         case Kind.NOTICE_FAILED:

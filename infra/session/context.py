@@ -45,6 +45,8 @@ class Context:
     results: Path
     """Folder on this machine that outlives the campaign: report, certificate, exported files."""
     deadline: datetime
+    enters_cluster: bool = True
+    """False for the closer, which does without the cluster's own API: neither network nor access entry admits it."""
     identity: str = ""
     """Identity beyond the name; empty if none is recorded: a bake ahead, or a campaign that never began."""
     outputs: dict[Stage, dict[str, Any]] = field(default_factory=dict)

@@ -8,9 +8,8 @@ import pulumi_aws as aws
 from pulumi import ResourceOptions
 
 from infra.spec.image_reference import repository_url
-from infra.spec.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets, closer_role
+from infra.spec.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets
 from infra.stack.access.identity import Roles
-from infra.stack.access.policies import place
 from infra.stack.budget import Budget
 from infra.stack.cluster.addons import CSI_DRIVER, Addons
 from infra.stack.cluster.cluster import Cluster
@@ -38,9 +37,8 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     network = place_of(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), guard.first, opts)
     security = Security(spec, network.vpc_id, opts)
     roles = Roles(spec, settings.key_arn, settings.closer_code, opts)
-    closer = None if settings.closer_code is None else place(spec).role(closer_role(spec.region))
     subnets, made = network.control_plane, network.made
-    cluster = Cluster(spec, roles, subnets, settings.operator_arn, made, settings.key_arn, closer, opts)
+    cluster = Cluster(spec, roles, subnets, settings.operator_arn, made, settings.key_arn, opts)
     security.let_driver_in(cluster.security_group_id, spec.network.driver_cidrs)
     interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
     # A pod of vpc-cni that starts before its role is associated gets the node's, which may not change interfaces.

@@ -1,7 +1,7 @@
 """The closer: a build of the account that runs `bivouac close NAME` when nobody drives a campaign any more.
 
-It costs nothing at rest. No VPC: it reaches AWS's endpoints and PyPI from CodeBuild's own network. A private cluster's
-API does not answer it, which a teardown bears: what is in the cluster goes with the cluster.
+It costs nothing at rest. No VPC: it reaches AWS's endpoints and PyPI from CodeBuild's own network, and enters no
+cluster: what is in one goes with it (decision 0028).
 """
 
 from __future__ import annotations

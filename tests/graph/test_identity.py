@@ -232,7 +232,6 @@ def entries(operator: str) -> dict[str, tuple[str, Any]]:
 
 def test_named_people_have_an_entry_of_their_role_and_the_driver_one_more() -> None:
     people = {
-        f"arn:aws:iam::{ACCOUNT}:role/bivouac_closer_us-east-1": ("ClusterAdminPolicy", {"type": "cluster"}),
         ADA: ("ClusterAdminPolicy", {"type": "cluster"}),
         BOB: ("EditPolicy", HERE),
         EVE: ("ViewPolicy", HERE),

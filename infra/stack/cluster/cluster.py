@@ -51,11 +51,9 @@ class Cluster(pulumi.ComponentResource):
         operator_arn: str | None,
         depends_on: Sequence[pulumi.Resource],
         key_arn: str | None = None,
-        closer_arn: str | None = None,
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`key_arn`: the customer's key for the cluster's secrets and logs. `closer_arn`: role of the closer, which
-        removes what is in the cluster and makes a lost steward again."""
+        """`key_arn`: the customer's key for the cluster's secrets and logs."""
         super().__init__("bivouac:infra:Cluster", "cluster", None, opts)
         self._spec, self._names = spec, Names(spec)
         # The log group is part of the stack so that it goes with it: the ending control plane would make its own.
@@ -89,8 +87,6 @@ class Cluster(pulumi.ComponentResource):
         self.security_group_id = self.eks.vpc_config.apply(lambda config: config.cluster_security_group_id or "")
         self.kubeconfig = kubeconfig(self._names.cluster, spec.region, self.endpoint, self.authority)
         self._doors = self._let_in(operator_arn)
-        if closer_arn is not None:
-            self._entry("closer", closer_arn, Role.ADMIN)
         self.roles = {
             account: aws.eks.PodIdentityAssociation(
                 account,

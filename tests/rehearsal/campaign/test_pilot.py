@@ -67,6 +67,8 @@ def test_one_node_proves_itself_alone_and_then_all_do_together(
     assert len(preflight.run(context)["verdicts"]) == FOUR
     assert checked == [1, FOUR] and kinds(context) == [Kind.PILOT_BEGUN, Kind.PILOT_PROVEN]
     assert "proved what all nodes need; 3 more are asked for" in said.getvalue()
+    every = [event.kind for event in context.store.events()]
+    assert every.index(Kind.LAUNCH_BUDGET) < every.index(Kind.PILOT_BEGUN), "before any node is asked for"
 
 
 def test_what_would_fail_on_every_node_has_cost_one_and_says_what_was_saved(

@@ -57,6 +57,10 @@ def built(camped: Camp) -> tuple[str, str]:
     return status, Path(camped.world.work, "aws", "builds", id.rpartition(":")[2], "log").read_text()
 
 
+def of_group(machine: Any) -> str:
+    return str(machine.settings["tags"].get("eks:nodegroup-name", ""))
+
+
 def test_of_a_stage_that_failed_before_a_steward_lived_the_closer_tells_once_with_its_own_rights(
     provisioned: Camp,
 ) -> None:
@@ -84,8 +88,21 @@ def test_a_campaign_that_is_not_over_or_is_driven_is_left_alone(provisioned: Cam
 
 
 def test_what_nobody_drives_any_more_is_torn_down_and_certified_with_the_closers_rights(provisioned: Camp) -> None:
+    """Its GPU nodes first, which a driver had asked for, and without a word to the cluster's API, which is closed."""
+    plane, names = provisioned.plane(), provisioned.names
+    group = {"clusterName": names.cluster, "nodegroupName": names.gpu_group}
+    provisioned.client("eks").update_nodegroup_config(**group, scalingConfig={"desiredSize": 1})
+    until(
+        lambda: [one for one in provisioned.site.machines if one.alive() and of_group(one) == names.gpu_group], "a node"
+    )
+    with provisioned.opened() as context:
+        context.store.append(Kind.STAGE_STARTED, stage="preflight")
+    plane.freeze()
+    asked = len(plane.api.tokens)
     status, text = built(provisioned)
     assert status == "SUCCEEDED", text
+    assert len(plane.api.tokens) == asked, "it asks the cluster nothing"
+    assert "the cluster is not entered by the closer" in text
     with provisioned.opened() as context:
         state = context.state()
         assert "bivouac:closerCode" in (context.store.get_json(STACK_CONFIG) or {})
@@ -93,6 +110,8 @@ def test_what_nobody_drives_any_more_is_torn_down_and_certified_with_the_closers
     assert state.ended and not state.certificate.get("not_seen")
     (why,) = [event.data["why"] for event in context.store.events() if event.kind is Kind.CLOSING]
     assert why == "its teardown was begun and nobody finished it"
+    kinds = [event.kind for event in context.store.events()]
+    assert kinds.index(Kind.NODES_AT_ZERO) < kinds.index(Kind.CLOSING)
     assert not provisioned.client("eks").list_clusters()["clusters"]
     assert not provisioned.client("scheduler").list_schedules()["Schedules"]
     assert [one["name"] for one in provisioned.client("codebuild").batch_get_projects(names=[CLOSER])["projects"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,9 +41,10 @@ class World:
         self.store = SimpleNamespace(append=lambda kind, **_: self.recorded.append(kind), events=lambda: ())
         self.progress = SimpleNamespace(step=lambda _: None)
         self.account = self.guard = self.plan = None
+        self.budget: tuple[datetime, Decimal] | None = None
 
     def state(self) -> CampaignState:
-        return CampaignState()
+        return CampaignState(launch_budget=self.budget)
 
     def turns(self, seconds: float) -> Any:
         return iter(())
@@ -69,8 +71,19 @@ def test_a_failure_keeps_paid_nodes_until_the_deadline_and_gives_others_back(
     said = capacity.retreat(world, world)
     with pytest.raises(PermanentError) as failed:
         launch._first_attempt(world, world)
-    until = f"stay until the deadline, {world.deadline.isoformat(timespec='minutes')}"
+    until = f"stay until {world.deadline.isoformat(timespec='minutes')}"
     assert (until in said) == (until in failed.value.what) == stay
     assert world.sizes == ([] if stay else [0, 0])
     assert world.recorded == ([] if stay else [Kind.NODES_AT_ZERO]), "kept nodes stay proven"
     assert ("uses them" in (failed.value.cure or "")) == stay
+
+
+def test_paid_nodes_stay_no_longer_than_their_launch_budget() -> None:
+    world: Any = World(example_spec(nodes=BLOCK), HOUR)
+    until = datetime.now(UTC) + HOUR / 2
+    world.budget = (until, Decimal(9))
+    assert f"stay until {until.isoformat(timespec='minutes')}" in (capacity.kept(world) or "")
+    world.budget = (until + HOUR, Decimal(9))
+    assert f"stay until {world.deadline.isoformat(timespec='minutes')}" in (capacity.kept(world) or "")
+    world.budget = (until - HOUR, Decimal(9))
+    assert capacity.kept(world) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import pytest
 
 from infra.campaign import supervise
+from infra.campaign.closing import SILENT
 from infra.cli.run import run
 from infra.errors import PermanentError
 from infra.record.events import Kind
 from infra.record.store import CampaignStore
+from tests.unit.campaign.closer_world import World
 from tests.unit.fake_s3 import FakeS3, Time
+
+SPEC: Any = SimpleNamespace(campaign="story", job=SimpleNamespace(grace_s=1))
 
 
 def archived(*ended: tuple[Kind, dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
@@ -27,7 +32,7 @@ def archived(*ended: tuple[Kind, dict[str, Any]]) -> tuple[dict[str, Any], list[
     ):
         store.append(kind, **data)
     context: Any = SimpleNamespace(
-        store=store, state=store.state, spec=SimpleNamespace(campaign="story"), turns=lambda seconds: iter([1]),
+        store=store, state=store.state, spec=SPEC, turns=lambda seconds: iter([1]),
         deadline=datetime.now(UTC) + timedelta(hours=1),
         progress=SimpleNamespace(step=lambda text: None, note=notes.append),
     )  # fmt: skip
@@ -118,3 +123,42 @@ def test_a_campaign_without_a_proven_checkpoint_never_ends_well() -> None:
     done, stopped = ((Kind.TRAINING_FINISHED, {**UNCOMMITTED, "outcome": how}) for how in ("done", "stopped"))
     assert (exit_code(done, verified), exit_code(stopped, verified)) == (0, 75)
     assert exit_code(done) == exit_code(stopped) == exit_code(done, (Kind.ARCHIVE_UNPROVEN, COPIED)) == 73
+
+
+@pytest.mark.parametrize("enters", [True, False], ids=["driver", "closer"])
+@pytest.mark.parametrize("stage", [supervise.run, supervise.archive])
+def test_a_steward_that_stays_silent_costs_the_nodes_and_a_person_hears_what_can_be_done(
+    monkeypatch: pytest.MonkeyPatch, stage: Callable[[Any], Any], enters: bool
+) -> None:
+    """Its Deployment is there and its pod cannot run; the closer does not even ask whether it is there."""
+    world = World(monkeypatch)
+    world.drive(lambda world: world.size(world.names.gpu_group, 2))
+    world.steward()
+    asked = list[str]()
+
+    def from_outside(*_: object) -> Any:
+        asked.append("the cluster")
+        return SimpleNamespace(list=lambda *_, **__: [SimpleNamespace()])
+
+    monkeypatch.setattr(supervise, "from_outside", from_outside)
+    monkeypatch.setattr(supervise, "recorded_config", lambda store, version: None)
+    monkeypatch.setattr(supervise.time, "monotonic", world.time)
+    monkeypatch.setattr(supervise, "StorageWatch", lambda context: SimpleNamespace(look=str))
+    context = world.context()
+    context.enters_cluster, context.account, context.names = enters, world.account, world.names
+    context.progress = SimpleNamespace(step=lambda line: None, note=lambda line: None)
+    context.state = world.store.state
+
+    def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:
+        for _ in range(1000):
+            yield
+            world.time.go(60.0)
+
+    context.turns = turns
+    begun = world.time.wall()
+    with pytest.raises(PermanentError, match="silent for 20 minutes: the GPU nodes are given back") as told:
+        stage(context)
+    assert world.gpu_nodes() == 0 and world.at_zero is not None
+    assert SILENT < world.at_zero - begun <= SILENT + timedelta(minutes=2)
+    assert "--tier shared" in (told.value.cure or "") and "bivouac down first-contact --abandon" in str(told.value)
+    assert not world.store.state().gpu_nodes_up and bool(asked) == enters

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from infra.campaign import closing
+from infra.campaign.closing import Act
 from infra.cli.end import close
 from infra.record.events import Kind
 from infra.record.holder import Holder
@@ -67,12 +69,17 @@ CASES: dict[str, tuple[list[tuple[Kind, dict[str, Any]]], datetime, str | None]]
 def store(monkeypatch: pytest.MonkeyPatch) -> CampaignStore:
     monkeypatch.setattr(Lease, "_renew", lambda self: None)
     s3: Any = FakeS3(Time())
-    made = CampaignStore(s3, "state", "train", "w")
+    made = CampaignStore(s3, "state", "train", "w", now=s3.time.wall)
     made.put_json("clock.json", {"started_at": NOON.isoformat(), "deadline": DEADLINE.isoformat()})
     made.append(Kind.STAGE_STARTED, stage="check")
     made.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
     s3.time.go(60)  # and there it died
+    made.lease("steward", TTL, ELSEWHERE).acquire()
     return made
+
+
+def judged(store: CampaignStore, now: datetime) -> tuple[Act, str]:
+    return closing.judge(closing.look(store, now))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -80,21 +87,44 @@ def test_a_campaign_is_over_when_nobody_will_go_on_with_it(store: CampaignStore,
     events, now, why = CASES[name]
     for kind, data in events:
         store.append(kind, **data)
-    assert close.why_over(store, store.state(), now)[0] == why
+    assert judged(store, now) == (Act.END, why) if why else judged(store, now)[0] is Act.LEAVE
     store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
-    assert close.why_over(store, store.state(), now)[0] is None, "somebody drives"
+    assert judged(store, now) == (Act.LEAVE, f"is driven by {NEXT}"), "somebody drives"
 
 
-def test_a_steward_is_gone_after_twenty_minutes_and_one_that_never_was_is_not(store: CampaignStore) -> None:
-    time = store.s3.time
-    store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, committed_step=-1)
-    time.go(3600)
-    assert close.why_over(store, store.state(), NOON)[0] is None
-    store.lease("steward", timedelta(seconds=15), ELSEWHERE).acquire()
-    time.go(20 * 60)
-    assert close.why_over(store, store.state(), NOON)[0] is None
-    time.go(5 * 60)
-    assert close.why_over(store, store.state(), NOON)[0] == "the steward has been silent for 24 minutes"
+SILENCE = "the steward has been silent for 21 minutes"
+
+
+@pytest.mark.parametrize(
+    ("events", "wanted"),
+    [
+        ([], (Act.LEAVE, f"is not archived, and waits for a person: {SILENCE}")),
+        ([stage(Kind.STAGE_STARTED, "preflight")], (Act.GIVE_BACK, SILENCE)),
+        ([stage(Kind.STAGE_STARTED, "preflight"), AT_ZERO],
+         (Act.LEAVE, f"is not archived, and waits for a person: {SILENCE}")),
+        ([*ARCHIVED[1:]], (Act.END, SILENCE)),
+    ],
+    ids=["no node", "nodes up", "given back", "archived"],
+)  # fmt: skip
+def test_a_steward_that_is_silent_for_longer_than_its_bound_ends_the_nodes_and_what_loses_nothing(
+    store: CampaignStore, events: list[tuple[Kind, dict[str, Any]]], wanted: tuple[Act, str]
+) -> None:
+    for kind, data in (LAUNCHED, *events):
+        store.append(kind, **data)
+    store.s3.time.go(20 * 60)
+    assert judged(store, store.s3.time.wall()) == (Act.LEAVE, "is not over")
+    store.s3.time.go(90)
+    assert judged(store, store.s3.time.wall()) == wanted
+    del store.s3.objects["campaigns/train/leases/steward.json"]
+    assert judged(store, store.s3.time.wall()) == wanted, "without its lease its launch counts"
+
+
+def test_a_record_that_cannot_be_read_whole_is_torn_down_by_nobody(store: CampaignStore) -> None:
+    for kind, data in (stage(Kind.STAGE_STARTED, "preflight"), (Kind.LAUNCH_BUDGET, {"until": "soon", "usd": "1"})):
+        store.append(kind, **data)
+    store.s3.time.go(3600)
+    act, why = judged(store, store.s3.time.wall())
+    assert act is Act.GIVE_BACK and why == "its driver has been silent for 60 minutes, and nothing trains"
 
 
 def interrupted(store: CampaignStore) -> None:
@@ -108,20 +138,20 @@ def test_what_a_person_interrupted_is_theirs_until_the_deadline_unless_they_have
     for kind, data in (*ARCHIVED, AT_ZERO):
         store.append(kind, **data)
     interrupted(store)
-    theirs = (None, "waits for whoever interrupted its driver, until its deadline")
-    assert close.why_over(store, store.state(), NOON) == theirs
-    assert close.why_over(store, store.state(), DEADLINE)[0] is not None
+    theirs = (Act.LEAVE, "waits for whoever interrupted its driver, until its deadline")
+    assert judged(store, NOON) == theirs
+    assert judged(store, DEADLINE)[0] is Act.END
     store.append(Kind.DETACHED, holder="me", deadline="")
-    assert close.why_over(store, store.state(), NOON)[0] == "the steward is done"
+    assert judged(store, NOON) == (Act.END, "the steward is done")
     store.append(Kind.ATTACHED, holder="me")
-    assert close.why_over(store, store.state(), NOON) == theirs
+    assert judged(store, NOON) == theirs
 
 
 def test_a_closer_that_failed_is_followed_by_another_though_it_gave_the_lease_back(store: CampaignStore) -> None:
     for kind, data in (*ARCHIVED, AT_ZERO, (Kind.CLOSING, {"why": "x"})):
         store.append(kind, **data)
     interrupted(store)
-    assert close.why_over(store, store.state(), NOON)[0] == "the steward is done"
+    assert judged(store, NOON) == (Act.END, "the steward is done")
 
 
 def test_the_closer_gives_way_to_whoever_drives_and_asks_nobody_to_stop(
@@ -160,7 +190,19 @@ def test_somebody_who_is_quicker_is_no_failure(store: CampaignStore, monkeypatch
     monkeypatch.setattr(close, "opened", quicker)
     monkeypatch.setattr(close, "stored_spec", lambda _: None)
     monkeypatch.setattr(close, "stored_plan", lambda *_: None)
+    monkeypatch.setattr(close, "_set_to_zero", lambda *_: None)
     monkeypatch.setattr(close, "target", SimpleNamespace(have_engine=lambda: None, about=lambda: None))
     said = StringIO()
     assert close.close_command("train", "us-east-1", Console(file=said, width=200)) == 0
     assert "somebody was quicker" in said.getvalue() and store.get_json(STOP) is None
+
+
+def test_what_is_unreadable_keeps_no_node_up_and_tears_nothing_down(store: CampaignStore) -> None:
+    for kind, data in (LAUNCHED, stage(Kind.STAGE_STARTED, "preflight")):
+        store.append(kind, **data)
+    for name in ("spec.json", "clock.json", "identity.json"):
+        store.put(f"campaigns/train/{name}", b"\0")
+    store.s3.time.go(21 * 60)
+    view = closing.look(store, store.s3.time.wall())
+    assert (view.money, view.deadline, view.loses_nothing) == (None, None, False)
+    assert closing.judge(view)[0] is Act.GIVE_BACK

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from infra.campaign import report
+from infra.campaign import closing, report
+from infra.campaign.closing import Act
 from infra.checkpoints.find import TIERS, _tiers
-from infra.cli.end.close import why_over
 from infra.cli.look import status
 from infra.cli.look.status import facts_of
 from infra.errors import NotProven
@@ -158,7 +158,8 @@ def test_what_cannot_be_read_may_have_been_a_launch_so_nothing_is_proven_until_a
     with pytest.raises(NotProven, match="1 object of its record cannot be read"):
         refuse_unproven(state, SPEC.campaign, known)
     assert owner(recorded).over and "cannot be read" in owner(recorded).holds
-    assert why_over(recorded.again(), state, recorded.time.wall()) == (None, "is not archived, and waits for a person")
+    verdict = closing.judge(closing.look(recorded.again(), recorded.time.wall()))
+    assert verdict == (Act.LEAVE, "is not archived, and waits for a person")
     recorded.time.go(2)
     recorded.archived()
     refuse_unproven(recorded.again().state(), SPEC.campaign, known)
@@ -204,7 +205,7 @@ def test_no_garbled_object_of_the_record_ends_a_look(
     recorded.put(name, body)
     assert "(step 80)" in shown(recorded)
     report.write(recorded.again(), tmp_path, lambda _: None)
-    why_over(recorded.again(), recorded.again().state(), recorded.time.wall())
+    closing.judge(closing.look(recorded.again(), recorded.time.wall()))
     assert stored_deadline(recorded.again()) is not None and _tiers(recorded.again()) == ()
     assert owner(recorded).holds == "" and live_figures(recorded.again()) is None
     if name in ("plan.json", LIVE):

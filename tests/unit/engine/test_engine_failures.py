@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from infra.engine import kubernetes_state
 from infra.engine.failures import Cause, EngineFailed, Failure, cause_of
 from infra.engine.kubernetes_state import without
 
@@ -78,3 +80,18 @@ def test_a_resource_leaves_the_state_with_every_mention_of_it() -> None:
     assert left["resources"][1]["dependencies"] == ["a"]
     assert left["resources"][1]["propertyDependencies"] == {"x": [], "y": ["a"], "z": []}
     assert [one["resource"]["urn"] for one in left["pending_operations"]] == ["d"]
+
+
+def test_the_closer_forgets_what_is_in_the_cluster_and_asks_nobody_whether_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kubernetes_state, "_cluster", lambda context: pytest.fail("it asked the cluster"))
+    notes = list[str]()
+    context: Any = SimpleNamespace(enters_cluster=False, progress=SimpleNamespace(note=notes.append))
+    inside = {"urn": "a", "type": "kubernetes:core/v1:Namespace"}
+    deployment = {"resources": [inside, {"urn": "b", "type": "aws:eks/cluster:Cluster"}]}
+    left = kubernetes_state.forget_kubernetes(context, deployment)
+    assert left is not None and [one["urn"] for one in left["resources"]] == ["b"]
+    assert notes == [
+        "the cluster is not entered by the closer: 1 Kubernetes objects are gone with it and removed from the state"
+    ]

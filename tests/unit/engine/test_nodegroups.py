@@ -42,9 +42,8 @@ class Ec2:
 
 
 def living(*instances: tuple[str, str, str]) -> list[str]:
-    account = SimpleNamespace(client={"ec2": Ec2(*instances)}.__getitem__)
-    context: Any = SimpleNamespace(account=account, names=Names("train"))
-    return living_instances(context)
+    account: Any = SimpleNamespace(client={"ec2": Ec2(*instances)}.__getitem__)
+    return living_instances(account, Names("train"))
 
 
 @pytest.mark.parametrize("state", LIVES)

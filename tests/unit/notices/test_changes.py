@@ -170,3 +170,13 @@ def test_a_subject_is_what_sns_takes() -> None:
     subject, text = said((Kind.STAGE_FAILED, {"stage": "provision", "error": error}))
     assert len(subject) == SUBJECT < 100 and subject.isascii() and subject.isprintable() and subject[0].isalpha()
     assert "Zürich" in text and len(text.encode()) < 4096
+
+
+def test_nodes_that_the_closer_gave_back_are_told_of_with_the_reason_and_then_reminded_of() -> None:
+    why = "the steward has been silent for 21 minutes"
+    events = record((AT_ZERO[0], {**AT_ZERO[1], "why": why}))
+    assert told(events) == [(Change.FAILED, "w-000000")]
+    (due,) = changes(events, NOON)
+    text = notice(due, "train", "us-east-1", "bills now: 0.48 USD/h").text
+    assert f"the closer gave the GPU nodes back: {why}." in text and "`bivouac down train` ends it" in text
+    assert [change for change, _ in told(events, 1.5)] == [Change.FAILED, Change.BILLING]

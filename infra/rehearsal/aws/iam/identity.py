@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import ipaddress
 import json
 import logging
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,8 @@ ADMIN_GROUP = "eks:cluster-admin"
 LONGEST = timedelta(minutes=15)
 AUDIENCE = "pods.eks.amazonaws.com"
 SESSION_S = 6 * 3600
+_BUILDS = ipaddress.ip_address("13.112.191.184")
+"""Where builds come from: an address of CODEBUILD in https://ip-ranges.amazonaws.com/ip-ranges.json."""
 QUERY = {"Action": "GetCallerIdentity", "Version": "2011-06-15"}
 
 
@@ -56,6 +59,8 @@ class Reviewer:
     def _user(self, name: str, token: str) -> dict[str, Any]:
         cluster = find(self.world, name)
         principal, access_key = self._principal(name, token)
+        if not _admits(cluster.document["resourcesVpcConfig"], principal):
+            raise Unknown(f"{principal.arn} comes from {_BUILDS}, which publicAccessCidrs does not admit")
         entry = next((one for arn, one in cluster.entries.items() if _same(arn, principal)), None)
         if entry is None or self._too_young(entry):
             raise Unknown(f"no access entry for {principal.identity_arn}" + (" that is in force yet" if entry else ""))
@@ -112,6 +117,15 @@ class Reviewer:
             raise Unknown("the URL lives longer than 15 minutes")
         # As on EKS, 60 s in X-Amz-Expires do not shorten the token: it is valid for 15 minutes after its date.
         return authenticate(self.world, message, signature, LONGEST), signature.access_key
+
+
+def _admits(config: dict[str, Any], principal: Principal) -> bool:
+    """Return whether the endpoint admits a caller by its address, which is known of builds alone. On AWS, as EKS's API
+    reference says (VpcConfigRequest, publicAccessCidrs), others are denied: no connection comes about at all."""
+    if not (principal.session or "").startswith("AWSCodeBuild-"):
+        return True
+    ranges = config["publicAccessCidrs"] if config["endpointPublicAccess"] else ()
+    return any(_BUILDS in ipaddress.ip_network(one) for one in ranges)
 
 
 def _same(entry_arn: str, principal: Principal) -> bool:

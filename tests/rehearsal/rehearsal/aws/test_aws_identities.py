@@ -106,6 +106,31 @@ def test_an_access_entry_lets_a_role_in_with_its_groups(
     assert not review(site, token(assume(site, arn, "one"), site, "camp"))["authenticated"]
 
 
+OTHERS = {"publicAccessCidrs": ["203.0.113.0/24"]}
+ADMISSIONS: tuple[tuple[dict[str, Any], bool], ...] = (
+    ({}, True),
+    (OTHERS, False),
+    ({"publicAccessCidrs": [*OTHERS["publicAccessCidrs"], "13.112.191.184/29"]}, True),
+    ({"endpointPublicAccess": False, "endpointPrivateAccess": True}, False),
+)
+
+
+def test_a_build_is_admitted_only_where_the_cluster_admits_its_addresses(
+    site: Site, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site.world, "entries_count_after_s", 0.0)
+    arn, document = role(site, "builder", "codebuild.amazonaws.com"), site.world.clusters["camp"].document
+    site.client("eks").create_access_entry(clusterName="camp", principalArn=arn)
+    before = document["resourcesVpcConfig"]
+    for access, admitted in ADMISSIONS:
+        monkeypatch.setitem(document, "resourcesVpcConfig", before | access)
+        status = review(site, token(assume(site, arn, "AWSCodeBuild-1"), site, "camp"))
+        assert status["authenticated"] == admitted, (access, status)
+        assert admitted or "publicAccessCidrs does not admit" in status["error"]
+        assert review(site, token(assume(site, arn, "me"), site, "camp"))["authenticated"], "by whoever else"
+    site.client("eks").delete_access_entry(clusterName="camp", principalArn=arn)
+
+
 def test_a_pod_gets_its_roles_credentials_through_the_nodes_role_and_no_more(
     site: Site, cluster: str, node_role: str
 ) -> None:
