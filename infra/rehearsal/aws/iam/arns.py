@@ -30,7 +30,8 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
     """Yield every permission that the call needs, its own first."""
     prefix = PREFIXES.get(service, service)
     action = f"{prefix}:{ACTIONS.get(service, {}).get(operation, operation)}"
-    resources = _resources(world, service, operation, params)
+    resolver = RESOLVERS.get(service)
+    resources = resolver(world, operation, params) if resolver else None
     if service == "ec2" and ec2_resources.by_resource(operation):
         yield from _of_ec2(world, operation, params)
     elif service == "s3":
@@ -108,11 +109,6 @@ def launch(world: World, template: Parameters, more: Parameters) -> Iterator[Nee
     yield from _of_ec2(world, "RunInstances", {"LaunchTemplate": template, **more})
 
 
-def _resources(world: World, service: str, operation: str, params: Parameters) -> list[str] | None:
-    resolver = RESOLVERS.get(service)
-    return resolver(world, operation, params) if resolver else None
-
-
 def arn(world: World, service: str, rest: str) -> str:
     return f"arn:aws:{service}:{world.region}:{world.account}:{rest}"
 
@@ -131,7 +127,7 @@ def _everything(world: World, operation: str, params: Parameters) -> list[str] |
 
 
 def _eks(world: World, operation: str, params: Parameters) -> list[str] | None:
-    if operation in ("ListClusters", "ListAccessPolicies", "DescribeAddonVersions"):
+    if operation in ("ListClusters", "ListAccessPolicies", "DescribeAddonVersions", "DescribeClusterVersions"):
         return ["*"]
     if "resourceArn" in params:
         return [params["resourceArn"]]
@@ -200,7 +196,9 @@ def _fsx(world: World, operation: str, params: Parameters) -> list[str] | None:
         return ["*"]
     if association := params.get("AssociationId"):
         known = world.backend("fsx").tagger.tags
-        return [one for one in known if one.endswith(association)] or [arn(world, "fsx", f"association/{association}")]
+        return [one for one in known if one.endswith(association)] or [
+            arn(world, "fsx", f"association/*/{association}")
+        ]
     if operation == "CreateFileSystem":
         return [arn(world, "fsx", "file-system/*")]
     if operation == "CreateDataRepositoryAssociation":
@@ -261,7 +259,8 @@ def _events(world: World, operation: str, params: Parameters) -> list[str] | Non
 
 def _budgets(world: World, operation: str, params: Parameters) -> list[str] | None:
     name = params.get("BudgetName") or (params.get("Budget") or params.get("NewBudget") or {}).get("BudgetName")
-    return [params.get("ResourceARN") or f"arn:aws:budgets::{world.account}:budget/{name or '*'}"]
+    action = f"/action/{params.get('ActionId', '*')}" if operation.endswith("BudgetAction") else ""
+    return [params.get("ResourceARN") or f"arn:aws:budgets::{world.account}:budget/{name or '*'}{action}"]
 
 
 def _ecr(world: World, operation: str, params: Parameters) -> list[str] | None:

@@ -17,19 +17,17 @@ from moto.core.model import OperationModel
 
 from infra.rehearsal.aws.answers import RequestRefused
 
+_GROUP = r"[a-zA-Z0-9 ._\-:/()#,@\[\]+=&;{}!$*]*"
 _TAG = r"[\p{L}\p{Z}\p{N}_.:/=+\-@]*"
 DOCUMENTED = {
     # botocore's documentation of the members.
-    ("ec2", "CreateSecurityGroup.Description"): (
-        r"[a-zA-Z0-9 ._\-:/()#,@\[\]+=&;{}!$*]*",
-        255,
-        "InvalidParameterValue",
-    ),
+    ("ec2", "CreateSecurityGroup.Description"): (_GROUP, 255, "InvalidParameterValue"),
+    ("ec2", "CreateSecurityGroup.GroupName"): (_GROUP, 255, "InvalidParameterValue"),
     ("ec2", "CreateImage.Name"): (r"[a-zA-Z0-9()\[\] ./\-'@_]{3,}", 128, "InvalidAMIName.Malformed"),
     ("ec2", "Tags.Key"): (".+", 127, "InvalidParameterValue"),
     ("ec2", "Tags.Value"): ("(?s:.*)", 256, "InvalidParameterValue"),
     ("sns", "Publish.Subject"): (r"[^\x00-\x1f\x7f]+", 99, "InvalidParameter"),
-    # https://docs.aws.amazon.com/AmazonS3/latest/userguide/CostAllocTagging.html
+    # The pattern of `S3Tag` in S3 Control's model; a refusal: alphagov/govuk-infrastructure, pull request 1175.
     ("s3", "TagSet.Key"): (_TAG, 128, "InvalidTag"),
     ("s3", "TagSet.Value"): (_TAG, 256, "InvalidTag"),
 }
@@ -40,7 +38,7 @@ _CODES = {"query": "ValidationError", "ec2": "InvalidParameterValue", "rest-xml"
 
 
 def refuse_unfit(service: str, operation: OperationModel, params: dict[str, Any]) -> None:
-    """Raise RequestRefused for the first text that its member does not take, in AWS's words."""
+    """Raise RequestRefused for the first text that its member does not take, in the words of most services."""
     for path, shape, value in _sized(operation.input_shape, params, (operation.name,)):
         limits = shape.metadata
         pattern, most, code = limits.get("pattern"), limits.get("max"), _code(operation)
