@@ -20,7 +20,7 @@ class Access(Section):
     principal: Annotated[
         str,
         Field(
-            pattern=r"^arn:aws:iam::[0-9]{12}:(role|user)/[\w+=,.@/-]+$",
+            pattern=r"^arn:aws:iam::[0-9]{12}:(role|user)/[A-Za-z0-9_+=,.@/-]+$",
             description="the ARN of an IAM role or user, with its path; not of a session, a group or the root",
         ),
     ]

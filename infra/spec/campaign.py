@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from infra.errors import UserError
 from infra.spec.access import Access
@@ -21,7 +21,7 @@ from infra.spec.data import Data as Data
 from infra.spec.data import MixtureSource as MixtureSource
 from infra.spec.document import Unreadable, read
 from infra.spec.duration import Duration
-from infra.spec.names import NOTICES
+from infra.spec.names import LONGEST_TAG, NOTICES, tag_value
 from infra.spec.notify import Notify
 from infra.spec.problems import Problem, duplicates, lines_of, misread, nearest_line, out_of_range, problems_of
 from infra.spec.rehearsal import Rehearsal as Rehearsal
@@ -75,7 +75,7 @@ class Money(Section):
     """Address that AWS Budgets writes to."""
     alarm_topic_arn: Annotated[str, Field(pattern=r"^arn:aws:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+$")] | None = None
     """An SNS topic for alarms instead of the campaign's own. Its policy must let AWS Budgets publish."""
-    freeze_roles: tuple[Annotated[str, Field(pattern=r"^[\w+=,.@-]{1,64}$")], ...] = ()
+    freeze_roles: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_+=,.@-]{1,64}$")], ...] = ()
     """Names (without path) of IAM roles, such as a CI's role, that may buy nothing more once AWS counts the budget as
     spent. They may still tear down. A person, or the campaign's own teardown, lifts the freeze."""
 
@@ -113,8 +113,9 @@ class Spec(Section):
         str, Field(pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$", description="small letters, digits and dashes")
     ]
     """Name of the campaign, used in every AWS name and tag."""
-    owner: str = Field(min_length=3)
-    """Person or team that answers for the campaign; printed in the report."""
+    owner: Annotated[str, Field(min_length=3, max_length=LONGEST_TAG), AfterValidator(tag_value)]
+    """Person or team that answers for the campaign; printed in the report, and a tag of every resource, in which AWS
+    takes letters, digits, spaces and `_ . : / = + - @`."""
     purpose: str = Field(min_length=3)
     """Purpose of the campaign in a few words; printed in the report."""
     target: Literal["aws", "rehearsal"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +85,7 @@ CAMPAIGN_TAG = "bivouac:campaign"
 CAMPAIGN_ID_TAG = "bivouac:campaign-id"
 """The campaign's identity, which outlives its name: a name can be reused."""
 OWNER_TAG = "bivouac:owner"
+LONGEST_TAG = 256
 EXPIRES_TAG = "bivouac:expires"
 REGION_TAG = "bivouac:region"
 """Region of a campaign's resource. IAM lists roles and policies alike in every region, and their names lack it."""
@@ -100,6 +102,18 @@ BLOCK_CAMPAIGN_TAG = "bivouac:block-for"
 """The campaign that a capacity block was bought for. It differs from the campaign tag, so that no teardown counts the
 block as the campaign's own."""
 BLOCK_OFFERING_TAG = "bivouac:block-offering"
+
+
+def tag_value(text: str) -> str:
+    """Return a text that every service takes as a tag's value. Raises ValueError. The pattern is that of IAM, FSx and
+    CloudWatch Logs, the narrowest in botocore's models; EC2 and others take any text."""
+    odd = sorted({sign for sign in text if sign not in "_.:/=+-@" and unicodedata.category(sign)[0] not in "LNZ"})
+    if odd:
+        raise ValueError(
+            f"has {' '.join(map(repr, odd))}, and tags of AWS do not take that; write letters, digits, spaces and "
+            "_ . : / = + - @ only"
+        )
+    return text
 
 
 @dataclass(frozen=True)

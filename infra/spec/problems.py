@@ -36,6 +36,7 @@ class Problem(BaseModel):
 CURES = {
     "string_type": "write a text, in quotes where it looks like a number",
     "string_too_short": "write at least {min_length} characters",
+    "string_too_long": "write at most {max_length} characters",
     "int_parsing": "write a whole number",
     "int_type": "write a whole number",
     "int_from_float": "write a whole number",

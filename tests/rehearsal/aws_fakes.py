@@ -111,7 +111,7 @@ def fake_site(folder: Path, strictness: Strictness = SOFT) -> Iterator[Site]:
         return planes[-1]
 
     def owner(plane: Any, token: str, audience: str) -> ServiceAccount | None:
-        namespace, _, name = token.partition("/")
+        namespace, name, _ = token.split(".")
         return ServiceAccount(namespace, name, "pod-0") if name else None
 
     world = World(

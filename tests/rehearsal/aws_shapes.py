@@ -17,6 +17,10 @@ import pytest
 from botocore import endpoint
 from botocore.model import ListShape, MapShape, OperationModel, Shape, StringShape, StructureShape
 
+from infra.rehearsal.aws import gateway
+from infra.rehearsal.aws.iam.arns import Need
+from tests.service_authorization import actions, fits, forms
+
 Findings = Iterator[str]
 BEYOND = (
     "ec2.DescribeInternetGateways.InternetGateways[].Attachments[].State: 'available'",
@@ -49,6 +53,28 @@ def watch(patch: pytest.MonkeyPatch) -> list[str]:
 
     patch.setattr(endpoint, "convert_to_response_dict", checked)
     return found
+
+
+def watch_questions(patch: pytest.MonkeyPatch, found: list[str]) -> None:
+    """Hold every question to IAM against the service authorization reference."""
+    original = gateway.needs
+
+    def judged(*call: Any) -> Iterator[Need]:
+        for need in original(*call):
+            found.extend(one for one in odd_questions(need) if one not in found)
+            yield need
+
+    patch.setattr(gateway, "needs", judged)
+
+
+def odd_questions(need: Need) -> Findings:
+    if not actions(need.action):
+        yield f"{need.action} is no action"
+        return
+    known = forms(need.action)
+    for resource in need.resources or ():
+        if not any(fits(resource, form) for form in known.values()):
+            yield f"{need.action} is not asked about {resource}, but about {sorted(known.values())}"
 
 
 def findings(operation: OperationModel, headers: Any, body: bytes) -> list[str]:

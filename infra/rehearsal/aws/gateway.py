@@ -42,8 +42,8 @@ MODELS = {
     "servicequotas": "service-quotas",
 }
 """Signing names that differ from the service model's name."""
-WITH_BODY = {"DeleteObjects", "CreateBucket"}
-"""S3 operations whose permission depends on the body; other bodies are streamed through unread."""
+WITH_BODY = {"DeleteObjects", "CreateBucket", "PutBucketTagging"}
+"""S3 operations whose body is looked at; other bodies are streamed through unread."""
 HOSTS = 1000
 
 

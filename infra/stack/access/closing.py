@@ -157,7 +157,8 @@ def closer(where: AccountPlace) -> list[Statement]:
             ],
         ),
         allow(_SHARED, [where.arn("fsx", "association/*"), where.arn("fsx", "file-system/*")], _OURS),
-        allow(_NETWORK, [where.arn("ec2", "*/*")], _OURS),
+        # Images and snapshots belong to no account in their ARNs.
+        allow(_NETWORK, [where.arn("ec2", "*/*"), f"arn:aws:ec2:{where.region}::*/*"], _OURS),
         # What the network plugin leaves carries no tag of ours; one in use cannot be deleted.
         allow(["ec2:DeleteNetworkInterface"], [where.arn("ec2", "network-interface/*")]),
         allow(["ec2:DeletePlacementGroup"], [where.arn("ec2", "placement-group/bivouac-*")]),

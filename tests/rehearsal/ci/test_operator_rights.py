@@ -40,6 +40,8 @@ from tests.rehearsal.stack.test_sections import CI as FROZEN
 from tests.rehearsal.stack.test_sections import OPTIONS, driver_vpc
 from tests.root import ROOT
 
+pytestmark = pytest.mark.usefixtures("answers_as_modelled")
+
 DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 DRIVER_TAG = [{"Key": "bivouac:driver", "Value": "true"}]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -148,3 +149,22 @@ def test_other_forms_are_left_to_pydantic(text: str) -> None:
 def test_a_written_duration_reads_back_to_the_millisecond(value: timedelta) -> None:
     whole = timedelta(milliseconds=value // timedelta(milliseconds=1))
     assert duration.parse(duration.text(whole)) == whole
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        ("ada@example.com", ""),
+        ("Zoë 王: team 3", ""),
+        ("ann (ml, eu)", "'(' ')' ','"),
+        ("a;b", "';'"),
+        ("two\nlines", r"'\n'"),
+        ("ann 🙂", "'🙂'"),
+        ("x" * 257, "256"),
+    ],
+)
+def test_an_owner_that_no_tag_can_hold_is_refused_with_the_cure(tmp_path: Path, owner: str, words: str) -> None:
+    found = _problems(tmp_path, f"campaign: a-b\nowner: {json.dumps(owner, ensure_ascii=False)}\n").get("owner")
+    assert (found is None) == (not words)
+    if found is not None:
+        assert words in found.message and ("letters, digits, spaces" in found.cure or "at most 256" in found.cure)

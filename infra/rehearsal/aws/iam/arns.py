@@ -30,7 +30,8 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
     """Yield every permission that the call needs, its own first."""
     prefix = PREFIXES.get(service, service)
     action = f"{prefix}:{ACTIONS.get(service, {}).get(operation, operation)}"
-    resources = _resources(world, service, operation, params)
+    resolver = RESOLVERS.get(service)
+    resources = resolver(world, operation, params) if resolver else None
     if service == "ec2" and ec2_resources.by_resource(operation):
         yield from _of_ec2(world, operation, params)
     elif service == "s3":
@@ -108,11 +109,6 @@ def launch(world: World, template: Parameters, more: Parameters) -> Iterator[Nee
     yield from _of_ec2(world, "RunInstances", {"LaunchTemplate": template, **more})
 
 
-def _resources(world: World, service: str, operation: str, params: Parameters) -> list[str] | None:
-    resolver = RESOLVERS.get(service)
-    return resolver(world, operation, params) if resolver else None
-
-
 def arn(world: World, service: str, rest: str) -> str:
     return f"arn:aws:{service}:{world.region}:{world.account}:{rest}"
 
@@ -126,14 +122,12 @@ def _s3(world: World, operation: str, params: Parameters) -> list[str] | None:
     return [f"{bucket}/{params['Key']}" if "Key" in params else bucket]
 
 
-def _ec2(world: World, operation: str, params: Parameters) -> list[str] | None:
-    if operation.startswith("Describe"):
-        return ["*"]
-    return None
+def _everything(world: World, operation: str, params: Parameters) -> list[str] | None:
+    return ["*"]
 
 
 def _eks(world: World, operation: str, params: Parameters) -> list[str] | None:
-    if operation in ("ListClusters", "ListAccessPolicies", "DescribeAddonVersions"):
+    if operation in ("ListClusters", "ListAccessPolicies", "DescribeAddonVersions", "DescribeClusterVersions"):
         return ["*"]
     if "resourceArn" in params:
         return [params["resourceArn"]]
@@ -198,20 +192,25 @@ def _named(kind: str, *keys: str) -> Callable[[World, str, Parameters], list[str
 
 
 def _fsx(world: World, operation: str, params: Parameters) -> list[str] | None:
+    if operation.startswith("Describe"):
+        return ["*"]
     if association := params.get("AssociationId"):
         known = world.backend("fsx").tagger.tags
-        return [one for one in known if one.endswith(association)] or [arn(world, "fsx", f"association/{association}")]
+        return [one for one in known if one.endswith(association)] or [
+            arn(world, "fsx", f"association/*/{association}")
+        ]
     if operation == "CreateFileSystem":
         return [arn(world, "fsx", "file-system/*")]
     if operation == "CreateDataRepositoryAssociation":
         system = params.get("FileSystemId")
         return [arn(world, "fsx", f"file-system/{system}"), arn(world, "fsx", f"association/{system}/*")]
-    return _named("fsx:file-system/", "FileSystemId", "FileSystemIds", "ResourceARN")(world, operation, params)
+    return _named("fsx:file-system/", "FileSystemId", "ResourceARN")(world, operation, params)
 
 
 def _scheduler(world: World, operation: str, params: Parameters) -> list[str] | None:
     if "Name" in params:
-        return [arn(world, "scheduler", f"schedule/{params.get('GroupName', 'default')}/{params['Name']}")]
+        within = "schedule-group" if "ScheduleGroup" in operation else f"schedule/{params.get('GroupName', 'default')}"
+        return [arn(world, "scheduler", f"{within}/{params['Name']}")]
     return _named("scheduler:", "ResourceArn")(world, operation, params)
 
 
@@ -260,9 +259,8 @@ def _events(world: World, operation: str, params: Parameters) -> list[str] | Non
 
 def _budgets(world: World, operation: str, params: Parameters) -> list[str] | None:
     name = params.get("BudgetName") or (params.get("Budget") or params.get("NewBudget") or {}).get("BudgetName")
-    if params.get("ResourceARN"):
-        return [params["ResourceARN"]]
-    return [f"arn:aws:budgets::{world.account}:budget/{name or '*'}"]
+    action = f"/action/{params.get('ActionId', '*')}" if operation.endswith("BudgetAction") else ""
+    return [params.get("ResourceARN") or f"arn:aws:budgets::{world.account}:budget/{name or '*'}{action}"]
 
 
 def _ecr(world: World, operation: str, params: Parameters) -> list[str] | None:
@@ -271,9 +269,17 @@ def _ecr(world: World, operation: str, params: Parameters) -> list[str] | None:
     return _named("ecr:repository/", "repositoryName", "repositoryNames", "resourceArn")(world, operation, params)
 
 
+def _logs(world: World, operation: str, params: Parameters) -> list[str] | None:
+    """Return the group, with `:log-stream:` at its end but for calls on tags (`LogGroup.arn` in botocore's model)."""
+    groups = _named("logs:log-group:", "logGroupName", "resourceArn")(world, operation, params)
+    if groups is None or "resourceArn" in params:
+        return groups
+    return [f"{group}:log-stream:{params.get('logStreamName', '')}" for group in groups]
+
+
 RESOLVERS: dict[str, Callable[[World, str, Parameters], list[str] | None]] = {
     "s3": _s3,
-    "ec2": _ec2,
+    "ec2": _everything,
     "eks": _eks,
     "codebuild": build_context.resources,
     "eks-auth": lambda world, operation, params: [arn(world, "eks", f"cluster/{params.get('clusterName')}")],
@@ -291,10 +297,10 @@ RESOLVERS: dict[str, Callable[[World, str, Parameters], list[str] | None]] = {
     "ssm": _ssm,
     "ecr": _ecr,
     "fsx": _fsx,
-    "logs": _named("logs:log-group:", "logGroupName", "resourceArn"),
-    "tagging": lambda world, operation, params: ["*"],
-    "servicequotas": lambda world, operation, params: ["*"],
-    "ce": lambda world, operation, params: ["*"],
+    "logs": _logs,
+    "tagging": _everything,
+    "servicequotas": _everything,
+    "ce": _everything,
 }
 
 

@@ -41,4 +41,4 @@ def tagged_at_creation(operation: str, params: dict[str, Any], resources: list[s
     """Return the ARN of the new resource; among the call's own `resources` it is the last one."""
     if made := _IN_CLUSTER.get(operation):
         return resources[-1].rpartition(":")[0] + ":" + made.format(**params)
-    return resources[-1]
+    return resources[-1].removesuffix(":log-stream:")

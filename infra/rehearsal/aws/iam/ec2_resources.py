@@ -1,8 +1,8 @@
 """The resources of a changing EC2 call, as IAM checks them: each one separately, with its own tags.
 
 A creating call needs permission for the new resource with the request's tags, for every resource that it names with
-that resource's tags, and for ec2:CreateTags on what it tags. AWS skips some merely named ones (the other group of a
-rule, the gateway of a route); here all are checked, so a policy that passes is no wider than needed.
+that resource's tags, and for ec2:CreateTags on what it tags. Of a rule both groups are checked: the reference does not
+say which AWS asks about.
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
 """
 
@@ -58,6 +58,13 @@ MADE = {
 }
 LAUNCHED = ("instance", "volume", "network-interface")
 """Resources that RunInstances makes, each checked with the request's tags for its kind."""
+_ALONE = {
+    "CreateRoute": "route-table",
+    "ReplaceRoute": "route-table",
+    "RevokeSecurityGroupEgress": "security-group",
+    "RevokeSecurityGroupIngress": "security-group",
+}
+"""Operation -> the only type that IAM is asked about, whatever else the call names."""
 _LATER = {"CreateLaunchTemplate", "CreateLaunchTemplateVersion"}
 """Operations on templates: the resources in a template are checked at the launch."""
 _ID = re.compile(r"^([a-z]+)-[0-9a-f]{8,32}$")
@@ -102,7 +109,7 @@ def named(world: World, operation: str, params: dict[str, Any]) -> Iterator[tupl
         yield pool, {}
     for identifier in dict.fromkeys(_ids(world, params)):
         kind = KINDS.get(identifier.partition("-")[0])
-        if kind is not None:
+        if kind is not None and kind == _ALONE.get(operation, kind):
             yield arn(world, kind, identifier), _tagged(ec2.tags.get(identifier) or {})
 
 

@@ -1,4 +1,4 @@
-"""Pages, delays and quotas of a strict site, between the gateway and the services.
+"""The form of a request's texts, and pages, delays and quotas of a strict site, between the gateway and the services.
 
 None of them applies to the emulator's own principal, which acts for AWS services.
 """
@@ -14,7 +14,7 @@ from moto.core.model import ServiceModel
 
 from infra.rehearsal.aws.answers import Environ, HeldAnswer, Serve, rewind
 from infra.rehearsal.aws.iam.access import caller
-from infra.rehearsal.aws.strict import document, pages
+from infra.rehearsal.aws.strict import document, pages, texts
 from infra.rehearsal.aws.strict.lag import Lag
 from infra.rehearsal.aws.strict.limits import Limits
 from infra.rehearsal.aws.world import World
@@ -38,7 +38,10 @@ class Admission:
         self.lag, self.limits = Lag(world), Limits(world)
 
     def admit(self, asked: Asked) -> None:
-        """Refuse IDs that AWS does not know yet, and requests beyond a quota."""
+        """Refuse texts that AWS does not take, IDs that it does not know yet, and requests beyond a quota."""
+        principal = caller.get()
+        if principal is not None and not principal.is_agent:
+            texts.refuse_unfit(asked.service, asked.model.operation_model(asked.operation), asked.params)
         if not self._concerned():
             return
         if (how := self._paging(asked)) is not None:

@@ -140,7 +140,7 @@ def test_a_pod_gets_its_roles_credentials_through_the_nodes_role_and_no_more(
     subject = {"clusterName": "camp", "namespace": "campaign", "serviceAccount": "trainer"}
     association = site.client("eks").create_pod_identity_association(**subject, roleArn=arn)["association"]
     node = assume(site, node_role, "i-0123")
-    seen = site.client("eks-auth", node).assume_role_for_pod_identity(clusterName="camp", token="campaign/trainer")
+    seen = site.client("eks-auth", node).assume_role_for_pod_identity(clusterName="camp", token="campaign.trainer.x")
     assert seen["podIdentityAssociation"]["associationId"] == association["associationId"]
     keys = seen["credentials"]
     pod = boto3.Session(keys["accessKeyId"], keys["secretAccessKey"], keys["sessionToken"], region_name="us-east-1")
@@ -150,7 +150,7 @@ def test_a_pod_gets_its_roles_credentials_through_the_nodes_role_and_no_more(
         site.client("s3", pod).get_object(Bucket="state", Key="other")
     assert code_of(error) == "AccessDenied"
     with pytest.raises(ClientError) as error:
-        site.client("eks-auth", node).assume_role_for_pod_identity(clusterName="camp", token="campaign/other")
+        site.client("eks-auth", node).assume_role_for_pod_identity(clusterName="camp", token="campaign.other.x")
     assert code_of(error) == "ResourceNotFoundException"
     site.client("eks").delete_pod_identity_association(clusterName="camp", associationId=association["associationId"])
 

@@ -161,6 +161,40 @@ def test_rights_on_roles_are_bound_to_their_boundary(aws: Account, acts: Callabl
         assert code_of(call) in DENIED
 
 
+def test_rights_on_a_log_group_name_its_streams_and_those_on_its_tags_do_not(
+    aws: Account, acts: Callable[..., Account]
+) -> None:
+    group, changes = "arn:aws:logs:*:*:log-group:/aws/x", ["logs:CreateLogGroup", "logs:PutRetentionPolicy"]
+    tags = ["logs:ListTagsForResource", "logs:TagResource"]
+    bare = acts("names-the-group", may([*changes, *tags], group)).logs
+    assert code_of(lambda: bare.create_log_group(logGroupName="/aws/x")) in DENIED
+    streams = acts("names-the-streams", may([*changes, *tags], f"{group}:*")).logs
+    assert code_of(lambda: streams.create_log_group(logGroupName="/aws/x", tags={"a": "b"})) in DENIED
+    both = acts("names-both", may(changes, f"{group}:*"), may(tags, group)).logs
+    both.create_log_group(logGroupName="/aws/x", tags={"a": "b"})
+    both.put_retention_policy(logGroupName="/aws/x", retentionInDays=30)
+    arn = f"arn:aws:logs:us-east-1:{aws.sts.get_caller_identity()['Account']}:log-group:/aws/x"
+    assert both.list_tags_for_resource(resourceArn=arn)["tags"] == {"a": "b"}
+
+
+def test_texts_that_aws_refuses_are_refused_by_every_service_with_a_pattern(aws: Account) -> None:
+    wrong = [{"Key": "bivouac:owner", "Value": "ann (ml, eu)"}]
+    aws.s3.create_bucket(Bucket="tagged")
+    for call, code in (
+        (lambda: aws.iam.create_policy(PolicyName="p", PolicyDocument="{}", Tags=wrong), "ValidationError"),
+        (lambda: aws.logs.create_log_group(logGroupName="g", tags={"o": "a(b"}), "InvalidParameterException"),
+        (lambda: aws.s3.put_bucket_tagging(Bucket="tagged", Tagging={"TagSet": wrong}), "InvalidTag"),
+        (
+            lambda: aws.ssm.add_tags_to_resource(ResourceType="Parameter", ResourceId="p", Tags=wrong),
+            "ValidationException",
+        ),
+    ):
+        assert code_of(call) == code
+    assert aws.ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=[{"ResourceType": "vpc", "Tags": wrong}])[
+        "Vpc"
+    ]
+
+
 def test_what_cannot_be_named_is_denied_by_a_statement_that_names_something(acts: Callable[..., Account]) -> None:
     named = acts("names-things", may("cloudwatch:*", "arn:aws:cloudwatch:*:*:alarm:*"))
     assert code_of(lambda: named.cloudwatch.list_metrics()) in DENIED

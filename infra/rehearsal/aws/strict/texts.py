@@ -1,0 +1,104 @@
+"""Lengths and patterns of a request's texts, by the models in botocore.
+
+They hold on a soft site too: they are AWS's interface, no delay or quota.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from moto.core.model import OperationModel
+
+from infra.rehearsal.aws.answers import RequestRefused
+
+_GROUP = r"[a-zA-Z0-9 ._\-:/()#,@\[\]+=&;{}!$*]*"
+_TAG = r"[\p{L}\p{Z}\p{N}_.:/=+\-@]*"
+DOCUMENTED = {
+    # botocore's documentation of the members.
+    ("ec2", "CreateSecurityGroup.Description"): (_GROUP, 255, "InvalidParameterValue"),
+    ("ec2", "CreateSecurityGroup.GroupName"): (_GROUP, 255, "InvalidParameterValue"),
+    ("ec2", "CreateImage.Name"): (r"[a-zA-Z0-9()\[\] ./\-'@_]{3,}", 128, "InvalidAMIName.Malformed"),
+    ("ec2", "Tags.Key"): (".+", 127, "InvalidParameterValue"),
+    ("ec2", "Tags.Value"): ("(?s:.*)", 256, "InvalidParameterValue"),
+    ("sns", "Publish.Subject"): (r"[^\x00-\x1f\x7f]+", 99, "InvalidParameter"),
+    # The pattern of `S3Tag` in S3 Control's model; a refusal: alphagov/govuk-infrastructure, pull request 1175.
+    ("s3", "TagSet.Key"): (_TAG, 128, "InvalidTag"),
+    ("s3", "TagSet.Value"): (_TAG, 256, "InvalidTag"),
+}
+"""Service and member -> pattern, most characters, and error code, where the service's model has no pattern."""
+
+_CODES = {"query": "ValidationError", "ec2": "InvalidParameterValue", "rest-xml": "InvalidArgument"}
+"""Protocol -> code of a service whose operations declare none."""
+
+
+def refuse_unfit(service: str, operation: OperationModel, params: dict[str, Any]) -> None:
+    """Raise RequestRefused for the first text that its member does not take, in the words of most services."""
+    for path, shape, value in _sized(operation.input_shape, params, (operation.name,)):
+        limits = shape.metadata
+        pattern, most, code = limits.get("pattern"), limits.get("max"), _code(operation)
+        names = [one for one in path if one != "member" and not one.isdigit()]
+        pattern, most, code = DOCUMENTED.get((service, ".".join(names[-2:])), (pattern, most, code))
+        if most is not None and len(value) > most:
+            broken = f"Member must have length less than or equal to {most}"
+        elif isinstance(value, str) and len(value) < limits.get("min", 0):
+            broken = f"Member must have length greater than or equal to {limits['min']}"
+        elif isinstance(value, str) and pattern and not _compiled(pattern).fullmatch(value):
+            broken = f"Member must satisfy regular expression pattern: {pattern}"
+        else:
+            continue
+        place = ".".join(one[:1].lower() + one[1:] for one in path[1:])
+        shown = "***" if limits.get("sensitive") else value
+        message = f"1 validation error detected: Value '{shown}' at '{place}' failed to satisfy constraint: {broken}"
+        raise RequestRefused(code, message)
+
+
+def _sized(shape: Any, value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield every text, list and map of a request."""
+    kind = shape.type_name if shape else None
+    if kind == "structure" and isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _sized(shape.members.get(name), inner, (*path, name))
+    elif kind == "list" and isinstance(value, list):
+        yield path, shape, value
+        for number, inner in enumerate(value, 1):
+            yield from _sized(shape.member, inner, (*path, str(number), "member"))
+    elif kind == "map" and isinstance(value, dict):
+        yield path, shape, value
+        for key, inner in value.items():
+            yield from _sized(shape.key, key, path)
+            yield from _sized(shape.value, inner, path)
+    elif kind == "string" and isinstance(value, str):
+        yield path, shape, value
+
+
+def _code(operation: OperationModel) -> str:
+    if (protocol := operation.service_model.protocol) in _CODES:
+        return _CODES[protocol]
+    declared = {one.name for one in operation.error_shapes}
+    others = ("InvalidParameterException", "InvalidInputException")
+    return next((one for one in others if one in declared), "ValidationException")
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of AWS's, which are Java's; one that Python cannot read takes everything."""
+    # Beyond the basic plane Java writes pairs of surrogates.
+    plain = pattern.replace(r"\uD800\uDC00-\uDBFF\uDFFF", r"\U00010000-\U0010FFFF")
+    try:
+        return re.compile(re.sub(r"\\p\{(\w)\w?\}", lambda found: _category(found[1]), plain), re.ASCII)
+    except re.error:
+        return re.compile("(?s:.*)")
+
+
+@cache
+def _category(letter: str) -> str:
+    """Return the characters of a Unicode category as ranges of a regular expression's class."""
+    points = [point for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] == letter]
+    ends = [points[0], *(point for pair in pairwise(points) if pair[1] != pair[0] + 1 for point in pair), points[-1]]
+    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in zip(ends[::2], ends[1::2], strict=True))
