@@ -15,13 +15,13 @@ from infra.aws.account import Account, every
 from infra.aws.base_image import find_base, find_steward_base
 from infra.aws.given.builders import seen_builders
 from infra.aws.given.network import seen_network
-from infra.aws.given.node_image import find_image
+from infra.aws.given.node_image import find_base_image, find_image
 from infra.aws.quota_room import quota_questions
 from infra.aws.quota_use import quota_use
 from infra.aws.reservations import refused_reservation
 from infra.aws.zones import zones_of, zones_selling
 from infra.errors import PermanentError, TemporaryError, UserError
-from infra.plan.facts import DataSource, Facts, Offer, Unsuitable
+from infra.plan.facts import BaseImage, DataSource, Facts, Offer, Unsuitable
 from infra.plan.survey import BYTES_PER_TOKEN
 from infra.spec.campaign import Capacity, Spec
 
@@ -57,11 +57,18 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
             "base": answer(lambda: _unsuitable(lambda: find_base(account, spec)), None),
             "steward_base": answer(lambda: _unsuitable(lambda: find_steward_base(account, spec)), None),
             "builders": answer(lambda: seen_builders(account, spec), None),
-            "node_image": None
-            if spec.image.nodes == "bake"
-            else answer(lambda: _unsuitable(lambda: find_image(account, spec)), None),
+            **answer(lambda: _node_image(account, spec), {}),
         }
     )
+
+
+def _node_image(account: Account, spec: Spec) -> dict[str, Any]:
+    """Return the facts about the AMI of the GPU nodes, or about the one from which it is baked."""
+    if spec.image.nodes != "bake":
+        return {"node_image": _unsuitable(lambda: find_image(account, spec))}
+    found = list[BaseImage]()
+    refused = _unsuitable(lambda: found.append(find_base_image(account, spec)))
+    return {"node_image": refused, "node_base": found[0] if found else None}
 
 
 def _sold(account: Account, spec: Spec) -> dict[str, tuple[str, ...]]:

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from infra.aws.account import every
-from infra.aws.given.node_image import find_image
+from infra.aws.given.node_image import find_base_image, find_image
 from infra.bake.builder import Builder, builder
 from infra.bake.playbook import ROOT, play
 from infra.bake.sources import digest_of, sources
@@ -29,7 +29,6 @@ from infra.stack.tags import tags
 
 RECORD = "node-image.json"
 """Key in the campaign's record of the image that it began with."""
-VARIANTS = {"nvidia": "nvidia", "neuron": "neuron", None: "standard"}
 PLAYED = ("images/versions.yaml", "playbooks")
 _NO_PACKAGES = "no dnf"
 
@@ -115,19 +114,8 @@ def _as_given(context: Context) -> NodeImage:
 
 def find_base(context: Context) -> tuple[str, str]:
     """Return (AMI, name) of the EKS-optimised image of versions.yaml's release."""
-    release = versions(ROOT)["base"]["release"]
-    variant = VARIANTS[instance_type(context.spec.nodes.instance_type).maker]
-    name = f"amazon-eks-node-al2023-x86_64-{variant}-{context.spec.kubernetes}-{release}"
-    by_name = [{"Name": "name", "Values": [name]}]
-    ec2 = context.account.client("ec2")
-    found = list(every(ec2, "describe_images", "Images", Owners=["amazon"], Filters=by_name))
-    if not found:
-        raise UserError(
-            "there is no such base image",
-            seen=f"{name} in {context.spec.region}",
-            cure="set base.release in images/versions.yaml to a release that AWS publishes for this Kubernetes version",
-        )
-    return str(found[0]["ImageId"]), name
+    base = find_base_image(context.account, context.spec)
+    return base.ami, base.name
 
 
 def versions(root: Path) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from typing import Any
 import yaml
 
 from infra.plan import catalogue
+from infra.plan.catalogue.expectations import least_versions
 from infra.plan.catalogue.hardware import gpu_expectation
 from infra.plan.catalogue.thresholds import number
 from infra.spec.campaign import Spec
 from infra.spec.names import data_source, shared_tier
-from trainer.contract import LOCAL_CHECKPOINTS, Expectation
+from trainer.contract import AT_LEAST, LOCAL_CHECKPOINTS, Expectation
 
 VERSIONS = Path(__file__).parents[2] / "images/versions.yaml"
 _THROUGHPUT_MIB = 4096
@@ -44,7 +45,7 @@ def expectation_of(spec: Spec, time_source: str | None, versions: Mapping[str, A
             "efa_devices": item.efa_interfaces,
             "throughput_mib": _THROUGHPUT_MIB,
             "shared_mb_s": shared_floor_mb_s(spec),
-            "versions": baked_versions(versions),
+            "versions": node_versions(spec, versions),
         }
     return base.model_copy(update=asked)
 
@@ -73,6 +74,13 @@ def shared_floor_mb_s(spec: Spec) -> float:
     whole = shared.capacity_gib / _TIB_GIB * per_tib
     client = number("client_efa_mb_s" if shared.efa else "client_mb_s")
     return min(whole / spec.nodes.count, client) * number("shared_share")
+
+
+def node_versions(spec: Spec, document: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the nodes' image must hold: the baked versions of a bake, a floor of an AMI that is not ours."""
+    if spec.image.nodes == "bake":
+        return baked_versions(document)
+    return {component: f"{AT_LEAST}{version}" for component, version in least_versions().items()}
 
 
 def baked_versions(document: Mapping[str, Any]) -> dict[str, str]:

@@ -16,9 +16,10 @@ ENVIRONMENT = {"HOME": "/tmp", "USER": "bivouac"}
 """Variables for `NOBODY`, which images do not define: programs cache in HOME, and torch and others read USER."""
 
 
-def leaving_a_dead_node(seconds: int) -> list[dict[str, Any]]:
-    """Return the tolerations of a pod that is made anew elsewhere, so long after its node is called dead."""
-    every = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+def leaving_a_dead_node(seconds: int | None) -> list[dict[str, Any]]:
+    """Return the tolerations of a pod that is made anew elsewhere, so long after its node is called dead. None: never;
+    without any toleration Kubernetes evicts it after 300 s."""
+    every = {"operator": "Exists", "effect": "NoExecute"} | ({} if seconds is None else {"tolerationSeconds": seconds})
     return [{"key": f"node.kubernetes.io/{key}", **every} for key in ("unreachable", "not-ready")]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from lightkube.resources.core_v1 import Pod
 from pydantic import BaseModel, ConfigDict
 
-from infra.cluster.confinement import ROOT, container_context, pod_context
+from infra.cluster.confinement import ROOT, container_context, leaving_a_dead_node, pod_context
 from infra.spec.names import (
     EFA_CLAIM,
     GPU_POOL,
@@ -182,6 +182,9 @@ def pod_spec(gang: GangJob) -> dict[str, Any]:
             pod_volumes.append({"name": "secrets", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}})
             mounts.append({"name": "secrets", "mountPath": SECRETS.rpartition("/")[0], "readOnly": True})
             starts.append(_secrets(gang, gang.supervisor_image, mounts))
+    # The steward alone ends a gang. It keeps one whose pods answer, or cannot be asked, on a node that is not Ready.
+    placing = on_gpu_nodes()
+    placing["tolerations"] += leaving_a_dead_node(None)
     devices = {"nvidia.com/gpu": str(gang.accelerators)}
     resources: dict[str, Any] = {}
     claims: dict[str, Any] = {}
@@ -199,7 +202,7 @@ def pod_spec(gang: GangJob) -> dict[str, Any]:
     resources |= {"limits": devices, "requests": requests}
     return {
         **claims,
-        **on_gpu_nodes(),
+        **placing,
         # The usual DNS policy would leave such a pod with the node's resolver, which knows no pod's name.
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if gang.host_network else {}),
         "restartPolicy": "Never",

@@ -47,6 +47,16 @@ class Unsuitable(_Frozen):
     cure: str
 
 
+class BaseImage(_Frozen):
+    """The EKS image from which a bake begins."""
+
+    ami: str
+    name: str
+    published: date
+    newer: tuple[str, ...]
+    """Names of the releases that AWS has published since, the newest last."""
+
+
 class LeftOut(_Frozen):
     """A file or folder of a job's source that is not packed."""
 
@@ -247,7 +257,10 @@ class Facts(_Frozen):
     builders: SeenBuilders | None = None
     """The place for builders that the spec names; None: it names none, or was not looked up."""
     node_image: Unsuitable | None = None
-    """Reason why the AMI that the spec names for GPU nodes cannot be used; None: it can, or was not looked up."""
+    """Reason why the AMI that the spec names for GPU nodes, or the base from which theirs is baked, cannot be used;
+    None: it can, or was not looked up."""
+    node_base: BaseImage | None = None
+    """The image from which the nodes' is baked; None: nothing is baked, it is not there, or was not looked up."""
 
     @property
     def offer(self) -> Offer | None:

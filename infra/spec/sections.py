@@ -101,7 +101,8 @@ class Image(Section):
     nodes: Literal["bake", "eks"] | Annotated[str, Field(pattern=r"^ami-[0-9a-f]{8,17}$")] = "bake"
     """AMI of the GPU nodes. `bake`: ours, by the roles in `playbooks`. `eks`: AWS's own for EKS, Amazon Linux 2023 and
     the accelerator, the newest when the campaign begins; a boot script sets it up. An id: somebody's own, derived from
-    that one, which gets a Lustre client where it lacks one. Preflight judges the nodes of all three alike."""
+    that one, which gets a Lustre client where it lacks one. Preflight demands the baked versions of `bake` only; of the
+    others, a driver and an EFA module that are new enough for the trainer image and NCCL."""
     builders: Builders | None = None
     """Existing place where images are baked. None: the foundation's build network, whose builders have a public
     address."""

@@ -61,11 +61,29 @@ def devices(root: Path) -> dict[str, int]:
     return found
 
 
+def tree(root: Path) -> Path:
+    """Return the folder below /opt/nvidia with the driver that EKS's image installs at a boot with a GPU.
+
+    Releases from September 2026 on hold one for each branch and move the chosen one to `current`: `lts` for every GPU
+    that it supports, else `pb` (amazon-eks-ami pull 2819: install-nvidia-drivers.sh, resolve-nvidia-driver.sh). Older
+    releases have none.
+    """
+    folders = [root / "opt/nvidia" / name for name in ("current", "lts", "pb")]
+    return next((folder for folder in folders if (folder / ".version").is_file()), folders[0])
+
+
 def driver(root: Path) -> str:
-    """Return the version of NVIDIA's user-mode driver by its library's name; empty without one."""
+    """Return the version of NVIDIA's user-mode driver by its library's name or its tree; empty without one."""
     for folder in ("usr/lib64", "usr/lib/x86_64-linux-gnu"):
         for library in sorted((root / folder).glob("libcuda.so.*.*")):
             return library.name.removeprefix("libcuda.so.")
+    return _read(tree(root) / ".version")
+
+
+def staged_package(root: Path, name: str) -> str:
+    """Return version and release of a package that is registered at a boot with a GPU; empty without one."""
+    for package in sorted((tree(root) / ".rpms").glob(f"{name}-[0-9]*.rpm")):
+        return package.name.removeprefix(f"{name}-").rpartition(".rpm")[0].rpartition(".")[0]
     return ""
 
 
@@ -78,20 +96,22 @@ def installer(root: Path) -> str:
 
 
 def module_path(root: Path, kernel: str, name: str) -> Path | None:
-    """Return the file that modprobe loads for this kernel, by depmod's list; None without one."""
+    """Return the file that modprobe loads for this kernel, by depmod's list, or will load after a boot with a GPU; None
+    without one."""
     folder = root / "lib/modules" / kernel
     for line in (_read(folder / "modules.dep") + "\n" + _read(folder / "modules.builtin")).splitlines():
         path = folder / line.partition(":")[0].strip()
         if path.name.partition(".ko")[0].replace("-", "_") == name:
             return path
-    return None
+    staged = tree(root) / "flavors/open/lib/modules" / kernel / "extra"
+    return next(iter(sorted(staged.glob(f"{name}.ko*"))), None)
 
 
 def archived(root: Path, kernel: str) -> str:
-    """Return the version of NVIDIA's driver for this kernel in the EKS image's archives; empty without one.
+    """Return the version of NVIDIA's driver for this kernel in an older EKS image's archives; empty without one.
 
-    Its modules are installed at a boot with a GPU: nvidia-kmod-load.service takes them from a DKMS archive, named by
-    kernel unless it is for several (amazon-eks-ami, templates/al2023: install-nvidia-driver.sh, kmod-util).
+    There its modules are installed at a boot with a GPU: nvidia-kmod-load.service takes them from a DKMS archive, named
+    by kernel unless it is for several (amazon-eks-ami, templates/al2023: install-nvidia-driver.sh, kmod-util).
     """
     for archive in sorted((root / "var/lib/dkms-archive/nvidia-open").glob("*.tar.gz")):
         found = re.match(r"nvidia-open-([0-9.]+)-(?:kernel(\S+)-[^-]+\.dkms)?", archive.name)
@@ -114,8 +134,8 @@ def main() -> None:
     if module.params["packages"] and shutil.which("rpm"):
         for name in module.params["packages"]:
             code, out, _ = module.run_command(["rpm", "-q", "--qf", "%{VERSION}-%{RELEASE}\n", name])
-            if code == 0:
-                packages[name] = out.splitlines()[0]
+            if version := out.splitlines()[0] if code == 0 else staged_package(root, name):
+                packages[name] = version
     kernel = os.uname().release
     modules: dict[str, str] = {}
     modinfo = module.get_bin_path("modinfo")  # also where PATH lacks sbin

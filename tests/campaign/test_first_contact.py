@@ -1,4 +1,5 @@
-"""The body of `make test-aws` goes through a rehearsal that is derived from the shipped `first-contact.yaml`."""
+"""What a first campaign on AWS meets: the body of `make test-aws` goes through a rehearsal that is derived from the
+shipped `first-contact.yaml`, and nodes start from each kind of image."""
 
 from __future__ import annotations
 
@@ -8,16 +9,22 @@ from pathlib import Path
 import pytest
 import yaml
 
+from infra.rehearsal.aws.ssm_parameters import recommended
 from infra.spec.campaign import load
 from infra.spec.rehearsed import derive
 from tests.aws import comparison
 from tests.aws.contact import KILLED, Contact, first_contact
 from tests.aws.transcript import Transcript, holds
-from tests.campaign.rehearsal import BIVOUAC, rehearsing
+from tests.campaign.rehearsal import BIVOUAC, quick, rehearsing
 from tests.root import ROOT
 
 SPEC = ROOT / "infra/campaigns/first-contact.yaml"
 STEPS = 200
+NEWEST = recommended("1.36", "AL2023_x86_64_NVIDIA")
+_STATES = """
+import boto3
+print([one["State"] for one in boto3.client("ec2").describe_images(ImageIds=["{ami}"])["Images"]])
+"""
 
 
 @pytest.mark.nightly
@@ -41,3 +48,21 @@ def test_a_node_is_killed_and_what_aws_shows_afterwards_agrees_with_the_certific
         certificate = json.loads((rehearsal.results / "certificate.json").read_text())
         assert not comparison.disagreements(certificate, seen) and not seen[0].could_not_look
         assert not holds(told, rehearsal.spec["account"]) and str(tmp_path) not in told
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("nodes", "ami"), [("bake", None), ("eks", NEWEST), (NEWEST, NEWEST)])
+def test_nodes_from_any_image_pass_preflight_train_and_leave_the_image_where_it_was(
+    nodes: str, ami: str | None, tmp_path: Path
+) -> None:
+    short = quick(10, campaign="given", image={"nodes": nodes}, checkpoint={"every_steps": 5})
+    with rehearsing(tmp_path, short) as rehearsal:
+        done = rehearsal.run("run", str(rehearsal.path), "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        events = [(one["kind"], one["data"]) for one in rehearsal.events()]
+        finished = {data["stage"]: data["outputs"] for kind, data in events if kind == "stage.finished"}
+        image = finished["bake"]["node_image"]["ami"]
+        assert ami in (None, image) and (image == NEWEST) == (nodes != "bake")
+        assert [data["fit"] for kind, data in events if kind == "node.verdict"] == [True, True]
+        assert [data["clean"] for kind, data in events if kind == "certified"] == [True]
+        assert rehearsal.python(_STATES.format(ami=image)) == "['available']"

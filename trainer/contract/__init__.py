@@ -25,6 +25,7 @@ from trainer.contract.data import (
     TokenShard,
 )
 from trainer.contract.health import (
+    AT_LEAST,
     DATA_IN_S3,
     DCGM_LONGEST_S,
     SHARED_TIER_IN_S3,
@@ -32,6 +33,7 @@ from trainer.contract.health import (
     GpuExpectation,
     HealthReport,
     Limits,
+    PcieLink,
     Probe,
     Verdict,
 )
@@ -82,6 +84,7 @@ from trainer.contract.unrecognised import (
 
 __all__ = [
     "AGENT_PORT",
+    "AT_LEAST",
     "COMMITTED_NAME",
     "CONFIG_FILE",
     "DATA_IN_S3",
@@ -125,6 +128,7 @@ __all__ = [
     "OptimizerConfig",
     "ParallelConfig",
     "Parameters",
+    "PcieLink",
     "Phase",
     "Probe",
     "RankStatus",

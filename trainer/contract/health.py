@@ -15,6 +15,18 @@ DCGM_LONGEST_S = {1: 180.0, 2: 600.0, 3: 3600.0, 4: 9000.0}
 """Longest time of each level of DCGM's diagnostic; NVIDIA states seconds, 2 min, 30 min, 1 to 2 h."""
 
 
+AT_LEAST = ">= "
+"""Prefix of a version that newer ones meet too."""
+
+
+class PcieLink(_Frozen):
+    """The link of each GPU on a type whose machine wires fewer lanes than the card has."""
+
+    lanes: int
+    device: str
+    """PCI device id of the card, four hexadecimal digits: DCGM finds the card's parameters by it."""
+
+
 class GpuExpectation(_Frozen):
     """The GPUs that a node must have, and their connections."""
 
@@ -27,6 +39,8 @@ class GpuExpectation(_Frozen):
     """Active links of each GPU; 0 if the type has none or no source states their number."""
     nvswitch: bool
     """The GPUs are known to be connected by a switch: the driver's fabric state must be completed."""
+    pcie: PcieLink | None = None
+    """None: each GPU's link has all lanes of the card."""
 
 
 class Limits(_Frozen):
@@ -76,8 +90,9 @@ class Expectation(_Frozen):
     gpudirect: bool = False
     """This type moves data directly between NIC and GPU memory; NCCL's log must show it."""
     versions: dict[str, str] = {}
-    """Component of the node image (`driver`, `efa`: the kernel module) -> baked version. A prefix of whole parts is
-    enough: `580` matches 580.159.03. Components of the container are compared with the container's own versions."""
+    """Component of the node image (`driver`, `efa`: the kernel module) -> baked version, or `AT_LEAST` and the oldest
+    that works. A prefix of whole parts is enough: `580` matches 580.159.03. Components of the container are compared
+    with the container's own versions."""
     imports: tuple[str, ...] = ()
     """Modules that Python must import on the node."""
     dcgm_level: int | None = None

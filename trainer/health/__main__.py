@@ -45,7 +45,7 @@ def main() -> int:
     probes += _of_nccl(expectation, seen, place.node_count)
     if expectation.dcgm_level is not None and expectation.gpus is not None:
         # Last: it occupies the GPUs, from level 2 on for minutes.
-        probes.append(diagnose(expectation.dcgm_level, look))
+        probes.append(diagnose(expectation.dcgm_level, look, expectation.gpus.pcie))
     bandwidth = None if seen.bus_bandwidth_gb_s is None else round(seen.bus_bandwidth_gb_s, 4)
     report = HealthReport(node=place.node_name, probes=tuple(probes), bus_bandwidth_gb_s=bandwidth)
     print(report.model_dump_json(), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket as sockets
 import subprocess
 import tempfile
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.contract import DCGM_LONGEST_S, Probe
+from trainer.contract import DCGM_LONGEST_S, PcieLink, Probe
 from trainer.health.looking import CannotLook, Look, blind
 from trainer.health.parsers import dcgm
 
@@ -25,16 +26,33 @@ _ENDING_S = 20.0
 _POLL_S = 0.1
 
 
-def diagnose(level: int, look: Look) -> Probe:
-    """Run `dcgmi diag` at this level, with an engine of its own."""
+def diagnose(level: int, look: Look, link: PcieLink | None = None) -> Probe:
+    """Run `dcgmi diag` at this level, with an engine of its own. `link`: where the type wires fewer lanes than the card
+    has, which DCGM would call broken."""
     name, wanted = f"dcgm_{level}", f"`dcgmi diag -r {level}` passes"
     try:
-        with engine() as host:
-            longest = DCGM_LONGEST_S[level]
-            output = look("dcgmi", "diag", "--host", host, "-r", str(level), "--json", timeout_s=longest)
+        with engine() as host, tempfile.NamedTemporaryFile("w", prefix="bivouac-dcgm-", suffix=".yaml") as overlay:
+            command = ["dcgmi", "diag", "--host", host, "-r", str(level), "--json"]
+            if link is not None:
+                overlay.write(sku_overlay(link))
+                overlay.flush()
+                command += ["--configfile", overlay.name]
+            output = look(*command, timeout_s=DCGM_LONGEST_S[level])
         return diagnostic_probe(dcgm.parse(output.text or output.errors), level)
     except (CannotLook, ValueError) as error:
         return blind(name, error, wanted, _CURE)
+
+
+def sku_overlay(link: PcieLink) -> str:
+    """Return DCGM's configuration file for this link, as JSON, which its YAML reader reads. Fields that it leaves out
+    keep NVIDIA's values for the card: docs.nvidia.com/datacenter/dcgm, Diagnostic Configuration File.
+
+    Not `--parameters`: by aws/aws-k8s-tester pull 806, DCGM 4.6 does not pass these subtests' parameters on.
+    """
+    least = {"min_pci_generation": 1.0, "min_pci_width": float(link.lanes)}
+    pcie = {"is_allowed": True, "h2d_d2h_single_pinned": least, "h2d_d2h_single_unpinned": least}
+    skus = [{"name": f"device {link.device}", "id": link.device, "pcie": pcie}]
+    return json.dumps({"version": "4", "spec": "dcgm-diag-v1", "skus": skus})
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from trainer.contract import KERNEL_LOG, GpuExpectation, Limits, Probe
+from trainer.contract import AT_LEAST, KERNEL_LOG, GpuExpectation, Limits, Probe
 from trainer.health.looking import CannotLook, Look, blind, text_of
 from trainer.health.nvlinks import links_of
 from trainer.health.parsers import kernel_log, nvidia_smi
@@ -96,7 +96,8 @@ def query_probes(smi: Smi, expectation: GpuExpectation, limits: Limits) -> Itera
     yield _each(
         "throttling", smi.gpus, lambda gpu: _throttled(gpu, limits.slowdowns), "no slowdown by hardware or heat"
     )
-    yield _each("clock_limits", smi.gpus, _limits, "power limit and lanes as built")
+    lanes = None if expectation.pcie is None else expectation.pcie.lanes
+    yield _each("clock_limits", smi.gpus, lambda gpu: _limits(gpu, lanes), "power limit and lanes as built")
     if expectation.nvswitch:
         yield _each("fabric_manager", smi.gpus, _fabric, "Completed, Success")
 
@@ -137,8 +138,10 @@ def _throttled(gpu: Gpu, slowdowns: Iterable[str]) -> str | None:
     return ", ".join(one for one in gpu.throttles if one in slowdowns) or None
 
 
-def _limits(gpu: Gpu) -> str | None:
+def _limits(gpu: Gpu, wired: int | None) -> str | None:
+    """Return the fault of the link or of the power limit; `wired`: lanes where the type has fewer than the card."""
     width, full = gpu.pcie_width
+    full = wired or full
     limit, default = gpu.power_limit_w
     if width is not None and full is not None and width < full:
         return f"PCIe x{width} of x{full}"
@@ -170,13 +173,22 @@ def xid_probe(log: str, xids: Mapping[str, Iterable[int]]) -> Probe:
 
 
 def version_probe(component: str, seen: str | None, wanted: str, cure: str | None = None) -> Probe:
-    """Compare versions by whole parts: `580` matches 580.159.03, `2.30.4` matches 2.30.4 but not 2.30.40."""
+    """Compare versions by whole parts: `580` matches 580.159.03, `2.30.4` matches 2.30.4 but not 2.30.40. `wanted` with
+    `AT_LEAST` is a floor."""
     name = f"version {component}"
     if seen is None:
         return blind(name, "its version is unknown", wanted)
-    fits = [*_parts(seen)][: len(_parts(wanted))] == _parts(wanted)
-    cure = cure or f"images/versions.yaml says {wanted}; bake again, or correct the file"
+    if wanted.startswith(AT_LEAST):
+        fits = _numbers(seen) >= _numbers(wanted)
+        cure = "name a newer AMI in image.nodes, or write `nodes: eks` for AWS's newest, or `nodes: bake`"
+    else:
+        fits = [*_parts(seen)][: len(_parts(wanted))] == _parts(wanted)
+        cure = cure or f"images/versions.yaml says {wanted}; bake again, or correct the file"
     return Probe(name=name, ok=fits, seen=seen, wanted=wanted, cure="" if fits else cure)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def _parts(version: str) -> list[str]:

@@ -1,11 +1,20 @@
-"""AMIs of GPU nodes that no bake of ours made: EKS's own, or somebody's. Read-only."""
+"""AMIs of GPU nodes that no bake of ours made: EKS's own, from which a bake begins too, or somebody's. Read-only."""
 
 from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from infra.aws.account import Account, every
 from infra.errors import UserError
 from infra.plan.catalogue import instance_type
+from infra.plan.facts import BaseImage
 from infra.spec.campaign import Spec
+
+_VERSIONS = Path(__file__).parents[3] / "images/versions.yaml"
 
 ROOT_DISK = "/dev/xvda"
 """Root device of EKS's Amazon Linux images, which the launch templates size and encrypt."""
@@ -39,3 +48,36 @@ def find_image(account: Account, spec: Spec) -> tuple[str, str]:
         cure = "derive one from EKS's Amazon Linux 2023 image for x86_64, or write nodes: eks"
         raise UserError("nodes cannot start from this AMI", seen=f"{ami}: {'; '.join(wrong)}", cure=cure)
     return ami, str(image.get("Name", ""))
+
+
+def base_release() -> str:
+    """Return the release of EKS's images from which a bake begins, such as `v20260101`."""
+    return str(yaml.safe_load(_VERSIONS.read_text())["versions"]["base"]["release"])
+
+
+def eks_images(account: Account, variant: str, kubernetes: str = "*") -> dict[str, dict[str, Any]]:
+    """Return EKS's images by name, the oldest release first. EC2 leaves out those that AWS has deprecated."""
+    by_name = [{"Name": "name", "Values": [f"amazon-eks-node-al2023-{_ARCHITECTURE}-{variant}-{kubernetes}-v*"]}]
+    found = every(account.client("ec2"), "describe_images", "Images", Owners=["amazon"], Filters=by_name)
+    return {str(one["Name"]): one for one in sorted(found, key=lambda one: release_of(one["Name"]))}
+
+
+def release_of(name: str) -> str:
+    """Return the release of an EKS image; releases sort by their dates."""
+    return name.rpartition("-")[2]
+
+
+def find_base_image(account: Account, spec: Spec) -> BaseImage:
+    """Return the image from which a bake of this spec begins. Raises `UserError` if AWS does not publish it."""
+    variant = _VARIANTS[instance_type(spec.nodes.instance_type).maker]
+    images, release = eks_images(account, variant, spec.kubernetes), base_release()
+    newer = tuple(name for name in images if release_of(name) > release)
+    name = f"amazon-eks-node-al2023-{_ARCHITECTURE}-{variant}-{spec.kubernetes}-{release}"
+    if name not in images:
+        raise UserError(
+            "there is no such base image",
+            seen=f"{name} in {spec.region}; newer ones: {', '.join(newer[-3:]) or 'none'}",
+            cure="set base.release in images/versions.yaml to a release that AWS publishes for this Kubernetes version",
+        )
+    published = datetime.fromisoformat(images[name]["CreationDate"]).date()
+    return BaseImage(ami=images[name]["ImageId"], name=name, published=published, newer=newer)

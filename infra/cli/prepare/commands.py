@@ -63,7 +63,7 @@ def images(
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
-    """List baked images with their users and cost; remove unused ones."""
+    """List baked images with users and cost, and newer releases of their base; remove unused ones."""
     from infra import target
     from infra.spec import duration
 

@@ -1,4 +1,4 @@
-"""`bivouac images`: lists baked images with users and cost; `--remove` removes unused ones."""
+"""`bivouac images`: lists baked images with users and cost, and newer bases; `--remove` removes unused ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from infra.aws.account import Account
+from infra.aws.given.node_image import base_release, eks_images, release_of
 from infra.bake.image_inventory import BakedImage, ImageInventory
 from infra.cli.answers import write_json
 from infra.console.progress import Progress
@@ -31,7 +32,7 @@ def images_command(
     bucket = buckets(account.identity()["Account"], region).state
     store = CampaignStore(account.client("s3"), bucket, "images", "images")
     inventory = ImageInventory(account, store, Progress(quiet))
-    gone: list[BakedImage] = []
+    gone, newer = list[BakedImage](), _newer_releases(account)
     if not remove:
         found = _look(inventory, keep, older_than)
         _show(found, quiet)
@@ -49,9 +50,17 @@ def images_command(
                     gone.append(one)
                     inventory.progress.note(f"{one.kind} {one.id} is gone")
             account.guard = None
+    pinned = f"{base_release()} (base.release in images/versions.yaml)"
+    quiet.print(f"node images are baked from EKS's release {pinned}; newer ones: {', '.join(newer) or 'none'}")
     if json:
-        write_json(console, [_row(one) | {"removed": one in gone} for one in found])
+        write_json(console, [_row(one) | {"removed": one in gone, "newer_releases": newer} for one in found])
     return 0
+
+
+def _newer_releases(account: Account) -> list[str]:
+    """Return the releases of EKS's NVIDIA images that AWS has published since the pinned one, the newest last."""
+    releases = dict.fromkeys(map(release_of, eks_images(account, "nvidia")))
+    return [release for release in releases if release > base_release()]
 
 
 def _look(inventory: ImageInventory, keep: int, older_than: timedelta) -> tuple[BakedImage, ...]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.plan.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.plan.catalogue.reading import read, unknown
 from infra.plan.catalogue.thresholds import limits, number
-from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation
+from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, PcieLink
 
 _MOUNTS = (DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS)
 
@@ -39,6 +39,17 @@ def bandwidth(instance_type: str) -> Bandwidth | None:
     """Return the measured bandwidth; None if no source states it: then preflight has no limit for it."""
     measured = _content()["measured"].get(instance_type)
     return None if measured is None else Bandwidth.model_validate(measured)
+
+
+def reduced_link(instance_type: str) -> PcieLink | None:
+    """Return the GPUs' link if the type wires fewer lanes than the card has, else None."""
+    links = _content()["pcie"]["links"].get(instance_type)
+    return None if links is None else PcieLink.model_validate(links)
+
+
+def least_versions() -> dict[str, str]:
+    """Return, by component, the oldest version that works in a node image that no bake of ours made."""
+    return dict(_content()["least_versions"]["components"])
 
 
 @cache

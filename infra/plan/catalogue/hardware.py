@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infra.plan.catalogue.expectations import reduced_link
 from infra.plan.catalogue.instance_types import InstanceType
 from infra.plan.catalogue.thresholds import number
 from trainer.contract import GpuExpectation
@@ -20,4 +21,5 @@ def gpu_expectation(item: InstanceType) -> GpuExpectation | None:
         # required: a sound node must not be replaced because of a guess.
         nvlinks=(item.nvlinks or 0) if several else 0,
         nvswitch=several and item.nvlinks != 0,
+        pcie=reduced_link(item.name),
     )

@@ -18,6 +18,8 @@ from infra.spec.names import Names, buckets
 SERVICE_NETWORK = IPv4Network("172.20.0.0/16")
 """Network of the cluster's Kubernetes services."""
 SUPPORT_NOTICE = timedelta(days=60)
+_OLD_BASE_DAYS = 180
+"""Our own: AWS publishes a release every one to three weeks, with the mended faults of kernel and driver."""
 PARTITION = "aws"
 """Partition of every ARN in this code: others (China, GovCloud) have other service names and condition keys."""
 _LARGEST_ATTEMPT = 999
@@ -108,10 +110,19 @@ def base_image_is_there(case: Case) -> Iterator[Draft]:
 
 
 def node_image_is_there(case: Case) -> Iterator[Draft]:
-    """If the AMI of the GPU nodes was looked up, nodes can start from it."""
-    refused = case.facts.node_image
+    """If the AMI of the GPU nodes was looked up, nodes or a bake can start from it, and a bake's base is not old."""
+    refused, base = case.facts.node_image, case.facts.node_base
     if refused is not None:
         yield error("image.nodes", refused.what, seen=refused.seen, cure=refused.cure)
+    if base is not None:
+        days = (case.today - base.published).days
+        newer = f"{len(base.newer)} newer, the newest {base.newer[-1]}" if base.newer else "none is newer"
+        yield (warning if base.newer and days > _OLD_BASE_DAYS else info)(
+            "image.nodes",
+            "the image is baked from this release of EKS's",
+            seen=f"{base.name}, {days} days old; {newer}",
+            cure="nothing; for a newer one set base.release in images/versions.yaml and the versions that it holds",
+        )
 
 
 def network_is_large_enough_and_apart(case: Case) -> Iterator[Draft]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
@@ -66,6 +67,7 @@ def _register(world: World, name: str, architecture: str) -> str:
         hypervisor="xen",
         root_device_type="ebs",
         root_device_name="/dev/xvda",
+        creation_date=datetime.strptime(name[-8:], "%Y%m%d").replace(tzinfo=UTC),
         region_name=world.region,
     )
     return image_id

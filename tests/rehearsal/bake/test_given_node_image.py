@@ -9,7 +9,7 @@ import pytest
 
 from infra.aws.account import Account
 from infra.aws.asked import asked
-from infra.aws.given.node_image import find_image, image_parameter
+from infra.aws.given.node_image import base_release, find_image, image_parameter
 from infra.bake import node_image
 from infra.errors import UserError
 from infra.plan.survey import survey
@@ -95,6 +95,25 @@ def test_an_image_from_which_no_node_could_start_is_refused_before_the_yes(
             find_image(here, spec(fit))
     finally:
         image.root_device_name = "/dev/xvda"
+
+
+def test_the_base_of_a_bake_is_told_with_its_age_and_what_aws_has_published_since(
+    here: Account, aws: Account_, named: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def facts(nodes: str = "bake", **changes: Any) -> Any:
+        chosen = example_spec(image={"base": BASE, "nodes": nodes}, **changes)
+        return asked(here, chosen, survey(chosen), lambda text: None)
+
+    base = facts().node_base
+    pinned, newest = sorted(name for name in named if "x86_64-nvidia" in name)
+    assert base is not None and (base.name, base.ami, base.newer) == (pinned, named[pinned], (newest,))
+    assert f"{base.published:%Y%m%d}" == base_release().removeprefix("v"), "EKS names a release by its day"
+    assert facts("eks").node_base is None and facts(named[newest]).node_base is None
+    amis = aws.world.backend("ec2").amis
+    monkeypatch.delitem(amis, named[pinned])
+    gone = facts()
+    assert gone.node_base is None and gone.node_image is not None
+    assert pinned in gone.node_image.seen and newest in gone.node_image.seen and "base.release" in gone.node_image.cure
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from infra.aws.account import Account
+from infra.aws.given.node_image import base_release
 from infra.aws.registry import Registry
 from infra.bake.bake import ImageManifest, StewardImage, manifest_key
 from infra.bake.node_image import RECORD, NodeImage
@@ -24,6 +25,7 @@ from infra.record.holder import Holder
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.base_images import HOST_TAG, SLIM_TAG
 from infra.rehearsal.aws.base_images import REPOSITORY as BASES_REPOSITORY
+from infra.rehearsal.aws.ssm_parameters import NEWEST
 from infra.session import session
 from infra.spec.names import FOUNDATION_TAG, INPUTS_TAG, MANIFEST_TAG, REPOSITORY, STEWARD_REPOSITORY, buckets
 from tests.rehearsal.aws_account import World, signed_in, until
@@ -176,6 +178,16 @@ def test_every_image_says_what_it_is_kept_for_and_what_it_costs(bakery: Bakery, 
     one = rows[inventory["of a dead campaign"].ami]
     assert float(one["usd_per_month_at_most"]) == pytest.approx(float(one["gb"]) * 0.05) and float(one["gb"]) > 0
     assert float(rows[inventory["trainer newest"]]["usd_per_month_at_most"]) > 0
+
+
+def test_the_releases_that_aws_has_published_since_the_pinned_one_are_told(
+    bakery: Bakery, inventory: dict[str, Any]
+) -> None:
+    said = io.StringIO()
+    images_command(bakery.world.region, 1, timedelta(days=7), False, False, False, Console(file=said, width=300))
+    pinned = f"{base_release()} (base.release in images/versions.yaml)"
+    assert f"EKS's release {pinned}; newer ones: v{NEWEST}\n" in said.getvalue()
+    assert all(row["newer_releases"] == [f"v{NEWEST}"] for row in bakery.images().values())
 
 
 def test_without_a_yes_and_while_another_holds_the_foundation_nothing_is_removed(

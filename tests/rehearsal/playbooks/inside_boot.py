@@ -34,8 +34,15 @@ PACKAGES = {
 PLUGIN = Path("/opt/amazon/ofi-nccl/lib64/libnccl-net.so")
 MODULES = {"efa": "3.1.0g", "lustre": "2.15.6", "gdrdrv": "2.5"}
 KERNEL = Path("/lib/modules") / os.uname().release
-KEPT = Path("/var/lib/dkms-archive/nvidia-open")
-"""Where the base keeps NVIDIA's module until a boot with a GPU."""
+TREE = Path("/opt/nvidia/lts")
+"""Where a base of September 2026 or later keeps the driver until a boot with a GPU."""
+LAYOUT = os.environ["BOOT_LAYOUT"]
+KEPT = {
+    "archives": Path("/var/lib/dkms-archive/nvidia-open")
+    / f"nvidia-open-{DRIVER}-kernel{KERNEL.name}-x86_64.dkms.tar.gz",
+    "trees": TREE / f"flavors/open/lib/modules/{KERNEL.name}/extra/nvidia.ko.xz",
+}[LAYOUT]
+"""NVIDIA's module for this kernel, until then."""
 ROLES = {path.name for path in (ROOT / "playbooks/roles").iterdir()} - {"trainer_image"}
 WHOLE = {"node_image_gdrcopy": True}
 """Every role, so that each one's tasks are run."""
@@ -69,12 +76,20 @@ def base() -> Iterator[Path]:
         opened(place)
     KERNEL.mkdir(parents=True)
     (KERNEL / "modules.dep").write_text("".join(f"extra/{name}.ko.xz: extra/other.ko\n" for name in MODULES))
-    KEPT.mkdir(parents=True)
-    (KEPT / f"nvidia-open-{DRIVER}-kernel{KERNEL.name}-x86_64.dkms.tar.gz").touch()
+    packages, module_files = dict(PACKAGES), {name: KERNEL / f"extra/{name}.ko.xz" for name in MODULES}
+    KEPT.parent.mkdir(parents=True)
+    KEPT.touch()
+    if LAYOUT == "trees":
+        module_files["nvidia"] = KEPT
+        (TREE / ".version").write_text(f"{DRIVER}\n")
+        manager = f"nvidia-fabricmanager-{packages.pop('nvidia-fabricmanager')}-1.amzn2023.x86_64.rpm"
+        (TREE / ".rpms").mkdir()
+        (TREE / ".rpms" / manager).touch()
+    else:
+        (Path("/usr/lib64") / f"libcuda.so.{DRIVER}").touch()
     release = Path("/etc/os-release")
     release.unlink(missing_ok=True)
     release.write_text('NAME="Amazon Linux"\nID="amzn"\nVERSION_ID="2023"\n')
-    (Path("/usr/lib64") / f"libcuda.so.{DRIVER}").touch()
     PLUGIN.parent.mkdir(parents=True)
     PLUGIN.touch()
     old = Path("/etc/systemd/system/multi-user.target.wants/nvidia-dcgm.service")
@@ -82,9 +97,10 @@ def base() -> Iterator[Path]:
     old.symlink_to("/usr/lib/systemd/system/nvidia-dcgm.service")
     tools = WORK / "tools"
     tools.mkdir()
-    rows = "".join(f"  *' {name}') echo {version}-1.amzn2023 ;;\n" for name, version in PACKAGES.items())
+    rows = "".join(f"  *' {name}') echo {version}-1.amzn2023 ;;\n" for name, version in packages.items())
     (tools / "rpm").write_text(f'#!/bin/sh\ncase "$*" in\n{rows}  *) exit 1 ;;\nesac\n')
-    rows = "".join(f"  *version\\ {KERNEL}/extra/{name}.ko.xz) echo {text} ;;\n" for name, text in MODULES.items())
+    texts = {**MODULES, "nvidia": DRIVER}
+    rows = "".join(f"  *version\\ {file}) echo {texts[name]} ;;\n" for name, file in module_files.items())
     (tools / "modinfo").write_text(f'#!/bin/sh\ncase "$*" in\n{rows}  *) exit 1 ;;\nesac\n')
     (tools / "dnf").write_text("#!/bin/sh\necho dnf was called: $* >&2\nexit 1\n")
     for tool in tools.iterdir():
@@ -161,14 +177,15 @@ def test_a_base_that_differs_is_refused_by_the_role_that_it_concerns(base: Path)
 
 
 def test_a_kernel_that_cannot_load_what_the_image_is_for_is_refused(base: Path) -> None:
-    listed, (kept,) = KERNEL / "modules.dep", KEPT.iterdir()
-    text, another = listed.read_text(), kept.with_name(kept.name.replace(KERNEL.name, "6.1.0-other"))
+    listed, another = KERNEL / "modules.dep", Path(str(KEPT).replace(KERNEL.name, "6.1.0-other"))
+    text = listed.read_text()
     listed.write_text("".join(line for line in text.splitlines(True) if "lustre" not in line))
-    kept.rename(another)
+    another.parent.mkdir(parents=True, exist_ok=True)
+    KEPT.rename(another)
     try:
         heard = play("boot", base, "without")
     finally:
         listed.write_text(text)
-        another.rename(kept)
+        another.rename(KEPT)
     assert heard.failure is not None and "cure: choose a base.release" in heard.failure
     assert f"kernel {KERNEL.name} has no module lustre, nvidia (seen for this kernel: {{'efa'" in heard.failure

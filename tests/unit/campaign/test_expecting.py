@@ -86,6 +86,7 @@ def test_every_type_of_the_catalogue_says_what_its_gpus_must_show(item: object) 
     if wanted is not None:
         # None is insisted on where no source states how many there are: a sound node must not be replaced for a guess.
         assert wanted.nvlinks == (item.nvlinks or 0)  # type: ignore[attr-defined]
+        assert (wanted.pcie is not None) == (wanted.product == "L4"), "the only GPU that AWS wires to fewer lanes"
 
 
 def test_links_that_no_source_states_are_not_insisted_on() -> None:

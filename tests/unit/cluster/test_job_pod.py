@@ -6,6 +6,7 @@ from typing import Any
 
 from infra.spec.workload.sections import Resources
 from tests.pods import IMAGE, gang
+from tests.unit.campaign.test_standby import deployment
 
 THEIRS = "nvcr.io/nvidia/pytorch@sha256:" + "1" * 64
 
@@ -50,3 +51,22 @@ def test_a_mount_is_a_folder_of_the_shared_tier_that_nobody_writes() -> None:
     mounted = pod(mounts=("corpus",))["containers"][0]["volumeMounts"]
     (found,) = [one for one in mounted if one["mountPath"].startswith("/mounts")]
     assert found == {"name": "shared", "mountPath": "/mounts/corpus", "subPath": "mounts/corpus", "readOnly": True}
+
+
+def evicted_after_s(spec: dict[str, Any], condition: str) -> float:
+    """How soon Kubernetes evicts a pod from a node with this taint, by its page "Taints and Tolerations": at once
+    without a toleration; the admission of DefaultTolerationSeconds adds one of 300 s to a pod without one of its own;
+    one without `tolerationSeconds` holds for ever."""
+    key = f"node.kubernetes.io/{condition}"
+    own = [
+        one
+        for one in spec["tolerations"]
+        if one.get("key") == key and one["operator"] == "Exists" and one.get("effect") in (None, "NoExecute")
+    ]
+    return min((one.get("tolerationSeconds", float("inf")) for one in own), default=300)
+
+
+def test_kubernetes_never_evicts_a_gang_whose_nodes_the_steward_calls_unknown_and_not_dead() -> None:
+    for condition in ("not-ready", "unreachable"):
+        assert evicted_after_s(pod(), condition) == float("inf")
+        assert evicted_after_s(deployment(1)["template"]["spec"], condition) < 60, "the steward itself moves on"

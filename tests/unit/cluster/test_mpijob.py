@@ -52,9 +52,8 @@ def test_its_pods_are_those_of_the_other_gangs_but_for_where_they_find_each_othe
         }
         assert differs == {"affinity", "restartPolicy", "containers"}
         assert template["spec"]["priorityClassName"] == "bivouac-training"
-        assert template["spec"]["tolerations"] == [
-            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-        ]
+        gpu = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+        assert gpu in template["spec"]["tolerations"]
         (ours,), (theirs,) = template["spec"]["containers"], other["spec"]["containers"]
         assert {**ours, "env": None} == {**theirs, "env": None}
         told, before = environment(ours), environment(theirs)

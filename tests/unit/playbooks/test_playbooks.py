@@ -266,6 +266,29 @@ def test_nvidias_module_is_found_where_the_base_keeps_it_until_a_boot(tmp_path: 
     assert machine.archived(tmp_path, "6.1.0") == "580.1.2"
 
 
+def test_a_driver_that_waits_below_opt_for_a_boot_with_a_gpu_is_the_bases_own(tmp_path: Path, machine: Any) -> None:
+    """As amazon-eks-ami pull 2819 lays it out, in releases from September 2026 on."""
+    kernel = "6.18.20-22.226.amzn2023.x86_64"
+    for name, version in (("pb", "595.45.04"), ("lts", "580.173.02")):
+        top = tmp_path / "opt/nvidia" / name
+        for flavor in ("open", "proprietary"):
+            (top / f"flavors/{flavor}/lib/modules/{kernel}/extra").mkdir(parents=True)
+            (top / f"flavors/{flavor}/lib/modules/{kernel}/extra/nvidia.ko.xz").touch()
+        (top / ".version").write_text(f"{version}\n")
+        (top / ".rpms").mkdir()
+        (top / f".rpms/nvidia-fabricmanager-{version}-1.amzn2023.x86_64.rpm").touch()
+        assert machine.driver(tmp_path) == version, "lts where EKS has both: it takes that one for every GPU it drives"
+    extra = tmp_path / f"opt/nvidia/lts/flavors/open/lib/modules/{kernel}/extra"
+    (extra / "gdrdrv.ko.xz").touch()
+    assert machine.module_path(tmp_path, kernel, "nvidia") == extra / "nvidia.ko.xz"
+    assert machine.module_path(tmp_path, kernel, "gdrdrv") == extra / "gdrdrv.ko.xz"
+    assert machine.module_path(tmp_path, "6.1.0", "nvidia") is machine.module_path(tmp_path, kernel, "efa") is None
+    assert machine.staged_package(tmp_path, "nvidia-fabricmanager") == "580.173.02-1.amzn2023"
+    assert machine.staged_package(tmp_path, "nvidia") == machine.staged_package(tmp_path, "efa") == ""
+    (tmp_path / "opt/nvidia/lts").rename(tmp_path / "opt/nvidia/current")
+    assert machine.driver(tmp_path) == "580.173.02", "a node that has booted with a GPU"
+
+
 @pytest.mark.parametrize(
     ("kernel", "package"),
     [

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.plan import catalogue
 from infra.plan.catalogue import limits, thresholds
+from infra.plan.catalogue.hardware import gpu_expectation
 from tests.unit.campaign.test_gang_verdicts import probe, report
 from tests.unit.trainer.test_health_parsers import sample
 from trainer.contract import GpuExpectation, HealthReport, Probe, Verdict
@@ -20,6 +22,7 @@ from trainer.health.fabric import Reading, blame_probe
 from trainer.health.looking import CannotLook, Output, look
 from trainer.health.parsers import clock, dcgm
 from trainer.health.parsers.fabric import parse_nccl
+from trainer.health.parsers.nvidia_smi import parse_query
 from trainer.health.throughput import measure, throughput_probes
 
 A100 = GpuExpectation(product="A100", count=1, memory_gib=72, nvlinks=12, nvswitch=True)
@@ -76,7 +79,6 @@ def test_a_sound_node_passes_every_probe() -> None:
         ("<reset_required>No", "<reset_required>Yes", "recovery", "Reset"),
         ("hw_thermal_slowdown>Not Active", "hw_thermal_slowdown>Active", "throttling", "hw_thermal_slowdown"),
         ("hw_power_brake_slowdown>Not Active", "hw_power_brake_slowdown>Active", "throttling", "power_brake"),
-        ("<current_link_width>16x", "<current_link_width>8x", "clock_limits", "PCIe x8 of x16"),
         ("<current_power_limit>500.00", "<current_power_limit>300.00", "clock_limits", "300 W of 500 W"),
         ("<state>N/A", "<state>In Progress", "fabric_manager", "In Progress"),
     ],
@@ -91,6 +93,26 @@ def test_each_fault_of_a_gpu_fails_its_own_probe_and_no_other(old: str, new: str
 def test_a_software_power_cap_under_load_is_no_fault() -> None:
     query = QUERY.replace("sw_power_cap>Not Active", "sw_power_cap>Active")
     assert verdicts(tools(query))["throttling"].ok
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "lanes", "fault"),
+    [
+        ("g6.8xlarge", 8, ""),  # AWS wires the L4 to x8: aws/aws-k8s-tester pull 806
+        ("g6.8xlarge", 16, ""),
+        ("g6.8xlarge", 4, "PCIe x4 of x8"),
+        ("p4d.24xlarge", 16, ""),
+        ("p4d.24xlarge", 8, "PCIe x8 of x16"),
+    ],
+)
+def test_a_link_is_narrow_by_what_the_type_wires_and_not_by_what_the_card_could(
+    instance_type: str, lanes: int, fault: str
+) -> None:
+    wired = gpu_expectation(catalogue.instance_type(instance_type))
+    assert wired is not None
+    query = QUERY.replace("<current_link_width>16x", f"<current_link_width>{lanes}x")
+    seen = {one.name: one for one in gpus.query_probes(parse_query(query), wired, limits())}["clock_limits"]
+    assert seen.ok == (not fault) and fault in seen.seen
 
 
 def test_an_l40s_is_no_l4() -> None:

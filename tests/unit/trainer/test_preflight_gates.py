@@ -13,8 +13,13 @@ import pytest
 import yaml
 
 from images import build_args
-from infra.campaign.verdicts import judge
-from infra.plan.catalogue import limits
+from infra.campaign.expecting import baked_versions, expectation_of, read_versions
+from infra.campaign.verdicts import judge, of_all
+from infra.plan.catalogue import instance_type, limits
+from infra.plan.catalogue.expectations import least_versions
+from infra.plan.catalogue.hardware import gpu_expectation
+from infra.plan.catalogue.reading import read
+from tests.example import example_spec
 from tests.root import ROOT
 from tests.unit.campaign.test_gang_verdicts import FACTS, probe, report
 from tests.unit.trainer.test_health_parsers import sample
@@ -57,6 +62,49 @@ def test_amazons_efa_module_is_the_version_that_its_package_is(
     asked = PLAIN.model_copy(update={"efa_devices": 32, "versions": {"efa": baked}})
     (seen,) = [one for one in node_probes(asked, tmp_path, tmp_path, tools) if one.name == "version efa"]
     assert seen.verdict is (Verdict.PASS if fits else Verdict.FAIL), seen
+
+
+OWN = "ami-0123456789abcdef0"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "driver", "module", "wrong"),
+    [
+        ("bake", None, None, []),
+        ("bake", "580.200.01", "3.3.0g", ["driver", "efa"]),
+        ("eks", "580.200.01", "3.3.0g", []),
+        (OWN, "595.45.04", "2.12.1g", []),
+        ("eks", "570.195.03", "3.3.0g", ["driver"]),
+        (OWN, "580.65.06", "2.1.1g", ["efa"]),
+    ],
+)
+def test_baked_versions_are_demanded_of_our_bake_and_of_other_images_what_nccl_and_cuda_work_with(
+    nodes: str, driver: str | None, module: str | None, wrong: list[str], tmp_path: Path
+) -> None:
+    asked = expectation_of(example_spec(image={"base": "bivouac/base:host", "nodes": nodes}), None, read_versions())
+    baked = baked_versions(read_versions())
+    query = sample("nvidia_smi/a100-sxm4-80gb.xml").replace("535.54.03", driver or baked["driver"])
+
+    def tools(*command: str, timeout_s: float = 0) -> Output:
+        if command == ("cat", "/sys/module/efa/version"):
+            return Output(0, module or baked["efa"], "")
+        if command == ("nvidia-smi", "-q", "-x"):
+            return Output(0, query, "")
+        raise CannotLook("no such tool")
+
+    probes = [one for one in node_probes(asked, tmp_path, tmp_path, tools) if one.name.startswith("version ")]
+    assert [one.name for one in probes] == ["version driver", "version efa"]
+    failed = [one for one in probes if one.verdict is Verdict.FAIL]
+    assert [one.name.removeprefix("version ") for one in failed] == wrong, probes
+    assert all(of_all(one) for one in failed), "the pilot alone tells it"
+    assert all(("bake again" in one.cure) is (nodes == "bake") for one in failed)
+    assert all(nodes == "bake" or "image.nodes" in one.cure for one in failed)
+
+
+def test_the_floor_of_the_driver_is_that_of_the_trainer_images_cuda() -> None:
+    cuda = re.search(r"^nvidia-cuda-runtime==(\d+)\.", (ROOT / "requirements/image.txt").read_text(), re.MULTILINE)
+    source = read("expectations")["least_versions"]["source"]
+    assert cuda and f"CUDA {cuda[1]}.x needs {least_versions()['driver']} or newer" in source
 
 
 def test_the_nccl_that_is_loaded_is_held_against_the_containers_own_and_that_is_the_pinned_one() -> None:
@@ -114,6 +162,9 @@ try:
 except OSError:
     print("Error: unable to establish a connection to the specified host: localhost", file=sys.stderr)
     sys.exit(1)
+if "--configfile" in sys.argv:
+    overlay = open(sys.argv[sys.argv.index("--configfile") + 1]).read()
+    open({marks!r} + "/overlay", "w").write(overlay)
 print(open({answer!r}).read())
 """
 
@@ -135,6 +186,19 @@ def test_the_diagnostic_starts_the_engine_that_it_needs_and_ends_it(dcgm: Path) 
     seen = diagnose(1, look)
     assert seen.verdict is Verdict.PASS, seen
     assert (dcgm / "started").read_text() == (dcgm / "ended").read_text() == "x"
+
+
+def test_dcgm_is_told_of_the_lanes_that_a_type_wires_and_of_nothing_elsewhere(dcgm: Path) -> None:
+    """Held against AWS's own file for the L4: aws/aws-k8s-tester, gpu_unit_tests/tests/dcgm-diag.yaml."""
+    for name in ("p5.48xlarge", "g6e.8xlarge", "g6.8xlarge"):
+        expected = gpu_expectation(instance_type(name))
+        assert expected is not None and not (dcgm / "overlay").exists(), "DCGM's own values hold for x16"
+        assert diagnose(2, look, expected.pcie).verdict is Verdict.PASS
+    overlay = yaml.safe_load((dcgm / "overlay").read_text())
+    least = {"min_pci_generation": 1.0, "min_pci_width": 8.0}
+    pcie = {"is_allowed": True, "h2d_d2h_single_pinned": least, "h2d_d2h_single_unpinned": least}
+    (sku,) = overlay["skus"]
+    assert overlay["spec"] == "dcgm-diag-v1" and (sku["id"], sku["pcie"]) == ("27b8", pcie)
 
 
 def test_an_engine_that_ends_at_once_is_told_with_its_words(dcgm: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from infra.plan.catalogue.quotas import Quota
 from infra.plan.checks import Level
-from infra.plan.facts import Facts, QuotaRoom, Unsuitable, Zone
+from infra.plan.facts import BaseImage, Facts, QuotaRoom, Unsuitable, Zone
 
 FRESH = date(2026, 8, 1)
 P5EN_BLOCK = {
@@ -80,6 +80,12 @@ def no_base(facts: Facts) -> Facts:
 def no_node_image(facts: Facts) -> Facts:
     refused = Unsuitable(what="the account sees no such AMI", seen="ami-1 in us-east-1", cure="write nodes: eks")
     return facts.model_copy(update={"node_image": refused})
+
+
+def base(published: date, *newer: str) -> Callable[[Facts], Facts]:
+    """The base of the node image, and what AWS has published since."""
+    image = BaseImage(ami="ami-1", name=f"eks-v{published:%Y%m%d}", published=published, newer=newer)
+    return lambda facts: facts.model_copy(update={"node_base": image})
 
 
 def sold(**types: str) -> Callable[[Facts], Facts]:
