@@ -247,7 +247,7 @@ def test_text_of_a_bucket_whose_owner_has_not_opted_in_is_refused_before_anythin
         assert code_of(reads) == "AccessDenied", seen
         with pytest.raises(UserError, match=f"{seen}.*put-bucket-abac --bucket somebodys-text") as refused:
             provision.run(context)
-        assert "Key=bivouac:text,Value=true" in refused.value.cure and kubelets.jobs == []
+        assert "Key=bivouac:text,Value=true" in str(refused.value.cure) and kubelets.jobs == []
     admin.put_bucket_abac(**where, AbacStatus={"Status": "Disabled"})
     admin.delete_bucket_tagging(**where)
     admin.put_bucket_abac(**where, AbacStatus={"Status": "Enabled"})
