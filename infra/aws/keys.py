@@ -10,6 +10,7 @@ from botocore.exceptions import ClientError
 
 from infra.aws.account import Account, explained
 from infra.errors import UserError
+from infra.spec.names import FOUNDATION_TAG, KEY_TAG
 
 _NEEDED = ("kms:GenerateDataKey", "kms:Decrypt", "kms:Encrypt")
 
@@ -36,6 +37,20 @@ def try_key(account: Account, key_arn: str, bucket: str, name: str) -> None:
         return  # only its administrators may read the policy; the test above has shown that we can use the key
     if closed := _kept_from_iam(json.loads(policy), key_arn.split(":")[4]):
         raise _useless(key_arn, f"its policy allows {' and '.join(closed)} only to some principals")
+    refuse_unmarked(account, key_arn)
+
+
+def refuse_unmarked(account: Account, key_arn: str) -> None:
+    """Raise `UserError` for a key that is seen to lack the tag by which its owner lets clusters use it."""
+    try:
+        pages = account.client("kms").get_paginator("list_resource_tags").paginate(KeyId=key_arn)
+        tags = sorted(one["TagKey"] for page in pages for one in page["Tags"])
+    except ClientError:
+        return  # whose tags cannot be seen; the roles' own calls will tell
+    if not {KEY_TAG, FOUNDATION_TAG} & set(tags):
+        seen = f"{key_arn} has the tags {', '.join(tags) or 'none'}"
+        cure = f"its owner opts in: `aws kms tag-resource --key-id {key_arn} --tags TagKey={KEY_TAG},TagValue=true`"
+        raise UserError("the key of encryption.key_arn may not be used by clusters", seen=seen, cure=cure)
 
 
 def _useless(key_arn: str, seen: str) -> UserError:

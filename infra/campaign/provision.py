@@ -35,7 +35,10 @@ DATA_PAGE = "data.html"
 
 def run(context: Context) -> dict[str, Any]:
     _refuse_lesser_driver(context)
-    listing = in_cluster.listing(context.spec, context.progress.step) if context.spec.prepares_data else None
+    listing = None
+    if context.spec.prepares_data:
+        in_cluster.refuse_unmarked(context.account, context.spec)
+        listing = in_cluster.listing(context.spec, context.progress.step)
     data, told = (None, {}) if listing is not None else job_data(context)
     context.progress.step("recording the account's resources before anything is made")
     certify.note_baseline(context)

@@ -9,6 +9,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import EXPIRED, RETRY_AFTER, Account, explained
 from infra.errors import TemporaryError
+from infra.spec.names import JOB_SECRETS, WEBHOOK_SECRETS
 from infra.spec.secrets import SecretSource
 
 SHORTEST = 4
@@ -41,7 +42,8 @@ def _meaning(error: BotoCoreError | ClientError, source: SecretSource, region: s
         seen = error.response.get("Error", {}).get("Code", "")
         passes = isinstance(explained(error), TemporaryError) or seen in EXPIRED or seen.startswith(_FAILED)
         if not passes:
-            cure = "see that it is there under this name, and that its key lets the role of the pods decrypt it"
+            names = f"a job's begins with {JOB_SECRETS}, a webhook's with {WEBHOOK_SECRETS}"
+            cure = f"see that it is there under this name ({names}), and that its key lets the pods' role decrypt it"
             return Refused(f"{where}: {seen}; {cure}")
     return TemporaryError(where, seen=seen, delay=RETRY_AFTER)
 

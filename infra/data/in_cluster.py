@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from botocore.exceptions import ClientError
 from pydantic import BaseModel, ConfigDict
@@ -17,7 +18,7 @@ from infra.errors import PermanentError, UserError
 from infra.folders import cache_root, keep
 from infra.record.objects import object_or_none
 from infra.spec.campaign import Spec
-from infra.spec.names import DATASETS_PREFIX, data_prefix
+from infra.spec.names import DATASETS_PREFIX, TEXT_TAG, buckets, data_prefix
 from infra.spec.recipe import recipe_of
 from trainer.contract import DATA_MANIFEST_NAME, DATA_SUMMARY_NAME, TOKENIZER_NAME
 from trainer.contract.preparing import Prepared, Preparing, parts_prefix, result_key
@@ -41,6 +42,36 @@ class Listing(BaseModel):
 def listing(spec: Spec, progress: Callable[[str], None]) -> Listing:
     """List the sources. Raises `UserError` for one that is missing, empty or may not be listed."""
     return Listing.model_validate(run_tool(recipe_of(spec), None, None, progress))
+
+
+def refuse_unmarked(account: Account, spec: Spec) -> None:
+    """Raise `UserError` for a source's bucket that is seen not to let the nodes read it. One whose settings this driver
+    may not see, such as another account's, is left to the nodes."""
+    parts = spec.data.parts if spec.data is not None else ()
+    homes = {part.source.removeprefix("s3://").partition("/")[0] for part in parts}
+    for bucket in sorted(homes - {buckets(spec.account, spec.region).data}):
+        if (mark := _mark(account.client("s3"), bucket)) is not None:
+            arn = f"arn:aws:s3:::{bucket}"
+            raise UserError(
+                f"s3://{bucket} does not let the campaign's nodes read text",
+                seen=mark,
+                cure=f"its owner opts in: `aws s3control tag-resource --account-id {spec.account} --resource-arn {arn} "
+                f"--tags Key={TEXT_TAG},Value=true` and `aws s3api put-bucket-abac --bucket {bucket} --abac-status "
+                "Status=Enabled`; or prepare.where: driver",
+            )
+
+
+def _mark(s3: Any, bucket: str) -> str | None:
+    """Return what the bucket lacks for its tags to open it; None for nothing, or if it cannot be seen."""
+    try:
+        if s3.get_bucket_abac(Bucket=bucket).get("AbacStatus", {}).get("Status") != "Enabled":
+            return "its ABAC is off, so its tags open nothing"
+        tags = s3.get_bucket_tagging(Bucket=bucket)["TagSet"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "NoSuchTagSet":
+            return None
+        tags = []
+    return None if any(one["Key"] == TEXT_TAG for one in tags) else f"it has no tag {TEXT_TAG}"
 
 
 def result(account: Account, bucket: str, plan: str) -> str | None:

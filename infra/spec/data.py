@@ -37,7 +37,8 @@ class Preparation(Section):
 
     where: Literal["driver", "cluster"] = "driver"
     """`driver`: on the machine that runs `bivouac`, which uploads the result. `cluster`: on nodes of the campaign that
-    go before the first GPU node comes; the sources are S3 prefixes, and no text passes the driver."""
+    go before the first GPU node comes; the sources are S3 prefixes, and no text passes the driver. Their buckets opt in
+    by the tag `bivouac:text` with ABAC switched on, but for the foundation's own data bucket."""
     nodes: int = Field(default=4, ge=1, le=64)
     """Nodes that prepare, in the cluster. Their number changes no byte."""
     instance_type: str = "m7i.4xlarge"

@@ -102,6 +102,14 @@ BLOCK_CAMPAIGN_TAG = "bivouac:block-for"
 """The campaign that a capacity block was bought for. It differs from the campaign tag, so that no teardown counts the
 block as the campaign's own."""
 BLOCK_OFFERING_TAG = "bivouac:block-offering"
+TEXT_TAG = "bivouac:text"
+"""On a bucket of other people's: the campaigns' nodes may read its text. S3 heeds it once the bucket's ABAC is on."""
+KEY_TAG = "bivouac:key"
+"""On a key of other people's: the campaigns' clusters may encrypt their secrets with it."""
+JOB_SECRETS, WEBHOOK_SECRETS = f"{PROJECT}_job", f"{PROJECT}_webhook"
+"""How the names of the secrets and parameters begin that a job's pods, and a steward, may read."""
+TOPICS = PROJECT
+"""How the names of the topics begin on which stewards and the closer may tell people."""
 
 
 def tag_value(text: str) -> str:
@@ -150,8 +158,13 @@ def closer_code(digest: str) -> str:
 
 
 def boundary(region: str) -> str:
-    """Return the name of the permissions boundary of all Bivouac roles in this region."""
+    """Return the name of the permissions boundary of all campaigns' roles in this region."""
     return f"{PROJECT}_boundary_{region}"
+
+
+def foundation_boundary(region: str) -> str:
+    """Return the name of the boundary of the foundation's own roles, under which no operator may make one."""
+    return f"{PROJECT}_foundation_boundary_{region}"
 
 
 def freeze_policy(region: str) -> str:

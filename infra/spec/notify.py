@@ -31,11 +31,11 @@ class Notify(Section):
     writes to each once and asks for a confirmation; each of its mails has a link to unsubscribe."""
     topic: Annotated[str, Field(pattern=r"^arn:aws:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+$")] | None = None
     """An SNS topic of the campaign's account and region to tell instead of `bivouac_notices`. Whoever drives needs
-    `sns:Publish` on it. A key that encrypts it must leave the account's roles to IAM. Where neither driver nor steward
-    lives, the account's closer tells on a topic whose name begins with `bivouac`, and on no other."""
+    `sns:Publish` on it. A key that encrypts it must leave the account's roles to IAM. Its name begins with `bivouac`:
+    steward and closer may tell on no other."""
     webhook: SecretSource | None = None
     """Where the address of a webhook lies, which takes what Slack's incoming webhooks take: `https` only, and a secret,
-    since whoever knows it can post. The operator's policy reads secrets and parameters `bivouac_webhook*`."""
+    since whoever knows it can post. Operator, steward and closer may read secrets and parameters `bivouac_webhook*`."""
     on: tuple[Change, ...] = tuple(Change)
     """Changes to tell: `training` began, also after a relaunch; a `node` was replaced; `checkpoints` are not
     recognised or not sealed, or a job did not go on from the one it was offered; `held` for a person; training

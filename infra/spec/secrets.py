@@ -31,7 +31,8 @@ def _names_a_parameter(text: str) -> str:
 
 
 class SecretSource(Section):
-    """Give either `secret` or `parameter`."""
+    """Give either `secret` or `parameter`. Its name says who may read it: that of a job's secret begins with
+    `bivouac_job`, of a webhook's address with `bivouac_webhook`, of a registry's login with `bivouac_pull`."""
 
     secret: Annotated[str, AfterValidator(_names_a_secret)] | None = None
     """Name or whole ARN of a secret in Secrets Manager, in the campaign's account and region."""
@@ -58,6 +59,10 @@ class SecretSource(Section):
         """Return the region and the account of an ARN; None for a name."""
         arn = _ARN.match(self.secret or "")
         return (arn.group(1), arn.group(2)) if arn else None
+
+    def begins(self, beginning: str) -> bool:
+        """Return True if its name, of a parameter without the first slash, begins so."""
+        return (self.by_name().secret or (self.parameter or "").lstrip("/")).startswith(beginning)
 
     def by_name(self) -> Self:
         """Return the source without account and region."""

@@ -226,8 +226,9 @@ class Encryption(Section):
     key_arn: Annotated[str, Field(pattern=r"^arn:aws:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+$")] | None = None
     """An existing key of this account and region. From then on it encrypts the buckets, which all campaigns share. Its
     policy must delegate to the account's IAM, and admit the logs and the service-linked roles of Auto Scaling and FSx,
-    as the foundation's own key does (`infra/stack/access/key.py`); Bivouac does not change that policy. None: the
-    foundation creates a key and keeps it, since archived objects need it for ever."""
+    as the foundation's own key does (`infra/stack/access/key.py`); Bivouac does not change that policy. It carries the
+    tag `bivouac:key`, by which its owner lets clusters use it. None: the foundation creates a key and keeps it, since
+    archived objects need it for ever."""
 
 
 class Addons(Section):

@@ -198,10 +198,8 @@ def foundation(settings: FoundationSettings) -> dict[str, Any]:
     aws.sns.Topic("notices", name=NOTICES, kms_master_key_id=key_arn, opts=opts)
     where = policies.AccountPlace(settings.account, settings.region)
     limits = Limits(where, inside)
-    build_network = BuildNetwork(
-        where, limits.boundary.arn, settings.build_network_zone, inside, own=settings.build_network
-    )
-    Closer(where, limits.boundary.arn, names.state, inside)
+    build_network = BuildNetwork(where, limits.own.arn, settings.build_network_zone, inside, own=settings.build_network)
+    Closer(where, limits.own.arn, names.state, inside)
     outputs: dict[str, Any] = {
         "state_bucket": state.bucket,
         "archive_bucket": archive.bucket,

@@ -110,7 +110,7 @@ for bucket in s3.list_buckets()["Buckets"]:
 def test_a_plain_script_is_carried_through_a_lost_node_judged_and_archived_byte_for_byte_and_its_secrets_are_nowhere(
     tmp_path: Path,
 ) -> None:
-    secrets = {"TOKEN": {"secret": "team/all", "key": "token"}, "KEY": {"parameter": "/team/key"}}
+    secrets = {"TOKEN": {"secret": "bivouac_job/all", "key": "token"}, "KEY": {"parameter": "/bivouac_job/key"}}
     code, begin = telling(tmp_path / "code"), tmp_path / "begin"
     (begin / "deep").mkdir(parents=True)
     (begin / "deep/begin").write_text("from here")

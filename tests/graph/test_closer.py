@@ -24,7 +24,7 @@ LOOKS = (
     | names(
         "ec2",
         "DescribeAddresses DescribeAvailabilityZones DescribeCapacityReservations DescribeFlowLogs DescribeImages "
-        "DescribeInstanceAttribute DescribeInstanceTypeOfferings DescribeInstances DescribeInternetGateways "
+        "DescribeInstanceTypeOfferings DescribeInstances DescribeInternetGateways "
         "DescribeKeyPairs DescribeLaunchTemplateVersions DescribeLaunchTemplates DescribeNatGateways "
         "DescribeNetworkAcls DescribeNetworkInterfaces DescribePlacementGroups DescribePrefixLists "
         "DescribeRouteTables DescribeSecurityGroupRules DescribeSecurityGroups DescribeSnapshots "

@@ -196,16 +196,17 @@ def test_without_a_way_out_there_is_one_endpoint_for_each_service_in_the_nodes_z
 def test_a_job_with_secrets_has_the_rights_and_the_endpoint_for_them_and_the_stack_keeps_its_rules() -> None:
     workload = {
         "script": "/train.py", "checkpoints": {"format": "dcp"}, "estimates": {"steps": 10, "step_seconds": 1},
-        "secrets": {"TOKEN": {"secret": "team/token"}, "KEY": {"parameter": "/team/key"}},
+        "secrets": {"TOKEN": {"secret": "bivouac_job/token"}, "KEY": {"parameter": "/bivouac_job/key"}},
     }  # fmt: skip
     spec = example_spec(training=None, data=None, workload=workload, network={"egress": "endpoints"})
     graph = campaign_graph(spec)
     (own,) = (node.inputs for node in graph.of("RolePolicy") if node.name == "trainer")
     assert own["role"] == "bivouac-example-trainer"
     reads = [one for one in json.loads(own["policy"])["Statement"] if one["Action"] != ["kms:Decrypt"]]
+    secret = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:bivouac_job/token-??????"
     assert [(one["Action"], one["Resource"]) for one in reads] == [
-        (["secretsmanager:GetSecretValue"], [f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:team/token-??????"]),
-        (["ssm:GetParameter"], [f"arn:aws:ssm:us-east-1:{ACCOUNT}:parameter/team/key"]),
+        (["secretsmanager:GetSecretValue"], [secret]),
+        (["ssm:GetParameter"], [f"arn:aws:ssm:us-east-1:{ACCOUNT}:parameter/bivouac_job/key"]),
     ]
     made = {node.inputs["serviceName"].removeprefix("com.amazonaws.us-east-1.") for node in graph.of("VpcEndpoint")}
     assert made == {"s3", *ENDPOINT_SERVICES, "secretsmanager"}

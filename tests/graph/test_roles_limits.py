@@ -29,7 +29,8 @@ def test_every_role_of_the_stacks_is_under_the_boundary(graphs: tuple[Graph, Gra
     for graph in graphs:
         for one in graph.of("Role"):
             if one.type.startswith("aws:"):
-                assert one.inputs["permissionsBoundary"].endswith("olicy/bivouac_boundary_us-east-1"), one.name
+                kind = "foundation_boundary" if graph is graphs[1] else "boundary"
+                assert one.inputs["permissionsBoundary"].endswith(f"olicy/bivouac_{kind}_us-east-1"), one.name
 
 
 SCHEDULES = f"arn:aws:scheduler:{R}:{A}:schedule-group/default"

@@ -11,7 +11,7 @@ from rich.console import Console
 from infra.campaign import billing
 from infra.campaign.repairs.lost_storage import Loss, id_of
 from infra.notices.outbox import Outbox
-from infra.notices.ways import TOPIC, ways
+from infra.notices.ways import ways
 from infra.preview.looking import looking
 from infra.record.events import CampaignState, Kind, Stage
 from infra.record.store import CampaignStore
@@ -19,7 +19,6 @@ from infra.session.closer import driver_of
 from infra.session.context import Context, turns
 from infra.session.session import stored_spec
 from infra.spec import waits
-from infra.stack.access.closing import CLOSERS_TOPICS
 
 _BEFORE_A_STEWARD = (Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
 _ASK_EVERY_S = 10.0
@@ -31,10 +30,7 @@ def attend(store: CampaignStore, console: Console) -> int:
     context = looking(spec, None, console)
     note_dead_driver(store, store.state())
     note_loss(store, store.state(), context)
-    by = ways(spec)
-    if not spec.notices_topic.rpartition(":")[2].startswith(CLOSERS_TOPICS):
-        del by[TOPIC]  # its tries would only use up those of a steward or driver that may
-    outbox = Outbox(store, spec.notify, by, lambda: datetime.now(UTC))
+    outbox = Outbox(store, spec.notify, ways(spec), lambda: datetime.now(UTC))
     sent = outbox.tell(lambda: billing.bill(context).sentence(spec.campaign))
     if sent:
         console.print(f"people were told of {spec.campaign}: {sent}", markup=False)

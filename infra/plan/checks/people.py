@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, warning
 from infra.spec.campaign import Egress
+from infra.spec.names import TOPICS, WEBHOOK_SECRETS
 
 
 def people_have_one_role_each(case: Case) -> Iterator[Draft]:
@@ -33,11 +34,14 @@ def people_can_have_an_access_entry(case: Case) -> Iterator[Draft]:
 
 
 def notices_reach_their_topic(case: Case) -> Iterator[Draft]:
-    """The steward's role may publish on topics of the campaign's own account and region."""
+    """Roles may publish on topics `bivouac*` of the campaign's own account and region."""
     topic, spec = case.spec.notify.topic, case.spec
     if topic is not None and topic.split(":")[3:5] != [spec.region, spec.account]:
         cure = f"name a topic of {spec.account} in {spec.region}; it can pass notices on by a subscription"
         yield error("notify.topic", "is of another account or region", seen=topic, cure=cure)
+    elif topic is not None and not topic.rpartition(":")[2].startswith(TOPICS):
+        cure = f"make a topic {TOPICS}_..., with the same subscriptions: the permissions boundary leaves out all others"
+        yield error("notify.topic", "takes no notices of a steward", seen=topic, cure=cure)
 
 
 def notices_reach_their_webhook(case: Case) -> Iterator[Draft]:
@@ -48,6 +52,9 @@ def notices_reach_their_webhook(case: Case) -> Iterator[Draft]:
     if webhook.owner not in (None, (spec.region, spec.account)):
         cure = f"store it in {spec.account}, {spec.region}"
         yield error("notify.webhook", "lies in another account or region", seen=webhook.place, cure=cure)
+    elif not webhook.begins(WEBHOOK_SECRETS):
+        cure = f"store it as {WEBHOOK_SECRETS} or {WEBHOOK_SECRETS}...: the permissions boundary leaves out all others"
+        yield error("notify.webhook", "may not be read by a steward", seen=webhook.place, cure=cure)
     if spec.network.egress is Egress.ENDPOINTS:
         cure = "let the topic call it, or use a NAT gateway"
         seen = "network.egress: endpoints"

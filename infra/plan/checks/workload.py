@@ -8,6 +8,7 @@ from infra.plan.checks import variables
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.checks.source import RULES as SOURCE_RULES
 from infra.plan.estimates.storage import on_disks
+from infra.spec.names import JOB_SECRETS
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import by_mpirun, in_host_network
 
@@ -120,10 +121,15 @@ def mpirun_is_in_the_image(case: Case) -> Iterator[Draft]:
 
 
 def secrets_lie_where_the_pods_may_read(case: Case) -> Iterator[Draft]:
-    """A secret lies in the campaign's account and region; a rehearsal has its own values."""
+    """A secret lies in the campaign's account and region, under a name that the boundary lets jobs read; a rehearsal
+    has its own values."""
     spec, workload = case.spec, case.spec.workload
     if workload is None:
         return
+    for name, source in workload.secrets.items():
+        if not source.begins(JOB_SECRETS):
+            cure = f"store it as {JOB_SECRETS}/...: whoever names a secret so lets the jobs of the account read it"
+            yield error(f"workload.secrets.{name}", "may not be read by a job", seen=source.place, cure=cure)
     sources = {f"secrets.{name}": source for name, source in workload.secrets.items()}
     if workload.pull_secret is not None:
         sources["pull_secret"] = workload.pull_secret

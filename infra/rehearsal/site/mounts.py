@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from infra.aws.account import Account
 from infra.session.state_bucket import create_bucket
+from infra.spec.names import TEXT_TAG
 from infra.spec.recipe import source_folder
 from infra.spec.workload.links import INIT
 
@@ -28,6 +29,8 @@ def give(spec: Spec) -> None:
         bucket, _, below = prefix.removeprefix("s3://").partition("/")
         if bucket not in there:
             create_bucket(account, bucket)
+            s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [{"Key": TEXT_TAG, "Value": "true"}]})
+            s3.put_bucket_abac(Bucket=bucket, AbacStatus={"Status": "Enabled"})
             there.add(bucket)
         for path in sorted(one for one in folder.glob(pattern) if one.is_file()):
             key = "/".join(filter(None, (below.rstrip("/"), str(path.relative_to(folder)))))

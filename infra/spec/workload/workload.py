@@ -83,8 +83,9 @@ class Workload(Section):
     """Settings of NCCL, its plugin and libfabric, by their variables `NCCL_...`, `OFI_NCCL_...`, `FI_...`. `check`
     refuses what no document names and what works against EFA."""
     secrets: Annotated[dict[str, SecretSource], AfterValidator(are_variables)] = Field(default={}, max_length=MOST)
-    """Environment variables of the job whose values lie in Secrets Manager or Systems Manager. Only names are in the
-    record; where the job prints a value, `[secret]` stands for it."""
+    """Environment variables of the job whose values lie in Secrets Manager or Systems Manager, under names that begin
+    with `bivouac_job`: so their owner opts in, since every operator can read them. Only names are in the record; where
+    the job prints a value, `[secret]` stands for it."""
     checkpoints: JobCheckpoints = JobCheckpoints()
     """Format and retention of the job's own checkpoints."""
     progress: Progress = Progress()

@@ -1,8 +1,11 @@
-"""The permissions boundary: the most that any of our roles may do, whatever policies it has.
+"""The permissions boundaries: the most that our roles may do, whatever policies they have.
 
-It grants nothing: a role may do what both its own policies and the boundary allow. Operators may make roles only under
-it, and can neither change nor remove it (`infra/ci/operator/rights.json`). Besides our own statements it holds those of
-AWS's policies for clusters, nodes, the CNI and SSM's agent, as of November 2026:
+They grant nothing: a role may do what both its own policies and its boundary allow. Operators may make roles only under
+the campaigns' boundary, and can neither change nor remove it (`infra/ci/operator/rights.json`). IAM has no condition on
+a role's trust or on the content of its policies, so an operator can make a role of any name, trust itself, and assume
+it: whatever the boundary allows is the operator's. What is other people's must therefore opt in, by a name or a tag
+that no operator can give (decision 0029). Besides our own statements the boundaries hold those of AWS's policies for
+clusters, nodes, the CNI and SSM's agent, as of November 2026:
 https://docs.aws.amazon.com/aws-managed-policy/latest/reference/policy-list.html
 No Pulumi here.
 """
@@ -10,18 +13,21 @@ No Pulumi here.
 from __future__ import annotations
 
 from infra.spec.names import (
-    BUILDER,
     COPIES_PREFIX,
+    FOUNDATION_TAG,
+    JOB_SECRETS,
+    KEY_TAG,
     REPOSITORY,
-    ROLE_TAG,
     STEWARD_REPOSITORY,
+    TEXT_TAG,
+    TOPICS,
+    WEBHOOK_SECRETS,
     boundary,
     buckets,
-    closer_role,
     freeze_policy,
 )
-from infra.stack.access.closing import ceiling_of_closing
-from infra.stack.access.policies import EVERYTHING, AccountPlace, Statement, allow
+from infra.stack.access.closing import closers_ceiling, project_arn
+from infra.stack.access.policies import EVERYTHING, AccountPlace, Statement, allow, places_of_secrets
 
 _OBJECTS = (
     "s3:AbortMultipartUpload",
@@ -39,13 +45,21 @@ _PUSH = (
     "ecr:UploadLayerPart",
 )
 _LOOK = (
-    "autoscaling:Describe*",
-    "ec2:Describe*",
+    "autoscaling:DescribeAutoScalingGroups",
+    "autoscaling:DescribeScalingActivities",
+    *(
+        f"ec2:Describe{name}"
+        for name in (
+            "A*", "Dhcp*", "InstanceStatus", "InstanceT*", "Instances", "Internet*", "Network*", "Route*", "Security*",
+            "Subnets", "Tags", "Volumes*", "Vpcs",
+        )
+    ),
     "ecr:GetAuthorizationToken",
     "eks-auth:AssumeRoleForPodIdentity",
     "eks:DescribeCluster",
     "elasticloadbalancing:Describe*",
-)
+)  # fmt: skip
+"""Not launch templates and configurations, spot requests and attributes of instances: they show user data."""
 _INTERFACES = ("ec2:*NetworkInterface", "ec2:Assign*", "ec2:ModifyNetworkInterfaceAttribute", "ec2:Unassign*")
 """Attach, create, delete and detach one, and its addresses."""
 _AGENT = (
@@ -63,13 +77,12 @@ _AGENT = (
     "ssm:UpdateInstance*",
     "ssmmessages:*",
 )
-"""GetParameter is missing: the stored parameters are not ours. Of them a trainer's role reads those that its spec
-names, and a steward's role the webhook's address."""
+"""GetParameter is missing: the stored parameters are not ours."""
 
 
 def ceiling(where: AccountPlace) -> list[Statement]:
-    """Return all that a role of ours may be allowed. It cannot buy anything, nor change anybody's rights except by the
-    freeze."""
+    """Return all that a campaign's role may be allowed. It cannot buy anything, nor change anybody's rights except by
+    the freeze."""
     names = buckets(where.account, where.region)
     kept = f"arn:aws:s3:::bivouac-*-{where.account}-{where.region}"
     of_network = [
@@ -77,13 +90,14 @@ def ceiling(where: AccountPlace) -> list[Statement]:
     ]
     # Who may not read secrets gains nothing by their keys.
     services = [f"{one}.{where.region}.amazonaws.com" for one in ("s3", "secretsmanager", "sns", "ssm")]
-    steward, closer = where.role("bivouac-*-steward"), where.role(closer_role(where.region))
-    readers = {"ArnLike": {"aws:PrincipalArn": [steward, where.role("bivouac-*-trainer"), closer]}}
-    tellers = {"ArnLike": {"aws:PrincipalArn": [steward, closer]}}
-    preparing = {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-data")}}
+
+    def only(kind: str, marked: str | None = None) -> dict[str, dict[str, str]]:
+        mark = {} if marked is None else {"Null": {marked: "false"}}
+        return {"ArnLike": {"aws:PrincipalArn": where.role(f"bivouac-*-{kind}")}, **mark}
+
     freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
     return [
-        allow([*_LOOK, *_AGENT], [EVERYTHING]),
+        allow(_LOOK, [EVERYTHING]),
         # The least that EKS needs of a cluster's role; its policy has more, for load balancers and volumes, which no
         # campaign makes. https://docs.aws.amazon.com/eks/latest/userguide/cluster-iam-role.html
         allow(
@@ -95,49 +109,59 @@ def ceiling(where: AccountPlace) -> list[Statement]:
         allow(_INTERFACES, of_network),
         allow(_OBJECTS, [f"{kept}/*"]),
         allow(["s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:ListBucketVersions"], [kept]),
-        # Text lies wherever its owner keeps it; the role's own policy names the prefixes.
-        allow(["s3:GetObject", "s3:ListBucket"], ["arn:aws:s3:::*"], preparing),
+        # Text lies wherever its owner keeps it and marks the bucket; the role's own policy names the prefixes.
+        allow(["s3:GetObject", "s3:ListBucket"], ["arn:aws:s3:::*"], only("data", f"s3:BucketTag/{TEXT_TAG}")),
         allow(["s3:DeleteObject", "s3:DeleteObjectVersion"], [f"arn:aws:s3:::{names.archive}/{COPIES_PREFIX}*"]),
         allow(
             ["kms:Decrypt", "kms:GenerateDataKey"],
             [where.arn("kms", "key/*")],
             {"StringEquals": {"kms:ViaService": services}},
         ),
-        allow(
-            ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"],
-            [where.arn("kms", "key/*")],
-            {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-cluster")}},
+        *(
+            allow(
+                ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"],
+                [where.arn("kms", "key/*")],
+                only("cluster", f"aws:ResourceTag/{tag}"),
+            )
+            for tag in (FOUNDATION_TAG, KEY_TAG)
         ),
-        allow(
-            ["secretsmanager:GetSecretValue", "ssm:GetParameter"],
-            [where.arn("secretsmanager", "secret:*"), where.arn("ssm", "parameter/*")],
-            readers,
+        *(
+            allow(
+                ["secretsmanager:GetSecretValue", "ssm:GetParameter"],
+                [where.arn(*one) for one in places_of_secrets(beginning)],
+                only(kind),
+            )
+            for kind, beginning in (("steward", WEBHOOK_SECRETS), ("trainer", JOB_SECRETS))
         ),
-        allow(["sns:Publish"], [where.arn("sns", "*")], tellers),
-        allow(_PULL, [where.repository("*")]),
+        allow(["sns:Publish"], [where.arn("sns", f"{TOPICS}*")], only("steward")),
         # A workload's image may be in another account's registry, such as AWS's Deep Learning Containers.
-        allow(
-            _PULL,
-            ["arn:aws:ecr:*:*:repository/*"],
-            {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-node")}},
-        ),
-        allow(_PUSH, [where.repository(one) for one in (REPOSITORY, STEWARD_REPOSITORY)]),
+        allow(_PULL, ["arn:aws:ecr:*:*:repository/*"], only("node")),
         allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [where.arn("eks", "nodegroup/bivouac-*/*")]),
         allow(
             ["autoscaling:TerminateInstanceInAutoScalingGroup"],
             [where.arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/eks-bivouac-*")],
         ),
         allow(
-            ["ec2:TerminateInstances"],
-            [where.arn("ec2", "instance/*")],
-            {"StringEquals": {f"aws:ResourceTag/{ROLE_TAG}": BUILDER}},
-        ),
-        allow(
             ["iam:AttachRolePolicy", "iam:DetachRolePolicy"],
             [where.role("*")],
-            {"ArnEquals": {"iam:PolicyARN": freeze}},
+            {**only("budget"), "ArnEquals": {"iam:PolicyARN": freeze}},
         ),
-        *ceiling_of_closing(where),
+        allow(
+            ["codebuild:StartBuild"],
+            [project_arn(where)],
+            {"Null": {"codebuild:serviceRole": "true", "codebuild:source.buildspec": "true"}},
+        ),
+    ]
+
+
+def foundation_ceiling(where: AccountPlace) -> list[Statement]:
+    """Return all that the foundation's own roles may be allowed: its builders, who ends them, and the closer, which
+    also ends instances."""
+    return [
+        allow([*_AGENT, "ecr:GetAuthorizationToken"], [EVERYTHING]),
+        allow(_PULL, [where.repository("*")]),
+        allow(_PUSH, [where.repository(one) for one in (REPOSITORY, STEWARD_REPOSITORY)]),
+        *closers_ceiling(where),
     ]
 
 

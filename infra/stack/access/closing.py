@@ -15,11 +15,20 @@ from infra.spec.names import (
     CLOSER,
     CODE_VARIABLE,
     STATE_CONTEXT,
+    TOPICS,
+    WEBHOOK_SECRETS,
     buckets,
     closer_role,
     freeze_policy,
 )
-from infra.stack.access.policies import EVERYTHING, AccountPlace, Statement, allow, keys_through_s3
+from infra.stack.access.policies import (
+    EVERYTHING,
+    AccountPlace,
+    Statement,
+    allow,
+    keys_through_s3,
+    places_of_secrets,
+)
 
 _VARIABLES = "codebuild:environment.environmentVariables"
 FIXED = (
@@ -51,7 +60,7 @@ _LOOKS = {
     "cloudwatch": "DescribeAlarms",
     "ec2": (
         "DescribeAddresses DescribeAvailabilityZones DescribeCapacityReservations DescribeFlowLogs "
-        "DescribeImages DescribeInstanceAttribute DescribeInstanceTypeOfferings DescribeInstances "
+        "DescribeImages DescribeInstanceTypeOfferings DescribeInstances "
         "DescribeInternetGateways DescribeKeyPairs DescribeLaunchTemplateVersions DescribeLaunchTemplates "
         "DescribeNatGateways DescribeNetworkAcls DescribeNetworkInterfaces DescribePlacementGroups "
         "DescribePrefixLists DescribeRouteTables DescribeSecurityGroupRules DescribeSecurityGroups "
@@ -203,14 +212,14 @@ def closer(where: AccountPlace) -> list[Statement]:
 def _telling(where: AccountPlace) -> list[Statement]:
     """Allow to tell people of what no driver is there to tell, as the operator may: on topics and by a webhook's
     address that are called `bivouac*`."""
-    named = [where.arn("secretsmanager", "secret:bivouac_webhook*"), where.arn("ssm", "parameter/bivouac_webhook*")]
+    named = [where.arn(*one) for one in places_of_secrets(WEBHOOK_SECRETS)]
     keys = [where.arn("kms", "key/*")]
 
     def through(*services: str) -> dict[str, dict[str, list[str]]]:
         return {"StringEquals": {"kms:ViaService": [f"{one}.{where.region}.amazonaws.com" for one in services]}}
 
     return [
-        allow(["sns:Publish"], [where.arn("sns", f"{CLOSERS_TOPICS}*")]),
+        allow(["sns:Publish"], [where.arn("sns", f"{TOPICS}*")]),
         allow(["kms:Decrypt", "kms:GenerateDataKey"], keys, through("sns")),
         allow(["secretsmanager:GetSecretValue", "ssm:GetParameter"], named),
         allow(["kms:Decrypt"], keys, through("secretsmanager", "ssm")),
@@ -219,8 +228,6 @@ def _telling(where: AccountPlace) -> list[Statement]:
 
 _ENGINES = {"StringEquals": {f"kms:EncryptionContext:{STATE_CONTEXT[0]}": STATE_CONTEXT[1]}}
 """Condition under which the customer's key may be used: only for the keys of the engine's states."""
-CLOSERS_TOPICS = "bivouac"
-"""How the names of topics begin on which the closer may tell."""
 _EKS = ("access-entry", "addon", "cluster", "nodegroup", "podidentityassociation")
 LOG_GROUP = f"/aws/codebuild/{CLOSER}"
 
@@ -244,25 +251,23 @@ def asking(where: AccountPlace, campaign: str, code: str) -> Statement:
     )
 
 
-def ceiling_of_closing(where: AccountPlace) -> list[Statement]:
-    """Return the boundary's part: coarse, and for the closer's role alone, whose own policies no operator can write."""
+def closers_ceiling(where: AccountPlace) -> list[Statement]:
+    """Return the closer's part of the foundation's boundary: coarse, since only the founder writes policies of roles
+    under it. A builder's policy, which is AWS's, reads any parameter."""
     alone = {"ArnEquals": {"aws:PrincipalArn": where.role(closer_role(where.region))}}
-    iam = f"arn:aws:iam::{where.account}"
+    iam, kept = f"arn:aws:iam::{where.account}", f"arn:aws:s3:::bivouac-*-{where.account}-{where.region}"
+    freeze = {"ArnEquals": {"iam:PolicyARN": f"{iam}:policy/{freeze_policy(where.region)}"}}
     return [
-        allow([*_BY_LETTER, *_ALSO], [EVERYTHING], alone),
+        allow([*_BY_LETTER, *_ALSO], [EVERYTHING]),
         allow(
-            [*_ROLES, "iam:DeleteInstanceProfile", "iam:DeletePolicy*", "iam:Remove*", "s3:DeleteObject"],
-            [
-                *(f"{iam}:{kind}/bivouac-*" for kind in ("instance-profile", "policy", "role")),
-                f"arn:aws:s3:::{buckets(where.account, where.region).state}/*",
-            ],
-            alone,
+            [*_ROLES, "iam:DeleteInstanceProfile", "iam:DeletePolicy*", "iam:Remove*"],
+            [f"{iam}:{kind}/bivouac-*" for kind in ("instance-profile", "policy", "role")],
         ),
-        allow(
-            ["codebuild:StartBuild"],
-            [project_arn(where)],
-            {"Null": {"codebuild:serviceRole": "true", "codebuild:source.buildspec": "true"}},
-        ),
+        allow(["iam:DetachRolePolicy"], [where.role("*")], freeze),
+        allow(["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"], [f"{kept}/*"]),
+        allow(["s3:ListBucket", "s3:ListBucketMultipartUploads"], [kept]),
+        allow(["s3:DeleteObject"], [f"arn:aws:s3:::{buckets(where.account, where.region).state}/*"]),
+        *(statement | {"Condition": alone} for statement in _telling(where) if "Condition" not in statement),
     ]
 
 
@@ -277,17 +282,20 @@ _BY_LETTER = tuple(
 )  # fmt: skip
 """Delete, Describe, Detach and so on; List. By first letters, since a managed policy has 6,144 characters."""
 _ALSO = (
+    "autoscaling:Term*",
     "budgets:*Budget",
     "ec2:Cancel*",
     "ec2:ReleaseAddress",
     "ec2:Revoke*",
     "ec2:Stop*",
     "ec2:Term*",
+    "eks:UpdateNodegroupConfig",
     "events:Remove*",
     "iam:Get*",
     "iam:List*",
     "kms:Decrypt",
     "kms:DescribeKey",
+    "kms:GenerateDataKey",
     "logs:CreateLogStream",
     "logs:PutLogEvents",
     "s3:GetBucket*",

@@ -1,4 +1,4 @@
-"""The foundation's two limiting policies: the boundary of all our roles, and the freeze."""
+"""The foundation's limiting policies: the boundaries of the campaigns' and of its own roles, and the freeze."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import pulumi
 import pulumi_aws as aws
 from pulumi import ResourceOptions
 
-from infra.spec.names import boundary, freeze_policy
-from infra.stack.access.ceiling import ceiling
+from infra.spec.names import boundary, foundation_boundary, freeze_policy
+from infra.stack.access.ceiling import ceiling, foundation_ceiling
 from infra.stack.access.freeze import no_purchases
 from infra.stack.access.policies import AccountPlace, document
 
 
 class Limits(pulumi.ComponentResource):
-    """`boundary` of all our roles, and `freeze`, which a spent budget attaches to roles. Operators cannot write its
-    content: a policy that is attached to somebody's role must not be able to grant anything."""
+    """`boundary` of campaigns' roles, `own` of the foundation's, and `freeze`, which a spent budget attaches to roles.
+    Operators cannot write its content: a policy that is attached to somebody's role must not be able to grant
+    anything."""
 
     def __init__(self, where: AccountPlace, opts: ResourceOptions | None = None) -> None:
         super().__init__("bivouac:infra:Limits", "limits", None, opts)
@@ -22,8 +23,15 @@ class Limits(pulumi.ComponentResource):
         self.boundary = aws.iam.Policy(
             "boundary",
             name=boundary(where.region),
-            description="The most that any role of Bivouac may do; grants nothing",
+            description="The most that a role of Bivouac's campaigns may do; grants nothing",
             policy=document(ceiling(where)),
+            opts=child,
+        )
+        self.own = aws.iam.Policy(
+            "foundation-boundary",
+            name=foundation_boundary(where.region),
+            description="The most that Bivouac's builders and closer may do; grants nothing",
+            policy=document(foundation_ceiling(where)),
             opts=child,
         )
         self.freeze = aws.iam.Policy(

@@ -202,6 +202,11 @@ def _reading(where: AccountPlace, sources: Sequence[SecretSource]) -> list[State
     return made
 
 
+def places_of_secrets(beginning: str) -> list[tuple[str, str]]:
+    """Return the services that keep secrets, with the resources whose names begin so."""
+    return [("secretsmanager", f"secret:{beginning}*"), ("ssm", f"parameter/{beginning}*")]
+
+
 def notices(spec: Spec) -> list[Statement]:
     """Allow to tell people: to publish on the one topic, also if a key encrypts it, and to read the webhook's address.
 

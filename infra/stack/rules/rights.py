@@ -35,8 +35,8 @@ _READ = {"Role", "RolePolicy", "RolePolicyAttachment", "Policy", "InstanceProfil
 _ALL_OF_A_SERVICE = re.compile(r"^(\*|arn:[^:]*:[^:]*:[^:]*:[^:]*:\*+)$")
 
 
-CEILING = "boundary"
-"""The policy (by its name in the program) that limits every role and grants nothing; it may name groups of actions."""
+CEILINGS = ("boundary", "foundation-boundary")
+"""The policies (by their names in the program) that limit roles and grant nothing; they may name groups of actions."""
 
 
 def no_wildcard_rights(graph: Graph, spec: Spec) -> Iterator[Draft]:
@@ -51,7 +51,7 @@ def no_wildcard_rights(graph: Graph, spec: Spec) -> Iterator[Draft]:
                 cure="a RolePolicy, or a RolePolicyAttachment of a policy listed in infra/stack/rules/rights.py",
             )
     for policy in graph.of("RolePolicy", "Policy"):
-        if policy.kind == "Policy" and policy.name == CEILING:
+        if policy.kind == "Policy" and policy.name in CEILINGS:
             continue
         for statement in _statements(policy.inputs.get("policy")):
             yield from _judged(policy, statement)

@@ -40,8 +40,9 @@ class Ground:
             self.admin.s3.create_bucket(Bucket=name)
         self.store = CampaignStore(self.admin.s3, BUCKETS.state, "any", "test")
 
-    def key(self, policy: dict[str, object]) -> str:
-        return str(self.admin.kms.create_key(Policy=json.dumps(policy))["KeyMetadata"]["Arn"])
+    def key(self, policy: dict[str, object], mark: str = "bivouac:key") -> str:
+        tags = [{"TagKey": mark, "TagValue": "true"}]
+        return str(self.admin.kms.create_key(Policy=json.dumps(policy), Tags=tags)["KeyMetadata"]["Arn"])
 
     def comes(self, spec: Spec) -> dict[str, Account]:
         """The foundation as this campaign finds and leaves it, by the product's own record; then the campaign's roles,
@@ -139,8 +140,8 @@ def test_a_campaign_without_a_key_works_under_what_others_asked_for_before_and_w
 
 def test_the_written_policies_of_people_keep_the_record_under_whatever_key(ground: Ground) -> None:
     ground.comes(example_spec(campaign="asked", encryption={"customer_key": True}, storage=SHARED))
-    where = {"Bucket": BUCKETS.state, "Key": "campaigns/asked/record.json"}
-    for names in (OPERATOR, BUYER):
+    for names, key in ((OPERATOR, "campaigns/asked/record.json"), (BUYER, "foundation/blocks/asked/cb-1.json")):
+        where = {"Bucket": BUCKETS.state, "Key": key}
         statements = [one for name in names for one in policy(name)["Statement"]]
         person = Account(ground.world, *make_user(ground.world, f"person-{names[0]}".replace("/", "-"), *statements))
         person.s3.put_object(**where, Body=b"{}")
@@ -201,6 +202,18 @@ def test_a_key_that_lets_its_person_and_not_the_roles_is_refused_too(ground: Gro
     closed["Statement"][0]["Principal"]["AWS"] = ground.admin.sts.get_caller_identity()["Arn"]
     with pytest.raises(UserError, match="allows kms:GenerateDataKey and kms:Decrypt and kms:Encrypt only to"):
         keys.try_key(person, ground.key(closed), BUCKETS.state, "foundation/key-trial")
+
+
+def test_a_key_that_its_owner_has_not_marked_is_refused_with_the_command_that_marks_it(
+    ground: Ground, person: Driver
+) -> None:
+    policy = key_policy(ACCOUNT, REGION)
+    key = ground.key(policy, "team")
+    with pytest.raises(UserError, match=r"has the tags team; .*`aws kms tag-resource .*TagKey=bivouac:key"):
+        keys.try_key(person, key, BUCKETS.state, "foundation/key-trial")
+    ground.admin.kms.tag_resource(KeyId=key, Tags=[{"TagKey": "bivouac:key", "TagValue": "true"}])
+    keys.try_key(person, key, BUCKETS.state, "foundation/key-trial")
+    keys.try_key(person, ground.key(policy, "bivouac:foundation"), BUCKETS.state, "foundation/key-trial")
 
 
 def test_the_roles_use_no_key_but_through_the_buckets(ground: Ground) -> None:

@@ -234,6 +234,27 @@ def test_the_pods_may_read_the_source_and_write_nothing_but_what_is_prepared(
         assert code_of(refused) == "AccessDenied"
 
 
+def test_text_of_a_bucket_whose_owner_has_not_opted_in_is_refused_before_anything_is_made(
+    camped: Camp, context: Context, kubelets: Kubelets
+) -> None:
+    admin, pod, where = camped.client("s3"), kubelets.as_role(), {"Bucket": "somebodys-text"}
+    reads = lambda: pod.get_object(**where, Key="web/a.jsonl")  # noqa: E731
+    for seen, on, tag in (("ABAC is off", False, "bivouac:text"), ("no tag bivouac:text", True, "team")):
+        # Tags by PutBucketTagging, which S3 takes only with ABAC off.
+        admin.put_bucket_abac(**where, AbacStatus={"Status": "Disabled"})
+        admin.put_bucket_tagging(**where, Tagging={"TagSet": [{"Key": tag, "Value": "true"}]})
+        admin.put_bucket_abac(**where, AbacStatus={"Status": "Enabled" if on else "Disabled"})
+        assert code_of(reads) == "AccessDenied", seen
+        with pytest.raises(UserError, match=f"{seen}.*put-bucket-abac --bucket somebodys-text") as refused:
+            provision.run(context)
+        assert "Key=bivouac:text,Value=true" in str(refused.value.cure) and kubelets.jobs == []
+    admin.put_bucket_abac(**where, AbacStatus={"Status": "Disabled"})
+    admin.delete_bucket_tagging(**where)
+    admin.put_bucket_abac(**where, AbacStatus={"Status": "Enabled"})
+    with pytest.raises(UserError, match="it has no tag bivouac:text"):
+        provision.run(context)
+
+
 def test_nothing_of_it_is_left_after_the_teardown(camped: Camp, context: Context) -> None:
     teardown.run(context, abandon=True)
     assert certify.run(context)["clean"]

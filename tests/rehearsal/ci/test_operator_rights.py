@@ -149,6 +149,7 @@ def refusals(camped: Camp) -> dict[str, Callable[[], Any]]:
         "a role beyond the boundary": lambda: of("iam").create_role(
             RoleName="bivouac-drilled-more", AssumeRolePolicyDocument=trust
         ),
+        "whom a role trusts": lambda: of("iam").update_assume_role_policy(RoleName=mine, PolicyDocument=trust),
         "a role's boundary": lambda: of("iam").delete_role_permissions_boundary(RoleName=mine),
         "another boundary": lambda: of("iam").put_role_permissions_boundary(RoleName=mine, PermissionsBoundary=full),
         "what the boundary says": lambda: of("iam").create_policy_version(
@@ -239,7 +240,7 @@ def test_the_policies_fit_into_what_iam_takes_and_name_what_they_change() -> Non
             changing = {action for action in actions if not action.partition(":")[2].startswith(LOOKS)}
             if one["Resource"] == "*" and "Condition" not in one:
                 assert changing <= {"ce:UpdateCostAllocationTagsStatus"}, changing
-    assert sum(one["Effect"] == "Deny" for name in OPERATOR for one in policy(name)["Statement"]) == 3
+    assert sum(one["Effect"] == "Deny" for name in OPERATOR for one in policy(name)["Statement"]) == 4
 
 
 SERVICES = ("autoscaling", "budgets", "ce", "cloudwatch", "codebuild", "ec2", "ecr", "eks", "elb", "elbv2", "events",

@@ -50,7 +50,7 @@ def secrets_in(text: str, known: tuple[str, ...]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
-    webhook, people = {"secret": "team/hook"}, [{"principal": VIEWER, "role": "viewer"}]
+    webhook, people = {"secret": "bivouac_webhook/team"}, [{"principal": VIEWER, "role": "viewer"}]
     lair = camp(tmp_path_factory.mktemp("Lager mit Lücke"), access=people, notify={"webhook": webhook})
     with lair as one, pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_SITE", "in-process")
@@ -103,7 +103,8 @@ def test_nothing_that_a_campaign_keeps_in_its_state_bucket_holds_a_secret(provis
     states = [key for key in keys if key.startswith(".pulumi/stacks/") and key.endswith(".json")]
     assert {Path(key).stem for key in states} == {provisioned.names.stack, "foundation"}
     assert all(len(json.loads(texts[key])["checkpoint"]["latest"]["resources"]) > 10 for key in states)
-    assert "team/hook" in texts[f".pulumi/stacks/bivouac/{provisioned.names.stack}.json"], "the name, not the address"
+    own = texts[f".pulumi/stacks/bivouac/{provisioned.names.stack}.json"]
+    assert "bivouac_webhook/team" in own, "the name, not the address"
     known = (*provisioned.world.operator_key, HOOK)
     assert {key: found for key, text in texts.items() if (found := secrets_in(text, known))} == {}
 
@@ -123,7 +124,7 @@ def test_nothing_that_a_campaign_keeps_in_its_state_bucket_holds_a_secret(provis
     ],
 )
 def test_a_secret_of_each_form_would_be_found(text: str) -> None:
-    assert secrets_in(text, (HOOK,)) and not secrets_in('{"secret": "team/hook", "kmsKeyId": "arn:x"}', (HOOK,))
+    assert secrets_in(text, (HOOK,)) and not secrets_in('{"secret": "bivouac_webhook", "kmsKeyId": "arn:x"}', (HOOK,))
 
 
 @pytest.mark.nightly

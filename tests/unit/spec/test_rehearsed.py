@@ -176,7 +176,7 @@ def test_a_rehearsed_job_has_the_secrets_of_a_local_file_and_the_page_says_so(
 ) -> None:
     monkeypatch.chdir(ROOT)
     content = as_workload()
-    arn = "arn:aws:secretsmanager:us-east-1:999999999999:secret:team/token-AbC123"
+    arn = "arn:aws:secretsmanager:us-east-1:999999999999:secret:bivouac_job/token-AbC123"
     content["account"] = "999999999999"
     content["workload"] = WORKLOAD | {
         "secrets": {"TOKEN": {"secret": arn}}, "rehearsal": {**WORKLOAD["rehearsal"], "secrets": "secrets.env"},  # type: ignore[dict-item]
@@ -185,7 +185,7 @@ def test_a_rehearsed_job_has_the_secrets_of_a_local_file_and_the_page_says_so(
     (told,) = (one for one in derived.differences if one.field == "workload.secrets")
     assert told.rehearsed == "those in secrets.env"
     small = Spec.model_validate(derived.document)
-    assert small.secrets["TOKEN"].secret == "team/token"
+    assert small.secrets["TOKEN"].secret == "bivouac_job/token"
     file = SpecFile(path=tmp_path / "x.yaml", spec=small, lines={})
     facts = survey(small)
     assert not [one for one in check(file, facts, facts.prices.as_of) if failed((one,)) and "secrets" in one.field]

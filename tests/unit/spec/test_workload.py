@@ -183,13 +183,35 @@ def test_secrets_lie_in_the_campaigns_account_and_region_and_a_rehearsal_has_a_f
         found = check(file, survey(file.spec), survey(file.spec).prices.as_of)
         return [(one.field, one.seen) for one in found if failed((one,)) and "secrets" in one.field]
 
-    theirs = ARN.replace("123456789012", "999999999999") + "a-AbC123"
-    away = ARN.replace("us-east-1", "eu-west-1") + "a-AbC123"
-    assert errors("aws", "team/token") == errors("aws", f"{ARN}a-AbC123") == []
+    theirs = ARN.replace("123456789012", "999999999999") + "bivouac_job-AbC123"
+    away = ARN.replace("us-east-1", "eu-west-1") + "bivouac_job-AbC123"
+    assert errors("aws", "bivouac_job/token") == errors("aws", f"{ARN}bivouac_job-AbC123") == []
     for secret in (theirs, away):
         assert errors("aws", secret) == [("workload.secrets.TOKEN.secret", secret)]
         assert errors("rehearsal", secret, file=True) == [], "the emulated account has one of the same name"
-    assert errors("rehearsal", "team/token") == [("workload.rehearsal.secrets", "TOKEN")]
+    assert errors("rehearsal", "bivouac_job/token") == [("workload.rehearsal.secrets", "TOKEN")]
+
+
+@pytest.mark.parametrize(
+    ("source", "seen"),
+    [
+        ({"secret": "team/token"}, "secret team/token"),
+        ({"secret": "/bivouac_job"}, "secret /bivouac_job"),
+        ({"secret": f"{ARN}bivouac_webhook-AbC123"}, f"secret {ARN}bivouac_webhook-AbC123"),
+        ({"parameter": "/team/bivouac_job"}, "parameter /team/bivouac_job"),
+    ],
+)
+def test_a_jobs_secret_is_opted_in_by_its_name_and_the_error_tells_how(
+    spec: Any, source: dict[str, str], seen: str
+) -> None:
+    file = spec(secrets={"TOKEN": source}, rehearsal={"secrets": "secrets.env"})
+    found = [one for one in check(file, survey(file.spec), survey(file.spec).prices.as_of) if failed((one,))]
+    (told,) = [one for one in found if one.field == "workload.secrets.TOKEN"]
+    assert told.seen == seen and "store it as bivouac_job/" in str(told.cure)
+    for name in ({"parameter": "/bivouac_job/token"}, {"parameter": "bivouac_job"}):
+        file = spec(secrets={"TOKEN": name}, rehearsal={"secrets": "secrets.env"})
+        fine = check(file, survey(file.spec), survey(file.spec).prices.as_of)
+        assert not [one for one in fine if "secrets" in one.field and failed((one,))], name
 
 
 def test_a_value_in_place_of_a_source_is_refused_unseen_and_the_rest_is_judged(spec: Any, tmp_path: Path) -> None:

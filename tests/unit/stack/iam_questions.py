@@ -11,7 +11,7 @@ from typing import Any
 from infra.rehearsal.aws.iam.policies import Question, allowed
 from infra.spec.campaign import Spec
 from infra.stack.access import closing, freeze, policies
-from infra.stack.access.ceiling import ceiling
+from infra.stack.access.ceiling import ceiling, foundation_ceiling
 from tests.example import example_spec
 
 Ask = tuple[str, str, dict[str, str]]
@@ -116,12 +116,17 @@ def job(**secrets: dict[str, str]) -> Spec:
 
 SPEC = example_spec(campaign="train", money={"freeze_roles": ["ci"]})
 WITH_SECRETS = job(
-    TOKEN={"secret": "team/token"},
-    OTHER={"secret": f"{SECRET}other-AbC123", "key": "password"},
-    KEY={"parameter": "/team/key"},
+    TOKEN={"secret": "bivouac_job/token"},
+    OTHER={"secret": f"{SECRET}bivouac_job/other-AbC123", "key": "password"},
+    KEY={"parameter": "/bivouac_job/key"},
 )
 WHERE = policies.AccountPlace(A, R)
 LIMIT = written(ceiling(WHERE))
+"""The boundary of campaigns' roles, under which operators make roles."""
+FOUNDERS = written(foundation_ceiling(WHERE))
+"""The boundary of the foundation's own roles."""
+OWNED = {"aws:ResourceTag/bivouac:foundation": "true"}
+"""The foundation's own key."""
 SOMEBODY = role("bivouac-train-x")
 ANYTHING = written([{"Effect": "Allow", "Action": "*", "Resource": "*"}])
 """The policy of somebody whom the boundary alone keeps from everything."""
@@ -139,10 +144,16 @@ OWN = {
 """Role -> its own policies, as the graph's tests find them attached."""
 
 
+SHARED = {
+    "builder": "bivouac_build_us-east-1",
+    "builder-guard": "bivouac_build_guard_us-east-1",
+    "closer": "bivouac_closer_us-east-1",
+}
+
+
 def arn_of(name: str) -> str:
-    shared = {
-        "builder": "bivouac_build_us-east-1",
-        "builder-guard": "bivouac_build_guard_us-east-1",
-        "closer": "bivouac_closer_us-east-1",
-    }
-    return role(shared.get(name, f"bivouac-train-{name}"))
+    return role(SHARED.get(name, f"bivouac-train-{name}"))
+
+
+def limit_of(name: str) -> list[Document]:
+    return FOUNDERS if name in SHARED else LIMIT

@@ -21,6 +21,7 @@ from tests.unit.stack.iam_questions import (
     KEY,
     LIMIT,
     OWN,
+    OWNED,
     PARAMETER,
     PULL,
     PUSH,
@@ -43,6 +44,7 @@ from tests.unit.stack.iam_questions import (
     ec2,
     granted,
     job,
+    limit_of,
     may,
     refused,
     role,
@@ -130,13 +132,14 @@ GRANTS: dict[str, list[Grant]] = {
     "guard": [Grant("eks:UpdateNodegroupConfig", (GROUP,), {}, OTHER_GROUPS)],
     "trainer": [
         Grant(
-            "secretsmanager:GetSecretValue", (f"{SECRET}team/token-x1Y2z3", f"{SECRET}other-AbC123"), {},
-            tuple(f"{SECRET}{name}" for name in (
-                "team/token", "team/token-2-x1Y2z3", "other-XyZ789", "other-AbC123-x1Y2z3")),
+            "secretsmanager:GetSecretValue",
+            (f"{SECRET}bivouac_job/token-x1Y2z3", f"{SECRET}bivouac_job/other-AbC123"), {},
+            tuple(f"{SECRET}bivouac_job/{name}" for name in (
+                "token", "token-2-x1Y2z3", "other-XyZ789", "other-AbC123-x1Y2z3")),
         ),
         Grant(
-            "ssm:GetParameter", (f"{PARAMETER}team/key",), {},
-            tuple(f"{PARAMETER}{name}" for name in ("team/key2", "team/key/below", "xteam/key")),
+            "ssm:GetParameter", (f"{PARAMETER}bivouac_job/key",), {},
+            tuple(f"{PARAMETER}{name}" for name in ("bivouac_job/key2", "bivouac_job/key/below", "xbivouac_job/key")),
         ),
         Grant("kms:Decrypt", (KEY,), {"kms:ViaService": f"secretsmanager.{R}.amazonaws.com"}, (ec2("key"),)),
         Grant("kms:Decrypt", (KEY,), {"kms:ViaService": f"ssm.{R}.amazonaws.com"}, (ec2("key"),)),
@@ -164,36 +167,38 @@ def test_a_role_may_do_what_is_written_and_misses_what_is_next_to_it(name: str) 
     arn, own, grants = arn_of(name), OWN[name], GRANTS[name]
     asked = [one for grant in grants for one in grant.asked()]
     assert refused(asked, arn, own) == []
-    assert refused(asked, arn, own, LIMIT) == [], "the boundary is in its way"
+    marked = [ask(action, at, {**OWNED, **context}) for action, at, context in asked]
+    assert refused(marked, arn, own, limit_of(name)) == [], "the boundary is in its way"
     # By its own policies alone: the boundary is there for the day on which somebody writes others.
     assert granted((one for grant in grants for one in grant.missed()), arn, own) == []
 
 
 def test_a_steward_reads_the_webhooks_address_and_no_other_secret() -> None:
-    spec = example_spec(notify={"webhook": {"secret": "team/webhook"}, "topic": TOPIC.replace("bivouac_", "pager_")})
+    pager = TOPIC.replace("_notices", "_pager")
+    spec = example_spec(notify={"webhook": {"secret": "bivouac_webhook"}, "topic": pager})
     own, them = written(policies.steward(spec)), role("bivouac-train-steward")
-    assert may(("secretsmanager:GetSecretValue", f"{SECRET}team/webhook-AbC123", {}), them, own, LIMIT)
-    assert may(("sns:Publish", TOPIC.replace("bivouac_", "pager_"), {}), them, own, LIMIT)
+    assert may(("secretsmanager:GetSecretValue", f"{SECRET}bivouac_webhook-AbC123", {}), them, own, LIMIT)
+    assert may(("sns:Publish", pager, {}), them, own, LIMIT)
     for action, at in (
-        ("secretsmanager:GetSecretValue", f"{SECRET}team/webhook2-AbC123"),
-        ("ssm:GetParameter", f"{PARAMETER}team/webhook"),
+        ("secretsmanager:GetSecretValue", f"{SECRET}bivouac_webhook2-AbC123"),
+        ("ssm:GetParameter", f"{PARAMETER}bivouac_webhook"),
         ("sns:Publish", TOPIC),
     ):
         assert not may((action, at, {}), them, own, LIMIT), at
 
 
 def test_the_closer_tells_on_topics_of_the_account_and_reads_no_secret_but_a_webhooks() -> None:
-    own, them = OWN["closer"], arn_of("closer")
+    own, them, limit = OWN["closer"], arn_of("closer"), limit_of("closer")
     for action, at, other in (
         ("sns:Publish", TOPIC, TOPIC.replace(A, STRANGER)),
         ("sns:Publish", TOPIC, TOPIC.replace("bivouac_", "payroll_")),
         ("secretsmanager:GetSecretValue", f"{SECRET}bivouac_webhook-AbC123", f"{SECRET}team/webhook-AbC123"),
         ("ssm:GetParameter", f"{PARAMETER}bivouac_webhook", f"{PARAMETER}team/bivouac_webhook"),
     ):
-        assert may((action, at, {}), them, own, LIMIT) and not may((action, other, {}), them, own, LIMIT), at
+        assert may((action, at, {}), them, own, limit) and not may((action, other, {}), them, own, limit), at
     through = {"kms:ViaService": f"sns.{R}.amazonaws.com"}
-    assert may(("kms:GenerateDataKey", KEY, through), them, own, LIMIT)
-    assert not may(("kms:GenerateDataKey", KEY, {}), them, own, LIMIT)
+    assert may(("kms:GenerateDataKey", KEY, through), them, own, limit)
+    assert not may(("kms:GenerateDataKey", KEY, {}), them, own, limit)
 
 
 def test_a_trainer_has_the_rights_that_its_secrets_need_and_without_them_none() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from infra.rehearsal.aws.iam.policies import Question, allowed
 from infra.stack.access import policies
-from infra.stack.access.ceiling import boundary_arn, ceiling
+from infra.stack.access.ceiling import boundary_arn, ceiling, foundation_ceiling
 from infra.stack.access.policies import AccountPlace
 from tests.unit.stack.iam_questions import (
     ANYTHING,
@@ -15,10 +17,12 @@ from tests.unit.stack.iam_questions import (
     BASES,
     BUILDER,
     DATA,
+    FOUNDERS,
     FREEZE,
     GROUP,
     KEY,
     LIMIT,
+    OWN,
     PARAMETER,
     PULL,
     PUSH,
@@ -33,12 +37,15 @@ from tests.unit.stack.iam_questions import (
     TRAINER,
     WHERE,
     A,
+    Ask,
+    Document,
     Grant,
     R,
     arn_of,
     ask,
     ec2,
     granted,
+    limit_of,
     may,
     refused,
     role,
@@ -46,7 +53,8 @@ from tests.unit.stack.iam_questions import (
 )
 
 AGENT = (
-    "ssm:DescribeAssociation ssm:DescribeDocument ssm:GetDeployablePatchSnapshotForInstance ssm:GetDocument"
+    "ecr:GetAuthorizationToken"
+    " ssm:DescribeAssociation ssm:DescribeDocument ssm:GetDeployablePatchSnapshotForInstance ssm:GetDocument"
     " ssm:GetManifest ssm:ListAssociations ssm:ListInstanceAssociations ssm:PutComplianceItems ssm:PutInventory"
     " ssm:UpdateAssociationStatus ssm:UpdateInstanceAssociationStatus ssm:UpdateInstanceInformation"
     " ec2messages:GetMessages ssmmessages:OpenDataChannel"
@@ -64,7 +72,7 @@ INTERFACES = (
 """Of AmazonEKS_CNI_Policy."""
 OBJECTS = tuple(f"{bucket}/campaigns/train/x" for bucket in (STATE, DATA, ARCHIVE))
 MOST = [
-    Grant(f"{AGENT} {LOOKS}", ("*",)),
+    Grant(LOOKS, ("*",)),
     Grant("s3:DeleteObject s3:DeleteObjectVersion", (f"{ARCHIVE}/copies/train/x",), {}, (
         f"{ARCHIVE}/campaigns/train/x", f"{ARCHIVE}/copiesx", f"{STATE}/copies/train/x", f"{DATA}/copies/train/x",
     )),
@@ -89,8 +97,6 @@ MOST = [
               (f"arn:aws:kms:{R}:{A}:keys",))
         for one in ("s3", "secretsmanager", "sns", "ssm")
     ),
-    Grant(PULL, (TRAINER, BASE), {}, (f"arn:aws:ecr:{R}:{A}:repositoryx",)),
-    Grant(PUSH, (TRAINER, STEWARD), {}, (BASE, BASES, f"{TRAINER}2")),
     Grant(
         "eks:DescribeNodegroup eks:UpdateNodegroupConfig", (GROUP,), {},
         (f"arn:aws:eks:{R}:{A}:nodegroup/payroll/x/9a", f"arn:aws:eks:{R}:{A}:nodegroup/bivouacs/x/9a"),
@@ -99,14 +105,20 @@ MOST = [
         "autoscaling:TerminateInstanceInAutoScalingGroup", (SCALING,), {},
         (SCALING.replace("eks-bivouac-", "payroll-"), SCALING.replace("eks-bivouac-", "eks-bivouacs-")),
     ),
-    Grant("ec2:TerminateInstances", (ec2("instance"),), BUILDER, (ec2("instances"),)),
-    Grant(
-        "iam:AttachRolePolicy iam:DetachRolePolicy", (f"arn:aws:iam::{A}:role/ci",), {"iam:PolicyARN": FREEZE},
-        (f"arn:aws:iam::{A}:user/ci",),
-    ),
 ]  # fmt: skip
-"""What a role under the boundary may do that its own policies allow everything."""
-OF_CLUSTER = Grant("kms:Decrypt kms:DescribeKey kms:Encrypt kms:ListGrants", (KEY,), {}, (f"arn:aws:kms:{R}:{A}:keys",))
+"""What a campaign's role may do under the boundary if its own policies allow everything."""
+OF_THE_FOUNDATION = [
+    Grant(AGENT, ("*",)),
+    Grant(PULL, (TRAINER, BASE), {}, (f"arn:aws:ecr:{R}:{A}:repositoryx",)),
+    Grant(PUSH, (TRAINER, STEWARD), {}, (BASE, BASES, f"{TRAINER}2")),
+]
+"""What the builders may do besides under the foundation's boundary."""
+OF_CLUSTER = [
+    Grant("kms:Decrypt kms:DescribeKey kms:Encrypt kms:ListGrants", (KEY,), {f"aws:ResourceTag/{tag}": "true"}, (
+        f"arn:aws:kms:{R}:{A}:keys",
+    ))
+    for tag in ("bivouac:foundation", "bivouac:key")
+]  # fmt: skip
 
 
 CLUSTER = role("bivouac-train-cluster")
@@ -119,14 +131,39 @@ def test_the_boundary_leaves_what_the_work_needs_and_nothing_next_to_it() -> Non
     assert may(ask("ec2:CreateTags", ec2("network-interface"), joined), SOMEBODY, ANYTHING, LIMIT)
 
 
-def test_the_boundary_lets_only_a_clusters_role_use_a_key_by_itself() -> None:
-    asked = list(OF_CLUSTER.asked())
+def test_the_boundary_lets_only_a_budgets_role_freeze_and_thaw() -> None:
+    freezing = Grant(
+        "iam:AttachRolePolicy iam:DetachRolePolicy", (f"arn:aws:iam::{A}:role/ci",), {"iam:PolicyARN": FREEZE},
+        (f"arn:aws:iam::{A}:user/ci",),
+    )  # fmt: skip
+    budget = role("bivouac-train-budget")
+    assert refused(freezing.asked(), budget, ANYTHING, LIMIT) == []
+    assert granted(freezing.missed(), budget, ANYTHING, LIMIT) == []
+    assert granted(freezing.asked(), SOMEBODY, ANYTHING, LIMIT) == []
+
+
+def test_only_builders_have_the_agents_and_the_registrys_rights() -> None:
+    asked = [one for grant in OF_THE_FOUNDATION for one in grant.asked() if one[0] != "ecr:GetAuthorizationToken"]
+    missed = [one for grant in OF_THE_FOUNDATION for one in grant.missed()]
+    ends = ask("ec2:TerminateInstances", ec2("instance"), BUILDER)
+    for own in ("builder", "builder-guard"):
+        assert refused([*asked, ends], arn_of(own), ANYTHING, FOUNDERS) == []
+        assert granted(missed, arn_of(own), ANYTHING, FOUNDERS) == []
+        assert granted(OF_READERS, arn_of(own), ANYTHING, FOUNDERS) == [], "AWS's policy for its agent reads parameters"
+    assert granted([*asked, ends], SOMEBODY, ANYTHING, LIMIT) == []
+
+
+def test_the_boundary_lets_only_a_clusters_role_use_a_key_by_itself_and_only_one_that_is_marked() -> None:
+    asked = [one for grant in OF_CLUSTER for one in grant.asked()]
     assert refused(asked, CLUSTER, ANYTHING, LIMIT) == []
-    assert granted(OF_CLUSTER.missed(), CLUSTER, ANYTHING, LIMIT) == []
+    # Whatever the tag's value is.
+    missed = [one for grant in OF_CLUSTER for one in grant.missed() if one[1] != KEY or not one[2]]
+    assert len({at for _, at, _ in missed}) == 4
+    assert granted(missed, CLUSTER, ANYTHING, LIMIT) == []
     for other in (SOMEBODY, f"arn:aws:iam::{A}:role/payroll-cluster", CLUSTER.replace(A, STRANGER), f"{CLUSTER}-2"):
         assert granted(asked, other, ANYTHING, LIMIT) == [], other
-    question = [Question(action, resource, {}) for action, resource, _ in asked]
-    assert not any(allowed(LIMIT, one) for one in question), "by nobody"
+    marks = {"aws:resourcetag/bivouac:key": ["true"]}
+    assert not any(allowed(LIMIT, Question(action, resource, marks)) for action, resource, _ in asked), "by nobody"
 
 
 def test_the_boundary_lets_only_a_nodes_role_pull_from_another_account() -> None:
@@ -139,40 +176,47 @@ def test_the_boundary_lets_only_a_nodes_role_pull_from_another_account() -> None
         assert granted(pulls, other, ANYTHING, LIMIT) == [], other
 
 
-OF_TRAINER = (
-    Grant("secretsmanager:GetSecretValue", (f"{SECRET}any-AbC123",)),
-    Grant("ssm:GetParameter", (f"{PARAMETER}any",)),
-)
+READERS = {"trainer": "bivouac_job", "steward": "bivouac_webhook"}
+OF_READERS = [
+    ask(action, f"{place}{beginning}{end}")
+    for beginning in READERS.values()
+    for action, place, end in (
+        ("secretsmanager:GetSecretValue", SECRET, "/any-AbC123"), ("ssm:GetParameter", PARAMETER, "/any")
+    )
+]  # fmt: skip
 
 
-def test_the_boundary_lets_only_trainers_stewards_and_the_closer_read_secrets() -> None:
-    asked = [one for grant in OF_TRAINER for one in grant.asked()]
-    trainer, steward = role("bivouac-train-trainer"), role("bivouac-train-steward")
-    for reader in (trainer, steward, arn_of("closer")):
-        assert refused(asked, reader, ANYTHING, LIMIT) == []
-        assert granted((one for grant in OF_TRAINER for one in grant.missed()), reader, ANYTHING, LIMIT) == []
-    strangers = (f"arn:aws:iam::{A}:role/payroll-trainer", trainer.replace(A, STRANGER), f"{trainer}-2")
+@pytest.mark.parametrize("kind", READERS)
+def test_the_boundary_lets_jobs_and_stewards_read_what_is_called_for_them(kind: str) -> None:
+    reader = role(f"bivouac-train-{kind}")
+    own = [one for one in OF_READERS if READERS[kind] in one[1]]
+    assert granted(OF_READERS, reader, ANYTHING, LIMIT) == own and len(own) == 2
+    for known, other in ((A, STRANGER), (R, "eu-west-1"), ("bivouac_", "team/bivouac_"), ("bivouac_", "bivouac-")):
+        missed = [(action, at.replace(known, other), context) for action, at, context in own]
+        assert granted(missed, reader, ANYTHING, LIMIT) == [], other
+    strangers = (f"arn:aws:iam::{A}:role/payroll-{kind}", reader.replace(A, STRANGER), f"{reader}-2")
     for other in (SOMEBODY, role("bivouac-train-archive"), *strangers):
-        assert granted(asked, other, ANYTHING, LIMIT) == [], other
+        assert granted(own, other, ANYTHING, LIMIT) == [], other
     more = "secretsmanager:PutSecretValue secretsmanager:DescribeSecret ssm:GetParametersByPath ssm:PutParameter"
-    places = (f"{SECRET}any-AbC123", f"{PARAMETER}any")
-    assert not any(may((one, at, {}), trainer, ANYTHING, LIMIT) for one in more.split() for at in places)
+    assert not any(may((one, at, {}), reader, ANYTHING, LIMIT) for one in more.split() for _, at, _ in own)
 
 
 def test_the_boundary_fits_into_a_managed_policy_with_the_longest_names_of_a_region() -> None:
     """6,144 characters without white space (IAM User Guide, "IAM and AWS STS quotas")."""
     for region in (R, "ap-southeast-1", "ap-northeast-1"):
-        (document,) = written(ceiling(AccountPlace(A, region)))
-        assert len(json.dumps(document, separators=(",", ":"))) <= 6144, region
+        for statements in (ceiling, foundation_ceiling):
+            (document,) = written(statements(AccountPlace(A, region)))
+            # A tenth is kept for the next right.
+            assert len(json.dumps(document, separators=(",", ":"))) <= 6144 * 0.9, region
 
 
-def test_the_boundary_lets_only_stewards_and_the_closer_tell_people_and_only_on_topics_of_the_account() -> None:
+def test_the_boundary_lets_only_stewards_tell_people_and_only_on_topics_of_bivouac_in_the_account() -> None:
     (asked,) = Grant("sns:Publish", (TOPIC,)).asked()
-    for teller in (role("bivouac-train-steward"), arn_of("closer")):
-        assert may(asked, teller, ANYTHING, LIMIT)
+    assert may(asked, role("bivouac-train-steward"), ANYTHING, LIMIT)
+    assert may(asked, arn_of("closer"), ANYTHING, FOUNDERS) and not may(asked, arn_of("builder"), ANYTHING, FOUNDERS)
     for other in (SOMEBODY, role("bivouac-train-trainer"), role("bivouac-train-archive")):
         assert not may(asked, other, ANYTHING, LIMIT), other
-    for topic in (TOPIC.replace(A, STRANGER), TOPIC.replace(R, "eu-west-1")):
+    for topic in (TOPIC.replace(A, STRANGER), TOPIC.replace(R, "eu-west-1"), TOPIC.replace("bivouac_", "payroll_")):
         assert not may(("sns:Publish", topic, {}), role("bivouac-train-steward"), ANYTHING, LIMIT), topic
 
 
@@ -189,3 +233,24 @@ def test_a_role_whose_own_policies_say_nothing_may_nothing_under_the_boundary() 
 def test_the_boundary_is_this_accounts_in_this_region() -> None:
     assert boundary_arn(WHERE) == f"arn:aws:iam::{A}:policy/bivouac_boundary_{R}"
     assert policies.place(SPEC) == WHERE and WHERE.role("x") == f"arn:aws:iam::{A}:role/x"
+
+
+def asked_by(statement: Document) -> list[Ask]:
+    """A request for each action and resource of a statement, that meets its conditions."""
+    context = dict[str, str]()
+    for operator, tests in statement.get("Condition", {}).items():
+        for key, value in tests.items():
+            context[key] = "x" if operator == "Null" else str(value if isinstance(value, str) else value[0])
+    context |= {"aws:ResourceTag/bivouac:foundation": "true"}
+    return [
+        ask(action, at.replace("*", "x"), {key: value.replace("*", "x") for key, value in context.items()})
+        for action in statement["Action"]
+        for at in statement["Resource"]
+    ]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_no_boundary_is_in_the_way_of_what_a_roles_own_policy_allows(name: str) -> None:
+    asked = [one for document in OWN[name] for statement in document["Statement"] for one in asked_by(statement)]
+    assert refused(asked, arn_of(name), OWN[name]) == [], "the requests meet the policy"
+    assert refused(asked, arn_of(name), limit_of(name)) == []

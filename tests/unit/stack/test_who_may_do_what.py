@@ -66,8 +66,11 @@ def read(*names: str) -> list[Document]:
     return [json.loads((CI / f"{name}.json").read_text()) for name in names]
 
 
+FOUNDATION = {"iam:PermissionsBoundary": BOUNDARY.replace("bivouac_", "bivouac_foundation_")}
 EXISTING = {"aws:ResourceTag/bivouac:network": "true"}
 """A network of the company's own that campaigns may use."""
+CARRIED = f"{STATE}/campaigns/train/carried/step-00000020/a.pt"
+"""Weights that a steward has copied out of its cluster for somebody who asked for them."""
 NOTICES = f"arn:aws:sns:{R}:{A}:bivouac_notices"
 TELLING = [
     ask("sns:Publish", f"arn:aws:sns:{R}:{A}:payroll"),
@@ -149,8 +152,10 @@ MUST: dict[str, list[Ask]] = {
         ask("iam:CreatePolicy", BOUNDARY),
         ask("iam:CreatePolicyVersion", BOUNDARY),
         ask("iam:CreatePolicy", FREEZE),
-        ask("iam:CreateRole", role("bivouac_build_us-east-1"), UNDER),
-        ask("iam:PutRolePolicy", role("bivouac_closer_us-east-1"), UNDER),
+        ask("iam:CreatePolicy", FOUNDATION["iam:PermissionsBoundary"]),
+        ask("iam:CreateRole", role("bivouac_build_us-east-1"), FOUNDATION),
+        ask("iam:PutRolePolicy", role("bivouac_closer_us-east-1"), FOUNDATION),
+        ask("iam:PutRolePermissionsBoundary", role("bivouac_closer_us-east-1"), FOUNDATION),
         ask("iam:PassRole", role("bivouac_closer_us-east-1"), {"iam:PassedToService": "codebuild.amazonaws.com"}),
         ask("codebuild:CreateProject", CLOSER),
         ask("ecr:PutImageTagMutability", TRAINER),
@@ -179,6 +184,8 @@ MUST: dict[str, list[Ask]] = {
         ask("kms:Decrypt", KEY, VIA),
     ],
     "buyer": [
+        ask("s3:GetObject", f"{STATE}/campaigns/train/spec.json"),
+        ask("s3:PutObject", f"{STATE}/foundation/leases/driver.json"),
         ask("ec2:PurchaseCapacityBlock", ec2("capacity-reservation", "*"), {"aws:TagKeys": "bivouac:block-for"}),
         ask("ec2:CreateTags", ec2("capacity-reservation", "*"), {"ec2:CreateAction": "PurchaseCapacityBlock"}),
         ask("s3:PutObject", f"{STATE}/foundation/blocks/x.json"),
@@ -238,6 +245,8 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("s3:PutObject", f"{STATE}/.pulumi/stacks/bivouac/foundation.json"),
         ask("s3:GetObject", f"{ARCHIVE}/campaigns/train/step-00000040/shard-0"),
         ask("s3:GetObject", f"{DATA}/datasets/abc/shard"),
+        ask("s3:GetObject", CARRIED),
+        ask("ec2:DescribeInstanceAttribute", ec2("instance")),
         ask("iam:GetRolePolicy", role("admin")),
         ask("kms:Decrypt", KEY),
         ask("sns:Publish", NOTICES),
@@ -257,6 +266,7 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("s3:DeleteObject", f"{STATE}/campaigns/train/events/w/000001.json"),
         ask("s3:GetObject", f"{STATE}/.pulumi/stacks/bivouac/campaign-train.json"),
         ask("s3:GetObject", f"{STATE}/closer/abc.zip"),
+        ask("s3:GetObject", CARRIED),
         ask("s3:GetObject", f"{ARCHIVE}/copies/train/1a2b/step-00000020/attempt-0001/a.pt"),
         ask("s3:GetObject", f"{ARCHIVE}/campaigns/train/golden/step-00000040/shard-0"),
         ask("s3:GetObject", f"{DATA}/datasets/abc/shard"),
@@ -279,6 +289,9 @@ MUST_NOT: dict[str, list[Ask]] = {
         ask("ec2:CreateTags", ec2("capacity-reservation"), {"aws:TagKeys": "bivouac:block-for"}),
         ask("ec2:RunInstances", ec2("instance", "*"), MARKED),
         ask("s3:DeleteObject", f"{STATE}/campaigns/train/spec.json"),
+        *(ask("s3:PutObject", f"{STATE}/{key}") for key in (
+            "campaigns/train/spec.json", "campaigns/train/stop.json", "foundation/keeping.json", "closer/a.zip")),
+        ask("s3:GetObject", CARRIED),
     ],
     "publisher": [
         *LOSING,

@@ -250,7 +250,13 @@ def role_trusts(world: World, role_arn: str, service: str, action: str = "sts:As
 
 
 def authorise_assume_role(world: World, principal: Principal, role_arn: str, params: dict[str, Any]) -> None:
-    """Check that the trust policy names the caller or its account; the emulator's principal acts for AWS services."""
+    """Check trust policy and the caller's own policies; the emulator's principal acts for AWS services.
+
+    Within an account, a trust that names a user or a role needs no policy of its own that allows the call, and one that
+    names the account leaves it to those policies. A denial counts in both, and so does the boundary of a role, but not
+    that of a user or session that the trust names itself.
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic_policy-eval-denyallow.html
+    """
     if principal.is_agent:
         trust_policy(world, role_arn)
         return
@@ -261,8 +267,17 @@ def authorise_assume_role(world: World, principal: Principal, role_arn: str, par
         context["aws:tagkeys"] = [one["Key"] for one in tags]
         context |= {f"aws:requesttag/{one['Key'].lower()}": [one["Value"]] for one in tags}
     document, names = trust_policy(world, role_arn), _names(world, principal)
+    tagged = role_tags(world.backend("iam").get_role_by_arn(role_arn))
+    context |= {f"aws:resourcetag/{key.lower()}": [value] for key, value in tagged.items()}
+    granted, limits = list(_granted(world, principal)), list(_limits(world, principal))
     for action in ("sts:AssumeRole", *(["sts:TagSession"] if tags else [])):
-        if not policies.trusts(document, names, action, context):
+        question = Question(action, role_arn, context)
+        trusted, by_name, itself = (
+            policies.trusts(document, who, action, context) for who in (names, names[:2], names[:1])
+        )
+        within = itself or all(policies.allowed([one], question) for one in limits)
+        may = trusted and within and (by_name or policies.allowed(granted, question))
+        if not may or policies.verdict([*granted, *limits], question) == "Deny":
             denied = f"User: {principal.arn} is not authorized to perform: {action} on resource: {role_arn}"
             raise AwsError("AccessDenied", denied)
 

@@ -13,7 +13,7 @@ from infra.rehearsal.aws.iam import build_context, ec2_resources, iam_context, k
 from infra.rehearsal.aws.iam.actions import ACTIONS, BESIDE, PREFIXES, ROLE_PASSED_BY, TAGS_WITH, VERSIONED
 from infra.rehearsal.aws.iam.asked_tags import given_tags, tagged_at_creation, taken_tags
 from infra.rehearsal.aws.operations import AwsError
-from infra.rehearsal.aws.s3 import keys
+from infra.rehearsal.aws.s3 import bucket_settings, keys
 from infra.rehearsal.aws.world import World
 
 Parameters = dict[str, Any]
@@ -315,6 +315,9 @@ def _context(
         context |= {f"aws:requesttag/{key.lower()}": [value] for key, value in tags.items()}
     for key, value in _resource_tags(world, resources or []).items():
         context[f"aws:resourcetag/{key.lower()}"] = context[f"{service}:resourcetag/{key.lower()}"] = [value]
+    if service == "s3":
+        opened = bucket_settings.opening_tags(world, params.get("Bucket"))
+        context |= {f"s3:buckettag/{key.lower()}": [value] for key, value in opened.items()}
     if service == "s3" and "Prefix" in params:
         context["s3:prefix"] = [params["Prefix"]]
     context |= build_context.context(params) if service == "codebuild" else {}

@@ -67,6 +67,9 @@ _ALONE = {
 """Operation -> the only type that IAM is asked about, whatever else the call names."""
 _LATER = {"CreateLaunchTemplate", "CreateLaunchTemplateVersion"}
 """Operations on templates: the resources in a template are checked at the launch."""
+_OF_ONE = {
+    f"Describe{kind}Attribute" for kind in ("Image", "Instance", "NetworkInterface", "Snapshot", "Volume", "Vpc")
+}
 _ID = re.compile(r"^([a-z]+)-[0-9a-f]{8,32}$")
 
 
@@ -92,8 +95,8 @@ def arn(world: World, kind: str, identifier: str) -> str:
 
 
 def by_resource(operation: str) -> bool:
-    """Return False for EC2's Describe calls, which have no resource."""
-    return not operation.startswith("Describe")
+    """Return False for EC2's Describe calls, which have no resource, but for those of one resource's attribute."""
+    return not operation.startswith("Describe") or operation in _OF_ONE
 
 
 def named(world: World, operation: str, params: dict[str, Any]) -> Iterator[tuple[str, Context]]:

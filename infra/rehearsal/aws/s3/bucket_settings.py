@@ -76,10 +76,28 @@ def typed(shape: Any, value: Any) -> Any:
     return int(value) if shape.type_name in ("integer", "long") else value or ""
 
 
+def opening_tags(world: World, name: str | None) -> dict[str, str]:
+    """Return the bucket's tags if S3 heeds them in policies: only once ABAC is on.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/buckets-tagging.html
+    """
+    backend = world.backend("s3")
+    if getattr(backend.buckets.get(name), "abac", "Disabled") != "Enabled":
+        return {}
+    return {one["Key"]: one["Value"] for one in backend.get_bucket_tagging(name)["Tags"]}
+
+
 def _put(moto: Callable[..., Answer], response: S3Response, request: Any, bucket_name: str, query: Any) -> Answer:
+    if "abac" in query or "tagging" in query:
+        bucket: Any = response.backend.get_bucket(bucket_name)
+        if "tagging" in query and getattr(bucket, "abac", "Disabled") == "Enabled":
+            raise S3ClientError("BadRequest", "with ABAC enabled a bucket's tags are set by TagResource")
+        if "abac" in query:
+            bucket.abac = "Enabled" if b"<Status>Enabled</Status>" in response.body else "Disabled"
+            return 200, {}, ""
     answer = moto(response, request, bucket_name, query)
     if "lifecycle" in query:
-        bucket: Any = response.backend.get_bucket(bucket_name)
+        bucket = response.backend.get_bucket(bucket_name)
         bucket.smallest_moved = response.headers.get(SMALLEST_MOVED) or "all_storage_classes_128K"
     return answer
 
@@ -94,7 +112,11 @@ def _lifecycle(moto: Callable[..., Answer], response: S3Response) -> Answer:
 
 
 def _get(moto: Callable[..., Answer], response: S3Response, bucket_name: str, query: dict[str, Any]) -> Answer:
-    """Answer GetBucketRequestPayment; moto answers unknown operations with a list of objects."""
+    """Answer GetBucketRequestPayment and GetBucketAbac; moto answers unknown operations with a list of objects."""
+    if "abac" in query:
+        response.data["Action"] = "GetBucketAbac"
+        status = getattr(response.backend.get_bucket(bucket_name), "abac", "Disabled")
+        return response.serialized(ActionResult({"AbacStatus": {"Status": status}}))
     if "requestPayment" in query:
         response.data["Action"] = "GetBucketRequestPayment"
         return response.serialized(ActionResult({"Payer": response.backend.get_bucket(bucket_name).payer}))

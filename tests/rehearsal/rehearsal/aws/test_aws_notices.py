@@ -120,16 +120,15 @@ def test_a_rehearsals_webhook_is_read_from_where_the_spec_says(
     signed_in(monkeypatch, world)
     file = tmp_path / "secrets"
     file.write_text("NOTIFY_WEBHOOK=http://hooks.example.com/hush-hush\n")
-    asked = example_spec(
-        target="rehearsal", notify={"webhook": {"secret": "team/hook", "key": "url"}}, rehearsal={"secrets": str(file)}
-    )
+    hook = {"webhook": {"secret": "bivouac_webhook", "key": "url"}}
+    asked = example_spec(target="rehearsal", notify=hook, rehearsal={"secrets": str(file)})
     site.give(asked)
     signed_in(monkeypatch, world, make_user(world, "hooked", *policies.steward(asked)))
     with pytest.raises(NotSent, match="does not begin with https") as refused:
         ways(asked)["webhook"](NOTICE)
     assert "hush" not in str(refused.value)
     signed_in(monkeypatch, world, make_user(world, "unhooked", *policies.steward(spec())))
-    with pytest.raises(NotSent, match="secret team/hook in us-east-1: AccessDenied"):
+    with pytest.raises(NotSent, match="secret bivouac_webhook in us-east-1: AccessDenied"):
         ways(asked)["webhook"](NOTICE)
     file.write_text("ANOTHER=https://x\n")
     with pytest.raises(UserError, match="NOTIFY_WEBHOOK"):

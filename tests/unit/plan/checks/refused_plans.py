@@ -354,6 +354,20 @@ PLANS = (
     Row("notices-reach-their-topic", E, "notify.topic", {"notify.topic": "arn:aws:sns:eu-west-1:123456789012:pager"}),
     Row("notices-reach-their-topic", E, "notify.topic", {"notify.topic": "arn:aws:sns:us-east-1:210987654321:pager"}),
     Row(
+        "notices-reach-their-topic",
+        E,
+        "notify.topic",
+        {"notify.topic": "arn:aws:sns:us-east-1:123456789012:pager"},
+        cure="make a topic bivouac_",
+    ),
+    Row(
+        "notices-reach-their-webhook",
+        E,
+        "notify.webhook",
+        {"notify.webhook": {"parameter": "/team/bivouac_webhook"}},
+        cure="store it as bivouac_webhook",
+    ),
+    Row(
         "notices-reach-their-webhook",
         E,
         "notify.webhook",
@@ -364,7 +378,7 @@ PLANS = (
         "notices-reach-their-webhook",
         W,
         "notify.webhook",
-        {"notify.webhook": {"secret": "hook"}, "network.egress": "endpoints"},
+        {"notify.webhook": {"secret": "bivouac_webhook/team"}, "network.egress": "endpoints"},
         cure="NAT",
     ),
     Row(

@@ -54,7 +54,10 @@ PASSED: tuple[dict[str, Any], ...] = (
     {"money.alarm_email": None, "money.alarm_topic_arn": "arn:aws:sns:us-east-1:123456789012:pager"},
     {"checkpoint": None, "rehearsal": None},
     {"access": [{"principal": "arn:aws:iam::123456789012:user/ada", "role": "operator"}]},
-    {"notify.topic": "arn:aws:sns:us-east-1:123456789012:pager", "notify.webhook": {"parameter": "/team/hook"}},
+    {
+        "notify.topic": "arn:aws:sns:us-east-1:123456789012:bivouac_pager",
+        "notify.webhook": {"parameter": "/bivouac_webhook/team"},
+    },
     {"notify.email": ["ada@example.com"], "notify.on": ["held"]},
     {"rehearsal.faults": []},
     {"preflight.profile": None},

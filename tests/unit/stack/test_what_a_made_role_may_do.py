@@ -1,0 +1,155 @@
+"""Chains: what an operator gains who makes a role with a trust and a policy of its own, and assumes it.
+
+IAM has no condition on the content of a trust or a policy: only the boundary stands between such a role and an account.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.stack.iam_questions import (
+    ANYTHING,
+    KEY,
+    LIMIT,
+    PARAMETER,
+    SECRET,
+    STRANGER,
+    TOPIC,
+    A,
+    Ask,
+    R,
+    ask,
+    ec2,
+    granted,
+    refused,
+    role,
+)
+from tests.unit.stack.test_what_no_role_may_do import ADMIN, MARKED, ROLES_NEVER, UNDER
+from tests.unit.stack.test_who_may_do_what import FOUNDATION, OPERATOR, read
+
+KINDS = ("archive", "budget", "cluster", "cni", "data", "guard", "node", "steward", "trainer")
+"""How the names of roles end that the boundary knows, and one that it does not."""
+NAMES = (
+    *(f"bivouac-x-{kind}" for kind in KINDS),
+    "bivouac-x",
+    # Paths and names that a careless pattern would take for a role of the foundation.
+    "bivouac-x/bivouac_closer_us-east-1",
+    "bivouac-bivouac_closer_us-east-1",
+    "bivouac-x/bivouac_build_us-east-1",
+)
+MARK = {"s3:BucketTag/team": "payroll", "aws:ResourceTag/team": "payroll"}
+OTHERS: list[Ask] = [
+    *(ask("secretsmanager:GetSecretValue", f"{SECRET}{name}-AbC123") for name in (
+        "payroll", "team/token", "team/bivouac_job", "bivouac-job", "bivouac", "bivouac_pull/team")),
+    *(ask("ssm:GetParameter", f"{PARAMETER}{name}") for name in ("payroll", "team/key", "bivouac_pull")),
+    ask("ssm:GetParameters", f"{PARAMETER}bivouac_job"),
+    *(ask(f"s3:{act}", at, MARK) for act, at in (
+        ("GetObject", "arn:aws:s3:::payroll/salaries"), ("ListBucket", "arn:aws:s3:::payroll"),
+        ("GetObject", f"arn:aws:s3:::bivouac-data-{STRANGER}-{R}/x"))),
+    *(ask(f"kms:{act}", KEY, MARK) for act in ("Decrypt", "DescribeKey", "Encrypt", "ListGrants", "GenerateDataKey")),
+    ask("kms:Decrypt", KEY, {"kms:ViaService": f"rds.{R}.amazonaws.com"}),
+    ask("kms:CreateGrant", KEY, {"aws:ResourceTag/bivouac:foundation": "true"}),
+    ask("kms:PutKeyPolicy", KEY, {"aws:ResourceTag/bivouac:foundation": "true"}),
+    ask("sns:Publish", TOPIC.replace("bivouac_", "payroll_")),
+    ask("sns:Subscribe", TOPIC),
+    # To open what is closed: no role gives the mark that lets the others in.
+    *(ask(f"s3:{act}", "arn:aws:s3:::payroll", {"aws:TagKeys": "bivouac:text"}) for act in (
+        "PutBucketTagging", "TagResource", "PutBucketAbac")),
+    ask("kms:TagResource", KEY, {"aws:TagKeys": "bivouac:key"}),
+    ask("secretsmanager:PutSecretValue", f"{SECRET}bivouac_job-AbC123"),
+    ask("secretsmanager:PutResourcePolicy", f"{SECRET}payroll-AbC123"),
+    # What shows the user data of other people's instances.
+    ask("ec2:DescribeInstanceAttribute", ec2("instance")),
+    *(ask(f"ec2:Describe{what}", "*") for what in (
+        "LaunchTemplateVersions", "SpotInstanceRequests", "SpotFleetRequests", "InstanceAttribute")),
+    ask("autoscaling:DescribeLaunchConfigurations", "*"),
+    ask("ssm:UpdateInstanceInformation", "*"),
+    ask("ecr:PutImage", f"arn:aws:ecr:{R}:{A}:repository/bivouac/trainer"),
+    ask("iam:AttachRolePolicy", role("admin"), {"iam:PolicyARN": ADMIN}),
+    ask("iam:PassRole", role("bivouac-x-trainer"), {"iam:PassedToService": "ec2.amazonaws.com"}),
+    ask("sts:AssumeRole", role("admin")),
+]  # fmt: skip
+
+
+def steps(name: str) -> list[Ask]:
+    """What an operator must do before it has the role's session; `name` may have a path."""
+    at = role(name)
+    return [ask("iam:CreateRole", at, {**MARKED, **UNDER}), ask("iam:PutRolePolicy", at, UNDER)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_role_that_an_operator_makes_and_assumes_reads_nothing_of_other_peoples(name: str) -> None:
+    operator = read(*OPERATOR)
+    assert refused(steps(name), role("operator"), operator) == [], "else the chain ends before, and shows nothing"
+    # A trust that names the operator's own role needs no right of it to assume the role.
+    assert granted(OTHERS, role(name), ANYTHING, LIMIT) == []
+    assert granted(ROLES_NEVER, role(name), ANYTHING, LIMIT) == []
+
+
+def test_an_operator_makes_no_role_beyond_the_boundary_and_opens_none_that_stands() -> None:
+    operator = read(*OPERATOR)
+    for name in NAMES:
+        at = role(name)
+        assert granted(
+            [
+                ask("iam:CreateRole", at, {**MARKED, **FOUNDATION}),
+                ask("iam:PutRolePermissionsBoundary", at, FOUNDATION),
+                ask("iam:PutRolePolicy", at, FOUNDATION),
+                ask("iam:UpdateAssumeRolePolicy", at),
+                ask("iam:DeleteRolePermissionsBoundary", at, UNDER),
+                *(ask("iam:PassRole", at, {"iam:PassedToService": to}) for to in (
+                    "codebuild.amazonaws.com", "lambda.amazonaws.com", "glue.amazonaws.com")),
+            ],
+            role("operator"),
+            operator,
+        ) == [], name  # fmt: skip
+
+
+OPENED = {
+    "trainer": [
+        ask("secretsmanager:GetSecretValue", f"{SECRET}bivouac_job/token-AbC123"),
+        ask("ssm:GetParameter", f"{PARAMETER}bivouac_job/key"),
+    ],
+    "steward": [
+        ask("secretsmanager:GetSecretValue", f"{SECRET}bivouac_webhook-AbC123"),
+        ask("sns:Publish", TOPIC),
+        ask("sns:Publish", TOPIC.replace("_notices", "_pager")),
+    ],
+    "data": [
+        ask(f"s3:{act}", at, {"s3:BucketTag/bivouac:text": "true"})
+        for act, at in (("GetObject", "arn:aws:s3:::texts/web/a"), ("ListBucket", "arn:aws:s3:::texts"))
+    ],
+    "cluster": [ask("kms:Decrypt", KEY, {"aws:ResourceTag/bivouac:key": "true"})],
+}
+"""What its owner has opened, by a name or a tag, to the roles of one kind."""
+
+
+@pytest.mark.parametrize("kind", OPENED)
+def test_what_its_owner_opens_is_open_to_one_kind_of_roles(kind: str) -> None:
+    assert refused(OPENED[kind], role(f"bivouac-x-{kind}"), ANYTHING, LIMIT) == []
+    for other in (f"bivouac-x-{one}" for one in KINDS if one != kind):
+        assert granted(OPENED[kind], role(other), ANYTHING, LIMIT) == [], other
+
+
+def test_an_operators_own_policies_open_nothing() -> None:
+    assert granted(
+        [
+            ask("secretsmanager:TagResource", f"{SECRET}payroll-AbC123", {"aws:TagKeys": "bivouac:job"}),
+            ask("secretsmanager:CreateSecret", f"{SECRET}bivouac_job-AbC123"),
+            ask("ssm:PutParameter", f"{PARAMETER}bivouac_job"),
+            ask("kms:TagResource", KEY, {"aws:TagKeys": "bivouac:key"}),
+            *(ask(f"s3:{act}", "arn:aws:s3:::payroll", {"aws:TagKeys": "bivouac:text"}) for act in (
+                "PutBucketTagging", "TagResource", "PutBucketAbac")),
+            ask("ec2:DescribeInstanceAttribute", ec2("instance")),
+        ],
+        role("operator"),
+        read(*OPERATOR),
+    ) == []  # fmt: skip
+
+
+def test_user_data_is_shown_of_instances_of_campaigns_and_of_the_foundation() -> None:
+    for name in ("operator/look", "preview-role"):
+        for tag in ("campaign", "foundation"):
+            asked = ask("ec2:DescribeInstanceAttribute", ec2("instance"), {f"aws:ResourceTag/bivouac:{tag}": "x"})
+            assert refused([asked], role("somebody"), read(name)) == [], (name, tag)
+        assert granted([ask("ec2:DescribeInstanceAttribute", ec2("instance"))], role("x"), read(name)) == []
