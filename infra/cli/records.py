@@ -22,16 +22,16 @@ def record_of(campaign: str, region: str) -> CampaignStore:
     try:
         return session.record_of(campaign, region)
     except (session.NoSuchCampaign, NoCredentials) as error:
-        here = target.rehearsed()
-        if campaign in here:
+        rehearsals = target.rehearsed()
+        if campaign in rehearsals:
             cure = f"`bivouac run` with its spec begins it anew, `bivouac down {campaign}` removes what is there"
-            if here[campaign]:
+            if rehearsals[campaign]:
                 raise NotBegun("the rehearsal has not begun", seen=f"{campaign} has no record", cure=cure) from error
             raise UserError("the site of this rehearsal does not run", seen=campaign, cure=cure) from error
         if not isinstance(error, NoCredentials):
             raise
         raise UserError(
             "there is no rehearsal of this name, and without AWS credentials no other campaign can be found",
-            seen=f"{campaign}; rehearsals on this machine: {', '.join(here) or 'none'}",
+            seen=f"{campaign}; rehearsals on this machine: {', '.join(rehearsals) or 'none'}",
             cure=f"write the name of one that is here, or {error.cure}",
         ) from error

@@ -42,17 +42,17 @@ def stakes(store: CampaignStore, spec: Spec, abandon: bool, console: Console) ->
     live, bill = facts["live"], billing.bill(looking(spec, None, console))
     yield spec.campaign, f"on {facts['target']}: {facts['stage']}; driver {facts['driver']}"
     yield "stands", bill.sentence(spec.campaign)
-    day, own = 24 * bill.usd_per_hour, "" if target.spends(spec) else " on AWS; a rehearsal costs nothing"
-    yield "keeping", f"{day:,.2f} USD a day, {facts['spent_usd']:,.2f} USD so far{own}"
+    where = "" if target.spends(spec) else " on AWS; a rehearsal costs nothing"
+    yield "keeping", f"{24 * bill.usd_per_hour:,.2f} USD a day, {facts['spent_usd']:,.2f} USD so far{where}"
     newest = max(state.newest_committed, live.get("committed_step", -1))
     committed = f"committed step {newest}" if newest >= 0 else "no committed checkpoint is known"
     step = f"step {live['step']} of {live['steps']}, " if live else ""
     yield "training", step + committed if state.attempts else "no attempt was launched"
     try:
         refuse_unproven(state, spec.campaign, read_identity(store))
-        lost = "nothing: the archive has it" if state.archive else "nothing: no attempt left anything to archive"
+        loss = "nothing: the archive has it" if state.archive else "nothing: no attempt left anything to archive"
     except NotProven as error:
-        lost = f"all that is not archived: {error.seen}"
+        loss = f"all that is not archived: {error.seen}"
         if not abandon:
-            lost = f"what is not committed; the rest is archived first, or nothing is torn down: {error.seen}"
-    yield "lost", lost
+            loss = f"what is not committed; the rest is archived first, or nothing is torn down: {error.seen}"
+    yield "lost", loss

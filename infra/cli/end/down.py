@@ -35,14 +35,14 @@ def down_command(
         if not abandon:
             raise
         # Nothing can be archived without its record: all that has its tag is removed.
-        lost = (("lost", f"all that has the tag of {campaign}: without its record nobody knows what it holds"),)
-        ask("Type its name to give it up", lost, console, yes=yes, flagged=True, word=campaign)
+        loss = (("lost", f"all that has the tag of {campaign}: without its record nobody knows what it holds"),)
+        ask("Type its name to give it up", loss, console, yes=yes, flagged=True, word=campaign)
         return orphans_command(region, True, as_json, out, Forgotten(campaign, True, unknown))
     spec = stored_spec(store)
     machine = out if as_json else None
     if store.state().over:
-        over = f"campaign {campaign} is over and stays as it is; `bivouac sweep {campaign}` looks again for leftovers"
-        console.print(over, markup=False, soft_wrap=True)
+        words = f"campaign {campaign} is over and stays as it is; `bivouac sweep {campaign}` looks again for leftovers"
+        console.print(words, markup=False, soft_wrap=True)
         return _ended(looking(spec, None, console), console, machine)
     question, word = ("Type its name to lose that", campaign) if abandon else ("Tear it down?", "")
     ask(question, stakes(store, spec, abandon, console), console, yes=yes, flagged=abandon, word=word)
