@@ -41,7 +41,7 @@ tools:
 
 rehearsal: setup  ## A whole campaign on this machine: spec to certificate
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/bivouac run $(SPEC)
-	@$(BIN)/bivouac down --all
+	@$(BIN)/bivouac down --all --yes
 
 test: setup lint  ## Tests that need neither AWS nor a GPU
 	@$(BIN)/python -m pytest $(WORKERS) --durations=60 --durations-min=5
@@ -83,7 +83,7 @@ doctor: venv  ## What is here, what is missing, and its cure
 	@$(BIN)/bivouac doctor
 
 down:  ## Remove every rehearsal site of this machine
-	@$(BIN)/bivouac down --all
+	@$(BIN)/bivouac down --all --yes
 
 clean:  ## Remove the sites and the environment; the tools' cache stays
 	@if test -e $(VENV)/.installed; then $(MAKE) --no-print-directory down; \

@@ -1,9 +1,10 @@
-"""Folders on this machine: one cache and one results folder, nothing else. Uses only the standard library."""
+"""Folders on this machine: one cache, one results folder, and our own code. Uses only the standard library."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,16 @@ from pathlib import Path
 from infra.errors import UserError
 
 _PLACE = re.compile(r"\d{12}-[a-z0-9-]+")
+CODE = Path(__file__).absolute().parents[1]
+
+
+def own_module(module: str, *arguments: str) -> list[str]:
+    """Return the command line of a module of ours, whatever folder it is started in.
+
+    `python -m` looks into that folder first, and a person's project may have an `infra` or a `trainer` of its own.
+    """
+    path = os.pathsep.join(filter(None, (str(CODE), os.environ.get("PYTHONPATH"))))
+    return ["env", f"PYTHONPATH={path}", sys.executable, "-P", "-m", module, *arguments]
 
 
 def cache_root() -> Path:

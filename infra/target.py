@@ -20,13 +20,21 @@ if TYPE_CHECKING:
 _INSIDE = "BIVOUAC_SITE"
 
 
+def inside() -> bool:
+    """Return True if this process runs inside a rehearsal site."""
+    return _INSIDE in os.environ
+
+
 def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     """Enter the spec's target. A rehearsal replaces this process by the same command inside the site."""
-    if _INSIDE in os.environ:
+    if inside():
         give_inputs(spec)
         return
     _refuse_name_in_use(spec)
     if spec.target == "aws":
+        from infra.aws.account import Account
+
+        Account(spec.region).refuse_foreign(spec.account)  # before anything is fetched, built or asked
         have_engine()
         return
     refuse_missing("rehearsal")
@@ -60,7 +68,7 @@ def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:
 def give_inputs(spec: Spec) -> None:
     """Put into the emulated account what a rehearsal's spec names: bought capacity, the values of a job's secrets, the
     files that it reads from S3. On AWS they are there."""
-    if _INSIDE not in os.environ or spec.target == "aws":
+    if not inside() or spec.target == "aws":
         return
     from infra.rehearsal.site import bought, mounts, secrets
 
@@ -88,7 +96,7 @@ def _refuse_name_in_use(spec: Spec) -> None:
 def enter_where(campaign: str, spec: Path | None = None) -> None:
     """Enter the rehearsal site that holds this campaign; stay on AWS if there is none. `spec`: a file that it is to be
     relaunched with."""
-    if _INSIDE in os.environ or not (cache_root() / "sites").is_dir():
+    if inside() or not (cache_root() / "sites").is_dir():
         return
     from infra.rehearsal.site import campaigns, handle
 
@@ -110,17 +118,11 @@ def rehearsed() -> dict[str, bool]:
     return {name: campaigns.site_of(name) is not None for name in campaigns.everywhere()}
 
 
-def remove_lost(campaign: str, say: Callable[[str], None]) -> bool:
-    """Remove leftovers of stopped rehearsal sites that held this campaign; return True if there were any."""
-    if _INSIDE in os.environ or not (cache_root() / "sites").is_dir():
-        return False
-    from infra.rehearsal.site import campaigns, handle
+def remove_site_of(campaign: str, say: Callable[[str], None]) -> int:
+    """Remove the site of a rehearsal that needs no teardown; return 1 if its archive could not be exported, else 0."""
+    from infra.rehearsal.site import ending
 
-    lost = campaigns.lost_sites_of(campaign)
-    for name in lost:
-        handle.remove(name, say)
-        say(f"site {name} of {campaign} did not run: its leftovers are removed")
-    return bool(lost)
+    return ending.remove_site_of(campaign, say)
 
 
 def have_engine() -> None:
@@ -156,7 +158,7 @@ def diagnose() -> tuple[Listing, list[dict[str, Any]]]:
 
 def about() -> dict[str, Any] | None:
     """Return what is emulated and what is not rehearsed; None on AWS."""
-    if _INSIDE not in os.environ:
+    if not inside():
         return None
     from infra.rehearsal.site import honesty
 
@@ -166,7 +168,7 @@ def about() -> dict[str, Any] | None:
 def missed(spec: Spec) -> tuple[str, ...]:
     """Return the rehearsal's faults that have not struck, in words: what they were to show was not seen."""
     faults = spec.rehearsal.faults if spec.rehearsal else ()
-    if _INSIDE not in os.environ or not faults:
+    if not inside() or not faults:
         return ()
     from infra.rehearsal.paths import site_dir
     from infra.rehearsal.site import campaigns
@@ -180,8 +182,9 @@ def missed(spec: Spec) -> tuple[str, ...]:
 
 
 def again() -> list[str]:
-    """Return the command line that starts this process again."""
-    return [sys.executable, "-m", "infra.cli.main", *sys.argv[1:]]
+    """Return the command line that starts this process again, inside a site, whose environment says where our code is:
+    `python -m` alone looks first into the folder where a person stands, whose project may have an `infra` too."""
+    return [sys.executable, "-P", "-m", "infra.cli.main", *sys.argv[1:]]
 
 
 def remove_all(say: Callable[[str], None]) -> int:

@@ -133,9 +133,10 @@ def bivouac(
 
 
 def _tell_interrupted() -> NoReturn:
-    Console(stderr=True, highlight=False).print(
-        "interrupted: run the same command again to continue, or `bivouac down NAME`"
-    )
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    advice = "" if command in PANELS["Look"] else ": run the same command again to continue"
+    end = ", or `bivouac down NAME`" if command in ("run", "rehearse", "relaunch", "repair") else ""
+    Console(stderr=True, highlight=False).print(f"interrupted{advice}{end}")
     sys.exit(130)
 
 

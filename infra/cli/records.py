@@ -8,14 +8,30 @@ from infra.errors import UserError
 from infra.record.store import CampaignStore
 from infra.session import session
 
+NO_RECORD = "not begun, no record yet"
+"""Stage of a rehearsal that has no record."""
+
+
+class NotBegun(UserError):
+    """A rehearsal whose site runs and has no record of it: its first command was interrupted, or recorded nothing."""
+
 
 def record_of(campaign: str, region: str) -> CampaignStore:
-    """Return the record for reading. Raises `UserError` listing the known names, here or in the account."""
+    """Return the record for reading. Raises `UserError` listing the known names, here or in the account, and `NotBegun`
+    for a rehearsal without a record."""
     try:
         return session.record_of(campaign, region)
-    except NoCredentials as error:
+    except (session.NoSuchCampaign, NoCredentials) as error:
+        rehearsals = target.rehearsed()
+        if campaign in rehearsals:
+            cure = f"`bivouac run` with its spec begins it anew, `bivouac down {campaign}` removes what is there"
+            if rehearsals[campaign]:
+                raise NotBegun("the rehearsal has not begun", seen=f"{campaign} has no record", cure=cure) from error
+            raise UserError("the site of this rehearsal does not run", seen=campaign, cure=cure) from error
+        if not isinstance(error, NoCredentials):
+            raise
         raise UserError(
             "there is no rehearsal of this name, and without AWS credentials no other campaign can be found",
-            seen=f"{campaign}; rehearsals on this machine: {', '.join(target.rehearsed()) or 'none'}",
+            seen=f"{campaign}; rehearsals on this machine: {', '.join(rehearsals) or 'none'}",
             cure=f"write the name of one that is here, or {error.cure}",
         ) from error

@@ -65,12 +65,17 @@ def endure() -> Enduring:
     return streams[0]
 
 
-def agreed(question: str, console: Console) -> bool:
-    """Ask a person and return whether the answer is yes; no answer is a no."""
+def attended() -> bool:
+    """Return True if somebody may answer: standard input is a terminal."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def agreed(question: str, console: Console, word: str = "") -> bool:
+    """Ask a person and return whether the answer is yes, or `word` where that must be typed; no answer is a no."""
     try:
         # No markup: rich would take [y/N] for a style and print nothing.
-        answer = console.input(f"{question} [y/N] ", markup=False)
+        answer = console.input(f"{question} [{word or 'y/N'}] ", markup=False)
     except EOFError:
         console.print("nobody answers")
         return False
-    return answer.strip().lower() in ("y", "yes")
+    return answer.strip().lower() in ((word,) if word else ("y", "yes"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 from infra.extras import refuse_missing
+from infra.folders import own_module
 
 
 def trainer_command(module: str, *arguments: str) -> list[str]:
     """Return the command line of `python -m trainer.MODULE`. Raises `UserError` without the extra `trainer`."""
     refuse_missing("trainer")
-    return [sys.executable, "-m", f"trainer.{module}", *arguments]
+    return own_module(f"trainer.{module}", *arguments)

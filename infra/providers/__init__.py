@@ -20,7 +20,7 @@ def install(bin_dir: Path) -> tuple[Path, ...]:
 
 def _launcher(bin_dir: Path, package: str) -> Path:
     path = bin_dir / f"pulumi-resource-{package}"
-    text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m infra.providers.{package} "$@"\n'
+    text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m infra.providers.{package} "$@"\n'
     if not path.exists() or path.read_text() != text:
         # Renamed into place: an engine may be starting the launcher at this moment.
         fresh = path.with_suffix(".new")

@@ -182,6 +182,11 @@ class CampaignState(BaseModel):
         return self.ended and trained and self.archive is None and not self.abandoned
 
     @property
+    def over(self) -> bool:
+        """True if nothing is left to do: it is torn down, certified as clean, and reported."""
+        return {Stage.TEARDOWN, Stage.CERTIFY, Stage.REPORT} <= self.finished_stages.keys()
+
+    @property
     def ended(self) -> bool:
         return Stage.REPORT in self.finished_stages
 

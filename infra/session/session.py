@@ -181,15 +181,19 @@ def has_begun(account: Account, spec: Spec) -> bool:
     return CampaignStore(account.client("s3"), bucket, spec.campaign, "").has(SPEC)
 
 
+class NoSuchCampaign(UserError):
+    """The account and region have no record of this name."""
+
+
 def record_of(campaign: str, region: str) -> CampaignStore:
-    """Return the record of an existing campaign; raise `UserError` with the existing names if there is none."""
+    """Return the record of an existing campaign; raise `NoSuchCampaign` with the existing names if there is none."""
     account = Account(region)
     identity = account.identity()
     bucket = names.buckets(identity["Account"], region).state
     store = CampaignStore(account.client("s3"), bucket, campaign, _writer())
     if not store.has(SPEC):
         refuse_vanished(account, bucket, identity["Account"])
-        raise UserError(
+        raise NoSuchCampaign(
             "there is no such campaign here",
             seen=f"{campaign} in account {identity['Account']}, {region}",
             cure=f"campaigns there: {', '.join(campaigns(account, bucket)) or 'none'}; or give --region; if its record "

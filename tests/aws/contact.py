@@ -91,15 +91,18 @@ def first_contact(contact: Contact, agreed: Callable[[str, str], bool]) -> dict[
     contact.tell(f"planned: {planned} USD, at most {most} USD at the deadline")
     if not agreed(planned, most):
         raise NotAgreed(f"{planned} USD, at most {most}")
+    code: int | None = None
     try:
-        _train(contact)
+        code = _train(contact)
     finally:
-        # Idempotent: it only looks where the run itself has torn down already.
-        contact.run("down", contact.name)
+        # Of a campaign that is over it changes nothing on AWS; of a rehearsal it removes the site, which is looked at.
+        if code != 0 or contact.online:
+            contact.run("down", contact.name, "--yes")
     return contact.status()
 
 
-def _train(contact: Contact) -> None:
+def _train(contact: Contact) -> int:
+    """Run the campaign, kill a node, and return the exit code."""
     with subprocess.Popen(
         [*contact.bivouac, "run", str(contact.spec), "--yes"],
         env=dict(contact.environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -116,6 +119,7 @@ def _train(contact: Contact) -> None:
                 run.terminate()
             reader.join()
         contact.tell(f"bivouac run ended with exit code {run.returncode}")
+        return run.returncode
 
 
 def _committed(status: dict[str, Any]) -> bool:

@@ -68,7 +68,7 @@ def test_a_node_is_killed_after_a_commit_and_the_campaign_is_torn_down(contact: 
     first, plan, run, looked, killed, down = diary(one)
     assert first.endswith("--online") and plan.startswith("plan") and run.endswith("--yes")
     assert "tag:bivouac:campaign,Values=first-contact" in looked and "instance-type,Values=g6.8xlarge" in looked
-    assert "terminate-instances --instance-ids i-2" in killed and down == "down first-contact"
+    assert "terminate-instances --instance-ids i-2" in killed and down == "down first-contact --yes"
     assert f"{KILLED} i-2" in one.said
     told = one.transcript.path.read_text()
     assert "all sound in <account-1>" in told and "from <ip-1>" in told and "trained, torn down" in told
@@ -87,7 +87,7 @@ def test_without_a_sound_spec_and_a_yes_nothing_is_made(
 def test_a_run_that_ends_early_is_torn_down_and_kills_nothing(contact: Callable[..., Contact]) -> None:
     one = contact(run=70)
     first_contact(one, lambda *_: True)
-    assert diary(one)[-1] == "down first-contact" and not [line for line in diary(one) if "terminate" in line]
+    assert diary(one)[-1] == "down first-contact --yes" and not [line for line in diary(one) if "terminate" in line]
     assert "bivouac run ended with exit code 70" in one.said
 
 
@@ -102,4 +102,4 @@ def test_an_interrupted_contact_ends_its_run_and_tears_down(
     monkeypatch.setattr(one, "status", interrupted)
     with pytest.raises(KeyboardInterrupt):
         first_contact(one, lambda *_: True)
-    assert diary(one)[-1] == "down first-contact"
+    assert diary(one)[-1] == "down first-contact --yes"

@@ -54,7 +54,7 @@ def main() -> int:
                 )
                 rows["status"].append(seconds(lambda: held.run("status", held.name)))
             held.kill(driver)
-            rows["down --all"].append(seconds(lambda: held.run("down", "--all")))
+            rows["down --all"].append(seconds(lambda: held.run("down", "--all", "--yes")))
         finally:
             held.strike()
     table = Table("command", "runs", "median s", "longest s", "limit s", box=None)

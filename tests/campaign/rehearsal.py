@@ -146,7 +146,7 @@ class Rehearsal:
     def sound_archive(self, step: int) -> Path:
         """Return the archived tier, read back when nothing else of the campaign is left."""
         assert [one["data"]["clean"] for one in self.events() if one["kind"] == "certified"] == [True]
-        struck = self.run("down", "--all")
+        struck = self.run("down", "--all", "--yes")
         assert struck.returncode == 0, struck.stdout + struck.stderr
         tier = self.folder / self.name
         self.archived("golden").rename(tier)

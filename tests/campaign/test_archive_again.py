@@ -66,7 +66,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
                 driver.send_signal(signal.SIGINT)
                 until(lambda: driver.poll() is not None or "another Ctrl-C" in rehearsal.log(), "it was heard")
             again = driver.wait(timeout=HUNG_S)
-            down = rehearsal.run("down", rehearsal.name)
+            down = rehearsal.run("down", rehearsal.name, "--yes")
             yield Seen(rehearsal, failed, said, status, restored, again, down)
         finally:
             rehearsal.strike()

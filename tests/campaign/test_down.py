@@ -45,14 +45,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
             driver.send_signal(signal.SIGINT)
             seen = Ended(rehearsal, driver.wait(timeout=HUNG_S))
             seen.walk = {line: rehearsal.run(*shlex.split(line)[1:]) for line in walk(rehearsal.name)}
-            down = rehearsal.start("down", rehearsal.name)
+            down = rehearsal.start("down", rehearsal.name, "--yes")
             verified = "read back; evaluation"
             until(lambda: down.poll() is not None or verified in rehearsal.log(), "the archive is verified")
             down.send_signal(signal.SIGINT)
             down.wait(timeout=HUNG_S)
             shell = ("shell", rehearsal.name, "--", "pulumi")
             seen.destroy = rehearsal.run(*shell, "destroy", "--yes")
-            seen.down = rehearsal.run("down", rehearsal.name)
+            seen.down = rehearsal.run("down", rehearsal.name, "--yes")
             yield seen
         finally:
             rehearsal.strike()

@@ -46,7 +46,7 @@ def test_a_person_looks_into_a_rank_while_it_trains(tmp_path: Path) -> None:
         logs(rehearsal)
         driver.send_signal(signal.SIGINT)
         driver.wait(timeout=HUNG_S)
-        down = rehearsal.run("down", rehearsal.name, "--abandon")
+        down = rehearsal.run("down", rehearsal.name, "--abandon", "--yes")
         assert down.returncode == 0, down.stdout + down.stderr
         gone = inside(rehearsal, "exec", rehearsal.name, "0", "--", "true")
         assert gone.returncode == 64 and b"has no cluster" in gone.stderr, gone.stderr

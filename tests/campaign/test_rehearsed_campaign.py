@@ -155,7 +155,7 @@ def steps_of(story: Story, attempt: int) -> dict[int, tuple[float, str]]:
 @pytest.fixture(scope="module")
 def struck(story: Story) -> Any:
     """The site's end; the archive is exported by it."""
-    return story.rehearsal.run("down", "--all")
+    return story.rehearsal.run("down", "--all", "--yes")
 
 
 def test_the_campaign_ends_well_after_everything(story: Story) -> None:

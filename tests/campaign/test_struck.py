@@ -44,7 +44,7 @@ def test_a_killed_rank_restarts_in_place_within_one_attempt(tmp_path: Path) -> N
         events = rehearsal.events()
         assert [one["data"]["attempt"] for one in events if one["kind"] == "attempt.launched"] == [1]
         assert [one["data"]["clean"] for one in events if one["kind"] == "certified"] == [True]
-        struck = rehearsal.run("down", "--all")
+        struck = rehearsal.run("down", "--all", "--yes")
         assert struck.returncode == 0, struck.stdout + struck.stderr
         (found,) = rehearsal.archived("golden").rglob("manifest.json")
         made = Manifest.model_validate_json(found.read_bytes())

@@ -82,7 +82,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         rules = json.loads(rehearsal.python(_FAULTS.format(asked={})))["rules"]
         changes = [rule["hits"] for rule in rules if rule["service"] == "fsx"]
         events, left = rehearsal.events(), int(rehearsal.python(_LEFT))
-        struck = rehearsal.run("down", "--all")  # exports the archive
+        struck = rehearsal.run("down", "--all", "--yes")  # exports the archive
         assert struck.returncode == 0, struck.stderr
         yield Seen(rehearsal, code, events, changes, left)
 

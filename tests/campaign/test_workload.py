@@ -148,7 +148,7 @@ def test_a_plain_script_is_carried_through_a_lost_node_judged_and_archived_byte_
         stored = rehearsal.python(STORED.format(values=list(SECRETS.values()))).splitlines()
         assert "read campaigns/job/spec.json" in stored and not [line for line in stored if line.startswith("holds")]
         assert holders(tmp_path) == {"code/secrets.env"}
-        struck = rehearsal.run("down", "--all")
+        struck = rehearsal.run("down", "--all", "--yes")
         assert struck.returncode == 0, struck.stdout + struck.stderr
         assert (rehearsal.archived("source") / "source.tar").exists()
         assert str(loss) in rehearsal.archived("README.md").read_text()

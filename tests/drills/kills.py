@@ -129,7 +129,7 @@ def one_campaign(folder: Path, kills: list[Kill]) -> None:
             context.outputs[Stage.PROVISION] = provision.run(context)
             _one_of_each(held)
             _nothing_pending(held, context, held.names.stack)
-        with struck(held, changes, then, "down", held.spec.campaign, "--abandon"), held.opened() as context:
+        with struck(held, changes, then, "down", held.spec.campaign, "--abandon", "--yes"), held.opened() as context:
             teardown.run(context, abandon=True)
             certify.run(context)
             _nothing_left_behind(held, context)

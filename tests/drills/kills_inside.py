@@ -186,7 +186,7 @@ def one(kind: str, changes: dict[str, Any], rows: list[Row], story: Callable[[Re
         except Exception as error:
             wrong = [f"{type(error).__name__}: {error} {traceback.format_exc()[-600:]}"[:1500]]
         finally:
-            down = rehearsal.run("down", "--all")
+            down = rehearsal.run("down", "--all", "--yes")
         wrong += [f"down --all: {down.stdout[-300:]}"] if down.returncode else []
         wrong += [f"processes after down --all: {left}"] if (left := left_over(rehearsal.cache)) else []
         rows.append({"what": kind, "where": "the whole", "failure": "; ".join(wrong) or None})

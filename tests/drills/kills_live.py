@@ -262,7 +262,7 @@ class Campaign:
         if self.watcher is not None:
             self.watcher.end()
         begun = time.monotonic()
-        down = self.rehearsal.run("down", "--all")
+        down = self.rehearsal.run("down", "--all", "--yes")
         seconds = time.monotonic() - begun
         wrong = [] if down.returncode == 0 else [f"down --all: {down.stdout[-300:]} {down.stderr[-300:]}"]
         if left := left_over(self.rehearsal.cache):

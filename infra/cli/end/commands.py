@@ -13,28 +13,25 @@ def down(
     name: Annotated[str | None, typer.Argument(help="Name of the campaign.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove every rehearsal site of this machine.")] = False,
     abandon: Annotated[bool, typer.Option(help="Tear down without an archive: what was trained is lost.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking, as a script must.")] = False,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
-    """Stop a campaign, archive what is sound, tear down, certify; or remove all rehearsal sites."""
+    """Stop a campaign, archive what is sound, tear down, certify; or remove rehearsal sites: all, or that of a
+    rehearsal that has ended. Asks first, with what stands and what would be lost."""
     from infra import target
-    from infra.cli.answers import aside, write_json
+    from infra.cli.end.sites import all_command, site_command
 
     if everything:
-        code = target.remove_all(aside(console, json).print)
-        if json:
-            write_json(console, {"ok": code == 0})
-        raise typer.Exit(code)
+        raise typer.Exit(all_command(yes, console, as_json=json))
     if name is None:
         raise typer.BadParameter("give the name of a campaign, or --all")
+    if not target.inside() and (code := site_command(name, yes, abandon, console, as_json=json)) is not None:
+        raise typer.Exit(code)
     target.enter_where(name)
-    if target.remove_lost(name, aside(console, json).print):
-        if json:
-            write_json(console, {"campaign": name, "outcome": None, "certificate": None, "site": "did not run"})
-        raise typer.Exit(0)
     from infra.cli.end.down import down_command
 
-    raise typer.Exit(down_command(name, region, abandon, console, as_json=json))
+    raise typer.Exit(down_command(name, region, abandon, console, yes=yes, as_json=json))
 
 
 def close(name: Name, region: Region = "us-east-1") -> None:

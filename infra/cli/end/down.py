@@ -9,9 +9,11 @@ from rich.console import Console
 from infra import target
 from infra.campaign.stages import STEPS, Step, run_step
 from infra.cli.answers import aside, ending, write_json
+from infra.cli.end.consent import ask, stakes
 from infra.cli.end.orphans import Forgotten, orphans_command
 from infra.cli.records import record_of
 from infra.errors import NO_GOLDEN, UserError
+from infra.preview.looking import looking
 from infra.record.events import Stage
 from infra.record.holder import Holder
 from infra.record.store import STOP, CampaignStore
@@ -21,7 +23,11 @@ from infra.session.session import DRIVER_LEASE, holder_of, opened, stored_plan, 
 _WORD_EVERY_S = 10.0
 
 
-def down_command(campaign: str, region: str, abandon: bool, console: Console, *, as_json: bool = False) -> int:
+def down_command(
+    campaign: str, region: str, abandon: bool, console: Console, *, yes: bool, as_json: bool = False
+) -> int:
+    """End a campaign after a yes. Exit code 0, or 73 if it ended without a proven checkpoint. Of one that is over
+    nothing is changed: neither record nor report, whose times and money would count another teardown."""
     out, console = console, aside(console, as_json)
     try:
         store = record_of(campaign, region)
@@ -29,8 +35,17 @@ def down_command(campaign: str, region: str, abandon: bool, console: Console, *,
         if not abandon:
             raise
         # Nothing can be archived without its record: all that has its tag is removed.
+        loss = (("lost", f"all that has the tag of {campaign}: without its record nobody knows what it holds"),)
+        ask("Type its name to give it up", loss, console, yes=yes, flagged=True, word=campaign)
         return orphans_command(region, True, as_json, out, Forgotten(campaign, True, unknown))
     spec = stored_spec(store)
+    machine = out if as_json else None
+    if store.state().over:
+        words = f"campaign {campaign} is over and stays as it is; `bivouac sweep {campaign}` looks again for leftovers"
+        console.print(words, markup=False, soft_wrap=True)
+        return _ended(looking(spec, None, console), console, machine)
+    question, word = ("Type its name to lose that", campaign) if abandon else ("Tear it down?", "")
+    ask(question, stakes(store, spec, abandon, console), console, yes=yes, flagged=abandon, word=word)
     target.have_engine()  # before anybody is asked to stop: this may be another machine than the driver's
     if not abandon:
         # Before the lease: a living driver stops the campaign, and we wait for its lease.
@@ -38,11 +53,16 @@ def down_command(campaign: str, region: str, abandon: bool, console: Console, *,
         _await_driver(store, console)
     with opened(spec, stored_plan(store, spec), console, target.about()) as context:
         end(context, abandon)
-        if as_json:
-            write_json(out, ending(context))
-        if context.state().ended_without_golden:
-            console.print("it ended without a proven checkpoint: see the report")
-            return NO_GOLDEN
+        return _ended(context, console, machine)
+
+
+def _ended(context: Context, console: Console, machine: Console | None) -> int:
+    """Say how it ended, and return the exit code. `machine`: console for the end as JSON."""
+    if machine is not None:
+        write_json(machine, ending(context))
+    if context.state().ended_without_golden:
+        console.print("it ended without a proven checkpoint: see the report")
+        return NO_GOLDEN
     return 0
 
 

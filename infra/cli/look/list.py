@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +16,7 @@ from infra.cli.answers import write_json
 from infra.cli.look.status import facts_of
 from infra.console.tables import Listing
 from infra.errors import BivouacError
+from infra.folders import own_module
 from infra.record.store import CampaignStore
 from infra.session.session import campaigns
 from infra.spec import duration
@@ -28,7 +28,7 @@ _AT_A_TIME = 8
 def list_command(region: str, as_json: bool, console: Console) -> int:
     """List campaigns; exit code 0. Without credentials AWS is not asked, and a line says so."""
     with ThreadPoolExecutor(_AT_A_TIME) as workers:
-        found = list(workers.map(lambda held: _rehearsal(*held), target.rehearsed().items()))
+        found = list(workers.map(lambda held: rehearsal(*held), target.rehearsed().items()))
         try:
             found += _in_account(region, workers)
             said = None
@@ -52,19 +52,20 @@ def list_command(region: str, as_json: bool, console: Console) -> int:
     return 0
 
 
-def _rehearsal(name: str, runs: bool) -> dict[str, Any]:
-    """Return the output of `status` inside the campaign's site."""
+def rehearsal(name: str, runs: bool) -> dict[str, Any]:
+    """Return the output of `status` inside the campaign's site, at least `campaign`, `target` and `stage`."""
     short = {"campaign": name, "target": "rehearsal"}
     if not runs:
         return short | {"stage": f"its site does not run: bivouac down {name}"}
-    command = [sys.executable, "-m", "infra.cli.main", "status", name, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        own_module("infra.cli.main", "status", name, "--json"), capture_output=True, text=True, check=False
+    )
     try:
         facts = json.loads(done.stdout)
     except ValueError:
         facts = None
     if isinstance(facts, dict) and "stage" in facts:  # an error is an object too
-        return facts
+        return short | facts
     return short | {"stage": "its status cannot be read: bivouac status " + name}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from infra.cli.answers import write_json
-from infra.cli.records import record_of
+from infra.cli.records import NO_RECORD, NotBegun, record_of
 from infra.console.plain_console import PlainConsole
 from infra.console.words import plural
 from infra.errors import CHANGED, UserError
@@ -39,6 +39,12 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
     neither the account nor the results folder has the campaign."""
     try:
         store = record_of(campaign, region)
+    except NotBegun as error:
+        if as_json:
+            write_json(console, {"campaign": campaign, "target": "rehearsal", "stage": NO_RECORD})
+        else:
+            console.print(f"{campaign} on rehearsal: {NO_RECORD}; {error.cure}", markup=False, soft_wrap=True)
+        return 0
     except UserError as error:
         facts, state = _facts_of(_kept(kept_results(campaign, region), error), {}, {})
         if not as_json:

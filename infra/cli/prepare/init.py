@@ -140,8 +140,6 @@ def first_spec(answers: Answers) -> tuple[str, Checked]:
 def init_command(path: Path, answers: Answers, console: Console, trial_s: float = 0) -> int:
     """Write a spec. Exit code 0, or 64 when the answers make no campaign; then nothing is written. Never overwrites a
     file. `trial_s`: how long the script may run here to be measured; 0: not at all."""
-    if path.exists():
-        raise UserError("there is a file already", seen=str(path), cure="name another, or remove it")
     text, seen = first_spec(answers)
     if trial_s and seen.spec is not None and seen.facts is not None and not failed(seen.findings):
         progress = Progress(console)

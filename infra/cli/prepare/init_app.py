@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from infra.cli.options import console
+from infra.errors import UserError
 
 
 def init(
@@ -45,6 +46,9 @@ def init(
     `--script`. On a terminal it asks for what a campaign on AWS needs."""
     from infra.cli.prepare.init import Answers, init_command
     from infra.cli.prepare.script import look_at
+
+    if path.exists():  # before anything is asked
+        raise UserError("there is a file already", seen=str(path), cure="name another, or remove it")
 
     def asked(given: str, words: str, default: str | None = None) -> str:
         if given or target != "aws" or not sys.stdin.isatty():

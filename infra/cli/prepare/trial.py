@@ -21,6 +21,7 @@ import httpx2
 from infra.data.requirements import image_python
 from infra.data.source import pack
 from infra.errors import UserError
+from infra.folders import own_module
 from infra.plan.job_config import workload_config
 from infra.plan.plan import Plan
 from infra.record.trainer_lines import MARK
@@ -74,7 +75,7 @@ def measure(spec: Spec, plan: Plan, seconds: float, say: Callable[[str], None]) 
         (root / "workload.json").write_text(config.model_dump_json())
         program = root / "bivouac/supervisor.pyz"
         program.parent.mkdir()
-        subprocess.run([sys.executable, "-m", "trainer.supervisor.pack", str(program)], check=True)
+        subprocess.run(own_module("trainer.supervisor.pack", str(program)), check=True)
         address = f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(1, 250)}"
         with (root / "log").open("wb") as log:
             process = subprocess.Popen(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import yaml
@@ -14,7 +13,7 @@ from infra.cli.answers import aside
 from infra.cli.run.run import run_command
 from infra.console.tables import Listing
 from infra.errors import UserError
-from infra.folders import keep, refuse_unwritable, results_folder
+from infra.folders import keep, own_module, refuse_unwritable, results_folder
 from infra.record.rehearsals import Rehearsal, remember
 from infra.spec.campaign import Spec, load
 from infra.spec.document import read
@@ -69,7 +68,7 @@ def _draw(spec: Spec, beside: Console) -> None:
     if spec.training is None or spec.training.init_from is None:
         return
     beside.print(f"{'weights':<10} drawing those of the debug model", markup=False)
-    command = [sys.executable, "-m", "trainer.model.drawn", spec.training.init_from]
+    command = own_module("trainer.model.drawn", spec.training.init_from)
     done = subprocess.run(command, input=spec.training.model.model_dump_json(), capture_output=True, text=True)
     if done.returncode:
         seen = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -56,6 +56,11 @@ def campaigns_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((folder / _FOLDER).glob("*.json"))]
 
 
+def forget(folder: Path, campaign: str) -> None:
+    for name in (f"{campaign}.json", f"{campaign}{_STRUCK}"):
+        (folder / _FOLDER / name).unlink(missing_ok=True)
+
+
 def everywhere() -> list[str]:
     """Return the names of all campaigns of this machine's sites."""
     return sorted({path.stem for path in sites_dir().glob(f"*/{_FOLDER}/*.json")})

@@ -1,4 +1,4 @@
-"""Removal of all sites, after what campaigns keep on purpose is exported to the results folder."""
+"""Removal of sites, after what campaigns keep on purpose is exported to the results folder."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ def remove_all(say: Callable[[str], None]) -> int:
     failed = 0
     for name in names:
         site = handle.find(name)
-        if site is not None and _export_all(site, say):
+        if site is not None and _export(site, say):
             failed = 1
-            say(f"site {name} stays: it holds the only archive; free space or mend the cause, then repeat")
             continue
         handle.remove(name, say)
         say(f"site {name} is removed")
@@ -33,13 +32,35 @@ def remove_all(say: Callable[[str], None]) -> int:
     return failed
 
 
-def _export_all(site: handle.Site, say: Callable[[str], None]) -> int:
+def remove_site_of(campaign: str, say: Callable[[str], None]) -> int:
+    """Remove a campaign that needs no teardown from its site, and the site with its last campaign; or what is left of
+    a site that does not run. Return 1 if an archive could not be exported, else 0."""
+    if (site := campaigns.site_of(campaign)) is None:
+        for name in campaigns.lost_sites_of(campaign):
+            handle.remove(name, say)
+            say(f"site {name} of {campaign} did not run: its leftovers are removed")
+        return 0
+    if _export(site, say, only=campaign):
+        return 1
+    campaigns.forget(Path(site.folder), campaign)
+    if others := [str(held["campaign"]) for held in campaigns.campaigns_in(Path(site.folder))]:
+        say(f"{campaign} is removed; site {site.name} stays for {', '.join(others)}")
+        return 0
+    handle.remove(site.name, say)
+    say(f"site {site.name} is removed")
+    return 0
+
+
+def _export(site: handle.Site, say: Callable[[str], None], only: str = "") -> int:
+    """Export the archives of a site's campaigns, or of one; return 1 if one could not be exported, else 0."""
     failed = 0
     for held in campaigns.campaigns_in(Path(site.folder)):
         campaign = str(held["campaign"])
+        if only and campaign != only:
+            continue
         place = str(held["account"]), str(held["region"])
         out, bucket = results_folder(campaign, *place), buckets(*place).archive
-        command = site.entry([sys.executable, "-m", "infra.rehearsal.site.export", bucket, campaign, str(out)])
+        command = site.entry([sys.executable, "-P", "-m", "infra.rehearsal.site.export", bucket, campaign, str(out)])
         say(f"{campaign}: exporting its archive to {out}")
         try:
             done = subprocess.run(
@@ -54,4 +75,6 @@ def _export_all(site: handle.Site, say: Callable[[str], None]) -> int:
             say(f"{campaign}: nothing exported: {done.stderr.strip().splitlines()[-1:]}")
         else:
             say(f"{campaign}: {done.stdout.strip()}")
+    if failed:
+        say(f"site {site.name} stays: it holds the only archive; free space or mend the cause, then repeat")
     return failed

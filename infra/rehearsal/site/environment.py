@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
-import infra
+from infra.folders import CODE
 
 _PASSED = (
     "AWS_SDK_UA_APP_ID", "COLORTERM", "COLUMNS", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LINES", "LOGNAME",
@@ -22,4 +21,4 @@ def bare(around: Mapping[str, str] = os.environ) -> dict[str, str]:
     passed = {name: value for name, value in around.items() if name in _PASSED or name.startswith(_FAMILIES)}
     # A file of AWS's outside may name endpoints, proxies and profiles too.
     files = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    return passed | files | {"PYTHONPATH": str(Path(infra.__file__).parents[1])}
+    return passed | files | {"PYTHONPATH": str(CODE)}

@@ -139,21 +139,8 @@ def _living(folder: Path, site: Site | None, inner: int | None) -> tuple[int, ..
 
 def _start_site(name: str, folder: Path) -> Site:
     rootless = os.geteuid() != 0
-    command = [
-        "unshare",
-        *(["--user", "--map-root-user"] if rootless else []),
-        "--net",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--mount-proc",
-        "--kill-child",
-        sys.executable,
-        "-m",
-        processes.SUPERVISOR,
-        str(folder),
-        REGION,
-    ]
+    command = ["unshare", *(["--user", "--map-root-user"] if rootless else []), "--net", "--mount", "--pid", "--fork"]
+    command += ["--mount-proc", "--kill-child", sys.executable, "-P", "-m", processes.SUPERVISOR, str(folder), REGION]
     (folder / "logs").mkdir(exist_ok=True)
     environment = {**bare(), "PATH": _path(folder)}
     with (folder / "logs" / "site.log").open("ab") as log:

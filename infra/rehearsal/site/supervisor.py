@@ -35,25 +35,10 @@ def main(folder: Path, region: str) -> int:
     add_addresses("lo", ())
     make_bridge(BRIDGE, [f"{a}/16" for a in (GATEWAY, AWS_ADDRESS, CONTROL_PLANE_ADDRESS)], [ON_LINK])
     (folder / "logs").mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-P", "-m", "infra.rehearsal.aws", "--host", AWS_ADDRESS, "--port", str(AWS_PORT)]
+    command += ["--work", str(folder), "--region", region]
     with (folder / "logs" / "aws.log").open("ab") as log:
-        aws = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "infra.rehearsal.aws",
-                "--host",
-                AWS_ADDRESS,
-                "--port",
-                str(AWS_PORT),
-                "--work",
-                str(folder),
-                "--region",
-                region,
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
+        aws = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     _wait_ready(aws)
     _start_faults(folder)
     (folder / "inside.json").write_text(json.dumps({"region": region, "aws_pid": aws.pid}))
@@ -70,7 +55,7 @@ def _start_faults(folder: Path) -> None:
     }
     with (folder / "logs" / "faults.log").open("ab") as log:
         subprocess.Popen(
-            [sys.executable, "-m", "infra.rehearsal.site.faults", str(folder), AWS_ENDPOINT],
+            [sys.executable, "-P", "-m", "infra.rehearsal.site.faults", str(folder), AWS_ENDPOINT],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

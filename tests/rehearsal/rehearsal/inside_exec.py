@@ -80,6 +80,20 @@ def started(work: Path, user: int) -> Container:
     return one
 
 
+def test_a_volume_at_tmp_hides_no_interpreter_that_lies_below_it(work: Path) -> None:
+    """A clone below /tmp: its packages are mounted where they are, and a pod's own /tmp is a volume."""
+    packages, scratch = work / "packages", work / "scratch"
+    for folder in (packages, scratch):
+        folder.mkdir()
+    (packages / "module.py").write_text("")
+    code = "import os; os.stat('/tmp/clone/.venv/module.py'); open('/tmp/mine', 'w'); print('both', flush=True)"
+    binds = [Bind(packages, "/tmp/clone/.venv"), Bind(scratch, "/tmp", read_only=False)]
+    argv, log = ["python3", "-c", code], work / "below.log"
+    root = RootSpec(work / "root-below", "steward", argv, {"PATH": python_path()}, binds=binds)
+    assert Container(root, log, None).wait() == 0, log.read_text()
+    assert log.read_text() == "both\n" and (scratch / "mine").exists()
+
+
 @pytest.fixture(scope="module")
 def work() -> Path:
     return Path(os.environ["EXEC_WORK"])

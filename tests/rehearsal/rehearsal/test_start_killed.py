@@ -93,7 +93,7 @@ def test_what_a_driver_killed_while_pitching_leaves_is_stricken_by_down_and_by_t
     left = processes.supervisors(folder)
     assert left and not (folder / "site.json").exists(), "a site nobody has written down goes on"
     done = subprocess.run(
-        [*BIVOUAC, "down", "begun"], env=world, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S
+        [*BIVOUAC, "down", "begun", "--yes"], env=world, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S
     )
     assert done.returncode == 0 and f"site {name}" in done.stdout, done.stdout + done.stderr
     assert not folder.exists() and not processes.supervisors(folder)

@@ -10,13 +10,14 @@ from rich.console import Console
 
 from infra.cli.end import down
 from infra.errors import PermanentError
+from infra.record.events import CampaignState
 
 
 def test_an_engine_that_cannot_be_had_is_told_before_a_living_driver_is_asked_to_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
-    store = SimpleNamespace(put_json=lambda *given: asked.append(given))
+    store = SimpleNamespace(put_json=lambda *given: asked.append(given), state=CampaignState)
 
     def none_here() -> None:
         raise PermanentError("pulumi cannot be installed", seen="no Go", cure="install it")
@@ -25,5 +26,5 @@ def test_an_engine_that_cannot_be_had_is_told_before_a_living_driver_is_asked_to
     monkeypatch.setattr(down, "stored_spec", lambda store: SimpleNamespace())
     monkeypatch.setattr(down.target, "have_engine", none_here)
     with pytest.raises(PermanentError, match="pulumi"):
-        down.down_command("train", "us-east-1", False, Console())
+        down.down_command("train", "us-east-1", False, Console(), yes=True)
     assert not asked

@@ -16,6 +16,7 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from infra.cli import main
 from infra.cli.answers import write_json
 from infra.cli.main import app
 from infra.cli.version import version
@@ -131,6 +132,31 @@ def test_no_number_is_written_as_a_text(command: list[str]) -> None:
 
     shown = CliRunner().invoke(app, [*command, "--json"]).stdout
     assert json.loads(shown) and texts(json.loads(shown)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "again", "down"),
+    [
+        ("logs train -f", False, False),
+        ("status train --refresh", False, False),
+        ("report train", False, False),
+        ("preview spec.yaml", True, False),
+        ("data prepare text out", True, False),
+        ("down train", True, False),
+        ("run --yes spec.yaml", True, True),
+        ("rehearse spec.yaml", True, True),
+        ("relaunch train", True, True),
+    ],
+)
+def test_only_what_may_leave_something_standing_advises_down_when_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, again: bool, down: bool
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bivouac", *line.split()])
+    with pytest.raises(SystemExit) as ended:
+        main._tell_interrupted()
+    said = capsys.readouterr().err
+    assert ended.value.code == 130 and said.startswith("interrupted")
+    assert ("run the same command again" in said) is again and ("bivouac down" in said) is down
 
 
 def test_help_imports_neither_models_nor_clouds() -> None:

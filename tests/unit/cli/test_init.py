@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from infra.cli.main import app
 from infra.cli.prepare.checked import checked
 from infra.plan.checks import failed
 from tests.root import ROOT
+from tests.terminal import on_terminal
 
 SHIPPED = sorted((ROOT / "infra/campaigns").glob("*.yaml"))
 AWS = ["--target=aws", "--account=111122223333", "--zone=us-east-1b", "--email=a@example.com", "--data=s3://text/web"]
@@ -69,6 +72,15 @@ def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     path.write_text("mine: already")
     done = CliRunner().invoke(app, ["init", str(path)])
     assert done.exit_code != 0 and "already" in str(done.exception) and path.read_text() == "mine: already"
+
+
+def test_a_file_that_is_there_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("mine: already")
+    code, shown = on_terminal(
+        [sys.executable, "-m", "infra.cli.main", "init", str(path), "--target", "aws"], "", os.environ, ROOT
+    )
+    assert code == 64 and "there is a file already" in shown and "AWS account" not in shown
 
 
 def test_answers_that_make_no_campaign_are_told_and_write_nothing(tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from infra.folders import own_module
 from infra.rehearsal.site import handle
 from infra.rehearsal.site.environment import bare
 from infra.rehearsal.site.handle import Site
+from infra.target import again
 from tests.root import ROOT
 
 HOSTILE = {
@@ -49,3 +54,18 @@ def test_a_process_that_enters_has_the_sites_environment_and_no_other(monkeypatc
     assert {name: value for name, value in environment.items() if HOSTILE.get(name) == value} == {}
     assert environment.items() >= (own | {"BIVOUAC_SITE": "two", "PYTHONPATH": str(ROOT)}).items()
     assert environment.keys().isdisjoint(HOSTILE.keys() - own.keys() - {"PYTHONPATH", "AWS_CONFIG_FILE"})
+
+
+@pytest.mark.parametrize("environment", [bare({}), {}], ids=["inside a site", "outside"])
+def test_no_process_of_ours_imports_a_module_of_the_folder_where_a_person_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> None:
+    for foreign in ("infra", "trainer"):
+        (tmp_path / foreign).mkdir()
+        (tmp_path / foreign / "__init__.py").write_text("raise SystemExit('of another project')")
+    monkeypatch.setattr(sys, "argv", ["bivouac", "--version"])
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    own = again() if environment else own_module("infra.cli.main", "--version")
+    around = {"PATH": os.environ["PATH"], **environment}
+    done = subprocess.run(own, cwd=tmp_path, env=around, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("bivouac "), done.stderr

@@ -40,7 +40,7 @@ class Bind:
 
 @dataclass(frozen=True)
 class RootSpec:
-    """The root and program of one container. `binds` are mounted in order, after the host's parts."""
+    """The root and program of one container. The host's parts and `binds` are mounted in order, outer before inner."""
 
     root: Path
     """An empty folder to assemble the root in; if `persistent`, it is the root itself and keeps its changes."""
@@ -57,7 +57,9 @@ class RootSpec:
 
     def document(self) -> dict[str, Any]:
         links, host = host_parts()
-        binds = [{"source": str(b.source), "target": b.target, "read_only": b.read_only} for b in (*host, *self.binds)]
+        # The deeper one later: a volume at /tmp must not hide an interpreter that lies below it on this machine.
+        ordered = sorted((*host, *self.binds), key=lambda bind: bind.target.rstrip("/").count("/"))
+        binds = [{"source": str(b.source), "target": b.target, "read_only": b.read_only} for b in ordered]
         return {
             "root": str(self.root),
             "persistent": self.persistent,

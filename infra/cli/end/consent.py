@@ -1,0 +1,58 @@
+"""The question before `bivouac down` ends or removes something, and what a person is shown to answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+
+from infra import target
+from infra.campaign import billing
+from infra.cli.look.status import facts_of
+from infra.console.terminal import agreed, attended
+from infra.errors import NotProven, UserError
+from infra.inventory.stakes import refuse_unproven
+from infra.preview.looking import looking
+from infra.record.identity import read_identity
+from infra.record.store import CampaignStore
+from infra.spec.campaign import Spec
+
+
+def ask(
+    question: str, lines: Iterable[tuple[str, str]], console: Console, *, yes: bool, flagged: bool, word: str = ""
+) -> None:
+    """Show the lines, which are made only now, and ask. Raise `UserError` unless the answer is yes, or `word` if given.
+
+    `yes`: nothing is asked. `flagged`: an option says as much as a yes where nobody can answer, without a terminal.
+    """
+    if yes or (flagged and not attended()):
+        return
+    if not attended():
+        cure = "give --yes, or run it on a terminal"
+        raise UserError(f"nobody can answer: {question}", seen="standard input is no terminal", cure=cure)
+    for label, text in lines:
+        console.print(f"  {label:<8} {text}", markup=False, soft_wrap=True)
+    if not agreed(question, console, word):
+        raise UserError("nothing was changed", seen="no", cure=f"answer {word or 'yes'}, or give --yes")
+
+
+def stakes(store: CampaignStore, spec: Spec, abandon: bool, console: Console) -> Iterator[tuple[str, str]]:
+    """Yield what stands, how far training is, what an end would lose, and what the campaign costs."""
+    facts, state = facts_of(store)
+    live, bill = facts["live"], billing.bill(looking(spec, None, console))
+    yield spec.campaign, f"on {facts['target']}: {facts['stage']}; driver {facts['driver']}"
+    yield "stands", bill.sentence(spec.campaign)
+    where = "" if target.spends(spec) else " on AWS; a rehearsal costs nothing"
+    yield "keeping", f"{24 * bill.usd_per_hour:,.2f} USD a day, {facts['spent_usd']:,.2f} USD so far{where}"
+    newest = max(state.newest_committed, live.get("committed_step", -1))
+    committed = f"committed step {newest}" if newest >= 0 else "no committed checkpoint is known"
+    step = f"step {live['step']} of {live['steps']}, " if live else ""
+    yield "training", step + committed if state.attempts else "no attempt was launched"
+    try:
+        refuse_unproven(state, spec.campaign, read_identity(store))
+        loss = "nothing: the archive has it" if state.archive else "nothing: no attempt left anything to archive"
+    except NotProven as error:
+        loss = f"all that is not archived: {error.seen}"
+        if not abandon:
+            loss = f"what is not committed; the rest is archived first, or nothing is torn down: {error.seen}"
+    yield "lost", loss

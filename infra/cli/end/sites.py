@@ -1,0 +1,43 @@
+"""`bivouac down` of rehearsal sites: of all, and of a campaign that needs no teardown any more."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from infra import target
+from infra.cli.answers import aside, write_json
+from infra.cli.end.consent import ask
+from infra.cli.look.list import rehearsal
+from infra.cli.records import NO_RECORD
+
+
+def all_command(yes: bool, console: Console, *, as_json: bool = False) -> int:
+    """Remove all sites; exit code 0, or 1 when an archive could not be exported and its site stays."""
+    people = aside(console, as_json)
+    if campaigns := target.rehearsed():
+        lines = ((name, str(rehearsal(name, runs)["stage"])) for name, runs in campaigns.items())
+        question = "Remove every rehearsal site of this machine, with all that these have not archived?"
+        ask(question, lines, people, yes=yes, flagged=True)
+    code = target.remove_all(people.print)
+    if as_json:
+        write_json(console, {"ok": code == 0})
+    return code
+
+
+def site_command(campaign: str, yes: bool, flagged: bool, console: Console, *, as_json: bool = False) -> int | None:
+    """Remove the site of a rehearsal that has ended, never began, or does not run; exit code as `all_command`'s. None
+    for a campaign that is to be torn down first, or that is not rehearsed here."""
+    people, runs = aside(console, as_json), target.rehearsed().get(campaign)
+    facts = {} if runs is None else rehearsal(campaign, runs)
+    if runs is None or (runs and facts["stage"] not in ("ended", NO_RECORD)):
+        return None
+    loss = "its site, with logs and record; archive and report stay in the results folder"
+    if not runs:
+        loss = "the files of its machines and file systems, which nothing reads any more"
+    lines = ((campaign, str(facts["stage"])), ("lost", loss))
+    ask(f"Remove the site of {campaign}?", lines, people, yes=yes, flagged=flagged)
+    code = target.remove_site_of(campaign, people.print)
+    if as_json:
+        end = {"outcome": facts.get("outcome"), "certificate": facts.get("certificate")}
+        write_json(console, {"campaign": campaign, **end, "site": "removed" if runs else "did not run"})
+    return code
