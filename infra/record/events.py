@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from infra.errors import first_line
+from infra.record.billing import Billing, Bills, billing_after
 from infra.record.kinds import Kind as Kind
 from infra.record.kinds import Stage as Stage
 
@@ -96,12 +96,8 @@ class CampaignState(BaseModel):
     """Version of spec and steward configuration in force; 0 is `spec.json`, later ones are `specs/<n>.json`."""
     judged: int = 0
     """Newest attempt at the last relaunch; failures up to it are not counted."""
-    gpu_nodes_up: bool = False
-    """True from preflight's request until the group is at zero, according to the record."""
-    data_usd_per_hour: Decimal = Decimal(0)
-    """Price of the nodes that prepare the data, while they do."""
-    pilot_on: tuple[int, int] | None = None
-    """(nodes asked for, nodes of the spec) while the pilot proves itself alone."""
+    bills: Bills = {}
+    """What bills according to the record, each with the share of its nodes that does."""
     pilot_proved: str = ""
     """Digest of what the newest pilot proved: images and expectation."""
     archives_on: tuple[int, int] | None = None
@@ -126,6 +122,11 @@ class CampaignState(BaseModel):
     abandoned: bool = False
     """A person gave up what is not archived: teardown and later sweeps may delete it."""
     certificate: dict[str, Any] | None = None
+
+    @property
+    def gpu_nodes_up(self) -> bool:
+        """True from preflight's request until the group is at zero, according to the record."""
+        return bool(self.bills.get(Billing.GPU_NODES))
 
     @property
     def newest_committed(self) -> int:
@@ -191,14 +192,14 @@ def _committed(attempt: dict[str, Any]) -> int:
 def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
     """Order events of all writers by time (ties: writer, sequence), but keep each writer's own sequence.
 
-    If a writer's clock is set back, its later events count as of its latest time until the clock has caught up.
+    If a writer's clock is set back, its later events are dated to its latest time until the clock has caught up.
     """
     latest: dict[str, datetime] = {}
-    keyed = []
+    dated = []
     for event in sorted(events, key=lambda e: (e.writer, e.sequence)):
-        latest[event.writer] = max(event.at, latest.get(event.writer, event.at))
-        keyed.append(((latest[event.writer], event.writer, event.sequence), event))
-    return tuple(event for _, event in sorted(keyed, key=lambda pair: pair[0]))
+        at = latest[event.writer] = max(event.at, latest.get(event.writer, event.at))
+        dated.append(event if event.at == at else event.model_copy(update={"at": at}))
+    return tuple(sorted(dated, key=lambda e: (e.at, e.writer, e.sequence)))
 
 
 def fold(events: Iterable[Event]) -> CampaignState:
@@ -217,28 +218,16 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             kept = {k: v for k, v in state.finished_stages.items() if k != stage}
             change = {"running_stage": stage, "finished_stages": kept, "started_at": state.started_at or event.at}
             change["begun_with"] = state.begun_with or stage
-            if stage is Stage.PREFLIGHT:
-                change |= {"gpu_nodes_up": True, "pilot_on": None}
         case Kind.STAGE_FINISHED:
             stage = Stage(data["stage"])
             done = state.finished_stages | {stage: data.get("outputs", {})}
             change = {"running_stage": None, "finished_stages": done}
             if stage is Stage.BAKE:
                 change["bake_again"] = False
-            if stage is Stage.PROVISION:
-                change["data_usd_per_hour"] = Decimal(0)
         case Kind.STAGE_FAILED:
             change = {"running_stage": None}
-            if data["stage"] == Stage.PREFLIGHT and not data.get("cut_off"):
-                change |= {"gpu_nodes_up": False, "pilot_on": None}
-        case Kind.DATA_BEGUN:
-            change = {"data_usd_per_hour": Decimal(data.get("usd_per_hour", 0))}
-        case Kind.DATA_ENDED:
-            change = {"data_usd_per_hour": Decimal(0)}
-        case Kind.PILOT_BEGUN:
-            change = {"pilot_on": (data["nodes"], data["of"])}
         case Kind.PILOT_PROVEN:
-            change = {"pilot_on": None, "pilot_proved": data["digest"]}
+            change = {"pilot_proved": data["digest"]}
         case Kind.ATTEMPT_LAUNCHED:
             # The new attempt's work is neither abandoned nor archived.
             launched = {**data, "launched_at": event.at}
@@ -270,13 +259,13 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
         case Kind.RELAUNCHED:
             change = _relaunched(state, data)
         case Kind.NODES_AT_ZERO:
-            change = {"gpu_nodes_up": False, "closed": state.outcome is not None, "archives_on": None}
+            change = {"closed": state.outcome is not None, "archives_on": None}
             if state.outcome is None:
                 # The nodes were given back before training ended; their successors have not passed preflight.
                 kept = {k: v for k, v in state.finished_stages.items() if k != Stage.PREFLIGHT}
                 change |= {"finished_stages": kept, "bake_again": not state.ran}
         case Kind.ARCHIVE_BEGUN:
-            change = {"closed": False, "gpu_nodes_up": True, "archives_on": (data["nodes"], data["of"])}
+            change = {"closed": False, "archives_on": (data["nodes"], data["of"])}
         case Kind.ARCHIVE_VERIFIED:
             change = {"archive": data, "doubted": False}
         case Kind.ARCHIVE_UNPROVEN:
@@ -294,6 +283,8 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"unreadable": state.unreadable + 1, "doubted": True, "abandoned": False}
         case Kind.CERTIFIED:
             change = {"certificate": data}
+    if (bills := billing_after(state.bills, event.kind, data)) is not state.bills:
+        change["bills"] = bills
     return state.model_copy(update=change)
 
 

@@ -1,88 +1,142 @@
-"""Money according to the record: spent before the steward counts, and billed per hour now. Pure."""
+"""The one meter of money: what has billed by the hour, and what the plan estimates of the rest. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from fractions import Fraction
+from typing import NamedTuple
 
-from infra.record.events import CampaignState, Event, Kind, Stage
+from infra.plan.estimates.cost import CostLine
+from infra.record.billing import Billing, Bills, billing_after
+from infra.record.events import Event, Kind, ordered
 
-
-def spent(
-    events: Iterable[Event],
-    live: Mapping[str, Any] | None,
-    base_usd_per_hour: Decimal,
-    nodes_usd_per_hour: Decimal,
-    now: datetime,
-) -> Decimal:
-    """Return USD since provisioning began: the steward's newest figure extrapolated, or the stages' times x rates.
-
-    GPU nodes count from preflight's request: EC2 bills from their start, not from the steward's. Nodes that prepare the
-    data count by the price in their event.
-    """
-    total = Decimal(str(live["spent_usd"])) if live is not None else Decimal(0)
-    at = datetime.fromisoformat(live["at"]) if live is not None else None
-    base, up, data = False, Decimal(0), Decimal(0)
-    for event in sorted(events, key=lambda event: (event.at, event.writer, event.sequence)):
-        if at is not None and event.at > at:
-            total += _between(at, event.at, base_usd_per_hour * base + nodes_usd_per_hour * up + data)
-        at = max(at, event.at) if at is not None else event.at
-        base, up = _after(event, base, up)
-        data = _data_nodes(event, data)
-    if at is None:
-        return total
-    return total + _between(at, now, base_usd_per_hour * base + nodes_usd_per_hour * up + data)
+_MICROSECOND = timedelta(microseconds=1)
+_HOUR = 3_600_000_000
+"""Microseconds."""
+_WAITS = (Billing.STACK, Billing.GPU_NODES)
+_ARCHIVED = (Kind.ARCHIVE_VERIFIED, Kind.ARCHIVE_UNPROVEN, Kind.ARCHIVE_FAILED)
 
 
-def rate(
-    state: CampaignState, live: Mapping[str, Any] | None, base_usd_per_hour: Decimal, nodes_usd_per_hour: Decimal
-) -> Decimal:
-    """Return the present USD per hour: 0 after teardown, the base rate without GPU nodes."""
-    begun = state.started_at is not None
-    if not begun or Stage.TEARDOWN in state.finished_stages:
-        return Decimal(0)
-    if not state.gpu_nodes_up:
-        return base_usd_per_hour + state.data_usd_per_hour
-    if part := state.archives_on or state.pilot_on:
-        nodes, of = part
-        return base_usd_per_hour + nodes_usd_per_hour * nodes / of
-    if live is not None:
-        return Decimal(str(live["usd_per_hour"]))
-    return base_usd_per_hour + nodes_usd_per_hour
+class Up(NamedTuple):
+    """Time for which resources billed, and the share of their nodes that did."""
+
+    begun: datetime
+    ended: datetime
+    share: Fraction
+
+    @property
+    def micros(self) -> Fraction:
+        return (self.ended - self.begun) // _MICROSECOND * self.share
 
 
-def _after(event: Event, base: bool, up: Decimal) -> tuple[bool, Decimal]:
-    """Return whether the campaign's stack bills after this event, and the share of its GPU nodes that does."""
-    stage = event.data.get("stage")
-    match event.kind:
-        case Kind.STAGE_STARTED if stage not in (Stage.CERTIFY, Stage.REPORT):
-            return True, Decimal(1) if stage == Stage.PREFLIGHT else up
-        case Kind.STAGE_FINISHED if stage == Stage.TEARDOWN:
-            return False, Decimal(0)
-        case Kind.STAGE_FAILED if stage == Stage.PREFLIGHT and not event.data.get("cut_off"):
-            return base, Decimal(0)
-        case Kind.PILOT_PROVEN:
-            return base, Decimal(1)
-        case Kind.ARCHIVE_BEGUN | Kind.PILOT_BEGUN:
-            return base, Decimal(event.data["nodes"]) / event.data["of"]
-        case Kind.NODES_AT_ZERO:
-            return base, Decimal(0)
-    return base, up
+@dataclass(frozen=True)
+class Reading:
+    metered: Mapping[str, Decimal]
+    """Line that bills by the hour -> its USD so far."""
+    estimated: Mapping[str, Decimal]
+    """Line that bills by size, or at once -> the part of the plan's USD that has passed."""
+    usd_per_hour: Decimal
+    """What another hour adds now. Nodes of a capacity block add nothing while its fee covers them."""
+    prepaid: bool
+    """A fee that was paid at once still covers the GPU nodes."""
+    windows: Mapping[Billing, tuple[Up, ...]]
+    gpu_share: Fraction
+    """Share of the GPU nodes that bills now."""
+
+    @property
+    def metered_usd(self) -> Decimal:
+        return sum(self.metered.values(), Decimal(0))
+
+    @property
+    def estimated_usd(self) -> Decimal:
+        return sum(self.estimated.values(), Decimal(0))
+
+    @property
+    def spent_usd(self) -> Decimal:
+        return self.metered_usd + self.estimated_usd
 
 
-def _data_nodes(event: Event, usd_per_hour: Decimal) -> Decimal:
-    """Return what the nodes that prepare the data cost per hour after this event. Earlier versions noted no price."""
-    match event.kind:
-        case Kind.DATA_BEGUN:
-            return Decimal(event.data.get("usd_per_hour", 0))
-        case Kind.STAGE_FINISHED if event.data.get("stage") in (Stage.PROVISION, Stage.TEARDOWN):
-            return Decimal(0)
-        case Kind.DATA_ENDED:
-            return Decimal(0)
-    return usd_per_hour
+def billing_of(line: CostLine) -> Billing:
+    if line.gpu:
+        return Billing.GPU_NODES
+    return Billing(line.name) if line.name in (Billing.BUILDER, Billing.DATA_NODES) else Billing.STACK
 
 
-def _between(begin: datetime, end: datetime, usd_per_hour: Decimal) -> Decimal:
-    return usd_per_hour * Decimal(max(0.0, (end - begin).total_seconds())) / 3600
+def price(line: CostLine, micros: int | Fraction) -> Decimal:
+    """Return USD for a time in microseconds."""
+    share = Fraction(micros)
+    return line.usd_per_hour * share.numerator / (_HOUR * share.denominator)
+
+
+def read(lines: Iterable[CostLine], events: Iterable[Event], now: datetime) -> Reading:
+    """Return the money of a campaign up to `now`, or to its newest event if that is later."""
+    rows, record = tuple(lines), ordered(events)
+    until = max([now, *(event.at for event in record[-1:])])
+    windows, bills = _windows(record, until)
+    hourly = [line for line in rows if line.usd_per_hour]
+    metered = {line.name: price(line, sum(up.micros for up in windows[billing_of(line)])) for line in hourly}
+    gpu_usd = sum((metered[line.name] for line in hourly if line.gpu), Decimal(0))
+    sized, passed = [line for line in rows if not line.usd_per_hour], _Passed(record, windows, until)
+    rest = {one.name: one.upfront_usd - gpu_usd for one in sized if passed.begun and one.upfront_usd is not None}
+    prepaid = any(usd > 0 for usd in rest.values())
+    adding = [line for line in hourly if not (line.gpu and prepaid)]
+    return Reading(
+        metered=metered,
+        estimated={one.name: max(Decimal(0), rest.get(one.name, one.usd * passed.part(one))) for one in sized},
+        usd_per_hour=sum((price(one, _HOUR * bills.get(billing_of(one), 0)) for one in adding), Decimal(0)),
+        prepaid=prepaid,
+        windows=windows,
+        gpu_share=bills.get(Billing.GPU_NODES, Fraction(0)),
+    )
+
+
+def _windows(record: tuple[Event, ...], until: datetime) -> tuple[dict[Billing, tuple[Up, ...]], Bills]:
+    """Return the times for which each part billed, and what bills at the end."""
+    windows: dict[Billing, tuple[Up, ...]] = {part: () for part in Billing}
+    bills, since = Bills(), dict[Billing, datetime]()
+
+    def change(after: Bills, at: datetime) -> None:
+        for part in Billing:
+            share = bills.get(part, Fraction(0))
+            if share != after.get(part, 0):
+                if share and at > since[part]:
+                    windows[part] += (Up(since[part], at, share),)
+                since[part] = at
+
+    for event in record:
+        after = billing_after(bills, event.kind, event.data)
+        change(after, event.at)
+        bills = after
+        if event.kind is Kind.STAGE_FINISHED and (event.data.get("outputs") or {}).get("baked") is False:
+            windows[Billing.BUILDER] = ()  # the inputs were baked before: there was no builder
+    change({}, until)
+    return windows, bills
+
+
+class _Passed:
+    """Parts of the plan's estimates that have passed: traffic with the nodes, storage with its content and its time."""
+
+    def __init__(self, record: tuple[Event, ...], windows: Mapping[Billing, tuple[Up, ...]], until: datetime) -> None:
+        self.begun, gpu = any(windows.values()), windows[Billing.GPU_NODES]
+        launched = next((event.at for event in record if event.kind is Kind.ATTEMPT_LAUNCHED), until)
+        finished = max((event.at for event in record if event.kind is Kind.TRAINING_FINISHED), default=until)
+        stack, nodes = (
+            sum((up.ended - up.begun for up in each), timedelta()) for each in (windows[Billing.STACK], gpu)
+        )
+        self._share = {
+            "at once": Fraction(1),
+            "nodes": max((up.share for up in gpu), default=Fraction(0)),
+            "archive": Fraction(any(event.kind in _ARCHIVED for event in record)),
+        }
+        self._lasted = {"training": finished - launched, "waiting": stack - nodes}
+
+    def part(self, line: CostLine) -> Decimal:
+        """Return the part between 0 and 1."""
+        part = self._share.get(line.passes, Fraction(1))
+        if line.hours and line.passes in self._lasted:
+            part = Fraction(self._lasted[line.passes] // _MICROSECOND) / (Fraction(line.hours) * _HOUR)
+        part = min(max(part, Fraction(0)), Fraction(self.begun))
+        return Decimal(part.numerator) / part.denominator
