@@ -11,9 +11,11 @@ from infra.plan.estimates.figure import rounded
 from infra.plan.estimates.preparing import PreparingTime
 from infra.plan.estimates.saving import RANKS_START_S, Saving
 from infra.plan.pilot import PILOT_TAKES, pilot_first, pilot_words
+from infra.spec import waits
 from infra.spec.campaign import Spec
 
 BEFORE_TRAINING = ("bake", "provision", "preflight", "launch")
+UNTIL_ARCHIVED = (*BEFORE_TRAINING, "supervise", "archive")
 BEFORE_STACK = ("bake",)
 """Stages during which no resource of the campaign's stack bills."""
 GPU_STAGES = ("preflight", "launch", "supervise", "archive")
@@ -33,6 +35,8 @@ TYPICAL_MINUTES = {
     "certify": (2, "every service, with retries for eventual consistency"),
 }
 """Typical minutes on AWS from general knowledge, used until events of real campaigns replace them."""
+_SLOW = ("p", "trn")
+"""Beginnings of the types that boot as slowly as bare metal."""
 WITHOUT_NODE_IMAGE = (10, "trainer image; nothing where the inputs were baked before")
 
 
@@ -42,6 +46,8 @@ class StageTime(BaseModel):
     stage: str
     seconds: Decimal
     formula: str
+    longest: Decimal | None = None
+    """Seconds if AWS takes its longest, by `infra.spec.waits`; None in plans older than the field."""
 
 
 def clock(spec: Spec, saving: Saving, world_size: int, preparing: PreparingTime | None = None) -> tuple[StageTime, ...]:
@@ -55,6 +61,12 @@ def clock(spec: Spec, saving: Saving, world_size: int, preparing: PreparingTime 
 def seconds(stages: tuple[StageTime, ...], *names: str) -> Decimal:
     """Return the sum over the named stages, or over all."""
     return sum((stage.seconds for stage in stages if not names or stage.stage in names), Decimal(0))
+
+
+def longest_seconds(stages: tuple[StageTime, ...], *names: str) -> Decimal:
+    """Return the sum over the named stages, or over all, if AWS takes its longest."""
+    wanted = (stage for stage in stages if not names or stage.stage in names)
+    return sum((stage.seconds if stage.longest is None else stage.longest for stage in wanted), Decimal(0))
 
 
 def pilot_seconds(spec: Spec) -> Decimal:
@@ -93,7 +105,25 @@ def _stage(stage: str, spec: Spec, preparing: PreparingTime | None) -> StageTime
             total += own + (size + 2 * exported) / storage.S3_BYTES_PER_S
             formula += f"; the checkpoint read once more, {exported / 1e9:.3g} GB of export likewise out and back; "
             formula += f"{own:g} s limits of workload.evaluate and workload.export"
-    return StageTime(stage=stage, seconds=rounded(total, 0), formula=formula)
+    longest = rounded(total + 60 * max(0, _longest_minutes(stage, spec) - minutes), 0)
+    return StageTime(stage=stage, seconds=rounded(total, 0), formula=formula, longest=longest)
+
+
+def _longest_minutes(stage: str, spec: Spec) -> float:
+    """Return the minutes of a stage's work at AWS if each part takes its longest; 0 where AWS's part is small."""
+    lustre = waits.FILE_SYSTEM.longest if spec.storage.shared is not None else 0
+    match stage:
+        case "bake" if spec.image.nodes == "bake":
+            # Of the typical 20 minutes 2 are the boot and 10 the snapshot; then the trainer image.
+            return 20 - 2 - 10 + waits.BUILDER_BOOT.longest + waits.IMAGE.longest + 10
+        case "provision":
+            return max(waits.CLUSTER.longest, lustre) + waits.ADD_ON.longest
+        case "preflight" if spec.nodes.instance_type.startswith(_SLOW):
+            boots = 2 if pilot_first(spec) else 1
+            return boots * waits.BOOT.longest + 4 - (boots - 1) * 6
+        case "teardown":
+            return waits.NODE_GROUP.longest + max(waits.CLUSTER.longest, lustre) + 4
+    return 0
 
 
 def _supervise(spec: Spec, saving: Saving, world_size: int) -> StageTime:
