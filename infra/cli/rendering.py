@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -22,11 +21,6 @@ from infra.plan.plan import Plan
 from infra.spec import duration
 
 _PRICES = "prices-are-fresh"
-_CREDENTIALS = re.compile(r"(?m)^\s*(aws_access_key_id|credential_process|login_session|role_arn|sso_\w+)\s*=")
-_CREDENTIAL_VARIABLES = (
-    "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)  # fmt: skip
 _STYLE = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
 
 
@@ -55,13 +49,9 @@ def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) 
 
 def _has_credentials() -> bool:
     """Return whether environment or files name AWS credentials, without the third of a second that botocore takes."""
-    files = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
-    try:
-        texts = [Path(os.environ.get(name, usual)).expanduser() for name, usual in files]
-        held = any(_CREDENTIALS.search(path.read_text("utf-8")) for path in texts if path.is_file())
-    except (OSError, ValueError, RuntimeError):
-        held = False
-    return held or not os.environ.keys().isdisjoint(_CREDENTIAL_VARIABLES)
+    named = {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"}
+    files = (Path(os.path.expanduser(f"~/.aws/{name}")) for name in ("credentials", "config"))
+    return bool(named & os.environ.keys()) or any(file.is_file() for file in files)
 
 
 def _is_first_today(what: str) -> bool:
@@ -69,9 +59,8 @@ def _is_first_today(what: str) -> bool:
     today = datetime.now(UTC).date().isoformat()
     try:
         note = cache_root() / f"shown-{what}"
-        if note.is_file() and note.read_text() == today:
-            return False
-        return keep(note, today, lambda _: None) or True
+        shown = note.read_text() if note.is_file() else ""
+        return shown != today and (keep(note, today, lambda _: None) or True)
     except (OSError, ValueError, UserError):
         return True
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import datetime
+from fractions import Fraction
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from infra.errors import first_line
-from infra.record.billing import Billing, Bills, billing_after
 from infra.record.kinds import Kind as Kind
 from infra.record.kinds import Stage as Stage
 
+SHARES = (Kind.PILOT_BEGUN, Kind.ARCHIVE_BEGUN, Kind.NODES_COUNTED)
 _BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
 
 
@@ -96,8 +97,8 @@ class CampaignState(BaseModel):
     """Version of spec and steward configuration in force; 0 is `spec.json`, later ones are `specs/<n>.json`."""
     judged: int = 0
     """Newest attempt at the last relaunch; failures up to it are not counted."""
-    bills: Bills = {}
-    """What bills according to the record, each with the share of its nodes that does."""
+    gpu_nodes_up: bool = False
+    """True from preflight's request until the group is at zero, according to the record."""
     pilot_proved: str = ""
     """Digest of what the newest pilot proved: images and expectation."""
     archives_on: tuple[int, int] | None = None
@@ -122,11 +123,6 @@ class CampaignState(BaseModel):
     abandoned: bool = False
     """A person gave up what is not archived: teardown and later sweeps may delete it."""
     certificate: dict[str, Any] | None = None
-
-    @property
-    def gpu_nodes_up(self) -> bool:
-        """True from preflight's request until the group is at zero, according to the record."""
-        return bool(self.bills.get(Billing.GPU_NODES))
 
     @property
     def newest_committed(self) -> int:
@@ -218,6 +214,8 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             kept = {k: v for k, v in state.finished_stages.items() if k != stage}
             change = {"running_stage": stage, "finished_stages": kept, "started_at": state.started_at or event.at}
             change["begun_with"] = state.begun_with or stage
+            if stage is Stage.PREFLIGHT:
+                change["gpu_nodes_up"] = True
         case Kind.STAGE_FINISHED:
             stage = Stage(data["stage"])
             done = state.finished_stages | {stage: data.get("outputs", {})}
@@ -226,6 +224,8 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
                 change["bake_again"] = False
         case Kind.STAGE_FAILED:
             change = {"running_stage": None}
+            if data["stage"] == Stage.PREFLIGHT and not data.get("cut_off"):
+                change["gpu_nodes_up"] = False
         case Kind.PILOT_PROVEN:
             change = {"pilot_proved": data["digest"]}
         case Kind.ATTEMPT_LAUNCHED:
@@ -259,13 +259,13 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
         case Kind.RELAUNCHED:
             change = _relaunched(state, data)
         case Kind.NODES_AT_ZERO:
-            change = {"closed": state.outcome is not None, "archives_on": None}
+            change = {"gpu_nodes_up": False, "closed": state.outcome is not None, "archives_on": None}
             if state.outcome is None:
                 # The nodes were given back before training ended; their successors have not passed preflight.
                 kept = {k: v for k, v in state.finished_stages.items() if k != Stage.PREFLIGHT}
                 change |= {"finished_stages": kept, "bake_again": not state.ran}
         case Kind.ARCHIVE_BEGUN:
-            change = {"closed": False, "archives_on": (data["nodes"], data["of"])}
+            change = {"closed": False, "gpu_nodes_up": True, "archives_on": (data["nodes"], data["of"])}
         case Kind.ARCHIVE_VERIFIED:
             change = {"archive": data, "doubted": False}
         case Kind.ARCHIVE_UNPROVEN:
@@ -283,9 +283,12 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"unreadable": state.unreadable + 1, "doubted": True, "abandoned": False}
         case Kind.CERTIFIED:
             change = {"certificate": data}
-    if (bills := billing_after(state.bills, event.kind, data)) is not state.bills:
-        change["bills"] = bills
     return state.model_copy(update=change)
+
+
+def share_of(data: dict[str, Any]) -> Fraction:
+    """Return the share of the spec's GPU nodes that bills after an event of the kinds `SHARES`."""
+    return Fraction(int(data["nodes"]), int(data["of"]))
 
 
 class _AttemptFacts(BaseModel):
@@ -309,6 +312,8 @@ def _refuse_misfit(event: Event) -> None:
             _AttemptFacts.model_validate(attempt)
         if state.archive is not None:
             int(state.archive["step"])
+        if event.kind in SHARES:
+            share_of(event.data)
     except (KeyError, TypeError, ArithmeticError) as error:
         raise ValueError(f"the data do not fit {event.kind}: {type(error).__name__} {error}") from error
 

@@ -1,4 +1,7 @@
-"""The one meter of money: what has billed by the hour, and what the plan estimates of the rest. Pure."""
+"""The one meter of money: what has billed by the hour, and what the plan estimates of the rest. Pure.
+
+GPU nodes count from preflight's request: EC2 bills from their start, not from the steward's.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,37 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from enum import StrEnum
 from fractions import Fraction
 from typing import NamedTuple
 
 from infra.plan.estimates.cost import CostLine
-from infra.record.billing import Billing, Bills, billing_after
-from infra.record.events import Event, Kind, ordered
+from infra.record.events import SHARES, Event, Kind, Stage, ordered, share_of
 
 _MICROSECOND = timedelta(microseconds=1)
 _HOUR = 3_600_000_000
 """Microseconds."""
-_WAITS = (Billing.STACK, Billing.GPU_NODES)
+_WITHOUT_STACK = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.CERTIFY, Stage.REPORT)
 _ARCHIVED = (Kind.ARCHIVE_VERIFIED, Kind.ARCHIVE_UNPROVEN, Kind.ARCHIVE_FAILED)
+
+
+class Billing(StrEnum):
+    """Resources that begin and end to bill together."""
+
+    STACK = "stack"
+    BUILDER = "builder"
+    DATA_NODES = "data nodes"
+    GPU_NODES = "GPU nodes"
+
+    @classmethod
+    def of(cls, line: CostLine) -> Billing:
+        if line.gpu:
+            return cls.GPU_NODES
+        return cls(line.name) if line.name in (cls.BUILDER, cls.DATA_NODES) else cls.STACK
+
+
+Bills = dict[Billing, Fraction]
+"""Share of the nodes that bill."""
 
 
 class Up(NamedTuple):
@@ -26,10 +48,6 @@ class Up(NamedTuple):
     begun: datetime
     ended: datetime
     share: Fraction
-
-    @property
-    def micros(self) -> Fraction:
-        return (self.ended - self.begun) // _MICROSECOND * self.share
 
 
 @dataclass(frozen=True)
@@ -59,84 +77,99 @@ class Reading:
         return self.metered_usd + self.estimated_usd
 
 
-def billing_of(line: CostLine) -> Billing:
-    if line.gpu:
-        return Billing.GPU_NODES
-    return Billing(line.name) if line.name in (Billing.BUILDER, Billing.DATA_NODES) else Billing.STACK
-
-
 def price(line: CostLine, micros: int | Fraction) -> Decimal:
     """Return USD for a time in microseconds."""
-    share = Fraction(micros)
-    return line.usd_per_hour * share.numerator / (_HOUR * share.denominator)
+    return line.usd_per_hour * micros.numerator / (_HOUR * micros.denominator)
 
 
 def read(lines: Iterable[CostLine], events: Iterable[Event], now: datetime) -> Reading:
     """Return the money of a campaign up to `now`, or to its newest event if that is later."""
-    rows, record = tuple(lines), ordered(events)
+    record = ordered(events)
     until = max([now, *(event.at for event in record[-1:])])
     windows, bills = _windows(record, until)
-    hourly = [line for line in rows if line.usd_per_hour]
-    metered = {line.name: price(line, sum(up.micros for up in windows[billing_of(line)])) for line in hourly}
+    hourly, sized = list[CostLine](), list[CostLine]()
+    for line in lines:
+        (hourly if line.usd_per_hour else sized).append(line)
+    lasted = {part: sum((_micros(up) * up.share for up in each), Fraction(0)) for part, each in windows.items()}
+    metered = {line.name: price(line, lasted[Billing.of(line)]) for line in hourly}
     gpu_usd = sum((metered[line.name] for line in hourly if line.gpu), Decimal(0))
-    sized, passed = [line for line in rows if not line.usd_per_hour], _Passed(record, windows, until)
-    rest = {one.name: one.upfront_usd - gpu_usd for one in sized if passed.begun and one.upfront_usd is not None}
-    prepaid = any(usd > 0 for usd in rest.values())
+    passed = _passed(record, windows, until)
+    estimated = {one.name: _estimate(one, passed, gpu_usd) if any(windows.values()) else Decimal(0) for one in sized}
+    prepaid = any(estimated[line.name] for line in sized if line.upfront_usd is not None)
     adding = [line for line in hourly if not (line.gpu and prepaid)]
-    return Reading(
-        metered=metered,
-        estimated={one.name: max(Decimal(0), rest.get(one.name, one.usd * passed.part(one))) for one in sized},
-        usd_per_hour=sum((price(one, _HOUR * bills.get(billing_of(one), 0)) for one in adding), Decimal(0)),
-        prepaid=prepaid,
-        windows=windows,
-        gpu_share=bills.get(Billing.GPU_NODES, Fraction(0)),
-    )
+    rate = sum((price(one, _HOUR * bills.get(Billing.of(one), Fraction(0))) for one in adding), Decimal(0))
+    return Reading(metered, estimated, rate, prepaid, windows, bills.get(Billing.GPU_NODES, Fraction(0)))
 
 
 def _windows(record: tuple[Event, ...], until: datetime) -> tuple[dict[Billing, tuple[Up, ...]], Bills]:
     """Return the times for which each part billed, and what bills at the end."""
     windows: dict[Billing, tuple[Up, ...]] = {part: () for part in Billing}
     bills, since = Bills(), dict[Billing, datetime]()
-
-    def change(after: Bills, at: datetime) -> None:
+    for at, event in [*((event.at, event) for event in record), (until, None)]:
+        after = {} if event is None else bills | _changes(event, bills)
         for part in Billing:
             share = bills.get(part, Fraction(0))
             if share != after.get(part, 0):
                 if share and at > since[part]:
                     windows[part] += (Up(since[part], at, share),)
                 since[part] = at
-
-    for event in record:
-        after = billing_after(bills, event.kind, event.data)
-        change(after, event.at)
+        if event is None:
+            break
         bills = after
         if event.kind is Kind.STAGE_FINISHED and (event.data.get("outputs") or {}).get("baked") is False:
             windows[Billing.BUILDER] = ()  # the inputs were baked before: there was no builder
-    change({}, until)
     return windows, bills
 
 
-class _Passed:
-    """Parts of the plan's estimates that have passed: traffic with the nodes, storage with its content and its time."""
+def _changes(event: Event, before: Bills) -> Bills:
+    """Return what an event changes of what bills."""
+    stage, one, none = event.data.get("stage"), Fraction(1), Fraction(0)
+    match event.kind:
+        case Kind.STAGE_STARTED:
+            stack = {} if stage in _WITHOUT_STACK else {Billing.STACK: one}
+            nodes = {Billing.GPU_NODES: one} if stage == Stage.PREFLIGHT else {}
+            return {Billing.BUILDER: Fraction(stage == Stage.BAKE), **stack, **nodes}
+        case Kind.STAGE_FINISHED if stage == Stage.TEARDOWN:
+            return dict.fromkeys(Billing, none)
+        case Kind.STAGE_FINISHED if stage == Stage.PROVISION:
+            return {Billing.BUILDER: none, Billing.DATA_NODES: none}
+        case Kind.STAGE_FAILED if stage == Stage.PREFLIGHT and not event.data.get("cut_off"):
+            return {Billing.BUILDER: none, Billing.GPU_NODES: none}
+        case Kind.STAGE_FINISHED | Kind.STAGE_FAILED | Kind.DRIVER_TOOK_OVER:
+            return {Billing.BUILDER: none}
+        case Kind.DATA_BEGUN | Kind.DATA_ENDED:
+            return {Billing.DATA_NODES: Fraction(event.kind is Kind.DATA_BEGUN)}
+        case Kind.PILOT_PROVEN | Kind.ATTEMPT_LAUNCHED:
+            return {Billing.GPU_NODES: max(one, before.get(Billing.GPU_NODES, one))}
+        case Kind.NODES_AT_ZERO:
+            return {Billing.GPU_NODES: none}
+    return {Billing.GPU_NODES: share_of(event.data)} if event.kind in SHARES else {}
 
-    def __init__(self, record: tuple[Event, ...], windows: Mapping[Billing, tuple[Up, ...]], until: datetime) -> None:
-        self.begun, gpu = any(windows.values()), windows[Billing.GPU_NODES]
-        launched = next((event.at for event in record if event.kind is Kind.ATTEMPT_LAUNCHED), until)
-        finished = max((event.at for event in record if event.kind is Kind.TRAINING_FINISHED), default=until)
-        stack, nodes = (
-            sum((up.ended - up.begun for up in each), timedelta()) for each in (windows[Billing.STACK], gpu)
-        )
-        self._share = {
-            "at once": Fraction(1),
-            "nodes": max((up.share for up in gpu), default=Fraction(0)),
-            "archive": Fraction(any(event.kind in _ARCHIVED for event in record)),
-        }
-        self._lasted = {"training": finished - launched, "waiting": stack - nodes}
 
-    def part(self, line: CostLine) -> Decimal:
-        """Return the part between 0 and 1."""
-        part = self._share.get(line.passes, Fraction(1))
-        if line.hours and line.passes in self._lasted:
-            part = Fraction(self._lasted[line.passes] // _MICROSECOND) / (Fraction(line.hours) * _HOUR)
-        part = min(max(part, Fraction(0)), Fraction(self.begun))
-        return Decimal(part.numerator) / part.denominator
+def _micros(up: Up) -> int:
+    return (up.ended - up.begun) // _MICROSECOND
+
+
+def _passed(
+    record: tuple[Event, ...], windows: Mapping[Billing, tuple[Up, ...]], until: datetime
+) -> dict[str, Fraction]:
+    """Return how far each sort of the plan's estimates has passed: a share, or microseconds."""
+    gpu = windows[Billing.GPU_NODES]
+    launched = next((event.at for event in record if event.kind is Kind.ATTEMPT_LAUNCHED), until)
+    finished = max((event.at for event in record if event.kind is Kind.TRAINING_FINISHED), default=until)
+    return {
+        "at once": Fraction(1),
+        "nodes": max((up.share for up in gpu), default=Fraction(0)),
+        "archive": Fraction(any(event.kind in _ARCHIVED for event in record)),
+        "training": Fraction((finished - launched) // _MICROSECOND),
+        "waiting": Fraction(sum(map(_micros, windows[Billing.STACK])) - sum(map(_micros, gpu))),
+    }
+
+
+def _estimate(line: CostLine, passed: Mapping[str, Fraction], gpu_usd: Decimal) -> Decimal:
+    """Return the part of a line by size that has passed, or what a fee exceeds the cost of the GPU nodes by."""
+    if line.upfront_usd is not None:
+        return max(Decimal(0), line.upfront_usd - gpu_usd)
+    part = passed[line.passes] / (Fraction(line.hours) * _HOUR if line.hours else 1)
+    part = min(max(part, Fraction(0)), Fraction(1))
+    return line.usd * part.numerator / part.denominator

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from infra.plan.estimates.cost import CostLine
 from infra.record import meter
 from infra.record.events import Kind, Stage
-from infra.record.meter import billing_of, price
+from infra.record.meter import Billing, price
 from infra.report.causes import TimeCause
 from infra.report.model import AttemptTime, StageTime
 from infra.report.record import Record
@@ -146,7 +146,7 @@ def _tally(spans: Sequence[Span], windows: Sequence[Up]) -> dict[Key, int]:
 
 def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[AttemptTime], log: TrainerLog) -> TimeLedger:
     lines = tuple(line for line in record.plan.cost if line.usd_per_hour)
-    windows = {line.name: _windows(record, record.reading.windows[billing_of(line)]) for line in lines}
+    windows = {line.name: _windows(record, record.reading.windows[Billing.of(line)]) for line in lines}
     paid = paid_window(record, stages, [up for each in windows.values() for up in each])
     if paid is None:
         return TimeLedger((), None, {line.name: () for line in lines}, lines, {})

@@ -48,36 +48,24 @@ class Wait:
 _UNSOURCED = "unsourced"
 
 CLUSTER = Wait(
-    "EKS makes or deletes a control plane",
-    "9 to 15 min",
+    "EKS makes or deletes a control plane", "9 to 15 min",
     "AWS, 19 March 2021: 9 min on average; cluster-api-provider-aws, pull 3878: 11 to 13 min, once 32",
-    40,
-    ("eks.cluster_active", "eks.cluster_deleted"),
-    longest=15,
-)
+    40, ("eks.cluster_active", "eks.cluster_deleted"), longest=15,
+)  # fmt: skip
 NODE_GROUP = Wait(
-    "EKS makes, changes or deletes a node group, and its instances with it",
-    "5 to 45 min",
+    "EKS makes, changes or deletes a node group, and its instances with it", "5 to 45 min",
     f"{_UNSOURCED}; botocore's waiter gives up after 40 min, Terraform's provider after 60",
-    60,
-    ("eks.nodegroup_active", "eks.nodegroup_deleted"),
-    longest=45,
-)
+    60, ("eks.nodegroup_active", "eks.nodegroup_deleted"), longest=45,
+)  # fmt: skip
 ADD_ON = Wait(
-    "EKS makes or deletes an add-on",
-    "up to 20 min",
+    "EKS makes or deletes an add-on", "up to 20 min",
     f"{_UNSOURCED}; Terraform's provider gives up after 20 min, and after 40 for a deletion",
-    40,
-    ("eks.addon_active", "eks.addon_deleted"),
-    longest=20,
-)
+    40, ("eks.addon_active", "eks.addon_deleted"), longest=20,
+)  # fmt: skip
 FILE_SYSTEM = Wait(
-    "FSx makes or deletes a file system",
-    "10 to 30 min",
-    f"{_UNSOURCED}; Terraform's provider gives up after 30 min",
-    40,
-    longest=30,
-)
+    "FSx makes or deletes a file system", "10 to 30 min", f"{_UNSOURCED}; Terraform's provider gives up after 30 min",
+    40, longest=30,
+)  # fmt: skip
 LOST_FILE_SYSTEM = Wait(
     "FSx calls a file system gone or FAILED, and nothing else in between, before we believe that it is lost",
     "at once",
@@ -89,22 +77,15 @@ FURTHER_LINK = Wait(
     "FSx makes a further link, one after the other", "minutes each", "FSx for Lustre's guide, data repositories", 90
 )
 BOOT = Wait(
-    "a GPU instance boots and joins",
-    "2 min, P5 10 to 20 min",
-    f"{_UNSOURCED}; amazon-eks-ami, issue 1099: 40 s for a c5, GPU types often much longer; pycloudlib, pull 192: bare "
-    "metal over 20 min",
-    20,
-    ("ec2.instance_status_ok",),
-    longest=20,
-)
+    "a GPU instance boots and joins", "2 min, P5 10 to 20 min",
+    f"{_UNSOURCED}; amazon-eks-ami, issue 1099: GPUs take much longer; pycloudlib, pull 192: bare metal over 20 min",
+    20, ("ec2.instance_status_ok",), longest=20,
+)  # fmt: skip
 SHUTDOWN = Wait(
-    "a GPU instance shuts down; it no longer bills then",
-    "P5 10 to 20 min, with the cleaning of its place",
-    f"{_UNSOURCED} for P5; aws-parallelcluster, pull 6338: a trn1 over 15 min; EC2's guide, instance lifecycle: "
-    "shutting-down is not billed",
-    25,
-    ("ec2.instance_terminated",),
-)
+    "a GPU instance shuts down; it no longer bills then", "P5 10 to 20 min, with the cleaning of its place",
+    f"{_UNSOURCED} for P5; aws-parallelcluster, pull 6338: trn1 over 15 min, not billed while shutting down",
+    25, ("ec2.instance_terminated",),
+)  # fmt: skip
 ENDING = Wait("EC2 takes up the end of instances that no group ends", "seconds", "EC2's guide, terminate instances", 3)
 BUILDER_END = Wait("EC2 ends a builder", "minutes", "botocore's waiter", 20, ("ec2.instance_terminated",))
 BUILDER_STOP = Wait("EC2 stops a builder", "minutes", "botocore's waiter", 15, ("ec2.instance_stopped",))
@@ -112,13 +93,9 @@ BUILDER_BOOT = Wait(
     "a builder boots, and its SSM agent answers", "2 to 5 min", _UNSOURCED, 10, ("ec2.instance_running",), longest=5
 )
 IMAGE = Wait(
-    "EC2 makes an image of a builder's disk",
-    "10 to 20 min",
-    f"{_UNSOURCED}; botocore's waiter gives up after 10 min",
-    45,
-    ("ec2.image_available",),
-    longest=20,
-)
+    "EC2 makes an image of a builder's disk", "10 to 20 min", f"{_UNSOURCED}; botocore's waiter gives up after 10 min",
+    45, ("ec2.image_available",), longest=20,
+)  # fmt: skip
 ROLE_KNOWN = Wait(
     "IAM makes a new role known everywhere", "seconds, at times minutes", "IAM's guide, eventual consistency", 3
 )

@@ -105,25 +105,21 @@ def _stage(stage: str, spec: Spec, preparing: PreparingTime | None) -> StageTime
             total += own + (size + 2 * exported) / storage.S3_BYTES_PER_S
             formula += f"; the checkpoint read once more, {exported / 1e9:.3g} GB of export likewise out and back; "
             formula += f"{own:g} s limits of workload.evaluate and workload.export"
-    longest = rounded(total + 60 * max(0, _longest_minutes(stage, spec) - minutes), 0)
+    longest = rounded(total + 60 * _minutes_more(stage, spec), 0)
     return StageTime(stage=stage, seconds=rounded(total, 0), formula=formula, longest=longest)
 
 
-def _longest_minutes(stage: str, spec: Spec) -> float:
-    """Return the minutes of a stage's work at AWS if each part takes its longest; 0 where AWS's part is small."""
-    lustre = waits.FILE_SYSTEM.longest if spec.storage.shared is not None else 0
-    match stage:
-        case "bake" if spec.image.nodes == "bake":
-            # Of the typical 20 minutes 2 are the boot and 10 the snapshot; then the trainer image.
-            return 20 - 2 - 10 + waits.BUILDER_BOOT.longest + waits.IMAGE.longest + 10
-        case "provision":
-            return max(waits.CLUSTER.longest, lustre) + waits.ADD_ON.longest
-        case "preflight" if spec.nodes.instance_type.startswith(_SLOW):
-            boots = 2 if pilot_first(spec) else 1
-            return boots * waits.BOOT.longest + 4 - (boots - 1) * 6
-        case "teardown":
-            return waits.NODE_GROUP.longest + max(waits.CLUSTER.longest, lustre) + 4
-    return 0
+def _minutes_more(stage: str, spec: Spec) -> float:
+    """Return the minutes beyond the typical ones if each part of AWS's work takes its longest."""
+    stack = max(waits.CLUSTER.longest, waits.FILE_SYSTEM.longest if spec.storage.shared is not None else 0)
+    boots = (2 if pilot_first(spec) else 1) if spec.nodes.instance_type.startswith(_SLOW) else 0
+    return {
+        # Of the typical 20 of a node image 2 are the boot and 10 the snapshot.
+        "bake": waits.BUILDER_BOOT.longest + waits.IMAGE.longest - 12 if spec.image.nodes == "bake" else 0,
+        "provision": stack + waits.ADD_ON.longest - 20,
+        "preflight": boots * (waits.BOOT.longest - 6),
+        "teardown": waits.NODE_GROUP.longest + stack + 4 - 20,
+    }.get(stage, 0)
 
 
 def _supervise(spec: Spec, saving: Saving, world_size: int) -> StageTime:
