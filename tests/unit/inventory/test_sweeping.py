@@ -68,6 +68,7 @@ class World:
         monkeypatch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(sweep, "turns", self._turns)
         self.account: Any = None
+        self.store: Any = None
         self.progress: Any = SimpleNamespace(step=lambda words: None, note=lambda words: None)
 
     def _turns(self, seconds: float) -> Iterator[None]:

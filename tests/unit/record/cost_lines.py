@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 from infra.plan.estimates.cost import CostLine
@@ -15,4 +14,4 @@ def line(name: str, usd_per_hour: int | str = 0, usd: int = 0, **more: Any) -> C
 
 def lines(base: int | str, nodes: int | str) -> tuple[CostLine, ...]:
     """Return what bills with the stack, and all GPU nodes, in USD per hour."""
-    return line("EKS control plane", base), line("GPU nodes", Decimal(nodes), gpu=True)
+    return line("EKS control plane", base), line("GPU nodes", nodes, gpu=True)

@@ -125,7 +125,7 @@ def test_a_fee_paid_at_once_counts_from_the_begin_and_its_nodes_add_nothing_whil
     bill = (*lines(2, 80), line("capacity block, unused", 0, 1, upfront_usd=100))
     found = reading(*UP, until=until, bill=bill)
     assert found.estimated_usd == rest and found.usd_per_hour == per_hour and found.prepaid is (rest > 0)
-    assert found.spent_usd == 2 * Decimal(until) / 60 + max(100, 80 * (Decimal(until) - 30) / 60)
+    assert found.spent_usd == 2 * Decimal(until) / 60 + max(Decimal(100), 80 * (Decimal(until) - 30) / 60)
     assert reading(bill=bill).spent_usd == 0 and not reading(bill=bill).prepaid
 
 
