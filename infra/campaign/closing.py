@@ -21,7 +21,6 @@ from infra.record import meter
 from infra.record.events import CampaignState, Kind, Stage
 from infra.record.identity import read_identity
 from infra.record.lease import StoredLease
-from infra.record.live import live_figures
 from infra.record.objects import Unreadable
 from infra.record.store import CampaignStore
 from infra.session.closer import driver_of, is_left
@@ -152,9 +151,7 @@ def _dear(view: View) -> str:
 
 def spent_usd(store: CampaignStore, plan: Plan, now: datetime) -> Decimal:
     """Return USD spent according to the record."""
-    base = Decimal(str(plan.totals.usd_per_hour_idle.value))
-    nodes = Decimal(str(plan.totals.usd_per_hour.value)) - base
-    return meter.spent(store.events(), live_figures(store), base, nodes, now)
+    return meter.read(plan.cost, store.events(), now).spent_usd
 
 
 def give_launch_budget(context: Context) -> None:

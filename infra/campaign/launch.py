@@ -141,6 +141,7 @@ def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None
         deadline=context.deadline,
         base_usd_per_hour=Decimal(str(plan.totals.usd_per_hour_idle.value)),
         node_usd_per_hour=Decimal(str(usd_gpu)) / spec.nodes.count,
+        lines=plan.cost,
         interval_and_archive=_interval(context) + _archive(context),
         archive=_archive(context),
         state_bucket=context.buckets.state,

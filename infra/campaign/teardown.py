@@ -22,12 +22,13 @@ from infra.engine.engine import Engine
 from infra.engine.failures import RETRIED, Cause, EngineFailed, cure_for
 from infra.engine.kubernetes_state import forget_kubernetes
 from infra.engine.nodegroups import end_instances
-from infra.errors import NotProven, PermanentError, UserError
+from infra.errors import BivouacError, NotProven, PermanentError, UserError
 from infra.folders import writable
 from infra.inventory import certify
 from infra.inventory.leftovers import holding, remains
 from infra.inventory.stakes import may_hold_checkpoints, refuse_unproven
 from infra.inventory.sweep import remove_left
+from infra.kinds import kind_of_type
 from infra.record.events import CampaignState, Kind, Stage
 from infra.record.identity import read_identity
 from infra.session.context import Context
@@ -151,6 +152,8 @@ def _prepare_another(context: Context, failed: EngineFailed) -> None:
         context.progress.note(f"{failure.title}: {failure.cause}: {failure.message[:300]}")
     if any(failure.kind.endswith(":NodeGroup") for failure in failed.failures):
         _end_instances(context)
+    if any(failure.cause is Cause.DEPENDENCY and kind_of_type(failure.kind).network for failure in failed.failures):
+        _clear_network(context)
 
 
 def _end_instances(context: Context) -> None:
@@ -213,6 +216,8 @@ def _watched(context: Context, engine: Engine) -> Iterator[None]:
     def look() -> None:
         while not ended.wait(_LOOK_EVERY_S):
             slow = [(kind, since) for kind, since in engine.watch.open.values() if _held(since)]
+            if any(kind_of_type(kind).network for kind, _ in slow):
+                _clear_network(context)
             rows = remains(context.account, context.names) if slow else ()
             for kind, since in slow[:2]:
                 bare = kind.rpartition(":")[2]
@@ -225,6 +230,14 @@ def _watched(context: Context, engine: Engine) -> Iterator[None]:
         yield
     finally:
         ended.set()
+
+
+def _clear_network(context: Context) -> None:
+    """Remove what AWS put into the network, if AWS lets us; the final error names the rest. Once subnets are deleted
+    the cluster has gone, and its group serves nobody."""
+    with suppress(ClientError, BotoCoreError, BivouacError):
+        if removed := remove_left(context, in_network=True):
+            context.progress.note(f"removed what AWS had put into the network: {', '.join(removed)}")
 
 
 def _held(since: float) -> bool:

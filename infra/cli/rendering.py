@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,16 +12,25 @@ from rich.console import Console
 from rich.text import Text
 
 from infra.console.tables import Listing
+from infra.errors import UserError
+from infra.folders import cache_root, keep
 from infra.plan.checks import Finding, Level
+from infra.plan.estimates.clock import UNTIL_ARCHIVED, longest_seconds
 from infra.plan.estimates.figure import Figure, cents
 from infra.plan.plan import Plan
 from infra.spec import duration
 
+_PRICES = "prices-are-fresh"
 _STYLE = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
 
 
 def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) -> None:
-    """Print a block per finding: place and level, message, the value seen, and the cure; then a count."""
+    """Print a block per finding: place and level, message, the value seen, and the cure; then a count. Old prices are
+    one line a day."""
+    for old in (one for one in findings if one.rule == _PRICES and _is_first_today(_PRICES)):
+        cure = f"; {old.cure}" if _has_credentials() else ""
+        console.print(f"{old.message}: {old.seen}{cure}", markup=False, soft_wrap=True)
+    findings = tuple(one for one in findings if one.rule != _PRICES)
     for finding in findings:
         head = Text.assemble(
             (f"{file}:{finding.line}", "bold"),
@@ -35,6 +45,24 @@ def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) 
         console.print(Text.assemble(("    seen  ", "dim"), finding.seen), soft_wrap=True)
         console.print(Text.assemble(("    cure  ", "dim"), finding.cure), soft_wrap=True)
     console.print(_verdict(file, findings), soft_wrap=True)
+
+
+def _has_credentials() -> bool:
+    """Return whether environment or files name AWS credentials, without the third of a second that botocore takes."""
+    named = {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"}
+    files = (Path(os.path.expanduser(f"~/.aws/{name}")) for name in ("credentials", "config"))
+    return bool(named & os.environ.keys()) or any(file.is_file() for file in files)
+
+
+def _is_first_today(what: str) -> bool:
+    """Return True once a day for each `what` on this machine, and always where that cannot be noted."""
+    today = datetime.now(UTC).date().isoformat()
+    try:
+        note = cache_root() / f"shown-{what}"
+        shown = note.read_text() if note.is_file() else ""
+        return shown != today and (keep(note, today, lambda _: None) or True)
+    except (OSError, ValueError, UserError):
+        return True
 
 
 def print_plan(console: Console, plan: Plan) -> None:
@@ -56,19 +84,23 @@ def print_plan(console: Console, plan: Plan) -> None:
 
 def _plan_tables(plan: Plan) -> Iterable[Listing]:
     yield _figures("Work", plan.work)
-    clock = Listing("stage", ">time", "~formula", title="Clock", ruled=True)
+    clock = Listing("stage", ">time", ">at most", "~formula", title="Clock", ruled=True)
     for stage in plan.clock:
-        clock.row(stage.stage, _seconds(stage.seconds), stage.formula)
+        clock.row(stage.stage, _seconds(stage.seconds), _seconds(longest_seconds((stage,))), stage.formula)
     clock.add_section()
-    clock.row("all stages", _seconds(plan.totals.clock.value), "", style="bold")
-    clock.row("until archived", _seconds(plan.totals.gpu_clock.value), f"deadline {duration.text(plan.deadline)}")
+    whole, until = longest_seconds(plan.clock), longest_seconds(plan.clock, *UNTIL_ARCHIVED)
+    clock.row(
+        "all stages", _seconds(plan.totals.clock.value), _seconds(whole), "if AWS takes its longest", style="bold"
+    )
+    deadline = f"deadline {duration.text(plan.deadline)}"
+    clock.row("until archived", _seconds(plan.totals.gpu_clock.value), _seconds(until), deadline)
     if plan.block is not None:
         for what, moment, why in (
             ("train until", plan.block.train_until, "nodes until - one interval - archive"),
             ("nodes until", plan.block.nodes_until, "the block's end - 40 min: EKS takes them away then"),
             ("block ends", plan.block.ends, "spec: nodes.block_end"),
         ):
-            clock.row(what, f"{moment.astimezone(UTC):%m-%d %H:%M}Z", why)
+            clock.row(what, f"{moment.astimezone(UTC):%m-%d %H:%M}Z", "", why)
     yield clock
     if plan.pilot:
         yield _figures("Pilot: one GPU node proves itself before the others are asked for", plan.pilot)

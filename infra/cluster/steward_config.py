@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from infra.plan.estimates.cost import CostLine
 from infra.spec.campaign import Spec
 from infra.spec.checkpoint import LONGEST_INTERVAL
 from infra.spec.secrets import SecretSources
@@ -84,6 +85,8 @@ class StewardConfig(BaseModel):
     base_usd_per_hour: Decimal
     """Costs without any GPU node."""
     node_usd_per_hour: Decimal
+    lines: tuple[CostLine, ...] = ()
+    """The plan's cost, for the meter; empty only in configurations older than it, which have older stewards."""
     interval_and_archive: timedelta
     archive: timedelta
     state_bucket: str

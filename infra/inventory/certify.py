@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -19,6 +20,8 @@ from infra.errors import NotProven
 from infra.folders import keep
 from infra.inventory import LOOKS, Evidence, Knowledge
 from infra.kinds import ResourceKind, Thing
+from infra.plan.estimates.figure import cents
+from infra.record import meter
 from infra.record.events import Event, Kind, Stage
 from infra.record.objects import Unreadable
 from infra.record.store import CampaignStore
@@ -32,6 +35,8 @@ SETTLE_S = 60.0
 STALE_TAGS_S = 300.0
 """The same if only the tagging service shows leftovers and no service can be asked about them."""
 _PASSING = frozenset({Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT})
+Survey = dict[str, list[Thing]]
+"""Kind -> resources."""
 CONFIRM_S = 3.0
 """Listings lag behind creations and tags too: an empty look counts only if a second one, this much later, agrees."""
 
@@ -65,8 +70,13 @@ class Certificate(_Frozen):
     looks: tuple[Looked, ...]
     kept: tuple[str, ...]
     """Kept on purpose, with their places."""
+    removed: tuple[str, ...] = ()
+    """Removed though no stack knew them, such as what a service of AWS had put into the network."""
     suspects: tuple[str, ...] = ()
     """New untagged resources that only a human can attribute; they do not make the certificate unclean."""
+    metered_usd: Decimal | None = None
+    estimated_usd: Decimal | None = None
+    """Both by the record's meter; None where nobody read it."""
     doubted_since: dict[str, datetime] = {}
     """Time at which a certificate of this campaign first showed each doubtful finding."""
 
@@ -112,6 +122,11 @@ def run(context: Context) -> dict[str, Any]:
 
     Raises `NotProven` unless clean."""
     certificate = _dated(context.store, _settled(context, knowledge(context.store, context.names)))
+    events = context.store.events()
+    money = meter.read(context.plan.cost, events, certificate.at)
+    swept = tuple(one for event in events if event.kind is Kind.SWEPT for one in event.data["things"])
+    known = {"metered_usd": cents(money.metered_usd), "estimated_usd": cents(money.estimated_usd), "removed": swept}
+    certificate = certificate.model_copy(update=known)
     body = certificate.model_dump_json(indent=1)
     context.store.put(f"{context.store.prefix}/{CERTIFICATE}", body.encode())
     keep(context.results / CERTIFICATE, body, context.progress.note)
@@ -144,8 +159,7 @@ def _dated(store: CampaignStore, certificate: Certificate) -> Certificate:
 
 
 def _settled(context: Context, known: Knowledge) -> Certificate:
-    """Look again, bounded: findings may be on their way out, new ones on their way in, and failures may be
-    transient."""
+    """Look again, bounded: findings may be on their way out, new ones on their way in, failures transient."""
 
     def look() -> Certificate:
         return look_through(
@@ -220,12 +234,12 @@ def look_through(
     )
 
 
-def survey_all(account: Account) -> tuple[dict[str, list[Thing]], dict[str, str]]:
-    """Return kind -> everything listed, and kind -> why its listing is not complete."""
+def survey_all(account: Account, kinds: Sequence[ResourceKind] = ()) -> tuple[Survey, dict[str, str]]:
+    """Return kind -> everything listed, and kind -> why its listing is not complete; of all kinds unless given."""
     with ThreadPoolExecutor(8, thread_name_prefix="look") as pool:
-        answers = list(pool.map(lambda look: _list(account, look), LOOKS))
-    seen = {look.name: things for look, (things, _) in zip(LOOKS, answers, strict=True)}
-    blind = {look.name: why for look, (_, why) in zip(LOOKS, answers, strict=True) if why is not None}
+        answers = list(pool.map(lambda look: _list(account, look), kinds := kinds or LOOKS))
+    seen = {look.name: things for look, (things, _) in zip(kinds, answers, strict=True)}
+    blind = {look.name: why for look, (_, why) in zip(kinds, answers, strict=True) if why is not None}
     return seen, blind
 
 

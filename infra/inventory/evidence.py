@@ -130,14 +130,15 @@ class Knowledge:
             places = places | strong
 
     def suspects(self, seen: Mapping[str, Iterable[Thing]]) -> list[Suspicion]:
-        """Return what is new since the campaign began, is not proven the campaign's, and names no other owner. Parts of
-        a foundation resource, such as the default group of its network, are the foundation's."""
+        """Return what is new since the campaign began, is not proven the campaign's, and names no other owner, which
+        may be a service of AWS. Parts of a foundation resource, such as the default group of its network, are the
+        foundation's."""
         durable = {one.id for things in seen.values() for one in things if FOUNDATION_TAG in one.tags}
         found = {(kind, one.id) for kind, rows in self.judge(seen).items() for one, _ in rows}
         suspicions = []
         for kind, things in seen.items():
             for one in things:
-                theirs = _owned(one.tags) or bool(one.mentions & durable)
+                theirs = _owned(one.tags) or bool(one.mentions & durable) or bool(one.maker)
                 why = None if (kind, one.id) in found or theirs else self._suspicious(kind, one)
                 if why is not None:
                     suspicions.append(Suspicion(kind, one, why))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -22,8 +22,10 @@ from infra.inventory import ANYTHING, Evidence, Suspicion
 from infra.inventory.certify import knowledge, survey_all
 from infra.inventory.evidence import PROVES
 from infra.inventory.rates import usd_per_hour
-from infra.kinds import KINDS, Thing, kind_named
+from infra.kinds import KINDS, ResourceKind, Thing, kind_named
+from infra.kinds.ec2 import HOLDERS
 from infra.kinds.listed import is_gone
+from infra.record.events import Kind
 from infra.session.context import Context, turns
 from infra.spec.names import CAMPAIGN_ID_TAG
 
@@ -34,6 +36,7 @@ _PASSES = re.compile(
 )
 """Refusals that end when the holder of a resource has gone; all others are final."""
 _ORDER = {kind.name: position for position, kind in enumerate(sorted(KINDS, key=lambda one: one.step)) if kind.remove}
+_IN_NETWORKS = tuple(kind for kind in KINDS if kind.network or kind.name in HOLDERS)
 _BEYOND_DOUBT = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.LOGS})
 """A place is missing: somebody else may have put the resource into the network."""
 
@@ -91,10 +94,17 @@ def beyond_doubt(one: Left) -> bool:
     return one.removable and one.evidence in _BEYOND_DOUBT
 
 
-def look(context: Context) -> Sight:
-    """Return what is left now, judged as the certificate does."""
+def made_by_aws(one: Left) -> bool:
+    """Return whether a service of AWS put it into the campaign's network of its own accord, as EKS its cluster's
+    security group."""
+    by_eks = one.evidence is Evidence.CLUSTER and one.kind in HOLDERS
+    return one.removable and (by_eks or (one.evidence is Evidence.PLACE and bool(one.thing.maker)))
+
+
+def look(context: Context, kinds: Sequence[ResourceKind] = ()) -> Sight:
+    """Return what is left now, of all kinds unless given, judged as the certificate does."""
     known = knowledge(context.store, context.names)
-    seen, blind = survey_all(context.account)
+    seen, blind = survey_all(context.account, kinds)
     found = known.judge(seen)
     left = [Left(kind, one, why, _foreign(one, context.identity)) for kind, rows in found.items() for one, why in rows]
     ordered = sorted(left, key=order)
@@ -155,13 +165,18 @@ def _remove(context: Broom, one: Left) -> str | None:
     return None
 
 
-def remove_left(context: Context) -> tuple[str, ...]:
-    """Remove, after `pulumi destroy` and without asking, what is the campaign's beyond doubt."""
-    sight = look(context)
-    mine = [one for one in sight.left if beyond_doubt(one) and not one.thing.leaving]
+def remove_left(context: Context, *, in_network: bool = False) -> tuple[str, ...]:
+    """Remove, after `pulumi destroy` and without asking, what is the campaign's beyond doubt or AWS put into its
+    network. `in_network`: during it, only the latter, which holds subnets and VPC."""
+    sight = look(context, _IN_NETWORKS) if in_network else look(context)
+    wanted = [one for one in sight.left if made_by_aws(one) or (not in_network and beyond_doubt(one))]
+    mine = [one for one in wanted if not one.thing.leaving]
     for kind, why in sight.blind.items():
         context.progress.note(f"could not look for leftovers: {kind}: {why}")
     swept = remove(context, mine)
     for one, why in swept.stuck:
         context.progress.note(f"{one} would not go: {why}")
-    return tuple(str(one) for one in swept.removed)
+    removed = tuple(str(one) for one in swept.removed)
+    if removed:
+        context.store.append(Kind.SWEPT, things=list(removed))
+    return removed

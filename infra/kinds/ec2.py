@@ -9,9 +9,9 @@ from botocore.exceptions import ClientError
 
 from infra.aws.account import Account, every, says_missing
 from infra.kinds.finding import tagged_as
-from infra.kinds.kind import Ask, Find, Inputs, ResourceKind, Step
+from infra.kinds.kind import Ask, Find, Inputs, Remain, ResourceKind, Step
 from infra.kinds.listed import listed
-from infra.kinds.thing import CLUSTER_TAG, OWNED
+from infra.kinds.thing import CLUSTER_TAG, OWNED, maker_of, tags_of
 from infra.spec.names import CAMPAIGN_TAG, Names
 
 HOLDERS = ("network interface", "security group", "VPC endpoint")
@@ -80,6 +80,13 @@ def its_groups(account: Account, names: Names) -> Iterator[dict[str, Any]]:
     client, cluster = account.client("ec2"), [{"Name": f"tag:{CLUSTER_TAG}{names.cluster}", "Values": [OWNED]}]
     for filters in (of_campaign(names), cluster):
         yield from every(client, "describe_security_groups", "SecurityGroups", Filters=filters)
+
+
+def put_into_vpc(what: str, item: Mapping[str, Any], names: Names) -> Remain:
+    """Return the line for what somebody, or a service of AWS, put into the campaign's VPC."""
+    if maker := maker_of(item, tags_of(item.get("Tags"))):
+        return Remain(what, f"{maker} put it there", f"`bivouac sweep {names.campaign}` removes it", ours=True)
+    return Remain(what, "someone else made it in the campaign's VPC", "its owner deletes it")
 
 
 def gone(account: Account, operation: str, **arguments: Any) -> bool:

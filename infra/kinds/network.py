@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from infra.aws.account import Account, every
-from infra.kinds.ec2 import HOLDERS, asked_by, ec2, gone, in_its_vpc, its_groups, tagged
+from infra.kinds.ec2 import HOLDERS, asked_by, ec2, gone, in_its_vpc, its_groups, put_into_vpc, tagged
 from infra.kinds.finding import status_of, tagged_as
 from infra.kinds.kind import Checkpoints, Inputs, Remain, ResourceKind, Step, unpriced
 from infra.kinds.listed import arn_of, call
@@ -130,7 +130,7 @@ def _foreign_endpoints(account: Account, names: Names) -> Iterator[Remain]:
     for item in in_its_vpc(account, names, "describe_vpc_endpoints", "VpcEndpoints"):
         if tags_of(item.get("Tags")).get(CAMPAIGN_TAG) != names.campaign:
             what = f"VPC endpoint {item['VpcEndpointId']} ({item['ServiceName']})"
-            yield Remain(what, "someone else made it in the campaign's VPC", "its owner deletes it")
+            yield put_into_vpc(what, item, names)
 
 
 KINDS = (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from infra.aws.account import Account, every
-from infra.kinds.ec2 import HOLDERS, asked_by, ec2, gone, in_its_vpc, its_groups
+from infra.kinds.ec2 import HOLDERS, asked_by, ec2, gone, in_its_vpc, its_groups, put_into_vpc
 from infra.kinds.kind import Inputs, Remain, ResourceKind, Step
 from infra.kinds.listed import arn_of
 from infra.kinds.thing import Thing
@@ -33,8 +33,7 @@ def _left(account: Account, names: Names) -> Iterator[Remain]:
         yield from _named_elsewhere(account, ours)
     for group in in_its_vpc(account, names, "describe_security_groups", "SecurityGroups"):
         if group["GroupId"] not in ours and group["GroupName"] != "default":
-            what = f"security group {group['GroupId']} ({group['GroupName']})"
-            yield Remain(what, "someone else made it in the campaign's VPC", "its owner deletes it")
+            yield put_into_vpc(f"security group {group['GroupId']} ({group['GroupName']})", group, names)
 
 
 def _named_elsewhere(account: Account, ours: Mapping[str, Mapping[str, Any]]) -> Iterator[Remain]:

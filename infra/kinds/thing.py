@@ -30,6 +30,10 @@ _PLACED_PARTS = {
 _NETWORK = ("vpc-", "subnet-")
 CLUSTER_TAG, OWNED = "kubernetes.io/cluster/", "owned"
 """Value of an owned resource. With the value `shared` a cluster only uses it, which does not tell the owner."""
+_GUARDDUTY = re.compile(r"com\.amazonaws\.[a-z0-9-]+\.guardduty-data(-fips)?|GuardDutyManagedSecurityGroup-.+")
+"""Service of the endpoint, and name of its group, that GuardDuty puts into a VPC and marks with its tag: AWS's policy
+AmazonGuardDutyServiceRolePolicy, and GuardDuty's guide, "Using Infrastructure as Code". It removes both only when its
+runtime monitoring ends."""
 _OTHERS_RULES = frozenset({"IpPermissions", "IpPermissionsEgress"})
 """Ignored keys: a foreign group that admits ours is not ours."""
 
@@ -52,13 +56,16 @@ class Thing:
     """Error of reading its tags or description; empty if they were read."""
     doubt: str = ""
     """Reason why it may not exist, and how to check; empty if it does."""
+    maker: str = ""
+    """Service of AWS that made it of its own accord, as AWS documents; empty for what people make."""
     traits: Mapping[str, Any] = field(default_factory=dict)
     """AWS's description, for kinds whose price depends on it; else empty."""
 
     @property
     def label(self) -> str:
         """Name for people, with the id if that adds information."""
-        return f"{self.name} ({self.id})" if self.name and _ID.fullmatch(self.id) else self.name or self.id
+        maker = f", made by {self.maker}" if self.maker else ""
+        return (f"{self.name} ({self.id})" if self.name and _ID.fullmatch(self.id) else self.name or self.id) + maker
 
 
 def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, str] | None = None) -> Thing:
@@ -68,7 +75,21 @@ def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, s
         tags = dict(raw) if isinstance(raw, Mapping) else tags_of(raw)
     shown = json.dumps({key: value for key, value in item.items() if key not in _OTHERS_RULES}, default=str)
     mentions = frozenset([*_ID.findall(shown), *_ROLE.findall(shown)]) - {id}
-    return Thing(id, name, tags, _born(item), mentions, _inside(item) - {id}, _leaving(item))
+    inside, maker = _inside(item) - {id}, maker_of(item, tags)
+    return Thing(id, name, tags, _born(item), mentions, inside, _leaving(item), maker=maker)
+
+
+def maker_of(item: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+    """Return the service of AWS that made an item of its own accord; empty for what people make.
+
+    EventBridge names it, as `elasticfilesystem.amazonaws.com` for the rules by which S3 Files follows a bucket.
+    """
+    text = str(item.get("ServiceName") or item.get("GroupName") or "")
+    if tags.get("GuardDutyManaged") == "true" and _GUARDDUTY.fullmatch(text):
+        return "GuardDuty"
+    if "node.k8s.amazonaws.com/instance_id" in tags:
+        return "the VPC CNI"
+    return str(item.get("ManagedBy") or "")
 
 
 def _inside(item: Mapping[str, Any]) -> frozenset[str]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from infra.errors import UserError
 from infra.plan.estimates import cost
 from infra.plan.estimates.campaign import estimate
-from infra.plan.estimates.clock import BEFORE_TRAINING, StageTime, seconds
+from infra.plan.estimates.clock import UNTIL_ARCHIVED, StageTime, seconds
 from infra.plan.estimates.cost import CostLine
 from infra.plan.estimates.figure import Figure, cents, figure
 from infra.plan.estimates.storage import Tier
@@ -139,12 +139,11 @@ def _block(spec: Spec, stages: tuple[StageTime, ...], every_steps: int) -> Block
 def _totals(
     spec: Spec, stages: tuple[StageTime, ...], lines: tuple[CostLine, ...], usd: Decimal, at_deadline: Decimal
 ) -> Totals:
-    until_archive = (*BEFORE_TRAINING, "supervise", "archive")
     running, idle = cost.rate_usd_per_hour(lines, gpu=True), cost.rate_usd_per_hour(lines, gpu=False)
     deadline_hours = spec.money.deadline.total_seconds() / 3600
     return Totals(
         clock=figure("clock", seconds(stages), "s", " + ".join(stage.stage for stage in stages)),
-        gpu_clock=figure("clock to deadline", seconds(stages, *until_archive), "s", " + ".join(until_archive)),
+        gpu_clock=figure("clock to deadline", seconds(stages, *UNTIL_ARCHIVED), "s", " + ".join(UNTIL_ARCHIVED)),
         usd=figure("cost", cents(usd), "USD", "sum of the lines"),
         usd_per_hour=figure("rate with GPU nodes", running, "USD/h", "sum of the hourly lines, builder gone", 4),
         usd_per_hour_idle=figure("rate without GPU nodes", idle, "USD/h", "sum of the lines that stay", 4),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -14,6 +15,7 @@ from infra.errors import first_line
 from infra.record.kinds import Kind as Kind
 from infra.record.kinds import Stage as Stage
 
+SHARES = (Kind.PILOT_BEGUN, Kind.ARCHIVE_BEGUN, Kind.NODES_COUNTED)
 _BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
 
 
@@ -98,10 +100,6 @@ class CampaignState(BaseModel):
     """Newest attempt at the last relaunch; failures up to it are not counted."""
     gpu_nodes_up: bool = False
     """True from preflight's request until the group is at zero, according to the record."""
-    data_usd_per_hour: Decimal = Decimal(0)
-    """Price of the nodes that prepare the data, while they do."""
-    pilot_on: tuple[int, int] | None = None
-    """(nodes asked for, nodes of the spec) while the pilot proves itself alone."""
     pilot_proved: str = ""
     """Digest of what the newest pilot proved: images and expectation."""
     launch_budget: tuple[AwareDatetime, Decimal] | None = None
@@ -198,14 +196,14 @@ def _committed(attempt: dict[str, Any]) -> int:
 def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
     """Order events of all writers by time (ties: writer, sequence), but keep each writer's own sequence.
 
-    If a writer's clock is set back, its later events count as of its latest time until the clock has caught up.
+    If a writer's clock is set back, its later events are dated to its latest time until the clock has caught up.
     """
     latest: dict[str, datetime] = {}
-    keyed = []
+    dated = []
     for event in sorted(events, key=lambda e: (e.writer, e.sequence)):
-        latest[event.writer] = max(event.at, latest.get(event.writer, event.at))
-        keyed.append(((latest[event.writer], event.writer, event.sequence), event))
-    return tuple(event for _, event in sorted(keyed, key=lambda pair: pair[0]))
+        at = latest[event.writer] = max(event.at, latest.get(event.writer, event.at))
+        dated.append(event if event.at == at else event.model_copy(update={"at": at}))
+    return tuple(sorted(dated, key=lambda e: (e.at, e.writer, e.sequence)))
 
 
 def fold(events: Iterable[Event]) -> CampaignState:
@@ -225,29 +223,21 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
             change = {"running_stage": stage, "finished_stages": kept, "started_at": state.started_at or event.at}
             change["begun_with"] = state.begun_with or stage
             if stage is Stage.PREFLIGHT:
-                change |= {"gpu_nodes_up": True, "pilot_on": None}
+                change["gpu_nodes_up"] = True
         case Kind.STAGE_FINISHED:
             stage = Stage(data["stage"])
             done = state.finished_stages | {stage: data.get("outputs", {})}
             change = {"running_stage": None, "finished_stages": done}
             if stage is Stage.BAKE:
                 change["bake_again"] = False
-            if stage is Stage.PROVISION:
-                change["data_usd_per_hour"] = Decimal(0)
         case Kind.STAGE_FAILED:
             change = {"running_stage": None}
             if data["stage"] == Stage.PREFLIGHT and not data.get("cut_off"):
-                change |= {"gpu_nodes_up": False, "pilot_on": None}
-        case Kind.DATA_BEGUN:
-            change = {"data_usd_per_hour": Decimal(data.get("usd_per_hour", 0))}
-        case Kind.DATA_ENDED:
-            change = {"data_usd_per_hour": Decimal(0)}
+                change["gpu_nodes_up"] = False
         case Kind.LAUNCH_BUDGET:
             change = {"launch_budget": (datetime.fromisoformat(data["until"]), Decimal(data["usd"]))}
-        case Kind.PILOT_BEGUN:
-            change = {"pilot_on": (data["nodes"], data["of"])}
         case Kind.PILOT_PROVEN:
-            change = {"pilot_on": None, "pilot_proved": data["digest"]}
+            change = {"pilot_proved": data["digest"]}
         case Kind.ATTEMPT_LAUNCHED:
             # The new attempt's work is neither abandoned nor archived.
             launched = {**data, "launched_at": event.at}
@@ -306,6 +296,11 @@ def _apply(state: CampaignState, event: Event) -> CampaignState:
     return state.model_copy(update=change)
 
 
+def share_of(data: dict[str, Any]) -> Fraction:
+    """Return the share of the spec's GPU nodes that bills after an event of the kinds `SHARES`."""
+    return Fraction(int(data["nodes"]), int(data["of"]))
+
+
 class _AttemptFacts(BaseModel):
     """The fields of an attempt that states and limits are computed from."""
 
@@ -327,6 +322,8 @@ def _refuse_misfit(event: Event) -> None:
             _AttemptFacts.model_validate(attempt)
         if state.archive is not None:
             int(state.archive["step"])
+        if event.kind in SHARES:
+            share_of(event.data)
     except (KeyError, TypeError, ArithmeticError) as error:
         raise ValueError(f"the data do not fit {event.kind}: {type(error).__name__} {error}") from error
 

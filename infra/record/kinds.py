@@ -36,6 +36,7 @@ class Kind(StrEnum):
     LAUNCH_BUDGET = "launch.budget"
     PILOT_BEGUN = "pilot.begun"  # nodes (that bill from here on), of (the spec's)
     PILOT_PROVEN = "pilot.proven"  # node, instance, digest (of what it proved); the other nodes are asked for next
+    NODES_COUNTED = "nodes.counted"  # nodes (GPU nodes that bill from here on, as the steward saw), of (the spec's)
     ATTEMPT_LAUNCHED = "attempt.launched"  # attempt, jobset, committed_step
     ATTEMPT_RUNNING = "attempt.running"  # attempt, nodes, node_ranks of its pods
     # attempt, generation, step, culprit (rank, if known), of_node, cause, seconds (from the death to a new step)
@@ -79,6 +80,7 @@ class Kind(StrEnum):
     DETACHED = "detached"  # holder, deadline
     ATTACHED = "attached"  # holder (drives again what was detached, or what the closer had begun to end)
     CLOSING = "closing"  # why (the closer ends the campaign)
+    SWEPT = "swept"  # things (removed, though no stack knew them)
     ABANDONED = "abandoned"  # who; written before a teardown without a verified archive removes anything
     NOTICE_FAILED = "notice.failed"  # way, error (the first time)
     CERTIFIED = "certified"  # clean, found, could_not_look

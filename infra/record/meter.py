@@ -1,88 +1,175 @@
-"""Money according to the record: spent before the steward counts, and billed per hour now. Pure."""
+"""The one meter of money: what has billed by the hour, and what the plan estimates of the rest. Pure.
+
+GPU nodes count from preflight's request: EC2 bills from their start, not from the steward's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from enum import StrEnum
+from fractions import Fraction
+from typing import NamedTuple
 
-from infra.record.events import CampaignState, Event, Kind, Stage
+from infra.plan.estimates.cost import CostLine
+from infra.record.events import SHARES, Event, Kind, Stage, ordered, share_of
 
-
-def spent(
-    events: Iterable[Event],
-    live: Mapping[str, Any] | None,
-    base_usd_per_hour: Decimal,
-    nodes_usd_per_hour: Decimal,
-    now: datetime,
-) -> Decimal:
-    """Return USD since provisioning began: the steward's newest figure extrapolated, or the stages' times x rates.
-
-    GPU nodes count from preflight's request: EC2 bills from their start, not from the steward's. Nodes that prepare the
-    data count by the price in their event.
-    """
-    total = Decimal(str(live["spent_usd"])) if live is not None else Decimal(0)
-    at = datetime.fromisoformat(live["at"]) if live is not None else None
-    base, up, data = False, Decimal(0), Decimal(0)
-    for event in sorted(events, key=lambda event: (event.at, event.writer, event.sequence)):
-        if at is not None and event.at > at:
-            total += _between(at, event.at, base_usd_per_hour * base + nodes_usd_per_hour * up + data)
-        at = max(at, event.at) if at is not None else event.at
-        base, up = _after(event, base, up)
-        data = _data_nodes(event, data)
-    if at is None:
-        return total
-    return total + _between(at, now, base_usd_per_hour * base + nodes_usd_per_hour * up + data)
+_MICROSECOND = timedelta(microseconds=1)
+_HOUR = 3_600_000_000
+"""Microseconds."""
+_WITHOUT_STACK = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.CERTIFY, Stage.REPORT)
+_ARCHIVED = (Kind.ARCHIVE_VERIFIED, Kind.ARCHIVE_UNPROVEN, Kind.ARCHIVE_FAILED)
 
 
-def rate(
-    state: CampaignState, live: Mapping[str, Any] | None, base_usd_per_hour: Decimal, nodes_usd_per_hour: Decimal
-) -> Decimal:
-    """Return the present USD per hour: 0 after teardown, the base rate without GPU nodes."""
-    begun = state.started_at is not None
-    if not begun or Stage.TEARDOWN in state.finished_stages:
-        return Decimal(0)
-    if not state.gpu_nodes_up:
-        return base_usd_per_hour + state.data_usd_per_hour
-    if part := state.archives_on or state.pilot_on:
-        nodes, of = part
-        return base_usd_per_hour + nodes_usd_per_hour * nodes / of
-    if live is not None:
-        return Decimal(str(live["usd_per_hour"]))
-    return base_usd_per_hour + nodes_usd_per_hour
+class Billing(StrEnum):
+    """Resources that begin and end to bill together."""
+
+    STACK = "stack"
+    BUILDER = "builder"
+    DATA_NODES = "data nodes"
+    GPU_NODES = "GPU nodes"
+
+    @classmethod
+    def of(cls, line: CostLine) -> Billing:
+        if line.gpu:
+            return cls.GPU_NODES
+        return cls(line.name) if line.name in (cls.BUILDER, cls.DATA_NODES) else cls.STACK
 
 
-def _after(event: Event, base: bool, up: Decimal) -> tuple[bool, Decimal]:
-    """Return whether the campaign's stack bills after this event, and the share of its GPU nodes that does."""
-    stage = event.data.get("stage")
+Bills = dict[Billing, Fraction]
+"""Share of the nodes that bill."""
+
+
+class Up(NamedTuple):
+    """Time for which resources billed, and the share of their nodes that did."""
+
+    begun: datetime
+    ended: datetime
+    share: Fraction
+
+
+@dataclass(frozen=True)
+class Reading:
+    metered: Mapping[str, Decimal]
+    """Line that bills by the hour -> its USD so far."""
+    estimated: Mapping[str, Decimal]
+    """Line that bills by size, or at once -> the part of the plan's USD that has passed."""
+    usd_per_hour: Decimal
+    """What another hour adds now. Nodes of a capacity block add nothing while its fee covers them."""
+    prepaid: bool
+    """A fee that was paid at once still covers the GPU nodes."""
+    windows: Mapping[Billing, tuple[Up, ...]]
+    gpu_share: Fraction
+    """Share of the GPU nodes that bills now."""
+
+    @property
+    def metered_usd(self) -> Decimal:
+        return sum(self.metered.values(), Decimal(0))
+
+    @property
+    def estimated_usd(self) -> Decimal:
+        return sum(self.estimated.values(), Decimal(0))
+
+    @property
+    def spent_usd(self) -> Decimal:
+        return self.metered_usd + self.estimated_usd
+
+
+def price(line: CostLine, micros: int | Fraction) -> Decimal:
+    """Return USD for a time in microseconds."""
+    return line.usd_per_hour * micros.numerator / (_HOUR * micros.denominator)
+
+
+def read(lines: Iterable[CostLine], events: Iterable[Event], now: datetime) -> Reading:
+    """Return the money of a campaign up to `now`, or to its newest event if that is later."""
+    record = ordered(events)
+    until = max([now, *(event.at for event in record[-1:])])
+    windows, bills = _windows(record, until)
+    hourly, sized = list[CostLine](), list[CostLine]()
+    for line in lines:
+        (hourly if line.usd_per_hour else sized).append(line)
+    lasted = {part: sum((_micros(up) * up.share for up in each), Fraction(0)) for part, each in windows.items()}
+    metered = {line.name: price(line, lasted[Billing.of(line)]) for line in hourly}
+    gpu_usd = sum((metered[line.name] for line in hourly if line.gpu), Decimal(0))
+    passed = _passed(record, windows, until)
+    estimated = {one.name: _estimate(one, passed, gpu_usd) if any(windows.values()) else Decimal(0) for one in sized}
+    prepaid = any(estimated[line.name] for line in sized if line.upfront_usd is not None)
+    adding = [line for line in hourly if not (line.gpu and prepaid)]
+    rate = sum((price(one, _HOUR * bills.get(Billing.of(one), Fraction(0))) for one in adding), Decimal(0))
+    return Reading(metered, estimated, rate, prepaid, windows, bills.get(Billing.GPU_NODES, Fraction(0)))
+
+
+def _windows(record: tuple[Event, ...], until: datetime) -> tuple[dict[Billing, tuple[Up, ...]], Bills]:
+    """Return the times for which each part billed, and what bills at the end."""
+    windows: dict[Billing, tuple[Up, ...]] = {part: () for part in Billing}
+    bills, since = Bills(), dict[Billing, datetime]()
+    for at, event in [*((event.at, event) for event in record), (until, None)]:
+        after = {} if event is None else bills | _changes(event, bills)
+        for part in Billing:
+            share = bills.get(part, Fraction(0))
+            if share != after.get(part, 0):
+                if share and at > since[part]:
+                    windows[part] += (Up(since[part], at, share),)
+                since[part] = at
+        if event is None:
+            break
+        bills = after
+        if event.kind is Kind.STAGE_FINISHED and (event.data.get("outputs") or {}).get("baked") is False:
+            windows[Billing.BUILDER] = ()  # the inputs were baked before: there was no builder
+    return windows, bills
+
+
+def _changes(event: Event, before: Bills) -> Bills:
+    """Return what an event changes of what bills."""
+    stage, one, none = event.data.get("stage"), Fraction(1), Fraction(0)
     match event.kind:
-        case Kind.STAGE_STARTED if stage not in (Stage.CERTIFY, Stage.REPORT):
-            return True, Decimal(1) if stage == Stage.PREFLIGHT else up
+        case Kind.STAGE_STARTED:
+            stack = {} if stage in _WITHOUT_STACK else {Billing.STACK: one}
+            nodes = {Billing.GPU_NODES: one} if stage == Stage.PREFLIGHT else {}
+            return {Billing.BUILDER: Fraction(stage == Stage.BAKE), **stack, **nodes}
         case Kind.STAGE_FINISHED if stage == Stage.TEARDOWN:
-            return False, Decimal(0)
+            return dict.fromkeys(Billing, none)
+        case Kind.STAGE_FINISHED if stage == Stage.PROVISION:
+            return {Billing.BUILDER: none, Billing.DATA_NODES: none}
         case Kind.STAGE_FAILED if stage == Stage.PREFLIGHT and not event.data.get("cut_off"):
-            return base, Decimal(0)
-        case Kind.PILOT_PROVEN:
-            return base, Decimal(1)
-        case Kind.ARCHIVE_BEGUN | Kind.PILOT_BEGUN:
-            return base, Decimal(event.data["nodes"]) / event.data["of"]
+            return {Billing.BUILDER: none, Billing.GPU_NODES: none}
+        case Kind.STAGE_FINISHED | Kind.STAGE_FAILED | Kind.DRIVER_TOOK_OVER:
+            return {Billing.BUILDER: none}
+        case Kind.DATA_BEGUN | Kind.DATA_ENDED:
+            return {Billing.DATA_NODES: Fraction(event.kind is Kind.DATA_BEGUN)}
+        case Kind.PILOT_PROVEN | Kind.ATTEMPT_LAUNCHED:
+            return {Billing.GPU_NODES: max(one, before.get(Billing.GPU_NODES, one))}
         case Kind.NODES_AT_ZERO:
-            return base, Decimal(0)
-    return base, up
+            return {Billing.GPU_NODES: none}
+    return {Billing.GPU_NODES: share_of(event.data)} if event.kind in SHARES else {}
 
 
-def _data_nodes(event: Event, usd_per_hour: Decimal) -> Decimal:
-    """Return what the nodes that prepare the data cost per hour after this event. Earlier versions noted no price."""
-    match event.kind:
-        case Kind.DATA_BEGUN:
-            return Decimal(event.data.get("usd_per_hour", 0))
-        case Kind.STAGE_FINISHED if event.data.get("stage") in (Stage.PROVISION, Stage.TEARDOWN):
-            return Decimal(0)
-        case Kind.DATA_ENDED:
-            return Decimal(0)
-    return usd_per_hour
+def _micros(up: Up) -> int:
+    return (up.ended - up.begun) // _MICROSECOND
 
 
-def _between(begin: datetime, end: datetime, usd_per_hour: Decimal) -> Decimal:
-    return usd_per_hour * Decimal(max(0.0, (end - begin).total_seconds())) / 3600
+def _passed(
+    record: tuple[Event, ...], windows: Mapping[Billing, tuple[Up, ...]], until: datetime
+) -> dict[str, Fraction]:
+    """Return how far each sort of the plan's estimates has passed: a share, or microseconds."""
+    gpu = windows[Billing.GPU_NODES]
+    launched = next((event.at for event in record if event.kind is Kind.ATTEMPT_LAUNCHED), until)
+    finished = max((event.at for event in record if event.kind is Kind.TRAINING_FINISHED), default=until)
+    return {
+        "at once": Fraction(1),
+        "nodes": max((up.share for up in gpu), default=Fraction(0)),
+        "archive": Fraction(any(event.kind in _ARCHIVED for event in record)),
+        "training": Fraction((finished - launched) // _MICROSECOND),
+        "waiting": Fraction(sum(map(_micros, windows[Billing.STACK])) - sum(map(_micros, gpu))),
+    }
+
+
+def _estimate(line: CostLine, passed: Mapping[str, Fraction], gpu_usd: Decimal) -> Decimal:
+    """Return the part of a line by size that has passed, or what a fee exceeds the cost of the GPU nodes by."""
+    if line.upfront_usd is not None:
+        return max(Decimal(0), line.upfront_usd - gpu_usd)
+    part = passed[line.passes] / (Fraction(line.hours) * _HOUR if line.hours else 1)
+    part = min(max(part, Fraction(0)), Fraction(1))
+    return line.usd * part.numerator / part.denominator

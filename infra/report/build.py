@@ -13,7 +13,7 @@ from infra.report.model import CertificateSummary, Happened, LookRow, PlannedSta
 from infra.report.money import money, shares
 from infra.report.record import Record
 from infra.report.thinning import thinned
-from infra.report.timeline import attempts, gaps, marks, ordered, stages
+from infra.report.timeline import attempts, gaps, marks, stages
 from infra.report.trainer_log import TrainerLog
 
 
@@ -68,7 +68,7 @@ def build(record: Record) -> Report:
         not_rehearsed=tuple(str(item) for item in site.get("not_rehearsed", ())),
         happened=tuple(
             Happened(at_s=record.seconds(e.at), writer=e.writer, kind=e.kind, text=sentences.sentence(e))
-            for e in ordered(record)
+            for e in record.events
         ),
     )
 
@@ -120,7 +120,7 @@ def _certificate(record: Record, state: CampaignState) -> CertificateSummary | N
         )
         for look in stored.get("looks", ())
     )
-    certified = [event for event in ordered(record) if event.kind is Kind.CERTIFIED]
+    certified = [event for event in record.events if event.kind is Kind.CERTIFIED]
     return CertificateSummary(
         clean=bool(concluded["clean"]),
         at=certified[-1].at,

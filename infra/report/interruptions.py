@@ -13,7 +13,7 @@ from infra.report.ledger import TimeLedger
 from infra.report.model import AttemptTime, Interruption, Loss
 from infra.report.money import allot, resolution
 from infra.report.record import Record
-from infra.report.timeline import ordered, short
+from infra.report.timeline import short
 
 COST = (TimeCause.REPLACE, TimeCause.STARTUP, TimeCause.REDO)
 """Causes of a failure's cost in order: detection and replacement, the new start, the repeated steps."""
@@ -22,7 +22,7 @@ MOST_EVIDENCE = 6
 
 def interruptions(record: Record, attempts: Sequence[AttemptTime], book: TimeLedger) -> tuple[Interruption, ...]:
     """Return unfit nodes, failed stages and attempts, and lost drivers, ordered by time."""
-    events = ordered(record)
+    events = record.events
     found = [_failure(record, events, attempts, row, book) for row in attempts if row.failure is not None]
     for event in events:
         match event.kind:
@@ -39,7 +39,7 @@ def interruptions(record: Record, attempts: Sequence[AttemptTime], book: TimeLed
 
 
 def _failure(
-    record: Record, events: list[Event], attempts: Sequence[AttemptTime], row: AttemptTime, book: TimeLedger
+    record: Record, events: Sequence[Event], attempts: Sequence[AttemptTime], row: AttemptTime, book: TimeLedger
 ) -> Interruption:
     following = next((later for later in attempts if later.attempt > row.attempt), None)
     at_s = row.last_step_s if row.last_step_s is not None else row.launched_s
@@ -48,7 +48,7 @@ def _failure(
         for cause in COST
         if book.micros(cause, row.attempt)
     ]
-    amounts = allot([item.usd for item in costs], resolution(record, book))
+    amounts = allot([item.usd for item in costs], resolution(record))
     resumed = following.from_step if following is not None and following.first_step_s is not None else None
     return Interruption(
         at_s=at_s,
@@ -74,7 +74,7 @@ def _since(at_s: float, then_s: float | None) -> float | None:
     return None if then_s is None else round(then_s - at_s, 3)
 
 
-def _evidence(record: Record, events: list[Event], row: AttemptTime) -> tuple[str, ...]:
+def _evidence(record: Record, events: Sequence[Event], row: AttemptTime) -> tuple[str, ...]:
     """Return the record's evidence: dead nodes, the last step seen, checkpoints refused at the restart."""
     rows = []
     for event in events:
@@ -106,7 +106,9 @@ def _between(record: Record, event: Event, begin_s: float, end_s: float | None) 
     return begin_s <= record.seconds(event.at) <= (record.now_s if end_s is None else end_s)
 
 
-def _answer(record: Record, events: list[Event], row: AttemptTime, following: AttemptTime | None) -> tuple[str, ...]:
+def _answer(
+    record: Record, events: Sequence[Event], row: AttemptTime, following: AttemptTime | None
+) -> tuple[str, ...]:
     found = []
     for event in events:
         if not _between(record, event, row.ended_s, row.next_launch_s):
@@ -123,7 +125,7 @@ def _answer(record: Record, events: list[Event], row: AttemptTime, following: At
     return tuple(found) or ("none yet",)
 
 
-def _action(record: Record, events: list[Event], row: AttemptTime, following: AttemptTime | None) -> str:
+def _action(record: Record, events: Sequence[Event], row: AttemptTime, following: AttemptTime | None) -> str:
     mine = [event for event in events if _between(record, event, row.ended_s, row.next_launch_s)]
     if any(event.kind is Kind.NODE_QUARANTINED for event in mine):
         return "replaced"
@@ -138,7 +140,7 @@ def _stage(record: Record, event: Event) -> Interruption:
     again = next(
         (
             record.seconds(later.at)
-            for later in ordered(record)
+            for later in record.events
             if later.kind is Kind.STAGE_STARTED and later.data.get("stage") == stage and later.at > event.at
         ),
         None,

@@ -1,6 +1,6 @@
 """Ledger of paid time: every paid second has one cause, from the trainer's lines, else the attempts, else the stages.
 
-Money is the plan's rates x the time for which each line of the bill is up: `money.py`.
+Which line of the bill was up and when is the meter's word: `infra.record.meter`.
 """
 
 from __future__ import annotations
@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from typing import NamedTuple
 
-from infra.plan.estimates.cost import DATA_NODES, CostLine
+from infra.plan.estimates.cost import CostLine
+from infra.record import meter
 from infra.record.events import Kind, Stage
+from infra.record.meter import Billing, price
 from infra.report.causes import TimeCause
 from infra.report.model import AttemptTime, StageTime
 from infra.report.record import Record
-from infra.report.timeline import ordered, training_finished_s
+from infra.report.timeline import training_finished_s
 from infra.report.trainer_log import TrainerLog
 
 _STAGE_CAUSE = {
@@ -45,12 +48,11 @@ Window = tuple[float, float]
 
 
 class Up(NamedTuple):
-    """Time for which a line of the bill was up, with `nodes` of its `of`."""
+    """Time for which a line of the bill was up, with a share of its nodes."""
 
     begun_s: float
     ended_s: float
-    nodes: int = 1
-    of: int = 1
+    share: Fraction = Fraction(1)
 
 
 Key = tuple[TimeCause, int | None]
@@ -115,10 +117,6 @@ def micro(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
-def price(line: CostLine, micros: int) -> Decimal:
-    return line.usd_per_hour * micros / 3_600_000_000
-
-
 def _of(tally: dict[Key, int], cause: TimeCause, interruption: int | None) -> int:
     return sum(
         count
@@ -131,7 +129,7 @@ def _tally(spans: Sequence[Span], windows: Sequence[Up]) -> dict[Key, int]:
     """Return the time by cause within windows; both inputs are sorted and have no overlaps."""
     found: dict[Key, int] = {}
     first = 0
-    edges = [(micro(up.begun_s), micro(up.ended_s), up.nodes, up.of) for up in windows]
+    edges = [(micro(up.begun_s), micro(up.ended_s), up.share.numerator, up.share.denominator) for up in windows]
     for begun_s, ended_s, cause, interruption in spans:
         begun, ended = round(begun_s * 1_000_000), round(ended_s * 1_000_000)
         while first < len(edges) and edges[first][1] <= begun:
@@ -147,8 +145,9 @@ def _tally(spans: Sequence[Span], windows: Sequence[Up]) -> dict[Key, int]:
 
 
 def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[AttemptTime], log: TrainerLog) -> TimeLedger:
-    paid = paid_window(record, stages)
     lines = tuple(line for line in record.plan.cost if line.usd_per_hour)
+    windows = {line.name: _windows(record, record.reading.windows[Billing.of(line)]) for line in lines}
+    paid = paid_window(record, stages, [up for each in windows.values() for up in each])
     if paid is None:
         return TimeLedger((), None, {line.name: () for line in lines}, lines, {})
     claims = [
@@ -165,14 +164,15 @@ def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[Attem
         Span(max(span.begun_s, paid[0]), min(span.ended_s, paid[1]), span.cause, span.interruption) for span in spans
     )
     kept = tuple(span for span in clipped if span.seconds > 0)
-    windows = {line.name: _windows(line, record, stages, paid) for line in lines}
     tallies = {window: _tally(kept, window) for window in {(Up(*paid),), *windows.values()}}
     return TimeLedger(kept, paid, windows, lines, tallies)
 
 
-def paid_window(record: Record, stages: Sequence[StageTime]) -> Window | None:
-    """Return the time from the first bake or provision to the end of the teardown, or to now if there is none."""
-    begin = min((row.begun_s for row in stages if row.stage in (Stage.BAKE, Stage.PROVISION)), default=None)
+def paid_window(record: Record, stages: Sequence[StageTime], up: Sequence[Up]) -> Window | None:
+    """Return the time from the first bake, or the first bill, to the end of the teardown, or to now if there is
+    none."""
+    bakes = [row.begun_s for row in stages if row.stage == Stage.BAKE]
+    begin = min([*bakes, *(each.begun_s for each in up)], default=None)
     if begin is None:
         return None
     gone = max((r.ended_s for r in stages if r.stage == Stage.TEARDOWN and r.ending == "finished"), default=None)
@@ -197,57 +197,8 @@ def overlay(top: Sequence[Span], bottom: Sequence[Span]) -> list[Span]:
     return sorted(result, key=lambda span: span.begun_s)
 
 
-def _windows(line: CostLine, record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Up, ...]:
-    if line.name == "builder":
-        known = any(
-            e.data.get("stage") == Stage.BAKE and (e.data.get("outputs") or {}).get("baked") is False
-            for e in record.events
-            if e.kind is Kind.STAGE_FINISHED
-        )
-        return () if known else tuple(Up(row.begun_s, row.ended_s) for row in stages if row.stage == Stage.BAKE)
-    if line.name == DATA_NODES:
-        return _data_windows(record, stages)
-    if line.gpu:
-        return _gpu_windows(record, stages, paid)
-    stack = min((row.begun_s for row in stages if row.stage == Stage.PROVISION), default=paid[1])
-    return (Up(max(paid[0], stack), paid[1]),) if stack < paid[1] else ()
-
-
-def _data_windows(record: Record, stages: Sequence[StageTime]) -> tuple[Up, ...]:
-    """Return the windows of the nodes that prepare the data; a driver that was killed ends none of them."""
-    found: list[Up] = []
-    begun_s: float | None = None
-    last = max((row.ended_s for row in stages if row.stage == Stage.PROVISION), default=0.0)
-    for event in record.events:
-        if event.kind is Kind.DATA_BEGUN:
-            begun_s = record.seconds(event.at) if begun_s is None else begun_s
-        elif event.kind is Kind.DATA_ENDED and begun_s is not None:
-            found.append(Up(begun_s, record.seconds(event.at)))
-            begun_s = None
-    return (*found, *([Up(begun_s, last)] if begun_s is not None and last > begun_s else []))
-
-
-def _gpu_windows(record: Record, stages: Sequence[StageTime], paid: Window) -> tuple[Up, ...]:
-    """Return the windows of GPU nodes. Each begins with a preflight, a pilot, a launch or an archive on one node, and
-    ends when the node group is at zero or the number of nodes changes."""
-    marks = [(row.begun_s, 1, 1) for row in stages if row.stage == Stage.PREFLIGHT]
-    for event in record.events:
-        match event.kind:
-            case Kind.ATTEMPT_LAUNCHED | Kind.PILOT_PROVEN:
-                marks.append((record.seconds(event.at), 1, 1))
-            case Kind.ARCHIVE_BEGUN | Kind.PILOT_BEGUN:
-                marks.append((record.seconds(event.at), int(event.data["nodes"]), int(event.data["of"])))
-            case Kind.NODES_AT_ZERO:
-                marks.append((record.seconds(event.at), 0, 1))
-    found: list[Up] = []
-    begun_s, nodes, of = paid[1], 0, 1
-    for at, count, whole in [*sorted(marks), (paid[1], 0, 1)]:
-        if nodes * whole == count * of:
-            continue
-        if nodes and at > begun_s:
-            found.append(Up(begun_s, at, nodes, of))
-        begun_s, nodes, of = at, count, whole
-    return tuple(found)
+def _windows(record: Record, up: Sequence[meter.Up]) -> tuple[Up, ...]:
+    return tuple(Up(record.seconds(begun), record.seconds(ended), share) for begun, ended, share in up)
 
 
 def _steps(log: TrainerLog) -> list[Span]:
@@ -264,7 +215,7 @@ def _steps(log: TrainerLog) -> list[Span]:
 
 def _in_place(record: Record) -> list[Span]:
     """Return the times from a process's death to the first new step in the same pods."""
-    restarts = [event for event in ordered(record) if event.kind is Kind.ATTEMPT_RESTARTED_IN_PLACE]
+    restarts = [event for event in record.events if event.kind is Kind.ATTEMPT_RESTARTED_IN_PLACE]
     ends = [(record.seconds(event.at), float(event.data.get("seconds", 0.0))) for event in restarts]
     return _disjoint(Span(end - seconds, end, TimeCause.STARTUP) for end, seconds in ends)
 
@@ -295,7 +246,7 @@ def _attempts(record: Record, attempts: Sequence[AttemptTime]) -> list[Span]:
         else:
             failed = None
             rows.append(Span(trained_until, over, TimeCause.SAVING))
-    zero = [record.seconds(e.at) for e in ordered(record) if e.kind is Kind.NODES_AT_ZERO]
+    zero = [record.seconds(e.at) for e in record.events if e.kind is Kind.NODES_AT_ZERO]
     if finished is not None and (ends := [at for at in zero if at >= finished]):
         rows.append(Span(finished, ends[0], TimeCause.ARCHIVE))
     return _disjoint(rows)

@@ -7,10 +7,10 @@ from decimal import ROUND_DOWN, Decimal
 
 from infra.console.words import clock, size
 from infra.plan.catalogue.prices import service_prices
-from infra.plan.estimates.cost import CostLine, unused_usd
 from infra.record.events import CampaignState, Stage
+from infra.record.meter import price
 from infra.report.causes import LABELS, TimeCause
-from infra.report.ledger import TimeLedger, price
+from infra.report.ledger import TimeLedger
 from infra.report.model import Item, KeptResource, Money, Share
 from infra.report.record import Record
 from infra.spec.campaign import Capacity
@@ -36,7 +36,7 @@ def shares(record: Record, book: TimeLedger) -> tuple[Share, ...]:
     exact = [book.usd(cause) for cause in causes]
     whole = sum(exact, Decimal(0))
     seconds = allot([Decimal(book.micros(cause)) / 1_000_000 for cause in causes], _MILLISECOND)
-    amounts = allot(exact, resolution(record, book))
+    amounts = allot(exact, resolution(record))
     return tuple(
         Share(
             cause=cause,
@@ -52,10 +52,9 @@ def shares(record: Record, book: TimeLedger) -> tuple[Share, ...]:
 
 
 def money(record: Record, book: TimeLedger, state: CampaignState) -> Money:
-    unit = resolution(record, book)
-    sized = _sized(record) if book.paid else []
+    unit = resolution(record)
     by_time = sum((book.usd(cause) for cause in TimeCause), Decimal(0)).quantize(unit)
-    by_size = sum((_fixed_usd(line, book).quantize(unit) for line in sized), Decimal(0)).quantize(unit)
+    by_size = record.reading.estimated_usd.quantize(unit)
     return Money(
         notional=record.site is not None,
         by_time_usd=by_time,
@@ -71,8 +70,8 @@ def money(record: Record, book: TimeLedger, state: CampaignState) -> Money:
         assumptions=(
             "All but GPU nodes and builder bill from the start of provision to the end of teardown, an upper bound.",
             "GPU nodes bill from the start of preflight until the node group is at zero, as many as the spec asks for, "
-            "and one while a pilot proves itself, and as soon as the record says that the others are gone.",
-            "Lines that bill by size are not measured: the plan's estimate counts.",
+            "or as the steward has counted since; one while a pilot proves itself.",
+            "Lines that bill by size are not measured: the plan's estimate counts as it passes.",
             *(
                 "A capacity block is paid at once: its unused part is paid too."
                 for line in record.plan.cost
@@ -90,46 +89,34 @@ def money(record: Record, book: TimeLedger, state: CampaignState) -> Money:
     )
 
 
-def _sized(record: Record) -> list[CostLine]:
-    return [line for line in record.plan.cost if not line.usd_per_hour and (line.usd or line.upfront_usd)]
-
-
-def _fixed_usd(line: CostLine, book: TimeLedger) -> Decimal:
-    """Return the cost of a line without a rate: as planned, or the upfront payment less the GPU nodes' cost."""
-    if line.upfront_usd is None:
-        return line.usd
-    return unused_usd(line, sum((price(one, book.line_micros(one)) for one in book.lines if one.gpu), Decimal(0)))
-
-
-def resolution(record: Record, book: TimeLedger) -> Decimal:
+def resolution(record: Record) -> Decimal:
     """Return the unit of amounts: a cent, or a hundredth of it if the total is a few dollars."""
-    whole = sum((book.usd(cause) for cause in TimeCause), Decimal(0)) + sum(
-        (_fixed_usd(line, book) for line in _sized(record)), Decimal(0)
-    )
-    return _FINE if whole < _FINE_BELOW else _CENT
+    return _FINE if record.reading.spent_usd < _FINE_BELOW else _CENT
 
 
 def _items(record: Record, book: TimeLedger, unit: Decimal) -> tuple[Item, ...]:
     """Return the plan's lines in order; those that bill by time with their part of the money by time."""
     amounts = allot([price(line, book.line_micros(line)) for line in book.lines], unit)
     counted = dict(zip((line.name for line in book.lines), amounts, strict=True))
+    estimated = record.reading.estimated
+    counted |= dict(zip(estimated, allot(list(estimated.values()), unit), strict=True))
     rows = []
     for line in record.plan.cost:
-        if line.name in counted:
+        seconds = None
+        if line.name not in estimated:
             seconds = book.line_micros(line) / 1e6
             formula = f"{line.usd_per_hour} USD/h x {clock(seconds)}"
-            usd = counted[line.name]
+        elif line.upfront_usd is not None and book.paid:
+            formula = f"{line.upfront_usd:,} USD paid at once - what the GPU nodes count for"
         else:
-            seconds, usd = None, (_fixed_usd(line, book) if book.paid else Decimal(0)).quantize(unit)
-            formula = "as planned" if book.paid else "nothing begun"
-            if book.paid and line.upfront_usd is not None:
-                formula = f"{line.upfront_usd:,} USD paid at once - what the GPU nodes count for"
+            part = estimated[line.name] / line.usd if line.usd else Decimal(1)
+            formula = "nothing begun" if not book.paid else "as planned" if part == 1 else f"{part:.0%} of the plan's"
         rows.append(
             Item(
                 name=line.name,
                 planned_usd=line.usd,
                 planned=line.formula,
-                usd=usd,
+                usd=counted[line.name],
                 counted=formula if line.priced else "no price is known: counted as nothing",
                 seconds=seconds,
             )

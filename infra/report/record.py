@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from infra.plan.plan import Plan
-from infra.record.events import Event
+from infra.record import meter
+from infra.record.events import Event, ordered
 from infra.spec.campaign import Spec
 
 PACKED = "record.json.gz"
@@ -23,6 +24,7 @@ class Record:
     spec: Spec
     plan: Plan
     events: tuple[Event, ...]
+    """In the order of `infra.record.events.ordered`, whatever order they are given in."""
     at: datetime
     """Time of reading; it counts as the end of whatever is still running."""
     logs: Mapping[str, str] = field(default_factory=dict)
@@ -39,9 +41,16 @@ class Record:
     unread: tuple[str, ...] = ()
     """Parts of the record that could not be read, each with the reason."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", ordered(self.events))
+
+    @cached_property
+    def reading(self) -> meter.Reading:
+        return meter.read(self.plan.cost, self.events, self.at)
+
     @cached_property
     def begun_at(self) -> datetime | None:
-        return min((event.at for event in self.events), default=None)
+        return self.events[0].at if self.events else None
 
     def seconds(self, moment: datetime) -> float:
         """Return seconds since the campaign's first event."""
@@ -49,7 +58,7 @@ class Record:
 
     @cached_property
     def now_s(self) -> float:
-        return self.seconds(max((self.at, *(event.at for event in self.events))))
+        return self.seconds(max((self.at, *(event.at for event in self.events[-1:]))))
 
     def packed(self) -> bytes:
         """Return a compressed file from which the report can be made again without the record."""

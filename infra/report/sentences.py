@@ -88,6 +88,8 @@ def _sentence(event: Event) -> str:
             return f"a pilot: {plural(data.get('nodes', 1), 'GPU node')} of {data.get('of')} is asked for first"
         case Kind.PILOT_PROVEN:
             return f"the pilot {data.get('node')} proved itself: the other nodes are asked for"
+        case Kind.NODES_COUNTED:
+            return f"{plural(data.get('nodes', 0), 'GPU node')} of {data.get('of')} bill"
         case Kind.ARCHIVE_BEGUN:
             nodes, released = plural(data.get("nodes", 1), "node"), data.get("released")
             if released is not None:
@@ -97,6 +99,8 @@ def _sentence(event: Event) -> str:
             return f"{data.get('group')} is at zero nodes" + (f": {data['why']}" if data.get("why") else "")
         case Kind.LAUNCH_BUDGET:
             return f"training must run by {data.get('until')}, before {data.get('usd')} USD are spent"
+        case Kind.SWEPT:
+            return f"removed what the stack did not know: {', '.join(data['things'])}"
         case Kind.ABANDONED:
             return f"what was trained was given up without an archive (--abandon){_by(data)}"
         case Kind.NOTICE_FAILED:

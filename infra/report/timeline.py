@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from infra.record.events import Event, Kind, Stage
 from infra.report.model import AttemptTime, Gap, Mark, StageTime
 from infra.report.record import Record
 from infra.report.trainer_log import TrainerLog
 
 
-def ordered(record: Record) -> list[Event]:
-    return sorted(record.events, key=lambda e: (e.at, e.writer, e.sequence))
-
-
 def stages(record: Record) -> tuple[StageTime, ...]:
     """Return every run of every stage but the report's. The next start cuts off a stage without an end."""
     rows: list[StageTime] = []
     begun: tuple[str, float] | None = None
-    for event in ordered(record):
+    for event in record.events:
         now = record.seconds(event.at)
         match event.kind:
             case Kind.STAGE_STARTED | Kind.DRIVER_TOOK_OVER if begun is not None:
@@ -43,7 +41,7 @@ def stages(record: Record) -> tuple[StageTime, ...]:
 
 
 def attempts(record: Record, log: TrainerLog) -> tuple[AttemptTime, ...]:
-    events = ordered(record)
+    events = record.events
     launches = [event for event in events if event.kind is Kind.ATTEMPT_LAUNCHED]
     rows = []
     for index, launch in enumerate(launches):
@@ -53,12 +51,12 @@ def attempts(record: Record, log: TrainerLog) -> tuple[AttemptTime, ...]:
 
 
 def training_finished_s(record: Record) -> float | None:
-    return next((record.seconds(e.at) for e in ordered(record) if e.kind is Kind.TRAINING_FINISHED), None)
+    return next((record.seconds(e.at) for e in record.events if e.kind is Kind.TRAINING_FINISHED), None)
 
 
 def marks(record: Record) -> tuple[Mark, ...]:
     found = []
-    for event in ordered(record):
+    for event in record.events:
         data, now = event.data, record.seconds(event.at)
         match event.kind:
             case Kind.NODE_QUARANTINED:
@@ -105,7 +103,7 @@ def short(node: object) -> str:
 
 
 def _attempt(
-    record: Record, log: TrainerLog, events: list[Event], launch: Event, following: Event | None
+    record: Record, log: TrainerLog, events: Sequence[Event], launch: Event, following: Event | None
 ) -> AttemptTime:
     number = int(launch.data["attempt"])
     mine = [event for event in events if event.data.get("attempt") == number and event.at >= launch.at]

@@ -8,7 +8,7 @@ from typing import Literal
 from infra.console.words import clock, plural, share, usd
 from infra.plan.layout import layout
 from infra.record.doubts import DOUBTS, unproven_copy, unrecognised_content
-from infra.record.events import CampaignState, Kind, Stage, ordered
+from infra.record.events import CampaignState, Kind, Stage
 from infra.report.model import CertificateSummary, Golden, Interruption, KeyFigure, Money, Notice, StageTime, Training
 from infra.report.record import Record
 
@@ -157,19 +157,10 @@ def _of_certificate(certificate: CertificateSummary | None, state: CampaignState
 
 def _rate(record: Record) -> str:
     """Return the present hourly cost, by the plan's rates."""
-    up = [e.at for e in record.events if e.kind is Kind.ATTEMPT_LAUNCHED or e.data.get("stage") == Stage.PREFLIGHT]
-    one = [e for e in record.events if e.kind is Kind.ARCHIVE_BEGUN]
-    down = [e.at for e in record.events if e.kind is Kind.NODES_AT_ZERO]
-    newest = max([*up, *(e.at for e in one)], default=None)
-    gpu = newest is not None and (not down or newest > max(down))
-    totals = record.plan.totals
-    rate = (totals.usd_per_hour if gpu else totals.usd_per_hour_idle).value
-    nodes = "with its GPU nodes" if gpu else "without GPU nodes"
-    if gpu and one and one[-1].at == newest:
-        count, of = int(one[-1].data["nodes"]), int(one[-1].data["of"])
-        rate = totals.usd_per_hour_idle.value + (rate - totals.usd_per_hour_idle.value) * count / of
-        nodes = f"with {count} of its {of} GPU nodes"
-    return f"{'AWS would bill' if record.site is not None else 'it bills'} {usd(rate)} an hour {nodes}"
+    part, of = record.reading.gpu_share, record.spec.nodes.count
+    nodes = "with its GPU nodes" if part == 1 else f"with {part * of} of its {of} GPU nodes"
+    rate = f"{usd(record.reading.usd_per_hour)} an hour {nodes if part else 'without GPU nodes'}"
+    return f"{'AWS would bill' if record.site is not None else 'it bills'} {rate}"
 
 
 def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> Iterator[Notice]:
@@ -218,7 +209,7 @@ def _of_unrecognised(state: CampaignState, level: Literal["bad", "warning"]) -> 
 def _of_doubts(record: Record) -> Iterator[Notice]:
     """Return one line for each kind of doubt about a checkpoint, the newest of the newest attempt's."""
     newest = dict[Kind, str]()
-    for event in ordered(record.events):
+    for event in record.events:
         if event.kind in DOUBTS and event.kind is not Kind.CHECKPOINT_UNRECOGNISED:
             newest[event.kind] = DOUBTS[event.kind](event.data)
     for text in newest.values():

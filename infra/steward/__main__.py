@@ -25,6 +25,7 @@ from infra.notices.outbox import Outbox
 from infra.notices.teller import Teller
 from infra.notices.ways import ways
 from infra.record.lease import Lease
+from infra.record.meter import read
 from infra.record.store import CampaignStore
 from infra.session import closer
 from infra.spec.names import Names
@@ -61,7 +62,7 @@ def main() -> int:
     RequestServer(store, lambda: steward.observer.agents, lease.check, bucket=tier).open()
     by = ways(config.spec, lease.check)
     outbox = Outbox(store, config.spec.notify, by, clock.now)
-    Teller(outbox, lease.check, lambda: bills(config, store.state())).open()
+    Teller(outbox, lease.check, lambda: bills(config, read(config.lines, store.events(), clock.now()))).open()
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt.number)
     try:
         steward.run()

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from infra.cluster.steward_config import StewardConfig
 from infra.console.words import plural
-from infra.record.events import CampaignState
+from infra.record.meter import Reading
 from infra.record.store import LIVE, CampaignStore
 from infra.steward.decide import Action, Observation
 
@@ -49,11 +49,8 @@ class Live:
             self._store.put_json(LIVE, figures)
 
 
-def bills(config: StewardConfig, state: CampaignState) -> str:
+def bills(config: StewardConfig, reading: Reading) -> str:
     """Return what bills by the plan's prices, in words."""
-    nodes = 0
-    if state.gpu_nodes_up:
-        nodes = state.archives_on[0] if state.archives_on else config.spec.nodes.count
-    rate = config.base_usd_per_hour + nodes * config.node_usd_per_hour
+    nodes, rate = round(reading.gpu_share * config.spec.nodes.count), reading.usd_per_hour
     among = f"with {plural(nodes, 'GPU node')}" if nodes else "without a GPU node"
     return f"about {rate.quantize(Decimal('0.01'))} USD/h {among}, until the teardown"

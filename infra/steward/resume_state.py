@@ -1,24 +1,12 @@
-"""The state that a new steward reads from the record: history, money and the attempt in flight."""
+"""The state that a new steward reads from the record: history and the attempt in flight."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
-from infra.cluster.steward_config import StewardConfig
-from infra.record import meter
 from infra.record.events import CampaignState
-from infra.record.live import live_figures
-from infra.record.store import CampaignStore
 from infra.steward.decide import Attempt, FailureClass, History
-
-
-def spent(store: CampaignStore, config: StewardConfig, now: datetime) -> Decimal:
-    """Return the USD spent from the begin of provisioning to `now`, which comes from `infra.clock.Clock`."""
-    nodes = config.node_usd_per_hour * config.spec.nodes.count
-    return meter.spent(store.events(), live_figures(store), config.base_usd_per_hour, nodes, now)
 
 
 def history(state: CampaignState) -> History:

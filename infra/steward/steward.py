@@ -190,6 +190,7 @@ class Steward:
             self.tiers.tell(self.observer.agents)
             if not self.sources.away("record"):
                 self.attempt.note_running(seen)
+                self._note_nodes()
                 self.copier.look(seen.committed_step)
             if isinstance(action, Finish):
                 self.attempt.finish(action, seen)
@@ -197,6 +198,13 @@ class Steward:
             self._act(action, seen)
             self.sources.answered("acts")
             self.pause()
+
+    def _note_nodes(self) -> None:
+        """Record how many GPU nodes bill whenever that changes: the meter counts by the record alone."""
+        billing = self.observer.nodes_billing
+        if billing != self.observer.nodes_counted:
+            self.store.append(Kind.NODES_COUNTED, nodes=billing, of=self.config.spec.nodes.count)
+            self.observer.nodes_counted = billing
 
     def _look(self, policy: Policy) -> tuple[Observation, Action]:
         attempt = self.attempt

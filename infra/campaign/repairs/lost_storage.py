@@ -27,7 +27,6 @@ from infra.errors import PermanentError
 from infra.preview.looking import look_at_stacks
 from infra.record import meter
 from infra.record.events import CampaignState, Kind
-from infra.record.live import live_figures
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec import waits
@@ -157,9 +156,11 @@ def why_not(context: Context, state: CampaignState, now: datetime) -> str:
     least = timedelta(seconds=waits.FILE_SYSTEM.seconds) + (config.interval_and_archive if config else timedelta())
     if now + least > context.deadline:
         return f"the deadline {context.deadline.isoformat()} leaves no time for it, an interval and the archive"
-    (spent, rate), budget = _money(context, state, now), context.spec.money.budget_usd
-    if spent + rate * Decimal(least.total_seconds()) / 3600 > budget:
-        return f"{spent:.2f} of {budget} USD are spent: the rest does not cover it, an interval and the archive"
+    money, budget = meter.read(context.plan.cost, context.store.events(), now), context.spec.money.budget_usd
+    if money.spent_usd + money.usd_per_hour * Decimal(least.total_seconds()) / 3600 > budget:
+        return (
+            f"{money.spent_usd:.2f} of {budget} USD are spent: the rest does not cover it, an interval and the archive"
+        )
     return ""
 
 
@@ -176,20 +177,12 @@ def _beyond(context: Context, looks: tuple[Look, ...]) -> str:
 
 
 def _cost(context: Context, state: CampaignState) -> str:
-    _, rate = _money(context, state, datetime.now(UTC))
+    rate = meter.read(context.plan.cost, context.store.events(), datetime.now(UTC)).usd_per_hour
     hours = Decimal(waits.FILE_SYSTEM.minutes) / 60
     return (
         f"FSx takes {waits.FILE_SYSTEM.takes}, while {rate:.2f} USD/h bill, at most {rate * hours:.2f} USD; training "
         f"goes on from step {state.copied} in S3; the {state.replacements + 1}. of {MOST} that a driver makes by itself"
     )
-
-
-def _money(context: Context, state: CampaignState, now: datetime) -> tuple[Decimal, Decimal]:
-    """Return USD spent, and USD per hour."""
-    live, totals = live_figures(context.store), context.plan.totals
-    base = Decimal(str(totals.usd_per_hour_idle.value))
-    nodes = Decimal(str(totals.usd_per_hour.value)) - base
-    return meter.spent(context.store.events(), live, base, nodes, now), meter.rate(state, live, base, nodes)
 
 
 def _remove(context: Context, id: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from infra.console.words import plural
 from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
 from infra.notices.history import Entry, history
-from infra.record import meter
 from infra.record.doubts import DOUBTS, unproven_copy, unrecognised_content
 from infra.record.events import CampaignState, Event, Kind, Stage, fold, ordered
 from infra.record.live import live_figures
@@ -92,8 +90,7 @@ def _facts_of(
 ) -> tuple[dict[str, Any], CampaignState]:
     events, spec = record.events, record.spec
     state = fold(events)
-    base = Decimal(str(record.plan.totals.usd_per_hour_idle.value))
-    nodes = Decimal(str(record.plan.totals.usd_per_hour.value)) - base
+    money = record.reading
     return {
         "campaign": spec.campaign,
         "target": spec.target,
@@ -116,8 +113,10 @@ def _facts_of(
         "doubts": _doubts(events),
         "alarms": [event.data for event in events if event.kind is Kind.WATCH][-_ALARMS:],
         "detached": state.detached,
-        "spent_usd": round(float(meter.spent(events, live or None, base, nodes, record.at)), 4),
-        "bills_usd_per_hour": round(float(meter.rate(state, live or None, base, nodes)), 4),
+        "spent_usd": round(float(money.spent_usd), 4),
+        "metered_usd": round(float(money.metered_usd), 4),
+        "estimated_usd": round(float(money.estimated_usd), 4),
+        "bills_usd_per_hour": round(float(money.usd_per_hour), 4),
         "notices": (),
         "unreadable": dict(item.split(": ", 1) for item in record.unread),
     }, state
@@ -150,7 +149,9 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
             f"  detached since {state.detached:%Y-%m-%d %H:%M} UTC: the steward carries on, then a closer in the "
             "account ends the campaign; `bivouac run` drives again"
         )
-    console.print(f"  money    {facts['spent_usd']:.2f} USD metered; now billing {facts['bills_usd_per_hour']} USD/h")
+    parts = f"{facts['metered_usd']:.2f} metered by the hour, {facts['estimated_usd']:.2f} estimated by size"
+    now = f"now billing {facts['bills_usd_per_hour']} USD/h"
+    console.print(f"  money    {facts['spent_usd']:.2f} USD ({parts}); {now}", soft_wrap=True)
     if (lost := state.lost) and Stage.TEARDOWN not in state.finished_stages:
         then = "a driver makes a new one" if lost.get("repair") else f"`bivouac repair {campaign}` makes a new one"
         what = f"file system {lost.get('id')} {lost.get('word')}; {then}: {lost.get('why')}"

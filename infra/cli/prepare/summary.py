@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from decimal import Decimal
 
+from infra.plan.estimates.clock import UNTIL_ARCHIVED, longest_seconds
 from infra.plan.estimates.figure import cents
 from infra.plan.plan import Plan
 from infra.spec import duration
@@ -33,7 +34,8 @@ def _cost(plan: Plan) -> str:
 
 def _time(plan: Plan) -> str:
     return (
-        f"{_text(plan.totals.clock.value)} in all, {_text(plan.totals.gpu_clock.value)} until archived; "
+        f"{_text(plan.totals.clock.value)} in all, {_text(plan.totals.gpu_clock.value)} until archived, "
+        f"{_text(longest_seconds(plan.clock, *UNTIL_ARCHIVED))} if AWS takes its longest; "
         f"the deadline is {duration.text(plan.deadline)}"
     )
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
-from infra.plan.estimates.clock import BEFORE_TRAINING, seconds
+from infra.plan.estimates.clock import UNTIL_ARCHIVED, longest_seconds, seconds
 from infra.plan.estimates.cost import DATA_NODES
 from infra.plan.estimates.figure import cents
 from infra.spec import duration
@@ -43,15 +43,19 @@ def deadline_caps_the_cost_below_the_budget(case: Case) -> Iterator[Draft]:
 
 
 def deadline_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
-    """The work on GPU nodes ends before AWS sets their node group to zero."""
+    """The work on GPU nodes ends before AWS sets their node group to zero, even if AWS takes its longest."""
     guess, deadline = case.estimate, case.spec.money.deadline
     if guess is None:
         return
-    needed = _timedelta(seconds(guess.stages, *BEFORE_TRAINING, "supervise", "archive"))
-    seen = f"{duration.text(needed)} planned, deadline {duration.text(deadline)}"
+    needed = _timedelta(seconds(guess.stages, *UNTIL_ARCHIVED))
+    longest = _timedelta(longest_seconds(guess.stages, *UNTIL_ARCHIVED))
+    seen = f"{duration.text(needed)} planned, {duration.text(longest)} at most, deadline {duration.text(deadline)}"
     if needed > deadline:
-        cure = f"write {duration.text(_hours_above(needed * 1.25))} or more"
+        cure = f"write {duration.text(_hours_above(max(longest, needed * 1.25)))} or more"
         yield error("money.deadline", "comes before training and archive are done", seen=seen, cure=cure)
+    elif longest > deadline:
+        cure = f"write {duration.text(_hours_above(longest))} or more: docs/waits.md lists what AWS may take"
+        yield warning("money.deadline", "comes too early if AWS takes its longest", seen=seen, cure=cure)
     elif needed * 1.1 > deadline:
         cure = f"write {duration.text(_hours_above(needed * 1.25))}: failures take time too"
         yield warning("money.deadline", "leaves less than a tenth to spare", seen=seen, cure=cure)

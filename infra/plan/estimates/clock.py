@@ -11,9 +11,11 @@ from infra.plan.estimates.figure import rounded
 from infra.plan.estimates.preparing import PreparingTime
 from infra.plan.estimates.saving import RANKS_START_S, Saving
 from infra.plan.pilot import PILOT_TAKES, pilot_first, pilot_words
+from infra.spec import waits
 from infra.spec.campaign import Spec
 
 BEFORE_TRAINING = ("bake", "provision", "preflight", "launch")
+UNTIL_ARCHIVED = (*BEFORE_TRAINING, "supervise", "archive")
 BEFORE_STACK = ("bake",)
 """Stages during which no resource of the campaign's stack bills."""
 GPU_STAGES = ("preflight", "launch", "supervise", "archive")
@@ -33,6 +35,8 @@ TYPICAL_MINUTES = {
     "certify": (2, "every service, with retries for eventual consistency"),
 }
 """Typical minutes on AWS from general knowledge, used until events of real campaigns replace them."""
+_SLOW = ("p", "trn")
+"""Beginnings of the types that boot as slowly as bare metal."""
 WITHOUT_NODE_IMAGE = (10, "trainer image; nothing where the inputs were baked before")
 
 
@@ -42,6 +46,8 @@ class StageTime(BaseModel):
     stage: str
     seconds: Decimal
     formula: str
+    longest: Decimal | None = None
+    """Seconds if AWS takes its longest, by `infra.spec.waits`; None in plans older than the field."""
 
 
 def clock(spec: Spec, saving: Saving, world_size: int, preparing: PreparingTime | None = None) -> tuple[StageTime, ...]:
@@ -55,6 +61,12 @@ def clock(spec: Spec, saving: Saving, world_size: int, preparing: PreparingTime 
 def seconds(stages: tuple[StageTime, ...], *names: str) -> Decimal:
     """Return the sum over the named stages, or over all."""
     return sum((stage.seconds for stage in stages if not names or stage.stage in names), Decimal(0))
+
+
+def longest_seconds(stages: tuple[StageTime, ...], *names: str) -> Decimal:
+    """Return the sum over the named stages, or over all, if AWS takes its longest."""
+    wanted = (stage for stage in stages if not names or stage.stage in names)
+    return sum((stage.seconds if stage.longest is None else stage.longest for stage in wanted), Decimal(0))
 
 
 def pilot_seconds(spec: Spec) -> Decimal:
@@ -93,7 +105,21 @@ def _stage(stage: str, spec: Spec, preparing: PreparingTime | None) -> StageTime
             total += own + (size + 2 * exported) / storage.S3_BYTES_PER_S
             formula += f"; the checkpoint read once more, {exported / 1e9:.3g} GB of export likewise out and back; "
             formula += f"{own:g} s limits of workload.evaluate and workload.export"
-    return StageTime(stage=stage, seconds=rounded(total, 0), formula=formula)
+    longest = rounded(total + 60 * _minutes_more(stage, spec), 0)
+    return StageTime(stage=stage, seconds=rounded(total, 0), formula=formula, longest=longest)
+
+
+def _minutes_more(stage: str, spec: Spec) -> float:
+    """Return the minutes beyond the typical ones if each part of AWS's work takes its longest."""
+    stack = max(waits.CLUSTER.longest, waits.FILE_SYSTEM.longest if spec.storage.shared is not None else 0)
+    boots = (2 if pilot_first(spec) else 1) if spec.nodes.instance_type.startswith(_SLOW) else 0
+    return {
+        # Of the typical 20 of a node image 2 are the boot and 10 the snapshot.
+        "bake": waits.BUILDER_BOOT.longest + waits.IMAGE.longest - 12 if spec.image.nodes == "bake" else 0,
+        "provision": stack + waits.ADD_ON.longest - 20,
+        "preflight": boots * (waits.BOOT.longest - 6),
+        "teardown": waits.NODE_GROUP.longest + stack + 4 - 20,
+    }.get(stage, 0)
 
 
 def _supervise(spec: Spec, saving: Saving, world_size: int) -> StageTime:

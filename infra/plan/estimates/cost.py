@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -43,7 +44,8 @@ class CostLine(BaseModel):
     usd_per_hour: Decimal
     """Rate while it is up; 0 for a line that bills by size."""
     hours: Decimal
-    """Hours of all its nodes; an hour with only one node up counts as that node's part."""
+    """Hours of all its nodes; an hour with only one node up counts as that node's part. Of a line by size: the hours
+    over which it passes."""
     usd: Decimal
     """Rounded to the cent."""
     formula: str
@@ -53,6 +55,9 @@ class CostLine(BaseModel):
     """False: no price is known and the line counts as 0."""
     upfront_usd: Decimal | None = None
     """Paid at once for the GPU nodes; the line's `usd` is this less the cost of the nodes' own line."""
+    passes: Literal["at once", "nodes", "archive", "training", "waiting"] = "at once"
+    """When a line by size counts: with the GPU nodes that were asked for, with the archive, over the hours of training,
+    over those without GPU nodes."""
 
 
 def cost(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> tuple[CostLine, ...]:
@@ -131,7 +136,7 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
         gateway = prices.nat_gateway_usd_per_hour + prices.public_ipv4_usd_per_hour
         yield _hourly("NAT gateway", gateway, up, "1 gateway with a public address")
         traffic = NAT_GB_PER_NODE * (spec.nodes.count + 1)
-        yield _sized("NAT traffic", prices.nat_gateway_usd_per_gb, Decimal(traffic), f"{traffic} GB")
+        yield _sized("NAT traffic", prices.nat_gateway_usd_per_gb, Decimal(traffic), f"{traffic} GB", "nodes")
     elif spec.endpoint_services:
         per_hour = prices.interface_endpoint_usd_per_hour
         services = len(spec.endpoint_services)  # each in the nodes' zone
@@ -144,7 +149,7 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
             "FSx for Lustre", lustre, up, f"{shared.capacity_gib} GB at {month} USD/month / {HOURS_PER_MONTH} h ="
         )
     golden = rounded((storage.checkpoint_bytes(spec) + storage.export_bytes(spec)) / 1e9, 3)
-    yield _sized("S3 archive", prices.s3_standard_usd_per_gb_month, golden, f"{golden} GB, first month")
+    yield _sized("S3 archive", prices.s3_standard_usd_per_gb_month, golden, f"{golden} GB, first month", "archive")
     trains = hours(stages, "supervise")
     yield _copies(spec, prices, trains) if shared is not None else _checkpoints(spec, prices, trains)
 
@@ -154,7 +159,7 @@ def _checkpoints(spec: Spec, prices: Prices, trains: Decimal) -> CostLine:
     stay = (spec.checkpoint or CheckpointConfig()).keep_shared + 1
     size, months = rounded(storage.checkpoint_bytes(spec) * stay / 1e9, 3), rounded(trains / HOURS_PER_MONTH, 6)
     line = f"{stay} checkpoints, {size} GB x {months} months"
-    return _sized("S3 checkpoints", prices.s3_standard_usd_per_gb_month, size * months, line)
+    return _sized("S3 checkpoints", prices.s3_standard_usd_per_gb_month, size * months, line, "training", trains)
 
 
 def _copies(spec: Spec, prices: Prices, trains: Decimal) -> CostLine:
@@ -169,7 +174,7 @@ def _copies(spec: Spec, prices: Prices, trains: Decimal) -> CostLine:
     size = rounded(storage.checkpoint_bytes(spec) * stay / 1e9, 3)
     months = rounded(lasts / HOURS_PER_MONTH, 6)
     line = f"{what}, {size} GB x {months} months"
-    return _sized("S3 interval copies", prices.s3_standard_usd_per_gb_month, size * months, line)
+    return _sized("S3 interval copies", prices.s3_standard_usd_per_gb_month, size * months, line, "training", trains)
 
 
 def _hourly(
@@ -209,14 +214,23 @@ def _waiting(reservation: str, nodes: CostLine, waits: Decimal) -> CostLine:
         hours=waits,
         usd=cents(nodes.usd_per_hour * waits),
         formula=f"{reservation} bills {nodes.usd_per_hour} USD/h without nodes too x {waits} h, and on until cancelled",
+        passes="waiting",
     )
 
 
-def _sized(name: str, price: Decimal, size: Decimal, what: str) -> CostLine:
+def _sized(
+    name: str,
+    price: Decimal,
+    size: Decimal,
+    what: str,
+    passes: Literal["nodes", "archive", "training"],
+    hours: Decimal = Decimal(0),
+) -> CostLine:
     return CostLine(
         name=name,
         usd_per_hour=Decimal(0),
-        hours=Decimal(0),
+        hours=hours,
         usd=cents(price * size),
         formula=f"{what} x {price} USD",
+        passes=passes,
     )

@@ -145,6 +145,8 @@ _RIGHTS = (
     "iam:DeletePolicyVersion",
     "iam:RemoveRoleFromInstanceProfile",
 )
+_GROUPS = ("ec2:DeleteSecurityGroup", "ec2:RevokeSecurityGroupIngress")
+_EKS_GROUP = {"StringLike": {"aws:ResourceTag/aws:eks:cluster-name": "bivouac-*"}}
 _OURS = {"Null": {"aws:ResourceTag/bivouac:campaign": "false"}}
 
 
@@ -171,10 +173,12 @@ def closer(where: AccountPlace) -> list[Statement]:
         # What the network plugin leaves carries no tag of ours; one in use cannot be deleted.
         allow(["ec2:DeleteNetworkInterface"], [where.arn("ec2", "network-interface/*")]),
         allow(["ec2:DeletePlacementGroup"], [where.arn("ec2", "placement-group/bivouac-*")]),
+        # EKS's own group of a cluster, which EKS at times leaves, and what GuardDuty puts into a VPC.
+        allow(_GROUPS, [where.arn("ec2", "security-group/*")], _EKS_GROUP),
         allow(
-            ["ec2:RevokeSecurityGroupIngress"],
-            [where.arn("ec2", "security-group/*")],
-            {"StringLike": {"aws:ResourceTag/aws:eks:cluster-name": "bivouac-*"}},
+            [*_GROUPS, "ec2:DeleteVpcEndpoints", "ec2:RevokeSecurityGroupEgress"],
+            [where.arn("ec2", f"{kind}/*") for kind in ("security-group", "vpc-endpoint")],
+            {"StringEquals": {"aws:ResourceTag/GuardDutyManaged": "true"}},
         ),
         allow(["ec2:DeleteRoute"], [where.arn("ec2", "route-table/*")], driver),
         allow(_BALANCERS, [where.arn("elasticloadbalancing", "*/*")], _OURS),

@@ -11,11 +11,11 @@ from infra.clock import Clock
 from infra.cluster.nodes import GpuNodes
 from infra.cluster.steward_config import StewardConfig
 from infra.errors import LeaseUnproven
+from infra.record import meter
 from infra.record.events import CampaignState
 from infra.record.lease import Lease
 from infra.record.objects import Unreadable
 from infra.record.store import STOP, CampaignStore
-from infra.steward import resume_state
 from infra.steward.decide import Action, History, Observation, Policy, decide
 from infra.steward.live import Live
 from infra.steward.seeing.keeping import Keeper
@@ -32,7 +32,7 @@ class Lookout:
         self._store, self._lease, self._clock = store, lease, clock
         self.sources = Sources(clock.monotonic)
         self.observer = Observer(
-            config, client, nodes, resume_state.spent(store, config, clock.now()), clock, self.sources
+            config, client, nodes, lambda: meter.read(config.lines, store.events(), clock.now()), clock, self.sources
         )
         self.given_back = ""
         """Reason for which the GPU nodes were given back unrecorded; empty when they were not."""

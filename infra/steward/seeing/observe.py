@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, index_of
 from infra.cluster.nodes import GpuNodes
 from infra.cluster.starting import has_started, is_over, states, why_not
 from infra.cluster.steward_config import StewardConfig
+from infra.record.meter import Reading
 from infra.steward.clocks import Clocks
 from infra.steward.decide import NodeView, Observation, PodView
 from infra.steward.seeing import agents
@@ -31,6 +33,7 @@ from trainer.contract import AGENT_PORT, Status
 from trainer.contract.culprit import RankSeen
 
 _PROBE_TIMEOUT_S = 1.0
+_READ_METER_S = 60.0
 _PROBES_AT_ONCE = 128
 """So a look at 512 pods of which each takes its whole time lasts 4 s. Threads are started when they are needed."""
 _RANKS = TypeAdapter(tuple[RankSeen, ...])
@@ -44,13 +47,17 @@ class Observer:
         config: StewardConfig,
         client: Client,
         nodes: GpuNodes,
-        spent_usd: Decimal,
+        read_meter: Callable[[], Reading],
         clock: Clock,
         sources: Sources,
     ) -> None:
         self.config, self.client, self.nodes, self.clock, self.sources = config, client, nodes, clock, sources
-        self.spent_usd = spent_usd
-        """Spent since the campaign began, over all stewards."""
+        self._read_meter, reading = read_meter, read_meter()
+        self.spent_usd, self._prepaid = reading.spent_usd, reading.prepaid
+        self.nodes_counted = round(reading.gpu_share * config.spec.nodes.count)
+        """GPU nodes that bill according to the record."""
+        self.nodes_billing = self.nodes_counted
+        """GPU nodes that bill, as they were seen last."""
         self.statuses: dict[str, Status] = {}
         self.agents: dict[str, str] = {}
         """Pod name -> pod IP, for running pods."""
@@ -67,7 +74,7 @@ class Observer:
         """Pod -> its identity, which another pod of its name does not have."""
         self._facts_known: tuple[NodeFacts, ...] | None = None
         self._conditions = ConditionHistory(clock.monotonic)
-        self._metered: float | None = None
+        self._metered = self._read = clock.monotonic()
         self._pool = ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="probe")
 
     def launched(self, attempt: int) -> None:
@@ -243,15 +250,20 @@ class Observer:
 
     def _rate(self, facts: tuple[NodeFacts, ...] | None) -> Decimal:
         """Return USD per hour now: every GPU instance that is not gone bills, fit or not; all of them if unknown."""
-        wanted = self.config.spec.nodes.count
-        billing = wanted if facts is None else sum(node.instance_state != "gone" for node in facts)
-        return self.config.base_usd_per_hour + billing * self.config.node_usd_per_hour
+        billing = self.config.spec.nodes.count
+        if facts is not None:
+            billing = self.nodes_billing = sum(node.instance_state != "gone" for node in facts)
+        return self.config.base_usd_per_hour + (0 if self._prepaid else billing) * self.config.node_usd_per_hour
 
     def _meter(self, rate: Decimal) -> None:
+        """Read the record's meter once a minute, and reckon with the present rate in between."""
         now = self.clock.monotonic()
-        if self._metered is not None:
-            self.spent_usd += rate * Decimal(now - self._metered) / 3600
+        self.spent_usd += rate * Decimal(now - self._metered) / 3600
         self._metered = now
+        if now - self._read >= _READ_METER_S:
+            with suppress(Away):
+                reading = self.sources.ask("record", self._read_meter)
+                self.spent_usd, self._prepaid, self._read = reading.spent_usd, reading.prepaid, now
 
 
 def _probe(pod: Pod) -> Status | None:

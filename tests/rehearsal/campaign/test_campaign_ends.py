@@ -267,6 +267,38 @@ def test_a_teardown_destroys_what_it_can_names_the_rest_with_its_holder_and_can_
     assert certify.look_through(context.account, context.names, "", context.spec.account, ()).found == ()
 
 
+def put_by_guardduty(camped: Camp) -> tuple[str, str]:
+    """Put into the campaign's VPC what GuardDuty's runtime monitoring does; return the ids of endpoint and group."""
+    ec2, tags = camped.client("ec2"), [{"Key": "GuardDutyManaged", "Value": "true"}]
+    ours = [{"Name": "tag:bivouac:campaign", "Values": [camped.names.campaign]}]
+    subnet = ec2.describe_subnets(Filters=ours)["Subnets"][0]
+    group = ec2.create_security_group(
+        GroupName=f"GuardDutyManagedSecurityGroup-{subnet['VpcId']}", Description="Associated with VPC endpoint",
+        VpcId=subnet["VpcId"], TagSpecifications=[{"ResourceType": "security-group", "Tags": tags}],
+    )["GroupId"]  # fmt: skip
+    endpoint = ec2.create_vpc_endpoint(
+        VpcEndpointType="Interface", VpcId=subnet["VpcId"], ServiceName="com.amazonaws.us-east-1.guardduty-data",
+        SubnetIds=[subnet["SubnetId"]], SecurityGroupIds=[group],
+        TagSpecifications=[{"ResourceType": "vpc-endpoint", "Tags": tags}],
+    )["VpcEndpoint"]["VpcEndpointId"]  # fmt: skip
+    return endpoint, group
+
+
+def test_what_guardduty_put_into_the_vpc_goes_with_it_and_the_certificate_names_it(
+    camped: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teardown, "_LOOK_AFTER_S", 1.0)
+    monkeypatch.setattr(teardown, "_LOOK_EVERY_S", 0.5)
+    endpoint, group = put_by_guardduty(camped)
+    assert teardown.run(context)["resources"] > 0
+    ec2 = camped.client("ec2")
+    assert not [one for one in ec2.describe_vpc_endpoints()["VpcEndpoints"] if one["VpcEndpointId"] == endpoint]
+    certify.run(context)
+    removed = (context.store.get_json(certify.CERTIFICATE) or {})["removed"]
+    assert [f"VPC endpoint {endpoint}, made by GuardDuty"] == [one for one in removed if endpoint in one]
+    assert [one for one in removed if group in one and one.endswith("made by GuardDuty")]
+
+
 def test_an_empty_state_while_resources_exist_sweeps_what_is_tagged_and_names_the_rest(
     camped: Camp, context: Context
 ) -> None:

@@ -9,8 +9,7 @@ import json
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
-from decimal import Decimal
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import StringIO
 from types import SimpleNamespace
@@ -32,14 +31,15 @@ from infra.cluster.nodes import GpuNodes
 from infra.engine import adoption, kubernetes_state
 from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
-from infra.record import meter
 from infra.record.events import Kind, Stage
+from infra.record.meter import read
 from infra.rehearsal.aws.eks import nodegroups
 from infra.session.context import Context
 from infra.spec import waits
 from infra.spec.names import NAMESPACE
 from tests.rehearsal.aws_fakes import until
 from tests.rehearsal.steward_world import GANG_OF, Camp, Fuse, gpu_nodes
+from tests.unit.record.cost_lines import lines
 from tests.waiting import HUNG_S
 
 
@@ -204,7 +204,7 @@ def test_a_stage_that_the_world_cuts_off_is_recorded_and_says_what_bills(
     assert len(failed) == 1 and "cannot be reached" in failed[0].data["error"]
     state = context.state()
     assert state.running_stage is None and state.gpu_nodes_up, "nobody has given them back"
-    assert meter.rate(state, None, Decimal(1), Decimal(5)) == 6
+    assert read(lines(1, 5), context.store.events(), datetime.now(UTC)).usd_per_hour == 6
 
 
 def test_a_silent_steward_behind_an_api_server_that_is_gone_is_said(

@@ -8,21 +8,21 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from infra.aws.account import Account
 from infra.cluster.nodes import GpuNodes
-from infra.record import meter
-from infra.record.events import Event, Kind, Stage, fold
+from infra.record.events import Event, Kind, Stage
+from infra.record.meter import read
 from infra.spec.names import Names
 from infra.steward import release
 from infra.steward.seeing import committed
 from infra.steward.seeing.committed import Committed
 from tests.rehearsal.aws_fakes import until
 from tests.rehearsal.steward_world import Camp, Fuse, lone_camp
+from tests.unit.record.cost_lines import lines
 
 SPEC: dict[str, Any] = {"campaign": "one", "recovery": {"capacity_timeout": "20s"}}
 NODES = 5
@@ -109,11 +109,11 @@ def test_the_meter_counts_one_node_as_soon_as_the_others_are_gone(camp: Camp, mo
     assert camp.steward(Fuse())
     begun = event(camp, Kind.ARCHIVE_BEGUN)
     until_then = [one for one in camp.store().events() if one.at <= begun.at]
-    base, nodes = Decimal(10), Decimal(2 * camp.spec.nodes.count)
-    live = {"at": begun.at.isoformat(), "spent_usd": 0, "usd_per_hour": 14}
-    assert meter.rate(fold(until_then[:-1]), live, base, nodes) == 14
-    assert meter.rate(fold(until_then), live, base, nodes) == base + 2
-    assert meter.spent(until_then, live, base, nodes, begun.at + timedelta(hours=1)) == base + 2
+    bill, later = lines(10, 2 * camp.spec.nodes.count), begun.at + timedelta(hours=1)
+    assert read(bill, until_then[:-1], begun.at).usd_per_hour == 10 + 2 * NODES
+    before, after = (read(bill, until_then, at) for at in (begun.at, later))
+    assert before.usd_per_hour == after.usd_per_hour == 10 + 2
+    assert float(after.spent_usd - before.spent_usd) == pytest.approx(10 + 2)
     assert begun.data["released"] == NODES - 1
 
 

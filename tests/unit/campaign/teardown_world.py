@@ -66,12 +66,16 @@ class World:
         patch.setattr(teardown, "Engine", lambda context, work: self)
         patch.setattr(teardown, "campaign_settings", self._settings)
         patch.setattr(teardown, "forget_kubernetes", lambda context, deployment: self.did.append("forget"))
-        patch.setattr(teardown, "remove_left", lambda context: self.did.append("sweep") or self.left)
+        patch.setattr(teardown, "remove_left", self._remove_left)
         patch.setattr(teardown, "bills_on", lambda context: self.bill)
         patch.setattr(teardown, "remains", lambda account, names: self.rows)
         patch.setattr(teardown, "end_instances", lambda context: self.did.append("end instances"))
         patch.setattr(teardown.certify, "knowledge", lambda store, names: "known")
         patch.setattr(teardown.certify, "look_through", self._look_through)
+
+    def _remove_left(self, context: Any, in_network: bool = False) -> tuple[str, ...]:
+        self.did.append("clear network" if in_network else "sweep")
+        return () if in_network else self.left
 
     @staticmethod
     def _next(several: list[Any]) -> Any:

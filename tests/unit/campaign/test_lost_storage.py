@@ -17,6 +17,7 @@ from infra.record.events import Kind
 from infra.record.store import CampaignStore
 from infra.spec import waits
 from tests.unit.fake_s3 import FakeS3, Time
+from tests.unit.record.cost_lines import lines
 
 FS = "fs-0123456789abcdef0"
 BELIEVED_S = waits.LOST_FILE_SYSTEM.seconds
@@ -95,20 +96,17 @@ class World:
     def __init__(self, patch: pytest.MonkeyPatch, copied: int | None = 40) -> None:
         s3: Any = FakeS3(Time())
         self.store = CampaignStore(s3, "state", "train", "driver", now=lambda: datetime.now(UTC))
-        self.store.append(Kind.STAGE_STARTED, stage="bake")
+        self.store.append(Kind.STAGE_STARTED, stage="provision")
         self.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, committed_step=-1)
         if copied is not None:
             self.store.append(Kind.CHECKPOINT_COPIED, step=copied)
         self.fsx, self.clock, self.notes, self.done = Fsx(GONE), 0.0, list[str](), list[tuple[Row, ...]]()
         self.planned: tuple[Row, ...] = ITS
-        figure = SimpleNamespace
         self.context: Any = SimpleNamespace(
             store=self.store, state=self.store.state, account=account(self.fsx), guard=lambda: None,
             names=SimpleNamespace(stack="campaign-train"), deadline=datetime.now(UTC) + timedelta(hours=9),
             spec=SimpleNamespace(campaign="train", money=SimpleNamespace(budget_usd=1000)),
-            plan=SimpleNamespace(
-                totals=figure(usd_per_hour=figure(value=30), usd_per_hour_idle=figure(value=3))
-            ),
+            plan=SimpleNamespace(cost=lines(3, 27)),
             progress=SimpleNamespace(note=self.notes.append, step=lambda said: None),
             turns=lambda seconds, interval: range(5),
         )  # fmt: skip
@@ -154,8 +152,8 @@ def test_a_lost_file_system_is_made_again_and_the_record_says_what_it_costs(worl
     assert world.done == [ITS] and not world.fsx.deleted
     (told,) = world.lost()
     assert (told["id"], told["word"], told["repair"], told["copied"]) == (FS, "does not exist", True, 40)
-    # 40 minutes at most of 3 USD/h without nodes, by this record.
-    assert "10 to 30 min, while 3.00 USD/h bill, at most 2.00 USD; training goes on from step 40" in told["why"]
+    # 40 minutes at most of 30 USD/h.
+    assert "10 to 30 min, while 30.00 USD/h bill, at most 20.00 USD; training goes on from step 40" in told["why"]
     assert world.store.state().lost is None and world.store.state().replacements == 1
 
 

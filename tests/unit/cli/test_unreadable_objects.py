@@ -125,7 +125,8 @@ DATA = {
     "an end at no step": ("attempt.ended", '{"attempt": 1, "committed_at_end": "80"}'),
     "a stage that is none": ("stage.started", '{"stage": "dance"}'),
     "nodes that are none": ("pilot.begun", '{"nodes": "x", "of": []}'),
-    "a price that is none": ("data.begun", '{"usd_per_hour": "much"}'),
+    "a count that is none": ("nodes.counted", '{"nodes": "much", "of": 8}'),
+    "a count of none": ("nodes.counted", '{"nodes": 1, "of": 0}'),
     "a version that is none": ("relaunched", '{"version": {}}'),
     "data that are none": ("attempt.launched", "7"),
 }

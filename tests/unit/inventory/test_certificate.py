@@ -23,6 +23,7 @@ from infra.record.events import Kind
 from infra.record.store import CampaignStore
 from infra.spec.names import Names
 from tests.unit.fake_s3 import FakeS3, Time
+from tests.unit.record.cost_lines import line, lines
 
 NAMES, NOON = Names("train"), datetime(2026, 11, 1, 12, tzinfo=UTC)
 OURS = Thing("vol-0aaaaaaaaaaaaaaa1", tags={"bivouac:campaign": "train"})
@@ -196,7 +197,7 @@ def campaign(**more: Any) -> Any:
     """A context of which only the certificate's part is there."""
     return SimpleNamespace(
         account=SimpleNamespace(region="us-east-1"), names=NAMES, operator_arn="arn:me",
-        spec=SimpleNamespace(account="123456789012"),
+        spec=SimpleNamespace(account="123456789012"), plan=SimpleNamespace(cost=(*lines(2, 80), line("rest", usd=5))),
         **{
             "turns": lambda seconds: iter([None]),
             "progress": SimpleNamespace(step=lambda words: None, note=lambda words: None), **more,

@@ -15,6 +15,7 @@ from infra.errors import LeaseLost
 from infra.inventory import Evidence, Knowledge, sweep
 from infra.inventory.sweep import Left, Swept, beyond_doubt, order
 from infra.kinds import BY_NAME, KINDS, ResourceKind, Thing
+from infra.record.events import Kind
 from infra.spec.names import CAMPAIGN_ID_TAG, Names
 
 REMOVABLE = {Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS, Evidence.UNPLACED}
@@ -67,6 +68,7 @@ class World:
         monkeypatch.setattr(sweep, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(sweep, "turns", self._turns)
         self.account: Any = None
+        self.store: Any = None
         self.progress: Any = SimpleNamespace(step=lambda words: None, note=lambda words: None)
 
     def _turns(self, seconds: float) -> Iterator[None]:
@@ -138,18 +140,22 @@ def test_a_lost_lease_stops_before_the_next_removal(monkeypatch: pytest.MonkeyPa
 def test_after_a_teardown_only_what_is_beyond_doubt_and_stays_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     world, notes = World(monkeypatch), list[str]()
     world.progress = SimpleNamespace(step=lambda words: None, note=notes.append)
+    recorded = list[tuple[Kind, list[str]]]()
+    world.store = SimpleNamespace(append=lambda kind, things: recorded.append((kind, things)))
     rows = [Left("volume", Thing(f"by-{why.name}"), why) for why in Evidence]
+    rows.append(Left("volume", Thing("by-aws", maker="GuardDuty"), Evidence.PLACE))
     rows.append(Left("volume", Thing("leaving", leaving=True), Evidence.TAG))
     monkeypatch.setattr(
         sweep, "look", lambda context: sweep.Sight(tuple(rows), (), {"role": "AccessDenied", "key": "no"})
     )
     removed: Any = sweep.remove_left(world)  # type: ignore[arg-type]
-    assert sorted(world.called) == ["by-CLUSTER", "by-LOGS", "by-TAG"] and len(removed) == 3
+    assert sorted(world.called) == ["by-CLUSTER", "by-LOGS", "by-TAG", "by-aws"] and len(removed) == 4
+    assert recorded == [(Kind.SWEPT, list(removed))] and "volume by-aws, made by GuardDuty" in removed
     blind = ["could not look for leftovers: role: AccessDenied", "could not look for leftovers: key: no"]
     assert notes == blind
     notes.clear()
     world.answers |= {"by-TAG": [refusal("AccessDenied")], "by-LOGS": [refusal("AccessDenied")]}
-    assert sweep.remove_left(world) == ("volume by-CLUSTER",)  # type: ignore[arg-type]
+    assert sweep.remove_left(world) == ("volume by-CLUSTER", "volume by-aws, made by GuardDuty")  # type: ignore[arg-type]
     assert notes == [*blind, *(f"volume by-{why} would not go: AccessDenied: no" for why in ("TAG", "LOGS"))]
 
 
@@ -168,7 +174,9 @@ def test_a_look_shows_what_is_left_in_the_order_of_removal_with_what_blinds_it(m
         "bucket": [Thing("locked", unread="AccessDenied")],
         "anything tagged": [Thing("arn:x", **fresh)],
     }  # fmt: skip
-    monkeypatch.setattr(sweep, "survey_all", lambda account: (seen, {"role": "Throttling: no", "bucket": "first"}))
+    monkeypatch.setattr(
+        sweep, "survey_all", lambda account, kinds: (seen, {"role": "Throttling: no", "bucket": "first"})
+    )
     known = Knowledge(Names("train"), began=datetime(2026, 11, 1, tzinfo=UTC))
     monkeypatch.setattr(sweep, "knowledge", lambda store, names: known)
     context: Any = SimpleNamespace(store=None, names=None, account=None, identity="id-1")
@@ -179,7 +187,7 @@ def test_a_look_shows_what_is_left_in_the_order_of_removal_with_what_blinds_it(m
     assert [beyond_doubt(one) for one in sight.left] == [True, False, True]
     assert [(one.kind, one.thing.id) for one in sight.suspects] == [("volume", "vol-3"), ("volume", "vol-4")]
     assert sight.blind == {"role": "Throttling: no", "bucket": "first"}
-    monkeypatch.setattr(sweep, "survey_all", lambda account: (seen, {}))
+    monkeypatch.setattr(sweep, "survey_all", lambda account, kinds: (seen, {}))
     assert sweep.look(context).blind == {"bucket": "AccessDenied: the tags of locked"}
     context.identity = ""
     assert {one.thing.id: one.foreign for one in sweep.look(context).left} == {

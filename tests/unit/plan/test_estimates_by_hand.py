@@ -10,7 +10,7 @@ import pytest
 
 from infra.plan.estimates import cost, sizing, storage, work
 from infra.plan.estimates.campaign import estimate
-from infra.plan.estimates.clock import StageTime, clock, gang_seconds, seconds
+from infra.plan.estimates.clock import StageTime, clock, gang_seconds, longest_seconds, seconds
 from infra.plan.estimates.figure import figure, rounded
 from infra.plan.estimates.losses import chance_of_more, limit_for
 from infra.plan.estimates.saving import Saving, saving
@@ -186,6 +186,31 @@ def test_the_gang_bills_whole_until_it_is_given_back_and_then_one_of_its_nodes()
     assert gang_seconds(stages + short, 4) == 1360, "nobody is given back after the end"
     assert seconds(stages) == 20_320 and seconds(stages, "launch", "preflight", "archive") == 320
     assert cost.hours(stages, "supervise") == Decimal("0.2778")
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        # minutes beyond the typical: bake 3 of the boot and 10 of the snapshot; provision 30 of FSx and 20 of add-ons
+        # less 20; teardown 45 of the nodes, 30 of FSx and 4 less 20
+        ({}, {"bake": 13, "provision": 30, "teardown": 59}),
+        ({"image.nodes": "eks"}, {"provision": 30, "teardown": 59}),
+        ({"storage.shared": "none"}, {"bake": 13, "provision": 15, "teardown": 44}),
+        ({"nodes.instance_type": "p5.48xlarge"}, {"bake": 13, "provision": 30, "preflight": 14, "teardown": 59}),
+        ({"nodes.instance_type": "p5.48xlarge", "preflight.pilot": True},
+         {"bake": 13, "provision": 30, "preflight": 28, "teardown": 59}),
+        ({"nodes.instance_type": "g6.48xlarge"}, {"bake": 13, "provision": 30, "teardown": 59}),
+    ],
+)  # fmt: skip
+def test_each_stage_has_its_longest_time_by_the_long_ends_of_the_waits(
+    changes: dict[str, Any], more: dict[str, int], spec_file: Callable[..., Any]
+) -> None:
+    spec = spec_file({"nodes.instance_type": "g6.48xlarge", **changes}).spec
+    stages = clock(spec, Saving(checkpoint=CheckpointConfig(), derived=True, efficiency=1.0, figures=()), 2)
+    extra = {one.stage: (longest_seconds((one,)) - one.seconds) / 60 for one in stages}
+    assert {stage: minutes for stage, minutes in extra.items() if minutes} == more
+    assert longest_seconds(stages) == seconds(stages) + 60 * sum(more.values())
+    assert longest_seconds((at("bake", 7),)) == 7, "of a plan that is older than the field"
 
 
 def test_an_efficiency_of_nothing_takes_a_hundred_times_the_work_and_not_forever(spec_file: Callable[..., Any]) -> None:

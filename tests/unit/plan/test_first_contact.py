@@ -12,6 +12,7 @@ import yaml
 from infra.cli.prepare.checked import checked
 from infra.plan.catalogue import instance_types
 from infra.plan.checks import Level
+from infra.plan.estimates.clock import UNTIL_ARCHIVED, longest_seconds
 from infra.plan.plan import Plan, make_plan
 from infra.plan.survey import survey
 from infra.spec.campaign import Spec, load
@@ -32,18 +33,20 @@ def plan(spec: Spec) -> Plan:
 
 
 def test_it_stays_below_fifteen_dollars_also_when_the_deadline_ends_it(spec: Spec, plan: Plan) -> None:
-    # 2.25 h of two nodes, system node, control plane, NAT gateway with its address, and 1200 GB of scratch Lustre.
+    # 2.5 h of two nodes, system node, control plane, NAT gateway with its address, and 1200 GB of scratch Lustre.
     by_hour = 2 * 2.0144 + 0.1008 + 0.10 + 0.045 + 0.005 + 1200 * 0.140 / 730
-    most = 2.25 * by_hour + (by_hour - 2 * 2.0144) / 3 + 0.05 + 6 * 0.045 + 0.03
+    most = 2.5 * by_hour + (by_hour - 2 * 2.0144) / 3 + 0.05 + 6 * 0.045 + 0.03
     assert float(plan.totals.usd_at_deadline.value) == pytest.approx(most, abs=0.05)
     assert plan.totals.usd.value < plan.totals.usd_at_deadline.value < spec.money.budget_usd < MOST_USD
     assert not plan.unpriced
 
 
-def test_it_trains_twenty_minutes_within_a_deadline_of_about_two_hours(spec: Spec, plan: Plan) -> None:
+def test_it_trains_twenty_minutes_within_a_deadline_that_holds_if_aws_takes_its_longest(spec: Spec, plan: Plan) -> None:
     assert plan.figure("training time").value == Decimal(20 * 60)
     clock = timedelta(seconds=float(plan.totals.gpu_clock.value))
-    assert clock + timedelta(minutes=45) < spec.money.deadline < timedelta(hours=2.5), "time to lose a node and wait"
+    assert clock + timedelta(minutes=40) < spec.money.deadline <= timedelta(hours=2.5), "time to lose a node and wait"
+    longest = timedelta(seconds=float(longest_seconds(plan.clock, *UNTIL_ARCHIVED)))
+    assert clock + timedelta(minutes=20) < longest < spec.money.deadline
 
 
 def test_its_nodes_are_the_cheapest_of_the_catalogue_with_efa(spec: Spec) -> None:

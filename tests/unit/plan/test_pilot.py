@@ -13,7 +13,8 @@ from infra.plan.pilot import pilot_figures, pilot_first
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Event, Kind, Stage, fold
-from infra.record.meter import rate, spent
+from infra.record.meter import read
+from tests.unit.record.cost_lines import lines
 
 RESERVED = {"nodes.capacity": "reservation", "nodes.reservation_id": "cr-0123456789abcdef0"}
 
@@ -64,10 +65,10 @@ def test_while_a_pilot_proves_itself_one_node_bills_and_then_all_do() -> None:
         for number, (at, kind, data) in enumerate(told)
     ]
     alone, proved = fold(events[:2]), fold(events)
-    base, gang = Decimal(2), Decimal(400)
-    assert rate(alone, None, base, gang) == 102 and rate(proved, None, base, gang) == 402
+    bill = lines(2, 400)
+    assert read(bill, events[:2], began).usd_per_hour == 102 and read(bill, events, began).usd_per_hour == 402
     # half an hour at 102, half an hour at 402
-    assert spent(events, None, base, gang, began + timedelta(hours=1)) == 51 + 201
+    assert read(bill, events, began + timedelta(hours=1)).spent_usd == 51 + 201
     assert proved.pilot_proved == "d" and alone.pilot_proved == ""
     failed = Event(at=began, writer="x", sequence=0, kind=Kind.STAGE_FAILED, data={"stage": "preflight", "error": "e"})
-    assert fold([*events[:2], failed]).pilot_on is None
+    assert not fold([*events[:2], failed]).gpu_nodes_up

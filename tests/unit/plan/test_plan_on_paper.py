@@ -86,7 +86,7 @@ P5_COST: Lines = {
     "NAT traffic": ("0", "0", "2.97"),  # 33 nodes x 2 GB x 0.045
     "FSx for Lustre": ("4.471233", "11.6558", "52.12"),  # 9,600 x 0.340 / 730
     "S3 archive": ("0", "0", "2.12"),  # 92.150 GB x 0.023
-    "S3 interval copies": ("0", "0", "0.12"),  # 3 kept + 1: 368.602 GB x 10.665 h / 730 x 0.023
+    "S3 interval copies": ("0", "10.665", "0.12"),  # 3 kept + 1: 368.602 GB x 10.665 h / 730 x 0.023
 }
 P5_TIERS = {
     # 13,164,355,584 + 78,986,133,504 / 32 = 13,164,355,584 + 2,468,316,672; 2 kept + 1; 8 x 3,800 GB
@@ -160,7 +160,7 @@ P5EN_COST: Lines = {
     "interface endpoints": ("0.12", "11.1022", "1.33"),
     "FSx for Lustre": ("3.945205", "11.1022", "43.80"),  # 4,800 x 0.600 / 730
     "S3 archive": ("0", "0", "4.11"),  # 178.552 GB x 0.023
-    "S3 interval copies": ("0", "0", "0.23"),  # 714.208 GB x 10.0728 h / 730 x 0.023
+    "S3 interval copies": ("0", "10.0728", "0.23"),  # 714.208 GB x 10.0728 h / 730 x 0.023
 }
 P5EN_TIERS = {
     # 25,507,440,640 + 153,044,643,840 / 16 = 25,507,440,640 + 9,565,290,240
@@ -229,7 +229,7 @@ SMALL_COST: Lines = {
     "NAT traffic": ("0", "0", "0.27"),  # 3 nodes x 2 GB x 0.045
     "FSx for Lustre": ("0.345205", "0.9697", "0.33"),  # 1,200 x 0.210 / 730
     "S3 archive": ("0", "0", "0.00"),  # 0.034 GB x 0.023
-    "S3 interval copies": ("0", "0", "0.00"),  # it ends before the first one is due
+    "S3 interval copies": ("0", "0.0197", "0.00"),  # it ends before the first one is due
 }
 SMALL_TIERS = {
     "local": (21_312_000, 63_936_000, 3_800_000_000_000),

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from infra.inventory.evidence import Knowledge
 from infra.kinds import Thing
 from infra.record.events import Event, Kind, Stage, fold, ordered
-from infra.record.meter import spent
+from infra.record.meter import read
 from infra.spec.names import Names
+from tests.unit.record.cost_lines import lines
 
 NOON = datetime(2026, 8, 1, 12, tzinfo=UTC)
 
@@ -62,7 +63,15 @@ def test_no_clock_turns_the_meter_back(steps: list[tuple[str, int, Stage]]) -> N
         _event(writer, number, minutes, Kind.STAGE_STARTED, stage=stage)
         for number, (writer, minutes, stage) in enumerate(steps)
     ]
-    live = {"spent_usd": 7.5, "at": (NOON + timedelta(minutes=30)).isoformat()}
+    spent = Decimal(0)
     for now in (NOON - timedelta(hours=3), NOON, NOON + timedelta(hours=3)):
-        assert spent(events, live, Decimal(1), Decimal(20), now) >= Decimal("7.5")
-        assert spent(events, None, Decimal(1), Decimal(20), now) >= 0
+        found = read(lines(1, 20), events, now)
+        assert found.spent_usd >= spent
+        assert all(up.ended > up.begun for each in found.windows.values() for up in each)
+        spent = found.spent_usd
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-90, 90)), max_size=30))
+def test_times_never_go_back_in_the_order(steps: list[tuple[str, int]]) -> None:
+    found = ordered(_event(writer, number, minutes) for number, (writer, minutes) in enumerate(steps))
+    assert [e.at for e in found] == sorted(e.at for e in found) and ordered(found) == found

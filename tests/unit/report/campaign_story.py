@@ -60,7 +60,9 @@ class Story:
 
     def record(self, spec: Spec, plan: Plan, at_s: float, **more: Any) -> Record:
         logs = {pod: "\n".join(lines) + "\n" for pod, lines in self.logs.items()}
-        return Record(spec, plan, tuple(self.events), BEGUN + timedelta(seconds=at_s), logs, **more)
+        ordered = sorted(self.events, key=lambda event: event.at)
+        events = tuple(event.model_copy(update={"sequence": number}) for number, event in enumerate(ordered))
+        return Record(spec, plan, events, BEGUN + timedelta(seconds=at_s), logs, **more)
 
 
 def until_training() -> Story:

@@ -54,6 +54,12 @@ def gang_seconds(record: Record) -> float:
     )
 
 
+def trained(record: Record) -> float:
+    """Seconds from the first launch to the end of training."""
+    launched, finished = times(record, Kind.ATTEMPT_LAUNCHED), times(record, Kind.TRAINING_FINISHED)
+    return (finished[-1] if finished else (record.at - BEGUN).total_seconds()) - launched[0] if launched else 0.0
+
+
 def logged(record: Record) -> list[dict[str, float]]:
     pods = sorted(pod for pod in record.logs if "gang-0-0" in pod)
     return [json.loads(line) for pod in pods for line in record.logs[pod].splitlines()]
@@ -63,6 +69,9 @@ def logged(record: Record) -> list[dict[str, float]]:
 def test_figures_agree_with_sums_made_by_hand(story: Callable[[], Story]) -> None:
     record = story().record(SPEC, PLAN, 192.0)
     report = build(record)
+    money = report.money
+    assert money.by_time_usd == record.reading.metered_usd.quantize(money.resolution_usd), "one meter"
+    assert money.by_size_usd == record.reading.estimated_usd.quantize(money.resolution_usd)
     begin, end = paid(record)
     assert report.paid_s == pytest.approx(end - begin, abs=0.001)
     assert report.gpu_s == pytest.approx(gpu_seconds(record), abs=0.001)
@@ -78,7 +87,9 @@ def test_figures_agree_with_sums_made_by_hand(story: Callable[[], Story]) -> Non
     hours["builder"] = (baked[1][0] - baked[0][0]) / 3600 if baked[0] else 0.0
     for item, planned in zip(report.money.items, PLAN.cost, strict=True):
         up = hours.get(item.name, (end - begin) / 3600)
-        by_hand = float(planned.usd_per_hour) * up if planned.usd_per_hour else float(planned.usd)
+        passed = {"nodes": gpu_seconds(record) > 0, "archive": bool(times(record, Kind.ARCHIVE_VERIFIED))}
+        part = min(1.0, trained(record) / 3600 / float(planned.hours)) if planned.hours else passed[planned.passes]
+        by_hand = float(planned.usd_per_hour) * up if planned.usd_per_hour else float(planned.usd) * part
         assert float(item.usd) == pytest.approx(by_hand, abs=0.0002), item.name
         assert item.planned_usd == planned.usd
 
@@ -131,6 +142,8 @@ def test_whatever_happens_causes_and_items_add_up_exactly(data: st.DataObject) -
         if row.attempt is not None:
             assert sum(item.usd for item in row.losses) == row.usd
             assert sum(item.seconds for item in row.losses) == pytest.approx(row.seconds, abs=1e-6)
+    meter = story.record(SPEC, PLAN, at_s).reading
+    assert abs(meter.spent_usd - money.total_usd) <= 2 * money.resolution_usd
     caused = sum((row.usd or Decimal(0) for row in report.interruptions), Decimal(0))
     # Four digits each are rounded on their own.
     assert caused <= money.by_time_usd + Decimal("0.0001") * (len(report.interruptions) + 1)

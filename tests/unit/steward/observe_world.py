@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from lightkube.resources.core_v1 import Pod
 from infra.clock import Clock
 from infra.cluster.fitness import NodeFacts
 from infra.cluster.gang import COMPLETION_INDEX
+from infra.record.meter import read
 from infra.steward.decide import Observation, PodView
 from infra.steward.seeing import observe
 from infra.steward.seeing.observe import Observer
@@ -65,7 +67,8 @@ class World:
         patch.setattr(observe.attempts, "pods", self._pods)
         self.sources = Sources(self.time)
         clock = Clock(self.time, self.time.wall)
-        self.observer = Observer(config(), self, self, Decimal(5), clock, self.sources)  # type: ignore[arg-type]
+        self.reading = replace(read((), (), self.time.wall()), estimated={"before": Decimal(5)})
+        self.observer = Observer(config(), self, self, lambda: self.reading, clock, self.sources)  # type: ignore[arg-type]
         self.observer.launched(1)
 
     def facts(self, ask_ec2: bool) -> tuple[NodeFacts, ...]:

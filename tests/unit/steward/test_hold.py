@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from infra.campaign.relaunch import difference, refuse_unfit
 from infra.errors import UserError
-from infra.record import meter
-from infra.record.events import CampaignState, Event, Kind, Stage, fold
+from infra.record.events import CampaignState, Event, Kind, Stage
+from infra.record.meter import read
 from infra.spec.campaign import Spec
 from infra.steward.decide import EndAttempt, FailureClass, Finish, History, Hold, Observation, Wait, decide, hold_until
 from tests.built_in import training_of
 from tests.root import ROOT
+from tests.unit.record.cost_lines import line, lines
 from tests.unit.steward.test_decide import NOW, ended, seen
 from tests.unit.steward.test_decide import POLICY as JUDGED
 
@@ -210,26 +211,24 @@ STORY = (
 
 
 def test_money_counts_from_provision_and_gpu_nodes_from_preflight_to_their_end() -> None:
-    spent = meter.spent(STORY, None, Decimal(10), Decimal(100), NOW + timedelta(minutes=90))
+    spent = read(lines(10, 100), STORY, NOW + timedelta(minutes=90)).spent_usd
     assert spent == pytest.approx(Decimal(10) * Decimal("0.8") + Decimal(100) * Decimal("0.6"))
 
 
 def test_nodes_that_prepare_the_data_cost_by_their_own_price_until_they_go() -> None:
-    begun, ended = event(1, Kind.DATA_BEGUN, nodes=2, usd_per_hour="4.5"), event(5, Kind.DATA_ENDED, digest="d")
-    now, gpus = NOW + timedelta(minutes=90), (Decimal(10), Decimal(100))
-    without = meter.spent(STORY, None, *gpus, now)
-    assert meter.spent((*STORY, begun, ended), None, *gpus, now) - without == pytest.approx(Decimal("4.5") * 4 / 60)
-    killed = meter.spent((*STORY, begun), None, *gpus, now)
+    begun, ended = event(1, Kind.DATA_BEGUN, nodes=2), event(5, Kind.DATA_ENDED, digest="d")
+    now, bill = NOW + timedelta(minutes=90), (*lines(10, 100), line("data nodes", "4.5"))
+    without = read(bill, STORY, now).spent_usd
+    assert read(bill, (*STORY, begun, ended), now).spent_usd - without == pytest.approx(Decimal("4.5") * 4 / 60)
+    killed = read(bill, (*STORY, begun), now).spent_usd
     assert killed - without == pytest.approx(Decimal("4.5") * 5 / 60), "until the end of the stage that they are for"
-    assert meter.rate(fold((STORY[0], begun)), None, *gpus) == Decimal("14.5")
-    assert meter.rate(fold((STORY[0], begun, ended)), None, *gpus) == 10
-    older = event(1, Kind.DATA_BEGUN, nodes=2)
-    assert meter.spent((*STORY, older, ended), None, *gpus, now) == without, "of a version that noted no price"
+    assert read(bill, (STORY[0], begun), NOW).usd_per_hour == Decimal("14.5")
+    assert read(bill, (STORY[0], begun, ended), NOW).usd_per_hour == 10
 
 
 @pytest.mark.parametrize(("upto", "rate"), [(0, 0), (1, 10), (3, 110), (4, 110), (5, 10), (7, 0)])
 def test_the_rate_is_that_of_what_is_up(upto: int, rate: int) -> None:
-    assert meter.rate(fold(STORY[:upto]), None, Decimal(10), Decimal(100)) == rate
+    assert read(lines(10, 100), STORY[:upto], NOW).usd_per_hour == rate
 
 
 def test_losses_before_and_after_a_relaunch_are_not_compared() -> None:

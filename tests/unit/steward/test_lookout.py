@@ -65,7 +65,6 @@ class Turn:
 @pytest.fixture
 def turn(monkeypatch: pytest.MonkeyPatch) -> Turn:
     monkeypatch.setattr(lookout, "Observer", Observer)
-    monkeypatch.setattr(lookout.resume_state, "spent", lambda *_: Decimal(0))
     return Turn()
 
 

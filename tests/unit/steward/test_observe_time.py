@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import httpx2
@@ -36,12 +38,30 @@ def test_before_the_cluster_was_ever_seen_all_nodes_that_are_wanted_bill_and_non
     assert sight.usd_per_hour == BASE + 2 * NODE and sight.since_short is None and sight.nodes == ()
 
 
-def test_money_runs_by_the_hour_from_the_first_look_on(world: World) -> None:
-    assert world.look(1000).spent_usd == 5, "before it, somebody else counted"
-    assert world.look(1800).spent_usd == 5 + (BASE + 2 * NODE) / 2
+def test_money_is_the_records_and_runs_at_the_present_rate_between_two_readings(world: World) -> None:
+    assert world.look(0).spent_usd == 5
+    assert world.look(36).spent_usd == 5 + (BASE + 2 * NODE) / 100
     world.nodes = [node(0)]
-    assert world.look(3600).spent_usd == 5 + (BASE + 2 * NODE) / 2 + BASE + NODE
-    assert world.look(0).spent_usd == 5 + (BASE + 2 * NODE) / 2 + BASE + NODE
+    assert world.look(18).spent_usd == 5 + (BASE + 2 * NODE) / 100 + (BASE + NODE) / 200
+    world.reading = replace(world.reading, estimated={"before": Decimal(7)})
+    assert world.look(6).spent_usd == 7, "a minute after the last reading"
+    world.sources.failed("record", ConnectionError())
+    assert world.look(36).spent_usd == 7 + (BASE + NODE) / 100
+    world.reading = replace(world.reading, prepaid=True)
+    assert world.look(3600).usd_per_hour == BASE + NODE, "as it was known before this reading"
+    assert world.look(0).usd_per_hour == BASE, "a fee covers the nodes"
+
+
+def test_the_nodes_that_bill_are_those_seen_last(world: World) -> None:
+    assert world.observer.nodes_billing == 0, "the record's, before any look"
+    world.look()
+    assert world.observer.nodes_billing == 2
+    world.nodes, world.away = [node(0)], True
+    world.look()
+    assert world.observer.nodes_billing == 2
+    world.away = False
+    world.look(1000)
+    assert world.observer.nodes_billing == 1 and world.observer.nodes_counted == 0, "what is counted is in the record"
 
 
 def test_a_node_is_told_with_what_ails_it_and_for_how_long(world: World) -> None:

@@ -43,12 +43,16 @@ def estimated(**told: Any) -> Any:
     return SimpleNamespace(**{"usd": Decimal(1), "usd_at_deadline": Decimal(1), "lines": (), "stages": ()} | given)
 
 
-def taking(seconds: int) -> Any:
-    """All that comes before the teardown takes so long together; the teardown itself does not count."""
+def taking(seconds: int, more: int = 0) -> Any:
+    """All that comes before the teardown takes so long together, and `more` where AWS takes its longest; the teardown
+    itself does not count."""
     rest = seconds - 150
     parts = {"bake": 10, "provision": 20, "preflight": 30, "launch": 40, "supervise": rest, "archive": 50}
     parts |= {"teardown": 10**6, "certify": 10**6}
-    return estimated(stages=tuple(SimpleNamespace(stage=name, seconds=Decimal(s)) for name, s in parts.items()))
+    stages = {name: {"stage": name, "seconds": Decimal(s), "longest": Decimal(s)} for name, s in parts.items()}
+    stages["provision"]["longest"] = Decimal(20 + more)
+    stages["bake"]["longest"] = None
+    return estimated(stages=tuple(SimpleNamespace(**one) for one in stages.values()))
 
 
 def unknown(facts: Facts) -> Facts:

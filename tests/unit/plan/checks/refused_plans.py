@@ -249,8 +249,10 @@ PLANS = (
     Row("budget-lasts-to-the-end", I, "money.deadline", today=date(2026, 12, 31), cure="steward"),
     Row("planned-cost-is-within-the-budget", E, "money.budget_usd", {"money.budget_usd": 3}, cure="bivouac plan"),
     Row("deadline-caps-the-cost-below-the-budget", W, "money.deadline", {"money.deadline": "8h"}),
-    Row("deadline-leaves-room-for-the-plan", E, "money.deadline", {"money.deadline": "30m"}, cure="2h"),
-    Row("deadline-leaves-room-for-the-plan", W, "money.deadline", {"money.deadline": "68m"}, cure="failures take time"),
+    Row("deadline-leaves-room-for-the-plan", E, "money.deadline", {"money.deadline": "30m"}, cure="3h"),
+    Row(
+        "deadline-leaves-room-for-the-plan", W, "money.deadline", {"money.deadline": "68m"}, cure="docs/waits.md lists"
+    ),
     Row(
         "planned-cost-is-within-the-budget",
         E,

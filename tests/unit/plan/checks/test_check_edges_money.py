@@ -55,6 +55,12 @@ def test_a_deadline_leaves_a_tenth_to_spare(case: Callable[..., Case]) -> None:
     ):
         assert told(rule, case(estimate=taking(seconds))) == wanted
         assert [cure in draft.cure for draft in rule(case(estimate=taking(seconds)))] == [True] * len(wanted)
+    # 13,090 + 1,310 = 4 h to the second, if AWS takes its longest
+    assert told(rule, case(estimate=taking(13_090, 1_310))) == []
+    (late,) = rule(case(estimate=taking(13_090, 1_311)))
+    assert late.level == "warning" and "5h or more" in late.cure and "3h38m10s planned, 4h1s at most" in late.seen
+    (never,) = rule(case(estimate=taking(14_401, 90_000)))
+    assert never.level == "error" and "write 1d6h or more" in never.cure
     # a tenth to the second: 10 h of 11
     assert told(rule, case({"money.deadline": "11h"}, taking(36_000))) == []
     assert told(rule, case(facts=unknown)) == []

@@ -1,0 +1,59 @@
+"""Old prices are told in one line a day, and a refresh is offered where credentials are there."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from infra.cli.rendering import print_findings
+from infra.plan.checks import Finding, Level
+
+CURE = "`bivouac catalogue refresh --write` takes over AWS's prices"
+
+
+def finding(rule: str) -> Finding:
+    words = {"message": "the catalogue's prices are older than 90 days", "seen": "as of 2026-07-20, 128 days"}
+    return Finding(level=Level.WARNING, rule=rule, file=Path("s"), line=1, field="money", cure=CURE, **words)
+
+
+def printed(*rules: str) -> str:
+    console = Console(file=io.StringIO(), width=60)
+    print_findings(console, Path("spec.yaml"), tuple(map(finding, rules)))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("ACCESS_KEY_ID", "PROFILE", "SHARED_CREDENTIALS_FILE", "WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+
+
+def test_old_prices_are_one_line_a_day_and_no_finding_of_the_spec(tmp_path: Path) -> None:
+    line = "the catalogue's prices are older than 90 days: as of 2026-07-20, 128 days\n"
+    assert printed("prices-are-fresh") == line + "spec.yaml: can be run (nothing found)\n"
+    assert printed("prices-are-fresh") == "spec.yaml: can be run (nothing found)\n"
+    assert "(1 warning)" in printed("prices-are-fresh", "another-rule") and line not in printed("prices-are-fresh")
+    (tmp_path / "cache/shown-prices-are-fresh").write_text("2026-01-01")
+    assert line in printed("prices-are-fresh"), "of another day"
+
+
+def test_a_cache_that_cannot_be_written_hides_nothing(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    assert printed("prices-are-fresh") == printed("prices-are-fresh") != printed()
+
+
+@pytest.mark.parametrize("there", ["AWS_PROFILE", "AWS_ACCESS_KEY_ID", ".aws/config", ".aws/credentials", ""])
+def test_a_refresh_is_offered_where_credentials_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    if there.startswith("AWS"):
+        monkeypatch.setenv(there, "x")
+    elif there:
+        (tmp_path / ".aws").mkdir()
+        (tmp_path / there).write_text("[default]\n")
+    assert ("catalogue refresh" in printed("prices-are-fresh")) is bool(there)
