@@ -7,7 +7,7 @@ from typing import Any
 
 from lightkube import Client
 
-from infra.campaign import basics, pilot
+from infra.campaign import basics, launch_budget, pilot
 from infra.campaign.capacity import (
     deadline_passed,
     finish_replacements,
@@ -58,6 +58,7 @@ def run(context: Context) -> dict[str, Any]:
             pilot.EXPECTATION: pilot.alone(spec, expectation).model_dump_json(indent=1),
         })  # fmt: skip
         pull_secret.give(client, context.account, spec)
+        launch_budget.postpone(context)
         if pilot.is_due(context, nodes, expectation):
             pilot.prove(context, client, nodes, expectation)
         nodes.set_desired(spec.nodes.count)
@@ -78,6 +79,7 @@ def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expe
     finish_replacements(context, nodes)
     seen, fabric_failures, before = Judgement((), (), ()), 0, list[Probe]()
     for _ in range(spec.preflight.rounds):
+        launch_budget.postpone(context)
         fit = wait_for_nodes(context, nodes)
         proof = prove(context, client)
         refuse_when_late(context, nodes)

@@ -87,6 +87,12 @@ IMAGE = Wait("EC2 makes an image of a builder's disk", "10 to 20 min", _SEEN, 45
 ROLE_KNOWN = Wait(
     "IAM makes a new role known everywhere", "seconds, at times minutes", "IAM's guide, eventual consistency", 3
 )
+TRIAL_BUILD = Wait(
+    "CodeBuild runs the closer's trial build",
+    "about 2 min, estimated; no account has run one",
+    "unsourced",
+    15,
+)
 CREATION = Wait(
     "AWS ends a creation that an interrupted engine began",
     "as long as the slowest of them",

@@ -30,7 +30,8 @@ _OBJECTS = (
     "s3:ListMultipartUploadParts",
     "s3:PutObject",
 )
-_PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+_PULL = ("ecr:BatchCheck*", "ecr:BatchGetImage", "ecr:GetDownload*")
+"""BatchCheckLayerAvailability and GetDownloadUrlForLayer alone begin so; a managed policy has 6,144 characters."""
 _PUSH = (
     "ecr:CompleteLayerUpload",
     "ecr:DescribeImages",
@@ -79,7 +80,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
     services = [f"{one}.{where.region}.amazonaws.com" for one in ("s3", "secretsmanager", "sns", "ssm")]
     steward, closer = where.role("bivouac-*-steward"), where.role(closer_role(where.region))
     readers = {"ArnLike": {"aws:PrincipalArn": [steward, where.role("bivouac-*-trainer"), closer]}}
-    tellers = {"ArnLike": {"aws:PrincipalArn": [steward, closer]}}
+    tellers = {"ArnLike": {"aws:PrincipalArn": [steward, closer, where.role("bivouac-*-guard")]}}
     preparing = {"ArnLike": {"aws:PrincipalArn": where.role("bivouac-*-data")}}
     freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
     return [
