@@ -79,7 +79,6 @@ def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expe
     finish_replacements(context, nodes)
     seen, fabric_failures, before = Judgement((), (), ()), 0, list[Probe]()
     for _ in range(spec.preflight.rounds):
-        launch_budget.postpone(context)
         fit = wait_for_nodes(context, nodes)
         proof = prove(context, client)
         refuse_when_late(context, nodes)
