@@ -25,9 +25,6 @@ from infra.spec.names import CLOSER, CODE_VARIABLE
 HOLD = "AccountLimitExceededException"
 QUOTA = "L-9D07B6EF"
 """Service Quotas' code of "Concurrently running builds for Linux/Small environment", the closer's."""
-_NEWEST = 100
-"""Builds that BatchGetBuilds takes at once; a closer's look at a campaign is a build too."""
-_LOOK_S = 5.0
 
 
 class Builds(StrEnum):
@@ -66,7 +63,7 @@ def insist(context: Context) -> None:
     """Wait for a build that has run, before a campaign that will be left to the closer. Raises `UserError` if there is
     none. A project that does not exist yet is asked for again once the foundation stands."""
     refusal, state = try_closer(context), Builds.RUNS
-    for turn, _ in enumerate(context.turns(waits.TRIAL_BUILD.seconds, _LOOK_S)):
+    for turn, _ in enumerate(context.turns(waits.TRIAL_BUILD.seconds, 5.0)):
         try:
             state = _builds(context.account.client("codebuild"))
         except (ClientError, BotoCoreError) as error:
@@ -86,7 +83,7 @@ def insist(context: Context) -> None:
 def _builds(codebuild: Any) -> Builds:
     try:
         pages = codebuild.get_paginator("list_builds_for_project").paginate(projectName=CLOSER, sortOrder="DESCENDING")
-        newest = next(iter(pages))["ids"][:_NEWEST]
+        newest = next(iter(pages))["ids"][:100]  # no more at once
     except ClientError as error:
         if says_missing(error):
             return Builds.NO_PROJECT

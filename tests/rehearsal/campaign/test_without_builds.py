@@ -21,8 +21,14 @@ from tests.rehearsal.campaign_world import Camp, camp
 from tests.waiting import until
 
 pytestmark = pytest.mark.nightly
-HOLD = {"service": "codebuild", "action": "StartBuild", "code": "AccountLimitExceededException", "status": 400,
-        "message": "Cannot have more than 0 builds in queue for the account", "times": None}  # fmt: skip
+HOLD: dict[str, Any] = {
+    "service": "codebuild",
+    "action": "StartBuild",
+    "code": "AccountLimitExceededException",
+    "message": "Cannot have more than 0 builds in queue for the account",
+    "status": 400,
+    "times": None,
+}
 
 
 @pytest.fixture(scope="module")

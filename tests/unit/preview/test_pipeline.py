@@ -145,7 +145,7 @@ def test_without_github_the_comment_is_left_in_a_file_and_what_git_does_not_know
     assert code == 0 and "no spec of account 111122223333 has changed" in said
 
 
-MINE = {"findings": [], "stacks": []}
+MINE: dict[str, Any] = {"findings": [], "stacks": []}
 
 
 @pytest.mark.parametrize(
