@@ -53,8 +53,8 @@ open-mpi:  ## Debian's Open MPI, if there is no mpirun: for jobs of launcher mpi
 test-all: setup lint open-mpi  ## The same, with those that take minutes each: for the night
 	@$(BIN)/python -m pytest $(WORKERS) --durations=60 --durations-min=5 -m 'not aws and not gpu and not drill'
 
-test-aws: setup  ## The first dollar: first-contact.yaml in your AWS account, with a node killed; asks before it spends
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -s -m aws tests/aws
+test-aws: setup  ## The first dollar: first-contact.yaml in your AWS account, with a node killed, or by DETACH=1 the driver; asks before it spends
+	@PATH="$(abspath $(BIN)):$$PATH" BIVOUAC_DETACH="$(DETACH)" $(BIN)/python -m pytest -s -m aws tests/aws
 
 test-unit: venv  ## The quick tests: pure logic and the resource graph
 	@$(BIN)/python -m pytest tests/unit tests/graph

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra.aws.keys import try_key
 from infra.bake.keeping import foundation_settings, placed, remember
+from infra.bake.trial_build import try_closer
 from infra.engine.engine import Engine
 from infra.folders import writable
 from infra.record.events import Stage
@@ -31,4 +32,6 @@ def foundation(context: Context, engine: Engine | None = None) -> FoundationOutp
         remember(context.store, settings)
         outputs = engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
     context.guard()
+    if refusal := try_closer(context):
+        context.progress.note(refusal)
     return FoundationOutputs.model_validate(outputs)

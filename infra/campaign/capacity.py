@@ -10,6 +10,7 @@ from decimal import Decimal
 import httpx2
 
 from infra.bounded import BoundedLook
+from infra.campaign import launch_budget
 from infra.campaign.reserved import bills_on, node_usd_per_hour
 from infra.cluster.conditions import ConditionHistory
 from infra.cluster.fitness import NodeFacts, Sickness, overdue, shared_cause
@@ -37,6 +38,7 @@ _MINIMUM = timedelta(seconds=60)
 def wait_for_nodes(context: Context, nodes: GpuNodes, wanted: int | None = None) -> list[NodeFacts]:
     """Wait for as many fit nodes as the spec wants, or `wanted`, each with its accelerators. Raises `PermanentError`
     after giving all back."""
+    launch_budget.postpone(context)
     spec, wanted = context.spec, wanted or context.spec.nodes.count
     why = ""
     devices = catalogue.instance_type(spec.nodes.instance_type).accelerators

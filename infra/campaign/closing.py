@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
+from infra.campaign import launch_budget
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.console.words import moment
 from infra.errors import NotProven, UserError
@@ -29,8 +30,6 @@ from infra.session.session import stored_deadline, stored_plan, stored_spec
 
 SILENT = timedelta(minutes=20)
 """A steward that Kubernetes starts again is back within minutes, also on another node."""
-LAUNCH_MARGIN = timedelta(minutes=30)
-"""For the health check, and for EC2 to take back nodes that are replaced."""
 
 
 class Act(StrEnum):
@@ -157,8 +156,8 @@ def spent_usd(store: CampaignStore, plan: Plan, now: datetime) -> Decimal:
 def give_launch_budget(context: Context) -> None:
     """Record the time and the bill by which training must run, before GPU nodes are asked for. It binds nobody who
     lives: driver and steward have their own waits."""
-    spec, now = context.spec, datetime.now(UTC)
-    until = min(now + spec.capacity_timeout + spec.recovery.startup_timeout + LAUNCH_MARGIN, context.deadline)
+    now = datetime.now(UTC)
+    until = min(now + launch_budget.budget(context.spec), context.deadline)
     rate = Decimal(str(context.plan.totals.usd_per_hour.value))
     usd = spent_usd(context.store, context.plan, now) + rate * Decimal((until - now).total_seconds()) / 3600
     context.guard()

@@ -19,6 +19,7 @@ from lightkube.types import CascadeType
 from infra.bake import node_image
 from infra.bake.bake import ImageManifest
 from infra.bake.closer_code import code_of
+from infra.campaign import launch_budget
 from infra.campaign.capacity import kept
 from infra.campaign.closing import give_launch_budget
 from infra.cluster import attempts, pull_secret, starting
@@ -68,6 +69,7 @@ _APART = {
 def run(context: Context) -> dict[str, Any]:
     """Start the steward and wait for its first attempt. A steward that exists stays, with its configuration."""
     node_image.insist(context.store, context.names, context.account.client("ec2"))
+    launch_budget.postpone(context)
     config = _config(context)
     client = from_outside(context.account, context.names.cluster)
     context.guard()
@@ -162,10 +164,13 @@ def _interval(context: Context) -> timedelta:
 def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
     """Wait until the first attempt trains or has ended."""
     timeout = context.spec.recovery.startup_timeout.total_seconds() + _STEWARD_S
-    said = "the steward starts"
+    said, steward_lives = "the steward starts", False
     for _ in context.turns(timeout):
         context.progress.step(said)
         state = context.state()
+        if state.attempts and not steward_lives:
+            launch_budget.switch_off(context)  # the steward lives, and ends the nodes from here on
+            steward_lives = True
         events = {event.kind for event in context.store.events()}
         if Kind.ATTEMPT_RUNNING in events or state.outcome is not None or any(a.get("failure") for a in state.attempts):
             return {"attempts": len(state.attempts)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from lightkube import Client
 
-from infra.campaign import basics, pilot
+from infra.campaign import basics, launch_budget, pilot
 from infra.campaign.capacity import (
     deadline_passed,
     finish_replacements,
@@ -60,6 +60,7 @@ def run(context: Context) -> dict[str, Any]:
         })  # fmt: skip
         pull_secret.give(client, context.account, spec)
         give_launch_budget(context)
+        launch_budget.postpone(context)
         if pilot.is_due(context, nodes, expectation):
             pilot.prove(context, client, nodes, expectation)
         nodes.set_desired(spec.nodes.count)

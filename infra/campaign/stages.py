@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from infra.aws.account import explained
-from infra.bake import bake
+from infra.bake import bake, trial_build
 from infra.campaign import billing, launch, preflight, provision, report, supervise, teardown
 from infra.campaign.telling import tell
 from infra.cluster.kubernetes import OF_WORLD
@@ -72,6 +72,8 @@ def run_campaign(context: Context, detach: bool = False) -> bool:
             context.guard()
             context.store.append(Kind.DETACHED, holder=str(context.lease.holder), deadline=context.deadline.isoformat())
             return False
+        if detach and step.stage in (Stage.BAKE, Stage.PROVISION) and not context.state().closed:
+            trial_build.insist(context)  # before images are paid for; and once the foundation stands
         if step.stage in context.outputs and not (step.stage is Stage.BAKE and state.bake_again):
             continue
         run_step(context, step)

@@ -36,6 +36,8 @@ _MEANING: tuple[tuple[str, str, str], ...] = (
     # Money
     ("Schedule", "data", "nothing stops the nodes that prepare the data at the deadline if all our processes die"),
     ("Schedule", "deadline", "nothing stops the GPU nodes at the deadline if all our processes die"),
+    ("Schedule", "*-notice", "nobody is told when a schedule has set the GPU nodes to zero"),
+    ("Schedule", "launch", "nothing stops GPU nodes that no driver brings to training, where CodeBuild runs no builds"),
     ("Role*", "guard", "the schedule may not stop the GPU nodes at the deadline if all our processes die"),
     ("Budget", "*", "nobody gets a mail when the budget runs out"),
     ("Topic", "notices", "people hear nothing of any campaign of the region by mail"),

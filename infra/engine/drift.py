@@ -4,7 +4,7 @@ takes no lock, writes nothing to the bucket and touches nothing in AWS, so a liv
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,11 @@ _QUIET = {
     # Preflight, steward and the deadline's schedule set the size; the program ignores it too.
     "aws:eks/nodeGroup:NodeGroup": ("scalingConfig.desiredSize",),
     "aws:ec2/launchTemplate:LaunchTemplate": ("imageId", "tagSpecifications", "latestVersion", "defaultVersion"),
+    # The driver postpones them and switches them off; not so the deadline's.
+    "aws:scheduler/schedule:Schedule::launch": ("scheduleExpression", "state"),
+    "aws:scheduler/schedule:Schedule::launch-notice": ("scheduleExpression", "state"),
 }
+"""Type, or type and name -> properties that are not changed by hand."""
 
 
 @dataclass(frozen=True)
@@ -131,20 +135,21 @@ def drift_between(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, M
         if urn not in after:
             yield Row(urn, "deleted")
             continue
-        changes = tuple(_changes(old["type"], bare(old.get("inputs") or {}), bare(after[urn].get("inputs") or {})))
+        quiet = (*_QUIET.get(old["type"], ()), *_QUIET.get("::".join((old["type"], urn.rpartition("::")[2])), ()))
+        changes = tuple(_changes(quiet, bare(old.get("inputs") or {}), bare(after[urn].get("inputs") or {})))
         if changes:
             yield Row(urn, "changed", changes)
 
 
-def _changes(kind: str, old: Any, new: Any, path: str = "") -> Iterator[Change]:
+def _changes(quiet: Sequence[str], old: Any, new: Any, path: str = "") -> Iterator[Change]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
             below = f"{path}.{key}" if path else str(key)
-            if not silent(kind, below, key):
-                yield from _changes(kind, old.get(key), new.get(key), below)
+            if not silent(quiet, below, key):
+                yield from _changes(quiet, old.get(key), new.get(key), below)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for number, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from _changes(kind, one, other, f"{path}[{number}]")
+            yield from _changes(quiet, one, other, f"{path}[{number}]")
     elif parsed(old) != parsed(new) and not (old in _NOTHING and new in _NOTHING):
         yield Change(path, old, new)
 
@@ -157,13 +162,13 @@ def parsed(value: Any) -> Any:
     return value
 
 
-def silent(kind: str, path: str, key: str = "") -> bool:
+def silent(quiet: Sequence[str], path: str, key: str = "") -> bool:
     """Return whether a difference here was not made by hand."""
     if key.startswith("__") or path.startswith("tagsAll"):
         return True
     if path.startswith("tags.") and key.startswith(_QUIET_TAGS):
         return True
-    return any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in _QUIET.get(kind, ()))
+    return any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in quiet)
 
 
 def _readable(context: Context, stored: dict[str, Any], notes: list[str], *, inside: bool) -> dict[str, Any]:

@@ -223,7 +223,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "volume": _MACHINES,
     "network interface": _MACHINES,
     "role": ("cluster", "node", "cni", "steward", "trainer", "archive", "data", "guard", "budget"),
-    "schedule": ("deadline", "data", "closer", BUILDER),
+    "schedule": ("deadline", "deadline-notice", "launch", "launch-notice", "data", "closer", BUILDER),
     "topic": ("alarms",),
     "budget": ("",),
     "file system": ("shared",),
@@ -306,6 +306,11 @@ class Names:
     @property
     def schedule(self) -> str:
         return self.of("schedule", "deadline")
+
+    @property
+    def launch_schedules(self) -> tuple[str, str]:
+        """Schedules that end the GPU nodes, and tell people, if training does not run in time."""
+        return self.of("schedule", "launch"), self.of("schedule", "launch-notice")
 
     @property
     def closer_schedule(self) -> str:

@@ -99,6 +99,12 @@ IMAGE = Wait(
 ROLE_KNOWN = Wait(
     "IAM makes a new role known everywhere", "seconds, at times minutes", "IAM's guide, eventual consistency", 3
 )
+TRIAL_BUILD = Wait(
+    "CodeBuild runs the closer's trial build",
+    "about 2 min, estimated; no account has run one",
+    "unsourced",
+    15,
+)
 CREATION = Wait(
     "AWS ends a creation that an interrupted engine began",
     "as long as the slowest of them",

@@ -57,7 +57,7 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     ready = [*before.all, *roles.node_ready, *network.made, security]
     key, node_role = settings.key_arn, roles.node.arn
     system = SystemNodes(spec, cluster, marks, node_role, network.control_plane[0], groups, ready, key, opts)
-    after_guards = [*ready, guard.schedule, budget]
+    after_guards = [*ready, *guard.before_gpu, budget]
     gpu = GpuNodes(spec, cluster, marks, node_role, network.gpu, groups, after_guards, key, opts, settings.node_image)
     if settings.preparing:
         DataNodes(spec, cluster, marks, node_role, network.gpu, groups, [*ready, *guard.of_data, budget], key, opts)

@@ -1,4 +1,5 @@
-"""One campaign from `check` to its certificate by the product's command line, with a node killed in the middle.
+"""One campaign from `check` to its certificate by the product's command line, with a node or its driver killed in the
+middle: a driver that is killed does not come back, and the account ends the campaign alone.
 
 The same body runs on AWS and in a rehearsal: it knows `bivouac` and, inside the campaign's shell, `aws`.
 """
@@ -14,9 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from infra.spec.names import buckets
 from tests.aws.transcript import Transcript
 
 KILLED = "EC2 was told to terminate"
+LEFT = "the driver was killed, for good"
+ENDED = "the account has ended it"
+NO_CLOSER = "no closer ends campaigns"
+"""Of the driver's note where CodeBuild runs no builds: it is the one that must end the campaign."""
 
 
 class NotAgreed(Exception):
@@ -38,6 +46,10 @@ class Contact:
     online: bool = True
     """Ask AWS before anything is made; a rehearsal's emulated AWS does not exist yet."""
     pause_s: float = 10.0
+    detach: bool = False
+    """Kill the driver in place of a node."""
+    ends_within_s: float = 0.0
+    """With `detach`, time for the account to end the campaign after the kill; then `down` does, and the test fails."""
     said: list[str] = field(default_factory=list)
 
     def tell(self, text: str) -> None:
@@ -76,9 +88,17 @@ class Contact:
         told, _ = self.aws("ec2", "describe-instances", "--filters", *filters)
         return sorted(one["InstanceId"] for group in (told or {}).get("Reservations", ()) for one in group["Instances"])
 
+    def certificate(self) -> dict[str, Any]:
+        """The record's own, wherever it was written."""
+        spec = yaml.safe_load(self.spec.read_text())
+        bucket = buckets(spec["account"], spec["region"]).state
+        told, refused = self.aws("s3", "cp", "--quiet", f"s3://{bucket}/campaigns/{self.name}/certificate.json", "-")
+        assert told is not None, refused
+        return dict(told)
+
 
 def first_contact(contact: Contact, agreed: Callable[[str, str], bool]) -> dict[str, Any]:
-    """Check, plan, run, kill a node once a checkpoint is committed, and tear down whatever happened.
+    """Check, plan, run, kill once a checkpoint is committed, and tear down whatever happened.
 
     `agreed(planned, at most)` says whether so many USD may be spent; raises `NotAgreed` before anything is made.
     Return the status at the end.
@@ -96,7 +116,9 @@ def first_contact(contact: Contact, agreed: Callable[[str, str], bool]) -> dict[
         code = _train(contact)
     finally:
         # Of a campaign that is over it changes nothing on AWS; of a rehearsal it removes the site, which is looked at.
-        if code != 0 or contact.online:
+        # Where nobody was to come back, nobody does.
+        ended = any(line.startswith(ENDED) for line in contact.said)
+        if not ended and (code != 0 or contact.online):
             contact.run("down", contact.name, "--yes")
     return contact.status()
 
@@ -112,21 +134,42 @@ def _train(contact: Contact) -> int:
             while run.poll() is None and not _committed(contact.status()):
                 time.sleep(contact.pause_s)
             if run.poll() is None:
-                _kill(contact)
+                (_kill_driver if contact.detach else _kill)(contact, run)
             run.wait()
         finally:
             if run.poll() is None:
                 run.terminate()
             reader.join()
         contact.tell(f"bivouac run ended with exit code {run.returncode}")
-        return run.returncode
+        code = run.returncode
+    if any(line.startswith(LEFT) for line in contact.said):
+        _await_the_end(contact)
+    return code
 
 
 def _committed(status: dict[str, Any]) -> bool:
     return bool((status.get("live") or {}).get("committed_step"))
 
 
-def _kill(contact: Contact) -> None:
+def _kill_driver(contact: Contact, run: subprocess.Popen[str]) -> None:
+    if any(NO_CLOSER in line for line in contact.said):
+        contact.tell("the driver is not killed: this account has no closer")
+        return
+    run.kill()
+    contact.tell(f"{LEFT}: process {run.pid}")
+
+
+def _await_the_end(contact: Contact) -> None:
+    until = time.monotonic() + contact.ends_within_s
+    while time.monotonic() < until:
+        if contact.status().get("stage") == "ended":
+            contact.tell(ENDED)
+            return
+        time.sleep(contact.pause_s)
+    contact.tell(f"nobody has ended it within {contact.ends_within_s:.0f} s")
+
+
+def _kill(contact: Contact, run: subprocess.Popen[str]) -> None:
     nodes = contact.nodes()
     if not nodes:
         contact.tell("no running GPU node was found to kill")

@@ -7,10 +7,12 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from tests.aws.contact import KILLED, Contact, NotAgreed, first_contact
+from infra.bake import trial_build
+from tests.aws.contact import ENDED, KILLED, LEFT, Contact, NotAgreed, _kill_driver, first_contact
 from tests.aws.transcript import Transcript
 
 FAKE = """
@@ -28,9 +30,12 @@ match words:
         print(json.dumps({"totals": {"usd": {"value": 3.29}, "usd_at_deadline": {"value": 10.6}}}))
     case ["status", *_]:
         looks = len([line for line in (here / "diary").read_text().splitlines() if line.startswith("status")])
-        print(json.dumps({"live": {"committed_step": 150 if looks > 2 else None}, "attempts": 2}))
+        live = {"committed_step": 150 if looks > 2 and (here / "printed").exists() else None}
+        ended = (told("ends_after") or 0) and looks > told("ends_after")
+        print(json.dumps({"live": live, "attempts": 2, "stage": "ended" if ended else "supervise"}))
     case ["run", *_]:
         print("from 198.51.100.23", flush=True)
+        (here / "printed").touch()
         while told("run") is None and "terminate-instances" not in (here / "diary").read_text():
             time.sleep(0.01)
         print("trained, torn down", flush=True)
@@ -82,6 +87,29 @@ def test_without_a_sound_spec_and_a_yes_nothing_is_made(
     with pytest.raises(NotAgreed):
         first_contact(one, lambda *_: says)
     assert not [line for line in diary(one) if line.split()[0] not in ("check", "plan")]
+
+
+@pytest.mark.parametrize(
+    ("story", "down", "says"),
+    [({"ends_after": 5}, False, ENDED), ({}, True, "nobody has ended it within 0 s")],
+    ids=["ended", "not ended"],
+)
+def test_a_killed_driver_stays_dead_and_down_is_asked_only_where_the_account_has_not_ended_it(
+    contact: Callable[..., Contact], story: dict[str, int], down: bool, says: str
+) -> None:
+    one = contact(**story)
+    one.detach, one.ends_within_s = True, 60.0 if story else 0.1
+    first_contact(one, lambda *_: True)
+    assert [line.split()[0] for line in diary(one)] == ["check", "plan", "run"] + ["down"] * down
+    assert any(line.startswith(LEFT) for line in one.said) and says in one.said
+    assert "bivouac run ended with exit code -9" in one.said
+
+
+def test_where_there_is_no_closer_the_driver_is_left_alive(contact: Callable[..., Contact]) -> None:
+    one, driver = contact(), Mock()
+    one.tell(trial_build._what_to_ask("us-east-1", "Cannot have more than 0 builds in queue for the account"))
+    _kill_driver(one, driver)
+    assert not driver.kill.called and "this account has no closer" in one.said[-1]
 
 
 def test_a_run_that_ends_early_is_torn_down_and_kills_nothing(contact: Callable[..., Contact]) -> None:

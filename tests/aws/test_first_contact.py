@@ -1,7 +1,8 @@
 """The first dollar: `first-contact.yaml` on a real account. `make test-aws`; it asks before it spends.
 
 Environment: credentials as for boto3; AWS_REGION; BIVOUAC_ZONE and BIVOUAC_FROM, if the first zone that sells the nodes
-and the address that the internet sees are not the right ones; BIVOUAC_SPEND_IN=ACCOUNT where nobody sits at a terminal.
+and the address that the internet sees are not the right ones; BIVOUAC_SPEND_IN=ACCOUNT where nobody sits at a terminal;
+BIVOUAC_DETACH=1 (`make test-aws DETACH=1`) kills the driver in place of a node, and waits for the account's closer.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.spec.campaign import load
 from tests.aws import comparison
-from tests.aws.contact import KILLED, Contact, NotAgreed, first_contact
+from tests.aws.contact import ENDED, KILLED, Contact, NotAgreed, first_contact
 from tests.aws.transcript import Transcript, holds, known_here
 from tests.root import ROOT
 
 SPEC = ROOT / "infra/campaigns/first-contact.yaml"
+TEARDOWN = timedelta(hours=3)
+"""After the deadline at the latest the closer looks within half an hour, and archives and tears down."""
 ADDRESS = "https://checkip.amazonaws.com"
 
 
@@ -81,7 +85,8 @@ def test_the_first_dollar() -> None:
     environment = os.environ | {"BIVOUAC_RESULTS": str(folder), "AWS_REGION": region, "COLUMNS": "2000"}
     contact = Contact(
         spec["campaign"], path, spec["nodes"]["instance_type"], [sys.executable, "-m", "infra.cli.main"],
-        environment, transcript,
+        environment, transcript, detach=os.environ.get("BIVOUAC_DETACH", "") not in ("", "0"),
+        ends_within_s=(load(path).spec.money.deadline + TEARDOWN).total_seconds(),
     )  # fmt: skip
     results = folder / f"{account}-{region}" / contact.name
     print(f"\ntranscript: {transcript.path}; everything is kept in {results}")
@@ -95,9 +100,12 @@ def test_the_first_dollar() -> None:
         if holds(transcript.path.read_text(), account):
             transcript.path.unlink()
             pytest.fail("the transcript still held the account's number and was removed")
-    certificate = json.loads((results / "certificate.json").read_text())
-    assert any(line.startswith(KILLED) for line in contact.said), "no node was killed"
-    assert end["attempts"] >= 2, "the gang started again after its node was gone"
+    certificate = contact.certificate()
+    if contact.detach:
+        assert ENDED in contact.said, "the account ended it, and nobody came back"
+    else:
+        assert any(line.startswith(KILLED) for line in contact.said), "no node was killed"
+        assert end["attempts"] >= 2, "the gang started again after its node was gone"
     assert end["archive"] and end["certificate"]["clean"], end
     assert not comparison.disagreements(certificate, seen)
 
@@ -107,6 +115,7 @@ def _compared(contact: Contact, results: Path) -> tuple[comparison.Seen, ...]:
     seen = comparison.left_over(contact.aws, contact.name, comparison.LISTED_S)
     for one in seen:
         contact.tell(str(one))
+    contact.run("report", contact.name)  # who was not driven to its end has none here
     report = json.loads((results / "report.json").read_text())
     begin, end = (datetime.fromisoformat(report[name]).date() for name in ("begun_at", "made_at"))
     found, refused = comparison.costs(contact.aws, contact.name, begin, end + timedelta(days=1))

@@ -3,7 +3,6 @@ shipped `first-contact.yaml`, and nodes start from each kind of image."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,11 @@ from infra.rehearsal.aws.ssm_parameters import recommended
 from infra.spec.campaign import load
 from infra.spec.rehearsed import derive
 from tests.aws import comparison
-from tests.aws.contact import KILLED, Contact, first_contact
+from tests.aws.contact import ENDED, KILLED, Contact, first_contact
 from tests.aws.transcript import Transcript, holds
 from tests.campaign.rehearsal import BIVOUAC, quick, rehearsing
 from tests.root import ROOT
+from tests.waiting import HUNG_S
 
 SPEC = ROOT / "infra/campaigns/first-contact.yaml"
 STEPS = 200
@@ -28,24 +28,32 @@ print([one["State"] for one in boto3.client("ec2").describe_images(ImageIds=["{a
 
 
 @pytest.mark.nightly
-def test_a_node_is_killed_and_what_aws_shows_afterwards_agrees_with_the_certificate(tmp_path: Path) -> None:
+@pytest.mark.parametrize("detach", [False, True], ids=["a node is killed", "the driver is killed"])
+def test_what_aws_shows_after_a_contact_agrees_with_its_certificate(detach: bool, tmp_path: Path) -> None:
     content, spec = yaml.safe_load(SPEC.read_text()), load(SPEC).spec
     derived = derive(content, spec, nodes=2, faults=(), weights=tmp_path / "weights")
     base = tmp_path / "derived.yaml"
     base.write_text(yaml.safe_dump(derived.document))
-    with rehearsing(tmp_path, {"campaign": "contact", "training": {"steps": STEPS}}, base=str(base)) as rehearsal:
+    name = "contact-alone" if detach else "contact"
+    with rehearsing(tmp_path, {"campaign": name, "training": {"steps": STEPS}}, base=str(base)) as rehearsal:
         transcript = Transcript(tmp_path / "transcript.txt", [str(tmp_path)])
         contact = Contact(
             rehearsal.name, rehearsal.path, rehearsal.spec["nodes"]["instance_type"], BIVOUAC,
-            rehearsal.environment | {"COLUMNS": "2000"}, transcript, online=False, pause_s=1.0,
+            rehearsal.environment | {"COLUMNS": "2000"}, transcript, online=False, pause_s=1.0, detach=detach,
+            ends_within_s=HUNG_S,
         )  # fmt: skip
         end = first_contact(contact, lambda planned, most: float(planned) < float(most))
-        seen = comparison.left_over(contact.aws, contact.name, comparison.LISTED_S)
+        seen, certificate = comparison.left_over(contact.aws, contact.name, comparison.LISTED_S), contact.certificate()
         transcript.close()
         told = transcript.path.read_text()
-        assert any(line.startswith(KILLED) for line in contact.said), told
-        assert end["attempts"] >= 2 and end["certificate"]["clean"] and end["archive"], told
-        certificate = json.loads((rehearsal.results / "certificate.json").read_text())
+        if detach:
+            assert ENDED in contact.said and not [line for line in contact.said if line.startswith("$ bivouac down")]
+            assert [one["data"]["why"] for one in rehearsal.events() if one["kind"] == "closing"] == [
+                "the steward is done"
+            ]
+        else:
+            assert any(line.startswith(KILLED) for line in contact.said) and end["attempts"] >= 2, told
+        assert end["certificate"]["clean"] and end["archive"], told
         assert not comparison.disagreements(certificate, seen) and not seen[0].could_not_look
         assert not holds(told, rehearsal.spec["account"]) and str(tmp_path) not in told
 

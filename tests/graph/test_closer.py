@@ -161,4 +161,6 @@ def test_the_project_costs_nothing_at_rest_and_proves_the_code_before_it_runs_an
     install, built = phases["install"]["commands"], phases["build"]["commands"]
     proof = next(at for at, one in enumerate(install) if "sha256sum --check" in one)
     assert not [one for one in install[:proof] if "python" in one], "nothing of the file is run or read before"
-    assert built[-1] == 'bivouac close "$BIVOUAC_CAMPAIGN" --region "$AWS_REGION"'
+    with_one, _, without = built[-1].partition(" else ")
+    assert with_one == 'if [ -n "$BIVOUAC_CAMPAIGN" ]; then bivouac close "$BIVOUAC_CAMPAIGN" --region "$AWS_REGION";'
+    assert "bivouac close" not in without, "a trial ends no campaign"

@@ -7,6 +7,8 @@ import json
 from infra.kinds import kind_of_type
 from infra.plan.catalogue import instance_type
 from infra.providers.aws.catalogue import RESOURCES
+from infra.rehearsal.aws.schedule_targets import parse
+from infra.spec.names import Names
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, Graph, campaign_graph, foundation_with, held
 
@@ -51,8 +53,32 @@ def test_a_spent_budget_freezes_the_named_roles_and_lets_them_tear_down(
 
 def test_gpu_nodes_come_after_both_guards_and_fall_before_them(campaign: Graph) -> None:
     gpu = campaign.one("NodeGroup", "gpu-nodes")
-    for kind, name in (("Schedule", "deadline"), ("Budget", "budget"), ("Topic", "alarms")):
+    guards = (("Schedule", "deadline"), ("Schedule", "launch"), ("Budget", "budget"), ("Topic", "alarms"))
+    for kind, name in guards:
         assert campaign.comes_after(gpu, campaign.one(kind, name)), name
+
+
+def test_a_launch_that_takes_too_long_is_ended_like_a_deadline_once_the_driver_switches_it_on(campaign: Graph) -> None:
+    launch, deadline = (campaign.one("Schedule", name) for name in ("launch", "deadline"))
+    assert launch.inputs["target"] == deadline.inputs["target"]
+    assert (launch.inputs["state"], deadline.inputs["state"]) == ("DISABLED", "ENABLED")
+    assert launch.ignore_changes == ("scheduleExpression", "state") and not deadline.ignore_changes
+    assert launch.inputs["name"] in Names("example").launch_schedules
+
+
+def test_people_are_told_by_schedules_on_the_campaigns_topic_with_the_command_that_goes_on(campaign: Graph) -> None:
+    topic = f"arn:aws:sns:us-east-1:{ACCOUNT}:bivouac_notices"
+    for moment, subject in (("deadline", "its deadline has passed"), ("launch", "training did not begin in time")):
+        one = campaign.one("Schedule", f"{moment}-notice")
+        asked = parse(one.inputs["target"]["arn"], one.inputs["target"]["input"])
+        assert (asked.service, asked.method) == ("sns", "publish")
+        assert asked.arguments["TopicArn"] == topic and asked.arguments["Subject"] == f"bivouac example: {subject}"
+        assert "`bivouac down example`" in asked.arguments["Message"]
+        other = campaign.one("Schedule", moment)
+        for name in ("scheduleExpression", "state"):
+            assert one.inputs[name] == other.inputs[name]
+    (may,) = [one for role, one in held(campaign) if role == "guard" and one["Action"] == ["sns:Publish"]]
+    assert may["Resource"] == [topic]
 
 
 def test_charts_for_neuron_devices_come_without_those_for_gpus() -> None:

@@ -59,7 +59,7 @@ ALLOWED = {
     "builder-guard": {"ec2:TerminateInstances"},
     "closer": LOOKS | ENDS | _S3_FOLDER | _KEY_USE,
     "cluster": {"kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"},
-    "guard": {"codebuild:StartBuild", "eks:UpdateNodegroupConfig"},
+    "guard": _KEY_USE | {"codebuild:StartBuild", "eks:UpdateNodegroupConfig", "sns:Publish"},
     "steward": _S3_FOLDER
     | _KEY_USE
     | {
@@ -146,6 +146,7 @@ def test_every_role_trusts_one_service_alone(full: Graph, foundation: Graph) -> 
     }
 
 
+BY_SNS = {"StringEquals": {"kms:ViaService": "sns.us-east-1.amazonaws.com"}}
 KEPT_IN = {"steward": ("state",), "archive": ("archive", "state")}
 
 
@@ -159,8 +160,7 @@ def test_any_key_of_the_account_is_used_only_through_s3_for_the_roles_own_bucket
     for role, kinds in KEPT_IN.items():
         ours = [one for who, one in statements if who == role and any(a.startswith("kms:") for a in one["Action"])]
         one, *more = ours
-        by_sns = {"StringEquals": {"kms:ViaService": "sns.us-east-1.amazonaws.com"}}
-        assert [other["Condition"] for other in more] == [by_sns] * (role == "steward")
+        assert [other["Condition"] for other in more] == [BY_SNS] * (role == "steward")
         assert all((other["Action"], other["Resource"]) == (one["Action"], one["Resource"]) for other in more)
         assert (one["Action"], one["Resource"]) == (sorted(_KEY_USE), [f"arn:aws:kms:us-east-1:{ACCOUNT}:key/*"])
         about = [f"arn:aws:s3:::{names[kind]}{end}" for kind in kinds for end in ("", "/*")]
@@ -168,7 +168,10 @@ def test_any_key_of_the_account_is_used_only_through_s3_for_the_roles_own_bucket
             "StringEquals": {"kms:ViaService": "s3.us-east-1.amazonaws.com"},
             "StringLike": {"kms:EncryptionContext:aws:s3:arn": about},
         }
-    assert {who for who, one in statements if any(a.startswith("kms:") for a in one["Action"])} <= {*KEPT_IN, "cluster"}
+    users = {who for who, one in statements if any(a.startswith("kms:") for a in one["Action"])}
+    assert users <= {*KEPT_IN, "cluster", "guard"}
+    (topic,) = [one for who, one in statements if who == "guard" and any(a.startswith("kms:") for a in one["Action"])]
+    assert topic["Condition"] == BY_SNS
 
 
 def test_a_private_endpoint_has_a_way_from_the_driver_and_no_other(full: Graph, campaign: Graph) -> None:

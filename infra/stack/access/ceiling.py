@@ -12,6 +12,8 @@ No Pulumi here.
 
 from __future__ import annotations
 
+from typing import Any
+
 from infra.spec.names import (
     COPIES_PREFIX,
     FOUNDATION_TAG,
@@ -36,7 +38,8 @@ _OBJECTS = (
     "s3:ListMultipartUploadParts",
     "s3:PutObject",
 )
-_PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+_PULL = ("ecr:BatchCheck*", "ecr:BatchGetImage", "ecr:GetDownload*")
+"""BatchCheckLayerAvailability and GetDownloadUrlForLayer alone begin so; a managed policy has 6,144 characters."""
 _PUSH = (
     "ecr:CompleteLayerUpload",
     "ecr:DescribeImages",
@@ -91,9 +94,9 @@ def ceiling(where: AccountPlace) -> list[Statement]:
     # Who may not read secrets gains nothing by their keys.
     services = [f"{one}.{where.region}.amazonaws.com" for one in ("s3", "secretsmanager", "sns", "ssm")]
 
-    def only(kind: str, marked: str | None = None) -> dict[str, dict[str, str]]:
+    def only(*kinds: str, marked: str | None = None) -> dict[str, dict[str, Any]]:
         mark = {} if marked is None else {"Null": {marked: "false"}}
-        return {"ArnLike": {"aws:PrincipalArn": where.role(f"bivouac-*-{kind}")}, **mark}
+        return {"ArnLike": {"aws:PrincipalArn": [where.role(f"bivouac-*-{kind}") for kind in kinds]}, **mark}
 
     freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
     return [
@@ -110,7 +113,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
         allow(_OBJECTS, [f"{kept}/*"]),
         allow(["s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:ListBucketVersions"], [kept]),
         # Text lies wherever its owner keeps it and marks the bucket; the role's own policy names the prefixes.
-        allow(["s3:GetObject", "s3:ListBucket"], ["arn:aws:s3:::*"], only("data", f"s3:BucketTag/{TEXT_TAG}")),
+        allow(["s3:GetObject", "s3:ListBucket"], ["arn:aws:s3:::*"], only("data", marked=f"s3:BucketTag/{TEXT_TAG}")),
         allow(["s3:DeleteObject", "s3:DeleteObjectVersion"], [f"arn:aws:s3:::{names.archive}/{COPIES_PREFIX}*"]),
         allow(
             ["kms:Decrypt", "kms:GenerateDataKey"],
@@ -121,7 +124,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
             allow(
                 ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"],
                 [where.arn("kms", "key/*")],
-                only("cluster", f"aws:ResourceTag/{tag}"),
+                only("cluster", marked=f"aws:ResourceTag/{tag}"),
             )
             for tag in (FOUNDATION_TAG, KEY_TAG)
         ),
@@ -133,7 +136,7 @@ def ceiling(where: AccountPlace) -> list[Statement]:
             )
             for kind, beginning in (("steward", WEBHOOK_SECRETS), ("trainer", JOB_SECRETS))
         ),
-        allow(["sns:Publish"], [where.arn("sns", f"{TOPICS}*")], only("steward")),
+        allow(["sns:Publish"], [where.arn("sns", f"{TOPICS}*")], only("steward", "guard")),
         # A workload's image may be in another account's registry, such as AWS's Deep Learning Containers.
         allow(_PULL, ["arn:aws:ecr:*:*:repository/*"], only("node")),
         allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [where.arn("eks", "nodegroup/bivouac-*/*")]),

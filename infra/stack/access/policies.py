@@ -208,16 +208,21 @@ def places_of_secrets(beginning: str) -> list[tuple[str, str]]:
 
 
 def notices(spec: Spec) -> list[Statement]:
-    """Allow to tell people: to publish on the one topic, also if a key encrypts it, and to read the webhook's address.
+    """Allow to tell people: to publish, and to read the webhook's address."""
+    webhook = spec.notify.webhook
+    return [*publishing(spec), *_reading(place(spec), [webhook] if webhook is not None else [])]
+
+
+def publishing(spec: Spec) -> list[Statement]:
+    """Allow to publish on the one topic, also if a key encrypts it.
 
     A publisher asks the key for both (Amazon SNS Developer Guide, "Managing Amazon SNS encryption keys and costs").
     """
-    where, webhook = place(spec), spec.notify.webhook
+    where = place(spec)
     by_sns = {"StringEquals": {"kms:ViaService": f"sns.{where.region}.amazonaws.com"}}
     return [
         allow(["sns:Publish"], [spec.notices_topic]),
         allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_sns),
-        *_reading(where, [webhook] if webhook is not None else []),
     ]
 
 
@@ -266,11 +271,11 @@ def preparation(spec: Spec) -> list[Statement]:
 
 
 def guard(spec: Spec) -> list[Statement]:
-    """Allow only to set the size of the GPU node group, and of the nodes that prepare the data."""
+    """Allow only to set the size of the GPU node group, and of the nodes that prepare the data, and to tell people."""
     names = Names(spec)
     groups = [names.gpu_group, *([names.of("node group", DATA_POOL)] if spec.prepares_data else [])]
     arns = [place(spec).arn("eks", f"nodegroup/{names.cluster}/{group}/*") for group in groups]
-    return [allow(["eks:UpdateNodegroupConfig"], arns)]
+    return [allow(["eks:UpdateNodegroupConfig"], arns), *publishing(spec)]
 
 
 def builder(where: AccountPlace) -> list[Statement]:

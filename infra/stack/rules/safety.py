@@ -87,7 +87,8 @@ def _aims_at(schedule: Resource, cluster: str, group: str) -> bool:
     request = _document((schedule.inputs.get("target") or {}).get("input"))
     sizes = request.get("ScalingConfig") or {}
     aimed = (request.get("ClusterName"), request.get("NodegroupName")) == (cluster, group)
-    return aimed and (sizes.get("MinSize"), sizes.get("DesiredSize")) == (0, 0)
+    enabled = schedule.inputs.get("state") != "DISABLED"
+    return enabled and aimed and (sizes.get("MinSize"), sizes.get("DesiredSize")) == (0, 0)
 
 
 def budget_exists(graph: Graph, spec: Spec) -> Iterator[Draft]:

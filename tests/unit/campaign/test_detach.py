@@ -24,6 +24,8 @@ class World:
         patch.setattr(stages, "STEPS", tuple(Step(stage, "", self._run(stage)) for stage in ALL))
         patch.setattr(stages.block_clock, "await_lead", lambda context: None)
         patch.setattr(stages, "tell", lambda context, cost: None)
+        self.insisted = list[list[Stage]]()
+        patch.setattr(stages.trial_build, "insist", lambda context: self.insisted.append(list(self.ran)))
 
     def _run(self, stage: Stage) -> Any:
         def run(context: Any) -> dict[str, Any]:
@@ -60,12 +62,14 @@ def test_a_detached_driver_leaves_after_the_launch_and_the_next_one_goes_on_from
     world = World(monkeypatch)
     assert world.drive(detach=True) is False
     assert world.ran == ALL[: ALL.index(Stage.SUPERVISE)]
+    assert world.insisted == [[], [Stage.BAKE]], "on a closer: before images are paid for, and on a new foundation"
     state = world.store.state()
     assert state.detached is not None and not state.ended
     (left,) = [event.data for event in world.store.events() if event.kind is Kind.DETACHED]
     assert left == {"holder": "me@laptop", "deadline": "2026-12-01T12:00:00+00:00"}
     assert world.drive(detach=True) is False and world.ran == []
-    assert world.drive(detach=False) is True
+    world.insisted.clear()
+    assert world.drive(detach=False) is True and not world.insisted
     assert world.ran == ALL[ALL.index(Stage.SUPERVISE) :]
     assert world.store.state().ended and world.store.state().detached is None
 
@@ -76,4 +80,4 @@ def test_what_is_over_already_is_driven_to_its_end(monkeypatch: pytest.MonkeyPat
     world.store.append(Kind.TRAINING_FINISHED, outcome="done", why="", committed_step=60)
     world.store.append(Kind.NODES_AT_ZERO, group="gpu")
     assert world.drive(detach=True) is True
-    assert world.ran == ALL and world.store.state().detached is None
+    assert not world.insisted and world.ran == ALL and world.store.state().detached is None

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.campaign.closing import LAUNCH_MARGIN, SILENT, give_launch_budget
+from infra.campaign import launch_budget
+from infra.campaign.closing import SILENT, give_launch_budget
 from infra.errors import NotProven
 from infra.record.events import Kind
 from infra.session.session import SPEC
@@ -117,7 +118,7 @@ def test_whoever_dies_for_good_the_gpu_nodes_end_within_the_bound(
     state = world.store.state()
     if moment in BEFORE_A_STEWARD:
         assert state.ended and state.certificate == {"clean": True, "found": [], "could_not_look": []}
-        launch = FIRST_CONTACT.capacity_timeout + FIRST_CONTACT.recovery.startup_timeout + LAUNCH_MARGIN
+        launch = launch_budget.budget(FIRST_CONTACT)
         ended = world.store.events()[-1].at
         assert ended - died <= launch + EVERY * (1 + refused), "then nothing waits for a driver any more"
     else:
@@ -193,7 +194,7 @@ def test_a_launch_budget_is_time_and_money_and_either_ends_it(monkeypatch: pytes
     world = lived(monkeypatch, "all are fit")
     budget = world.store.state().launch_budget
     assert budget is not None
-    launch = FIRST_CONTACT.capacity_timeout + FIRST_CONTACT.recovery.startup_timeout + LAUNCH_MARGIN
+    launch = launch_budget.budget(FIRST_CONTACT)
     (written,) = [one for one in world.store.events() if one.kind is Kind.LAUNCH_BUDGET]
     assert budget[0] == written.at + launch and written.at - NOON > timedelta(minutes=PROVISION)
     idle, rate = (

@@ -43,6 +43,19 @@ def test_a_changed_maximum_is_drift_beside_a_changed_size() -> None:
     assert [(one.path, one.before, one.after) for one in row.changes] == [("scalingConfig.maxSize", 3, 2)]
 
 
+def test_a_postponement_by_the_driver_is_no_drift_of_the_launch_and_is_one_of_the_deadline() -> None:
+    kind = "aws:scheduler/schedule:Schedule"
+    states = [{"scheduleExpression": "at(a)", "state": "DISABLED"}, {"scheduleExpression": "at(b)", "state": "ENABLED"}]
+
+    def drifted(name: str, **more: str) -> list[str]:
+        before, after = (state(kind, name, one) for one in (states[0], states[1] | more))
+        return [change.path for row in drift_between(before, after) for change in row.changes]
+
+    assert drifted("launch") == drifted("launch-notice") == []
+    assert drifted("launch", target="another") == ["target"]
+    assert drifted("deadline") == ["scheduleExpression", "state"]
+
+
 def test_a_replacement_of_what_holds_state_is_refused_with_the_property_that_forces_it() -> None:
     row = Row(urn("aws:fsx/lustreFileSystem:LustreFileSystem", "shared"), "replace",
               (Change("storageCapacity", 2400, 1200, True),))  # fmt: skip

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from infra.engine.drift import Change, Look, Row
@@ -109,7 +105,8 @@ def test_the_workflow_may_read_code_take_the_role_and_comment_and_nothing_else()
     assert set(flow[True]) == {"pull_request"}, "`on`; never pull_request_target, which runs a fork's code with rights"
     job = flow["jobs"]["preview"]
     assert "head.repo.full_name == github.repository" in job["if"] and "permissions" not in job
-    assert any("role-to-assume" in (step.get("with") or {}) for step in job["steps"])
+    (action,) = [step for step in job["steps"] if step.get("uses") == "./.github/actions/bivouac"]
+    assert action["with"]["command"] == "preview" and "role-to-assume" in action["with"]
 
 
 def test_the_role_of_the_workflow_reads_only() -> None:
@@ -134,41 +131,3 @@ def test_the_role_of_the_workflow_reads_only() -> None:
     assert whose == "repo:OWNER/REPOSITORY:environment:bivouac-preview", "not any branch's code, nor a fork's"
     flow = yaml.safe_load((ROOT / ".github/workflows/preview.yml").read_text())
     assert flow["jobs"]["preview"]["environment"] == "bivouac-preview"
-
-
-@pytest.mark.parametrize(
-    ("codes", "old", "wanted", "verb"),
-    [([2, 0], "", 0, "POST"), ([2, 2], "77", 0, "PATCH"), ([64, 2], "77", 64, "PATCH"), ([1, 0], "", 1, "POST")],
-)
-def test_the_script_fails_on_an_error_and_keeps_one_comment(
-    tmp_path: Path, codes: list[int], old: str, wanted: int, verb: str
-) -> None:
-    """`bivouac`, `aws` and `gh` are stand-ins that note how they are called."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    scripts = {
-        "aws": "echo 111122223333",
-        "bivouac": f'echo "bivouac $@" >> {tmp_path}/calls; echo "<!-- bivouac preview -->"; echo "### about $2"; '
-        f'n=$(grep -c "^bivouac" {tmp_path}/calls); [ "$n" = 1 ] && exit {codes[0]}; exit {codes[1]}',
-        "gh": f'echo "gh $@" >> {tmp_path}/calls; case "$*" in *--jq*) echo "{old}";; '
-        f'*) for a in "$@"; do case "$a" in body=@*) cp "${{a#body=@}}" {tmp_path}/posted;; esac; done;; esac',
-        "git": f'echo "git $@" >> {tmp_path}/calls; [ "$2" = "abc:one.yaml" ] && echo "campaign: was" || exit 128',
-    }
-    for name, body in scripts.items():
-        (tools / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tools / name).chmod(0o755)
-    for name, account, target in (("one", "111122223333", "aws"), ("two", '"111122223333"', "aws"),
-                                  ("other", "999999999999", "aws"), ("here", "111122223333", "rehearsal")):  # fmt: skip
-        (tmp_path / f"{name}.yaml").write_text(f"campaign: {name}\ntarget: {target}\naccount: {account}\n")
-    environment = os.environ | {
-        "PATH": f"{tools}:{os.environ['PATH']}", "SPECS": "one.yaml\ntwo.yaml\nother.yaml\nhere.yaml\n",
-        "PULL_REQUEST": "5", "BASE_SHA": "abc", "GITHUB_REPOSITORY": "o/r",
-    }  # fmt: skip
-    done = subprocess.run([ROOT / "infra/ci/preview.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert done.returncode == wanted, done.stderr
-    mine = [call for call in calls if call.startswith("bivouac")]
-    assert len(mine) == 2 and "--before" in mine[0] and "--before" not in mine[1] and "--no-cluster" in mine[0]
-    assert sum(verb in call for call in calls if call.startswith("gh")) == 1
-    posted = (tmp_path / "posted").read_text()
-    assert posted.count("<!-- bivouac preview -->") == 1 and "### about one.yaml" in posted and "two.yaml" in posted

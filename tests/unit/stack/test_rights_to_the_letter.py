@@ -105,6 +105,10 @@ OTHER_GROUPS = (
     f"arn:aws:eks:{R}:{A}:nodegroup/bivouac-train/bivouac-train-system/9a",
     f"arn:aws:eks:{R}:{A}:nodegroup/bivouac-train-gpu/bivouac-train-gpu-gpu/9a",
 )
+PUBLISHING = (
+    Grant("sns:Publish", (TOPIC,), {}, (f"{TOPIC}2", TOPIC.replace("bivouac_notices", "payroll"))),
+    Grant("kms:Decrypt kms:GenerateDataKey", (KEY,), {"kms:ViaService": f"sns.{R}.amazonaws.com"}, (ec2("key"),)),
+)
 GRANTS: dict[str, list[Grant]] = {
     "steward": [
         Grant("eks:DescribeNodegroup eks:UpdateNodegroupConfig", (GROUP,), {}, OTHER_GROUPS),
@@ -118,8 +122,7 @@ GRANTS: dict[str, list[Grant]] = {
         ),
         *folder(STATE),
         *through_s3(STATE),
-        Grant("sns:Publish", (TOPIC,), {}, (f"{TOPIC}2", TOPIC.replace("bivouac_notices", "payroll"))),
-        Grant("kms:Decrypt kms:GenerateDataKey", (KEY,), {"kms:ViaService": f"sns.{R}.amazonaws.com"}, (ec2("key"),)),
+        *PUBLISHING,
     ],
     "archive": [
         *folder(ARCHIVE, "s3:GetObjectVersion s3:AbortMultipartUpload s3:ListMultipartUploadParts"),
@@ -129,7 +132,7 @@ GRANTS: dict[str, list[Grant]] = {
         Grant("s3:GetObject", (f"{STATE}/images/abc.json",), {}, (f"{STATE}/imagesx", f"{ARCHIVE}/images/abc.json")),
         *through_s3(ARCHIVE, STATE),
     ],
-    "guard": [Grant("eks:UpdateNodegroupConfig", (GROUP,), {}, OTHER_GROUPS)],
+    "guard": [Grant("eks:UpdateNodegroupConfig", (GROUP,), {}, OTHER_GROUPS), *PUBLISHING],
     "trainer": [
         Grant(
             "secretsmanager:GetSecretValue",
