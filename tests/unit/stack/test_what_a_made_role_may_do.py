@@ -112,8 +112,6 @@ OPENED = {
     ],
     "steward": [
         ask("secretsmanager:GetSecretValue", f"{SECRET}bivouac_webhook-AbC123"),
-        ask("sns:Publish", TOPIC),
-        ask("sns:Publish", TOPIC.replace("_notices", "_pager")),
     ],
     "data": [
         ask(f"s3:{act}", at, {"s3:BucketTag/bivouac:text": "true"})
@@ -129,6 +127,13 @@ def test_what_its_owner_opens_is_open_to_one_kind_of_roles(kind: str) -> None:
     assert refused(OPENED[kind], role(f"bivouac-x-{kind}"), ANYTHING, LIMIT) == []
     for other in (f"bivouac-x-{one}" for one in KINDS if one != kind):
         assert granted(OPENED[kind], role(other), ANYTHING, LIMIT) == [], other
+
+
+def test_topics_are_open_to_stewards_and_to_what_ends_nodes_without_them() -> None:
+    topics = [ask("sns:Publish", TOPIC), ask("sns:Publish", TOPIC.replace("_notices", "_pager"))]
+    for kind in KINDS:
+        judge = refused if kind in ("steward", "guard") else granted
+        assert judge(topics, role(f"bivouac-x-{kind}"), ANYTHING, LIMIT) == [], kind
 
 
 def test_an_operators_own_policies_open_nothing() -> None:
