@@ -26,12 +26,17 @@ def foundation(context: Context, engine: Engine | None = None) -> FoundationOutp
     engine = engine or Engine(context, writable(context.results / "pulumi"))
     context.progress.step("foundation: buckets, registry, build network")
     with foundation_lease(context) as lease, engine.holding(lease):
-        settings = placed(context.account, foundation_settings(context.store, context.spec))
-        if (key := settings.keeping.key_arn) is not None:
-            try_key(context.account, key, context.buckets.state, f"{FOUNDATION}/key-trial")
-        remember(context.store, settings)
-        outputs = engine.up(engine.stack(FOUNDATION_STACK, settings.to_config()))
+        outputs = engine.up(engine.stack(FOUNDATION_STACK, settled(context)))
     context.guard()
     if refusal := try_closer(context):
         context.progress.note(refusal)
     return FoundationOutputs.model_validate(outputs)
+
+
+def settled(context: Context) -> dict[str, str]:
+    """Return the configuration for an `up`, and store its settings. The caller holds the foundation's lease."""
+    settings = placed(context.account, foundation_settings(context.store, context.spec))
+    if (key := settings.keeping.key_arn) is not None:
+        try_key(context.account, key, context.buckets.state, f"{FOUNDATION}/key-trial")
+    remember(context.store, settings)
+    return settings.to_config()

@@ -13,7 +13,9 @@ from infra.aws.zones import zones_of, zones_selling
 from infra.bake import node_image
 from infra.bake.builder import INSTANCE_TYPE
 from infra.bake.closer_code import code_of
+from infra.inventory.stakes import at_stake
 from infra.plan.zones import build_network_zone, control_plane_zones
+from infra.record.identity import read_identity
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.session.session import FOUNDATION, STACK_CONFIG
@@ -96,6 +98,7 @@ def campaign_settings(context: Context, data_digest: str | None) -> CampaignSett
         control_plane_zones=_zones(context),
         closer_code=code_of(context),
         node_image=None if image is None else image.ami,
+        protected=at_stake(context.store.state(), read_identity(context.store)),
     )
 
 

@@ -58,11 +58,11 @@ class NodeImage(BaseModel):
     @property
     def key(self) -> str:
         """Key of this manifest in the state bucket."""
-        return manifest_key(self.inputs_digest) if self.inputs_digest else f"images/given/{self.ami}.json"
+        return manifest_key(self.inputs_digest, self.ami)
 
 
-def manifest_key(inputs: str) -> str:
-    return f"images/nodes/{inputs}.json"
+def manifest_key(inputs: str, ami: str = "") -> str:
+    return f"images/nodes/{inputs}.json" if inputs else f"images/given/{ami}.json"
 
 
 def ensure(
@@ -141,6 +141,16 @@ def recorded(store: CampaignStore) -> NodeImage | None:
     record = store.get_json(RECORD)
     body = None if record is None else store.get(record["manifest"])
     return None if body is None else NodeImage.model_validate_json(body)
+
+
+def known_image(context: Context) -> NodeImage | None:
+    """Return the image that this campaign began with, else its spec's own if `bivouac bake` has made or recorded it."""
+    if (own := recorded(context.store)) is not None:
+        return own
+    ami = "" if context.spec.image.nodes == "bake" else find_image(context.account, context.spec)[0]
+    inputs = "" if ami else inputs_digest(ROOT, find_base(context)[0], context.spec)
+    image = context.store.model_at(manifest_key(inputs, ami), NodeImage)
+    return image if image is not None and _available(context, image.ami) else None
 
 
 def insist(store: CampaignStore, names: Names, ec2: Any) -> NodeImage:

@@ -18,7 +18,7 @@ from infra.cli.data.data_app import data
 from infra.cli.end.commands import close, down, sweep
 from infra.cli.look.commands import cp, execute, list_campaigns, logs, profile, report, shell, status
 from infra.cli.options import Json, Region, console
-from infra.cli.prepare.commands import bake, check, images, offers, plan
+from infra.cli.prepare.commands import bake, check, images, offers, plan, stack
 from infra.cli.prepare.init_app import init, schema
 from infra.cli.prepare.market_app import block, catalogue
 from infra.cli.refusals import of_file, refusal, tell, tell_usage
@@ -71,6 +71,7 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "block": block,
         "bake": bake,
         "images": images,
+        "stack": stack,
         "schema": schema,
     },
     "Run": {"preview": preview, "rehearse": rehearse, "run": run, "relaunch": relaunch, "repair": repair},

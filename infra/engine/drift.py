@@ -15,7 +15,7 @@ from infra.engine.failures import EngineFailed, Watch
 from infra.engine.kubernetes_state import KUBERNETES, without
 from infra.engine.state_copy import bare, state_copy, stored_state
 from infra.session.context import Context
-from infra.stack.program import program
+from infra.stack.program import program, unprotect
 from infra.stack.recording import recorded
 from infra.stack.rules import Graph
 from infra.stack.rules.graph import UNKNOWN
@@ -101,6 +101,7 @@ def look(
     """
     stored = stored_state(context.store, stack)
     before = resources_of(stored)
+    unprotect(before.values())  # a protected resource would end the plan that shows what becomes of it
     notes: list[str] = []
     graph = Graph()
     shown = _readable(context, stored, notes, inside=inside) if stored is not None else None

@@ -35,7 +35,7 @@ from infra.session.context import Context
 from infra.session.session import ENGINE_TTL
 from infra.spec import waits
 from infra.spec.names import PROJECT
-from infra.stack.program import program
+from infra.stack.program import program, unprotect
 
 LATE_S = 10.0
 """Time after an engine's death until its last request is carried out and listed."""
@@ -46,7 +46,7 @@ class Engine:
 
     def __init__(self, context: Context, work: Path) -> None:
         self.context = context
-        self.backend = f"s3://{context.buckets.state}?region={context.account.region}&awssdk=v2"
+        self.backend = secrets.backend(context.buckets.state, context.account.region)
         self.work = work
         self.leases = [context.lease]
         """Every operation needs all of them."""
@@ -61,10 +61,8 @@ class Engine:
             options = auto.LocalWorkspaceOptions(
                 work_dir=str(self.work),
                 pulumi_command=LeashedCommand(self.leases, self.context.spec.campaign, self.context.progress.note),
-                project_settings=auto.ProjectSettings(
-                    name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=self.backend)
-                ),
-                env_vars=secrets.passphrase(),
+                project_settings=auto.ProjectSettings(name=PROJECT, runtime="python"),
+                env_vars=secrets.passphrase() | self.backend,
                 secrets_provider=secrets.provider(key_arn, self.context.account.region),
                 stack_settings={name: auto.StackSettings._deserialize(opened)} if opened else None,
             )
@@ -89,6 +87,7 @@ class Engine:
         failed."""
         with self._operation("pulumi destroy", stack) as watch:
             self._resolve(stack, self._told)
+            self._unprotect(stack)
             # Destroy all that can go even if something fails: each hour of it bills.
             destroying = self._announce("destroying", watch)
             stack.destroy(on_event=destroying, on_output=_quiet, continue_on_error=True)
@@ -104,6 +103,7 @@ class Engine:
             self._resolve(stack)
             broken = self._come_to_life(stack)
             if broken:
+                self._unprotect(stack)
                 clearing = self._announce("clearing", watch)
                 stack.destroy(on_event=clearing, on_output=_quiet, target=list(broken), target_dependents=True)
         return tuple(broken.values())
@@ -143,6 +143,12 @@ class Engine:
         """Return the number of resources in the state. Raises `EngineFailed`."""
         with _refused("a look at the state", stack):
             return len((stack.export_stack().deployment or {}).get("resources", []))
+
+    def _unprotect(self, stack: auto.Stack) -> None:
+        """Lift the protection: the caller has seen that nothing is lost with what holds state."""
+        exported = stack.export_stack()
+        if unprotect((exported.deployment or {}).get("resources", ())):
+            stack.import_stack(exported)
 
     def _resolve(self, stack: auto.Stack, failed: Failed = refuse) -> None:
         """Resolve what a killed engine left pending: adopt what AWS carried out, and refresh it. `failed` is called for

@@ -14,12 +14,10 @@ from infra.errors import UserError
 from infra.kinds import kind_of_type
 from infra.record.events import Kind, Stage
 from infra.session.context import Context
-from infra.spec.names import DATA_POOL
+from infra.stack.program import holds_state
 
 FILE_SYSTEM = "aws:fsx/lustreFileSystem:LustreFileSystem"
 _CLUSTER, _NODE_GROUP, _BUCKET = "aws:eks/cluster:Cluster", "aws:eks/nodeGroup:NodeGroup", "aws:s3/bucket:Bucket"
-_OF_DATA = f"{DATA_POOL}-nodes"
-"""The nodes that prepare the data, which go when the data are there; what they have made lies in S3."""
 _GENTLE = ("scalingConfig", "tags", "labels", "updateConfig")
 """Properties of a node group that change without a node's restart."""
 
@@ -92,7 +90,7 @@ def refuse_loss(context: Context, stack: auto.Stack) -> None:
 
 def _refused(row: Row, lost: set[str], where: Standing, campaign: str) -> Refusal | None:
     down = f"`bivouac down {campaign}` archives what is sound and ends it; then begin a new campaign"
-    if not kind_of_type(row.kind).holds_state or (row.kind == _NODE_GROUP and row.name == _OF_DATA):
+    if not holds_state(row.kind, row.name):
         return None
     if row.verb in ("replace", "delete"):
         return Refusal(

@@ -21,6 +21,11 @@ def passphrase() -> dict[str, str]:
     return {_PASSPHRASE: os.environ.get(_PASSPHRASE, "")}
 
 
+def backend(bucket: str, region: str) -> dict[str, str]:
+    """Return the engine's variable for the states in the account's own bucket."""
+    return {"PULUMI_BACKEND_URL": f"s3://{bucket}?region={region}&awssdk=v2"}
+
+
 def provider(key_arn: str | None, region: str) -> str | None:
     """Return the address of a new stack's secrets provider; None for the passphrase."""
     name, value = STATE_CONTEXT

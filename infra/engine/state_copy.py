@@ -49,13 +49,12 @@ def state_copy(
             workspace = _Workspace(
                 work_dir=str(work),
                 program=program,
-                project_settings=auto.ProjectSettings(
-                    name=PROJECT, runtime="python", backend=auto.ProjectBackend(url=f"file://{backend}")
-                ),
+                project_settings=auto.ProjectSettings(name=PROJECT, runtime="python"),
                 stack_settings={
                     stack: auto.StackSettings._deserialize({**secrets.kept(stored), "config": dict(settings)})
                 },
-                env_vars=secrets.passphrase(),
+                # The variable, not the project: it goes before, and a shell may have it.
+                env_vars=secrets.passphrase() | {"PULUMI_BACKEND_URL": f"file://{backend}"},
                 pulumi_command=engine_command(),
             )
         except FileNotFoundError as error:

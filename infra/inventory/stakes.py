@@ -93,6 +93,14 @@ def refuse_unproven(state: CampaignState, campaign: str, known: CampaignIdentity
     )
 
 
+def at_stake(state: CampaignState, known: CampaignIdentity | None) -> bool:
+    """Return whether the stack may hold what is nowhere else, or will once its driver goes on to train in it. A stack
+    that only a person has made, by `pulumi up`, does not."""
+    if not state.attempts:
+        return not state.nothing_to_lose or Stage.PROVISION in {state.running_stage, *state.finished_stages}
+    return not (state.abandoned or state.nothing_to_lose or _not_proven(state, known) is None)
+
+
 def _left(state: CampaignState) -> str:
     """Return what the job left that no format recognises, as far as it is known; empty if there is none."""
     if state.unrecognised is None:

@@ -70,13 +70,11 @@ def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
     """Return stack -> a function for its configuration, as in provision."""
     return {
         FOUNDATION_STACK: foundation_settings(context.store, context.spec).to_config,
-        context.names.stack: lambda: _as_operated(
-            context, campaign_settings(context, data_digest(context))
-        ).to_config(),
+        context.names.stack: lambda: as_operated(context, campaign_settings(context, data_digest(context))).to_config(),
     }
 
 
-def _as_operated(context: Context, settings: CampaignSettings) -> CampaignSettings:
+def as_operated(context: Context, settings: CampaignSettings) -> CampaignSettings:
     """Return the settings with the stack's operator: a look must not plan to replace that."""
     stored = context.store.get_json(STACK_CONFIG) or {}
     operator = stored.get(f"{PROJECT}:operatorArn")

@@ -53,7 +53,9 @@ class PrivateBucket(pulumi.ComponentResource):
         `lock_days`: governance lock of versions; 0: none."""
         super().__init__("bivouac:infra:PrivateBucket", label, None, opts)
         child = ResourceOptions(parent=self)
-        bucket: Input[str] = aws.s3.Bucket(label, bucket=name, force_destroy=False, opts=child).bucket if make else name
+        # Protected, since a destroy would take the bucket's settings from it before AWS refused the bucket itself.
+        kept = ResourceOptions(parent=self, protect=True)
+        bucket: Input[str] = aws.s3.Bucket(label, bucket=name, force_destroy=False, opts=kept).bucket if make else name
         versioning = aws.s3.BucketVersioning(
             label, bucket=bucket, versioning_configuration={"status": "Enabled"}, opts=child
         )

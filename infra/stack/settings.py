@@ -8,11 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from infra.errors import UserError
 from infra.spec.campaign import Spec
 from infra.spec.names import PROJECT
-
-KIND = "kind"
 
 
 def _in_utc(moment: datetime) -> datetime:
@@ -108,6 +105,8 @@ class CampaignSettings(_Settings):
     """SHA-256 of the code with which the closer ends this campaign. None: an older campaign, which none ends."""
     node_image: str | None = None
     """AMI of the GPU nodes. None: the newest EKS-optimized one."""
+    protected: bool = False
+    """`pulumi destroy` refuses to delete what may hold checkpoints."""
 
     @property
     def preparing(self) -> bool:
@@ -116,18 +115,9 @@ class CampaignSettings(_Settings):
 
 
 def read_settings(get: Callable[[str], str | None]) -> FoundationSettings | CampaignSettings:
-    """Return the settings by looking up keys without namespace; raises `UserError` for an unknown kind."""
-    kind = get(KIND)
-    models: dict[str, type[FoundationSettings] | type[CampaignSettings]] = {
-        "foundation": FoundationSettings,
-        "campaign": CampaignSettings,
-    }
-    if kind not in models:
-        cure = f"pulumi config set {PROJECT}:{KIND} foundation|campaign, or let `bivouac` drive the stack"
-        raise UserError("the stack does not say what it is", seen=kind, cure=cure)
-    model = models[kind]
-    raw = {name: get(_key(name)) for name in model.model_fields}
-    values = {name: value for name, value in raw.items() if value is not None}
+    """Return the settings, which a driver has written, by looking up keys without namespace."""
+    model = FoundationSettings if get("kind") == "foundation" else CampaignSettings
+    values = {name: value for name in model.model_fields if (value := get(_key(name))) is not None}
     documents: dict[str, type[BaseModel]] = {"spec": Spec, "keeping": Keeping}
     read = {name: documents[name].model_validate_json(text) for name, text in values.items() if name in documents}
     return model.model_validate(values | read)

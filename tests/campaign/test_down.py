@@ -28,13 +28,16 @@ class Ended:
     """Exit code of the driver that a Ctrl-C ended."""
     walk: dict[str, subprocess.CompletedProcess[str]] = field(default_factory=dict)
     """Each line of the walk by hand, run on the live campaign."""
+    too_early: subprocess.CompletedProcess[str] | None = None
+    """`pulumi destroy` while it trains."""
     destroy: subprocess.CompletedProcess[str] | None = None
     down: subprocess.CompletedProcess[str] | None = None
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """Ctrl-C in training; the walk by hand; `down` until it has archived; `pulumi destroy` by hand; `down` again."""
+    """Ctrl-C in training; the walk by hand; `down` until it has archived; `pulumi destroy` by hand; `down` again. An
+    `up` before it reads that the archive is proven."""
     rehearsal = Rehearsal(tmp_path_factory.mktemp("down"), LONG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BIVOUAC_CACHE", str(rehearsal.cache))
@@ -45,12 +48,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
             driver.send_signal(signal.SIGINT)
             seen = Ended(rehearsal, driver.wait(timeout=HUNG_S))
             seen.walk = {line: rehearsal.run(*shlex.split(line)[1:]) for line in walk(rehearsal.name)}
+            shell = ("shell", rehearsal.name, "--", "pulumi")
+            seen.too_early = rehearsal.run(*shell, "destroy", "--yes")
             down = rehearsal.start("down", rehearsal.name, "--yes")
             verified = "read back; evaluation"
             until(lambda: down.poll() is not None or verified in rehearsal.log(), "the archive is verified")
             down.send_signal(signal.SIGINT)
             down.wait(timeout=HUNG_S)
-            shell = ("shell", rehearsal.name, "--", "pulumi")
+            rehearsal.run(*shell, "up", "--yes")
             seen.destroy = rehearsal.run(*shell, "destroy", "--yes")
             seen.down = rehearsal.run("down", rehearsal.name, "--yes")
             yield seen
@@ -84,6 +89,11 @@ def test_every_line_of_the_readmes_walk_works_by_hand(ended: Ended) -> None:
     assert set(changed) == {("aws", ":eks:NodeGroup")}, refreshed[:3000]
     assert "Ready" in said["kubectl get nodes,pods"]
     assert "ACTIVE" in said[f"aws eks describe-cluster --name bivouac-{ended.rehearsal.name}"]
+
+
+def test_pulumi_destroy_by_hand_refuses_while_it_trains(ended: Ended) -> None:
+    assert ended.too_early is not None and ended.too_early.returncode != 0
+    assert "LustreFileSystem::shared" in ended.too_early.stdout and "protected" in ended.too_early.stdout
 
 
 def test_pulumi_destroy_by_hand_leaves_an_empty_stack(ended: Ended) -> None:

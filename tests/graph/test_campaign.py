@@ -8,8 +8,10 @@ import json
 import runpy
 from typing import Any
 
+import pytest
 import yaml
 
+from infra.cli.hand import by_hand
 from infra.plan.catalogue import instance_type
 from infra.spec.names import Names
 from infra.stack.cluster.cluster import principal_arn
@@ -18,6 +20,7 @@ from infra.stack.settings import CampaignSettings
 from infra.stack.tags import tags
 from tests.example import DATA_DIGEST, DEADLINE, example_spec
 from tests.graph.engine import CODE, Graph, Node, build, campaign_graph
+from tests.root import ROOT
 
 
 def node_config(graph: Graph, name: str) -> dict[str, Any]:
@@ -321,8 +324,10 @@ def test_the_outputs_are_what_the_driver_reads(campaign: Graph) -> None:
     assert " ".join([user["command"], *user["args"]]) == "bivouac token --cluster bivouac-example --region us-east-1"
 
 
-def test_the_program_file_makes_the_same_graph(campaign: Graph) -> None:
+def test_the_program_file_makes_the_same_graph(campaign: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"deadline": DEADLINE, "data_digest": DATA_DIGEST, "closer_code": CODE}
     settings = CampaignSettings.model_validate({"spec": example_spec(), **known})
-    typed = build(lambda: runpy.run_path("infra/stack"), settings.to_config())  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(by_hand, "configuration", lambda *_, **__: settings.to_config())
+    monkeypatch.chdir(ROOT / "infra/cli/hand")  # as Pulumi's language host does
+    typed = build(lambda: runpy.run_path("."), {"bivouac:spec": "campaign.yaml"})  # type: ignore[arg-type, return-value]
     assert sorted(typed.nodes) == sorted(campaign.nodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -65,16 +66,15 @@ def logs(
 
 
 def shell(
-    name: Name,
-    command: Annotated[list[str] | None, typer.Argument(help="Run this instead of a shell.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of a campaign, or path of a spec; else the account.")] = None,
+    command: Annotated[list[str] | None, typer.Argument(help="After `--`: run this instead of a shell.")] = None,
     region: Region = "us-east-1",
 ) -> None:
     """Open a shell where the campaign runs, with `pulumi`, `kubectl` and credentials set."""
-    from infra import target
-
-    target.enter_where(name)
     from infra.cli.look.shell import shell_command
 
+    if sys.argv[2:3] == ["--"]:  # typer takes the command's first word for the name
+        name, command = None, [*filter(None, [name]), *(command or [])]
     raise typer.Exit(shell_command(name, region, command or [], console))
 
 

@@ -9,6 +9,8 @@ import typer
 
 from infra.cli.options import Json, Region, SpecPath, Yes, YesRemove, console
 
+stack = typer.Typer(no_args_is_help=True, help="The stacks for `pulumi` typed by hand.")
+
 
 def check(
     spec: SpecPath,
@@ -75,3 +77,14 @@ def images(
     from infra.cli.prepare.images import images_command
 
     raise typer.Exit(images_command(region, keep, age, remove, yes, json, console))
+
+
+@stack.command("init")
+def stack_init(
+    name: Annotated[str, typer.Argument(help="Path of a spec, or name of a campaign that has begun.")],
+    region: Region = "us-east-1",
+) -> None:
+    """Make the state bucket, both stacks and their files, where they are missing. To be called in the clone."""
+    from infra.cli.hand.by_hand import init_command
+
+    raise typer.Exit(init_command(name, region, console))

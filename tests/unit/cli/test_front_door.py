@@ -23,7 +23,7 @@ from infra.cli.version import version
 from tests.root import ROOT
 
 LIFE = {
-    "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "schema"],
+    "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "stack", "schema"],
     "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
     "Look": ["list", "status", "logs", "exec", "cp", "profile", "report", "shell"],
     "End": ["down", "sweep"],
@@ -39,6 +39,7 @@ SAYS_NOTHING_TO_MACHINES = {
     "profile",  # the traces are what it tells
     "schema",  # is JSON anyway
     "shell",  # what runs in it speaks for itself
+    "stack init",  # makes stacks and files and tells their names
     "token",  # is JSON anyway, in kubectl's form
 }
 

@@ -1,0 +1,148 @@
+"""`pulumi` typed by hand: the driver's configuration of a stack from a spec file, and what the CLI needs around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from infra import target
+from infra.aws.account import Account
+from infra.bake import node_image
+from infra.bake.closer_code import code_of, keep_code
+from infra.bake.foundation import settled
+from infra.bake.keeping import campaign_settings, key_of
+from infra.cli.prepare.checked import checked, with_answers
+from infra.cli.records import record_of
+from infra.engine import secrets
+from infra.engine.state_copy import stored_state
+from infra.errors import PermanentError, UserError
+from infra.inventory import certify
+from infra.plan.checks import Level, failed
+from infra.plan.plan import make_plan
+from infra.plan.survey import survey
+from infra.preview.looking import as_operated, looking, other_spec, stacks
+from infra.record.events import Kind, Stage
+from infra.record.store import CampaignStore
+from infra.session.context import Context
+from infra.session.session import STACK_CONFIG, foundation_lease, open_session, opened, stored_spec
+from infra.session.state_bucket import ensure_bucket
+from infra.spec.campaign import Spec, load
+from infra.spec.names import FOUNDATION_STACK, PROJECT, campaign_stack
+
+SPEC_KEY = f"{PROJECT}:spec"
+_QUIET = Console(quiet=True)
+
+
+def configuration(stack: str, given: Mapping[str, str], root: Path, *, preview: bool) -> Mapping[str, str]:
+    """Return what the driver would configure; an `up` begins the record, with which `bivouac run` goes on. `given`: the
+    stack's own configuration. `root`: folder of `Pulumi.yaml`. Raises `UserError`; `LeaseHeld` beside a driver."""
+    spec = _spec(stack, given, root, preview)
+    plan = make_plan(spec, survey(spec))
+    look = looking(spec, plan, _QUIET)
+    if (other := other_spec(look)) is not None:
+        raise other
+    if stack not in (known := stacks(look)):
+        cure = f"--stack {' or --stack '.join(known)}; `bivouac stack init SPEC` makes them"
+        raise UserError("the stack is not the spec's", seen=f"{stack}; campaign {spec.campaign}", cure=cure)
+    if preview:
+        return known[stack]() if stack == FOUNDATION_STACK else _of_campaign(look)
+    if stack == FOUNDATION_STACK:
+        with foundation_lease(look):
+            return settled(look)
+    if look.state().ended:
+        raise UserError(f"campaign {spec.campaign} has ended", seen="its report", cure="give the next one another name")
+    if (image := node_image.known_image(look)) is None:
+        # The launch template keeps the image that it was made with.
+        raise UserError("its image is not baked", seen=f"image.nodes: {spec.image.nodes}", cure="bivouac bake SPEC")
+    with opened(spec, plan, _QUIET, target.about()) as context:
+        # What a driver that goes on, a teardown and the closer need of the record.
+        certify.note_baseline(context)
+        if (store := context.store).state().started_at is None:
+            store.append(Kind.STAGE_STARTED, stage=Stage.PLAN, who=context.operator_arn)
+            store.append(Kind.STAGE_FINISHED, stage=Stage.PLAN, seconds=0.0, outputs={})
+        store.put_json(node_image.RECORD, store.get_json(node_image.RECORD) or {"manifest": image.key})
+        keep_code(context, code_of(context))
+        store.put_json(STACK_CONFIG, config := _of_campaign(context))
+        return config
+
+
+def _of_campaign(context: Context) -> Mapping[str, str]:
+    """Return the configuration with the data that a driver has linked, and none before."""
+    digest = (context.store.get_json(STACK_CONFIG) or {}).get(f"{PROJECT}:dataDigest")
+    return as_operated(context, campaign_settings(context, digest)).to_config()
+
+
+def _spec(stack: str, given: Mapping[str, str], root: Path, preview: bool) -> Spec:
+    """Return the spec that the configuration names, checked as `bivouac run` checks it."""
+    if wrong := sorted(key for key in given if key.startswith(f"{PROJECT}:") and key != SPEC_KEY):
+        cure = f"pulumi config rm --stack {stack} {wrong[0]}; the one key is {SPEC_KEY}, all else stands in the spec"
+        raise UserError("the configuration has a key that nothing reads", seen=", ".join(wrong), cure=cure)
+    if not (text := given.get(SPEC_KEY, "")):
+        cure = f"pulumi config set --stack {stack} {SPEC_KEY} campaign.yaml"
+        raise UserError("the stack has no spec", seen=f"{SPEC_KEY} is not set", cure=cure)
+    if text.startswith("{"):
+        return Spec.model_validate_json(text)
+    seen = checked(path := root / Path(text).expanduser())
+    if seen.spec is not None and seen.spec.target == "rehearsal" and target.about() is None:
+        cure = f"bivouac shell {path} -- pulumi ..."
+        raise UserError("a rehearsal's account is in its site", seen="a shell outside of the site", cure=cure)
+    seen = seen if preview else with_answers(seen, _QUIET)
+    if failed(seen.findings) or seen.spec is None:
+        errors = "; ".join(str(one) for one in seen.findings if one.level is Level.ERROR)
+        raise UserError("the spec has errors", seen=f"{path}: {errors}", cure=f"bivouac check {path}")
+    return seen.spec
+
+
+def init_command(wanted: str, region: str, console: Console) -> int:
+    """Make the state bucket, the stacks and their files in the project's folder, where they are missing."""
+    if not Path("Pulumi.yaml").exists():
+        raise UserError("no Pulumi project is here", seen=Path.cwd(), cure="cd to the clone, where Pulumi.yaml is")
+    spec, store, text = spec_and_record(wanted, region, console)
+    account = Account(spec.region)
+    ensure_bucket(account, store.bucket, spec.account)
+    around = environment(store.bucket, spec.region)
+    for stack in write_stacks(Path.cwd(), store, text):
+        key = None if stack == FOUNDATION_STACK else key_of(account, spec)
+        if key is None and stack != FOUNDATION_STACK and spec.encryption.customer_key:
+            cure = f"pulumi up --stack {FOUNDATION_STACK}, then this again"
+            raise UserError("the campaign's key is not made yet", seen="encryption.customer_key: true", cure=cure)
+        provider = secrets.provider(key, spec.region) or "passphrase"
+        command = ["pulumi", "stack", "select", stack, "--create", "--secrets-provider", provider]
+        if code := subprocess.call(command, env=around):
+            raise PermanentError(f"stack {stack} is not made", seen=f"exit code {code}", cure="mend what Pulumi says")
+        console.print(f"{'stack':<10} {stack}: Pulumi.{stack}.yaml", markup=False)
+    said = f"export PULUMI_BACKEND_URL='{around['PULUMI_BACKEND_URL']}' PULUMI_CONFIG_PASSPHRASE=, or before each"
+    console.print(f"{'then':<10} {said} command: bivouac shell {wanted} --", markup=False, soft_wrap=True)
+    return 0
+
+
+def spec_and_record(wanted: str, region: str, console: Console) -> tuple[Spec, CampaignStore, str]:
+    """Return spec, record and value of `SPEC_KEY`, by a spec's path or a begun campaign's name; enter its site."""
+    if wanted.endswith((".yaml", ".yml")):
+        spec = load(Path(wanted)).spec
+        target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
+        return spec, open_session(spec, "by-hand").store, os.path.abspath(wanted)
+    target.enter_where(wanted)
+    spec = stored_spec(store := record_of(wanted, region))
+    return spec, store, spec.model_dump_json()
+
+
+def environment(bucket: str, region: str) -> dict[str, str]:
+    """Return the environment of a shell in which `pulumi` finds engine, Python, backend and passphrase."""
+    path = os.pathsep.join([*target.hands(), os.environ["PATH"]])
+    place = {"AWS_REGION": region, "AWS_DEFAULT_REGION": region, "AWS_PAGER": "", "PATH": path}
+    return {**os.environ, **secrets.passphrase(), **secrets.backend(bucket, region), **place}
+
+
+def write_stacks(folder: Path, store: CampaignStore, spec: str) -> tuple[str, ...]:
+    """Write `Pulumi.STACK.yaml` of foundation and campaign; return the stacks' names. `spec`: path or JSON."""
+    names = FOUNDATION_STACK, campaign_stack(store.campaign)
+    for stack in names:
+        settings = {**secrets.kept(stored_state(store, stack)), "config": {SPEC_KEY: spec}}
+        (folder / f"Pulumi.{stack}.yaml").write_text(json.dumps(settings, indent=1) + "\n")
+    return names
