@@ -168,7 +168,7 @@ def test_a_cost_above_the_budget_is_said_at_the_head(report: Make, spec_file: Ca
 
 def test_whatever_people_and_machines_write_is_shown_and_never_run(spec_file: Callable[..., SpecFile]) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&`<b>`"
-    spec = spec_file({"purpose": evil, "owner": evil, "data.source": f"/data/{evil}", "data.pattern": evil}).spec
+    spec = spec_file({"purpose": evil, "data.source": f"/data/{evil}", "data.pattern": evil}).spec
     story = Story()
     story.event(0, Kind.STAGE_STARTED, stage=Stage.PROVISION)
     story.event(9, Kind.STAGE_FAILED, stage=Stage.PROVISION, error=evil)
