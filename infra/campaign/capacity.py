@@ -20,7 +20,7 @@ from infra.engine.failures import Cause, cause_of, cure_for
 from infra.errors import PermanentError, UserError
 from infra.plan import catalogue
 from infra.plan.purchase import RESERVED
-from infra.record.events import Kind
+from infra.record.payloads.attempts import NodeVerdict
 from infra.session.context import Context
 from infra.spec import waits
 
@@ -91,7 +91,7 @@ def _replace_sick(
         words = one.unfit(devices)
         context.progress.note(f"{one.name} does not become fit: {words}; it is replaced")
         probe = {"name": "node", "ok": False, "looked": True, "seen": words, "wanted": "fit for a pod of the gang"}
-        context.store.append(Kind.NODE_VERDICT, node=one.name, instance=one.instance, fit=False, probes=[probe])
+        context.store.append(NodeVerdict(node=one.name, instance=one.instance, fit=False, probes=[probe]))
         replaced.add(one.instance)
         replace(context, nodes, one.name, one.instance)
     return True

@@ -19,10 +19,11 @@ from infra.errors import NotProven, UserError
 from infra.inventory.stakes import refuse_unproven
 from infra.plan.plan import Plan
 from infra.record import meter
-from infra.record.events import CampaignState, Kind, Stage
+from infra.record.events import CampaignState, Stage
 from infra.record.identity import read_identity
 from infra.record.lease import StoredLease
 from infra.record.objects import Unreadable
+from infra.record.payloads.attempts import LaunchBudget
 from infra.record.store import CampaignStore
 from infra.session.closer import driver_of, is_left
 from infra.session.context import Context
@@ -161,4 +162,4 @@ def give_launch_budget(context: Context) -> None:
     rate = Decimal(str(context.plan.totals.usd_per_hour.value))
     usd = spent_usd(context.store, context.plan, now) + rate * Decimal((until - now).total_seconds()) / 3600
     context.guard()
-    context.store.append(Kind.LAUNCH_BUDGET, until=until.isoformat(), usd=f"{usd:.2f}")
+    context.store.append(LaunchBudget(until=until.isoformat(), usd=f"{usd:.2f}"))

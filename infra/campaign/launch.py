@@ -34,6 +34,7 @@ from infra.plan.estimates.saving import archive_every
 from infra.plan.job_config import train_config, workload_config
 from infra.plan.layout import layout
 from infra.record.events import Kind, Stage
+from infra.record.payloads.attempts import NodesAtZero
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec.names import (
@@ -181,7 +182,7 @@ def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
         # The nodes go first: they bill, and the cluster may not answer. The record is written before: otherwise a
         # driver killed in between would leave no nodes and a record that counts them as proven.
         try:
-            context.store.append(Kind.NODES_AT_ZERO, group=context.names.gpu_group)
+            context.store.append(NodesAtZero(group=context.names.gpu_group))
         finally:
             GpuNodes(context.account, client, context.names, context.guard).set_desired(0)
     try:

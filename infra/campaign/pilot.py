@@ -17,7 +17,8 @@ from infra.campaign.verdicts import ANSWER, REPORT, judge, of_all, told
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
 from infra.plan.pilot import pilot_first
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.attempts import NodeVerdict, PilotBegun, PilotProven
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 from trainer.contract import Expectation, Probe, Verdict
@@ -50,7 +51,7 @@ def prove(context: Context, client: Client, nodes: GpuNodes, expectation: Expect
     that every node would have, or that replacements do not cure; the other nodes were never asked for."""
     spec = context.spec
     context.guard()
-    context.store.append(Kind.PILOT_BEGUN, nodes=1, of=spec.nodes.count)
+    context.store.append(PilotBegun(nodes=1, of=spec.nodes.count))
     nodes.set_desired(1)
     finish_replacements(context, nodes)
     before, failed, since = set[tuple[str, str]](), list[Probe](), None
@@ -65,11 +66,11 @@ def prove(context: Context, client: Client, nodes: GpuNodes, expectation: Expect
             failed += _blind_where_asked(_probes(proof), alone(spec, expectation))
             for verdict in judge(proof.reports, fit, proof.unplaced).verdicts:
                 sound = all(one["ok"] or not one["looked"] for one in verdict["probes"])
-                context.store.append(Kind.NODE_VERDICT, **verdict | {"fit": sound})
+                context.store.append(NodeVerdict(**verdict | {"fit": sound}))
         if not failed:
             context.guard()
             digest = _digest(context, expectation)
-            context.store.append(Kind.PILOT_PROVEN, node=fit[0].name, instance=instance, digest=digest)
+            context.store.append(PilotProven(node=fit[0].name, instance=instance, digest=digest))
             rest = spec.nodes.count - 1
             context.progress.note(f"the pilot {fit[0].name} proved what all nodes need; {rest} more are asked for")
             return

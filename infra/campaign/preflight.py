@@ -28,7 +28,8 @@ from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.attempts import NodeVerdict
 from infra.session.block_clock import await_active
 from infra.session.context import Context
 from trainer.contract import Expectation, Probe
@@ -86,7 +87,7 @@ def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expe
         refuse_when_late(context, nodes)
         seen = judge(proof.reports, fit, proof.unplaced)
         for verdict in seen.verdicts:
-            context.store.append(Kind.NODE_VERDICT, **verdict)
+            context.store.append(NodeVerdict(**verdict))
         _say_what_was_not_seen(context, seen)
         if seen.stuck or (seen.alone and before):
             raise _not_started(context, nodes, seen.stuck or [*before, *filter(None, [seen.alone])])

@@ -29,7 +29,8 @@ from infra.data.dataset import DataSet
 from infra.data.in_cluster import Listing
 from infra.errors import BivouacError, PermanentError
 from infra.plan.estimates.cost import DATA_NODES
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import DataBegun, DataEnded
 from infra.session.context import Context
 from infra.spec import duration
 from infra.spec.names import DATA_ACCOUNT, DATA_POOL, NAMESPACE, POOL_LABEL, SHARE_COMMAND
@@ -54,7 +55,7 @@ def prepare(context: Context, listing: Listing) -> DataSet:
     context.guard()
     price = sum(line.usd_per_hour for line in context.plan.cost if line.name == DATA_NODES)
     counted = {"plan": listing.plan, "files": listing.files, "bytes": listing.bytes}
-    context.store.append(Kind.DATA_BEGUN, nodes=wanted.nodes, usd_per_hour=str(price), **counted)
+    context.store.append(DataBegun(nodes=wanted.nodes, usd_per_hour=str(price), **counted))
     try:
         nodes.set_desired(wanted.nodes)
         in_cluster.give_tokenizer(context.account, context.spec, bucket, listing.plan)
@@ -64,10 +65,10 @@ def prepare(context: Context, listing: Listing) -> DataSet:
         data = in_cluster.taken(context.account, bucket, digest, context.progress.step)
     except (BivouacError, *OF_WORLD) as error:
         nodes.set_desired(0)
-        context.store.append(Kind.DATA_ENDED, error=str(error)[:1000])
+        context.store.append(DataEnded(error=str(error)[:1000]))
         raise
     nodes.set_desired(0)
-    context.store.append(Kind.DATA_ENDED, digest=digest)
+    context.store.append(DataEnded(digest=digest))
     archive_job.remove(client, name_of(work))
     context.progress.note(f"data: {files} prepared in the cluster, every file has its digest in S3; its nodes go")
     return data

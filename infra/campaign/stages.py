@@ -17,7 +17,8 @@ from infra.campaign.telling import tell
 from infra.cluster.kubernetes import OF_WORLD
 from infra.errors import BivouacError, LeaseLost
 from infra.inventory import certify
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import Attached, Detached, StageFailed, StageFinished, StageStarted
 from infra.session import block_clock
 from infra.session.context import Context
 
@@ -64,13 +65,13 @@ def run_campaign(context: Context, detach: bool = False) -> bool:
     if context.account.ends_by_itself():
         context.progress.note(_SHORT)
     if state.detached is not None:
-        context.store.append(Kind.ATTACHED, holder=str(context.lease.holder))
+        context.store.append(Attached(holder=str(context.lease.holder)))
     if state.started_at is None:
         block_clock.await_lead(context)
     for step in STEPS:
         if detach and step.stage is Stage.SUPERVISE and not context.state().closed:
             context.guard()
-            context.store.append(Kind.DETACHED, holder=str(context.lease.holder), deadline=context.deadline.isoformat())
+            context.store.append(Detached(holder=str(context.lease.holder), deadline=context.deadline.isoformat()))
             return False
         if detach and step.stage in (Stage.BAKE, Stage.PROVISION) and not context.state().closed:
             trial_build.insist(context)  # before images are paid for; and once the foundation stands
@@ -93,7 +94,7 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
     """Run one stage and record its start and its end or failure."""
     begun = time.monotonic()
     context.guard()
-    context.store.append(Kind.STAGE_STARTED, stage=step.stage, who=context.operator_arn)
+    context.store.append(StageStarted(stage=step.stage, who=context.operator_arn))
     try:
         with context.progress.stage(step.stage, step.purpose):
             outputs = step.run(context)
@@ -105,12 +106,12 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
         with suppress(*OF_WORLD):  # AWS may refuse this call for the same reason
             # A stage that raises our error says itself what it gave back; one that was cut off gave nothing back.
             about = {"error": str(error)} if ours else {"error": str(explained(error)), "cut_off": True}
-            context.store.append(Kind.STAGE_FAILED, stage=step.stage, **about)
+            context.store.append(StageFailed(stage=step.stage, **about))
         _say_what_bills(context, step.stage)
         raise
     seconds = round(time.monotonic() - begun, 2)
     context.guard()
-    context.store.append(Kind.STAGE_FINISHED, stage=step.stage, seconds=seconds, outputs=outputs)
+    context.store.append(StageFinished(stage=step.stage, seconds=seconds, outputs=outputs))
     context.outputs[step.stage] = outputs
     tell(context, lambda: billing.bill(context).sentence(context.spec.campaign))
     return outputs

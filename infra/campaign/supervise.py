@@ -16,9 +16,11 @@ from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.engine import nodegroups
 from infra.errors import PermanentError
-from infra.record.doubts import DOUBTS, unproven_copy, unrecognised_content
-from infra.record.events import CampaignState, Kind
+from infra.record.events import CampaignState
 from infra.record.live import live_figures
+from infra.record.payloads.attempts import NodesAtZero
+from infra.record.payloads.checkpoints import CheckpointUnrecognised
+from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven
 from infra.record.store import LIVE
 from infra.report.sentences import sentence
 from infra.session.context import Context
@@ -28,24 +30,6 @@ _SILENT_S = 60.0
 """Kubernetes at first restarts a failed pod within seconds; after longer silence the driver looks itself."""
 _MUTE_S = 90.0
 """The steward writes its figures every five seconds at least, except while it lets a gang commit."""
-_TOLD = (
-    Kind.DECISION,
-    Kind.ATTEMPT_LAUNCHED,
-    Kind.ATTEMPT_RESTARTED_IN_PLACE,
-    Kind.ATTEMPT_ENDED,
-    Kind.NODE_QUARANTINED,
-    Kind.CHECKPOINT_REFUSED,
-    Kind.CHECKPOINT_RESTORED,
-    Kind.CHECKPOINT_COPIED,
-    Kind.CHECKPOINT_COPY_FAILED,
-    Kind.CHECKPOINT_FETCHED,
-    Kind.CHECKPOINT_FETCH_FAILED,
-    *DOUBTS,
-    Kind.HELD,
-    Kind.RELAUNCHED,
-    Kind.ARCHIVE_BEGUN,
-    Kind.NOTICE_FAILED,
-)
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -71,7 +55,7 @@ def archive(context: Context) -> dict[str, Any]:
         state = context.state()
         if state.closed:
             if state.unproven is not None:
-                context.progress.note(f"{unproven_copy(state.unproven)}{_fits(state.unproven)}")
+                context.progress.note(_copied(ArchiveUnproven.model_validate(state.unproven)))
             found = state.archive
             if found is None:
                 return _without_golden(context, state)
@@ -100,16 +84,16 @@ def _without_golden(context: Context, state: CampaignState) -> dict[str, Any]:
     if state.copied_as_it_is:
         context.progress.note("no checkpoint is proven: the campaign ends without a golden one")
         return {"unproven": state.unproven}
-    failed = [event for event in context.store.events() if event.kind is Kind.ARCHIVE_FAILED]
-    if failed:
-        raise _failed(context, failed[-1].data)
+    payloads = [event.payload for event in context.store.events()]
+    if failures := [payload for payload in payloads if isinstance(payload, ArchiveFailed)]:
+        raise _failed(context, failures[-1])
     if state.nothing_to_lose:
         context.progress.note("no checkpoint was committed, and the job left nothing: there is nothing to archive")
         return {"nothing_committed": True}
     newest = f"newest checkpoint: step {state.newest_committed}" if state.newest_committed >= 0 else ""
     left = "nobody could look at what the job left"
     if state.unrecognised is not None and state.unrecognised.get("files"):
-        left = unrecognised_content(state.unrecognised)
+        left = CheckpointUnrecognised.model_validate(state.unrecognised).sentence()
     raise PermanentError(
         "the steward has ended and archived nothing",
         seen=newest or left,
@@ -117,17 +101,18 @@ def _without_golden(context: Context, state: CampaignState) -> dict[str, Any]:
     )
 
 
-def _fits(copied: dict[str, Any]) -> str:
-    return f"; `format: {copied['fits']}` would have recognised it" if copied.get("fits") else ""
+def _copied(copy: ArchiveUnproven) -> str:
+    fits = f"; `format: {copy.fits}` would have recognised it" if copy.fits else ""
+    return f"{copy.sentence()}{fits}"
 
 
-def _failed(context: Context, told: dict[str, Any]) -> PermanentError:
+def _failed(context: Context, failure: ArchiveFailed) -> PermanentError:
     """Return the error of a failed archive, which says what is safe."""
-    step, name = told.get("step"), context.spec.campaign
+    step, name = failure.step, context.spec.campaign
     if step is None:
         what = "nothing is archived; the GPU nodes are at zero, the checkpoint is on the shared tier"
-        return PermanentError(what, seen=told["error"], cure=f"mend the cause, then {_again(context)}")
-    part = told.get("part") or "the job's own evaluation or export"
+        return PermanentError(what, seen=failure.error, cure=f"mend the cause, then {_again(context)}")
+    part = failure.part or "the job's own evaluation or export"
     what = (
         f"step {step} is in the archive, every byte read back, but {part} has failed; the GPU nodes are at zero, the "
         "checkpoints are on the shared tier too"
@@ -136,7 +121,7 @@ def _failed(context: Context, told: dict[str, Any]) -> PermanentError:
         f"see `bivouac logs {name}`; to try again, {_again(context)}; `bivouac down {name} --abandon` gives up only "
         f"{part}: `bivouac checkpoints restore {name} FOLDER` fetches the checkpoint from the archive"
     )
-    return PermanentError(what, seen=told["error"], cure=cure)
+    return PermanentError(what, seen=failure.error, cure=cure)
 
 
 def _again(context: Context) -> str:
@@ -203,7 +188,7 @@ class StewardWatch:
         """Give the GPU nodes back, by EKS's API, and raise `PermanentError`: nobody watches what runs on them."""
         context, name = self.context, self.context.spec.campaign
         nodegroups.give_back(context.account, context.names, context.guard, context.progress.step)
-        context.store.append(Kind.NODES_AT_ZERO, group=context.names.gpu_group)
+        context.store.append(NodesAtZero(group=context.names.gpu_group))
         raise PermanentError(
             f"the steward has been silent for {SILENT.total_seconds() / 60:.0f} minutes: the GPU nodes are given back",
             seen="its pod does not run, or cannot reach the record in S3",
@@ -239,7 +224,7 @@ class _Teller:
         for event in self.context.store.events():
             if (event.writer, event.sequence) not in self._known:
                 self._known.add((event.writer, event.sequence))
-                if event.kind in _TOLD:
+                if event.payload.watched:
                     self.context.progress.note(sentence(event))
         live = live_figures(self.context.store)
         if live is not None:

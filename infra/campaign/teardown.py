@@ -29,8 +29,9 @@ from infra.inventory.leftovers import holding, remains
 from infra.inventory.stakes import may_hold_checkpoints, refuse_unproven
 from infra.inventory.sweep import remove_left
 from infra.kinds import kind_of_type
-from infra.record.events import CampaignState, Kind, Stage
+from infra.record.events import CampaignState, Stage
 from infra.record.identity import read_identity
+from infra.record.payloads.stages import Abandoned
 from infra.session.context import Context
 from infra.spec import waits
 from infra.spec.names import freeze_policy
@@ -52,7 +53,7 @@ def run(context: Context, *, abandon: bool = False) -> dict[str, Any]:
         refuse_unproven(state, context.spec.campaign, read_identity(context.store))
     except NotProven:
         if abandon:
-            context.store.append(Kind.ABANDONED, who=context.operator_arn)
+            context.store.append(Abandoned(who=context.operator_arn))
         elif not state.tells_nothing or may_hold_checkpoints(context.account, context.spec.campaign):
             raise
     _terminate_builders(context)

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from infra.aws.transfer import Transfer
 from infra.checkpoints.place import BucketPlace
-from infra.record.events import Kind
 from infra.record.identity import read_identity
+from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.record.store import CampaignStore
 from infra.spec.names import copies_prefix
 from trainer.contract.listing import Listed
@@ -28,7 +28,7 @@ def copies_of(store: CampaignStore, archive_bucket: str) -> tuple[BucketPlace, t
     known = read_identity(store)
     prefix = copies_prefix(store.campaign, known.identity if known else "")
     place = BucketPlace(store.s3, archive_bucket, prefix, Transfer(store.s3, archive_bucket))
-    read_back = {event.data["step"]: event.at for event in store.events() if event.kind is Kind.CHECKPOINT_COPIED}
+    read_back = {e.payload.step: e.at for e in store.events() if isinstance(e.payload, CheckpointCopied)}
     rows = [row.model_copy(update={"tier": TIER}) for row in place.rows()]
     whole = {row.step for row in rows if row.committed and not row.why}
     return place, tuple(Copied(row, read_back.get(row.step) if row.step in whole else None) for row in rows)

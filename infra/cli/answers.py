@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from infra.record.events import Kind
+from infra.record.payloads.stages import StageFinished
 
 if TYPE_CHECKING:
     from infra.session.context import Context
@@ -35,9 +35,9 @@ def ending(context: Context) -> dict[str, object]:
         "outcome": state.outcome,
         "ended": state.ended,
         "stages": [
-            {"stage": event.data["stage"], "seconds": event.data.get("seconds")}
+            {"stage": event.payload.stage, "seconds": event.payload.seconds}
             for event in context.store.events()
-            if event.kind is Kind.STAGE_FINISHED
+            if isinstance(event.payload, StageFinished)
         ],
         "archive": state.archive,
         "unproven": state.unproven,

@@ -12,7 +12,8 @@ from infra.engine.drift import Look, Row, look, resources_of, short
 from infra.engine.state_copy import stored_state
 from infra.errors import UserError
 from infra.kinds import kind_of_type
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageStarted
 from infra.session.context import Context
 from infra.stack.program import holds_state
 
@@ -47,7 +48,7 @@ class Refusal:
 
 def standing(context: Context) -> Standing:
     events, state = context.store.events(), context.state()
-    falling = any(e.kind is Kind.STAGE_STARTED and e.data["stage"] == Stage.TEARDOWN for e in events)
+    falling = any(isinstance(e.payload, StageStarted) and e.payload.stage is Stage.TEARDOWN for e in events)
     return Standing(bool(events), bool(state.attempts) and state.outcome is None, falling, state.copied)
 
 

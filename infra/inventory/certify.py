@@ -22,8 +22,9 @@ from infra.inventory import LOOKS, Evidence, Knowledge
 from infra.kinds import ResourceKind, Thing
 from infra.plan.estimates.figure import cents
 from infra.record import meter
-from infra.record.events import Event, Kind, Stage
+from infra.record.events import Event, Stage
 from infra.record.objects import Unreadable
+from infra.record.payloads.stages import Certified, ResidueSwept, StageFinished
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec.names import Names, copies_prefix, data_prefix
@@ -124,7 +125,9 @@ def run(context: Context) -> dict[str, Any]:
     certificate = _dated(context.store, _settled(context, knowledge(context.store, context.names)))
     events = context.store.events()
     money = meter.read(context.plan.cost, events, certificate.at)
-    swept = tuple(one for event in events if event.kind is Kind.SWEPT for one in event.data["things"])
+    swept = tuple(
+        thing for event in events if isinstance(event.payload, ResidueSwept) for thing in event.payload.things
+    )
     known = {"metered_usd": cents(money.metered_usd), "estimated_usd": cents(money.estimated_usd), "removed": swept}
     certificate = certificate.model_copy(update=known)
     body = certificate.model_dump_json(indent=1)
@@ -136,7 +139,7 @@ def run(context: Context) -> dict[str, Any]:
         "could_not_look": list(certificate.blind),
         "suspects": list(certificate.suspects),
     }
-    context.store.append(Kind.CERTIFIED, **summary, looks=len(certificate.looks), kept=list(certificate.kept))
+    context.store.append(Certified(**summary, looks=len(certificate.looks), kept=list(certificate.kept)))
     for suspect in certificate.suspects:
         context.progress.note(f"suspect: {suspect}")
     if certificate.unread:
@@ -306,9 +309,8 @@ def knowledge(store: CampaignStore, names: Names) -> Knowledge:
 def _places_of(event: Event) -> set[str]:
     """Return the ids of the campaign's resources in an event. An existing network is none of them: things in it may be
     anybody's."""
-    data = event.data
-    if event.kind is Kind.STAGE_FINISHED and data.get("stage") == Stage.PROVISION:
-        outputs = CampaignOutputs.model_validate(data["outputs"]["outputs"])
+    if isinstance(event.payload, StageFinished) and event.payload.stage is Stage.PROVISION:
+        outputs = CampaignOutputs.model_validate(event.payload.outputs["outputs"])
         network = {outputs.vpc_id, outputs.gpu_subnet_id, outputs.system_subnet_id}
         return (network if outputs.network_made else set()) | {
             outputs.node_security_group_id,
@@ -318,7 +320,8 @@ def _places_of(event: Event) -> set[str]:
             outputs.trainer_role_arn,
             outputs.archive_role_arn,
         }
-    return {str(data["instance"])} if data.get("instance") else set()
+    instance = getattr(event.payload, "instance", None)
+    return {str(instance)} if instance else set()
 
 
 def kept(context: Context) -> tuple[str, ...]:

@@ -26,10 +26,11 @@ from infra.inventory.evidence import unread_of
 from infra.inventory.stakes import NEVER_HOLD, archived, identity_of, may_hold_checkpoints, refuse_unproven
 from infra.inventory.sweep import Left, Swept, order, remove
 from infra.kinds import Thing
-from infra.record.events import CampaignState, Kind, Stage
+from infra.record.events import CampaignState, Stage
 from infra.record.identity import read_identity
 from infra.record.lease import Lease
 from infra.record.objects import Unreadable
+from infra.record.payloads.stages import Abandoned
 from infra.record.store import CampaignStore
 from infra.session.session import DRIVER_LEASE, driver_lease, holder_of
 from infra.session.state_bucket import refuse_vanished
@@ -305,7 +306,7 @@ def _take(
     if not owner.over:
         return f"campaign {campaign}: {owner.why}"
     if abandon:
-        store.append(Kind.ABANDONED, identity=identity)
+        store.append(Abandoned(identity=identity))
     return owner
 
 

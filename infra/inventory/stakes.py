@@ -17,10 +17,10 @@ from infra.console.words import plural
 from infra.errors import NotProven, PermanentError
 from infra.inventory import LOOKS
 from infra.kinds import KINDS, Checkpoints, Thing
-from infra.record.doubts import unrecognised_content
 from infra.record.events import CampaignState, Stage
 from infra.record.identity import CampaignIdentity, archive_prefix
 from infra.record.objects import is_missing, object_or_none
+from infra.record.payloads.checkpoints import CheckpointUnrecognised
 from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG
 
 MAY_HOLD = frozenset(kind.name for kind in KINDS if kind.checkpoints is Checkpoints.HOLDS)
@@ -105,7 +105,8 @@ def _left(state: CampaignState) -> str:
     """Return what the job left that no format recognises, as far as it is known; empty if there is none."""
     if state.unrecognised is None:
         return "and nobody could look at what the job left" if state.outcome is not None else ""
-    return unrecognised_content(state.unrecognised) if state.unrecognised.get("files") else ""
+    left = CheckpointUnrecognised.model_validate(state.unrecognised)
+    return left.sentence() if left.files else ""
 
 
 def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | None:

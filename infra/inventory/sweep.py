@@ -25,7 +25,7 @@ from infra.inventory.rates import usd_per_hour
 from infra.kinds import KINDS, ResourceKind, Thing, kind_named
 from infra.kinds.ec2 import HOLDERS
 from infra.kinds.listed import is_gone
-from infra.record.events import Kind
+from infra.record.payloads.stages import ResidueSwept
 from infra.session.context import Context, turns
 from infra.spec.names import CAMPAIGN_ID_TAG
 
@@ -178,5 +178,5 @@ def remove_left(context: Context, *, in_network: bool = False) -> tuple[str, ...
         context.progress.note(f"{one} would not go: {why}")
     removed = tuple(str(one) for one in swept.removed)
     if removed:
-        context.store.append(Kind.SWEPT, things=list(removed))
+        context.store.append(ResidueSwept(things=list(removed)))
     return removed

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from infra.record.doubts import DOUBTS
 from infra.record.events import Event, Kind, Stage, ordered
+from infra.record.payloads.attempts import AttemptLaunched, AttemptRunning, NodesAtZero
+from infra.record.payloads.stages import Certified, StageFailed, StageFinished, StageStarted
+from infra.record.payloads.training import FileSystemLost
 from infra.spec.notify import Change
 
 FIRST_REMINDER = timedelta(hours=1)
@@ -18,16 +20,6 @@ NEXT_REMINDERS = timedelta(hours=6)
 STALE = timedelta(days=1)
 """Age from which a change is no longer told: nobody was there to tell it, and something else has followed."""
 
-_CHANGES = {
-    Kind.NODE_QUARANTINED: Change.NODE,
-    **dict.fromkeys(DOUBTS, Change.CHECKPOINTS),
-    Kind.HELD: Change.HELD,
-    Kind.TRAINING_FINISHED: Change.FINISHED,
-    Kind.ARCHIVE_VERIFIED: Change.ARCHIVED,
-    Kind.ARCHIVE_UNPROVEN: Change.ARCHIVED,
-    Kind.ARCHIVE_FAILED: Change.FAILED,
-    Kind.FILE_SYSTEM_LOST: Change.FAILED,
-}
 _ENDS_A_WAIT = (
     Kind.FILE_SYSTEM_REPLACED,
     Kind.RELAUNCHED,
@@ -59,8 +51,8 @@ def changes(events: Iterable[Event], now: datetime) -> tuple[Told, ...]:
         again = again or event.kind in doubted
         if event.kind is Kind.ATTEMPT_LAUNCHED:
             doubted.clear()
-        elif event.kind in DOUBTS:
-            doubted.add(event.kind)  # a job saves often, and every save of the attempt would tell again
+        elif event.payload.in_doubt:
+            doubted.add(event.kind)
         told += [] if again else _of(event, told)
     return (*(one for one in told if now - one.event.at < STALE), *wait.reminder(now))
 
@@ -78,17 +70,15 @@ def told_by(key: str, events: Iterable[Event]) -> Told | None:
 
 
 def _of(event: Event, before: list[Told]) -> Iterator[Told]:
-    change = _CHANGES.get(event.kind)
-    match event.kind:
-        case Kind.ATTEMPT_RUNNING if _begins(before):
+    change = event.payload.notice
+    match event.payload:
+        case AttemptRunning() if _begins(before):
             change = Change.TRAINING
-        case Kind.STAGE_FAILED:
+        case NodesAtZero(why=why) if why:
             change = Change.FAILED
-        case Kind.NODES_AT_ZERO if event.data.get("why"):
-            change = Change.FAILED
-        case Kind.STAGE_FINISHED if event.data["stage"] == Stage.TEARDOWN:
+        case StageFinished(stage=Stage.TEARDOWN):
             change = Change.TORN_DOWN
-        case Kind.CERTIFIED if not event.data.get("clean"):
+        case Certified(clean=False):
             change = Change.FAILED
     if change is not None:
         yield Told(key_of(event), change, event)
@@ -124,15 +114,15 @@ class _Wait:
             self.first = self.last = None
 
     def _ends_with(self, event: Event) -> bool:
-        if event.kind is Kind.ATTEMPT_LAUNCHED and self.first is not None and _left_lost(self.first):
+        payload = event.payload
+        if isinstance(payload, AttemptLaunched) and self.first is not None and _left_lost(self.first):
             return False  # it finds no file system either
-        if self.first is None or event.kind not in (Kind.STAGE_STARTED, Kind.STAGE_FINISHED):
+        if self.first is None or not isinstance(payload, StageStarted | StageFinished):
             return event.kind in _ENDS_A_WAIT
-        stage = event.data["stage"]
-        if event.kind is Kind.STAGE_FINISHED:
-            return stage == Stage.TEARDOWN or stage == self.first.data.get("stage")
+        if isinstance(payload, StageFinished):
+            return payload.stage in (Stage.TEARDOWN, getattr(self.first.payload, "stage", None))
         # Another try of a teardown ends nothing: it may fail as well.
-        return stage in _ACTING and not (stage == Stage.TEARDOWN and _failed_teardown(self.first))
+        return payload.stage in _ACTING and not (payload.stage is Stage.TEARDOWN and _failed_teardown(self.first))
 
     def reminder(self, now: datetime) -> Iterator[Told]:
         if self.first is None or self.last is None or now - self.first.at < FIRST_REMINDER:
@@ -143,8 +133,8 @@ class _Wait:
 
 def _left_lost(event: Event) -> bool:
     """Return True for a lost file system that no driver makes again by itself."""
-    return event.kind is Kind.FILE_SYSTEM_LOST and not event.data.get("repair")
+    return isinstance(event.payload, FileSystemLost) and not event.payload.repair
 
 
 def _failed_teardown(event: Event) -> bool:
-    return event.kind is Kind.STAGE_FAILED and event.data["stage"] == Stage.TEARDOWN
+    return isinstance(event.payload, StageFailed) and event.payload.stage is Stage.TEARDOWN

@@ -12,7 +12,8 @@ from infra.notices.changes import Told, changes, told_by
 from infra.notices.notice import notice
 from infra.notices.outbox import FOLDER, GIVEN_UP, SENT, claim_of
 from infra.notices.ways import TOPIC, WEBHOOK
-from infra.record.events import Event, Kind
+from infra.record.events import Event
+from infra.record.payloads.stages import NoticeFailed
 from infra.record.store import CampaignStore
 from infra.spec.notify import Change, Notify
 
@@ -97,5 +98,5 @@ def _entry(
 
 def _troubles(events: Iterable[Event]) -> dict[str, str]:
     """Return way -> its newest kind of failure: the record has each once."""
-    failed = [event.data for event in events if event.kind is Kind.NOTICE_FAILED]
-    return {str(one.get("way")): str(one.get("error")) for one in failed}
+    failures = [event.payload for event in events if isinstance(event.payload, NoticeFailed)]
+    return {str(failure.way): str(failure.error) for failure in failures}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from infra.console.visible import visible
 from infra.console.words import moment, plural
 from infra.notices.changes import Told
-from infra.record.doubts import DOUBTS, unproven_copy
-from infra.record.events import Event, Kind
+from infra.record.events import Event
+from infra.record.payloads.attempts import AttemptRunning, NodeQuarantined, NodesAtZero
+from infra.record.payloads.stages import Certified, StageFailed, StageFinished
+from infra.record.payloads.training import ArchiveFailed, ArchiveVerified, FileSystemLost, Held, TrainingFinished
 from infra.spec.notify import Change
 
 SUBJECT = 99
@@ -30,7 +31,7 @@ def notice(told: Told, campaign: str, region: str, cost: str) -> Notice:
     """`cost`: a sentence that says what bills now."""
     try:
         happened = visible(_happened(told))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except ValueError:
         happened = f"{told.event.kind}: its data cannot be read"
     lines = [
         f"{happened[:_LONGEST]}.",
@@ -43,64 +44,58 @@ def notice(told: Told, campaign: str, region: str, cost: str) -> Notice:
 
 
 def _happened(told: Told) -> str:
-    event, data = told.event, told.event.data
-    match told.change:
-        case Change.TRAINING:
-            return f"training has begun: attempt {data['attempt']} on {plural(len(data.get('nodes', ())), 'node')}"
-        case Change.NODE:
-            return f"node {data['node']} ({data.get('instance')}) is replaced: {data.get('reason')}"
-        case Change.CHECKPOINTS:
-            return DOUBTS[event.kind](data)
-        case Change.HELD:
-            return f"held until {data.get('until')} for you to judge: {data.get('cause')}"
-        case Change.FINISHED:
-            return f"training is over ({data.get('outcome')}): {data.get('why')}"
-        case Change.ARCHIVED if event.kind is Kind.ARCHIVE_UNPROVEN:
-            return unproven_copy(data)
-        case Change.ARCHIVED:
-            return f"step {data.get('step')} is in the archive, {data.get('objects')} objects read back"
-        case Change.TORN_DOWN:
-            return f"torn down, {plural(data.get('outputs', {}).get('resources', 0), 'resource')} destroyed"
-        case Change.BILLING:
-            assert told.since is not None, "a reminder knows since when"
-            return f"still billing, and waiting for somebody since {moment(told.since)}: {_waits(event)}"
-        case Change.FAILED:
-            return _failed(event)
+    if told.change is Change.BILLING:
+        assert told.since is not None, "a reminder knows since when"
+        return f"still billing, and waiting for somebody since {moment(told.since)}: {_waits(told.event)}"
+    match told.event.payload:
+        case AttemptRunning(attempt=attempt, nodes=nodes):
+            return f"training has begun: attempt {attempt} on {plural(len(nodes), 'node')}"
+        case NodeQuarantined(node=node, instance=instance, reason=reason):
+            return f"node {node} ({instance}) is replaced: {reason}"
+        case Held(until=until, cause=cause):
+            return f"held until {until} for you to judge: {cause}"
+        case TrainingFinished(outcome=outcome, why=why):
+            return f"training is over ({outcome}): {why}"
+        case ArchiveVerified(step=step, objects=objects):
+            return f"step {step} is in the archive, {objects} objects read back"
+        case StageFinished(outputs=outputs):
+            return f"torn down, {plural(outputs.get('resources', 0), 'resource')} destroyed"
+    return _failed(told.event)
 
 
 def _failed(event: Event) -> str:
-    if event.kind is Kind.STAGE_FAILED:
-        return f"{event.data['stage']} has failed: {event.data.get('error')}"
-    if event.kind is Kind.FILE_SYSTEM_LOST:
-        then = "a new one is made" if event.data["repair"] else "training stands still, and each hour of it bills"
-        return f"file system {event.data['id']} {event.data['word']}; {then}: {event.data['why']}"
-    if event.kind is Kind.NODES_AT_ZERO:
-        return f"the closer gave the GPU nodes back: {event.data['why']}"
-    if event.kind is Kind.CERTIFIED:
-        return f"not certified: {_listed(event.data.get('found')) or 'something could not be looked at'}"
-    return f"the archive has failed: {event.data.get('error')}"
+    match event.payload:
+        case StageFailed(stage=stage, error=error):
+            return f"{stage} has failed: {error}"
+        case FileSystemLost(id=id, word=word, repair=repair, why=why):
+            then = "a new one is made" if repair else "training stands still, and each hour of it bills"
+            return f"file system {id} {word}; {then}: {why}"
+        case NodesAtZero(why=why):
+            return f"the closer gave the GPU nodes back: {why}"
+        case Certified(found=found):
+            return f"not certified: {', '.join(map(str, found)) or 'something could not be looked at'}"
+        case ArchiveFailed(error=error):
+            return f"the archive has failed: {error}"
+    return event.payload.sentence()
 
 
 def _waits(event: Event) -> str:
-    if event.kind is Kind.HELD:
-        return f"the cluster is held until {event.data.get('until')}"
-    if event.kind is Kind.NODES_AT_ZERO:
-        return "no GPU node is left, but nobody has torn down the rest"
+    match event.payload:
+        case Held(until=until):
+            return f"the cluster is held until {until}"
+        case NodesAtZero():
+            return "no GPU node is left, but nobody has torn down the rest"
     return _failed(event)
-
-
-def _listed(found: Any) -> str:
-    return ", ".join(map(str, found)) if isinstance(found, list | tuple) else str(found or "")
 
 
 def _next(told: Told, campaign: str) -> str:
     down = f"`bivouac down {campaign}` ends it"
-    if told.event.kind is Kind.FILE_SYSTEM_LOST:
-        if told.event.data["repair"]:
+    if isinstance(lost := told.event.payload, FileSystemLost):
+        if lost.repair:
             return f"nothing; `bivouac status {campaign}` shows it"
-        if told.event.data["copied"] < 0:
+        if lost.copied < 0:
             return f"{down}: S3 has no copy to go on from"
-        return f"`bivouac repair {campaign}` makes a new one and goes on from step {told.event.data['copied']}; {down}"
+        return f"`bivouac repair {campaign}` makes a new one and goes on from step {lost.copied}; {down}"
     match told.change:
         case Change.TRAINING | Change.NODE:
             return f"nothing; `bivouac status {campaign}` shows it"

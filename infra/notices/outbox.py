@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, BaseModel
 from infra.notices.changes import Told, changes
 from infra.notices.notice import Notice, notice
 from infra.notices.ways import NotSent, Way
-from infra.record.events import Kind
+from infra.record.payloads.stages import NoticeFailed
 from infra.record.store import CampaignStore
 from infra.spec.notify import Notify
 
@@ -107,6 +107,6 @@ class Outbox:
 
     def _record(self, way: str, error: str) -> None:
         log.warning("a notice was not sent by %s: %s", way, error)
-        failed = [event.data for event in self._store.events() if event.kind is Kind.NOTICE_FAILED]
-        if {"way": way, "error": error} not in failed:
-            self._store.append(Kind.NOTICE_FAILED, way=way, error=error)
+        failure = NoticeFailed(way=way, error=error)
+        if failure not in [event.payload for event in self._store.events()]:
+            self._store.append(failure)

@@ -14,7 +14,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from infra.plan.estimates.cost import CostLine
-from infra.record.events import SHARES, Event, Kind, Stage, ordered, share_of
+from infra.record.events import Event, Kind, Stage, ordered
+from infra.record.payloads import Payload
+from infra.record.payloads.attempts import AttemptLaunched, NodesAtZero, NodeShare, PilotProven
+from infra.record.payloads.stages import DataBegun, DataEnded, DriverTookOver, StageFailed, StageFinished, StageStarted
 
 _MICROSECOND = timedelta(microseconds=1)
 _HOUR = 3_600_000_000
@@ -106,7 +109,7 @@ def _windows(record: tuple[Event, ...], until: datetime) -> tuple[dict[Billing, 
     windows: dict[Billing, tuple[Up, ...]] = {part: () for part in Billing}
     bills, since = Bills(), dict[Billing, datetime]()
     for at, event in [*((event.at, event) for event in record), (until, None)]:
-        after = {} if event is None else bills | _changes(event, bills)
+        after = {} if event is None else bills | _changes(event.payload, bills)
         for part in Billing:
             share = bills.get(part, Fraction(0))
             if share != after.get(part, 0):
@@ -116,34 +119,36 @@ def _windows(record: tuple[Event, ...], until: datetime) -> tuple[dict[Billing, 
         if event is None:
             break
         bills = after
-        if event.kind is Kind.STAGE_FINISHED and (event.data.get("outputs") or {}).get("baked") is False:
+        if isinstance(event.payload, StageFinished) and event.payload.outputs.get("baked") is False:
             windows[Billing.BUILDER] = ()  # the inputs were baked before: there was no builder
     return windows, bills
 
 
-def _changes(event: Event, before: Bills) -> Bills:
+def _changes(payload: Payload, before: Bills) -> Bills:
     """Return what an event changes of what bills."""
-    stage, one, none = event.data.get("stage"), Fraction(1), Fraction(0)
-    match event.kind:
-        case Kind.STAGE_STARTED:
+    one, none = Fraction(1), Fraction(0)
+    match payload:
+        case StageStarted(stage=stage):
             stack = {} if stage in _WITHOUT_STACK else {Billing.STACK: one}
-            nodes = {Billing.GPU_NODES: one} if stage == Stage.PREFLIGHT else {}
-            return {Billing.BUILDER: Fraction(stage == Stage.BAKE), **stack, **nodes}
-        case Kind.STAGE_FINISHED if stage == Stage.TEARDOWN:
+            nodes = {Billing.GPU_NODES: one} if stage is Stage.PREFLIGHT else {}
+            return {Billing.BUILDER: Fraction(stage is Stage.BAKE), **stack, **nodes}
+        case StageFinished(stage=Stage.TEARDOWN):
             return dict.fromkeys(Billing, none)
-        case Kind.STAGE_FINISHED if stage == Stage.PROVISION:
+        case StageFinished(stage=Stage.PROVISION):
             return {Billing.BUILDER: none, Billing.DATA_NODES: none}
-        case Kind.STAGE_FAILED if stage == Stage.PREFLIGHT and not event.data.get("cut_off"):
+        case StageFailed(gave_nodes_back=True):
             return {Billing.BUILDER: none, Billing.GPU_NODES: none}
-        case Kind.STAGE_FINISHED | Kind.STAGE_FAILED | Kind.DRIVER_TOOK_OVER:
+        case StageFinished() | StageFailed() | DriverTookOver():
             return {Billing.BUILDER: none}
-        case Kind.DATA_BEGUN | Kind.DATA_ENDED:
-            return {Billing.DATA_NODES: Fraction(event.kind is Kind.DATA_BEGUN)}
-        case Kind.PILOT_PROVEN | Kind.ATTEMPT_LAUNCHED:
+        case DataBegun() | DataEnded():
+            return {Billing.DATA_NODES: Fraction(isinstance(payload, DataBegun))}
+        case PilotProven() | AttemptLaunched():
             return {Billing.GPU_NODES: max(one, before.get(Billing.GPU_NODES, one))}
-        case Kind.NODES_AT_ZERO:
+        case NodesAtZero():
             return {Billing.GPU_NODES: none}
-    return {Billing.GPU_NODES: share_of(event.data)} if event.kind in SHARES else {}
+        case NodeShare(share=share):
+            return {Billing.GPU_NODES: share}
+    return {}
 
 
 def _micros(up: Up) -> int:

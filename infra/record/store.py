@@ -18,10 +18,12 @@ from botocore.exceptions import ClientError
 from pydantic import BaseModel, ValidationError
 
 from infra.errors import UserError
-from infra.record.events import CampaignState, Event, Kind, fold, ordered, stored, unreadable
+from infra.record.events import CampaignState, Event, fold, ordered, stored, unreadable
 from infra.record.holder import Holder
 from infra.record.lease import Lease
 from infra.record.objects import Unreadable, is_missing, is_precondition_failure, object_or_none
+from infra.record.payloads import Payload
+from infra.record.payloads.stages import UnreadableRecord
 
 LIVE = "live.json"
 """Key in a campaign's record: the steward's newest figures."""
@@ -59,13 +61,13 @@ class CampaignStore:
         """Region of the record and of the campaign."""
         return str(self.s3.meta.region_name)
 
-    def append(self, kind: Kind, **data: Any) -> Event:
+    def append(self, payload: Payload) -> Event:
         """Write this writer's next event; no event is ever overwritten."""
         with self._lock:
             if self._sequence is None:
                 self._sequence = len(self._keys(f"{self.prefix}/events/{self.writer}/"))
             while True:
-                event = Event(at=self._now(), writer=self.writer, sequence=self._sequence, kind=kind, data=data)
+                event = Event.of(payload, self._now(), self.writer, self._sequence)
                 key = f"{self.prefix}/events/{self.writer}/{self._sequence:06d}.json"
                 self._sequence += 1
                 if self.put_if_absent(key, event.model_dump_json().encode()):
@@ -95,8 +97,9 @@ class CampaignStore:
 
     def unread_objects(self) -> dict[str, str]:
         """Return key -> why, of everything that could not be read so far."""
-        events = {event.data["key"]: event.data["why"] for event in self.events() if event.kind is Kind.UNREADABLE}
-        return events | self.unread
+        payloads = [event.payload for event in self.events()]
+        unreadable = {payload.key: payload.why for payload in payloads if isinstance(payload, UnreadableRecord)}
+        return unreadable | self.unread
 
     def put_if_absent(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> bool:
         """Return True if the stored object is ours, also if an earlier try wrote it and only the answer was lost."""

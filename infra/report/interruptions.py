@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from infra.console.words import clock
 from infra.record.events import Event, Kind
+from infra.record.payloads.attempts import (
+    AttemptEnded,
+    AttemptRestartedInPlace,
+    NodeQuarantined,
+    NodeVerdict,
+    short,
+)
+from infra.record.payloads.checkpoints import CheckpointRefused
+from infra.record.payloads.stages import DriverTookOver, StageFailed, StageStarted
+from infra.record.payloads.training import TrainingFinished
 from infra.report.causes import TimeCause
 from infra.report.ledger import TimeLedger
 from infra.report.model import AttemptTime, Interruption, Loss
 from infra.report.money import allot, resolution
 from infra.report.record import Record
-from infra.report.timeline import short
 
 COST = (TimeCause.REPLACE, TimeCause.STARTUP, TimeCause.REDO)
 """Causes of a failure's cost in order: detection and replacement, the new start, the repeated steps."""
@@ -25,15 +35,16 @@ def interruptions(record: Record, attempts: Sequence[AttemptTime], book: TimeLed
     events = record.events
     found = [_failure(record, events, attempts, row, book) for row in attempts if row.failure is not None]
     for event in events:
-        match event.kind:
-            case Kind.DRIVER_TOOK_OVER:
-                found.append(_takeover(record, event, attempts))
-            case Kind.NODE_VERDICT if not event.data.get("fit", True):
-                found.append(_unfit(record, event))
-            case Kind.STAGE_FAILED:
-                found.append(_stage(record, event))
-            case Kind.ATTEMPT_RESTARTED_IN_PLACE:
-                found.append(_in_place(record, event))
+        now = record.seconds(event.at)
+        match event.payload:
+            case DriverTookOver() as takeover:
+                found.append(_takeover(now, takeover, attempts))
+            case NodeVerdict(fit=False) as verdict:
+                found.append(_unfit(now, verdict))
+            case StageFailed() as failure:
+                found.append(_stage(record, event.at, failure))
+            case AttemptRestartedInPlace() as restart:
+                found.append(_in_place(now, restart))
     in_order = sorted(found, key=lambda row: row.at_s)
     return tuple(row.model_copy(update={"number": number}) for number, row in enumerate(in_order, 1))
 
@@ -78,18 +89,16 @@ def _evidence(record: Record, events: Sequence[Event], row: AttemptTime) -> tupl
     """Return the record's evidence: dead nodes, the last step seen, checkpoints refused at the restart."""
     rows = []
     for event in events:
-        data = event.data
-        if event.kind is Kind.ATTEMPT_ENDED and data.get("attempt") == row.attempt:
-            dead = [short(node) for node in data.get("dead_nodes", ())]
-            rows += [f"dead: {', '.join(dead)}"] if dead else []
-            rows += [f"failed first: {short(data['first_failed'])}"] if data.get("first_failed") else []
-            rows += _at_fault(data.get("culprit"))
-            rows.append(f"last step seen {data.get('step')}, newest committed {data.get('committed_at_end')}")
-        if event.kind is Kind.NODE_QUARANTINED and _between(record, event, row.ended_s, row.next_launch_s):
-            rows.append(f"{short(data['node'])}: {data.get('reason')}")
-        if event.kind is Kind.CHECKPOINT_REFUSED and data.get("attempt") == row.attempt + 1:
-            where = f"rank {data.get('rank')}, {data.get('file')} on the {data.get('tier')} tier"
-            rows.append(f"checkpoint of step {data.get('step')} refused: {where}")
+        match event.payload:
+            case AttemptEnded(attempt=row.attempt) as end:
+                rows += [f"dead: {', '.join(map(short, end.dead_nodes))}"] if end.dead_nodes else []
+                rows += [f"failed first: {short(end.first_failed)}"] if end.first_failed else []
+                rows += _at_fault(end.culprit)
+                rows.append(f"last step seen {end.step}, newest committed {end.committed_at_end}")
+            case NodeQuarantined(node=node, reason=reason) if _between(record, event, row.ended_s, row.next_launch_s):
+                rows.append(f"{short(node)}: {reason}")
+            case CheckpointRefused(attempt=attempt, step=step, tier=tier) as refused if attempt == row.attempt + 1:
+                rows.append(f"checkpoint of step {step} refused: {refused.place} on the {tier} tier")
     if len(rows) > MOST_EVIDENCE:
         rows = [*rows[:MOST_EVIDENCE], f"and {len(rows) - MOST_EVIDENCE} more: see the record"]
     return tuple(rows)
@@ -113,10 +122,11 @@ def _answer(
     for event in events:
         if not _between(record, event, row.ended_s, row.next_launch_s):
             continue
-        if event.kind is Kind.NODE_QUARANTINED:
-            found.append(f"{short(event.data['node'])} ({event.data.get('instance')}) quarantined and given back")
-        if event.kind is Kind.TRAINING_FINISHED:
-            found.append(f"training {event.data.get('outcome')}: {event.data.get('why')}")
+        match event.payload:
+            case NodeQuarantined(node=node, instance=instance):
+                found.append(f"{short(node)} ({instance}) quarantined and given back")
+            case TrainingFinished(outcome=outcome, why=why):
+                found.append(f"training {outcome}: {why}")
     if following is not None:
         new = [node for node in following.nodes if node not in row.nodes]
         where = f" with {', '.join(new[:4])} instead" if new and row.nodes else ""
@@ -131,25 +141,20 @@ def _action(record: Record, events: Sequence[Event], row: AttemptTime, following
         return "replaced"
     if following is not None:
         return "restarted"
-    ends = [event.data.get("outcome") for event in mine if event.kind is Kind.TRAINING_FINISHED]
+    ends = [event.payload.outcome for event in mine if isinstance(event.payload, TrainingFinished)]
     return str(ends[-1]) if ends else "none yet"
 
 
-def _stage(record: Record, event: Event) -> Interruption:
-    now, stage = record.seconds(event.at), event.data.get("stage")
-    again = next(
-        (
-            record.seconds(later.at)
-            for later in record.events
-            if later.kind is Kind.STAGE_STARTED and later.data.get("stage") == stage and later.at > event.at
-        ),
-        None,
-    )
+def _stage(record: Record, at: datetime, failure: StageFailed) -> Interruption:
+    now, stage = record.seconds(at), failure.stage
+    later = ((event.at, event.payload) for event in record.events if event.at > at)
+    starts = (then for then, payload in later if isinstance(payload, StageStarted) and payload.stage is stage)
+    again = next(map(record.seconds, starts), None)
     return Interruption(
         at_s=now,
         attempt=None,
         cause=f"{stage} failed",
-        what=str(event.data.get("error")),
+        what=str(failure.error),
         answer=("none yet",) if again is None else (f"entered again after {clock(again - now)}",),
         action="none yet" if again is None else "entered again",
         again_s=_since(now, again),
@@ -157,16 +162,15 @@ def _stage(record: Record, event: Event) -> Interruption:
     )
 
 
-def _takeover(record: Record, event: Event, attempts: Sequence[AttemptTime]) -> Interruption:
-    now = record.seconds(event.at)
+def _takeover(now: float, takeover: DriverTookOver, attempts: Sequence[AttemptTime]) -> Interruption:
     training = any(row.launched_s <= now <= row.ended_s for row in attempts)
     return Interruption(
         at_s=now,
         attempt=None,
         cause="driver gone",
-        what=f"{event.data.get('previous')} no longer drove",
+        what=f"{takeover.previous} no longer drove",
         answer=(
-            f"{event.data.get('holder')} took over",
+            f"{takeover.holder} took over",
             "training went on meanwhile: the steward needs no driver" if training else "the stage was entered again",
         ),
         action="taken over",
@@ -174,29 +178,29 @@ def _takeover(record: Record, event: Event, attempts: Sequence[AttemptTime]) -> 
     )
 
 
-def _in_place(record: Record, event: Event) -> Interruption:
-    data, seconds = event.data, float(event.data.get("seconds", 0.0))
-    who = f"rank {data['culprit']}" if data.get("culprit") is not None else "a rank"
+def _in_place(now: float, restart: AttemptRestartedInPlace) -> Interruption:
+    seconds = restart.seconds or 0.0
+    who = f"rank {restart.culprit}" if restart.culprit is not None else "a rank"
     return Interruption(
-        at_s=max(record.seconds(event.at) - seconds, 0.0),
+        at_s=max(now - seconds, 0.0),
         attempt=None,
         cause="process died",
-        what=f"{who} on {short(data.get('of_node'))}, attempt {data['attempt']}: {data.get('cause')}",
-        answer=(f"its pods stayed: all ranks started again and made step {data.get('step'):,}",),
+        what=f"{who} on {short(restart.of_node)}, attempt {restart.attempt}: {restart.cause}",
+        answer=(f"its pods stayed: all ranks started again and made step {restart.step:,}",),
         action="restarted in place",
         again_s=seconds,
         seconds=seconds,
     )
 
 
-def _unfit(record: Record, event: Event) -> Interruption:
-    bad = [p for p in event.data.get("probes", ()) if not p.get("ok", True) and p.get("looked", True)]
+def _unfit(now: float, verdict: NodeVerdict) -> Interruption:
+    bad = [p for p in verdict.probes if not p.get("ok", True) and p.get("looked", True)]
     seen = "; ".join(f"{p.get('name')}: {p.get('seen')}, wanted {p.get('wanted')}" for p in bad)
     return Interruption(
-        at_s=record.seconds(event.at),
+        at_s=now,
         attempt=None,
         cause="unfit node",
-        what=f"{short(event.data['node'])}: {seen or 'unfit'}",
-        answer=(f"{event.data.get('instance')} replaced before training; its time is in preflight",),
+        what=f"{short(verdict.node)}: {seen or 'unfit'}",
+        answer=(f"{verdict.instance} replaced before training; its time is in preflight",),
         action="replaced",
     )

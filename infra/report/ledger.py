@@ -15,6 +15,7 @@ from infra.plan.estimates.cost import CostLine
 from infra.record import meter
 from infra.record.events import Kind, Stage
 from infra.record.meter import Billing, price
+from infra.record.payloads.attempts import AttemptRestartedInPlace
 from infra.report.causes import TimeCause
 from infra.report.model import AttemptTime, StageTime
 from infra.report.record import Record
@@ -215,8 +216,8 @@ def _steps(log: TrainerLog) -> list[Span]:
 
 def _in_place(record: Record) -> list[Span]:
     """Return the times from a process's death to the first new step in the same pods."""
-    restarts = [event for event in record.events if event.kind is Kind.ATTEMPT_RESTARTED_IN_PLACE]
-    ends = [(record.seconds(event.at), float(event.data.get("seconds", 0.0))) for event in restarts]
+    restarts = [(e.at, e.payload) for e in record.events if isinstance(e.payload, AttemptRestartedInPlace)]
+    ends = [(record.seconds(at), restart.seconds or 0.0) for at, restart in restarts]
     return _disjoint(Span(end - seconds, end, TimeCause.STARTUP) for end, seconds in ends)
 
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from datetime import datetime
 
-from infra.record.events import Event, Kind, Stage
+from infra.record.events import Kind, Stage
+from infra.record.payloads.attempts import (
+    AttemptEnded,
+    AttemptLaunched,
+    AttemptRunning,
+    NodeQuarantined,
+    NodeVerdict,
+    short,
+)
+from infra.record.payloads.checkpoints import CheckpointFetched, CheckpointRefused
+from infra.record.payloads.stages import DriverTookOver, StageFailed, StageFinished, StageStarted
 from infra.report.model import AttemptTime, Gap, Mark, StageTime
 from infra.report.record import Record
 from infra.report.trainer_log import TrainerLog
@@ -16,24 +26,19 @@ def stages(record: Record) -> tuple[StageTime, ...]:
     begun: tuple[str, float] | None = None
     for event in record.events:
         now = record.seconds(event.at)
-        match event.kind:
-            case Kind.STAGE_STARTED | Kind.DRIVER_TOOK_OVER if begun is not None:
-                rows.append(StageTime(stage=begun[0], begun_s=begun[1], ended_s=now, ending="cut off"))
+        payload = event.payload
+        if begun is not None and isinstance(payload, StageStarted | DriverTookOver):
+            rows.append(StageTime(stage=begun[0], begun_s=begun[1], ended_s=now, ending="cut off"))
+            begun = None
+        match payload:
+            case StageStarted(stage=stage):
+                begun = (str(stage), now)
+            case StageFinished() if begun is not None:
+                rows.append(StageTime(stage=begun[0], begun_s=begun[1], ended_s=now, ending="finished"))
                 begun = None
-        match event.kind:
-            case Kind.STAGE_STARTED:
-                begun = (str(event.data["stage"]), now)
-            case Kind.STAGE_FINISHED | Kind.STAGE_FAILED if begun is not None:
-                failed = event.kind is Kind.STAGE_FAILED
-                rows.append(
-                    StageTime(
-                        stage=begun[0],
-                        begun_s=begun[1],
-                        ended_s=now,
-                        ending="failed" if failed else "finished",
-                        error=str(event.data.get("error")) if failed else None,
-                    )
-                )
+            case StageFailed(error=error) if begun is not None:
+                row = StageTime(stage=begun[0], begun_s=begun[1], ended_s=now, ending="failed", error=str(error))
+                rows.append(row)
                 begun = None
     if begun is not None:
         rows.append(StageTime(stage=begun[0], begun_s=begun[1], ended_s=record.now_s, ending="running"))
@@ -41,12 +46,11 @@ def stages(record: Record) -> tuple[StageTime, ...]:
 
 
 def attempts(record: Record, log: TrainerLog) -> tuple[AttemptTime, ...]:
-    events = record.events
-    launches = [event for event in events if event.kind is Kind.ATTEMPT_LAUNCHED]
+    launches = [(event.at, event.payload) for event in record.events if isinstance(event.payload, AttemptLaunched)]
     rows = []
-    for index, launch in enumerate(launches):
-        following = launches[index + 1] if index + 1 < len(launches) else None
-        rows.append(_attempt(record, log, events, launch, following))
+    for index, (at, launch) in enumerate(launches):
+        following = launches[index + 1][0] if index + 1 < len(launches) else None
+        rows.append(_attempt(record, log, launch, at, following))
     return tuple(rows)
 
 
@@ -57,20 +61,18 @@ def training_finished_s(record: Record) -> float | None:
 def marks(record: Record) -> tuple[Mark, ...]:
     found = []
     for event in record.events:
-        data, now = event.data, record.seconds(event.at)
-        match event.kind:
-            case Kind.NODE_QUARANTINED:
-                found.append(Mark(at_s=now, kind="quarantine", label=f"node replaced: {short(data.get('node'))}"))
-            case Kind.CHECKPOINT_REFUSED:
-                label = f"checkpoint of step {data.get('step')} refused on {data.get('tier')}"
-                found.append(Mark(at_s=now, kind="refused", label=label))
-            case Kind.CHECKPOINT_FETCHED:
-                label = f"step {data.get('step')} brought back from S3"
-                found.append(Mark(at_s=now, kind="fetched", label=label))
-            case Kind.DRIVER_TOOK_OVER:
+        now = record.seconds(event.at)
+        match event.payload:
+            case NodeQuarantined(node=node):
+                found.append(Mark(at_s=now, kind="quarantine", label=f"node replaced: {short(node)}"))
+            case CheckpointRefused(step=step, tier=tier):
+                found.append(Mark(at_s=now, kind="refused", label=f"checkpoint of step {step} refused on {tier}"))
+            case CheckpointFetched(step=step):
+                found.append(Mark(at_s=now, kind="fetched", label=f"step {step} brought back from S3"))
+            case DriverTookOver():
                 found.append(Mark(at_s=now, kind="takeover", label="driver took over"))
-            case Kind.NODE_VERDICT if not data.get("fit", True):
-                found.append(Mark(at_s=now, kind="unfit", label=f"{short(data.get('node'))} unfit"))
+            case NodeVerdict(node=node, fit=False):
+                found.append(Mark(at_s=now, kind="unfit", label=f"{short(node)} unfit"))
     return tuple(found)
 
 
@@ -97,38 +99,34 @@ def _why_idle(last: StageTime) -> str:
     return f"no driver ran after {last.stage}"
 
 
-def short(node: object) -> str:
-    """Return a node's name without its domain."""
-    return str(node).split(".", 1)[0]
-
-
 def _attempt(
-    record: Record, log: TrainerLog, events: Sequence[Event], launch: Event, following: Event | None
+    record: Record, log: TrainerLog, launch: AttemptLaunched, at: datetime, following: datetime | None
 ) -> AttemptTime:
-    number = int(launch.data["attempt"])
-    mine = [event for event in events if event.data.get("attempt") == number and event.at >= launch.at]
-    ended = next((event for event in mine if event.kind is Kind.ATTEMPT_ENDED), None)
-    running = next((event for event in mine if event.kind is Kind.ATTEMPT_RUNNING), None)
+    """Return the times of an attempt. `at`: when it was launched; `following`: when the next one was."""
+    number = launch.attempt
+    later = [(event.at, event.payload) for event in record.events if event.at >= at]
+    ends = [(then, end) for then, end in later if isinstance(end, AttemptEnded) and end.attempt == number]
+    runs = [run for _, run in later if isinstance(run, AttemptRunning) and run.attempt == number]
+    over, ended = ends[0] if ends else (following, None)
     steps = log.steps.get(number, ())
     again = [line for line in steps if line.repeated]
-    over = ended.at if ended is not None else following.at if following is not None else None
     finished = training_finished_s(record)
-    launched, now = record.seconds(launch.at), record.now_s
+    launched, now = record.seconds(at), record.now_s
     ended_s = record.seconds(over) if over is not None else finished if finished is not None else now
     return AttemptTime(
         attempt=number,
-        from_step=log.restored.get(number, max(int(launch.data.get("committed_step", -1)), 0)),
+        from_step=log.restored.get(number, max(launch.committed_step, 0)),
         launched_s=launched,
         first_step_s=max(steps[0].begun_s, launched) if steps else None,
         redone_s=again[-1].ended_s if again else None,
         last_step_s=min(steps[-1].ended_s, max(ended_s, launched)) if steps else None,
         ended_s=ended_s,
-        next_launch_s=record.seconds(following.at) if following is not None else None,
+        next_launch_s=record.seconds(following) if following is not None else None,
         steps=sum(line.steps for line in steps),
         repeated=sum(line.steps for line in again),
-        last_step=steps[-1].step if steps else int(ended.data.get("step", 0)) if ended else 0,
-        nodes=tuple(short(node) for node in running.data.get("nodes", ())) if running is not None else (),
-        failure=ended.data.get("failure") if ended is not None else None,
-        detail=ended.data.get("detail") if ended is not None else None,
+        last_step=steps[-1].step if steps else (ended.step or 0) if ended else 0,
+        nodes=tuple(map(short, runs[0].nodes)) if runs else (),
+        failure=ended.failure if ended is not None else None,
+        detail=ended.detail if ended is not None else None,
         running=over is None and finished is None,
     )

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from infra.record import trainer_lines as lines
 from infra.record.events import Kind
+from infra.record.payloads.attempts import AttemptLaunched
+from infra.record.payloads.training import WatchRaised
 from infra.report.model import Evaluated, Losses, LossPoint, Repeats, WatchAlarm
 from infra.report.record import Record
 
@@ -155,10 +157,11 @@ def _series(log: TrainerLog, value_of: Callable[[StepLine], float | None]) -> tu
 
 
 def alarms(record: Record) -> tuple[WatchAlarm, ...]:
+    payloads = [event.payload for event in record.events]
     return tuple(
-        WatchAlarm(step=step, detector=str(data.get("detector")), text=str(data.get("text")), did=str(data.get("did")))
-        for data in (event.data for event in record.events if event.kind is Kind.WATCH)
-        if isinstance(step := data.get("step"), int)
+        WatchAlarm(step=alarm.step, detector=str(alarm.detector), text=str(alarm.text), did=str(alarm.did))
+        for alarm in payloads
+        if isinstance(alarm, WatchRaised) and alarm.step is not None
     )
 
 
@@ -170,8 +173,8 @@ def relaunched_after(record: Record) -> frozenset[int]:
     """Return the newest attempt at each relaunch: a person changed something, so later steps are another training."""
     newest, ends = 0, set[int]()
     for event in record.events:
-        if event.kind is Kind.ATTEMPT_LAUNCHED:
-            newest = int(event.data["attempt"])
+        if isinstance(event.payload, AttemptLaunched):
+            newest = event.payload.attempt
         elif event.kind is Kind.RELAUNCHED:
             ends.add(newest)
     return frozenset(ends)

@@ -7,8 +7,9 @@ from typing import Literal
 
 from infra.console.words import clock, plural, share, usd
 from infra.plan.layout import layout
-from infra.record.doubts import DOUBTS, unproven_copy, unrecognised_content
 from infra.record.events import CampaignState, Kind, Stage
+from infra.record.payloads.checkpoints import CheckpointUnrecognised
+from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven
 from infra.report.model import CertificateSummary, Golden, Interruption, KeyFigure, Money, Notice, StageTime, Training
 from infra.report.record import Record
 
@@ -164,12 +165,12 @@ def _rate(record: Record) -> str:
 
 
 def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> Iterator[Notice]:
-    failed = [event for event in record.events if event.kind is Kind.ARCHIVE_FAILED]
+    failed = [event.payload for event in record.events if isinstance(event.payload, ArchiveFailed)]
     if golden is None:
         if failed:
-            step = failed[-1].data.get("step")
+            step = failed[-1].step
             safe = "" if step is None else f". Step {step} is in it all the same, every byte read back."
-            yield Notice(level="bad", text=f"The archive failed: {failed[-1].data.get('error')}{safe}")
+            yield Notice(level="bad", text=f"The archive failed: {failed[-1].error}{safe}")
         if state.abandoned:
             yield Notice(level="warning", text="Torn down with --abandon: the trained model was not archived.")
         elif state.attempts and state.outcome in ("done", "stopped") and not failed and state.unproven is None:
@@ -199,9 +200,9 @@ def _of_unrecognised(state: CampaignState, level: Literal["bad", "warning"]) -> 
     that was trained."""
     left = state.unrecognised
     if state.unproven is not None:
-        yield Notice(level=level, text=f"{unproven_copy(state.unproven)}.")
+        yield Notice(level=level, text=f"{ArchiveUnproven.model_validate(state.unproven).sentence()}.")
     elif left is not None and left.get("files"):
-        yield Notice(level=level, text=f"{unrecognised_content(left)}.")
+        yield Notice(level=level, text=f"{CheckpointUnrecognised.model_validate(left).sentence()}.")
     elif state.attempts and state.outcome is not None and state.archive is None and not state.left_nothing:
         yield Notice(level=level, text="Nobody could look at what the job left, and no checkpoint of it is proven.")
 
@@ -210,8 +211,8 @@ def _of_doubts(record: Record) -> Iterator[Notice]:
     """Return one line for each kind of doubt about a checkpoint, the newest of the newest attempt's."""
     newest = dict[Kind, str]()
     for event in record.events:
-        if event.kind in DOUBTS and event.kind is not Kind.CHECKPOINT_UNRECOGNISED:
-            newest[event.kind] = DOUBTS[event.kind](event.data)
+        if event.payload.in_doubt and event.kind is not Kind.CHECKPOINT_UNRECOGNISED:
+            newest[event.kind] = event.payload.sentence()
     for text in newest.values():
         yield Notice(level="warning", text=f"{text[0].upper()}{text[1:]}.")
 

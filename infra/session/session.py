@@ -21,11 +21,11 @@ from infra.errors import LeaseHeld, UserError, first_line
 from infra.folders import results_folder
 from infra.plan.plan import Plan, make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind
 from infra.record.holder import Holder
 from infra.record.identity import claim_identity
 from infra.record.lease import DRIVER_LEASE, Lease, lease_ttl
 from infra.record.objects import Unreadable, is_missing
+from infra.record.payloads.stages import DriverTookOver
 from infra.record.store import CampaignStore
 from infra.session.block_clock import clock_of
 from infra.session.context import Context
@@ -135,7 +135,7 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
             store.put_json(SITE, about)
         if previous is not None:
             holders = {"holder": str(own.lease.holder), "previous": str(previous)}
-            store.append(Kind.DRIVER_TOOK_OVER, **holders, who=own.operator_arn)
+            store.append(DriverTookOver(**holders, who=own.operator_arn))
         yield own.context(plan, console, clock.deadline, identity)
 
 

@@ -14,7 +14,7 @@ from infra.archive.archive_job import Bounds
 from infra.archive.settings import ArchiveConfig
 from infra.aws.account import explained
 from infra.errors import PermanentError
-from infra.record.events import Kind
+from infra.record.payloads.training import ArchiveBegun, ArchiveFailed, ArchiveUnproven, ArchiveVerified
 from infra.steward import judging
 from infra.steward.judging import Judged
 from infra.steward.parts import Parts
@@ -45,19 +45,19 @@ def record(steward: Parts) -> None:
         found = _run(steward, _judged(steward, pause), pause)
     except PermanentError as error:
         judging.forget(steward)
-        steward.store.append(Kind.ARCHIVE_FAILED, error=str(error))
+        steward.store.append(ArchiveFailed(error=str(error)))
         return
     if copied := found.pop("copied", None):
-        steward.store.append(Kind.ARCHIVE_UNPROVEN, **copied)
+        steward.store.append(ArchiveUnproven(**copied))
     if "unproven" not in found:
         if found:
-            steward.store.append(Kind.ARCHIVE_VERIFIED, **found)
+            steward.store.append(ArchiveVerified(**found))
         return
     # In this order: what is left by a steward that dies here comes to the same end.
     archive_job.remove(steward.client)
     judging.forget(steward)
     part = {"part": found["part"]} if found.get("part") else {}
-    steward.store.append(Kind.ARCHIVE_FAILED, error=str(found["unproven"]), step=found["step"], **part)
+    steward.store.append(ArchiveFailed(error=str(found["unproven"]), step=found["step"], **part))
 
 
 def _judged(steward: Parts, pause: Callable[[], None]) -> Judged:
@@ -88,7 +88,7 @@ def _have_a_node(steward: Parts) -> None:
     else:
         group = steward.names.gpu_group
         # Recorded first: no reader of the record may believe that no GPU node bills.
-        steward.store.append(Kind.ARCHIVE_BEGUN, group=group, nodes=1, of=config.spec.nodes.count)
+        steward.store.append(ArchiveBegun(group=group, nodes=1, of=config.spec.nodes.count))
         try:
             steward.nodes.set_desired(1)
         except (ClientError, BotoCoreError) as error:

@@ -6,7 +6,10 @@ import time
 from datetime import datetime
 
 from infra.cluster import attempts
-from infra.record.events import Kind
+from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRunning
+from infra.record.payloads.checkpoints import TrainingStartedOver
+from infra.record.payloads.stages import Decision
+from infra.record.payloads.training import Held
 from infra.steward import gangs, resume_state
 from infra.steward.blame import causes_first, closing_words
 from infra.steward.decide import EndAttempt, FailureClass, Finish, Hold, Launch, Observation
@@ -43,7 +46,7 @@ class NewestAttempt:
             self._observer.launched(self.number)
         self.held_since: datetime | None = state.hold["since"] if state.hold is not None else None
         self._running_recorded = any(
-            event.kind is Kind.ATTEMPT_RUNNING and event.data["attempt"] == self.number
+            isinstance(event.payload, AttemptRunning) and event.payload.attempt == self.number
             for event in self._store.events()
         )
 
@@ -58,7 +61,7 @@ class NewestAttempt:
         self.number, self.in_flight, self._running_recorded = action.attempt, True, False
         self._observer.launched(self.number)
         committed = self._steward.committed_step()
-        self._store.append(Kind.ATTEMPT_LAUNCHED, attempt=self.number, jobset=self.job, committed_step=committed)
+        self._store.append(AttemptLaunched(attempt=self.number, jobset=self.job, committed_step=committed))
         self._note_start_over(committed)
 
     def _note_start_over(self, committed: int) -> None:
@@ -66,7 +69,7 @@ class NewestAttempt:
         trained = [int(one.get("step") or 0) for one in self._store.state().attempts if "ended_at" in one]
         if committed < 0 and max(trained, default=0) > 0:
             why = "no checkpoint of it was committed; if it wrote one, no format recognised it"
-            self._store.append(Kind.TRAINING_STARTED_OVER, attempt=self.number, before=max(trained), why=why)
+            self._store.append(TrainingStartedOver(attempt=self.number, before=max(trained), why=why))
 
     def note_running(self, seen: Observation) -> None:
         # A short attempt may succeed before every pod has answered a probe.
@@ -76,18 +79,19 @@ class NewestAttempt:
         self._running_recorded = True
         nodes, node_ranks = [pod.node for pod in seen.pods], [pod.node_rank for pod in seen.pods]
         told = {"step": min(pod.step for pod in seen.pods), "nodes": nodes, "node_ranks": node_ranks}
-        self._store.append(Kind.ATTEMPT_RUNNING, attempt=self.number, **told)
+        self._store.append(AttemptRunning(attempt=self.number, **told))
 
     def hold(self, action: Hold, seen: Observation) -> None:
         ended = next(a for a in self._store.state().attempts if a["attempt"] == action.attempt)
         event = self._store.append(
-            Kind.HELD,
-            attempt=action.attempt,
-            failure=ended["failure"],
-            cause=ended["detail"],
-            log=ended.get("log", []),
-            until=action.until.isoformat(timespec="seconds"),
-            usd_per_hour=float(seen.usd_per_hour),
+            Held(
+                attempt=action.attempt,
+                failure=ended["failure"],
+                cause=ended["detail"],
+                log=ended.get("log", []),
+                until=action.until.isoformat(timespec="seconds"),
+                usd_per_hour=float(seen.usd_per_hour),
+            )
         )
         self.held_since = event.at
 
@@ -105,17 +109,18 @@ class NewestAttempt:
         named = {*action.dead_nodes, action.first_failed}
         instances = {node.name: node.instance for node in seen.nodes if node.name in named and node.instance}
         event = self._store.append(
-            Kind.ATTEMPT_ENDED,
-            attempt=self.number,
-            failure=action.failure,
-            detail=action.why,
-            **action.model_dump(mode="json", include={"dead_nodes", "first_failed", "culprit"}),
-            instances=instances,
-            step=max((pod.step for pod in seen.pods), default=0),
-            committed_at_end=self._steward.committed_step(),
-            began=not seen.pods or any(pod.phase != "Pending" for pod in seen.pods),
-            nothing_sound=any(pod.reason == NOTHING_SOUND for pod in seen.pods),
-            log=self._last_words(action, seen),
+            AttemptEnded(
+                attempt=self.number,
+                failure=action.failure,
+                detail=action.why,
+                **action.model_dump(mode="json", include={"dead_nodes", "first_failed", "culprit"}),
+                instances=instances,
+                step=max((pod.step for pod in seen.pods), default=0),
+                committed_at_end=self._steward.committed_step(),
+                began=not seen.pods or any(pod.phase != "Pending" for pod in seen.pods),
+                nothing_sound=any(pod.reason == NOTHING_SOUND for pod in seen.pods),
+                log=self._last_words(action, seen),
+            )
         )
         ended = resume_state.failed({"committed_step": -1, **launched, **event.data, "ended_at": event.at})
         self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, ended)})
@@ -138,18 +143,19 @@ class NewestAttempt:
             self._steward.pause()
 
     def finish(self, action: Finish, seen: Observation) -> None:
-        self._store.append(Kind.DECISION, action=action.kind, why=action.why)
+        self._store.append(Decision(action=action.kind, why=action.why))
         if action.outcome == "done":
             self._logs.wait_for([pod.name for pod in seen.pods], _SHIP_REST_S)
             self._logs.flush()
             self._store.append(
-                Kind.ATTEMPT_ENDED,
-                attempt=self.number,
-                failure=None,
-                detail=action.why,
-                words=closing_words(seen.pods),
-                # A job of anybody may end before or after its estimate.
-                step=max((pod.step for pod in seen.pods), default=0) or self._config.steps,
-                committed_at_end=self._steward.committed_step(),
+                AttemptEnded(
+                    attempt=self.number,
+                    failure=None,
+                    detail=action.why,
+                    words=closing_words(seen.pods),
+                    # A job of anybody may end before or after its estimate.
+                    step=max((pod.step for pod in seen.pods), default=0) or self._config.steps,
+                    committed_at_end=self._steward.committed_step(),
+                )
             )
         self.in_flight = False

@@ -13,7 +13,7 @@ from lightkube import Client
 from infra.cluster import attempts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.nodes import GpuNodes
-from infra.record.events import Kind
+from infra.record.payloads.attempts import AttemptLaunched, NodeQuarantined
 from infra.record.store import CampaignStore
 from infra.steward.returns import Returns
 
@@ -43,7 +43,7 @@ def _record_launched(store: CampaignStore, present: Mapping[int, str], committed
     for number, name in sorted(present.items()):
         if number > newest:
             log.info("attempt %d runs unrecorded as %s: it is recorded", number, name)
-            store.append(Kind.ATTEMPT_LAUNCHED, attempt=number, jobset=name, committed_step=committed_step)
+            store.append(AttemptLaunched(attempt=number, jobset=name, committed_step=committed_step))
 
 
 def _remove_ended(client: Client, store: CampaignStore, kind: attempts.Kind, campaign: str) -> None:
@@ -60,7 +60,8 @@ def _remove_ended(client: Client, store: CampaignStore, kind: attempts.Kind, cam
 
 def _give_back(store: CampaignStore, nodes: GpuNodes, returns: Returns) -> None:
     """Give back instances that still run although their node is quarantined, in the record or in Kubernetes."""
-    recorded = {event.data.get("instance") for event in store.events() if event.kind is Kind.NODE_QUARANTINED}
+    payloads = [event.payload for event in store.events()]
+    recorded = {payload.instance for payload in payloads if isinstance(payload, NodeQuarantined)}
     for node in nodes.facts():
         if node.instance_state == "gone" or not node.instance:
             continue

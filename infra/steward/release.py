@@ -8,7 +8,7 @@ import time
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import explained
-from infra.record.events import Kind
+from infra.record.payloads.training import ArchiveBegun
 from infra.steward.parts import Parts
 
 log = logging.getLogger("steward")
@@ -58,7 +58,7 @@ class Release:
             if self._give_back() and self._gone():
                 config = self._steward.config
                 group, of = self._steward.names.gpu_group, config.spec.nodes.count
-                self._steward.store.append(Kind.ARCHIVE_BEGUN, group=group, nodes=1, of=of, released=len(self._given))
+                self._steward.store.append(ArchiveBegun(group=group, nodes=1, of=of, released=len(self._given)))
                 self._kept = None
         except (ClientError, BotoCoreError) as error:
             log.warning("not every node is given back yet: %s", explained(error))

@@ -20,8 +20,10 @@ from infra.cluster import attempts
 from infra.cluster.nodes import GpuNodes
 from infra.cluster.pod_logs import PodLogs
 from infra.cluster.steward_config import Relaunch, StewardConfig
-from infra.record.events import Kind
 from infra.record.lease import Lease
+from infra.record.payloads.attempts import NodeQuarantined, NodesAtZero, NodesCounted
+from infra.record.payloads.stages import Decision
+from infra.record.payloads.training import Relaunched, TrainingFinished
 from infra.record.store import CampaignStore
 from infra.spec.names import Names
 from infra.steward import archiving, last_resort, resume_state
@@ -116,7 +118,7 @@ class Steward:
         if state.outcome is None:
             finish = self._train()
             about = {"outcome": finish.outcome, "why": finish.why, "committed_step": self.committed.to_record()}
-            self.store.append(Kind.TRAINING_FINISHED, **about, unrecognised=self._left_behind())
+            self.store.append(TrainingFinished(**about, unrecognised=self._left_behind()))
         self.copier.stop()
         # The archive copies the logs from the bucket.
         self.logs.flush()
@@ -126,7 +128,7 @@ class Steward:
         self.logs.close()
         self.nodes.set_desired(0)
         if not self.store.state().closed:
-            self.store.append(Kind.NODES_AT_ZERO, group=self.names.gpu_group)
+            self.store.append(NodesAtZero(group=self.names.gpu_group))
 
     def _left_behind(self) -> dict[str, Any] | None:
         """Return what the job left that no format recognises; None if nobody could look. The built-in trainer's
@@ -162,10 +164,11 @@ class Steward:
         if self.attempt.in_flight:
             self._interrupt(f"{relaunch.who} requested a relaunch")
         self.store.append(
-            Kind.RELAUNCHED,
-            version=self.config.version,
-            committed_step=self.committed_step(),
-            **relaunch.model_dump(mode="json"),
+            Relaunched(
+                version=self.config.version,
+                committed_step=self.committed_step(),
+                **relaunch.model_dump(mode="json"),
+            )
         )
         self.attempt.take_over()
 
@@ -203,7 +206,7 @@ class Steward:
         """Record how many GPU nodes bill whenever that changes: the meter counts by the record alone."""
         billing = self.observer.nodes_billing
         if billing != self.observer.nodes_counted:
-            self.store.append(Kind.NODES_COUNTED, nodes=billing, of=self.config.spec.nodes.count)
+            self.store.append(NodesCounted(nodes=billing, of=self.config.spec.nodes.count))
             self.observer.nodes_counted = billing
 
     def _look(self, policy: Policy) -> tuple[Observation, Action]:
@@ -223,7 +226,7 @@ class Steward:
             return self._give_back(action)
         if not isinstance(action, Wait):
             self.lease.check()
-            self.store.append(Kind.DECISION, action=action.kind, why=action.why)
+            self.store.append(Decision(action=action.kind, why=action.why))
         match action:
             case Launch():
                 self.attempt.launch(action)
@@ -238,7 +241,7 @@ class Steward:
         instances = {node.name: node.instance for node in seen.nodes}
         for node, reason in zip(action.nodes, action.reasons, strict=True):
             instance = instances.get(node)
-            event = self.store.append(Kind.NODE_QUARANTINED, node=node, instance=instance, reason=reason)
+            event = self.store.append(NodeQuarantined(node=node, instance=instance, reason=reason))
             self.attempt.repaired(event.at)
             self.nodes.quarantine(node, "replaced")
             if instance:

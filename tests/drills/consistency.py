@@ -23,7 +23,8 @@ from infra.bake.foundation import OUTPUTS, foundation
 from infra.campaign import teardown
 from infra.engine import kubernetes_state
 from infra.inventory import certify
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
 from tests.drills import teardown as drill
 from tests.drills.parts.teardown_cases import Fault, Mend, rule
@@ -82,8 +83,8 @@ def ground_of(one: Camp) -> dict[str, Any]:
 
 def one_case(one: Camp, baked: dict[str, Any], before: Fault, after: Fault) -> dict[str, Any]:
     with one.opened() as context:
-        context.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
-        context.store.append(Kind.STAGE_FINISHED, stage=Stage.BAKE, seconds=0.0, outputs=baked)
+        context.store.append(StageStarted(stage=Stage.BAKE))
+        context.store.append(StageFinished(stage=Stage.BAKE, seconds=0.0, outputs=baked))
     return drill.one_case(one, before, after, drill.inventory(one)) | {"ok": True}
 
 

@@ -34,7 +34,8 @@ from infra.engine.refusal import refusals, standing
 from infra.errors import UserError
 from infra.preview.looking import looking, stacks
 from infra.preview.preview import preview
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.session.context import Context
 from tests.rehearsal.acting import as_reader
 from tests.rehearsal.campaign_world import Camp, camp
@@ -136,7 +137,7 @@ def new_file_system_case(camp: Camp) -> dict[str, Any]:
     """With a copy of a checkpoint in S3 a lost file system is made anew, and nothing else is replaced."""
     with camp.opened() as context:
         copy = {"step": 20, "place": "", "objects": 1, "bytes": 1, "seconds": 1, "removed": [], "locked": 0}
-        context.store.append(Kind.CHECKPOINT_COPIED, **copy)
+        context.store.append(CheckpointCopied(**copy))
     clusters = camp.client("eks").list_clusters()["clusters"]
     with mutations(camp) as heard:
         assert repair_command("drilled", camp.spec.region, True, Console(file=StringIO(), width=300)) == 0

@@ -30,7 +30,8 @@ from infra.engine import leash
 from infra.engine.engine import Engine
 from infra.errors import LeaseLost
 from infra.inventory import certify
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.rehearsal.aws.world import Call
 from infra.spec.names import PROJECT
 from tests.drills.parts.struck import environ_restored, until
@@ -173,8 +174,8 @@ def _baked_before(held: Camp) -> None:
     """No image can be baked on the machines here: the record says that it was."""
     outputs = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False}
     with held.opened() as context:
-        context.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
-        context.store.append(Kind.STAGE_FINISHED, stage=Stage.BAKE, seconds=0.0, outputs=outputs)
+        context.store.append(StageStarted(stage=Stage.BAKE))
+        context.store.append(StageFinished(stage=Stage.BAKE, seconds=0.0, outputs=outputs))
 
 
 def _one_of_each(held: Camp) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 from infra.aws.account import Account
 from infra.inventory import certify, sweep
 from infra.kinds import Thing, kind_named
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
 from infra.spec.names import CAMPAIGN_TAG, Names
 from infra.stack.outputs import CampaignOutputs
@@ -143,8 +144,8 @@ def environment(folder: Path) -> Iterator[tuple[Environment, Context]]:
             outputs |= {"node_role_arn": own.instance_role, "file_system_id": own.volume}
             for role in ("steward", "trainer", "archive"):
                 outputs[f"{role}_role_arn"] = own.instance_role
-            context.store.append(Kind.STAGE_STARTED, stage=Stage.PROVISION)
-            context.store.append(Kind.STAGE_FINISHED, stage=Stage.PROVISION, seconds=1.0, outputs={"outputs": outputs})
+            context.store.append(StageStarted(stage=Stage.PROVISION))
+            context.store.append(StageFinished(stage=Stage.PROVISION, seconds=1.0, outputs={"outputs": outputs}))
             yield ground, context
 
 

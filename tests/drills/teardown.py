@@ -30,7 +30,8 @@ from infra.campaign.stages import Step, run_step
 from infra.engine import kubernetes_state
 from infra.errors import BivouacError
 from infra.inventory import certify, sweep
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
 from tests.drills.parts.teardown_cases import Fault, at_provision, at_teardown
 from tests.rehearsal.campaign_world import Camp, camp
@@ -76,8 +77,8 @@ class Account:
             self.baked = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False, OUTPUTS: made}
         one = Camp(self.ground.site, self.ground.folder / "cases" / str(number), {"campaign": f"drill{number}"})
         with one.opened() as context:
-            context.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
-            context.store.append(Kind.STAGE_FINISHED, stage=Stage.BAKE, seconds=0.0, outputs=self.baked)
+            context.store.append(StageStarted(stage=Stage.BAKE))
+            context.store.append(StageFinished(stage=Stage.BAKE, seconds=0.0, outputs=self.baked))
         return one
 
 

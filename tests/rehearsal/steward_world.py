@@ -25,7 +25,8 @@ from infra.cluster.steward_config import STEWARD_LEASE, StewardConfig
 from infra.plan.job_config import train_config
 from infra.plan.plan import Plan, make_plan
 from infra.plan.survey import survey
-from infra.record.events import CampaignState
+from infra.record.events import CampaignState, Event
+from infra.record.payloads import Payload
 from infra.record.store import CampaignStore
 from infra.rehearsal.kubernetes.pki import Authority
 from infra.spec.campaign import Spec
@@ -76,9 +77,9 @@ class FusedStore(CampaignStore):
 
     fuse = Fuse()
 
-    def append(self, kind: Any, **data: Any) -> Any:
-        self.fuse.burn(f"record {kind}")
-        return super().append(kind, **data)
+    def append(self, payload: Payload) -> Event:
+        self.fuse.burn(f"record {payload.kind}")
+        return super().append(payload)
 
 
 @dataclass

@@ -26,7 +26,8 @@ from infra.engine.state_copy import stored_state
 from infra.errors import PermanentError
 from infra.preview.looking import look_at_stacks
 from infra.record import meter
-from infra.record.events import CampaignState, Kind
+from infra.record.events import CampaignState
+from infra.record.payloads.training import FileSystemLost
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec import waits
@@ -136,7 +137,7 @@ class StorageWatch:
     def _record(self, id: str, word: str, state: CampaignState, *, repair: bool, why: str) -> None:
         context = self.context
         context.guard()
-        context.store.append(Kind.FILE_SYSTEM_LOST, id=id, word=word, copied=state.copied, repair=repair, why=why)
+        context.store.append(FileSystemLost(id=id, word=word, copied=state.copied, repair=repair, why=why))
         then = "it is made again" if repair else "it is not made again by itself"
         context.progress.note(f"file system {id} {word}; {then}: {why}")
         tell(context, lambda: billing.bill(context).sentence(context.spec.campaign))

@@ -13,7 +13,7 @@ from infra.engine.drift import Look
 from infra.engine.engine import Engine
 from infra.engine.refusal import FILE_SYSTEM
 from infra.preview.looking import stacks
-from infra.record.events import Kind
+from infra.record.payloads.training import FileSystemReplaced
 from infra.session.context import Context
 from infra.session.session import foundation_lease
 from infra.spec.names import FOUNDATION_STACK
@@ -33,7 +33,7 @@ def carry_out(context: Context, looks: Sequence[Look]) -> None:
     _apply(context, [each.stack for each in looks])
     if anew:
         go_on(context)
-        context.store.append(Kind.FILE_SYSTEM_REPLACED)
+        context.store.append(FileSystemReplaced())
 
 
 def _apply(context: Context, names: Sequence[str]) -> None:

@@ -19,7 +19,8 @@ from infra.cli.records import record_of
 from infra.cluster.kubernetes import OF_WORLD
 from infra.engine.nodegroups import give_back
 from infra.errors import LeaseHeld
-from infra.record.events import Kind
+from infra.record.payloads.attempts import NodesAtZero
+from infra.record.payloads.stages import Closing
 from infra.record.store import CampaignStore
 from infra.session.closer import driver_of
 from infra.session.session import opened, stored_plan, stored_spec
@@ -58,7 +59,7 @@ def _end(store: CampaignStore, view: View, why: str, console: Console) -> None:
     spec = stored_spec(store)
     with opened(spec, stored_plan(store, spec), console, target.about()) as context:
         context.enters_cluster = False
-        store.append(Kind.CLOSING, why=why)
+        store.append(Closing(why=why))
         if view.state.outcome is None:
             ask_to_stop(store)
         end(context)
@@ -75,4 +76,4 @@ def _set_to_zero(store: CampaignStore, view: View, why: str, console: Console) -
     names, say = Names(store.campaign), partial(console.print, markup=False, soft_wrap=True)
     came = give_back(Account(store.region), names, guard, say)
     if view.state.gpu_nodes_up or came:
-        store.append(Kind.NODES_AT_ZERO, group=names.gpu_group, **({"why": why} if came else {}))
+        store.append(NodesAtZero(group=names.gpu_group, **({"why": why} if came else {})))

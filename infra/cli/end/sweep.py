@@ -20,8 +20,9 @@ from infra.inventory import sweep
 from infra.inventory.rates import shown, together
 from infra.inventory.stakes import refuse_unproven
 from infra.inventory.sweep import Left, Sight, Swept
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.identity import read_identity
+from infra.record.payloads.stages import Abandoned
 from infra.session.context import Context
 from infra.session.session import opened, stored_plan, stored_spec
 
@@ -72,7 +73,7 @@ def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Co
 def _refuse_alive(context: Context, abandon: bool = False) -> None:
     state = context.state()
     begun = Stage.TEARDOWN in state.finished_stages or any(
-        event.data.get("stage") == Stage.TEARDOWN for event in context.store.events()
+        getattr(event.payload, "stage", None) == Stage.TEARDOWN for event in context.store.events()
     )
     if not begun:
         raise UserError(
@@ -86,7 +87,7 @@ def _refuse_alive(context: Context, abandon: bool = False) -> None:
     except NotProven:
         if not abandon:
             raise
-        context.store.append(Kind.ABANDONED, who=context.operator_arn)
+        context.store.append(Abandoned(who=context.operator_arn))
 
 
 def _show(seen: Sight, console: Console) -> None:

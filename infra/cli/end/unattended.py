@@ -13,7 +13,9 @@ from infra.campaign.repairs.lost_storage import Loss, id_of
 from infra.notices.outbox import Outbox
 from infra.notices.ways import ways
 from infra.preview.looking import looking
-from infra.record.events import CampaignState, Kind, Stage
+from infra.record.events import CampaignState, Stage
+from infra.record.payloads.stages import StageFailed
+from infra.record.payloads.training import FileSystemLost
 from infra.record.store import CampaignStore
 from infra.session.closer import driver_of
 from infra.session.context import Context, turns
@@ -44,7 +46,7 @@ def note_dead_driver(store: CampaignStore, state: CampaignState) -> None:
     if not died or state.attempts or state.running_stage not in _BEFORE_A_STEWARD:
         return
     error = "its driver died, and nobody drives; `bivouac run` with the same spec goes on"
-    store.append(Kind.STAGE_FAILED, stage=state.running_stage, error=error, cut_off=True)
+    store.append(StageFailed(stage=state.running_stage, error=error, cut_off=True))
 
 
 def note_loss(store: CampaignStore, state: CampaignState, context: Context) -> None:
@@ -61,4 +63,4 @@ def note_loss(store: CampaignStore, state: CampaignState, context: Context) -> N
             return
     if sure:
         why = "no driver is there to make a new one"
-        store.append(Kind.FILE_SYSTEM_LOST, id=id, word=word, copied=state.copied, repair=False, why=why)
+        store.append(FileSystemLost(id=id, word=word, copied=state.copied, repair=False, why=why))

@@ -26,7 +26,8 @@ from infra.plan.checks import Level, failed
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.preview.looking import as_operated, looking, other_spec, stacks
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.session.session import STACK_CONFIG, foundation_lease, open_session, opened, stored_spec
@@ -63,8 +64,8 @@ def configuration(stack: str, given: Mapping[str, str], root: Path, *, preview: 
         # What a driver that goes on, a teardown and the closer need of the record.
         certify.note_baseline(context)
         if (store := context.store).state().started_at is None:
-            store.append(Kind.STAGE_STARTED, stage=Stage.PLAN, who=context.operator_arn)
-            store.append(Kind.STAGE_FINISHED, stage=Stage.PLAN, seconds=0.0, outputs={})
+            store.append(StageStarted(stage=Stage.PLAN, who=context.operator_arn))
+            store.append(StageFinished(stage=Stage.PLAN, seconds=0.0, outputs={}))
         store.put_json(node_image.RECORD, store.get_json(node_image.RECORD) or {"manifest": image.key})
         keep_code(context, code_of(context))
         store.put_json(STACK_CONFIG, config := _of_campaign(context))

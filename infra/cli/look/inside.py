@@ -14,7 +14,7 @@ from infra.cluster.kubernetes import PATIENCE_S, streams_from_outside
 from infra.cluster.ranks import Member, members, running
 from infra.errors import TemporaryError, UserError
 from infra.plan.layout import layout
-from infra.record.events import Kind
+from infra.record.payloads.stages import OperatorEntered
 from infra.record.store import CampaignStore
 from infra.session.session import stored_spec
 from infra.spec.campaign import ApiEndpoint, Spec
@@ -40,12 +40,13 @@ class Inside:
     def note(self, member: Member, program: str) -> None:
         """Record who enters a container, and the program's name only: its arguments may hold secrets."""
         self._store.append(
-            Kind.OPERATOR_ENTERED,
-            who=str(self._account.identity()["Arn"]),
-            attempt=member.attempt,
-            node=member.node,
-            pod=member.pod,
-            program=program,
+            OperatorEntered(
+                who=str(self._account.identity()["Arn"]),
+                attempt=member.attempt,
+                node=member.node,
+                pod=member.pod,
+                program=program,
+            )
         )
 
 

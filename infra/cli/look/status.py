@@ -16,9 +16,10 @@ from infra.console.words import plural
 from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
 from infra.notices.history import Entry, history
-from infra.record.doubts import DOUBTS, unproven_copy, unrecognised_content
 from infra.record.events import CampaignState, Event, Kind, Stage, fold, ordered
 from infra.record.live import live_figures
+from infra.record.payloads.checkpoints import CheckpointUnrecognised
+from infra.record.payloads.training import ArchiveUnproven
 from infra.record.store import CampaignStore
 from infra.report.record import PACKED, Record, unpacked
 from infra.session.session import DRIVER_LEASE, holder_of, stored_plan, stored_spec
@@ -164,9 +165,11 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
         kept = f"{state.archive.get('manifest')} (step {state.archive.get('step')})"
         console.print(f"  archive  {kept}", markup=False, soft_wrap=True)
     if state.unproven:
-        console.print(f"  copied   {unproven_copy(state.unproven)}", markup=False, soft_wrap=True)
+        copied = ArchiveUnproven.model_validate(state.unproven).sentence()
+        console.print(f"  copied   {copied}", markup=False, soft_wrap=True)
     elif (left := facts["unrecognised"]) and left.get("files"):
-        console.print(f"  left     {unrecognised_content(left)}", markup=False, soft_wrap=True)
+        unrecognised = CheckpointUnrecognised.model_validate(left).sentence()
+        console.print(f"  left     {unrecognised}", markup=False, soft_wrap=True)
     if state.certificate:
         verdict = "clean" if state.certificate.get("clean") else "not clean"
         console.print(
@@ -184,8 +187,8 @@ def _doubts(events: Sequence[Event]) -> list[str]:
     for event in ordered(events):
         if event.kind is Kind.ATTEMPT_LAUNCHED:
             newest.clear()
-        elif event.kind in DOUBTS:
-            newest[event.kind] = DOUBTS[event.kind](event.data)
+        elif event.payload.in_doubt:
+            newest[event.kind] = event.payload.sentence()
     return list(newest.values())
 
 

@@ -17,7 +17,8 @@ from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan.checks import Level, failed
 from infra.plan.plan import Plan, make_plan
 from infra.record import rehearsals
-from infra.record.events import CampaignState, Event, Kind
+from infra.record.events import CampaignState, Event
+from infra.record.payloads.stages import StageFinished
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 
@@ -115,8 +116,8 @@ def _split(events: tuple[Event, ...]) -> Listing:
     table = Listing("stage", "seconds", title="time by stage")
     total = 0.0
     for event in events:
-        if event.kind is Kind.STAGE_FINISHED:
-            total += event.data["seconds"]
-            table.row(event.data["stage"], f"{event.data['seconds']:.1f}")
+        if isinstance(event.payload, StageFinished):
+            total += event.payload.seconds
+            table.row(event.payload.stage, f"{event.payload.seconds:.1f}")
     table.row("all", f"{total:.1f}")
     return table

@@ -8,7 +8,12 @@ from infra.archive import archive_job
 from infra.checkpoints import copy_job
 from infra.checkpoints.copies import CopiesConfig
 from infra.checkpoints.copy_job import COPY, FETCH, CopyJob, Ended
-from infra.record.events import Kind
+from infra.record.payloads.checkpoints import (
+    CheckpointCopied,
+    CheckpointCopyFailed,
+    CheckpointFetched,
+    CheckpointFetchFailed,
+)
 from infra.steward.archiving import LEAST, TIMES
 from infra.steward.copying.due import is_due, lacks
 from infra.steward.decide import Action, Finish, Launch, Wait
@@ -64,10 +69,10 @@ class Copier:
             return Wait(why=self.under_way()[0])
         self._fetching = ""
         if ended.error:
-            self._steward.store.append(Kind.CHECKPOINT_FETCH_FAILED, error=ended.error)
+            self._steward.store.append(CheckpointFetchFailed(error=ended.error))
             archive_job.remove(self._steward.client, FETCH.name)
             return Finish(outcome="stopped", why=f"{why}, and none comes back from S3: {ended.error}")
-        self._steward.store.append(Kind.CHECKPOINT_FETCHED, attempt=action.attempt, **ended.told)
+        self._steward.store.append(CheckpointFetched(attempt=action.attempt, **ended.told))
         archive_job.remove(self._steward.client, FETCH.name)
         return Wait(why=f"step {ended.told['step']} is back from S3")
 
@@ -111,9 +116,9 @@ class Copier:
     def _tell(self, ended: Ended) -> None:
         store = self._steward.store
         if ended.error:
-            store.append(Kind.CHECKPOINT_COPY_FAILED, error=ended.error)
+            store.append(CheckpointCopyFailed(error=ended.error))
         elif ended.told["step"] > store.state().copied:  # else a predecessor ended before it removed the Job
-            store.append(Kind.CHECKPOINT_COPIED, **ended.told)
+            store.append(CheckpointCopied(**ended.told))
         self._state = store.state()
 
     def _still_there(self) -> bool:

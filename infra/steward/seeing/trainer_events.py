@@ -6,6 +6,7 @@ from typing import Any
 
 from infra.record.events import Kind
 from infra.record.objects import Unreadable
+from infra.record.payloads import PAYLOADS
 from infra.record.store import LIVE, CampaignStore
 from infra.record.trainer_lines import StepLine, line_of
 
@@ -43,14 +44,15 @@ class TrainerEvents:
         kind = _RECORDED.get(line.event)
         if kind is None or kind in self._full:
             return
-        known_events = [known.data for known in self.store.events() if known.kind is kind]
+        known_events = [known.payload for known in self.store.events() if known.kind is kind]
         if len(known_events) >= _MOST_OF_A_KIND:
             self._full.add(kind)
             return
-        data = {"pod": pod, **line.model_dump(mode="json", exclude={"event", "time"}, exclude_unset=True)}
+        fields = line.model_dump(mode="json", exclude={"event", "time"}, exclude_unset=True)
+        payload = PAYLOADS[kind](pod=pod, **fields)
         # The event may be recorded already: a write's answer may be lost, and a successor reads unstored lines again.
-        if data not in known_events:
-            self.store.append(kind, **data)
+        if payload not in known_events:
+            self.store.append(payload)
 
 
 def _known_loss(store: CampaignStore) -> float | None:

@@ -20,8 +20,9 @@ from infra.bake.node_image import RECORD, NodeImage
 from infra.bake.node_image import manifest_key as node_manifest_key
 from infra.cli.prepare.images import images_command
 from infra.errors import LeaseHeld, UserError
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.holder import Holder
+from infra.record.payloads.stages import StageFinished
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.base_images import HOST_TAG, SLIM_TAG
 from infra.rehearsal.aws.base_images import REPOSITORY as BASES_REPOSITORY
@@ -97,9 +98,9 @@ class Bakery:
             "image": f"{REPOSITORY}@{trainer}",
             "steward_image": f"{STEWARD_REPOSITORY}@{self.stewards[trainer]}",
         }
-        record.append(Kind.STAGE_FINISHED, stage=Stage.BAKE, seconds=1, outputs=outputs)
+        record.append(StageFinished(stage=Stage.BAKE, seconds=1, outputs=outputs))
         if over:
-            record.append(Kind.STAGE_FINISHED, stage=Stage.TEARDOWN, seconds=1, outputs={})
+            record.append(StageFinished(stage=Stage.TEARDOWN, seconds=1, outputs={}))
 
     def amis(self) -> set[str]:
         return {one["ImageId"] for one in self.ec2.describe_images(Owners=["self"])["Images"]}

@@ -18,6 +18,8 @@ from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError, UserError
 from infra.inventory import certify
 from infra.record.events import Kind, Stage
+from infra.record.payloads import payload_of
+from infra.record.payloads.stages import StageStarted
 from infra.session.context import Context
 from tests.rehearsal.campaign_world import Camp, camp
 
@@ -38,7 +40,7 @@ def context(camped: Camp) -> Iterator[Context]:
     """A campaign whose provision failed once by an add-on and was run again."""
     camped.ask("troubles", add=[{"kind": "add-on", "name": "coredns", "phase": "create", "outcome": "fail"}])
     with camped.opened() as one:
-        one.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
+        one.store.append(StageStarted(stage=Stage.BAKE))
         with pytest.raises(PermanentError) as failed:
             provision.run(one)
         assert "Addon coredns" in str(failed.value) and "an injected fault" in str(failed.value)
@@ -171,7 +173,7 @@ def test_a_launch_that_comes_to_nothing_gives_the_nodes_back_and_the_next_run_pr
 
     assert workloads() == {"waits", "steward"}
     for kind in (Kind.STAGE_STARTED, Kind.STAGE_FINISHED):
-        context.store.append(kind, stage=Stage.PREFLIGHT)
+        context.store.append(payload_of(kind, dict(stage=Stage.PREFLIGHT)))
     nodes.set_desired(2)
     monkeypatch.setattr(launch, "_STEWARD_S", 1.0 - context.spec.recovery.startup_timeout.total_seconds())
     with pytest.raises(PermanentError, match="no attempt began to train; the GPU nodes were given back") as refused:

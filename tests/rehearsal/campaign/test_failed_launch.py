@@ -23,7 +23,9 @@ from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.attempts import AttemptLaunched, AttemptRunning, NodesAtZero
+from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
 from infra.session.session import opened
 from tests.rehearsal.steward_world import Camp, lone_camp
@@ -56,8 +58,8 @@ def context(made: Camp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
             (Stage.PROVISION, {"data_digest": "d" * 64}),
             (Stage.PREFLIGHT, {"verdicts": []}),
         ):
-            one.store.append(Kind.STAGE_STARTED, stage=stage)
-            one.store.append(Kind.STAGE_FINISHED, stage=stage, seconds=0.0, outputs=outputs)
+            one.store.append(StageStarted(stage=stage))
+            one.store.append(StageFinished(stage=stage, seconds=0.0, outputs=outputs))
             one.outputs[stage] = outputs
         monkeypatch.setattr(kubernetes, "PATIENCE_S", 0.5)
         monkeypatch.setattr(preflight.basics, "prove", lambda context, client: None)
@@ -165,8 +167,8 @@ def test_what_ran_once_is_never_baked_anew_by_a_run(
     made: Camp, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it committed was made by that code; another is a person's relaunch."""
-    context.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="failing-a1", committed_step=-1)
-    context.store.append(Kind.ATTEMPT_RUNNING, attempt=1, nodes=[])
-    context.store.append(Kind.NODES_AT_ZERO, group=context.names.gpu_group)
+    context.store.append(AttemptLaunched(attempt=1, jobset="failing-a1", committed_step=-1))
+    context.store.append(AttemptRunning(attempt=1, nodes=[]))
+    context.store.append(NodesAtZero(group=context.names.gpu_group))
     state = context.state()
     assert not state.bake_again and Stage.BAKE in state.finished_stages

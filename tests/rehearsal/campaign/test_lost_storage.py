@@ -12,7 +12,9 @@ from infra.campaign import provision
 from infra.campaign.repairs import lost_storage
 from infra.campaign.repairs.lost_storage import StorageWatch, id_of
 from infra.campaign.stages import Step, run_step
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.attempts import AttemptLaunched
+from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.spec import waits
 from tests.rehearsal.acting import FOUNDER, OPERATOR, acting
 from tests.rehearsal.campaign_world import Camp, camp
@@ -30,8 +32,8 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
             foundation(context)
         with acting(camped, *OPERATOR), camped.opened() as context:
             run_step(context, Step(Stage.PROVISION, "by the operator", provision.run))
-            context.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="attempt-1", committed_step=20)
-            context.store.append(Kind.CHECKPOINT_COPIED, step=20)
+            context.store.append(AttemptLaunched(attempt=1, jobset="attempt-1", committed_step=20))
+            context.store.append(CheckpointCopied(step=20))
         yield camped
 
 

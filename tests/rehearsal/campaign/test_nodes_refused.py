@@ -10,7 +10,8 @@ from infra.campaign import capacity, provision
 from infra.cluster.kubernetes import from_outside
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageStarted
 from infra.session.context import Context
 from tests.rehearsal.campaign_world import Camp, camp
 
@@ -35,7 +36,7 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
 @pytest.fixture(scope="module")
 def context(camped: Camp) -> Iterator[Context]:
     with camped.opened() as one:
-        one.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
+        one.store.append(StageStarted(stage=Stage.BAKE))
         one.outputs[Stage.PROVISION] = provision.run(one)
         yield one
 

@@ -20,6 +20,7 @@ from infra.errors import PermanentError
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Kind, Stage
+from infra.record.payloads.attempts import PilotProven
 from infra.session.context import Context
 from infra.spec.campaign import Spec
 from tests.rehearsal.aws_fakes import until
@@ -183,7 +184,7 @@ def test_no_pilot_is_due_twice_for_one_image_or_after_all_were_asked_for(
     nodes = GpuNodes(context.account, made.client(Fuse()), context.names, context.guard)
     expectation = expectation_of(context.spec, None, read_versions())
     assert pilot.is_due(context, nodes, expectation)
-    context.store.append(Kind.PILOT_PROVEN, node="n", instance="i", digest=pilot._digest(context, expectation))
+    context.store.append(PilotProven(node="n", instance="i", digest=pilot._digest(context, expectation)))
     assert not pilot.is_due(context, nodes, expectation)
     context.outputs[Stage.BAKE] = {**context.outputs[Stage.BAKE], "image": "base@sha256:1"}
     assert pilot.is_due(context, nodes, expectation)

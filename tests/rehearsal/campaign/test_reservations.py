@@ -24,6 +24,7 @@ from infra.plan.checks import Finding, Level, check
 from infra.plan.estimates.cost import RESERVATION_REST
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
+from infra.record.events import CampaignState
 from infra.rehearsal.site import bought
 from infra.session import block_clock
 from infra.spec.campaign import Spec, SpecFile
@@ -173,8 +174,9 @@ def context_of(here: Account, spec: Spec) -> Any:
     plan = make_plan(spec, survey(spec))
     over = datetime.now(UTC) - timedelta(hours=1)  # before it, prepaid nodes stay
     return SimpleNamespace(
-        deadline=over, plan=plan, spec=spec, account=here, names=Names(spec), turns=lambda seconds: iter(())
-    )
+        deadline=over, plan=plan, spec=spec, account=here, names=Names(spec), turns=lambda seconds: iter(()),
+        state=CampaignState,
+    )  # fmt: skip
 
 
 class NoNode:

@@ -28,6 +28,7 @@ from infra.cli.run.run import run_command
 from infra.cluster.ranks import Member
 from infra.record import pod_logs
 from infra.record.events import Kind
+from infra.record.payloads import payload_of
 from infra.spec.names import buckets
 from tests.rehearsal.acting import VIEWER, acting
 from tests.rehearsal.campaign_world import Camp, camp
@@ -47,7 +48,7 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
         with one.opened() as context:
             identity = context.identity
             for kind, data in EVENTS:
-                context.store.append(kind, **data)
+                context.store.append(payload_of(kind, data))
             key = f"{context.store.prefix}/{pod_logs.piece('drilled-a1-gang-0-0', 0)}"
             context.store.put_if_absent(key, b"step 3\n", {pod_logs.UNTIL: pod_logs.Position(1, 1).stored()})
         one.client("s3").create_bucket(Bucket=archive)

@@ -16,6 +16,7 @@ from infra.bake.foundation import foundation
 from infra.campaign import provision
 from infra.campaign.stages import Step, run_step
 from infra.record.events import Kind, Stage
+from infra.record.payloads.stages import Abandoned, Detached, StageFailed, StageStarted
 from infra.session.session import STACK_CONFIG
 from infra.spec.names import CLOSER, NOTICES
 from tests.rehearsal.acting import FOUNDER, OPERATOR, acting
@@ -65,7 +66,7 @@ def test_of_a_stage_that_failed_before_a_steward_lived_the_closer_tells_once_wit
     provisioned: Camp,
 ) -> None:
     with provisioned.opened() as context:
-        context.store.append(Kind.STAGE_FAILED, stage="preflight", error="no capacity", cut_off=True)
+        context.store.append(StageFailed(stage="preflight", error="no capacity", cut_off=True))
     for _ in range(2):
         status, text = built(provisioned)
         assert status == "SUCCEEDED", text
@@ -80,10 +81,10 @@ def test_a_campaign_that_is_not_over_or_is_driven_is_left_alone(provisioned: Cam
     theirs = "drilled waits for whoever interrupted its driver"
     assert (status, theirs in text) == ("SUCCEEDED", True), text
     with provisioned.opened() as context:
-        context.store.append(Kind.ABANDONED)
+        context.store.append(Abandoned())
         status, text = built(provisioned)
         assert (status, "drilled is driven by" in text) == ("SUCCEEDED", True), text
-        context.store.append(Kind.DETACHED, holder="me", deadline="")
+        context.store.append(Detached(holder="me", deadline=""))
     assert provisioned.client("eks").list_clusters()["clusters"] == [provisioned.names.cluster]
 
 
@@ -96,7 +97,7 @@ def test_what_nobody_drives_any_more_is_torn_down_and_certified_with_the_closers
         lambda: [one for one in provisioned.site.machines if one.alive() and of_group(one) == names.gpu_group], "a node"
     )
     with provisioned.opened() as context:
-        context.store.append(Kind.STAGE_STARTED, stage="preflight")
+        context.store.append(StageStarted(stage="preflight"))
     plane.freeze()
     asked = len(plane.api.tokens)
     status, text = built(provisioned)

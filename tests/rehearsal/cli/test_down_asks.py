@@ -15,8 +15,11 @@ import pytest
 from rich.console import Console
 
 from infra.cli.end.consent import stakes
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.live import LIVE
+from infra.record.payloads.attempts import AttemptLaunched
+from infra.record.payloads.stages import StageFinished, StageStarted
+from infra.record.payloads.training import ArchiveVerified
 from infra.record.store import CampaignStore
 from infra.spec.names import CAMPAIGN_TAG, buckets
 from tests.rehearsal.campaign_world import Camp, camp
@@ -36,8 +39,8 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
         patch.setenv("BIVOUAC_SITE", "in-process")
         patch.setenv("COLUMNS", "300")
         with one.opened() as context:
-            context.store.append(Kind.STAGE_STARTED, stage=Stage.PROVISION)
-            context.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="attempt-1", committed_step=20)
+            context.store.append(StageStarted(stage=Stage.PROVISION))
+            context.store.append(AttemptLaunched(attempt=1, jobset="attempt-1", committed_step=20))
             context.store.put_json(LIVE, FIGURES)
         ec2 = one.client("ec2")
         vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
@@ -76,7 +79,7 @@ def test_what_is_at_stake_follows_the_record(camped: Camp) -> None:
     assert trains["lost"] == f"what is not committed; the rest is archived first, or nothing is torn down: {newest}"
     assert shown(camped, abandon=True)["lost"] == f"all that is not archived: {newest}"
     with camped.opened() as context:
-        context.store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/m.json", step=20, identity=context.identity)
+        context.store.append(ArchiveVerified(manifest="s3://a/m.json", step=20, identity=context.identity))
     assert shown(camped, abandon=True)["lost"] == "nothing: the archive has it"
 
 
@@ -98,13 +101,13 @@ def test_without_a_yes_nothing_is_touched_and_a_person_sees_what_is_at_stake(cam
 def test_of_a_campaign_that_is_over_nothing_is_changed_and_nobody_is_asked(camped: Camp) -> None:
     with camped.opened() as context:
         for stage in (Stage.TEARDOWN, Stage.CERTIFY, Stage.REPORT):
-            context.store.append(Kind.STAGE_FINISHED, stage=stage, seconds=1.0, outputs={})
+            context.store.append(StageFinished(stage=stage, seconds=1.0, outputs={}))
     before = record(camped)
     done = piped("--json")
     assert done.returncode == 73 and "is over and stays as it is" in done.stderr, "it trained and has no checkpoint"
     assert json.loads(done.stdout)["ended"] is True and record(camped) == before
     bucket = buckets(camped.spec.account, camped.world.region).state
     store = CampaignStore(camped.client("s3"), bucket, "drilled", "test")
-    store.append(Kind.STAGE_STARTED, stage=Stage.CERTIFY)
+    store.append(StageStarted(stage=Stage.CERTIFY))
     assert not store.state().over, "a certificate that is being made again may find something"
     assert piped().returncode == 64

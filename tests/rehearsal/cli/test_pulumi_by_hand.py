@@ -24,7 +24,9 @@ from infra.cli.hand.by_hand import configuration
 from infra.engine.drift import resources_of
 from infra.engine.state_copy import stored_state
 from infra.errors import UserError
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.attempts import AttemptLaunched
+from infra.record.payloads.training import ArchiveVerified, TrainingFinished
 from infra.record.store import CampaignStore
 from infra.session.session import open_session
 from infra.spec.names import FOUNDATION_STACK
@@ -158,7 +160,7 @@ def trained(standing: Project) -> dict[str, str]:
     with standing.camped.opened() as context:
         assert context.state().nothing_to_lose, "down would end it as it stood"
         run_step(context, Step(Stage.PROVISION, "drill", provision.run))
-        context.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="attempt-1", committed_step=-1)
+        context.store.append(AttemptLaunched(attempt=1, jobset="attempt-1", committed_step=-1))
     return before
 
 
@@ -184,9 +186,9 @@ def test_destroy_refuses_until_the_archive_is_proven_and_down_finds_an_empty_sta
     assert "LustreFileSystem::shared" in said and "protected" in said
     assert standing.resources() == before
     with standing.camped.opened() as context:
-        context.store.append(Kind.TRAINING_FINISHED, outcome="done", why="drill", step=40, committed_step=40)
+        context.store.append(TrainingFinished(outcome="done", why="drill", step=40, committed_step=40))
         archive = {"step": 40, "identity": context.identity, "evaluation_loss": 1.0, "objects": 1, "bytes": 1}
-        context.store.append(Kind.ARCHIVE_VERIFIED, manifest="golden", metrics={}, **archive)
+        context.store.append(ArchiveVerified(manifest="golden", metrics={}, **archive))
     standing.pulumi("up", "--yes", "--skip-preview")
     standing.pulumi("destroy", "--yes")
     assert standing.resources() == {}

@@ -26,6 +26,7 @@ from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.preview.looking import data_digest, looking, other_spec
 from infra.record.events import Kind, Stage
 from infra.record.lease import LeaseRecord
+from infra.record.payloads.attempts import AttemptLaunched
 from tests.rehearsal.acting import as_reader
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.rehearsal.engine.drift_cases import HANDS, desired, mutations
@@ -89,7 +90,7 @@ def test_a_preview_of_a_campaign_never_begun_prices_it_and_creates_nothing(campe
 def provisioned(camped: Camp) -> Camp:
     with camped.opened() as context:
         run_step(context, Step(Stage.PROVISION, "drill", provision.run))
-        context.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="attempt-1", committed_step=None)
+        context.store.append(AttemptLaunched(attempt=1, jobset="attempt-1", committed_step=None))
     return camped
 
 

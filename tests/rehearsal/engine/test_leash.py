@@ -20,7 +20,8 @@ from infra.engine import leash
 from infra.engine import locks as rules
 from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.rehearsal.aws.world import Call
 from infra.spec.names import PROJECT
 from tests.rehearsal.aws_account import until
@@ -64,8 +65,8 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
         # No image can be baked on the machines here: the record says that it was.
         outputs = {"image": "base@sha256:0", "code": "c", "manifest": "none", "baked": False}
         with made.opened() as context:
-            context.store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
-            context.store.append(Kind.STAGE_FINISHED, stage=Stage.BAKE, seconds=0.0, outputs=outputs)
+            context.store.append(StageStarted(stage=Stage.BAKE))
+            context.store.append(StageFinished(stage=Stage.BAKE, seconds=0.0, outputs=outputs))
         yield made
 
 

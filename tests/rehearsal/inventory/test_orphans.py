@@ -21,6 +21,10 @@ from infra.kinds import Thing
 from infra.record.events import Kind, Stage
 from infra.record.holder import Holder
 from infra.record.identity import claim_identity
+from infra.record.payloads import payload_of
+from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched
+from infra.record.payloads.stages import StageFinished, StageStarted
+from infra.record.payloads.training import ArchiveVerified
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG, EXPIRES_TAG
@@ -66,7 +70,7 @@ def record(camped: Camp, context: Context, campaign: str) -> CampaignStore:
 def begun(camped: Camp, context: Context, campaign: str) -> CampaignStore:
     """The record of a campaign that never launched anything: there is nothing to lose."""
     store = record(camped, context, campaign)
-    store.append(Kind.STAGE_STARTED, stage=Stage.BAKE)
+    store.append(StageStarted(stage=Stage.BAKE))
     return store
 
 
@@ -92,8 +96,8 @@ def by_name(camped: Camp, campaign: str, **more: Any) -> tuple[int, dict[str, An
 
 def test_only_dead_campaigns_are_swept_and_only_what_carries_their_tag(camped: Camp, living: Context) -> None:
     store = record(camped, living, "ended")
-    store.append(Kind.STAGE_STARTED, stage=Stage.TEARDOWN)
-    store.append(Kind.STAGE_FINISHED, stage=Stage.TEARDOWN, seconds=1.0, outputs={})
+    store.append(StageStarted(stage=Stage.TEARDOWN))
+    store.append(StageFinished(stage=Stage.TEARDOWN, seconds=1.0, outputs={}))
     begun(camped, living, "forgotten")
     dead = {volume(camped, "ended", FUTURE), volume(camped, "forgotten", PAST)}
     kept = {volume(camped, "drilled", PAST), volume(camped, "elsewhere", FUTURE), volume(camped, "unknown", None)}
@@ -154,8 +158,8 @@ def test_a_living_steward_looks_after_a_campaign_without_a_driver(
 def trained(camped: Camp, context: Context, campaign: str) -> CampaignStore:
     """The record of a campaign whose driver and steward are gone, and whose only checkpoints are on the file system."""
     store = record(camped, context, campaign)
-    store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, committed_step=-1)
-    store.append(Kind.ATTEMPT_ENDED, attempt=1, failure="node", detail="died", step=47, committed_at_end=40)
+    store.append(AttemptLaunched(attempt=1, committed_step=-1))
+    store.append(AttemptEnded(attempt=1, failure="node", detail="died", step=47, committed_at_end=40))
     return store
 
 
@@ -204,7 +208,7 @@ def test_checkpoints_that_are_nowhere_else_are_shown_with_their_price_and_not_sw
     assert not any(one["removable"] for one in mine), "without its network nothing reads the file system any more"
     assert "step 40" in rows[kept]["holds"] and "`bivouac down unproven`" in rows[kept]["holds"]
     assert rows[kept]["usd_per_hour"] is not None, "what keeping it costs"
-    store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/m.json", step=40)
+    store.append(ArchiveVerified(manifest="s3://a/m.json", step=40))
     _, text = command(camped, yes=True)
     rows = {one["id"]: one for one in json.loads(text)["orphans"]}
     assert rows[kept]["removable"] and rows[kept]["holds"] == "" and kept not in systems(camped)
@@ -283,7 +287,7 @@ def test_a_file_system_of_an_earlier_campaign_of_the_name_is_not_judged_by_the_l
     store = record(camped, living, "twice")
     own = claim_identity(store, adopted=False).identity
     for kind in (Kind.STAGE_STARTED, Kind.STAGE_FINISHED):
-        store.append(kind, stage=Stage.TEARDOWN, seconds=1.0, outputs={})
+        store.append(payload_of(kind, dict(stage=Stage.TEARDOWN, seconds=1.0, outputs={})))
     earlier, later = lustre(camped, "twice", PAST, "20200101T000000Z-00000000"), lustre(camped, "twice", PAST, own)
     _, text = command(camped, yes=True)
     why = {one["id"]: one["holds"] for one in json.loads(text)["orphans"]}

@@ -9,7 +9,9 @@ import pytest
 from infra.campaign import teardown
 from infra.cli.end.sweep import _refuse_alive
 from infra.errors import NotProven
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.attempts import AttemptLaunched
+from infra.record.payloads.stages import StageFailed, StageStarted
 from tests.rehearsal.campaign_world import camp
 
 
@@ -18,15 +20,15 @@ def test_a_teardown_that_was_refused_opens_no_way_for_sweep_and_one_that_was_tol
     tmp_path: Path,
 ) -> None:
     with camp(tmp_path) as held, held.opened() as context:
-        context.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="a-1", committed_step=40)
-        context.store.append(Kind.STAGE_STARTED, stage=Stage.TEARDOWN)
+        context.store.append(AttemptLaunched(attempt=1, jobset="a-1", committed_step=40))
+        context.store.append(StageStarted(stage=Stage.TEARDOWN))
         with pytest.raises(NotProven, match="not archived"):
             teardown.run(context)
-        context.store.append(Kind.STAGE_FAILED, stage=Stage.TEARDOWN, error="not archived")
+        context.store.append(StageFailed(stage=Stage.TEARDOWN, error="not archived"))
         with pytest.raises(NotProven, match="not archived"):
             _refuse_alive(context)
         teardown.run(context, abandon=True)
         _refuse_alive(context)
-        context.store.append(Kind.ATTEMPT_LAUNCHED, attempt=2, jobset="a-2", committed_step=40)
+        context.store.append(AttemptLaunched(attempt=2, jobset="a-2", committed_step=40))
         with pytest.raises(NotProven, match="not archived"):
             _refuse_alive(context)

@@ -26,7 +26,8 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.preview import preview
 from infra.preview.looking import look_at_stacks, looking
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.session.session import opened
@@ -142,7 +143,7 @@ def test_orphans_are_judged_where_they_belong(camped: Camp, roles: Any) -> None:
         mine = roles("bivouac-gone-node", **marks("gone", FAR))
         store = CampaignStore(camped.client("s3"), bucket, "recorded", "test")
         early = roles("bivouac-recorded-node", **marks("recorded"))
-        CampaignStore(Account(FAR).client("s3"), bucket, "recorded", "test").append(Kind.STAGE_STARTED, stage="bake")
+        CampaignStore(Account(FAR).client("s3"), bucket, "recorded", "test").append(StageStarted(stage="bake"))
         out = StringIO()
         assert orphans_command(FAR, True, True, Console(file=out, width=200)) == 0
         told = json.loads(out.getvalue())
@@ -157,9 +158,9 @@ def test_orphans_are_judged_where_they_belong(camped: Camp, roles: Any) -> None:
 
 def test_a_role_without_a_region_is_the_records_that_covers_its_birth(camped: Camp, roles: Any) -> None:
     with driven(camped, "covers", HOME) as context:
-        context.store.append(Kind.STAGE_STARTED, stage=Stage.PROVISION)
+        context.store.append(StageStarted(stage=Stage.PROVISION))
         mine = roles("bivouac-covers-node", **marks("covers"))
-        context.store.append(Kind.STAGE_FINISHED, stage=Stage.TEARDOWN, seconds=1.0, outputs={})
+        context.store.append(StageFinished(stage=Stage.TEARDOWN, seconds=1.0, outputs={}))
     seen = orphans.look(orphans.keeper(Account(HOME), Progress(Console(file=StringIO()))))
     assert [one.left.thing.id for one in seen.orphans if one.owner.campaign == "covers"] == [mine]
 

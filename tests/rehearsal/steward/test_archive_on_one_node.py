@@ -16,6 +16,7 @@ from infra.aws.account import Account
 from infra.cluster.nodes import GpuNodes
 from infra.record.events import Event, Kind, Stage
 from infra.record.meter import read
+from infra.record.payloads.stages import StageStarted
 from infra.spec.names import Names
 from infra.steward import release
 from infra.steward.seeing import committed
@@ -105,7 +106,7 @@ def test_the_archive_runs_on_one_node_while_the_others_are_given_back(
 
 def test_the_meter_counts_one_node_as_soon_as_the_others_are_gone(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:
     Archive(camp, monkeypatch)
-    camp.store().append(Kind.STAGE_STARTED, stage=Stage.PREFLIGHT)
+    camp.store().append(StageStarted(stage=Stage.PREFLIGHT))
     assert camp.steward(Fuse())
     begun = event(camp, Kind.ARCHIVE_BEGUN)
     until_then = [one for one in camp.store().events() if one.at <= begun.at]

@@ -23,7 +23,10 @@ from infra.cluster.steward_config import CONFIG_NAME, StewardConfig
 from infra.errors import UserError
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched
+from infra.record.payloads.stages import StageFinished
+from infra.record.payloads.training import Held, TrainingFinished
 from infra.session.context import Context
 from infra.session.session import opened, spec_key
 from infra.spec.campaign import Spec, Training
@@ -99,11 +102,11 @@ def held(made: Camp, tmp_path: Path) -> Iterator[Context]:
         context.store.put(bake["manifest"], image.model_dump_json().encode())
         context.outputs |= {Stage.BAKE: bake, Stage.PROVISION: {"data_digest": "d" * 64}}
         for stage in (Stage.BAKE, Stage.PROVISION, Stage.LAUNCH):
-            context.store.append(Kind.STAGE_FINISHED, stage=stage, seconds=1, outputs=context.outputs.get(stage, {}))
+            context.store.append(StageFinished(stage=stage, seconds=1, outputs=context.outputs.get(stage, {})))
         deploy(made.client(Fuse()), context.store, steward_config(context))
-        context.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="fused-a1", committed_step=-1)
-        context.store.append(Kind.ATTEMPT_ENDED, attempt=1, failure="user", detail="", committed_at_end=-1)
-        context.store.append(Kind.HELD, attempt=1, failure="user", cause="", log=[], until="later", usd_per_hour=1.0)
+        context.store.append(AttemptLaunched(attempt=1, jobset="fused-a1", committed_step=-1))
+        context.store.append(AttemptEnded(attempt=1, failure="user", detail="", committed_at_end=-1))
+        context.store.append(Held(attempt=1, failure="user", cause="", log=[], until="later", usd_per_hour=1.0))
         yield context
 
 
@@ -169,7 +172,7 @@ def test_a_steward_whose_deployment_was_deleted_is_made_again_with_its_own_confi
 
 def end_the_hold(context: Context) -> None:
     """As its steward does when its time has come."""
-    context.store.append(Kind.TRAINING_FINISHED, outcome="held", why="not relaunched within 0:20:00", committed_step=-1)
+    context.store.append(TrainingFinished(outcome="held", why="not relaunched within 0:20:00", committed_step=-1))
 
 
 @pytest.mark.parametrize("when", ["before the lease", "during the bake", "as the steward is switched"])

@@ -24,6 +24,7 @@ from infra.errors import PermanentError
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Kind
+from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched
 from infra.record.store import LIVE
 from infra.session.session import opened
 from infra.spec.names import Names
@@ -168,9 +169,9 @@ def test_training_goes_on_after_a_dead_node_that_aws_took_back_only_at_the_third
         update={"recovery": camp.spec.recovery.model_copy(update={"capacity_timeout": timedelta(minutes=2)})}
     )
     bad = nodes_of(camp).facts()[0]
-    camp.store().append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="loss-a1", committed_step=-1)
+    camp.store().append(AttemptLaunched(attempt=1, jobset="loss-a1", committed_step=-1))
     told = {"failure": "node", "detail": "died", "committed_at_end": 10, "dead_nodes": [bad.name], "step": 12}
-    camp.store().append(Kind.ATTEMPT_ENDED, attempt=1, **told)
+    camp.store().append(AttemptEnded(attempt=1, **told))
     action = "TerminateInstanceInAutoScalingGroup"
     rule = {"action": action, "code": "ResourceContention", "message": "not now", "status": 400, "times": 2}
     faults = f"{camp.site.world.endpoint_url}/_site/faults"
@@ -218,7 +219,7 @@ def test_what_nobody_could_look_at_is_not_recorded_as_nothing(
     tier = Committed("loss", camp.state(), str(tmp_path))
     assert tier.step() == -1 and not tier.troubles(), "seen once"
     assert tier.may_be_there() and tier.to_record() is None and tier.troubles()
-    camp.store().append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="loss-a1", committed_step=20)
+    camp.store().append(AttemptLaunched(attempt=1, jobset="loss-a1", committed_step=20))
     later = Committed("loss", camp.state(), str(tmp_path))
     assert later.step() == 20 and later.to_record() == 20 and "20 is the last known" in later.troubles()[0]
     hung.set()

@@ -21,7 +21,7 @@ from infra.cluster import attempts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.kubernetes import JobSet
 from infra.cluster.nodes import GpuNodes
-from infra.record.events import Kind
+from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, NodeQuarantined
 from infra.record.store import CampaignStore
 from infra.spec.names import NAMESPACE, Names
 from infra.steward import returns as returns_module
@@ -96,7 +96,7 @@ def gang(site: Site) -> Iterator[Gang]:
 def test_a_node_recorded_as_quarantined_is_given_back_and_replaced(gang: Gang) -> None:
     """Killed right after the record: Kubernetes knows nothing, the instance runs and bills."""
     bad = gang.nodes.facts()[0]
-    gang.store.append(Kind.NODE_QUARANTINED, node=bad.name, instance=bad.instance, reason="died")
+    gang.store.append(NodeQuarantined(node=bad.name, instance=bad.instance, reason="died"))
     gang.take_over()
     until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2)
     assert gang.nodes.desired() == 2
@@ -112,7 +112,7 @@ def test_a_node_quarantined_in_kubernetes_is_given_back_and_replaced(gang: Gang)
 
 def test_giving_back_twice_costs_one_node(gang: Gang) -> None:
     bad, good = gang.nodes.facts()
-    gang.store.append(Kind.NODE_QUARANTINED, node=bad.name, instance=bad.instance, reason="died")
+    gang.store.append(NodeQuarantined(node=bad.name, instance=bad.instance, reason="died"))
     gang.take_over()
     gang.take_over()
     until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2)
@@ -135,8 +135,8 @@ def test_an_attempt_recorded_as_ended_holds_no_node(gang: Gang) -> None:
     labels = {CAMPAIGN_LABEL: gang.campaign, ATTEMPT_LABEL: "1"}
     pod = {"metadata": {"name": f"{name}-0", "namespace": NAMESPACE, "labels": labels}}
     gang.api.handle("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
-    gang.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset=name, committed_step=-1)
-    gang.store.append(Kind.ATTEMPT_ENDED, attempt=1, failure="node", detail="died", committed_at_end=20)
+    gang.store.append(AttemptLaunched(attempt=1, jobset=name, committed_step=-1))
+    gang.store.append(AttemptEnded(attempt=1, failure="node", detail="died", committed_at_end=20))
     gang.take_over()
     assert not attempts.jobs(gang.client, JobSet, gang.campaign)
     assert not attempts.pods(gang.client, labels)
@@ -144,7 +144,7 @@ def test_an_attempt_recorded_as_ended_holds_no_node(gang: Gang) -> None:
 
 def test_what_is_whole_is_left_alone(gang: Gang) -> None:
     name = gang.jobset(1)
-    gang.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset=name, committed_step=-1)
+    gang.store.append(AttemptLaunched(attempt=1, jobset=name, committed_step=-1))
     before, events = gang.instances(), gang.kinds()
     gang.take_over()
     assert gang.instances() == before and gang.kinds() == events
@@ -175,7 +175,7 @@ def test_a_node_that_aws_does_not_take_back_is_told_and_given_back_as_soon_as_it
     monkeypatch.setattr(returns_module, "AGAIN_S", 0.0)
     refusing("TerminateInstanceInAutoScalingGroup", code, "not now", 2)
     bad = gang.nodes.facts()[0]
-    gang.store.append(Kind.NODE_QUARANTINED, node=bad.name, instance=bad.instance, reason="died")
+    gang.store.append(NodeQuarantined(node=bad.name, instance=bad.instance, reason="died"))
     returns = gang.take_over()
     (told,) = returns.refused()
     assert bad.instance in told and code in told and bad.instance in gang.instances()

@@ -25,10 +25,10 @@ from infra.engine import nodegroups
 from infra.inventory.stakes import refuse_unproven
 from infra.plan.plan import Plan, make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind
 from infra.record.holder import Holder
 from infra.record.identity import read_identity
 from infra.record.lease import DRIVER_LEASE, Lease
+from infra.record.payloads.stages import Certified, StageFinished, StageStarted
 from infra.record.store import CampaignStore
 from infra.session.session import CLOCK, PLAN, SPEC
 from infra.spec.campaign import Spec
@@ -130,10 +130,10 @@ class World:
         assert not context.enters_cluster, "the closer would ask the cluster's API"
         assert self.gpu_nodes() == 0, "the nodes go first"
         refuse_unproven(self.store.state(), self.store.campaign, read_identity(self.store))
-        self.store.append(Kind.STAGE_STARTED, stage="teardown")
-        self.store.append(Kind.STAGE_FINISHED, stage="teardown", seconds=1.0)
-        self.store.append(Kind.CERTIFIED, clean=True, found=[], could_not_look=[])
-        self.store.append(Kind.STAGE_FINISHED, stage="report", seconds=1.0)
+        self.store.append(StageStarted(stage="teardown"))
+        self.store.append(StageFinished(stage="teardown", seconds=1.0))
+        self.store.append(Certified(clean=True, found=[], could_not_look=[]))
+        self.store.append(StageFinished(stage="report", seconds=1.0))
 
     def gpu_nodes(self) -> int:
         return self.sizes[self.names.gpu_group] + len(self.stuck)

@@ -51,7 +51,9 @@ class World:
         self.frozen = set[str]()
         self.bill: str | None = None
         self.watch = SimpleNamespace(open={})
-        self.store = SimpleNamespace(append=lambda kind, **_: self.recorded.append(kind), prefix="campaigns/train")
+        self.store = SimpleNamespace(
+            append=lambda payload: self.recorded.append(payload.kind), prefix="campaigns/train"
+        )
         self.progress = SimpleNamespace(note=self.notes.append, step=self.steps.append)
         money = SimpleNamespace(freeze_roles=("trainers", "builders"))
         self.spec = SimpleNamespace(campaign="train", account="123456789012", region="us-east-1", money=money)

@@ -11,6 +11,9 @@ import pytest
 from infra.campaign import stages
 from infra.campaign.stages import Step, run_campaign
 from infra.record.events import Kind, Stage
+from infra.record.payloads.attempts import NodesAtZero
+from infra.record.payloads.stages import StageStarted
+from infra.record.payloads.training import TrainingFinished
 from infra.record.store import CampaignStore
 from tests.unit.fake_s3 import FakeS3, Time
 
@@ -76,8 +79,8 @@ def test_a_detached_driver_leaves_after_the_launch_and_the_next_one_goes_on_from
 
 def test_what_is_over_already_is_driven_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
-    world.store.append(Kind.STAGE_STARTED, stage="check")
-    world.store.append(Kind.TRAINING_FINISHED, outcome="done", why="", committed_step=60)
-    world.store.append(Kind.NODES_AT_ZERO, group="gpu")
+    world.store.append(StageStarted(stage="check"))
+    world.store.append(TrainingFinished(outcome="done", why="", committed_step=60))
+    world.store.append(NodesAtZero(group="gpu"))
     assert world.drive(detach=True) is True
     assert not world.insisted and world.ran == ALL and world.store.state().detached is None

@@ -14,6 +14,10 @@ from infra.campaign.repairs import lost_storage
 from infra.campaign.repairs.lost_storage import MOST, Loss, StorageWatch, why_not
 from infra.engine.drift import Look, Row
 from infra.record.events import Kind
+from infra.record.payloads.attempts import AttemptLaunched
+from infra.record.payloads.checkpoints import CheckpointCopied
+from infra.record.payloads.stages import StageStarted
+from infra.record.payloads.training import FileSystemLost, FileSystemReplaced, TrainingFinished
 from infra.record.store import CampaignStore
 from infra.spec import waits
 from tests.unit.fake_s3 import FakeS3, Time
@@ -96,10 +100,10 @@ class World:
     def __init__(self, patch: pytest.MonkeyPatch, copied: int | None = 40) -> None:
         s3: Any = FakeS3(Time())
         self.store = CampaignStore(s3, "state", "train", "driver", now=lambda: datetime.now(UTC))
-        self.store.append(Kind.STAGE_STARTED, stage="provision")
-        self.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, committed_step=-1)
+        self.store.append(StageStarted(stage="provision"))
+        self.store.append(AttemptLaunched(attempt=1, committed_step=-1))
         if copied is not None:
-            self.store.append(Kind.CHECKPOINT_COPIED, step=copied)
+            self.store.append(CheckpointCopied(step=copied))
         self.fsx, self.clock, self.notes, self.done = Fsx(GONE), 0.0, list[str](), list[tuple[Row, ...]]()
         self.planned: tuple[Row, ...] = ITS
         self.context: Any = SimpleNamespace(
@@ -124,7 +128,7 @@ class World:
     def carry_out(self, context: Any, looks: tuple[Look, ...]) -> None:
         self.done.append(looks[0].planned)
         self.fsx.word = "AVAILABLE"
-        self.store.append(Kind.FILE_SYSTEM_REPLACED)
+        self.store.append(FileSystemReplaced())
 
     def watched(self, watch: StorageWatch | None = None, until_s: float = 2 * BELIEVED_S) -> str:
         """The last message of a driver that watches for so long."""
@@ -172,14 +176,14 @@ def test_what_aws_does_not_call_lost_is_never_touched(world: World) -> None:
 
 def test_a_repair_that_a_killed_driver_began_is_carried_on_by_the_next_at_once(world: World) -> None:
     why = {"word": "does not exist", "copied": 40, "why": "x"}
-    world.store.append(Kind.FILE_SYSTEM_LOST, id=FS, repair=True, **why)
+    world.store.append(FileSystemLost(id=FS, repair=True, **why))
     world.fsx.word = "AVAILABLE"  # it was made, and the steward not started
     StorageWatch(world.context).look()
     assert len(world.done) == 1 and world.store.state().lost is None
 
 
 def test_a_repair_killed_after_the_failed_one_was_deleted_goes_on_without_it(world: World) -> None:
-    world.store.append(Kind.FILE_SYSTEM_LOST, id=FS, repair=True, word="has FAILED", copied=40, why="x")
+    world.store.append(FileSystemLost(id=FS, repair=True, word="has FAILED", copied=40, why="x"))
     StorageWatch(world.context).look()
     assert world.done == [ITS] and not world.fsx.deleted
 
@@ -198,8 +202,8 @@ def changed_by_hand(world: World) -> None:
 
 def lost_twice(world: World) -> None:
     for _ in range(MOST):
-        world.store.append(Kind.FILE_SYSTEM_LOST, id="fs-x", word="", copied=40, repair=True, why="")
-        world.store.append(Kind.FILE_SYSTEM_REPLACED)
+        world.store.append(FileSystemLost(id="fs-x", word="", copied=40, repair=True, why=""))
+        world.store.append(FileSystemReplaced())
 
 
 @pytest.mark.parametrize(
@@ -239,5 +243,5 @@ def test_the_bounds_hold_an_interval_and_the_archive_too(world: World, monkeypat
 
 
 def test_nothing_is_made_again_before_training_or_after_it(world: World) -> None:
-    world.store.append(Kind.TRAINING_FINISHED, outcome="stopped", why="", committed_step=None)
+    world.store.append(TrainingFinished(outcome="stopped", why="", committed_step=None))
     assert world.watched() == "" and not world.lost()

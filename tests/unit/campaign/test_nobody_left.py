@@ -16,6 +16,9 @@ from infra.campaign import launch_budget
 from infra.campaign.closing import SILENT, give_launch_budget
 from infra.errors import NotProven
 from infra.record.events import Kind
+from infra.record.payloads import payload_of
+from infra.record.payloads.attempts import AttemptRunning, LaunchBudget
+from infra.record.payloads.training import ArchiveBegun, TrainingFinished
 from infra.session.session import SPEC
 from infra.spec.campaign import Spec
 from infra.stack.closer import EVERY
@@ -28,7 +31,7 @@ NODES = FIRST_CONTACT.nodes.count
 
 
 def event(kind: Kind, **data: object) -> Step:
-    return lambda world: world.store.append(kind, **data)  # type: ignore[return-value, func-returns-value]
+    return lambda world: world.store.append(payload_of(kind, data))  # type: ignore[return-value, func-returns-value]
 
 
 def nodes(count: int) -> Step:
@@ -48,12 +51,12 @@ def finished(stage: str) -> Step:
 
 
 def trained(world: World) -> None:
-    world.store.append(Kind.TRAINING_FINISHED, outcome="done", why="", committed_step=60)
+    world.store.append(TrainingFinished(outcome="done", why="", committed_step=60))
     world.steward()
 
 
 def archiving(world: World) -> None:
-    world.store.append(Kind.ARCHIVE_BEGUN, group=world.names.gpu_group, nodes=1, of=NODES)
+    world.store.append(ArchiveBegun(group=world.names.gpu_group, nodes=1, of=NODES))
     world.steward()
 
 
@@ -203,11 +206,11 @@ def test_a_launch_budget_is_time_and_money_and_either_ends_it(monkeypatch: pytes
     so_far = idle * Decimal((written.at - NOON).total_seconds()) / 3600
     by_size = budget[1] - so_far - rate * Decimal(launch.total_seconds()) / 3600
     assert Decimal("0.2") < by_size < Decimal("0.4"), "storage and builds bill at once"
-    world.store.append(Kind.LAUNCH_BUDGET, until=world.deadline.isoformat(), usd="0.5")
+    world.store.append(LaunchBudget(until=world.deadline.isoformat(), usd="0.5"))
     world.hold("driver", LAPTOP, TTL).release()
     world.nobody(1)
     assert "before 0.5 USD were spent, the end of its launch budget" in world.said.getvalue()
-    world.store.append(Kind.ATTEMPT_RUNNING, attempt=1, nodes=[])
+    world.store.append(AttemptRunning(attempt=1, nodes=[]))
     assert world.store.state().launch_budget is None
 
 

@@ -38,7 +38,7 @@ class World:
         self.spec, self.deadline = spec, (datetime.now(UTC) + left).replace(microsecond=0)
         self.sizes, self.recorded = list[int](), list[Kind]()
         self.names = SimpleNamespace(gpu_group="gpu")
-        self.store = SimpleNamespace(append=lambda kind, **_: self.recorded.append(kind), events=lambda: ())
+        self.store = SimpleNamespace(append=lambda payload: self.recorded.append(payload.kind), events=lambda: ())
         self.progress = SimpleNamespace(step=lambda _: None)
         self.account = self.guard = self.plan = None
         self.budget: tuple[datetime, Decimal] | None = None

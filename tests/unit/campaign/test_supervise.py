@@ -14,6 +14,7 @@ from infra.campaign.closing import SILENT
 from infra.cli.run import run
 from infra.errors import PermanentError
 from infra.record.events import Kind
+from infra.record.payloads import payload_of
 from infra.record.store import CampaignStore
 from tests.unit.campaign.closer_world import World
 from tests.unit.fake_s3 import FakeS3, Time
@@ -30,7 +31,7 @@ def archived(*ended: tuple[Kind, dict[str, Any]]) -> tuple[dict[str, Any], list[
         *ended,
         (Kind.NODES_AT_ZERO, {"group": "gpu"}),
     ):
-        store.append(kind, **data)
+        store.append(payload_of(kind, data))
     context: Any = SimpleNamespace(
         store=store, state=store.state, spec=SPEC, turns=lambda seconds: iter([1]),
         deadline=datetime.now(UTC) + timedelta(hours=1),
@@ -114,7 +115,7 @@ def exit_code(*events: tuple[Kind, dict[str, Any]]) -> int:
     s3: Any = FakeS3(Time())
     store = CampaignStore(s3, "state", "story", "w")
     for kind, data in events:
-        store.append(kind, **data)
+        store.append(payload_of(kind, data))
     return run._exit_code(store.state())
 
 

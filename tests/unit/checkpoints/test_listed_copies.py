@@ -17,8 +17,8 @@ from rich.console import Console
 
 from infra.aws.account import Account
 from infra.cli.data import checkpoints as commands
-from infra.record.events import Kind
 from infra.record.identity import claim_identity
+from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.record.store import CampaignStore
 from infra.spec import names
 from tests.unit.steward.test_tiers_seen import CAMPAIGN, commit
@@ -46,7 +46,7 @@ class Camp:
                 below = path.relative_to(self.folder / CAMPAIGN)
                 self.s3.upload_file(str(path), self.bucket, f"copies/{CAMPAIGN}/{self.identity}/{below}")
         if told:
-            self.store.append(Kind.CHECKPOINT_COPIED, step=step)
+            self.store.append(CheckpointCopied(step=step))
 
     def listed(self, *, as_json: bool) -> Any:
         out = io.StringIO()

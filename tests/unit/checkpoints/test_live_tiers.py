@@ -22,8 +22,11 @@ from infra.checkpoints.place import FolderPlace
 from infra.cli.data import checkpoints as commands
 from infra.cluster.steward_config import STEWARD_LEASE
 from infra.errors import LeaseLost, UserError
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.lease import Lease
+from infra.record.payloads.attempts import NodesAtZero
+from infra.record.payloads.stages import StageFinished
+from infra.record.payloads.training import TrainingFinished
 from infra.record.store import CampaignStore
 from infra.spec import names
 from infra.steward import request_handling
@@ -187,8 +190,8 @@ def test_what_the_steward_told_of_a_tier_is_shown_no_longer_than_the_tier_lives(
     ]
     camp.store.put_json(TIERS, {"rows": rows})
     assert [row.tier for row in find(CAMPAIGN, REGION).tiers] == ["shared", "local"]
-    camp.store.append(Kind.TRAINING_FINISHED, outcome="completed", committed_step=30)
-    camp.store.append(Kind.NODES_AT_ZERO)
+    camp.store.append(TrainingFinished(outcome="completed", committed_step=30))
+    camp.store.append(NodesAtZero())
     assert [row.tier for row in find(CAMPAIGN, REGION).tiers] == ["shared"], "the nodes' disks are gone"
-    camp.store.append(Kind.STAGE_FINISHED, stage=Stage.TEARDOWN)
+    camp.store.append(StageFinished(stage=Stage.TEARDOWN))
     assert not find(CAMPAIGN, REGION).tiers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from io import StringIO
 from types import SimpleNamespace
@@ -16,6 +17,8 @@ from infra.cli.end import close
 from infra.record.events import Kind
 from infra.record.holder import Holder
 from infra.record.lease import DRIVER_LEASE, Lease
+from infra.record.payloads import payload_of
+from infra.record.payloads.stages import Attached, Detached, StageFinished, StageStarted
 from infra.record.store import STOP, CampaignStore
 from tests.unit.fake_s3 import NOON, FakeS3, Time
 
@@ -71,7 +74,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> CampaignStore:
     s3: Any = FakeS3(Time())
     made = CampaignStore(s3, "state", "train", "w", now=s3.time.wall)
     made.put_json("clock.json", {"started_at": NOON.isoformat(), "deadline": DEADLINE.isoformat()})
-    made.append(Kind.STAGE_STARTED, stage="check")
+    made.append(StageStarted(stage="check"))
     made.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
     s3.time.go(60)  # and there it died
     made.lease("steward", TTL, ELSEWHERE).acquire()
@@ -86,7 +89,7 @@ def judged(store: CampaignStore, now: datetime) -> tuple[Act, str]:
 def test_a_campaign_is_over_when_nobody_will_go_on_with_it(store: CampaignStore, name: str) -> None:
     events, now, why = CASES[name]
     for kind, data in events:
-        store.append(kind, **data)
+        store.append(payload_of(kind, data))
     assert judged(store, now) == (Act.END, why) if why else judged(store, now)[0] is Act.LEAVE
     store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
     assert judged(store, now) == (Act.LEAVE, f"is driven by {NEXT}"), "somebody drives"
@@ -110,7 +113,7 @@ def test_a_steward_that_is_silent_for_longer_than_its_bound_ends_the_nodes_and_w
     store: CampaignStore, events: list[tuple[Kind, dict[str, Any]]], wanted: tuple[Act, str]
 ) -> None:
     for kind, data in (LAUNCHED, *events):
-        store.append(kind, **data)
+        store.append(payload_of(kind, data))
     store.s3.time.go(20 * 60)
     assert judged(store, store.s3.time.wall()) == (Act.LEAVE, "is not over")
     store.s3.time.go(90)
@@ -120,8 +123,16 @@ def test_a_steward_that_is_silent_for_longer_than_its_bound_ends_the_nodes_and_w
 
 
 def test_a_record_that_cannot_be_read_whole_is_torn_down_by_nobody(store: CampaignStore) -> None:
-    for kind, data in (stage(Kind.STAGE_STARTED, "preflight"), (Kind.LAUNCH_BUDGET, {"until": "soon", "usd": "1"})):
-        store.append(kind, **data)
+    kind, data = stage(Kind.STAGE_STARTED, "preflight")
+    store.append(payload_of(kind, data))
+    budget = {
+        "at": NOON.isoformat(),
+        "writer": "z",
+        "sequence": 0,
+        "kind": Kind.LAUNCH_BUDGET,
+        "data": {"until": "soon"},
+    }
+    store.put(f"{store.prefix}/events/z/000000.json", json.dumps(budget).encode())
     store.s3.time.go(3600)
     act, why = judged(store, store.s3.time.wall())
     assert act is Act.GIVE_BACK and why == "its driver has been silent for 60 minutes, and nothing trains"
@@ -136,20 +147,20 @@ def interrupted(store: CampaignStore) -> None:
 
 def test_what_a_person_interrupted_is_theirs_until_the_deadline_unless_they_have_left(store: CampaignStore) -> None:
     for kind, data in (*ARCHIVED, AT_ZERO):
-        store.append(kind, **data)
+        store.append(payload_of(kind, data))
     interrupted(store)
     theirs = (Act.LEAVE, "waits for whoever interrupted its driver, until its deadline")
     assert judged(store, NOON) == theirs
     assert judged(store, DEADLINE)[0] is Act.END
-    store.append(Kind.DETACHED, holder="me", deadline="")
+    store.append(Detached(holder="me", deadline=""))
     assert judged(store, NOON) == (Act.END, "the steward is done")
-    store.append(Kind.ATTACHED, holder="me")
+    store.append(Attached(holder="me"))
     assert judged(store, NOON) == theirs
 
 
 def test_a_closer_that_failed_is_followed_by_another_though_it_gave_the_lease_back(store: CampaignStore) -> None:
     for kind, data in (*ARCHIVED, AT_ZERO, (Kind.CLOSING, {"why": "x"})):
-        store.append(kind, **data)
+        store.append(payload_of(kind, data))
     interrupted(store)
     assert judged(store, NOON) == (Act.END, "the steward is done")
 
@@ -158,7 +169,7 @@ def test_the_closer_gives_way_to_whoever_drives_and_asks_nobody_to_stop(
     store: CampaignStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind, data in (*ARCHIVED, AT_ZERO):
-        store.append(kind, **data)
+        store.append(payload_of(kind, data))
     monkeypatch.setattr(close, "record_of", lambda campaign, region: store)
     monkeypatch.setattr(close, "opened", lambda *_: pytest.fail("it takes no lease"))
     store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
@@ -170,7 +181,7 @@ def test_the_closer_gives_way_to_whoever_drives_and_asks_nobody_to_stop(
 
 def test_a_campaign_that_has_ended_is_not_opened_again(store: CampaignStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("teardown", "certify", "report"):
-        store.append(Kind.STAGE_FINISHED, stage=name, seconds=1.0)
+        store.append(StageFinished(stage=name, seconds=1.0))
     monkeypatch.setattr(close, "record_of", lambda campaign, region: store)
     monkeypatch.setattr(close, "opened", lambda *_: pytest.fail("it takes no lease"))
     said = StringIO()
@@ -180,7 +191,7 @@ def test_a_campaign_that_has_ended_is_not_opened_again(store: CampaignStore, mon
 
 def test_somebody_who_is_quicker_is_no_failure(store: CampaignStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, data in (*ARCHIVED, AT_ZERO):
-        store.append(kind, **data)
+        store.append(payload_of(kind, data))
 
     def quicker(*_: Any) -> Any:
         store.lease(DRIVER_LEASE, TTL, NEXT).acquire()
@@ -199,7 +210,7 @@ def test_somebody_who_is_quicker_is_no_failure(store: CampaignStore, monkeypatch
 
 def test_what_is_unreadable_keeps_no_node_up_and_tears_nothing_down(store: CampaignStore) -> None:
     for kind, data in (LAUNCHED, stage(Kind.STAGE_STARTED, "preflight")):
-        store.append(kind, **data)
+        store.append(payload_of(kind, data))
     for name in ("spec.json", "clock.json", "identity.json"):
         store.put(f"campaigns/train/{name}", b"\0")
     store.s3.time.go(21 * 60)

@@ -24,6 +24,7 @@ from infra.console.visible import visible
 from infra.errors import UserError
 from infra.notices.history import history
 from infra.record.events import Kind
+from infra.record.payloads.stages import StageFailed
 from infra.record.pod_logs import piece
 from infra.report.sentences import sentence
 from tests.unit.cli.test_unreadable_objects import SPEC, Recorded
@@ -140,5 +141,5 @@ def test_an_error_shows_what_it_saw(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def test_a_sentence_is_one_line() -> None:
-    event = Recorded().store.append(Kind.STAGE_FAILED, stage="archive", error="a\nb\x1b[1m")
+    event = Recorded().store.append(StageFailed(stage="archive", error="a\nb\x1b[1m"))
     assert sentence(event) == r"archive failed: a\nb\x1b[1m"

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from infra.aws.account import Account
 from infra.cli.look.list import _age
 from infra.cli.main import app
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageStarted
 from infra.record.store import CampaignStore
 from infra.spec.names import buckets
 from tests.example import example_spec
@@ -78,7 +79,7 @@ def test_campaigns_of_the_account_are_told_with_owner_stage_and_bill_and_an_unre
     s3.create_bucket(Bucket=where)
     store = CampaignStore(s3, where, spec.campaign, "test")
     store.put_json("spec.json", json.loads(spec.model_dump_json()))
-    store.append(Kind.STAGE_STARTED, stage=Stage.PROVISION)
+    store.append(StageStarted(stage=Stage.PROVISION))
     s3.put_object(Bucket=where, Key="campaigns/broken/spec.json", Body=b"{}")
     s3.put_object(Bucket=where, Key="campaigns/garbled/spec.json", Body=b"\xff[")
     s3.put_object(Bucket=where, Key=f"campaigns/{spec.campaign}/events/other/000000.json", Body=b"\xff[")

@@ -12,7 +12,7 @@ import pytest
 
 from infra.cli.look.logs import Asked, Living, lines, moment
 from infra.errors import UserError
-from infra.record.events import Kind
+from infra.record.payloads.training import TrainingFinished
 from infra.record.pod_logs import UNTIL, Position, piece
 from infra.record.store import CampaignStore
 from infra.spec.campaign import load
@@ -111,7 +111,7 @@ def test_what_comes_is_followed_into_the_next_attempt_until_training_is_over(sto
     story = iter([
         lambda: written(store, "train-a2-gang-0-0-z", " and\nfive\n", begin=2),
         lambda: written(store, "train-a3-gang-0-0-w", "six\n"),
-        lambda: store.append(Kind.TRAINING_FINISHED, outcome="done", why="", step=1, committed_step=1),
+        lambda: store.append(TrainingFinished(outcome="done", why="", step=1, committed_step=1)),
     ])  # fmt: skip
     assert read(store, rank=0, follow=True, pause=lambda: next(story)()) == ["three", "four and", "five", "six"]
 
@@ -127,7 +127,7 @@ def test_what_the_record_has_not_yet_comes_from_the_cluster_once(store: Campaign
     whole = ["three", "four", "five", "six", "seven", "eight"]
     assert read(store, cluster, rank=0) == whole
     story = iter([
-        lambda: store.append(Kind.TRAINING_FINISHED, outcome="done", why="", step=1, committed_step=1),
+        lambda: store.append(TrainingFinished(outcome="done", why="", step=1, committed_step=1)),
     ])  # fmt: skip
     cluster._http._transport.ended = True  # type: ignore[attr-defined]
     assert read(store, cluster, rank=0, follow=True, pause=lambda: next(story)()) == whole

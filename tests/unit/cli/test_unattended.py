@@ -14,6 +14,11 @@ from infra.notices.changes import changes
 from infra.record.events import Event, Kind
 from infra.record.holder import Holder
 from infra.record.lease import DRIVER_LEASE, Lease
+from infra.record.payloads import payload_of
+from infra.record.payloads.attempts import AttemptLaunched
+from infra.record.payloads.checkpoints import CheckpointCopied
+from infra.record.payloads.stages import StageStarted
+from infra.record.payloads.training import FileSystemReplaced
 from infra.record.store import CampaignStore
 from infra.spec.notify import Change
 from tests.unit.fake_s3 import FakeS3, Time
@@ -30,7 +35,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> CampaignStore:
     s3: Any = FakeS3(Time())
     made = CampaignStore(s3, "state", "train", "w", now=s3.time.wall)
     made.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
-    made.append(Kind.STAGE_STARTED, stage="provision")
+    made.append(StageStarted(stage="provision"))
     s3.time.go(60)
     return made
 
@@ -64,14 +69,14 @@ def test_a_driver_that_lives_or_was_interrupted_or_has_a_steward_is_not_called_d
     assert failures(store) == [], "a person interrupted it"
     store.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
     store.s3.time.go(60)
-    store.append(LAUNCHED[0], **LAUNCHED[1])
+    store.append(payload_of(LAUNCHED[0], LAUNCHED[1]))
     unattended.note_dead_driver(store, store.state())
     assert failures(store) == [], "its steward tells"
 
 
 @pytest.mark.parametrize("stage", ["supervise", "archive", "teardown", "certify"])
 def test_only_stages_without_a_steward_are_ended_in_the_record(store: CampaignStore, stage: str) -> None:
-    store.append(Kind.STAGE_STARTED, stage=stage)
+    store.append(StageStarted(stage=stage))
     unattended.note_dead_driver(store, store.state())
     assert failures(store) == []
 
@@ -91,8 +96,8 @@ def test_a_lost_file_system_without_a_driver_is_told_with_the_command_that_is_ne
 ) -> None:
     from infra.notices.notice import notice
 
-    store.append(LAUNCHED[0], **LAUNCHED[1])
-    store.append(Kind.CHECKPOINT_COPIED, step=40)
+    store.append(payload_of(LAUNCHED[0], LAUNCHED[1]))
+    store.append(CheckpointCopied(step=40))
     context = lose(monkeypatch, "does not exist")
     for _ in range(2):
         unattended.note_loss(store, store.state(), context)
@@ -102,9 +107,9 @@ def test_a_lost_file_system_without_a_driver_is_told_with_the_command_that_is_ne
     text = notice(due, "train", "us-east-1", "bills now: 30.00 USD/h").text
     assert "file system fs-1 does not exist; training stands still, and each hour of it bills" in text
     assert "Cost: bills now: 30.00 USD/h." in text and "Next: `bivouac repair train` makes a new one" in text
-    store.append(Kind.ATTEMPT_LAUNCHED, attempt=2, committed_step=-1)  # which finds no file system either
+    store.append(AttemptLaunched(attempt=2, committed_step=-1))  # which finds no file system either
     assert told(store, 1.0) == [Change.FAILED, Change.BILLING]
-    store.append(Kind.FILE_SYSTEM_REPLACED)
+    store.append(FileSystemReplaced())
     assert told(store, 1.0) == [Change.FAILED]
 
 
@@ -113,6 +118,6 @@ def test_a_file_system_that_is_there_or_that_nothing_trains_on_is_not_called_los
     store: CampaignStore, monkeypatch: pytest.MonkeyPatch, word: str, events: list[Any]
 ) -> None:
     for kind, data in events:
-        store.append(kind, **data)
+        store.append(payload_of(kind, data))
     unattended.note_loss(store, store.state(), lose(monkeypatch, word))
     assert not [event for event in store.events() if event.kind is Kind.FILE_SYSTEM_LOST]

@@ -26,6 +26,8 @@ from infra.record.events import Kind, Stage
 from infra.record.identity import CampaignIdentity
 from infra.record.live import live_figures
 from infra.record.objects import Unreadable
+from infra.record.payloads import payload_of
+from infra.record.payloads.stages import StageStarted
 from infra.record.store import LIVE, CampaignStore
 from infra.session.session import stored_deadline, stored_spec
 from infra.spec.names import EXPIRES_TAG
@@ -80,7 +82,7 @@ class Recorded:
 
     def event(self, kind: Kind, **data: Any) -> None:
         self.time.go(2)
-        self.store.append(kind, **data)
+        self.store.append(payload_of(kind, data))
 
     def put(self, name: str, body: str | bytes) -> None:
         self.store.put(f"{self.store.prefix}/{name}", body if isinstance(body, bytes) else body.encode())
@@ -170,7 +172,7 @@ def test_what_cannot_be_read_may_have_been_a_launch_so_nothing_is_proven_until_a
 def test_a_campaign_that_never_launched_may_have_where_an_event_cannot_be_read() -> None:
     time = Time()
     store = CampaignStore(FakeS3(time), "b", "c", "w", now=time.wall)
-    store.append(Kind.STAGE_STARTED, stage=Stage.PROVISION)
+    store.append(StageStarted(stage=Stage.PROVISION))
     assert store.state().nothing_to_lose
     store.put("campaigns/c/events/steward/000000.json", b"\0")
     assert not CampaignStore(store.s3, "b", "c", "x").state().nothing_to_lose

@@ -20,6 +20,8 @@ from infra.inventory import Knowledge, certify
 from infra.inventory.certify import Certificate, Looked, look_through, refuse_unclean
 from infra.kinds import ResourceKind, Thing
 from infra.record.events import Kind
+from infra.record.payloads import payload_of
+from infra.record.payloads.stages import StageStarted
 from infra.record.store import CampaignStore
 from infra.spec.names import Names
 from tests.unit.fake_s3 import FakeS3, Time
@@ -294,7 +296,7 @@ def test_the_record_tells_where_the_campaign_was_and_what_was_there_before() -> 
         (Kind.STAGE_FINISHED, {"stage": "launch", "seconds": 1.0, "outputs": {}}),
         (Kind.STAGE_STARTED, {"stage": "launch", "instance": "i-0123456789abcdef0"}),
     ):
-        record.append(kind, **data)
+        record.append(payload_of(kind, data))
     record.put_json("baseline.json", {"volume": ["vol-1"], "image": ["ami-1", "ami-2"]})
     known = certify.knowledge(record, NAMES)
     assert known.places == {*(f"id-{name}" for name in names), "i-0123456789abcdef0"}
@@ -310,7 +312,7 @@ def test_a_certificate_says_how_much_was_looked_through_and_what_a_human_is_to_j
     monkeypatch.setattr(certify, "kept", lambda context: ())
     locked, notes = Thing("locked", unread="AccessDenied"), list[str]()
     record = store()
-    record.append(Kind.STAGE_STARTED, stage="provision")
+    record.append(StageStarted(stage="provision"))
     record.put_json("baseline.json", {"bucket": ["locked"]})
     progress = SimpleNamespace(step=lambda words: None, note=notes.append)
     context = campaign(store=record, results=tmp_path, progress=progress)

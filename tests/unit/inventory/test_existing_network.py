@@ -8,7 +8,7 @@ import pytest
 
 from infra.inventory import certify
 from infra.kinds import thing
-from infra.record.events import Kind
+from infra.record.payloads.stages import StageFinished
 from infra.record.store import CampaignStore
 from infra.spec.names import Names
 from tests.unit.fake_s3 import FakeS3, Time
@@ -23,7 +23,7 @@ def known(**more: Any) -> Any:
     outputs |= {"vpc_id": VPC, "gpu_subnet_id": SUBNET, "system_subnet_id": SUBNET, "node_security_group_id": GROUP}
     outputs = {key: value for key, value in outputs.items() if key != "network_made"} | more
     record = CampaignStore(FakeS3(Time()), "state", "train", "w")
-    record.append(Kind.STAGE_FINISHED, stage="provision", seconds=1.0, outputs={"outputs": outputs})
+    record.append(StageFinished(stage="provision", seconds=1.0, outputs={"outputs": outputs}))
     return certify.knowledge(record, Names("train"))
 
 

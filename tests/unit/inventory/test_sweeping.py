@@ -141,7 +141,7 @@ def test_after_a_teardown_only_what_is_beyond_doubt_and_stays_is_removed(monkeyp
     world, notes = World(monkeypatch), list[str]()
     world.progress = SimpleNamespace(step=lambda words: None, note=notes.append)
     recorded = list[tuple[Kind, list[str]]]()
-    world.store = SimpleNamespace(append=lambda kind, things: recorded.append((kind, things)))
+    world.store = SimpleNamespace(append=lambda payload: recorded.append((payload.kind, payload.data()["things"])))
     rows = [Left("volume", Thing(f"by-{why.name}"), why) for why in Evidence]
     rows.append(Left("volume", Thing("by-aws", maker="GuardDuty"), Evidence.PLACE))
     rows.append(Left("volume", Thing("leaving", leaving=True), Evidence.TAG))

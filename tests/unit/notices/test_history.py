@@ -15,7 +15,7 @@ from infra.cli.look import status
 from infra.notices.history import Delivery, Entry, history
 from infra.notices.outbox import AGAIN, TRIES, Outbox
 from infra.notices.ways import NotSent
-from infra.record.events import Kind
+from infra.record.payloads.stages import StageFailed
 from infra.record.store import CampaignStore
 from infra.spec.notify import Change, Notify
 from infra.spec.secrets import SecretSource
@@ -45,7 +45,7 @@ class World:
 @pytest.fixture
 def world() -> World:
     made = World()
-    made.store.append(Kind.STAGE_FAILED, stage="provision", error="the VPC limit is reached")
+    made.store.append(StageFailed(stage="provision", error="the VPC limit is reached"))
     return made
 
 
@@ -89,7 +89,7 @@ def test_the_newest_come_first_and_no_more_than_asked_for(world: World) -> None:
     world.tell()
     for stage in ("bake", "launch"):
         world.time.go(60)
-        world.store.append(Kind.STAGE_FAILED, stage=stage, error="x")
+        world.store.append(StageFailed(stage=stage, error="x"))
     seen = world.seen(Notify(), most=2)
     assert [one.subject.partition(": ")[2] for one in seen] == ["launch has failed: x", "bake has failed: x"]
 

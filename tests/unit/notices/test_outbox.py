@@ -14,6 +14,7 @@ from infra.notices.outbox import AGAIN, TRIES, Outbox
 from infra.notices.teller import Teller
 from infra.notices.ways import NotSent
 from infra.record.events import Kind
+from infra.record.payloads.attempts import AttemptRunning, NodeQuarantined
 from infra.record.store import CampaignStore
 from infra.spec.notify import Change, Notify
 from tests.unit.fake_s3 import FakeS3, Time
@@ -56,7 +57,7 @@ class World:
 @pytest.fixture
 def world() -> World:
     made = World()
-    made.store("steward-1").append(Kind.ATTEMPT_RUNNING, **RUNNING)
+    made.store("steward-1").append(AttemptRunning(**RUNNING))
     return made
 
 
@@ -118,7 +119,7 @@ def test_a_second_try_that_succeeds_is_the_last(world: World) -> None:
 
 def test_a_way_that_is_silent_is_asked_once_for_a_look_however_much_is_due(world: World) -> None:
     for node in ("a", "b", "c"):
-        world.store("steward-1").append(Kind.NODE_QUARANTINED, node=node, instance="i", reason="dead")
+        world.store("steward-1").append(NodeQuarantined(node=node, instance="i", reason="dead"))
     topic = Way(NotSent("away"))
     world.outbox("steward-1", topic=topic).tell(cost)
     assert topic.tries == 1

@@ -12,8 +12,8 @@ import pytest
 from moto import mock_aws
 
 from infra.archive.manifest import ArchiveManifest, EvaluationProof
-from infra.record.events import Kind
 from infra.record.identity import archive_prefix_of, claim_identity, read_identity
+from infra.record.payloads.training import ArchiveVerified
 from infra.record.store import CampaignStore
 from infra.stack.settings import CampaignSettings, read_settings
 from infra.stack.tags import tags
@@ -42,12 +42,12 @@ def test_the_first_writer_makes_it_and_whoever_comes_later_reads_the_same(store:
 def test_the_archive_of_a_campaign_lies_apart_from_that_of_an_earlier_one_of_its_name(store: CampaignStore) -> None:
     known = claim_identity(store, adopted=False)
     assert archive_prefix_of(store) == f"campaigns/train/{known.identity}"
-    store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/b", step=1, identity=known.identity)
+    store.append(ArchiveVerified(manifest="s3://a/b", step=1, identity=known.identity))
     assert archive_prefix_of(store) == f"campaigns/train/{known.identity}"
 
 
 def test_what_was_archived_before_identities_were_is_read_where_it_lies(store: CampaignStore) -> None:
-    store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/campaigns/train/archive-manifest.json", step=1)
+    store.append(ArchiveVerified(manifest="s3://a/campaigns/train/archive-manifest.json", step=1))
     assert archive_prefix_of(store) == "campaigns/train"
     claim_identity(store, adopted=True)
     assert archive_prefix_of(store) == "campaigns/train"
@@ -57,14 +57,14 @@ def test_an_archive_that_names_no_identity_is_not_taken_for_that_of_a_campaign_t
     store: CampaignStore,
 ) -> None:
     known = claim_identity(store, adopted=False)
-    store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/campaigns/train/archive-manifest.json", step=1)
+    store.append(ArchiveVerified(manifest="s3://a/campaigns/train/archive-manifest.json", step=1))
     assert archive_prefix_of(store) == f"campaigns/train/{known.identity}"
     assert archive_prefix_of(CampaignStore(store.s3, "state", "second", "test")) == "campaigns/second"
 
 
 def test_an_archive_is_read_where_its_record_says_that_it_lies(store: CampaignStore) -> None:
     claim_identity(store, adopted=False)
-    store.append(Kind.ARCHIVE_VERIFIED, manifest="s3://a/b", step=1, identity="earlier")
+    store.append(ArchiveVerified(manifest="s3://a/b", step=1, identity="earlier"))
     assert archive_prefix_of(store) == "campaigns/train/earlier"
 
 

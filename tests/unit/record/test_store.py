@@ -18,6 +18,8 @@ from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.record.events import Kind, Stage
 from infra.record.holder import Holder
 from infra.record.live import live_figures
+from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRunning
+from infra.record.payloads.stages import Decision, StageFinished, StageStarted
 from infra.record.store import CampaignStore
 
 TTL = timedelta(seconds=30)
@@ -41,10 +43,10 @@ def holder(pid: int, **changes: Any) -> Holder:
 
 def test_events_of_two_writers_fold_into_one_state(s3: Any) -> None:
     one, two = CampaignStore(s3, "state", "c", "driver"), CampaignStore(s3, "state", "c", "steward")
-    one.append(Kind.STAGE_STARTED, stage=Stage.PROVISION)
-    two.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="c-a1", committed_step=-1)
-    one.append(Kind.STAGE_FINISHED, stage=Stage.PROVISION, seconds=1.0, outputs={"x": 1})
-    two.append(Kind.ATTEMPT_ENDED, attempt=1, failure="node", detail="", step=7, committed_at_end=5)
+    one.append(StageStarted(stage=Stage.PROVISION))
+    two.append(AttemptLaunched(attempt=1, jobset="c-a1", committed_step=-1))
+    one.append(StageFinished(stage=Stage.PROVISION, seconds=1.0, outputs={"x": 1}))
+    two.append(AttemptEnded(attempt=1, failure="node", detail="", step=7, committed_at_end=5))
     state = CampaignStore(s3, "state", "c", "reader").state()
     assert state.finished_stages == {Stage.PROVISION: {"x": 1}}
     assert state.attempts[0]["failure"] == "node" and state.attempts[0]["committed_step"] == -1
@@ -53,24 +55,24 @@ def test_events_of_two_writers_fold_into_one_state(s3: Any) -> None:
 def test_the_order_of_an_attempts_pods_is_told_once_it_trains(s3: Any) -> None:
     store = CampaignStore(s3, "state", "c", "steward")
     for attempt in (1, 2):
-        store.append(Kind.ATTEMPT_LAUNCHED, attempt=attempt, jobset=f"c-a{attempt}", committed_step=-1)
-    store.append(Kind.ATTEMPT_RUNNING, attempt=1, step=1, nodes=["a", "b", "c"])
-    store.append(Kind.ATTEMPT_RUNNING, attempt=2, step=1, nodes=["a", "b", "c"], node_ranks=[2, 0, None])
+        store.append(AttemptLaunched(attempt=attempt, jobset=f"c-a{attempt}", committed_step=-1))
+    store.append(AttemptRunning(attempt=1, step=1, nodes=["a", "b", "c"]))
+    store.append(AttemptRunning(attempt=2, step=1, nodes=["a", "b", "c"], node_ranks=[2, 0, None]))
     state = store.state()
     assert [state.node_rank(2, index) for index in range(4)] == [2, 0, 2, 3], "an agent that never answered has no rank"
     assert state.node_rank(1, 2) == 2 and state.node_rank(7, 1) == 1
 
 
 def test_a_writer_that_comes_back_never_overwrites_its_events(s3: Any) -> None:
-    CampaignStore(s3, "state", "c", "driver").append(Kind.DECISION, action="a", why="")
-    CampaignStore(s3, "state", "c", "driver").append(Kind.DECISION, action="b", why="")
+    CampaignStore(s3, "state", "c", "driver").append(Decision(action="a", why=""))
+    CampaignStore(s3, "state", "c", "driver").append(Decision(action="b", why=""))
     events = CampaignStore(s3, "state", "c", "reader").events()
     assert [event.data["action"] for event in events] == ["a", "b"]
 
 
 def test_an_event_of_a_later_versions_kind_is_passed_over(s3: Any) -> None:
     store = CampaignStore(s3, "state", "c", "driver")
-    store.append(Kind.DECISION, action="a", why="")
+    store.append(Decision(action="a", why=""))
     later = {"at": "2126-11-23T10:00:00Z", "writer": "newer", "sequence": 0, "kind": "of.tomorrow", "data": {"x": 1}}
     store.put("campaigns/c/events/newer/000000.json", json.dumps(later).encode())
     store.put("campaigns/c/events/newer/000001.json", json.dumps(later | {"kind": "abandoned", "sequence": 1}).encode())
@@ -79,8 +81,8 @@ def test_an_event_of_a_later_versions_kind_is_passed_over(s3: Any) -> None:
 
 def test_a_stage_begun_again_is_no_longer_finished(s3: Any) -> None:
     store = CampaignStore(s3, "state", "c", "driver")
-    store.append(Kind.STAGE_FINISHED, stage=Stage.CERTIFY, seconds=1.0, outputs={})
-    store.append(Kind.STAGE_STARTED, stage=Stage.CERTIFY)
+    store.append(StageFinished(stage=Stage.CERTIFY, seconds=1.0, outputs={}))
+    store.append(StageStarted(stage=Stage.CERTIFY))
     assert Stage.CERTIFY not in store.state().finished_stages
 
 
@@ -230,7 +232,7 @@ def lose_one_answer(s3: Any) -> list[int]:
 def test_an_event_whose_answer_was_lost_is_written_once(s3: Any) -> None:
     store = CampaignStore(s3, "state", "c", "driver")
     lost = lose_one_answer(s3)
-    written = store.append(Kind.DECISION, action="a", why="")
+    written = store.append(Decision(action="a", why=""))
     assert lost == [200], "the first PUT was to be done before its answer was lost"
     assert CampaignStore(s3, "state", "c", "reader").events() == (written,)
 

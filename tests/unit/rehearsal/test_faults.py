@@ -14,6 +14,7 @@ import yaml
 
 from infra import target
 from infra.record.events import Kind
+from infra.record.payloads import payload_of
 from infra.record.store import LIVE, CampaignStore
 from infra.rehearsal.paths import site_dir
 from infra.rehearsal.site import campaigns, faults
@@ -80,12 +81,12 @@ def test_a_fault_strikes_once_after_its_step_and_a_refused_one_is_tried_again(si
 
 @pytest.mark.parametrize("overcome", [Kind.ATTEMPT_ENDED, Kind.ATTEMPT_RESTARTED_IN_PLACE])
 def test_a_later_fault_waits_until_the_earlier_is_overcome_however_fast_the_steps(overcome: Kind, site: Site) -> None:
-    site.store.append(overcome, attempt=1)
+    site.store.append(payload_of(overcome, {"attempt": 1}))
     assert site.look(40, NODE, RANK) == ["/_site/kill-rank?instance=i-1"]
     assert site.look(50, NODE, RANK) == [], "what was overcome before does not count"
     stale = site.now() + timedelta(seconds=1)
     site.ahead = timedelta(seconds=2)
-    site.store.append(overcome, attempt=1)
+    site.store.append(payload_of(overcome, {"attempt": 1}))
     site.ahead = stale - datetime.now(UTC)
     assert site.look(50, NODE, RANK) == [], "the figures are older than the restart"
     site.ahead = timedelta(seconds=60)

@@ -14,6 +14,7 @@ from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Kind
 from infra.record.identity import CampaignIdentity
+from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.pod_logs import piece
 from infra.record.store import CampaignStore
 from infra.report import Report, TimeCause, build, render
@@ -196,7 +197,7 @@ def test_the_log_of_the_pod_that_told_the_steps_is_read(teller: int) -> None:
     store.put(f"{store.prefix}/spec.json", SPEC.model_dump_json().encode())
     store.put(f"{store.prefix}/plan.json", PLAN.model_dump_json().encode())
     store.put(f"{store.prefix}/identity.json", CampaignIdentity(identity="x").model_dump_json().encode())
-    store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="rehearsal-a1", committed_step=-1)
+    store.append(AttemptLaunched(attempt=1, jobset="rehearsal-a1", committed_step=-1))
     at = (time.wall() + timedelta(seconds=1)).timestamp()
     for index in range(8):
         lines = [MARK + json.dumps({"event": "agent", "time": at})]

@@ -12,6 +12,10 @@ import pytest
 from infra.record.events import Kind
 from infra.record.holder import Holder
 from infra.record.lease import DRIVER_LEASE, Lease
+from infra.record.payloads import payload_of
+from infra.record.payloads.attempts import AttemptLaunched, NodesAtZero
+from infra.record.payloads.stages import Attached, Detached, StageStarted
+from infra.record.payloads.training import TrainingFinished
 from infra.record.store import CampaignStore
 from infra.session import closer
 from tests.unit.fake_s3 import FakeS3, Time, refusal
@@ -30,13 +34,13 @@ class World:
         self.time = Time()
         self.s3: Any = FakeS3(self.time)
         self.store = CampaignStore(self.s3, "state", "train", "steward")
-        self.store.append(Kind.STAGE_STARTED, stage="check")
-        self.store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, committed_step=-1)
-        self.store.append(Kind.TRAINING_FINISHED, outcome="done", why="", committed_step=60)
+        self.store.append(StageStarted(stage="check"))
+        self.store.append(AttemptLaunched(attempt=1, committed_step=-1))
+        self.store.append(TrainingFinished(outcome="done", why="", committed_step=60))
         for kind, data in archived:
-            self.store.append(kind, **data)
-        self.store.append(Kind.NODES_AT_ZERO, group="gpu")
-        self.store.append(Kind.DETACHED, holder="me", deadline="")
+            self.store.append(payload_of(kind, data))
+        self.store.append(NodesAtZero(group="gpu"))
+        self.store.append(Detached(holder="me", deadline=""))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Lease, "_renew", lambda self: None)
             lease = self.store.lease(DRIVER_LEASE, TTL, ELSEWHERE)
@@ -85,7 +89,7 @@ def test_a_driver_or_a_closer_at_work_is_not_disturbed_and_one_that_died_is_foll
 ) -> None:
     world = World(ARCHIVED)
     monkeypatch.setattr(Lease, "_renew", lambda self: None)
-    world.store.append(Kind.ATTACHED, holder="me")
+    world.store.append(Attached(holder="me"))
     world.store.lease(DRIVER_LEASE, TTL, ELSEWHERE).acquire()
     world.attend(60)
     (at,) = [at for at, _ in world.asked]
@@ -94,7 +98,7 @@ def test_a_driver_or_a_closer_at_work_is_not_disturbed_and_one_that_died_is_foll
 
 def test_what_a_person_interrupted_is_left_to_them() -> None:
     world = World(ARCHIVED)
-    world.store.append(Kind.ATTACHED, holder="me")
+    world.store.append(Attached(holder="me"))
     world.attend(100)
     assert world.asked == []
 

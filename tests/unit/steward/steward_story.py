@@ -35,6 +35,7 @@ from infra.record import lease as lease_module
 from infra.record.events import CampaignState, Event, Kind
 from infra.record.holder import Holder
 from infra.record.lease import Lease
+from infra.record.payloads.stages import StageStarted
 from infra.record.store import LIVE, CampaignStore
 from infra.spec.campaign import Spec
 from infra.spec.names import GPU_POOL, POOL_LABEL
@@ -327,5 +328,5 @@ def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Story:
     monkeypatch.setattr(committed, "SHARED_CHECKPOINTS", str(tmp_path))
     monkeypatch.setattr(archiving, "record", lambda steward: None)
     store = CampaignStore(made.s3, "state", "story", "driver", now=time.wall)
-    store.append(Kind.STAGE_STARTED, stage="preflight")
+    store.append(StageStarted(stage="preflight"))
     return made

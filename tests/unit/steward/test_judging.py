@@ -64,7 +64,7 @@ class Ended:
         self.clock = Clock(self.time, self.time.wall)
         self.config = self.config.model_copy(update={"deadline": self.time.wall() + timedelta(hours=5)})
         self.recorded: list[tuple[Kind, dict[str, Any]]] = []
-        self.store = SimpleNamespace(append=lambda kind, **data: self.recorded.append((kind, data)))
+        self.store = SimpleNamespace(append=lambda payload: self.recorded.append((payload.kind, payload.data())))
         self.lease = SimpleNamespace(check=lambda: None)
         self.followed: list[str] = []
         follow, rest = self.followed.append, lambda *_: None

@@ -12,6 +12,7 @@ from infra.clock import Clock
 from infra.errors import LeaseLost
 from infra.record.holder import Holder
 from infra.record.lease import Lease
+from infra.record.payloads.training import Relaunched
 from infra.record.store import CampaignStore
 from infra.steward import __main__ as main
 from infra.steward.last_resort import HOLDER, other_holder, sign
@@ -102,9 +103,8 @@ def test_without_a_record_the_gang_commits_and_its_nodes_go_back_unless_another_
 
 
 def test_a_configuration_that_a_newer_one_replaced_begins_nothing(begin: Any, story: Story) -> None:
-    from infra.record.events import Kind
 
-    story.store().append(Kind.RELAUNCHED, version=1)
+    story.store().append(Relaunched(version=1))
     assert begin(version=0) is None
     assert begin(version=1) is not None
 

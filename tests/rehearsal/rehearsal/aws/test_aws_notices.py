@@ -16,6 +16,7 @@ from infra.notices.outbox import Outbox
 from infra.notices.subscribing import subscribe
 from infra.notices.ways import NotSent, ways
 from infra.record.events import Kind
+from infra.record.payloads import payload_of
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.site import secrets as site
@@ -96,7 +97,7 @@ def test_a_whole_record_is_told_with_the_stewards_rights(
         (Kind.NODE_QUARANTINED, {"node": "a", "instance": "i-1", "reason": "dead"}),
         (Kind.ARCHIVE_VERIFIED, {"step": 60, "objects": 9}),
     ):
-        store.append(kind, **data)
+        store.append(payload_of(kind, data))
     for _ in range(2):
         Outbox(store, spec().notify, ways(spec()), lambda: datetime.now(UTC)).tell(lambda: "bills now: 1.00 USD/h")
     assert [subject.partition(": ")[2][:12] for subject in told(world, topic)] == [

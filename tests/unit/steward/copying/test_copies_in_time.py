@@ -12,6 +12,8 @@ import httpx2
 import pytest
 
 from infra.record.events import CampaignState, Kind, fold
+from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched
+from infra.record.payloads.checkpoints import CheckpointFetched
 from infra.steward.copying.due import is_due, lacks
 from tests.unit.fake_s3 import NOON, refusal
 from tests.unit.steward.steward_story import Story, ended, story
@@ -240,11 +242,11 @@ def test_only_a_campaign_with_copies_lacks_one() -> None:
 
 def test_what_was_committed_before_a_fetch_counts_no_more(story: Story) -> None:
     store = story.store()
-    store.append(Kind.ATTEMPT_LAUNCHED, attempt=1, jobset="a1", committed_step=-1)
-    store.append(Kind.ATTEMPT_ENDED, attempt=1, failure="storage", detail="", step=70, committed_at_end=60)
+    store.append(AttemptLaunched(attempt=1, jobset="a1", committed_step=-1))
+    store.append(AttemptEnded(attempt=1, failure="storage", detail="", step=70, committed_at_end=60))
     assert fold(store.events()).newest_committed == 60
-    store.append(Kind.CHECKPOINT_FETCHED, attempt=2, step=40, bytes=1, seconds=1, refused=[])
+    store.append(CheckpointFetched(attempt=2, step=40, bytes=1, seconds=1, refused=[]))
     assert (fold(store.events()).newest_committed, fold(store.events()).copied) == (40, 40)
-    store.append(Kind.ATTEMPT_LAUNCHED, attempt=2, jobset="a2", committed_step=40)
-    store.append(Kind.ATTEMPT_ENDED, attempt=2, failure="process", detail="", step=55, committed_at_end=50)
+    store.append(AttemptLaunched(attempt=2, jobset="a2", committed_step=40))
+    store.append(AttemptEnded(attempt=2, failure="process", detail="", step=55, committed_at_end=50))
     assert fold(store.events()).newest_committed == 50

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from infra.record.events import Kind
+from infra.record.payloads import Payload
+from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched
+from infra.record.payloads.checkpoints import TrainingStartedOver
+from infra.record.payloads.training import TrainingFinished
 from infra.steward.attempt import NewestAttempt
 from infra.steward.seeing import committed
 from infra.steward.seeing.committed import Committed
@@ -97,8 +100,8 @@ def steward_of(story: Story, *attempts: dict[str, Any], workload: bool = True, t
     story.run(0.01)
     assert story.steward is not None
     for one in attempts:
-        story.store().append(Kind.ATTEMPT_LAUNCHED, attempt=one["attempt"], committed_step=-1, jobset="j")
-        story.store().append(Kind.ATTEMPT_ENDED, failure="user", detail="", committed_at_end=-1, **one)
+        story.store().append(AttemptLaunched(attempt=one["attempt"], committed_step=-1, jobset="j"))
+        story.store().append(AttemptEnded(failure="user", detail="", committed_at_end=-1, **one))
     job = SimpleNamespace(checkpoints=SimpleNamespace(tier=tier)) if workload else None
     story.steward.config = story.steward.config.model_copy(update={"workload": job})
     return story.steward
@@ -127,28 +130,24 @@ def test_content_that_nobody_accounts_for_goes_to_the_archive_unless_no_attempt_
     steward = steward_of(story, {"attempt": 7, "began": began, "step": 0}, tier="local")
     first = story.store().state().attempts[0]["attempt"]
     if first != 7:  # the story's own attempt
-        story.store().append(
-            Kind.ATTEMPT_ENDED, attempt=first, failure="user", detail="", committed_at_end=-1, began=began
-        )
+        story.store().append(AttemptEnded(attempt=first, failure="user", detail="", committed_at_end=-1, began=began))
     left = Steward._left_behind(steward)
     assert left is None
     finished = {"outcome": "done", "why": "", "committed_step": -1, "unrecognised": left}
-    story.store().append(Kind.TRAINING_FINISHED, **finished)
+    story.store().append(TrainingFinished(**finished))
     assert Steward._may_archive(steward) is archives
 
 
 def test_an_attempt_that_begins_at_step_0_after_steps_were_trained_is_an_event() -> None:
-    told: list[tuple[Kind, dict[str, Any]]] = []
+    told: list[Payload] = []
 
-    def at(step: int, committed_step: int) -> list[tuple[Kind, dict[str, Any]]]:
+    def at(step: int, committed_step: int) -> list[Payload]:
         told.clear()
         attempts = ({"attempt": 1, "step": step, "ended_at": "x"}, {"attempt": 2})
-        store = SimpleNamespace(
-            state=lambda: SimpleNamespace(attempts=attempts), append=lambda kind, **data: told.append((kind, data))
-        )
+        store = SimpleNamespace(state=lambda: SimpleNamespace(attempts=attempts), append=told.append)
         NewestAttempt._note_start_over(SimpleNamespace(_store=store, number=2), committed_step)  # type: ignore[arg-type]
         return told
 
-    (kind, data), *more = at(35, -1)
-    assert kind is Kind.TRAINING_STARTED_OVER and (data["attempt"], data["before"]) == (2, 35) and not more
+    (event,) = at(35, -1)
+    assert isinstance(event, TrainingStartedOver) and (event.attempt, event.before) == (2, 35)
     assert not at(0, -1) and not at(35, 30)

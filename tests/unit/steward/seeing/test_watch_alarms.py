@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
-from infra.record.events import Event, Kind
+from infra.record.events import Event
+from infra.record.payloads import Payload
 from infra.steward.blame import first_failed, lost
 from infra.steward.decide import EndAttempt, FailureClass, History, Replace, decide
 from infra.steward.seeing.trainer_events import TrainerEvents
@@ -51,9 +51,8 @@ class Store:
     def events(self) -> list[Event]:
         return self.kept
 
-    def append(self, kind: Kind, **data: Any) -> None:
-        at = datetime(2026, 1, 1, tzinfo=UTC)
-        self.kept.append(Event(at=at, writer="steward", sequence=len(self.kept), kind=kind, data=data))
+    def append(self, payload: Payload) -> None:
+        self.kept.append(Event.of(payload, datetime(2026, 1, 1, tzinfo=UTC), "steward", len(self.kept)))
 
 
 @pytest.mark.parametrize("alarms", [3, 400])

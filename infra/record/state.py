@@ -1,0 +1,143 @@
+"""Where a campaign stands: what its events fold into."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+
+from infra.record.kinds import Stage
+
+_BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
+
+
+class CampaignState(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    started_at: datetime | None = None
+    begun_with: Stage | None = None
+    """First stage in the record. If the campaign cannot have begun with it, the beginning of the record is lost."""
+    finished_stages: dict[Stage, dict[str, Any]] = {}
+    """Stage -> its outputs, for stages that finished and did not start again since."""
+    running_stage: Stage | None = None
+    attempts: tuple[dict[str, Any], ...] = ()
+    """One per launch: attempt and committed_step at launch; once it trains its pods' node ranks; after its end also
+    failure, detail, step."""
+    restarted_in_place: int = 0
+    """Times that an attempt went on in its pods after a process had died."""
+    ran: bool = False
+    """Some attempt has trained, so a failed launch is not the image's fault."""
+    bake_again: bool = False
+    """The launch failed and no attempt ever ran: the cause may be a bug in the code, corrected since."""
+    copied: int = -1
+    """Newest step with an interval copy in S3 that counts: after a fetch, the one that came back."""
+    copy_tried_at: datetime | None = None
+    """Time of the last copy, or of its failure."""
+    fetched: tuple[int, int] | None = None
+    """(attempt, step) of the last copy that came back from S3: what was committed before is lost beyond that step."""
+    lost: dict[str, Any] | None = None
+    """The data of FILE_SYSTEM_LOST until the file system is replaced."""
+    replacements: int = 0
+    """Times that a driver of its own accord began to make a lost file system again."""
+    repairs: tuple[datetime, ...] = ()
+    hold: dict[str, Any] | None = None
+    """The data of HELD, and `since`, while the warm cluster waits for a relaunch."""
+    version: int = 0
+    """Version of spec and steward configuration in force; 0 is `spec.json`, later ones are `specs/<n>.json`."""
+    judged: int = 0
+    """Newest attempt at the last relaunch; failures up to it are not counted."""
+    gpu_nodes_up: bool = False
+    """True from preflight's request until the group is at zero, according to the record."""
+    pilot_proved: str = ""
+    """Digest of what the newest pilot proved: images and expectation."""
+    launch_budget: tuple[AwareDatetime, Decimal] | None = None
+    """(time, USD of the whole bill) by which training must run; None again once it runs."""
+    archives_on: tuple[int, int] | None = None
+    """(nodes in use, nodes of the spec) while the archive runs on some of the gang's nodes."""
+    outcome: str | None = None
+    committed_at_finish: int | None = None
+    """Newest checkpoint on the shared tier when training ended; -1: nothing to archive."""
+    unrecognised: dict[str, Any] | None = None
+    """What the job left that is no known checkpoint (TRAINING_FINISHED); None: nobody could look."""
+    unproven: dict[str, Any] | None = None
+    """The data of ARCHIVE_UNPROVEN while no failure follows it: what is unrecognised is safe in S3, as it is."""
+    closed: bool = False
+    """The steward is done: training is over, its archive is verified or has failed, and GPU nodes are at zero."""
+    archive: dict[str, Any] | None = None
+    detached: datetime | None = None
+    """Since then the campaign needs no driver: one left on purpose, or died and the closer began to end it. None again
+    once somebody drives it by `run`."""
+    unreadable: int = 0
+    """Event objects that cannot be read: each may have been anything, a launch or a commit too."""
+    doubted: bool = False
+    """One of them may have come after the verified archive: what it began would not be archived."""
+    abandoned: bool = False
+    """A person gave up what is not archived: teardown and later sweeps may delete it."""
+    certificate: dict[str, Any] | None = None
+
+    @property
+    def newest_committed(self) -> int:
+        """Step of the newest recorded checkpoint on the shared tier; -1: none is known."""
+        if self.committed_at_finish is not None:
+            return self.committed_at_finish
+        since, least = self.fetched or (0, -1)
+        return max((_committed(attempt) for attempt in self.attempts if attempt["attempt"] >= since), default=least)
+
+    def node_rank(self, attempt: int, index: int) -> int:
+        """Return the node rank of a pod by its index: the same, until the attempt trains in another order."""
+        told = next((one for one in self.attempts if one["attempt"] == attempt), {}).get("node_ranks", ())
+        return index if index >= len(told) or told[index] is None else int(told[index])
+
+    @property
+    def nothing_to_lose(self) -> bool:
+        """True if the record proves that no attempt left anything: nothing launched, or all is over and was nothing."""
+        if self.unreadable or self.tells_nothing:
+            return False
+        return not self.attempts or (self.closed and self.committed_at_finish == -1 and self.left_nothing)
+
+    @property
+    def left_nothing(self) -> bool:
+        """True if no checkpoint was committed, and the job's folder was seen empty or no attempt began. What nobody
+        recognised, or nobody saw, may be all that there is."""
+        if any(_committed(attempt) >= 0 for attempt in self.attempts):
+            return False
+        empty = self.unrecognised is not None and self.unrecognised.get("files") == 0
+        return empty or not any(attempt.get("began", True) for attempt in self.attempts)
+
+    @property
+    def tells_nothing(self) -> bool:
+        """True if the record cannot tell whether training began: it is empty, or its beginning is lost."""
+        return not self.attempts and self.begun_with not in _BEFORE_TRAINING
+
+    @property
+    def settled(self) -> bool:
+        """True if the steward is done and a teardown loses nothing: all is archived, or copied as it is, or there was
+        nothing."""
+        safe = self.archive is not None or self.copied_as_it_is or self.nothing_to_lose
+        return self.closed and not self.doubted and safe
+
+    @property
+    def copied_as_it_is(self) -> bool:
+        """True if no checkpoint was committed and S3 holds all that may be one, unproven."""
+        return self.unproven is not None and self.newest_committed == -1 and self.committed_at_finish == -1
+
+    @property
+    def ended_without_golden(self) -> bool:
+        """True if it is over, something trained, no checkpoint is proven, and nobody gave that up on purpose."""
+        trained = any(attempt.get("began", True) for attempt in self.attempts)
+        return self.ended and trained and self.archive is None and not self.abandoned
+
+    @property
+    def over(self) -> bool:
+        """True if nothing is left to do: it is torn down, certified as clean, and reported."""
+        return {Stage.TEARDOWN, Stage.CERTIFY, Stage.REPORT} <= self.finished_stages.keys()
+
+    @property
+    def ended(self) -> bool:
+        return Stage.REPORT in self.finished_stages
+
+
+def _committed(attempt: dict[str, Any]) -> int:
+    return int(attempt.get("committed_at_end", attempt.get("committed_step", -1)))
