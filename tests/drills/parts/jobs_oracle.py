@@ -175,8 +175,9 @@ class Judge:
         """Judge what another attempt found on a disk that has the sealed steps alone."""
         (found,) = again.of("resumed", attempt)
         wanted = self.ledger.saves(attempt)[-1]
+        roots = (wanted["root"], *(("last.ckpt",) if self.plan["last"] else ()))  # the same bytes under another name
         self.insist(
-            (found["step"], found["digest"], found["root"]) == (wanted["step"], wanted["digest"], wanted["root"]),
+            (found["step"], found["digest"]) == (wanted["step"], wanted["digest"]) and found["root"] in roots,
             f"on a new disk came back {found['root']} of step {found['step']} for {wanted['root']} of {wanted['step']}",
         )
 

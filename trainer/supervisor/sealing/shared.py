@@ -214,11 +214,9 @@ class Sealing:
 
     def files(self, found: Finished) -> Sequence[Path]:
         """Return a checkpoint's files. Raises `ValueError` for one that the job removes, or has written again."""
-        if found.root.is_file() and self.told.get(found.step) == found:
-            told_as = self._told_as.get(found.step)
-            if told_as is not None and told_as != self._version(found):
-                del self.told[found.step]  # whatever it holds now, it is not that step
-                raise ValueError(f"{found.root.name} was written again after the job had told step {found.step}")
+        if self.told.get(found.step) == found and self._is_overwritten(found):
+            del self.told[found.step]  # whatever it holds now, it is not that step
+            raise ValueError(f"{found.root.name} was written again after the job had told step {found.step}")
         if not self.recogniser.stands(found):
             raise ValueError(f"{found.root.name} has changed since it was found finished")
         files = found.files or formats.files_of(found.root)
@@ -226,6 +224,13 @@ class Sealing:
         if missing := formats.missing(found, list(files), max([found, *self.told.values(), *self._found()])):
             raise ValueError(f"the job removes it: {missing[0]} is missing")
         return files
+
+    def _is_overwritten(self, told: Finished) -> bool:
+        """Return whether a file of a checkpoint that the job has told is another one now. More files are no harm."""
+        then, now = self._told_as.get(told.step), self._version(told)
+        if then is None or now is None:
+            return False
+        return any(now[1].get(path, mark) != mark for path, mark in then[1].items())
 
     def _seal(self, found: Finished) -> None:
         begun = time.monotonic()
@@ -249,6 +254,8 @@ class Sealing:
     def sealed(self, step: int, version: Version | None) -> None:
         """Note that this attempt has sealed a step."""
         self.committed, self._sealed_as = step, version
+        if version is not None and self._told_as.get(step) == version:
+            self.told.pop(step, None)  # the job may write its next step into the same place at once
         self.refused.pop(step, None)
 
     @contextlib.contextmanager

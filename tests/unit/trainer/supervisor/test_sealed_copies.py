@@ -513,6 +513,33 @@ def saved(camp: Camp, sealing: Sealing, step: int, text: str | None = None) -> N
     sealing.tell(Finished(step, path))
 
 
+@pytest.mark.parametrize("sealed_first", [True, False])
+def test_a_folder_that_is_told_and_then_written_again_never_spoils_the_step_it_was(
+    camp: Camp, sealed_first: bool
+) -> None:
+    sealing, job, _ = started(camp, 1)
+    put(camp.own / "save/a", "a of 10"), put(camp.own / "save/b", "b of 10")
+    sealing.tell(Finished(10, camp.own / "save"))
+    if sealed_first:
+        sealing.look()
+    put(camp.own / "save/a", "half of 20")
+    sealing.look()
+    sealing.finish(1)
+    assert seal.committed(camp.tier) == ([10] if sealed_first else [])
+    assert job.said("not_sealed") == ([] if sealed_first else [10])
+    if sealed_first:
+        assert camp.fault(10) == "" and (camp.laid_back(10) / "a").read_text() == "a of 10"
+
+
+def test_a_folder_that_gets_more_files_after_it_was_told_is_sealed_with_them(camp: Camp) -> None:
+    sealing, _, _ = started(camp, 1)
+    put(camp.own / "save/a", "a")
+    sealing.tell(Finished(10, camp.own / "save"))
+    put(camp.own / "save/b", "b")
+    sealing.look()
+    assert (camp.laid_back(10) / "b").read_text() == "b"
+
+
 def test_a_file_that_is_told_and_then_written_again_is_not_sealed_as_the_step_it_was(camp: Camp) -> None:
     sealing, job, _ = started(camp, 1)
     saved(camp, sealing, 10)
