@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -161,7 +162,8 @@ class StewardWatch:
         if found is not None and found.age_s <= found.record.ttl_s and not found.record.released:
             self._said, self._since, self._lived = self._deaf(now) if decides else None, now, now
             return self._said
-        if now - self._lived > SILENT.total_seconds():
+        # A driver that slept has not seen how long the steward lived meanwhile: its lease tells.
+        if min(now - self._lived, math.inf if found is None else found.age_s) > SILENT.total_seconds():
             self._give_up()
         silent = now - self._since
         self._said = f"the steward has been silent for {silent:.0f} s; Kubernetes starts it again"

@@ -163,3 +163,24 @@ def test_a_steward_that_stays_silent_costs_the_nodes_and_a_person_hears_what_can
     assert SILENT < world.at_zero - begun <= SILENT + timedelta(minutes=2)
     assert "--tier shared" in (told.value.cure or "") and "bivouac down first-contact --abandon" in str(told.value)
     assert not world.store.state().gpu_nodes_up and bool(asked) == enters
+
+
+def test_a_driver_that_slept_does_not_take_its_own_absence_for_the_stewards_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.drive(lambda world: world.size(world.names.gpu_group, 2))
+    monkeypatch.setattr(supervise.time, "monotonic", world.time)
+    context = world.context()
+    context.enters_cluster, context.account, context.names = False, world.account, world.names
+    context.progress = SimpleNamespace(step=lambda line: None, note=lambda line: None)
+    world.steward()
+    watch = supervise.StewardWatch(context)
+    world.time.go(3600)
+    world.steward()  # it lived all the time, and its pod has just been moved
+    world.time.go(300)
+    assert watch.look(False) is not None and world.gpu_nodes() == 2
+    world.time.go(SILENT.total_seconds())
+    with pytest.raises(PermanentError, match="the GPU nodes are given back"):
+        watch.look(False)
+    assert world.gpu_nodes() == 0
