@@ -111,4 +111,4 @@ COPY trainer /var/tmp/bivouac/trainer
 RUN pip install --no-cache-dir --no-build-isolation --no-deps /var/tmp/bivouac && rm -rf /var/tmp/bivouac
 ARG CODE_DIGEST
 ENV BIVOUAC_CODE_DIGEST=${CODE_DIGEST}
-RUN python -c "import deepspeed, torch, trainer.agent"
+RUN python -c "import deepspeed, torch, trainer.builtin.agent"

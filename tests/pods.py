@@ -29,8 +29,8 @@ def mpi_gang(**changes: Any) -> dict[str, Any]:
 def gang_job(**changes: Any) -> GangJob:
     known: dict[str, Any] = {
         "name": "example-1", "campaign": "example", "attempt": 1, "image": IMAGE, "code_digest": "c", "nodes": 2,
-        "ranks_per_node": 8, "accelerators": 8, "efa_interfaces": 32, "command": ("python", "-m", "trainer.agent"),
-        "config_map": "c", "grace_seconds": 1,
+        "ranks_per_node": 8, "accelerators": 8, "efa_interfaces": 32,
+        "command": ("python", "-m", "trainer.builtin.agent"), "config_map": "c", "grace_seconds": 1,
     }  # fmt: skip
     return GangJob(**known | changes)
 

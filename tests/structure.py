@@ -19,7 +19,7 @@ ROOTS = ("infra", "trainer")
 TESTS = "tests"
 MIRRORS = {"unit": "infra", "rehearsal": "infra", "trainer": "trainer"}
 """Folder of the tests -> what its folders are named after; else after one of the clone, or `project`: all of it."""
-MOST_MODULES, MOST_LOOSE, MOST_DEPTH = 20, 8, 3
+MOST_MODULES, MOST_LOOSE, MOST_DEPTH = 20, 8, 4
 Edges = dict[str, set[str]]
 
 

@@ -20,7 +20,15 @@ def model_on(data: Path) -> Model:
 
 def evaluate(checkpoint: Path, data: Path = Path(DATA_MOUNT)) -> float:
     """Return the held-out loss of a checkpoint folder; raise `PermanentError`."""
-    arguments = ["trainer.evaluate", "--checkpoint", str(checkpoint), "--config", CONFIG_FILE, "--data", str(data)]
+    arguments = [
+        "trainer.builtin.evaluate",
+        "--checkpoint",
+        str(checkpoint),
+        "--config",
+        CONFIG_FILE,
+        "--data",
+        str(data),
+    ]
     answer = _run("the checkpoint could not be evaluated", arguments)
     if answer.get("recorded") is not None and not answer["equal"]:
         seen = f"{answer['evaluation_loss']}, recorded {answer['recorded']}"
@@ -31,7 +39,7 @@ def evaluate(checkpoint: Path, data: Path = Path(DATA_MOUNT)) -> float:
 
 def export(checkpoint: Path, out: Path, data: Path = Path(DATA_MOUNT)) -> None:
     """Write the checkpoint's model as safetensors with config and tokenizer; raise `PermanentError`."""
-    arguments = ["trainer.checkpoint.convert.export", "--checkpoint", str(checkpoint), "--out", str(out)]
+    arguments = ["trainer.builtin.checkpoint.convert.export", "--checkpoint", str(checkpoint), "--out", str(out)]
     _run("the model could not be exported", [*arguments, "--config", CONFIG_FILE, "--data", str(data)])
 
 

@@ -115,7 +115,7 @@ def _footprint(training: Training, world: int) -> tuple[dict[str, int], int]:
     asked = json.dumps({"config": config.model_dump(mode="json"), "world_size": world})
     place = folders.cache_root() / "memory" / f"{hashlib.sha256(_predictor() + asked.encode()).hexdigest()}.json"
     if not place.is_file():
-        command = folders.own_module("trainer.model.memory")
+        command = folders.own_module("trainer.builtin.model.memory")
         done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
         folders.keep(place, done.stdout, lambda _: None)
         found = dict(json.loads(done.stdout))

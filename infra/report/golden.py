@@ -8,9 +8,9 @@ from infra.report.record import Record
 
 _LOAD = """python - <<'END'
 from pathlib import Path
-from trainer.checkpoint.deepspeed_engine import load_safely
-from trainer.config import load_config
-from trainer.model import build
+from trainer.builtin.checkpoint.deepspeed_engine import load_safely
+from trainer.builtin.config import load_config
+from trainer.builtin.model import build
 
 model = build(load_config(Path("train.json")).model)
 model.load_state_dict(load_safely(next(Path("golden").rglob("mp_rank_00_model_states.pt")))["module"])
@@ -98,7 +98,7 @@ def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tu
         ),
         CommandRecipe(
             title="Verify every byte and evaluate it",
-            commands="python -m trainer.evaluate --checkpoint golden --config train.json --data data",
+            commands="python -m trainer.builtin.evaluate --checkpoint golden --config train.json --data data",
             note="Every shard is compared with its digest before it is loaded; the output is the held-out loss "
             f'and `"equal": true` if it is the recorded one. {where}',
         ),

@@ -70,7 +70,7 @@ NODE_TOLD_HOST_PATH = "/run/bivouac"
 SECRETS_COMMAND = ("python", "-m", "infra.steward.secrets")
 """Fetches a job's secrets, in an init container of its pods."""
 BASICS_COMMAND = ("python", "-m", "infra.cluster.basics")
-SHARE_COMMAND = ("python", "-m", "trainer.data.share")
+SHARE_COMMAND = ("python", "-m", "trainer.builtin.data.share")
 """One pod's share of the preparation of the data."""
 STEWARD_COMMAND = ("python", "-m", "infra.steward")
 ARCHIVE_COMMAND = ("python", "-m", "infra.archive.archive")

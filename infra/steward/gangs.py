@@ -41,7 +41,7 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
         accelerators=config.accelerators,
         efa_interfaces=config.efa_interfaces,
         efa_by_claim=config.spec.addons.efa == "dra",
-        command=("python", "-m", "trainer.agent") if config.workload is None else ("python3", SUPERVISOR),
+        command=("python", "-m", "trainer.builtin.agent") if config.workload is None else ("python3", SUPERVISOR),
         supervisor_image=None if config.workload is None else config.image,
         mounts=tuple(config.spec.links),
         resources=Resources() if config.spec.workload is None else config.spec.workload.resources,

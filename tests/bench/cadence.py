@@ -22,9 +22,9 @@ from typing import Any
 
 from tests.bench.saves import Bench
 from tests.results import results_of
-from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
-from trainer.checkpoint.pace import Pace
-from trainer.checkpoint.tiers import campaign_tiers
+from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
+from trainer.builtin.checkpoint.pace import Pace
+from trainer.builtin.checkpoint.tiers import campaign_tiers
 from trainer.contract import CheckpointConfig
 from trainer.contract.cadence import MAX_OVERHEAD, TOO_DEAR
 

@@ -22,11 +22,11 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from tokenizers import Tokenizer
 
 from tests.results import results_of
+from trainer.builtin.data.prepare.encode import BATCH_CHARACTERS
+from trainer.builtin.data.prepare.prepare import make
+from trainer.builtin.data.prepare.vocabulary import load_tokenizer, train_tokenizer
 from trainer.contract import Parameters
 from trainer.contract.recipe import Recipe, Source
-from trainer.data.prepare.encode import BATCH_CHARACTERS
-from trainer.data.prepare.prepare import make
-from trainer.data.prepare.vocabulary import load_tokenizer, train_tokenizer
 
 RESULTS = results_of("bench", "data_prepare")
 

@@ -24,9 +24,9 @@ import yaml
 from tests.results import results_of
 from tests.root import ROOT
 from tests.trainer.data_sets import open_data
+from trainer.builtin.data.indexed import index_bytes
+from trainer.builtin.data.reader import Reader
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ModelConfig, Parameters, SourceCounts, TokenShard
-from trainer.data.indexed import index_bytes
-from trainer.data.reader import Reader
 
 RESULTS = results_of("bench", "data_reader")
 
@@ -113,7 +113,7 @@ def trained_rate(model: ModelConfig, micro_batch: int, ranks: int) -> float:
     """An upper bound of what the rehearsal trains: forward and backward alone, every rank as quick as one alone."""
     import torch
 
-    from trainer.model import Transformer
+    from trainer.builtin.model import Transformer
 
     torch.set_num_threads(1)
     network = Transformer(model)

@@ -26,13 +26,13 @@ import numpy as np
 
 from tests.results import results_of
 from tests.trainer.data_sets import used_bytes
+from trainer.buckets.sources import BucketSource
+from trainer.builtin.data.cache import Cache
+from trainer.builtin.data.feed import Feed, Share
+from trainer.builtin.data.indexed import index_bytes
+from trainer.builtin.data.reader import Reader
+from trainer.builtin.data.staging import Stager
 from trainer.contract import DataManifest, Parameters, SourceCounts, TokenShard
-from trainer.data.cache import Cache
-from trainer.data.feed import Feed, Share
-from trainer.data.indexed import index_bytes
-from trainer.data.reader import Reader
-from trainer.data.sources import BucketSource
-from trainer.data.staging import Stager
 
 RESULTS = results_of("bench", "data_stream")
 

@@ -22,11 +22,11 @@ from typing import Any
 
 from tests.manifests import manifest_of
 from tests.results import results_of
-from trainer.checkpoint import restore
-from trainer.checkpoint.tiers import Tiers, campaign_tiers
-from trainer.checkpoint.writing import merge
+from trainer.builtin.checkpoint import restore
+from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
+from trainer.builtin.checkpoint.writing import merge
+from trainer.builtin.gang import Gang
 from trainer.contract import Manifest, Shard, parse_manifest, step_folder
-from trainer.gang import Gang
 
 RESULTS = results_of("bench", "exchanges")
 MOST_S, MOST_BYTES = 1.0, 50e6

@@ -30,13 +30,13 @@ os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR":
 import torch
 
 from tests.results import results_of
-from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
-from trainer.checkpoint.deepspeed_engine import HostCopyEngine
-from trainer.checkpoint.restore import restore
-from trainer.checkpoint.tiers import campaign_tiers
+from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
+from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
+from trainer.builtin.checkpoint.restore import restore
+from trainer.builtin.checkpoint.tiers import campaign_tiers
+from trainer.builtin.engine import build_engine, initialize_distributed
+from trainer.builtin.gang import Gang
 from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig
-from trainer.engine import build_engine, initialize_distributed
-from trainer.gang import Gang
 
 RESULTS = results_of("bench", "load")
 

@@ -25,9 +25,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 
 from tests.results import results_of
-from trainer.checkpoint import files
-from trainer.checkpoint.deepspeed_engine import Snapshot
-from trainer.checkpoint.writing import Writing
+from trainer.builtin.checkpoint import files
+from trainer.builtin.checkpoint.deepspeed_engine import Snapshot
+from trainer.builtin.checkpoint.writing import Writing
 
 RESULTS = results_of("bench", "lock")
 BEFORE = 2**18

@@ -27,12 +27,12 @@ import numpy as np
 
 from tests.results import results_of
 from tests.trainer.test_loop_pace import alone
+from trainer.builtin.heartbeat import Heartbeat
+from trainer.builtin.loop import Loop
+from trainer.builtin.tuning.garbage import EVERY, collected
+from trainer.builtin.watch.figures import PARTS, Mine, pack
+from trainer.builtin.watch.watch import Watch
 from trainer.contract import WatchConfig
-from trainer.heartbeat import Heartbeat
-from trainer.loop import Loop
-from trainer.tuning.garbage import EVERY, collected
-from trainer.watch.figures import PARTS, Mine, pack
-from trainer.watch.watch import Watch
 
 RESULTS = results_of("bench", "loop")
 STEP_S, MOST = 0.2, 0.005

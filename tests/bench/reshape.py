@@ -29,7 +29,7 @@ from deepspeed.checkpoint import ds_to_universal
 from deepspeed.utils.tensor_fragment import fragment_address
 
 from tests.results import results_of
-from trainer.checkpoint.convert.universal import convert, only_allowed
+from trainer.builtin.checkpoint.convert.universal import convert, only_allowed
 
 RESULTS = results_of("bench", "reshape")
 RANKS, PARAMETERS = 4, 24

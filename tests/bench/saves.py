@@ -33,15 +33,15 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from tests.results import results_of
-from trainer.checkpoint import worker
-from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
-from trainer.checkpoint.deepspeed_engine import HostCopyEngine
-from trainer.checkpoint.direct import DirectFile
-from trainer.checkpoint.tiers import campaign_tiers
-from trainer.checkpoint.writing import Writing
+from trainer.builtin.checkpoint import worker
+from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
+from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
+from trainer.builtin.checkpoint.direct import DirectFile
+from trainer.builtin.checkpoint.tiers import campaign_tiers
+from trainer.builtin.checkpoint.writing import Writing
+from trainer.builtin.engine import build_engine, initialize_distributed
+from trainer.builtin.gang import Gang
 from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig
-from trainer.engine import build_engine, initialize_distributed
-from trainer.gang import Gang
 
 RESULTS = results_of("bench", "saves")
 

@@ -41,8 +41,8 @@ def writer(orders: Connection, mib: int) -> None:
     """A rank that saves when it is told to, and says the shard's digest."""
     import torch
 
-    from trainer.checkpoint.deepspeed_engine import Snapshot
-    from trainer.checkpoint.writing import Writing
+    from trainer.builtin.checkpoint.deepspeed_engine import Snapshot
+    from trainer.builtin.checkpoint.writing import Writing
 
     torch.set_num_threads(1)
     state = {str(index): torch.randn(64 * MIB // 4) for index in range(max(1, mib // 64))}

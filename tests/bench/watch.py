@@ -30,9 +30,9 @@ from rich.table import Table
 
 from tests.bench.parts.watch_faults import STEPS, times, train, wrong_rank
 from tests.results import results_of
+from trainer.builtin.watch.detectors import Seen
+from trainer.builtin.watch.watch import Watch
 from trainer.contract import WatchConfig
-from trainer.watch.detectors import Seen
-from trainer.watch.watch import Watch
 
 RESULTS = results_of("bench", "watch")
 

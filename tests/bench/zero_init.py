@@ -28,9 +28,9 @@ import torch
 from torch import multiprocessing
 
 from tests.results import results_of
+from trainer.builtin.engine import build_engine, import_deepspeed, initialize_distributed
+from trainer.builtin.model import Transformer, parameter_count
 from trainer.contract import ModelConfig, TrainConfig
-from trainer.engine import build_engine, import_deepspeed, initialize_distributed
-from trainer.model import Transformer, parameter_count
 
 RESULTS = results_of("bench", "zero_init")
 MIB = 2**20

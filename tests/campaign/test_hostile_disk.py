@@ -106,7 +106,7 @@ def words(folder: Path, *names: str) -> Path:
 
 
 def prepared(source: Path, out: Path, *before: str) -> subprocess.CompletedProcess[str]:
-    command = [*before, sys.executable, "-m", "trainer.data", recipe(source), str(out)]
+    command = [*before, sys.executable, "-m", "trainer.builtin.data", recipe(source), str(out)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S)
 
 

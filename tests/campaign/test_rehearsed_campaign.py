@@ -229,7 +229,7 @@ def test_the_golden_checkpoint_evaluates_as_recorded(story: Story, struck: Any) 
 
 def test_it_evaluates_the_same_at_home_from_what_the_site_left(story: Story, struck: Any) -> None:
     archived = story.rehearsal.archived
-    command = [sys.executable, "-m", "trainer.evaluate", "--config", str(archived("train.json"))]
+    command = [sys.executable, "-m", "trainer.builtin.evaluate", "--config", str(archived("train.json"))]
     command += ["--checkpoint", str(archived("golden") / f"step-{STEPS:08d}"), "--data", str(archived("data"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["equal"], done.stderr

@@ -67,7 +67,7 @@ def write_inputs(dice: random.Random, root: Path) -> Recipe:
 
 
 def start(recipe: Recipe, out: Path, cores: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "trainer.data", recipe.model_dump_json(), str(out), f"--cores={cores}"]
+    command = [sys.executable, "-m", "trainer.builtin.data", recipe.model_dump_json(), str(out), f"--cores={cores}"]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 

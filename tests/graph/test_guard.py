@@ -6,8 +6,8 @@ import json
 
 from infra.kinds import kind_of_type
 from infra.plan.catalogue import instance_type
-from infra.providers.aws.catalogue import RESOURCES
 from infra.rehearsal.aws.schedule_targets import parse
+from infra.rehearsal.plugins.aws.catalogue import RESOURCES
 from infra.spec.names import Names
 from tests.example import example_spec
 from tests.graph.engine import ACCOUNT, Graph, campaign_graph, foundation_with, held

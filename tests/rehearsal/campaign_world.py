@@ -18,10 +18,10 @@ from rich.console import Console
 
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.providers import install
 from infra.rehearsal.aws.strict.settings import SOFT, Strictness
 from infra.rehearsal.kubernetes.pki import Authority
 from infra.rehearsal.paths import tools_dir
+from infra.rehearsal.plugins import install
 from infra.session.context import Context
 from infra.session.session import opened
 from infra.spec.campaign import Spec

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from infra.providers.kubernetes.releases import STATE_ANNOTATION
+from infra.rehearsal.plugins.kubernetes.releases import STATE_ANNOTATION
 from tests.serving import serve
 
 KINDS = {

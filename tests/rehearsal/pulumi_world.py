@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pulumi import automation
 
-from infra.providers import install
 from infra.rehearsal.paths import tools_dir
+from infra.rehearsal.plugins import install
 
 Program = Callable[[], None]
 ENVIRONMENT = {

@@ -62,9 +62,9 @@ class World:
 HELD = """
 import sys, time
 from pathlib import Path
-from trainer import agent
-from trainer.checkpoint.prefix import Prefix
-from trainer.loop import Loop
+from trainer.builtin import agent
+from trainer.buckets.prefix import Prefix
+from trainer.builtin.loop import Loop
 from trainer.place import generation
 step, committed = int(sys.argv.pop(1)), sys.argv.pop(1)
 go_on = Loop._step
@@ -186,7 +186,7 @@ class Attempt:
         arguments = ["--config", str(config), "--data", str(world.data)]
         arguments += ["--local", str(world.local(node)), "--shared", str(world.shared), "--join-timeout-s", "60"]
         if self.cold:
-            command = [sys.executable, "-m", "trainer.agent", *arguments]
+            command = [sys.executable, "-m", "trainer.builtin.agent", *arguments]
             with self.log(node).open("wb") as log:
                 return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         program, *before = self.program or (AGENT,)

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from trainer.builtin.data.cache import Cache
+from trainer.builtin.data.prepare.prepare import make
+from trainer.builtin.data.prepare.workers import Progress
+from trainer.builtin.data.reader import Reader, check_vocabulary, folder_opener, load_manifest, verify_shards
 from trainer.contract import DataManifest, Parameters
 from trainer.contract.recipe import Recipe, Source
-from trainer.data.cache import Cache
-from trainer.data.prepare.prepare import make
-from trainer.data.prepare.workers import Progress
-from trainer.data.reader import Reader, check_vocabulary, folder_opener, load_manifest, verify_shards
 
 _INDEX = struct.Struct("<9sQBQQ")
 """Head of Megatron's `.idx`: magic, version, type, sequences, document marks."""

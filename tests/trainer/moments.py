@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
-from trainer.checkpoint.deepspeed_engine import HostCopyEngine
-from trainer.checkpoint.restore import restore
-from trainer.checkpoint.tiers import campaign_tiers
+from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
+from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
+from trainer.builtin.checkpoint.restore import restore
+from trainer.builtin.checkpoint.tiers import campaign_tiers
+from trainer.builtin.engine import build_engine, initialize_distributed
+from trainer.builtin.gang import Gang
+from trainer.builtin.schedule import learning_rate
 from trainer.contract import CheckpointConfig, Layout, TrainConfig
-from trainer.engine import build_engine, initialize_distributed
-from trainer.gang import Gang
-from trainer.schedule import learning_rate
 
 WORLD, REACH = 2, 3
 """A moment is followed for so many steps at most."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.agents import Attempt, World, run, wait_until
-from trainer.checkpoint.fence import losses, newest_attempt, raise_fence
+from trainer.builtin.checkpoint.fence import losses, newest_attempt, raise_fence
 from trainer.contract import AGENT_PORT, DataConfig, ModelConfig, OptimizerConfig, Status, TrainConfig
 
 LONG = 100_000

@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 import torch.multiprocessing
 
-from trainer.gang import Gang
+from trainer.builtin.gang import Gang
 
 
 def rank_of(rank: int, port: int, per_node: int, folder: Path) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from tests.drills.parts.storage_gang import Camp, PipeGang
-from trainer.checkpoint.commit import Begun, Committer, ManifestIdentity
-from trainer.checkpoint.pace import Pace
+from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity
+from trainer.builtin.checkpoint.pace import Pace
+from trainer.builtin.data.ledger import DataLedger
+from trainer.builtin.loop import Loop
+from trainer.builtin.watch.figures import Mine
+from trainer.builtin.watch.overseer import Overseer
 from trainer.contract import CheckpointConfig, TrainConfig
-from trainer.data.ledger import DataLedger
-from trainer.loop import Loop
-from trainer.watch.figures import Mine
-from trainer.watch.overseer import Overseer
 
 
 def alone(tmp_path: Path) -> Loop:

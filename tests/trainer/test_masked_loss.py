@@ -14,14 +14,14 @@ from torch import Tensor
 from transformers import AutoTokenizer, GenerationConfig
 
 from tests.trainer.agents import World, run
-from tests.trainer.data.chats import CHATML, CONTEXT, conversations, recipe, row_of, tokenizer_in
+from tests.trainer.builtin.data.chats import CHATML, CONTEXT, conversations, recipe, row_of, tokenizer_in
 from tests.trainer.data_sets import quiet
-from trainer.checkpoint.convert.export import export
+from trainer.builtin.checkpoint.convert.export import export
+from trainer.builtin.data.prepare.prepare import make
+from trainer.builtin.data.reader import Reader, folder_opener, load_manifest
+from trainer.builtin.evaluate import evaluate
+from trainer.builtin.model import Transformer, recompute
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
-from trainer.data.prepare.prepare import make
-from trainer.data.reader import Reader, folder_opener, load_manifest
-from trainer.evaluate import evaluate
-from trainer.model import Transformer, recompute
 
 STEPS, BATCH, RATE = 12, 4, 3e-3
 Chat = list[dict[str, str]]

@@ -14,10 +14,10 @@ import torch
 from torch import multiprocessing
 from torch.profiler import ProfilerActivity, profile
 
+from trainer.builtin.engine import build_engine, initialize_distributed
+from trainer.builtin.model import memory
+from trainer.builtin.model.memory import footprint
 from trainer.contract import Layout, LoraConfig, ModelConfig, ParallelConfig, RecomputeConfig, TrainConfig, WatchConfig
-from trainer.engine import build_engine, initialize_distributed
-from trainer.model import memory
-from trainer.model.memory import footprint
 
 WORLD = 2
 SMALL = ModelConfig(layers=6, width=256, heads=4, context=256, vocabulary=2048)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.trainer.test_loop_pace import alone
-from trainer.checkpoint.commit import VOTES
+from trainer.builtin.checkpoint.commit import VOTES
+from trainer.builtin.loop import Loop, Stepped
+from trainer.builtin.watch.figures import Mine
 from trainer.errors import NumericError, StorageError
-from trainer.loop import Loop, Stepped
-from trainer.watch.figures import Mine
 
 NOT_A_NUMBER = float("nan")
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 
+from trainer.builtin.model import Transformer, document_bounds
+from trainer.builtin.model.documents import mask_of, sees
 from trainer.contract import ModelConfig
-from trainer.model import Transformer, document_bounds
-from trainer.model.documents import mask_of, sees
 
 END = 3
 

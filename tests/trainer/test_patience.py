@@ -21,12 +21,12 @@ import torch.multiprocessing as mp
 
 from tests.serving import serve
 from tests.trainer.agents import World, run
-from trainer.checkpoint import restore
-from trainer.checkpoint.neighbour import Neighbours
-from trainer.checkpoint.search import FoundShard, Search
+from trainer.builtin.checkpoint import restore
+from trainer.builtin.checkpoint.neighbour import Neighbours
+from trainer.builtin.checkpoint.search import FoundShard, Search
+from trainer.builtin.gang import Gang
 from trainer.contract import Layout, TrainConfig
 from trainer.errors import StorageError, classify
-from trainer.gang import Gang
 
 TIMEOUT_S = 2.0
 LONGER_S = 2 * TIMEOUT_S
@@ -122,7 +122,7 @@ def test_a_rank_that_fails_while_it_fetches_says_why_and_the_others_that_it_was_
 
 
 def started(port: int, rank: int, config: TrainConfig, said: Any) -> None:
-    from trainer.engine import initialize_distributed
+    from trainer.builtin.engine import initialize_distributed
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"LOCAL_RANK": "0", "DS_ACCELERATOR": "cpu"}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer.builtin.serving import Node, serve
 from trainer.contract import AGENT_PORT, ExitCode
 from trainer.errors import TrainerError, classify
-from trainer.serving import Node, serve
 
 ADDRESS = "127.66.66.6"
 

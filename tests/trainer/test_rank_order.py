@@ -16,14 +16,14 @@ import pytest
 
 from tests.serving import serve
 from tests.trainer.agents import Attempt, World, run
-from tests.trainer.checkpoint.saved_steps import MODEL, Told, saved
-from trainer.checkpoint.neighbour import Neighbours, ShardAddress
-from trainer.checkpoint.search import Search
-from trainer.checkpoint.shard_server import TOKEN_VARIABLE, answer, new_token
-from trainer.checkpoint.tiers import Tiers, campaign_tiers
+from tests.trainer.builtin.checkpoint.saved_steps import MODEL, Told, saved
+from trainer.builtin.checkpoint.neighbour import Neighbours, ShardAddress
+from trainer.builtin.checkpoint.search import Search
+from trainer.builtin.checkpoint.shard_server import TOKEN_VARIABLE, answer, new_token
+from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
+from trainer.builtin.rank_order import Standing, order, standing
 from trainer.contract import TOPOLOGY_NAME, Manifest
 from trainer.place import NodePlace
-from trainer.rank_order import Standing, order, standing
 
 NODES, PER_NODE, STEP = 5, 2, 20
 

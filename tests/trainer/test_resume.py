@@ -13,8 +13,8 @@ from infra.checkpoints.place import FolderPlace
 from infra.checkpoints.work import restore
 from tests.trainer.agents import Attempt, Hold, World, run
 from tests.trainer.warm import run_module
-from trainer.checkpoint.search import verified
-from trainer.checkpoint.tiers import Tier
+from trainer.builtin.checkpoint.search import verified
+from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import Manifest, TrainConfig
 
 NODE_1_SHARD = "attempt-0001/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
@@ -121,7 +121,7 @@ def test_with_the_file_system_and_all_nodes_lost_training_goes_on_from_a_copy_bi
 
 def evaluate(checkpoint: Path, world: World) -> subprocess.CompletedProcess[str]:
     arguments = ("--checkpoint", str(checkpoint), "--config", str(world.root / "train-1.json"))
-    return run_module("trainer.evaluate", *arguments, "--data", str(world.data), folder=world.root)
+    return run_module("trainer.builtin.evaluate", *arguments, "--data", str(world.data), folder=world.root)
 
 
 def test_evaluating_the_checkpoint_alone_gives_the_very_loss_that_training_recorded(twin: Attempt) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.trainer.agents import Attempt, Hold, World, run
 from tests.trainer.emulated_s3 import BUCKET, emulated_s3
-from trainer.checkpoint.bucket import BucketTier
-from trainer.checkpoint.tiers import Tier
+from trainer.builtin.checkpoint.bucket import BucketTier
+from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import TrainConfig
 from trainer.contract.training import DataConfig
 

@@ -17,11 +17,11 @@ import torch.multiprocessing
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from tests.trainer.agents import Attempt, World, run
-from trainer.checkpoint.convert.export import export
+from trainer.builtin.checkpoint.convert.export import export
+from trainer.builtin.engine import build_engine, initialize_distributed
+from trainer.builtin.evaluate import evaluate
+from trainer.builtin.model import Transformer
 from trainer.contract import ExitCode, Manifest, ModelConfig, RecomputeConfig, TrainConfig
-from trainer.engine import build_engine, initialize_distributed
-from trainer.evaluate import evaluate
-from trainer.model import Transformer
 
 STAGES = [pytest.param(stage, marks=pytest.mark.drill) for stage in (0, 1, 2)] + [3]
 LAST = 6

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.root import ROOT
 
-AGENT = "from trainer import agent; agent._exit(agent.main())"
+AGENT = "from trainer.builtin import agent; agent._exit(agent.main())"
 SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 """What an agent sets before it imports torch, which is too late for one that is forked."""
 _POLL_S = 0.01
@@ -116,9 +116,9 @@ def run_module(name: str, *arguments: str, folder: Path) -> subprocess.Completed
 def _serve() -> None:
     import deepspeed  # noqa: F401
 
-    import trainer.agent
-    import trainer.elastic
-    import trainer.loop  # noqa: F401
+    import trainer.builtin.agent
+    import trainer.builtin.elastic
+    import trainer.builtin.loop  # noqa: F401
 
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     running: set[int] = set()

@@ -109,7 +109,7 @@ class StepFigures(_Frozen):
     tokens_per_second: float | None = None
     mfu: float | None = None
     hfu: float | None = None
-    """`trainer.watch.figures` has both formulas."""
+    """`trainer.builtin.watch.figures` has both formulas."""
     memory_gib: float | None = None
     """Most that one rank has ever used: of the accelerator, without one of the host."""
     data_s: float | None = None

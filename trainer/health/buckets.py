@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 
-from trainer.checkpoint.prefix import Prefix
+from trainer.buckets.prefix import Prefix
+from trainer.buckets.sources import BucketSource
 from trainer.contract import DATA_IN_S3, DATA_MANIFEST_NAME, SHARED_TIER_IN_S3, Expectation, Probe
-from trainer.data.sources import BucketSource
 
 _PATIENCE_S = 30.0
 _CURE = "see the trainer's role and its pod identity, the bucket's policy and key, and the subnet's gateway endpoint"

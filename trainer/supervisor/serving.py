@@ -1,4 +1,4 @@
-"""What a node's supervisor serves on the pod's address: `/status`, `/metrics`, `/healthz`, as `trainer.agent` does."""
+"""What a node's supervisor serves on the pod's address: `/status`, `/metrics`, `/healthz`."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ def next_steps(done: Restored, shown: str) -> str:
     if not done.of_job:
         return (
             "to evaluate it (train.json and data/ lie beside the archive's golden/):\n"
-            f"  python -m trainer.evaluate --checkpoint {shown} --config train.json --data data\n"
+            f"  python -m trainer.builtin.evaluate --checkpoint {shown} --config train.json --data data\n"
             "to train on from it: put the step folder into the shared tier of a campaign with the same model and\n"
             "  ranks, <shared tier>/<campaign>/; the trainer begins at the newest sound step it finds there\n"
-            "to load its weights: trainer.checkpoint.convert.weights.load_weights, or huggingface/ beside the\n"
+            "to load its weights: trainer.builtin.checkpoint.convert.weights.load_weights, or huggingface/ beside the\n"
             "  archive's golden/"
         )
     if done.tree is None:

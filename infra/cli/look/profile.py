@@ -38,7 +38,7 @@ def profile_command(campaign: str, region: str, rank: int, steps: int, out: str,
 
 def traced(containers: Containers, member: Member, rank: int, steps: int, progress: Progress) -> str:
     """Return the path of the trace in the container. Raises `TemporaryError` if the rank ended before it."""
-    words = ["python", "-m", "trainer.watch.profile", "--rank", str(rank), "--steps", str(steps)]
+    words = ["python", "-m", "trainer.builtin.watch.profile", "--rank", str(rank), "--steps", str(steps)]
     said: dict[int, bytes] = {}
 
     def hear(channel: int, data: bytes) -> None:

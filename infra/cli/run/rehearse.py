@@ -68,7 +68,7 @@ def _draw(spec: Spec, beside: Console) -> None:
     if spec.training is None or spec.training.init_from is None:
         return
     beside.print(f"{'weights':<10} drawing those of the debug model", markup=False)
-    command = own_module("trainer.model.drawn", spec.training.init_from)
+    command = own_module("trainer.builtin.model.drawn", spec.training.init_from)
     done = subprocess.run(command, input=spec.training.model.model_dump_json(), capture_output=True, text=True)
     if done.returncode:
         seen = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -17,7 +17,7 @@ from lightkube.resources.core_v1 import Secret
 from lightkube.types import PatchType
 
 from infra.errors import BivouacError
-from infra.providers.kubernetes.releases import STATE_ANNOTATION
+from infra.rehearsal.plugins.kubernetes.releases import STATE_ANNOTATION
 
 POLL_S = 0.5
 

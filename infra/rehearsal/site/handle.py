@@ -73,14 +73,14 @@ def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda
             progress("site: removed the leftovers of a killed start")
         folder.mkdir(parents=True, exist_ok=True)
         begun(folder)
-        from infra import providers  # imported here: entering a running site must be quick
+        from infra.rehearsal import plugins  # imported here: entering a running site must be quick
         from infra.rehearsal import doctor
         from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
 
         doctor.refuse_unfit()
         progress("site: tools")
         ensure_tools()
-        providers.install(folder / "bin")
+        plugins.install(folder / "bin")
         progress("site: namespaces, emulated AWS")
         return _start_site(name, folder)
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from trainer.builtin.model import Transformer
+from trainer.builtin.watch import replay
+from trainer.builtin.watch.detectors import Seen
 from trainer.contract import ModelConfig
-from trainer.model import Transformer
-from trainer.watch import replay
-from trainer.watch.detectors import Seen
 
 MODEL = ModelConfig(layers=2, width=32, heads=4, context=32, vocabulary=320)
 BATCH, STEPS = 8, 320

@@ -32,10 +32,10 @@ from infra.errors import PermanentError
 from tests.drills.parts.storage_aws import account, start_aws
 from tests.drills.parts.storage_damage import flip
 from tests.drills.parts.storage_gang import CAMPAIGN, Camp, Orders, run_attempt
-from trainer.checkpoint.convert.export import export
+from trainer.builtin.checkpoint.convert.export import export
+from trainer.builtin.evaluate import evaluate
 from trainer.contract import DataConfig, ModelConfig, TrainConfig
 from trainer.errors import TrainerError
-from trainer.evaluate import evaluate
 
 STATE = "state"
 PART = 5 * 2**20
@@ -191,8 +191,8 @@ class Archives:
         import torch
 
         from tests.trainer.data_sets import open_data, prepare
-        from trainer.evaluation import evaluation_loss
-        from trainer.model import Transformer
+        from trainer.builtin.evaluation import evaluation_loss
+        from trainer.builtin.model import Transformer
 
         source, data = self.work / "text", self.work / "data"
         source.mkdir()

@@ -21,14 +21,14 @@ from typing import Any
 
 import torch
 
-from trainer.checkpoint import commit
-from trainer.checkpoint.commit import Committer, ManifestIdentity, TrainingProgress
-from trainer.checkpoint.fence import claim
-from trainer.checkpoint.restore import restore
-from trainer.checkpoint.tiers import Tiers, campaign_tiers
+from trainer.builtin.checkpoint import commit
+from trainer.builtin.checkpoint.commit import Committer, ManifestIdentity, TrainingProgress
+from trainer.builtin.checkpoint.fence import claim
+from trainer.builtin.checkpoint.restore import restore
+from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
+from trainer.builtin.gang import Gang
 from trainer.contract import CheckpointConfig
 from trainer.errors import classify
-from trainer.gang import Gang
 
 CAMPAIGN = "tiny"
 CONFIG = CheckpointConfig(every_steps=10, keep_local=2, keep_shared=2)
@@ -78,7 +78,7 @@ class TinyEngine:
     """The part of DeepSpeed's engine that the checkpoint code calls."""
 
     def __init__(self, gang: Gang, weights: dict[str, torch.Tensor] | None = None, padding: int = 0) -> None:
-        from trainer.checkpoint.deepspeed_engine import HostCopyEngine
+        from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
 
         self.gang, self.step, self.weights, self.padding = gang, 0, weights, padding
         self.checkpoint_engine: Any = HostCopyEngine(lambda path, file: None)

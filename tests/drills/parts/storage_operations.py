@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import files
+from trainer.builtin.checkpoint import files
 
 See = Callable[[str, str, str], None]
 """Told before each operation: kind, path, second path."""

@@ -25,7 +25,7 @@ from infra.checkpoints.place import BucketPlace
 from infra.errors import PermanentError
 from infra.rehearsal.aws.world import World
 from tests.manifests import manifest_of, seal, shard_at
-from trainer.checkpoint.tiers import Tier
+from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import COMMITTED_NAME, ExitCode, attempt_folder, step_folder
 from trainer.contract.bans import Ban
 

@@ -17,8 +17,8 @@ from tests.example import example_spec
 from tests.manifests import manifest_of, shard_at
 from tests.part import part
 from tests.rehearsal.aws_account import Account, code_of, make_user
-from trainer.checkpoint.bucket import BucketTier
-from trainer.checkpoint.fence import claim
+from trainer.builtin.checkpoint.bucket import BucketTier
+from trainer.builtin.checkpoint.fence import claim
 from trainer.contract import DATA_IN_S3, DATA_MANIFEST_NAME, SHARED_TIER_IN_S3, Expectation
 from trainer.health.buckets import bucket_probes
 

@@ -25,9 +25,9 @@ from infra.spec.names import DATA_POOL, buckets
 from tests.rehearsal.aws_account import code_of
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.rehearsal.rehearsal.aws.aws_cluster import assume
+from trainer.builtin.data.prepare import documents, inputs
+from trainer.builtin.data.share import share
 from trainer.contract.preparing import Preparing
-from trainer.data.prepare import documents, inputs
-from trainer.data.share import share
 from trainer.errors import TrainerError
 
 pytestmark = pytest.mark.nightly

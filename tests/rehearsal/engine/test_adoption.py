@@ -15,9 +15,9 @@ from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
 from infra.inventory import stale_tags
 from infra.kinds import KINDS
-from infra.providers.aws.package import AwsPackage
-from infra.providers.package import Request
 from infra.rehearsal.aws.world import World
+from infra.rehearsal.plugins.aws.package import AwsPackage
+from infra.rehearsal.plugins.package import Request
 from infra.spec.names import CAMPAIGN_TAG
 from tests.rehearsal.aws_account import Account, make_user, signed_in
 

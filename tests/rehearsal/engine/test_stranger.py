@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from infra.engine.failures import Cause, EngineFailed, Failure
-from infra.providers.kubernetes.cluster import Unreachable
-from infra.providers.kubernetes.package import KubernetesPackage
-from infra.providers.package import Request
+from infra.rehearsal.plugins.kubernetes.cluster import Unreachable
+from infra.rehearsal.plugins.kubernetes.package import KubernetesPackage
+from infra.rehearsal.plugins.package import Request
 from tests.serving import serve
 
 SPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "campaign"}}

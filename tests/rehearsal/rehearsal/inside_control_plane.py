@@ -25,10 +25,10 @@ from infra.cluster.admission import binding, pod_security, policies
 from infra.cluster.gang import GangJob
 from infra.cluster.gang import jobset as gang_jobset
 from infra.errors import PermanentError
-from infra.providers.kubernetes.releases import STATE_ANNOTATION
 from infra.rehearsal.kubernetes import kubectl
 from infra.rehearsal.kubernetes.control_plane import ControlPlane, ControlPlaneConfig
 from infra.rehearsal.paths import share_dir
+from infra.rehearsal.plugins.kubernetes.releases import STATE_ANNOTATION
 from infra.spec.names import STEWARD_PRIORITY_CLASS
 from tests.pods import IMAGE, archive, copy, fetch, gang, mpi_gang, preparing
 from tests.rehearsal.rehearsal import admission, hosted_cases
@@ -227,11 +227,11 @@ def test_the_driver_makes_the_job_that_prepares_the_data_and_its_account_runs_no
     assert asking.refusal(job) == asking.refusal(admission.as_pod(job)) == ""
     assert "service account" in asking.refusal(job, admission.STEWARD)
     for change in (
-        lambda pod: admission.first(pod).update(command=["python", "-m", "trainer.data"]),
+        lambda pod: admission.first(pod).update(command=["python", "-m", "trainer.builtin.data"]),
         lambda pod: admission.first(pod).update(args=["x"]),
         lambda pod: pod["securityContext"].update(runAsUser=0, runAsNonRoot=False),
     ):
-        assert "trainer.data.share" in asking.refusal(admission.as_pod(admission.changed(job, change)))
+        assert "trainer.builtin.data.share" in asking.refusal(admission.as_pod(admission.changed(job, change)))
 
 
 def test_what_no_pod_of_ours_may_have_is_refused_whoever_asks(asking: admission.Asking) -> None:

@@ -116,7 +116,7 @@ def test_what_a_killed_command_had_begun_to_pitch_is_ended(cache: Path, stranger
 
 def test_a_plugin_whose_engine_was_killed_ends_by_itself() -> None:
     """It would lie about for ever: a look at AWS runs on no leash, since it changes nothing."""
-    plugin = f"{sys.executable} -m infra.providers.aws & echo $!; wait"
+    plugin = f"{sys.executable} -m infra.rehearsal.plugins.aws & echo $!; wait"
     engine = subprocess.Popen(["sh", "-c", plugin], stdout=subprocess.PIPE, text=True)
     assert engine.stdout is not None
     pid, port = int(engine.stdout.readline()), int(engine.stdout.readline())

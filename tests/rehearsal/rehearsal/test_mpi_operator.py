@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from infra.plan import catalogue
-from infra.providers.kubernetes import objects
 from infra.rehearsal.nodelet.pods.images import PUBLIC, ImageStore, PullError
 from infra.rehearsal.paths import share_dir
+from infra.rehearsal.plugins.kubernetes import objects
 from infra.rehearsal.toolchain.ensure import ensure
 from infra.rehearsal.toolchain.table import MPI_OPERATOR
 from tests.example import example_spec

@@ -24,14 +24,14 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.trainer.data_sets import open_data
+from trainer.builtin.data.feed import Feed, Share
+from trainer.builtin.data.replay import replay
 from trainer.client.bivouac_data import chain as digests
 from trainer.client.bivouac_data import sequences
 from trainer.client.bivouac_data.sequences import Part, Sequences
 from trainer.contract import TrainConfig, ledger
 from trainer.contract.audit import audit
 from trainer.contract.ledger import Consumed
-from trainer.data.feed import Feed, Share
-from trainer.data.replay import replay
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 CONTEXT, BATCH = 8, 24

@@ -157,9 +157,9 @@ def test_the_model_is_evaluated_and_exported_by_the_trainers_programs(
     assert loss == 2.25 and isinstance(loss, float)
     model.export(tmp_path, tmp_path / "out")
     where = ["--config", "/config/train.json", "--data", "/data"]
-    assert asked[0] == [sys.executable, "-m", "trainer.evaluate", "--checkpoint", str(tmp_path), *where]
+    assert asked[0] == [sys.executable, "-m", "trainer.builtin.evaluate", "--checkpoint", str(tmp_path), *where]
     out = ["--checkpoint", str(tmp_path), "--out", str(tmp_path / "out"), *where]
-    assert asked[1] == [sys.executable, "-m", "trainer.checkpoint.convert.export", *out]
+    assert asked[1] == [sys.executable, "-m", "trainer.builtin.checkpoint.convert.export", *out]
 
 
 @pytest.mark.parametrize("code", [1, -9])

@@ -32,7 +32,7 @@ NOT_CODE = (
     "README.md",
 )
 CODE = (
-    "trainer/loop.py",
+    "trainer/builtin/loop.py",
     "trainer/added.py",
     "infra/bake/bake.py",
     "infra/plan/catalogue/charts.yaml",
@@ -102,7 +102,11 @@ def test_the_node_image_is_made_anew_for_its_own_roles_only(clone: Path) -> None
 
     assert _changed(clone, "playbooks/roles/efa/tasks/install.yml", digest)
     assert _changed(clone, "images/versions.yaml", digest)
-    for file in ("playbooks/roles/trainer_image/tasks/install.yml", "playbooks/.bake.yml.swp", "trainer/loop.py"):
+    for file in (
+        "playbooks/roles/trainer_image/tasks/install.yml",
+        "playbooks/.bake.yml.swp",
+        "trainer/builtin/loop.py",
+    ):
         assert not _changed(clone, file, digest)
 
 
@@ -114,7 +118,7 @@ def test_the_wheel_holds_what_its_digest_covers(clone: Path, tmp_path: Path) -> 
     held = set(zipfile.ZipFile(bake.build_wheel(clone, tmp_path)).namelist())
     for path in left_lying:
         path.unlink()
-    assert {"trainer/loop.py", "infra/plan/catalogue/charts.yaml", "infra/report/templates/style.css"} <= held
+    assert {"trainer/builtin/loop.py", "infra/plan/catalogue/charts.yaml", "infra/report/templates/style.css"} <= held
     assert not [name for name in held if name.startswith("infra/campaigns") or "/." in name]
 
 

@@ -111,7 +111,9 @@ def test_a_restored_step_is_the_jobs_own_tree_and_a_cut_off_restore_goes_on(plac
     restored = out / step_folder(20) / "step-20"
     same(restored, tmp_path / "own/runs/step-20", 20)
     assert code == 0 and sorted(os.listdir(out / step_folder(20))) == ["step-20"], "no manifest and no shard is left"
-    assert f"from_pretrained of {restored}" in text and "runs/step-20" in text and "trainer.evaluate" not in text
+    assert (
+        f"from_pretrained of {restored}" in text and "runs/step-20" in text and "trainer.builtin.evaluate" not in text
+    )
     (restored / "model.safetensors").unlink()
     (restored / f"{LONG}/权重.bin").write_text("cut")
     code, text = said(commands.restore_command, place, out, 20, REGION)
@@ -123,7 +125,7 @@ def test_the_sealed_form_is_restored_where_it_is_asked_for(place: str, tmp_path:
     code, text = said(commands.restore_command, place, tmp_path / "out", 20, REGION, sealed=True)
     rows = list_folder(tmp_path / "out", "folder")
     assert code == 0 and [(row.step, row.here, row.name) for row in rows] == [(20, 5, "runs/step-20")]
-    assert "shared tier" in text and "trainer.evaluate" not in text
+    assert "shared tier" in text and "trainer.builtin.evaluate" not in text
     assert seal.fault(tmp_path / "out", 20, "c", "one") == ""
 
 

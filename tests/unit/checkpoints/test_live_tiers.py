@@ -31,9 +31,9 @@ from infra.record.store import CampaignStore
 from infra.spec import names
 from infra.steward import request_handling
 from tests.unit.steward.test_tiers_seen import CAMPAIGN, commit
-from trainer import serving
+from trainer.builtin import serving
+from trainer.builtin.serving import Node, serve
 from trainer.contract import step_folder
-from trainer.serving import Node, serve
 
 REGION = "us-east-1"
 BOTH = ("a.pt", "b.pt")
@@ -176,7 +176,7 @@ def test_a_nodes_own_disk_is_not_pruned_from_outside(camp: Camp) -> None:
 
 
 def test_an_agent_reads_one_step_at_a_time(camp: Camp) -> None:
-    from trainer.checkpoint.verdict import _ONE_AT_A_TIME, Busy, verdict
+    from trainer.builtin.checkpoint.verdict import _ONE_AT_A_TIME, Busy, verdict
 
     with _ONE_AT_A_TIME, pytest.raises(Busy):
         verdict(camp.local / CAMPAIGN, 30, CAMPAIGN, "node-7")

@@ -42,7 +42,7 @@ def test_the_path_that_the_rank_prints_is_what_is_fetched() -> None:
     )
     assert traced(container, MEMBER, 9, 4, PROGRESS) == "/tmp/bivouac-run-x/trace-rank-9.json.gz"
     assert container.asked[:2] == ["c-a1-gang-0-0", "trainer"]
-    assert container.asked[2:] == ["python", "-m", "trainer.watch.profile", "--rank", "9", "--steps", "4"]
+    assert container.asked[2:] == ["python", "-m", "trainer.builtin.watch.profile", "--rank", "9", "--steps", "4"]
 
 
 @pytest.mark.parametrize("said", [[(STDERR, b"rank 9 does not train here yet\n")], []])

@@ -109,7 +109,7 @@ def test_what_has_no_price_is_named_and_counts_nothing(spec_file: Any) -> None:
 def test_the_parameter_count_is_that_of_the_trainer_s_model(model: ModelConfig) -> None:
     import torch
 
-    from trainer.model import Transformer
+    from trainer.builtin.model import Transformer
 
     with torch.device("meta"):
         built = Transformer(model)

@@ -27,7 +27,7 @@ sys.meta_path = [Without if finder is PathFinder else finder for finder in sys.m
 """
 IMPORT_ALL = """
 import infra
-skipped = ("infra.rehearsal", "infra.providers")
+skipped = ("infra.rehearsal", "infra.rehearsal.plugins")
 for module in pkgutil.walk_packages(infra.__path__, "infra.", onerror=print):
     if not module.name.startswith(skipped) and not module.name.endswith("__main__"):
         importlib.import_module(module.name)

@@ -65,7 +65,7 @@ def test_what_is_imported_is_declared() -> None:
             if top in here:
                 continue
             declared = set(always)
-            if any(path.is_relative_to(ROOT / one) for one in ("infra/rehearsal", "infra/providers")):
+            if any(path.is_relative_to(ROOT / one) for one in ("infra/rehearsal", "infra/rehearsal/plugins")):
                 declared |= extras["rehearsal"]
             if folder == "trainer" and not path.is_relative_to(ROOT / "trainer/contract"):
                 declared |= extras["trainer"]

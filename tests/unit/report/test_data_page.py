@@ -15,9 +15,9 @@ from infra.report.data_page import data_page, histogram
 from infra.spec.campaign import Data, Spec
 from infra.spec.recipe import folder_of, recipe_of
 from tests.root import ROOT
+from trainer.builtin.data.prepare.prepare import make
 from trainer.contract import Parameters
 from trainer.contract.recipe import Recipe, Source, parse_source
-from trainer.data.prepare.prepare import make
 
 SPEC = ROOT / "infra" / "campaigns" / "rehearsal.yaml"
 

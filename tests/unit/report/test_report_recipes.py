@@ -17,7 +17,7 @@ from infra.spec.campaign import load
 from tests.root import ROOT
 from tests.unit.conftest import CAMPAIGNS
 from tests.unit.report.campaign_story import SITE, whole
-from trainer import evaluate
+from trainer.builtin import evaluate
 
 SPEC = load(CAMPAIGNS / "rehearsal.yaml").spec
 
@@ -29,7 +29,7 @@ def commands() -> list[str]:
 
 
 def test_the_trainer_takes_the_arguments_of_its_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = next(line for text in commands() for line in text.splitlines() if "trainer.evaluate" in line)
+    line = next(line for text in commands() for line in text.splitlines() if "trainer.builtin.evaluate" in line)
     _, _, _, *arguments = shlex.split(line)
     monkeypatch.setattr("sys.argv", ["evaluate", *arguments])
     options = evaluate._parse()

@@ -13,10 +13,10 @@ from infra.checkpoints.find import TIERS
 from infra.steward.seeing import tiers
 from infra.steward.seeing.tiers import TierWatch
 from tests.manifests import manifest_of, seal
-from trainer import serving
+from trainer.builtin import serving
+from trainer.builtin.serving import Node, serve
 from trainer.contract import Shard, attempt_folder, step_folder
 from trainer.contract.listing import Listing
-from trainer.serving import Node, serve
 
 CAMPAIGN = "seen"
 

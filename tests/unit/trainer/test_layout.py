@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from trainer.builtin.data.feed import Share
+from trainer.builtin.model.recompute import next_token_loss
+from trainer.builtin.model.tensor import Rule, joined
 from trainer.contract import Heads, Layout, ParallelConfig, layout_trouble, model_trouble
-from trainer.data.feed import Share
 from trainer.errors import StorageError
-from trainer.model.recompute import next_token_loss
-from trainer.model.tensor import Rule, joined
 
 
 def test_ranks_of_a_group_read_the_same_sequences_and_all_groups_cover_a_step_once() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoint.fence import lost_nothing, raise_fence
-from trainer.checkpoint.pace import Pace, job_mtbf_s
+from trainer.builtin.checkpoint.fence import lost_nothing, raise_fence
+from trainer.builtin.checkpoint.pace import Pace, job_mtbf_s
 from trainer.contract import CheckpointConfig, TrainConfig
 from trainer.contract.cadence import MAX_OVERHEAD
 

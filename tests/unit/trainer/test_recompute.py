@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainer.builtin.model import Transformer, recompute
 from trainer.contract import ModelConfig, RecomputeConfig
-from trainer.model import Transformer, recompute
 
 CONFIG = ModelConfig(layers=4, width=64, heads=4, context=32, vocabulary=300)
 

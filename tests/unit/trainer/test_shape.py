@@ -9,10 +9,10 @@ import torch
 
 from infra.plan.estimates.sizing import training_flops_per_token
 from infra.spec.models.named import catalogue, resolved
-from tests.trainer.model.families import FAMILIES, config_of
+from tests.trainer.builtin.model.families import FAMILIES, config_of
+from trainer.builtin.model.named import network_of
 from trainer.contract import ModelConfig
 from trainer.contract.model.shape import parameters, shape_of
-from trainer.model.named import network_of
 
 PUBLISHED = {
     "llama-3.1-8b": 8_030_261_248,

@@ -11,12 +11,12 @@ import pytest
 from botocore.exceptions import ClientError
 
 from infra.aws.account import every
-from infra.providers.aws.package import AwsPackage
-from infra.providers.package import Request
 from infra.rehearsal.aws.ec2.quotas import OVERRIDES
 from infra.rehearsal.aws.strict import lag
 from infra.rehearsal.aws.strict.settings import Delay
 from infra.rehearsal.aws.world import Launch, LaunchRefused, World
+from infra.rehearsal.plugins.aws.package import AwsPackage
+from infra.rehearsal.plugins.package import Request
 from infra.session.session import campaigns
 from tests.rehearsal.aws_account import Account, code_of, emulated, make_role, make_user, signed_in
 

@@ -14,10 +14,10 @@ from infra.plan.estimates import sizing
 from infra.plan.job_config import train_config
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from tests.trainer.model.families import FAMILIES, config_of
+from tests.trainer.builtin.model.families import FAMILIES, config_of
+from trainer.builtin.model.named import network_of
 from trainer.contract import LoraConfig
 from trainer.contract.model.shape import adapter_parameters, parameters, trained_parameters
-from trainer.model.named import network_of
 
 
 @pytest.mark.parametrize("family", FAMILIES)

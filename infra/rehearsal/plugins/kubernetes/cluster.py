@@ -1,0 +1,177 @@
+"""One API server: connection from a kubeconfig, discovery, and a provider's few requests."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import yaml
+from lightkube.config.client_adapter import ConnectionParams, user_auth, verify_cluster
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.core.exceptions import ConfigError
+
+from infra.rehearsal.plugins.kubernetes.credentials import ExecCredentials
+from infra.rehearsal.plugins.package import OperationFailed
+
+_NO_SCHEMA = "unable to load schema information from the API server"
+FIELD_MANAGER = "pulumi-kubernetes"
+Object = dict[str, Any]
+
+
+class Unreachable(OperationFailed):
+    """The API server does not answer or rejects our credentials; the real plugin calls this an unreachable cluster."""
+
+
+class ApiRefused(OperationFailed):
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+
+class UnknownKind(OperationFailed):
+    """The API server does not serve this kind, or not yet."""
+
+
+@dataclass(frozen=True)
+class Address:
+    api_version: str
+    kind: str
+    namespace: str
+    """Empty for cluster-scoped kinds, and for the default namespace."""
+    name: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Cluster:
+    """Requests to one API server. They raise Unreachable, UnknownKind or ApiRefused."""
+
+    def __init__(self, config: SingleConfig, namespace: str = "") -> None:
+        self.namespace = namespace or config.namespace
+        self.server = config.cluster.server
+        user = config.user
+        if user is None:
+            raise OperationFailed(f"the kubeconfig's context {config.context_name} names no user; cure: give it one")
+        auth = ExecCredentials(user.exec) if user.exec else user_auth(user)
+        verify = verify_cluster(config.cluster, user, config.abs_file, trust_env=False)
+        timeout = ConnectionParams(timeout=httpx2.Timeout(30, connect=5)).timeout
+        self._http = httpx2.Client(
+            base_url=config.cluster.server, verify=verify, auth=auth, timeout=timeout, trust_env=False
+        )
+        self._kinds: dict[str, dict[str, tuple[str, bool]]] = {}
+        self._lock = threading.Lock()
+
+    def greet(self) -> None:
+        """Check that the server answers and accepts our credentials."""
+        self._ask("GET", "/version")
+
+    def get(self, address: Address) -> Object | None:
+        try:
+            return self._ask("GET", self._path(address))
+        except ApiRefused as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def apply(self, address: Address, body: Object, dry_run: bool = False, force: bool = False) -> Object:
+        """Apply server-side; unknown fields are errors."""
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", "force": str(force).lower()}
+        query |= {"dryRun": "All"} if dry_run else {}
+        return self._ask("PATCH", self._path(address), query, body, "application/apply-patch+yaml")
+
+    def create(self, address: Address, body: Object) -> Object:
+        return self._ask("POST", self._path(address, collection=True), body=body)
+
+    def delete(self, address: Address, propagation: str = "Background") -> None:
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        try:
+            self._ask("DELETE", self._path(address), body=options)
+        except ApiRefused as error:
+            if error.status != 404:
+                raise
+
+    def list(self, api_version: str, kind: str, namespace: str, labels: Mapping[str, str]) -> list[Object]:
+        selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        path = self._path(Address(api_version, kind, namespace, ""), collection=True)
+        return list(self._ask("GET", path, {"labelSelector": selector})["items"])
+
+    def is_namespaced(self, api_version: str, kind: str) -> bool:
+        return self._discover(api_version, kind)[1]
+
+    def _path(self, address: Address, collection: bool = False) -> str:
+        plural, namespaced = self._discover(address.api_version, address.kind)
+        root = _root(address.api_version)
+        space = f"/namespaces/{address.namespace or self.namespace}" if namespaced else ""
+        return f"{root}{space}/{plural}" + ("" if collection else f"/{address.name}")
+
+    def _discover(self, api_version: str, kind: str) -> tuple[str, bool]:
+        with self._lock:
+            if kind not in self._kinds.get(api_version, {}):
+                try:
+                    found = self._ask("GET", _root(api_version))["resources"]
+                except ApiRefused as error:
+                    if error.status != 404:
+                        raise
+                    found = []
+                self._kinds[api_version] = {
+                    item["kind"]: (item["name"], item["namespaced"]) for item in found if "/" not in item["name"]
+                }
+            if kind not in self._kinds[api_version]:
+                raise UnknownKind(
+                    f"the API server knows no {kind} in {api_version}; cure: install its definition first (depends_on)"
+                )
+            return self._kinds[api_version][kind]
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        headers = {"Content-Type": content_type} if body is not None else {}
+        try:
+            answer = self._http.request(method, path, params=dict(query or {}), json=body, headers=headers)
+        except httpx2.TransportError as error:
+            raise Unreachable(f"configured Kubernetes cluster is unreachable: {self.server}: {error!r}") from error
+        if answer.status_code == 401:
+            reason = "the server has asked for the client to provide credentials"
+            raise Unreachable(f"configured Kubernetes cluster is unreachable: {_NO_SCHEMA}: {reason}")
+        if answer.is_success:
+            return dict(answer.json())
+        try:
+            status = answer.json()
+        except ValueError:
+            status = {}
+        message = status.get("message") or answer.text[:500]
+        raise ApiRefused(answer.status_code, status.get("reason", ""), f"{method} {path}: {message}")
+
+
+def _root(api_version: str) -> str:
+    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+
+
+def kubeconfig(text: str, context: str | None) -> SingleConfig:
+    """Read a kubeconfig from its content or a path; if empty, from $KUBECONFIG or ~/.kube/config."""
+    source = text or os.environ.get("KUBECONFIG", "") or str(Path.home() / ".kube" / "config")
+    try:
+        if "\n" in source or source.lstrip().startswith("{"):
+            config = KubeConfig.from_dict(yaml.safe_load(source))
+        else:
+            config = KubeConfig.from_file(Path(source).expanduser())
+        chosen = config.get(context_name=context)
+    except (ConfigError, OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise OperationFailed(f"the kubeconfig cannot be read: {error}") from error
+    if chosen is None:
+        raise OperationFailed(
+            "the kubeconfig has no current context; cure: set current-context, or the provider's `context`"
+        )
+    return chosen

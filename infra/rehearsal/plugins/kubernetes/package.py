@@ -1,0 +1,256 @@
+"""The Kubernetes package: any kind that the API server serves, and Helm releases."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from infra.rehearsal.plugins.kubernetes import objects, readiness, releases, settings
+from infra.rehearsal.plugins.kubernetes.cluster import (
+    Address,
+    ApiRefused,
+    Cluster,
+    Object,
+    UnknownKind,
+    Unreachable,
+    kubeconfig,
+)
+from infra.rehearsal.plugins.package import Change, InitFailed, OperationFailed, PropertyFailure, Request, ResourceGone
+from infra.rehearsal.plugins.wire import UNKNOWN, Props, has_unknown
+
+AUTONAMED = "pulumi.com/autonamed"
+_PATIENCE_S = 600.0
+
+
+class KubernetesPackage:
+    version = "4.34.2"
+
+    def __init__(self) -> None:
+        self._settings: Props = {}
+        self._made: Cluster | None = None
+        self._unreachable: Unreachable | None = None
+        self._lock = threading.Lock()
+        self._cancelled = threading.Event()
+
+    def schema(self) -> dict[str, Any]:
+        return {"name": "kubernetes", "version": self.version}
+
+    def check_config(self, inputs: Props) -> Sequence[PropertyFailure]:
+        return settings.failures(inputs)
+
+    def diff_config(self, old: Props, new: Props) -> Sequence[Change]:
+        return settings.changes(old, new)
+
+    def configure(self, inputs: Props) -> None:
+        """Connect, once per run. As in the real plugin, a cluster that does not answer now counts as unreachable."""
+        self._settings, self._made, self._unreachable = inputs, None, None
+        if has_unknown(inputs):
+            return
+        try:
+            self._cluster().greet()
+        except Unreachable as error:
+            self._unreachable = error
+        except OperationFailed:
+            return  # an unusable kubeconfig fails at its first use
+
+    def check(self, request: Request) -> tuple[Props, Sequence[PropertyFailure]]:
+        inputs = {key: value for key, value in request.inputs.items() if value is not None}
+        if request.type == releases.TOKEN:
+            inputs.setdefault("name", _made_name(request, request.old_inputs.get("name")))
+            inputs.setdefault("namespace", self._settings.get("namespace") or "default")
+            return inputs, releases.failures(inputs)
+        missing = [name for name in ("apiVersion", "kind") if not inputs.get(name)]
+        if missing or request.type.count(":") != 2:
+            return inputs, [
+                PropertyFailure(name, f"{request.type} has no {name}: it is no object of the API") for name in missing
+            ]
+        metadata = inputs.get("metadata") or {}
+        if metadata != UNKNOWN and not metadata.get("name") and not metadata.get("generateName"):
+            was = (request.old_inputs.get("metadata") or {}).get("name")
+            marks = {**(metadata.get("annotations") or {}), AUTONAMED: "true"}
+            inputs["metadata"] = {**metadata, "name": _made_name(request, was), "annotations": marks}
+        return inputs, []
+
+    def diff(self, request: Request) -> tuple[Sequence[Change], bool]:
+        old, new = request.old_inputs or request.state, request.inputs
+        if request.type == releases.TOKEN:
+            found = releases.changes(old, new)
+            return found, not {"name", "namespace"} & {change.path for change in found}
+        switches = {"ConfigMap": "enableConfigMapMutable", "Secret": "enableSecretMutable"}
+        mutable = {kind for kind, name in switches.items() if settings.switch(self._settings, name)}
+        found = objects.changes(new["kind"], old, new, mutable)
+        moved = {"metadata.name", "metadata.namespace", "kind"} & {change.path for change in found}
+        autonamed = (new.get("metadata") or {}).get("annotations", {}).get(AUTONAMED) == "true"
+        return found, not moved and not autonamed
+
+    def create(self, request: Request) -> tuple[str, Props]:
+        inputs = request.inputs
+        if request.preview:
+            return "", self._previewed(request)
+        if request.type == releases.TOKEN:
+            releases.install(self._cluster(), inputs)
+            return f"{inputs['namespace']}/{inputs['name']}", self._await_release(request)
+        address = self._address(inputs)
+        upsert = settings.switch(self._settings, "upsertExistingObjects")
+        if not upsert and self._cluster().get(address) is not None:
+            raise OperationFailed(f"resource {address.id} was not successfully created by the Kubernetes API server: "
+                          f"{address.kind} already exists; cure: import it, or delete it")  # fmt: skip
+        self._apply(request, address)
+        return address.id, self._await_object(request, address)
+
+    def read(self, request: Request) -> tuple[str, Props, Props]:
+        try:
+            if request.type == releases.TOKEN:
+                return self._read_release(request)
+            known = request.inputs or request.state
+            live = self._cluster().get(self._address(known, request.id))
+        except Unreachable as error:
+            if settings.switch(self._settings, "deleteUnreachable"):
+                raise ResourceGone(request.urn) from error
+            raise
+        except UnknownKind as error:
+            raise ResourceGone(request.urn) from error
+        if live is None:
+            raise ResourceGone(request.urn)
+        live = objects.as_declared(live)
+        inputs = objects.overlay(request.inputs, live) if request.inputs else objects.imported(live)
+        return request.id, inputs, _state(live)
+
+    def update(self, request: Request) -> Props:
+        if request.preview:
+            return self._previewed(request)
+        try:
+            if request.type == releases.TOKEN:
+                releases.upgrade(self._cluster(), request.inputs)
+                return self._await_release(request)
+            address = self._address(request.inputs)
+            self._apply(request, address)
+            return self._await_object(request, address)
+        except Unreachable:
+            if settings.switch(self._settings, "skipUpdateUnreachable"):
+                return request.state
+            raise
+
+    def delete(self, request: Request) -> None:
+        try:
+            if request.type == releases.TOKEN:
+                namespace, _, name = request.id.rpartition("/")
+                releases.uninstall(self._cluster(), namespace, name)
+                return
+            address = self._address(request.inputs or request.state, request.id)
+            cluster = self._cluster()
+            cluster.delete(address, "Foreground" if address.kind in ("Job", "JobSet") else "Background")
+            self._poll(request, lambda: cluster.get(address) is None, f"{address.kind} {address.id} to go")
+        except Unreachable:
+            # As in the real plugin, the switch does not cover Helm releases.
+            if not settings.switch(self._settings, "deleteUnreachable") or request.type == releases.TOKEN:
+                raise
+        except UnknownKind:
+            return
+
+    def invoke(self, token: str, arguments: Props) -> Props:
+        raise OperationFailed(f"unknown function {token}: the rehearsal's kubernetes provider has none")
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def _cluster(self) -> Cluster:
+        if self._unreachable is not None:
+            raise self._unreachable
+        with self._lock:
+            if self._made is None:
+                chosen = kubeconfig(str(self._settings.get("kubeconfig") or ""), self._settings.get("context"))
+                self._made = Cluster(chosen, str(self._settings.get("namespace") or ""))
+            return self._made
+
+    def _address(self, values: Props, resource_id: str = "") -> Address:
+        metadata = values.get("metadata") or {}
+        namespace, _, name = resource_id.rpartition("/") if resource_id else ("", "", metadata["name"])
+        namespace = namespace or metadata.get("namespace") or ""
+        api_version, kind = values["apiVersion"], values["kind"]
+        if self._cluster().is_namespaced(api_version, kind):
+            return Address(api_version, kind, namespace or self._cluster().namespace, name)
+        return Address(api_version, kind, "", name)
+
+    def _apply(self, request: Request, address: Address, dry_run: bool = False) -> Object:
+        body = {key: value for key, value in request.inputs.items() if not key.startswith("__") and key != "status"}
+        force = settings.switch(self._settings, "enablePatchForce")
+        return self._cluster().apply(address, objects.as_served(body), dry_run, force)
+
+    def _previewed(self, request: Request) -> Props:
+        """Preview by a dry run of the API server, or by the inputs if it cannot answer yet."""
+        if request.type == releases.TOKEN:
+            return {**request.inputs, "status": UNKNOWN, "resourceNames": UNKNOWN}
+        if has_unknown(request.inputs):
+            return {**request.state, **request.inputs}
+        try:
+            return _state(self._apply(request, self._address(request.inputs), dry_run=True))
+        except (Unreachable, UnknownKind):
+            return dict(request.inputs)
+        except ApiRefused as error:
+            # The namespace may belong to the same program and not exist yet.
+            if error.status != 404:
+                raise
+            return dict(request.inputs)
+
+    def _await_object(self, request: Request, address: Address) -> Props:
+        cluster, seen = self._cluster(), Object()
+
+        def ready() -> bool:
+            seen.update(cluster.get(address) or {})
+            return bool(seen) and readiness.is_ready(seen)
+
+        try:
+            self._poll(request, ready, f"{address.kind} {address.id} to become ready")
+        except OperationFailed as error:
+            raise InitFailed(address.id, _state(seen), request.inputs, str(error)) from error
+        return _state(seen)
+
+    def _await_release(self, request: Request) -> Props:
+        inputs, cluster = request.inputs, self._cluster()
+
+        def newest() -> Object:
+            return releases.revisions(cluster, inputs["namespace"], inputs["name"])[-1]
+
+        if not inputs.get("skipAwait"):
+            what = f"release {inputs['namespace']}/{inputs['name']} to take effect"
+            limit = float(inputs.get("timeout") or releases.DEFAULT_TIMEOUT_S)
+            try:
+                self._poll(request, lambda: releases.is_up(newest()), what, limit)
+            except OperationFailed as error:
+                resource_id = f"{inputs['namespace']}/{inputs['name']}"
+                raise InitFailed(resource_id, releases.state(inputs, newest()), inputs, str(error)) from error
+        return releases.state(inputs, newest())
+
+    def _read_release(self, request: Request) -> tuple[str, Props, Props]:
+        namespace, _, name = request.id.rpartition("/")
+        found = releases.revisions(self._cluster(), namespace, name)
+        if not found:
+            raise ResourceGone(request.urn)
+        inputs = releases.observed(request.inputs, found[-1])
+        return request.id, inputs, releases.state(inputs, found[-1])
+
+    def _poll(self, request: Request, done: Callable[[], bool], what: str, limit_s: float = _PATIENCE_S) -> None:
+        deadline, pause = time.monotonic() + (request.timeout_s or limit_s), 0.05
+        while not done():
+            if time.monotonic() > deadline:
+                raise OperationFailed(f"timed out while waiting for {what}")
+            if self._cancelled.wait(pause):
+                raise OperationFailed(f"cancelled while waiting for {what}")
+            pause = min(pause * 1.6, 2.0)
+
+
+def _state(live: Object) -> Props:
+    """Return the API server's object without managedFields."""
+    metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key != "managedFields"}
+    return {**objects.as_declared(live), "metadata": metadata}
+
+
+def _made_name(request: Request, was: Any) -> str:
+    if was:
+        return str(was)
+    suffix = hashlib.sha256(request.random_seed or str(time.time_ns()).encode()).hexdigest()[:8]
+    return f"{request.name.lower()}-{suffix}"

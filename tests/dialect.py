@@ -1,0 +1,138 @@
+"""Names that say a tense or a pronoun where a thing or an action belongs, and class names used twice.
+
+    python -m tests.dialect [FOLDER…]    each such name below the folders, by function
+
+A name is in dialect if all of it is one word of the lists below. Its share is measured over the pairs of a function and
+a name that the function binds; over the functions themselves; and over classes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+MOST_PERCENT = 1.0
+LOOSE_WORDS = frozenset(
+    """about above across after again all alone already also among another any anything around at back before behind below beneath
+    beside between beyond both by each earlier either elsewhere enough every everything far few first here hers his how
+    inside it its last later least less many mine more most much near none nothing of off once one ones only other
+    others ours out over own past rest same several since some something such that theirs them then there they this
+    through together too twice under until up us we what when where which who whole whom whose why with within
+    without yes yet yours""".split()
+)
+"""Pronouns, adverbs, prepositions and determiners."""
+TENSES = frozenset(
+    """asks asked became become been began begun bound bought bring brings brought built came chose chosen come comes did does done drawn
+    drew fallen fell felt found gave given goes gone got grew grown had has heard held holds kept knew known knows
+    laid led left lent lies lost made makes meant met paid put ran risen rose said sat saw says seen sent set shown
+    spent spoken stood stuck stolen sworn taken taught tells thought threw thrown told took tore torn understood
+    understands went were was wins woke won worn wrote written""".split()
+) - {"bound", "set", "left"}
+"""Irregular participles and finite forms."""
+NOUNS = frozenset("bed embed feed fed need seed speed shed shred sped thread weed zed expected shared cached".split())
+"""Words in -ed that name a thing, and three participles that the field uses as nouns of their own."""
+
+
+class Binding(NamedTuple):
+    """A name that a function binds."""
+
+    file: Path
+    function: str
+    name: str
+
+
+def in_dialect(name: str) -> bool:
+    word = name.strip("_").lower()
+    return word in LOOSE_WORDS or word in TENSES or (re.fullmatch(r"[a-z]+ed", word) is not None and word not in NOUNS)
+
+
+def modules(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
+    for folder in folders:
+        for path in sorted(Path(folder).rglob("*.py")) if Path(folder).is_dir() else [Path(folder)]:
+            yield path, ast.parse(path.read_text())
+
+
+def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Qualified name and node of each function, nested ones too."""
+    for node in ast.iter_child_nodes(tree):
+        name = f"{prefix}{getattr(node, 'name', '')}"
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield name, node
+        below = f"{name}." if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else prefix
+        yield from functions(node, below)
+
+
+def bound(function: ast.AST) -> set[str]:
+    """Parameters and assigned names of a function, without those of the functions in it."""
+    names: set[str] = set()
+    todo = list(ast.iter_child_nodes(function))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            todo.extend(ast.iter_child_nodes(node))
+    return names - {"self", "cls", "_", "__"}
+
+
+class Share(NamedTuple):
+    """Bindings and functions, and those among them whose name is in dialect."""
+
+    bindings: int
+    loose_bindings: list[Binding]
+    functions: int
+    loose_functions: list[Binding]
+
+    def percents(self) -> tuple[float, float]:
+        return tuple(  # type: ignore[return-value]
+            100 * len(loose) / max(1, count)
+            for loose, count in ((self.loose_bindings, self.bindings), (self.loose_functions, self.functions))
+        )
+
+
+def share(*folders: str) -> Share:
+    bindings = count = 0
+    loose_bindings: list[Binding] = []
+    loose_functions: list[Binding] = []
+    for path, tree in modules(*folders):
+        for name, node in functions(tree):
+            names = bound(node)
+            bindings, count = bindings + len(names), count + 1
+            loose_bindings += [Binding(path, name, local) for local in sorted(names) if in_dialect(local)]
+            if in_dialect(node.name):
+                loose_functions.append(Binding(path, name, node.name))
+    return Share(bindings, loose_bindings, count, loose_functions)
+
+
+def twice(*folders: str) -> dict[str, list[Path]]:
+    """Class names without a leading underscore that are defined more than once -> their files."""
+    places: dict[str, list[Path]] = defaultdict(list)
+    for path, tree in modules(*folders):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(path)
+    return {name: files for name, files in sorted(places.items()) if len(files) > 1}
+
+
+def main() -> int:
+    folders = sys.argv[1:] or ["infra", "trainer"]
+    result = share(*folders)
+    for kind, loose in (("local", result.loose_bindings), ("function", result.loose_functions)):
+        for binding in loose:
+            print(f"{kind} {binding.file}:{binding.function} {binding.name}")
+    for name, files in twice(*folders).items():
+        print(f"class {name} {' '.join(map(str, files))}")
+    locals_percent, functions_percent = result.percents()
+    print(f"{locals_percent:.1f} % of {result.bindings} locals, {functions_percent:.1f} % of {result.functions} functions")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

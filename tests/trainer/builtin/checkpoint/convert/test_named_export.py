@@ -1,0 +1,152 @@
+"""Hugging Face's weights come in and go out unchanged, and `transformers` computes the same from both."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from tests.trainer.builtin.checkpoint.convert.test_export import checkpoint_of
+from tests.trainer.builtin.model.families import EACH, config_of
+from trainer.builtin.checkpoint.convert.export import export
+from trainer.builtin.checkpoint.convert.initial import take_weights
+from trainer.builtin.evaluate import evaluate
+from trainer.builtin.model import NamedModel, build
+from trainer.contract import LoraConfig, ModelConfig, TrainConfig
+from trainer.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 320, (2, 32), generator=torch.Generator().manual_seed(1))
+
+
+def hugging_face(family: str, root: Path, shard: str = "5GB", **changes: Any) -> tuple[Any, Path]:
+    """A model of `transformers`, with no gain of one, and the folder that it wrote."""
+    config = transformers.AutoConfig.for_model(**{**config_of(family).config, "vocab_size": 512, **changes})
+    torch.manual_seed(5)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() < 2:
+            torch.nn.init.normal_(parameter, 1.0, 0.2)
+    model.save_pretrained(root, max_shard_size=shard)
+    return model, root
+
+
+def ours(family: str, **switches: Any) -> ModelConfig:
+    model = config_of(family, **switches)
+    return model.model_copy(update={"vocabulary": 512, "config": {**model.config, "vocab_size": 512}})
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: one for path in sorted(folder.glob("*.safetensors")) for name, one in load_file(path).items()}
+
+
+def warm(family: str, folder: Path) -> NamedModel:
+    model = build(ours(family))
+    assert isinstance(model, NamedModel)
+    take_weights(model, folder)
+    return model.eval()
+
+
+def test_drawn_weights_come_in_beside_adapters(tmp_path: Path) -> None:
+    config = ours("llama", lora=LoraConfig(rank=2))
+    command = [sys.executable, "-m", "trainer.builtin.model.drawn", str(tmp_path)]
+    subprocess.run(command, input=config.model_dump_json(), text=True, check=True)
+    torch.manual_seed(7)
+    model = build(config, bare=True)
+    assert isinstance(model, NamedModel)
+    before = {name: one.clone() for name, one in model.network.state_dict().items()}
+    assert take_weights(model, tmp_path) == len(tensors(tmp_path)) > 10
+    assert all(torch.equal(one, model.network.state_dict()[name]) for name, one in tensors(tmp_path).items())
+    drawn = {name: one for name, one in tensors(tmp_path).items() if one.dim() == 2}
+    assert not any(torch.equal(one, before[name]) for name, one in drawn.items())
+
+
+@pytest.mark.parametrize("family", EACH)
+@pytest.mark.parametrize("shard", ["60KB", pytest.param("5GB", marks=pytest.mark.nightly)])
+def test_weights_come_in_and_go_out_bit_for_bit(
+    family: str, shard: str, config: TrainConfig, data: Path, tokens: torch.Tensor, tmp_path: Path
+) -> None:
+    theirs, came = hugging_face(family, tmp_path / "in", shard)
+    model = warm(family, came)
+    config = config.model_copy(update={"model": ours(family)})
+    folder = checkpoint_of(model, config, tmp_path / "tier")
+    files = export(folder, config, data, went := tmp_path / "out", 10**9 if shard == "5GB" else 60_000)
+    assert ("model.safetensors.index.json" in files) == (shard == "60KB")
+
+    before, after = tensors(came), tensors(went)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(one, after[name]) for name, one in before.items())
+    again = transformers.AutoModelForCausalLM.from_pretrained(went, dtype=torch.float32).eval()
+    with torch.no_grad():
+        scores = theirs(tokens).logits
+        assert scores.abs().max() > 0.1
+        assert torch.equal(again(tokens).logits, scores)
+        torch.testing.assert_close(model.logits(tokens), scores, rtol=1e-4, atol=1e-5)
+
+
+def test_the_golden_checkpoint_of_a_named_model_is_evaluated(config: TrainConfig, data: Path, tmp_path: Path) -> None:
+    _, came = hugging_face("llama", tmp_path / "in")
+    config = config.model_copy(update={"model": ours("llama")})
+    folder = checkpoint_of(warm("llama", came), config, tmp_path / "tier")
+    answer = evaluate(folder, config, data)
+    assert 5 < answer["evaluation_loss"] < 12
+
+
+def test_the_configuration_goes_out_with_the_values_that_came_in(
+    config: TrainConfig, data: Path, tmp_path: Path
+) -> None:
+    _, came = hugging_face("llama", tmp_path / "in")
+    config = config.model_copy(update={"model": ours("llama")})
+    export(checkpoint_of(warm("llama", came), config, tmp_path / "tier"), config, data, went := tmp_path / "out")
+    one, other = (transformers.AutoConfig.from_pretrained(folder) for folder in (came, went))
+    left_out = {"bos_token_id", "eos_token_id", "dtype", "transformers_version", "_name_or_path"}
+    assert {k: v for k, v in one.to_dict().items() if k not in left_out} == {
+        k: v for k, v in other.to_dict().items() if k not in left_out
+    }
+    assert json.loads((went / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rope_theta": 1234.0}, "rope_parameters"),
+        ({"num_attention_heads": 8, "head_dim": 6}, "num_attention_heads"),
+        ({"num_hidden_layers": 3}, "of another model"),
+        ({"intermediate_size": 128}, "another shape"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings: True there, False here"),
+    ],
+)
+def test_weights_that_mean_another_model_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    _, came = hugging_face("llama", tmp_path / "in", **changes)
+    with pytest.raises(ConfigError, match=said):
+        warm("llama", came)
+
+
+def test_an_index_reads_nothing_outside_of_its_folder(tmp_path: Path) -> None:
+    _, came = hugging_face("llama", tmp_path / "in", "60KB")
+    index = json.loads((came / "model.safetensors.index.json").read_text())
+    index["weight_map"]["model.norm.weight"] = "../elsewhere.safetensors"
+    (came / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ConfigError, match="outside of its folder"):
+        warm("llama", came)
+
+
+def test_the_export_says_the_type_that_its_weights_have_and_not_the_one_they_came_in(
+    config: TrainConfig, data: Path, tmp_path: Path
+) -> None:
+    _, came = hugging_face("llama", tmp_path / "in")
+    known = ours("llama")
+    said = known.model_copy(update={"config": known.config | {"dtype": "bfloat16"}})
+    config = config.model_copy(update={"model": said})
+    export(checkpoint_of(warm("llama", came), config, tmp_path / "tier"), config, data, went := tmp_path / "out")
+    again = transformers.AutoModelForCausalLM.from_pretrained(went)
+    assert all(torch.equal(one, again.state_dict()[name]) for name, one in tensors(went).items())

@@ -1,0 +1,171 @@
+"""Whose trouble a file is that cannot be read: its own, for good, or that of the storage under it, for now."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.drills.parts.storage_gang import PipeGang
+from tests.manifests import manifest_of, shard_at
+from trainer.buckets.sources import BucketSource
+from trainer.builtin.checkpoint import restore, search
+from trainer.builtin.checkpoint.neighbour import Neighbours
+from trainer.builtin.checkpoint.search import Search
+from trainer.builtin.checkpoint.tiers import campaign_tiers
+from trainer.builtin.config import load_config
+from trainer.builtin.data.held_out import open_held_out
+from trainer.builtin.data.prepare.vocabulary import given_tokenizer
+from trainer.builtin.data.reader import TokenRow, folder_opener, load_manifest, verify_shards
+from trainer.builtin.data.supply import Supply
+from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME, ExitCode, Layout, TrainConfig, attempt_folder
+from trainer.errors import classify
+
+PASSING = ("EIO", "ESHUTDOWN", "ESTALE", "ETIMEDOUT", "ENOTCONN", "EHOSTDOWN", "ENODEV", "EMFILE")
+LASTING = ("ENOENT", "ENOTDIR", "EISDIR", "EACCES", "EPERM", "ELOOP")
+Read = Callable[[Path, TrainConfig, Path], object]
+
+
+def supply(data: Path, config: TrainConfig, folder: Path) -> object:
+    mounts = SimpleNamespace(data=data, local=folder)
+    place = SimpleNamespace(rank=0, world_size=1, first_on_node=True)
+    return Supply.open(config, mounts, place, "tiny-1")
+
+
+def tokens(data: Path, *_: object) -> object:
+    manifest = load_manifest(data, "")
+    out = np.empty(1, dtype=manifest.dtype)
+    TokenRow(manifest.train, manifest.dtype, folder_opener(data)).copy_window(0, out)
+    return out
+
+
+def config_file(data: Path, config: TrainConfig, folder: Path) -> object:
+    (folder / "train.json").write_text(config.model_dump_json())
+    return load_config(folder / "train.json")
+
+
+READERS: dict[str, tuple[str, Read]] = {
+    "the supply's manifest": (DATA_MANIFEST_NAME, supply),
+    "the supply's shards": ("train-00000.bin", supply),
+    "the supply's indexes": ("train-00000.idx", supply),
+    "a manifest": (DATA_MANIFEST_NAME, lambda data, config, folder: load_manifest(data, "")),
+    "a shard's digest": ("train-00000.bin", lambda data, *_: verify_shards(data, load_manifest(data, ""))),
+    "tokens": ("train-00000.bin", tokens),
+    "the held-out part": ("validation-00000.bin", lambda data, *_: open_held_out(data, "", 512, 64)),
+    "the configuration": ("train.json", config_file),
+    "the tokenizer": (TOKENIZER_NAME, lambda data, *_: given_tokenizer(data / TOKENIZER_NAME)),
+}
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """A kernel that answers an open for reading of files of this name with an error."""
+
+    def fail(name: str, number: int) -> None:
+        def instead(real: Any) -> Any:
+            def answer(path: Any, *rest: Any, **named: Any) -> Any:
+                writing = rest and isinstance(rest[0], str) and "w" in rest[0]
+                if not isinstance(path, int) and os.path.basename(os.fspath(path)) == name and not writing:
+                    raise OSError(number, os.strerror(number), str(path))
+                return real(path, *rest, **named)
+
+            return answer
+
+        monkeypatch.setattr(io, "open", instead(io.open))
+        monkeypatch.setattr(os, "open", instead(os.open))
+
+    return fail
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("name", PASSING + LASTING)
+def test_only_what_the_files_say_holds_a_campaign_and_what_storage_says_is_tried_again(
+    reader: str,
+    name: str,
+    data: Path,
+    config: TrainConfig,
+    tmp_path: Path,
+    failing: Callable[[str, int], None],
+) -> None:
+    file, read = READERS[reader]
+    read(data, config, tmp_path)
+    failing(file, getattr(errno, name))
+    with pytest.raises(Exception) as raised:
+        read(data, config, tmp_path)
+    known = classify(raised.value)
+    wanted = ExitCode.USER if reader == "the configuration" else ExitCode.DATA
+    assert known.exit_code == (wanted if name in LASTING else ExitCode.STORAGE), known
+    assert file in str(known) and known.cure, known
+    if name in ("EACCES", "EPERM"):
+        assert "permission to read" in known.what
+
+
+def test_a_bucket_tells_what_is_not_there_from_what_cannot_be_reached(data: Path, config: TrainConfig) -> None:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    # moto's world is the process's: the bucket's name is this test's own
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+    source = BucketSource("s3://unread/one")
+    source._made = boto3.client("s3", endpoint_url=f"http://{host}:{port}", **keys)
+    try:
+        with pytest.raises(FileNotFoundError, match="NoSuchBucket"):
+            list(source.read(DATA_MANIFEST_NAME))
+        source._made.create_bucket(Bucket="unread")
+        with pytest.raises(FileNotFoundError, match="NoSuchKey"):
+            list(source.read(DATA_MANIFEST_NAME))
+    finally:
+        server.stop()
+    with pytest.raises(OSError, match="EndpointConnectionError") as unreachable:
+        list(source.read(DATA_MANIFEST_NAME))
+    assert type(unreachable.value) is OSError
+
+
+def test_the_digest_of_the_data_is_asked_for_as_before(data: Path, config: TrainConfig, tmp_path: Path) -> None:
+    other = config.model_copy(
+        update={"data": config.data.model_copy(update={"manifest_digest": hashlib.sha256(b"other").hexdigest()})}
+    )
+    with pytest.raises(Exception, match="not the data") as raised:
+        supply(data, other, tmp_path)
+    assert classify(raised.value).exit_code == ExitCode.DATA
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "a.pt"])
+@pytest.mark.parametrize(("name", "times", "taken"), [("ESHUTDOWN", 2, 7), ("ESHUTDOWN", 99, 5), ("EACCES", 2, 5)])
+def test_a_step_is_given_up_for_an_older_one_only_when_the_shared_tier_stays_unreadable(
+    file: str, name: str, times: int, taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiers = campaign_tiers(tmp_path / "local", tmp_path / "shared", "tiny")
+    for step in (5, 7):
+        path = tiers.shared.folder(step) / attempt_folder(1) / "a.pt"
+        path.parent.mkdir(parents=True)
+        torch.save({"w": torch.arange(10)}, path)
+        tiers.shared.publish(manifest_of(step, (shard_at(path),), rng_included=False), 1)
+    real, pauses, left = os.open, list[float](), [times]
+
+    def failing(path: Any, *rest: Any, **named: Any) -> int:
+        if left[0] and Path(path).is_relative_to(tiers.shared.folder(7)) and Path(path).name == file:
+            left[0] -= 1
+            raise OSError(getattr(errno, name), name, str(path))
+        return real(path, *rest, **named)
+
+    monkeypatch.setattr(os, "open", failing)
+    for module in (search, restore):
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
+    gang: Any = PipeGang(0, 0, 1, None, None)  # type: ignore[arg-type]
+    found = restore._choose(restore._candidates(gang, tiers), Search(gang, tiers, Neighbours(0), 2), Layout(1), 1)
+    assert found is not None and found[0].step == taken
+    assert len(pauses) == (0 if name == "EACCES" else min(times, 3))

@@ -1,0 +1,143 @@
+"""A node's end from what its ranks left: who is blamed, and who only waited."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import waiting
+from tests.root import ROOT
+from trainer.builtin.failures import first_end
+from trainer.builtin.failures.verdict import cause_of
+from trainer.builtin.heartbeat import Heartbeat, Outcome
+from trainer.contract import Phase
+from trainer.contract.culprit import Exchanges, RankSeen, Sign
+from trainer.contract.job import TERMINATION_LIMIT_BYTES, Termination
+from trainer.errors import classify
+
+SAMPLES = ROOT / "tests/samples/nccl_watchdog"
+TIMEOUT, OWN_GPU = (SAMPLES / "timeout.txt").read_text(), (SAMPLES / "own-gpu.txt").read_text()
+ABORTED, TERMINATED = -signal.SIGABRT, -signal.SIGTERM
+
+
+def ranks_at(run: Path, *steps: int) -> list[Heartbeat]:
+    beats = [Heartbeat(run, rank) for rank in range(len(steps))]
+    for beat, step in zip(beats, steps, strict=True):
+        beat.beat(phase=Phase.TRAINING, step=step)
+    return beats
+
+
+def noted(run: Path, codes: dict[int, int], states: dict[int, str]) -> None:
+    (run / "first-end.json").write_text(first_end.FirstEnd(at=1e12, codes=codes, states=states).model_dump_json())
+
+
+def test_a_watchdogs_abort_is_the_loss_of_a_peer_and_not_a_crash_of_the_healthy(tmp_path: Path) -> None:
+    ranks_at(tmp_path, 7, 7)
+    (tmp_path / "rank-0.log").write_text(TIMEOUT)
+    cause = cause_of(tmp_path, tmp_path, {0: ABORTED, 1: TERMINATED})
+    assert (cause.code, cause.reason, cause.rank, cause.signal_number) == (70, "peer-lost", 0, signal.SIGABRT)
+    assert "Watchdog caught collective operation timeout" in cause.detail
+    assert cause.ranks[0].end == Sign.ABORTED
+
+
+def test_a_watchdogs_abort_for_the_ranks_own_gpu_stays_a_crash_of_that_rank(tmp_path: Path) -> None:
+    ranks_at(tmp_path, 7)
+    (tmp_path / "rank-0.log").write_text(OWN_GPU)
+    cause = cause_of(tmp_path, tmp_path, {0: ABORTED})
+    assert (cause.reason, cause.rank) == ("signal", 0) and "CUDA error: an illegal memory access" in cause.detail
+
+
+def test_one_ranks_own_failure_outweighs_the_timeouts_of_those_that_waited_for_it(tmp_path: Path) -> None:
+    ranks_at(tmp_path, 7, 7)
+    (tmp_path / "rank-0.log").write_text(TIMEOUT)
+    (tmp_path / "rank-1.log").write_text(f"{TIMEOUT}{OWN_GPU}")
+    cause = cause_of(tmp_path, tmp_path, {0: ABORTED, 1: ABORTED})
+    assert (cause.reason, cause.rank) == ("signal", 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL, signal.SIGABRT])
+def test_other_deaths_of_a_signal_are_crashes_of_that_rank(number: signal.Signals, tmp_path: Path) -> None:
+    ranks_at(tmp_path, 7, 7)
+    (tmp_path / "rank-1.log").write_text("nothing of a watchdog\n")
+    cause = cause_of(tmp_path, tmp_path, {0: TERMINATED, 1: -number})
+    assert (cause.reason, cause.rank, cause.signal_number) == ("signal", 1, number)
+
+
+def test_a_frozen_rank_that_the_agent_killed_is_called_stopped(tmp_path: Path) -> None:
+    beats = ranks_at(tmp_path, 7, 6)
+    beats[0].beat(outcome=Outcome(exit_code=70, reason="peer-lost", detail="a collective failed"))
+    noted(tmp_path, {0: 70}, {1: "T"})
+    cause = cause_of(tmp_path, tmp_path, {0: 70, 1: -signal.SIGKILL})
+    assert (cause.code, cause.reason, cause.rank, cause.signal_number) == (70, "stopped", 1, None)
+    assert "is stopped by a signal after step 6" in cause.detail
+
+
+def test_a_rank_that_the_agent_killed_since_it_did_not_end_died_of_nothing_by_itself(tmp_path: Path) -> None:
+    beats = ranks_at(tmp_path, 7, 7)
+    beats[0].beat(outcome=Outcome(exit_code=70, reason="peer-lost", detail="a collective failed"))
+    noted(tmp_path, {0: 70}, {1: "D"})
+    cause = cause_of(tmp_path, tmp_path, {0: 70, 1: -signal.SIGKILL})
+    assert (cause.reason, cause.rank) == ("peer-lost", 0) and cause.ranks[1].end == Sign.RUNS
+
+
+def test_the_first_look_finds_a_frozen_process_and_ends_it(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"]
+    frozen, failed = subprocess.Popen(program), subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    waiting.until(lambda: first_end.state_of(frozen.pid) == "T", "a stopped process")
+    failed.wait()
+
+    class Of:
+        def __init__(self, process: subprocess.Popen[bytes]) -> None:
+            self.process, self.pid = process, process.pid
+
+        @property
+        def exitcode(self) -> int | None:
+            return self.process.poll()
+
+    first_end.note(tmp_path, 4, [Of(failed), Of(frozen)])
+    found = first_end.read(tmp_path)
+    assert found is not None and (found.codes, found.states) == ({4: 3}, {5: "T"})
+    assert frozen.wait() == -signal.SIGKILL
+    first_end.forget(tmp_path)
+    assert first_end.read(tmp_path) is None
+
+
+def test_a_termination_message_fits_the_kubelets_limit_with_eight_ranks_and_long_words() -> None:
+    groups = {str(name): Exchanges(123456, 123456, 123455, 30.123, 30.0) for name in range(6)}
+    ranks = tuple(
+        RankSeen(
+            rank=1016 + n, step=123456, phase="training", age_s=30.1, end="aborted", detail="ü" * 200, groups=groups
+        )
+        for n in range(8)
+    )
+    end = Termination(exit_code=70, reason="peer-lost", attempt=12, node="ip-10-0-1-2.ec2.internal", step=123456,
+                      committed_step=123400, detail='"ü\n' * 500, ranks=ranks)  # fmt: skip
+    short = end.model_copy(update={"detail": TIMEOUT[:500]})
+    for one in (end, short):
+        assert len(one.message().encode()) <= TERMINATION_LIMIT_BYTES
+        assert Termination.model_validate_json(one.message()).reason == "peer-lost"
+    kept = Termination.model_validate_json(short.message()).ranks
+    assert [one.rank for one in kept] == [one.rank for one in ranks] and kept[0].groups == groups
+
+
+def test_a_message_of_an_older_trainer_is_read() -> None:
+    old = {"exit_code": 70, "reason": "peer-lost", "attempt": 1, "node": "n", "step": 3, "committed_step": 2}
+    assert Termination.model_validate_json(json.dumps(old)).ranks == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("NCCL error in: ProcessGroupNCCL.cpp:4, ncclRemoteError: a network error or a remote process", "peer-lost"),
+        ("NCCL error in: NCCLUtils.cpp:1, unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "internal"),
+        ("CUDA error: uncorrectable ECC error encountered", "internal"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "internal"),
+    ],
+)  # fmt: skip
+def test_an_error_of_nccl_about_this_ranks_own_gpu_is_no_lost_peer(text: str, reason: str) -> None:
+    assert classify(RuntimeError(text)).reason == reason

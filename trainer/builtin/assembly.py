@@ -1,0 +1,131 @@
+"""The parts of a rank, in the order of their creation: gang, fence, data, engine, restored state, committer, loop."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.builtin.checkpoint.commit import Committer, ManifestIdentity
+from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
+from trainer.builtin.checkpoint.fence import claim, lost_nothing
+from trainer.builtin.checkpoint.neighbour import meet
+from trainer.builtin.checkpoint.pace import Pace, job_mtbf_s
+from trainer.builtin.checkpoint.restore import restore
+from trainer.builtin.checkpoint.tiers import AnyTiers, campaign_tiers, tiers_in_s3
+from trainer.builtin.config import config_digest, load_config
+from trainer.builtin.data.ledger import DataLedger
+from trainer.builtin.data.supply import Supply
+from trainer.builtin.engine import build_engine, initialize_distributed
+from trainer.builtin.gang import Gang
+from trainer.builtin.heartbeat import Heartbeat
+from trainer.builtin.loop import Loop
+from trainer.builtin.model import parameter_count
+from trainer.builtin.tuning.processors import take_processors
+from trainer.builtin.watch.overseer import Overseer, agreed_bans
+from trainer.builtin.watch.profile import Profiler
+from trainer.contract import Env, Layout, Manifest, Phase, TrainConfig
+from trainer.contract.bans import Ban, distrust
+from trainer.errors import Interrupted, StorageError
+from trainer.events import emit
+from trainer.place import Paths, generation
+
+
+def train(paths: Paths, heartbeat: Heartbeat) -> None:
+    """Run a rank from its start to its end. Raises whatever ends it early."""
+    config = load_config(paths.config)
+    torch.set_num_threads(take_processors(config.threads))
+    initialize_distributed(config)
+    gang = Gang.join(*(timedelta(seconds=each) for each in (config.collective_timeout_s, config.save_timeout_s)))
+    tiers = _tiers(config, paths)
+    attempt = int(os.environ[Env.ATTEMPT])
+    gang.together("claim the campaign", lambda: claim(tiers.shared, attempt, generation()) if gang.first else None)
+    session = f"{config.campaign}-{attempt}"
+    supply = gang.together("open the data", lambda: Supply.open(config, paths, gang, session))
+    engine = build_engine(config, gang.world_size)
+    heartbeat.beat(phase=Phase.RESTORING)
+    neighbours = meet(gang)
+    bans = agreed_bans(gang, tiers.shared)
+    distrusted = partial(_distrusted, bans)
+    layout = Layout.of(config.parallel, gang.world_size)
+    begun = restore(engine, gang, tiers, config.zero_stage, attempt, neighbours, distrusted, layout)
+    restored = begun.manifest
+    engine.checkpoint_engine = HostCopyEngine(_refuse)
+    if gang.first:
+        _say_where_it_starts(restored, engine)
+    heartbeat.beat(committed_step=begun.step)
+    identity = _identity(config, supply.digest)
+    committer = Committer(gang, tiers, config.checkpoint, identity, begun, neighbours)
+    pace = Pace(
+        every=config.checkpoint.every_steps,
+        steps=config.steps,
+        mtbf_s=job_mtbf_s(config, int(os.environ.get(Env.NODE_COUNT, "1")), tiers.shared.marks),
+        grace_s=config.grace_s,
+        fixed=not config.checkpoint.measured,
+    )
+    before = restored.consumed if restored else ()
+    ledger = DataLedger(
+        attempt, gang.world_size, config.global_batch, config.data.seed, supply.digest, before, generation=generation()
+    )
+    position = restored.position if restored else 0
+    with supply.feed(position, restored.step if restored else 0) as feed:
+        overseer = Overseer(config, gang, engine, tiers.shared, attempt, bans)
+        overseer.watch.restore(begun.watch)
+        parts = (supply.reader, feed, ledger, committer, heartbeat, paths.run, pace, overseer)
+        loop = Loop(config, gang, engine, *parts, Profiler(paths.run, gang.rank))
+        if restored:
+            loop.saved_step, loop.last_loss = restored.step, restored.loss or 0.0
+            loop.evaluations = {restored.step: restored.evaluation_loss}
+            loop.step, loop.position, loop.tokens = restored.step, position, restored.tokens
+        # A node with an empty cache waits for its first shards, for longer than the collective of a step may last.
+        gang.together("read the first step's data", feed.wait_for_first)
+        try:
+            loop.run()
+        except Interrupted:
+            if gang.first and committer.committed_step == loop.step:
+                with suppress(OSError):  # without the mark it counts as a failure
+                    lost_nothing(tiers.shared.marks, attempt)
+            raise
+    gang.barrier()
+
+
+def _tiers(config: TrainConfig, paths: Paths) -> AnyTiers:
+    if config.shared_tier:
+        return tiers_in_s3(paths.local, config.shared_tier, config.campaign, config.identity)
+    return campaign_tiers(paths.local, paths.shared, config.campaign, config.identity)
+
+
+def _distrusted(bans: tuple[Ban, ...], manifest: Manifest) -> bool:
+    return bool(distrust(bans, manifest))
+
+
+def _say_where_it_starts(restored: Any, engine: Any) -> None:
+    if restored:
+        emit("restored", step=restored.step, of_attempt=restored.attempt, position=restored.position)
+    else:
+        emit("started_fresh", step=0, parameters=parameter_count(engine.module))
+
+
+def _identity(config: TrainConfig, data_digest: str) -> ManifestIdentity:
+    return ManifestIdentity(
+        campaign=config.campaign,
+        attempt=int(os.environ[Env.ATTEMPT]),
+        zero_stage=config.zero_stage,
+        parallel=config.parallel if Layout.of(config.parallel, 1).splits else None,
+        config_digest=config_digest(config),
+        data_digest=data_digest,
+        code_digest=os.environ.get(Env.CODE_DIGEST, ""),
+        image_digest=os.environ.get(Env.IMAGE_DIGEST, ""),
+        identity=config.identity,
+        generation=generation(),
+    )
+
+
+def _refuse(path: Path, file: BufferedReader) -> None:
+    raise StorageError("a checkpoint load outside the restore", path)

@@ -1,0 +1,192 @@
+"""A DeepSpeed checkpoint engine whose `save` only copies to the host and whose `load` executes nothing."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import torch
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointCommitInfo, CheckpointEngine
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
+
+from trainer.builtin.checkpoint.files import open_regular
+from trainer.errors import StorageError
+
+# DeepSpeed's state holds these besides tensors and plain values; a load constructs nothing else.
+ALLOWED = (LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address)
+# For good: leaving torch's `safe_globals` in one thread removes its list in all threads, and several read shards. The
+# list concerns restricted loads only, and all loads here are restricted.
+torch.serialization.add_safe_globals(list(ALLOWED))
+
+_ZIP = b"PK\x03\x04"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State on the host, and the path to write it to."""
+
+    path: Path
+    state: Any
+
+
+class HostBuffers(dict[tuple[str, int], torch.Tensor]):
+    """Host memory by file and tensor number, pinned for GPU tensors. The next save reuses it: fresh pages cost more
+    than the copy into them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def like(self, name: str, ordinal: int, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the buffer for this tensor; allocate one and touch every page if there is none of its shape."""
+        with self._lock:
+            buffer = self.get((name, ordinal))
+            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+                self[name, ordinal] = buffer.zero_()
+            return buffer
+
+
+class HostCopyEngine(CheckpointEngine):
+    """Collects the state that DeepSpeed passes for one save; the caller writes the snapshots."""
+
+    def __init__(self, verify: Callable[[Path, BufferedReader], None], mapped: bool = False) -> None:
+        """`mapped`: as in `load_safely`; for files on this node's tier, which nobody removes or changes."""
+        super().__init__()
+        self.name = "HostCopyEngine"
+        self.copy_s = 0.0
+        """Seconds of copying in the last save, without DeepSpeed's gathering of its state."""
+        self._verify, self._mapped = verify, mapped
+        self._snapshots: list[Snapshot] = []
+        self._foreseen: list[tuple[str, int, torch.Tensor]] | None = None
+        self.buffers = HostBuffers()
+
+    def collect(self, engine: Any, root: Path, tag: str) -> list[Snapshot]:
+        """Return the state of a save, copied to the host; training waits for this part only."""
+        assert engine.checkpoint_engine is self, "what is handed over would go elsewhere"
+        self._snapshots, self.copy_s = [], 0.0
+        hand_over(engine, root, tag)
+        self.commit(None)
+        taken, self._snapshots = self._snapshots, []
+        return taken
+
+    def foresee(self, engine: Any) -> Callable[[], None]:
+        """Return a function that allocates, beside the training, the buffers for a save of this engine."""
+        assert engine.checkpoint_engine is self, "what is handed over would go elsewhere"
+        foreseen: list[tuple[str, int, torch.Tensor]] = []
+        self._foreseen = foreseen
+        try:
+            hand_over(engine, Path(), "")
+        finally:
+            self._foreseen, self._snapshots = None, []
+
+        def make() -> None:
+            for name, ordinal, tensor in foreseen:
+                self.buffers.like(name, ordinal, tensor)
+
+        return make
+
+    def create(self, info: CheckpointCommitInfo) -> None:
+        self._snapshots = []
+
+    def save(self, state_dict: Any, path: str) -> None:
+        """Copy now: training will change the tensors."""
+        name, foreseen, started = Path(path).name, self._foreseen, time.monotonic()
+
+        def to_host(tensor: torch.Tensor, ordinal: int) -> torch.Tensor:
+            if foreseen is not None:
+                foreseen.append((name, ordinal, tensor))
+                return tensor
+            return self.buffers.like(name, ordinal, tensor).copy_(tensor, non_blocking=True)
+
+        self._snapshots.append(Snapshot(Path(path), _HostCopy(to_host).of(state_dict)))
+        self.copy_s += time.monotonic() - started
+
+    def commit(self, info: CheckpointCommitInfo | None) -> bool:
+        # Not `is_available`: without a GPU it searches for the driver's library each time, 7 ms.
+        if torch.cuda.is_initialized():
+            started = time.monotonic()
+            torch.cuda.synchronize()
+            self.copy_s += time.monotonic() - started
+        return True
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Do nothing: the writer makes folders durably and may have to make room; the loop's thread uses no disk."""
+
+    def load(self, path: str, map_location: Any = None) -> Any:
+        """Verify and load one open file, even if its name is replaced meanwhile."""
+        with open_regular(Path(path)) as file:
+            self._verify(Path(path), file)
+            file.seek(0)
+            return load_safely(file, self._mapped)
+
+    def preserves_storage_sharing(self) -> bool:
+        return False
+
+
+def hand_over(engine: Any, root: Path, tag: str) -> None:
+    """Pass the state to the checkpoint engine as DeepSpeed 0.19.8's `save_checkpoint` does, without its barriers,
+    folders and tag check: the loop makes all ranks save at the same step, and none waits for another."""
+    optimizer = engine.optimizer
+    if hasattr(optimizer, "checkpoint_event_prologue"):
+        optimizer.checkpoint_event_prologue()
+    engine._save_checkpoint(str(root), tag)
+    if engine.save_zero_checkpoint:
+        engine._save_zero_checkpoint(str(root), tag)
+    if hasattr(optimizer, "checkpoint_event_epilogue"):
+        optimizer.checkpoint_event_epilogue()
+
+
+def load_safely(file: BufferedReader, mapped: bool = False) -> Any:
+    """Deserialise onto the CPU through torch's restricted unpickler, which executes nothing.
+
+    `mapped`: tensors use the file's pages, which its digest brought into memory; a copy to a device is then the only
+    copy. Raises `StorageError` for any type outside `ALLOWED` and for files that torch did not write.
+    """
+    # By descriptor, so that it is the open file even if its name is replaced. Torch maps only its newer format.
+    mapped = mapped and file.peek(len(_ZIP))[: len(_ZIP)] == _ZIP
+    source: Any = f"/proc/self/fd/{file.fileno()}" if mapped else file
+    try:
+        return torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
+    except Exception as error:
+        seen = f"{file.name}: {str(error).splitlines()[0][:300]}"
+        raise StorageError("a shard cannot be loaded safely", seen, "use another copy of it") from error
+
+
+def forbidden(file: BufferedReader) -> str:
+    """Return what a shard holds that must not be loaded, from its bytes alone; empty for nothing."""
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    except Exception as error:
+        return f"not a file of torch's: {str(error).splitlines()[0][:200]}"
+    return f"it would construct {', '.join(sorted(names))}" if names else ""
+
+
+class _HostCopy:
+    """Deep copy of a state whose tensors go through `place`; references to one tensor stay references to one."""
+
+    def __init__(self, place: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
+        self._place = place
+        self._seen: dict[int, torch.Tensor] = {}
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self._seen:
+                self._seen[id(value)] = self._place(value.detach(), len(self._seen))
+            return self._seen[id(value)]
+        if isinstance(value, collections.OrderedDict):
+            return collections.OrderedDict((key, self.of(item)) for key, item in value.items())
+        if isinstance(value, dict):
+            return {key: self.of(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self.of(item) for item in value)
+        return copy.deepcopy(value)

@@ -1,0 +1,195 @@
+"""The search for sound copies of the shards that a rank needs, on the tiers and on other nodes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from trainer.builtin.checkpoint.bucket import BucketTier
+from trainer.builtin.checkpoint.deepspeed_engine import forbidden
+from trainer.builtin.checkpoint.files import open_regular, remove, sha256_of
+from trainer.builtin.checkpoint.neighbour import Neighbours
+from trainer.builtin.checkpoint.room import with_room
+from trainer.builtin.checkpoint.tiers import AnyTiers, SharedTier, Tier
+from trainer.builtin.gang import Gang
+from trainer.contract import Manifest, Shard
+from trainer.errors import StorageError, lasting
+from trainer.events import emit
+
+NOTHING_NEEDED: Any = object()
+_READERS = 8
+"""Files that a rank reads at once."""
+PAUSES_S = (1.0, 5.0, 15.0)
+"""Pauses between tries to read from the shared tier: an evicted Lustre client is back within seconds."""
+
+
+@dataclass(frozen=True)
+class FoundShard:
+    """A shard of this rank and the tier that holds a sound copy."""
+
+    shard: Shard
+    tier: Tier
+    identity: tuple[int, ...] = ()
+    """Identity of the verified file; it differs after a change or for another file in its place."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """A rank's search on its node's tier, then on the other nodes, then on the shared tier."""
+
+    gang: Gang
+    tiers: AnyTiers
+    neighbours: Neighbours
+    attempt: int
+
+    def shards(self, manifest: Manifest) -> list[FoundShard | None]:
+        """Return one result for each shard that this rank needs; all are read in parallel, each once."""
+        mine = [shard for shard in needed(manifest, self.gang.rank) if not shard.common]
+        common = [shard for shard in needed(manifest, self.gang.rank) if shard.common]
+        first, rest = ([*mine, *common], []) if self.gang.first_on_node else (mine, common)
+        what = f"verify or fetch the shards of step {manifest.step}"
+        found = self.gang.together(what, lambda: self._each(first, manifest))
+        # The node's first rank has fetched the common shards before the others look for them.
+        return [*found, *self.gang.together(what, lambda: self._each(rest, manifest))]
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """This rank's part of a reshaping, and their number: all ranks, or without a shared folder those of a node."""
+        gang = self.gang
+        of_all = isinstance(self.tiers.shared, Tier)
+        return (gang.rank, gang.world_size) if of_all else (gang.local_rank, gang.local_size)
+
+    def everything(self, manifest: Manifest) -> list[FoundShard | None]:
+        """Return this rank's part of all ranks' shards."""
+        part, parts = self.part
+        mine = list(manifest.shards)[part::parts]
+        what = f"verify all shards of step {manifest.step}"
+        return self.gang.together(what, lambda: self._each(mine, manifest)) or [NOTHING_NEEDED]
+
+    def _each(self, shards: list[Shard], manifest: Manifest) -> list[FoundShard | None]:
+        if not shards:
+            return []
+        with ThreadPoolExecutor(min(_READERS, len(shards)), thread_name_prefix="checkpoint-read") as readers:
+            return list(readers.map(lambda shard: self._find(shard, manifest), shards))
+
+    def _find(self, shard: Shard, manifest: Manifest) -> FoundShard | None:
+        local, shared = self.tiers.local, self.tiers.shared
+        found = self._look(local, shard, manifest) or self._fetch(shard, manifest)
+        if found is not None:
+            return found
+        if isinstance(shared, BucketTier):
+            return self._download(shared, shard, manifest)
+        return self._look(shared, shard, manifest, PAUSES_S)
+
+    def _look(self, tier: Tier, shard: Shard, manifest: Manifest, pauses_s: Sequence[float] = ()) -> FoundShard | None:
+        why, identity = look(tier.folder(manifest.step) / shard.file, shard, pauses_s)
+        if not why:
+            return FoundShard(shard, tier, identity)
+        refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
+        return None
+
+    def _download(self, tier: BucketTier, shard: Shard, manifest: Manifest) -> FoundShard | None:
+        """Fetch a shard from S3 to this node's tier."""
+        target = self.tiers.local.folder(manifest.step) / shard.file
+        try:
+            remove(target)
+            came = self._bring(partial(tier.fetch, manifest.step, shard, target), shard, manifest)
+        except (OSError, StorageError) as error:
+            why = "missing" if isinstance(error, FileNotFoundError) else str(error)[:300]
+            refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
+            return None
+        why, identity = look(target, shard)
+        if why:
+            refused(tier, manifest.step, self.gang.rank, shard.file, why, shard.sha256)
+            return None
+        emit("downloaded_shard", step=manifest.step, file=shard.file, bytes=came)
+        return FoundShard(shard, self.tiers.local, identity)
+
+    def _fetch(self, shard: Shard, manifest: Manifest) -> FoundShard | None:
+        """Fetch a shard from another node to this one's tier and replace the refused copy there."""
+        local = self.tiers.local
+        target = local.folder(manifest.step) / shard.file
+        for server in self.neighbours.holding(manifest, shard):
+            try:
+                remove(target)
+                came = self._bring(partial(server.fetch, manifest.step, shard, target), shard, manifest)
+            except (OSError, StorageError) as error:
+                emit("neighbour_without_shard", step=manifest.step, node_asked=server.node, why=str(error)[:200])
+                continue
+            why, identity = look(target, shard)
+            if not why:
+                emit("fetched_shard", step=manifest.step, from_node=server.node, file=shard.file, bytes=came)
+                return FoundShard(shard, local, identity)
+        return None
+
+    def _bring(self, call: Callable[[], int], shard: Shard, manifest: Manifest) -> int:
+        """Fetch a shard by `call`, making room. Return the fetched bytes, fewer than its size after a resume."""
+        came = 0
+
+        def fetch() -> None:
+            nonlocal came
+            came = call()
+
+        with_room(self.tiers.local, shard.size_bytes, self._reclaim(manifest), fetch)
+        return came
+
+    def _reclaim(self, manifest: Manifest) -> Callable[[], list[int]]:
+        return lambda: self.tiers.local.reclaim({manifest.step}, self.attempt, manifest.step)
+
+
+def needed(manifest: Manifest, rank: int) -> tuple[Shard, ...]:
+    """Return a rank's shards: its own and the model states, which all ranks share."""
+    return tuple(shard for shard in manifest.shards if shard.rank == rank or shard.common)
+
+
+def verified(manifest: Manifest, folder: Path) -> list[tuple[Shard, str]]:
+    """Return the shards in a step folder that are not sound, with the reasons or the digests seen."""
+    seen = ((shard, look(folder / shard.file, shard)[0]) for shard in manifest.shards)
+    return [(shard, why) for shard, why in seen if why]
+
+
+def look(path: Path, shard: Shard, pauses_s: Sequence[float] = ()) -> tuple[str, tuple[int, ...]]:
+    """Return why a copy of a shard is refused (empty when it is sound), and the identity of the file.
+
+    Wait after errors that may pass: a refusal would give the step up for an older one.
+    """
+    for pause_s in (*pauses_s, None):
+        try:
+            return _read(path, shard)
+        except (FileNotFoundError, NotADirectoryError):
+            return "missing", ()
+        except OSError as error:
+            if pause_s is None or lasting(error) or error.errno == errno.EINVAL:
+                return f"unreadable: {error.strerror}", ()
+            time.sleep(pause_s)
+    raise AssertionError("the last try answers")
+
+
+def _read(path: Path, shard: Shard) -> tuple[str, tuple[int, ...]]:
+    with open_regular(path) as file:
+        identity = identity_of(file)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the kernel reads further ahead
+        seen = sha256_of(file)
+        if seen != shard.sha256:
+            return seen if (size := path.stat().st_size) == shard.size_bytes else f"{seen}, {size} bytes", ()
+        file.seek(0)
+        return forbidden(file), identity
+
+
+def identity_of(file: BufferedReader) -> tuple[int, ...]:
+    """Return the identity of a file and its content; every change of the file updates the ctime."""
+    seen = os.fstat(file.fileno())
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
+def refused(tier: SharedTier, step: int, rank: int, file: str, seen: str, wanted: str) -> None:
+    event = "missing_shard" if seen == "missing" else "refused_shard"
+    emit(event, step=step, tier=tier.name, rank=rank, file=file, seen=seen, wanted=wanted)

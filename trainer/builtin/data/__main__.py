@@ -1,0 +1,69 @@
+"""`python -m trainer.builtin.data RECIPE OUT`: prepare a data set; print progress and digest as JSON lines.
+
+Without OUT it only lists the sources, and prints the digest of what would be prepared, and the files' number and sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import signal
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from trainer.builtin.data.prepare.prepare import listed, make, plan_digest, text_bytes
+from trainer.builtin.data.teller import Teller
+from trainer.contract import DATA_MANIFEST_NAME, ExitCode
+from trainer.contract.recipe import Recipe
+from trainer.errors import DataError, StorageError, TrainerError
+from trainer.events import emit
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m trainer.builtin.data", description=__doc__)
+    parser.add_argument("recipe", help="a recipe as JSON; see `trainer.contract.recipe`")
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("--cores", type=int, default=None)
+    options = parser.parse_args()
+    try:
+        recipe = Recipe.model_validate(json.loads(options.recipe))
+        if options.out is None:
+            _list(recipe)
+            return 0
+        manifest = make(recipe, options.out, Teller(), options.cores)
+    except TrainerError as error:
+        print(error, file=sys.stderr)
+        return int(error.exit_code)
+    except ValidationError as error:
+        rows = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        print(DataError("the recipe is not valid", "; ".join(rows), "correct it"), file=sys.stderr)
+        return int(ExitCode.USER)
+    except MemoryError:
+        cure = "use fewer --cores, or a machine with more"
+        print(DataError("the text does not fit into memory", "no memory left", cure), file=sys.stderr)
+        return int(ExitCode.DATA)
+    except OSError as error:
+        seen = f"{error.filename or options.out}: {error.strerror}"
+        cure = "make room, or name another folder; the same command continues"
+        print(StorageError("the prepared data cannot be written", seen, cure), file=sys.stderr)
+        return int(ExitCode.STORAGE)
+    except KeyboardInterrupt:
+        print("interrupted: the same command continues", file=sys.stderr)
+        return 128 + signal.SIGINT
+    digest = hashlib.sha256((options.out / DATA_MANIFEST_NAME).read_bytes()).hexdigest()
+    emit("prepared", manifest_sha256=digest, tokens=manifest.train_tokens, unigram_loss=manifest.unigram_loss)
+    return 0
+
+
+def _list(recipe: Recipe) -> None:
+    files = listed(recipe)
+    every = [file for source in files for file in source]
+    told = {"files": len(every), "bytes": sum(file.size for file in every), "text_bytes": text_bytes(files)}
+    emit("listed", plan=plan_digest(recipe, files), **told)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Samples of prompt and response as text by a chat template, with the places of the responses in it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from trainer.builtin.data.prepare.filters import (
+    BAD_RECORD,
+    BEYOND_CONTEXT,
+    END_INSIDE,
+    MEANING,
+    NO_RESPONSE,
+    REWRITTEN,
+    SAMPLE_TOO_LARGE,
+    TEMPLATE_REFUSED,
+)
+from trainer.contract import Chat
+from trainer.errors import DataError
+
+Places = tuple[tuple[int, int], ...]
+"""First character of each response and one past its last, what the template ends it with included."""
+
+MOST_SAMPLE_BYTES = 2**19
+"""Encoding with places takes some 150 bytes of memory per byte of text."""
+MOST_DROPPED = 0.05
+"""A larger share of unfit samples is a mistake of the file or of the template, not of some samples."""
+_UNFIT = (
+    BAD_RECORD, NO_RESPONSE, TEMPLATE_REFUSED, REWRITTEN, SAMPLE_TOO_LARGE, BEYOND_CONTEXT, END_INSIDE,
+)  # fmt: skip
+_MARKS_RESPONSES = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_DATE = "26 Jul 2024"
+"""Llama's templates write today's date unless they are given one; this is the one that they have without a clock."""
+
+
+class Unfit(Exception):
+    """Nothing can be learned from a sample."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def rendered(row: Any, chat: Chat) -> tuple[str, Places]:
+    """Return a row's text and the places of its responses. Raises `Unfit`, and `DataError` for a damaged template.
+
+    A template that marks what the model writes (`{% generation %}`) is taken at its word. Any other is asked for the
+    conversation before each response, as a model is asked for it: what the whole one has more is the response.
+    """
+    messages = _messages(row)
+    tools = row.get("tools") or None
+    if _MARKS_RESPONSES.search(chat.template):
+        text, places = _render(messages, tools, chat, marked=True)
+        found = tuple((int(first), int(last)) for first, last in places if last > first)
+    else:
+        text, _ = _render(messages, tools, chat)
+        found = tuple(_places(text, messages, tools, chat))
+    if not found:
+        raise Unfit(NO_RESPONSE)
+    if len(text.encode(errors="replace")) > MOST_SAMPLE_BYTES:
+        raise Unfit(SAMPLE_TOO_LARGE)
+    return text, found
+
+
+def refuse_waste(dropped: Sequence[Counter[str]], left: int) -> None:
+    """Raise `DataError` if too many samples were unfit. `dropped`: by source; `left`: those that are not."""
+    counts = {reason: sum(each[reason] for each in dropped) for reason in _UNFIT}
+    counts = {reason: count for reason, count in counts.items() if count}
+    unfit = sum(counts.values())
+    if unfit > MOST_DROPPED * (unfit + left):
+        told = "; ".join(f"{reason} {count}: {MEANING[reason]}" for reason, count in counts.items())
+        cure = "repair the file, or take another data.chat.template, data.end_of_document or model.context"
+        what = f"more than {MOST_DROPPED:.0%} of the samples cannot be learned from"
+        raise DataError(what, f"{unfit} of {unfit + left}: {told}", cure)
+
+
+def _messages(row: Any) -> list[dict[str, Any]]:
+    """Return the conversation. Raises `Unfit` for a row that is none, or has an empty response."""
+    if not isinstance(row, dict):
+        raise Unfit(BAD_RECORD)
+    found = row.get("messages")
+    if found is None:
+        pair = (("user", row.get("prompt")), ("assistant", row.get("response")))
+        found = [{"role": role, "content": content} for role, content in pair]
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise Unfit(BAD_RECORD)
+    if not all(isinstance(one.get("role"), str) and isinstance(one.get("content"), str) for one in found):
+        raise Unfit(BAD_RECORD)
+    responses = [one["content"] for one in found if one["role"] == "assistant"]
+    if not responses or not all(one.strip() for one in responses):
+        raise Unfit(NO_RESPONSE)
+    return found
+
+
+def _places(text: str, messages: list[dict[str, Any]], tools: Any, chat: Chat) -> list[tuple[int, int]]:
+    found = []
+    for index, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        asked, _ = _render(messages[:index], tools, chat, asks=True)
+        told, _ = _render(messages[: index + 1], tools, chat)
+        # Some templates leave out earlier turns' thoughts, or write a thought's frame where the model is asked.
+        if not (told.startswith(asked) and text.startswith(told)):
+            raise Unfit(REWRITTEN)
+        found.append((len(asked), len(told)))
+    return found
+
+
+def _render(
+    messages: list[dict[str, Any]], tools: Any, chat: Chat, *, asks: bool = False, marked: bool = False
+) -> tuple[str, Any]:
+    from jinja2 import TemplateError, TemplateSyntaxError
+
+    try:
+        texts, places = _renderer(chat.template)(
+            conversations=[messages],
+            tools=tools,
+            chat_template=chat.template,
+            return_assistant_tokens_mask=marked,
+            add_generation_prompt=asks,
+            bos_token=chat.bos_token,
+            eos_token=chat.eos_token,
+            date_string=_DATE,
+        )
+    except TemplateSyntaxError as error:
+        raise DataError("the chat template cannot be read", f"line {error.lineno}: {error}", "repair it") from error
+    except (TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
+        raise Unfit(TEMPLATE_REFUSED) from error
+    return texts[0], places[0] if marked else ()
+
+
+@lru_cache(maxsize=1)
+def _renderer(template: str) -> Any:
+    if "strftime_now" in template and "date_string" not in template:
+        cure = "take a copy of the template with a date of your own"
+        raise DataError("the chat template writes today's date: tomorrow's data would differ", "strftime_now", cure)
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    return render_jinja_template

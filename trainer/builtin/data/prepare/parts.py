@@ -1,0 +1,146 @@
+"""The finished parts of a preparation in S3, each with the digests of its files: what one worker made, all others use,
+and none makes again."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trainer.builtin.data.store import write_whole
+from trainer.errors import StorageError
+
+_THREADS = 16
+_TRIES = 3
+_SHA256, _DOCUMENTS = "sha256", "documents"
+
+
+class Parts:
+    """`done/<part>` packs a part's small files and is written last; `files/<name>` is one large file."""
+
+    def __init__(self, s3: Any, bucket: str, prefix: str) -> None:
+        self._s3, self._bucket, self._prefix = s3, bucket, prefix
+
+    def names(self, beginning: str) -> set[str]:
+        """Return the names of the finished parts that begin so."""
+        above = f"{self._prefix}done/"
+        with _told(f"s3://{self._bucket}/{above}"):
+            pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=above + beginning)
+            return {row["Key"].removeprefix(above) for page in pages for row in page.get("Contents", ())}
+
+    def keep(self, name: str, files: Sequence[Path], large: Iterable[Path], documents: int) -> None:
+        """Upload a part."""
+        with _told(f"s3://{self._bucket}/{self._prefix}done/{name}"):
+            self._each(lambda path: self._put(f"files/{path.name}", path.read_bytes()), large)
+            self._put(f"done/{name}", _packed(files), {_DOCUMENTS: str(documents)})
+
+    def bring(self, name: str, targets: Mapping[str, Path]) -> int:
+        """Write a part's small files to their places, the last one last; return the number of its documents."""
+        content, metadata = self._get(f"done/{name}")
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+            for member in tar:
+                inner = tar.extractfile(member)
+                assert inner is not None, "only files are packed"
+                write_whole(targets[member.name], inner.read())
+        return int(metadata[_DOCUMENTS])
+
+    def fetch(self, paths: Iterable[Path]) -> None:
+        """Bring large files to their places, but those that are there."""
+        self._each(
+            lambda path: write_whole(path, self._get(f"files/{path.name}")[0]),
+            [path for path in paths if not path.exists()],
+        )
+
+    def agree(self, path: Path) -> None:
+        """Let the first worker's file stand for all: upload it if there is none, then take what is there."""
+        from botocore.exceptions import ClientError
+
+        try:
+            self._put(f"files/{path.name}", path.read_bytes(), IfNoneMatch="*")
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] not in (409, 412):
+                raise
+        write_whole(path, self._get(f"files/{path.name}")[0])
+
+    def publish(self, prefix: str, files: Mapping[str, str], last: Mapping[str, bytes]) -> None:
+        """Copy large files below a prefix of the bucket, within S3, which tells their digests; then put what is to be
+        written last, in order. `files`: name -> SHA-256. Raises `StorageError` for a file with another digest."""
+
+        def copy(name: str) -> None:
+            source = {"Bucket": self._bucket, "Key": f"{self._prefix}files/{name}"}
+            with _told(place := f"s3://{self._bucket}/{prefix}{name}"):
+                answer = self._s3.copy_object(
+                    Bucket=self._bucket, Key=f"{prefix}{name}", CopySource=source, ChecksumAlgorithm="SHA256"
+                )
+            seen = base64.b64decode(answer["CopyObjectResult"].get("ChecksumSHA256", "")).hex()
+            if seen != files[name]:
+                raise _damaged(place, f"{seen}, wanted {files[name]}")
+
+        self._each(copy, files)
+        for name, content in last.items():
+            self.put(f"{prefix}{name}", content)
+
+    def put(self, key: str, content: bytes, metadata: Mapping[str, str] = {}, **more: str) -> None:
+        """Put an object; S3 refuses it if it arrives with another digest."""
+        digest = hashlib.sha256(content)
+        self._s3.put_object(
+            Bucket=self._bucket,
+            Key=key,
+            Body=content,
+            ChecksumAlgorithm="SHA256",
+            ChecksumSHA256=base64.b64encode(digest.digest()).decode(),
+            Metadata={_SHA256: digest.hexdigest(), **metadata},
+            **more,
+        )
+
+    def _put(self, name: str, content: bytes, metadata: Mapping[str, str] = {}, **more: str) -> None:
+        self.put(f"{self._prefix}{name}", content, metadata, **more)
+
+    def _get(self, name: str) -> tuple[bytes, dict[str, str]]:
+        """Return an object that has its digest, and its metadata."""
+        place = f"s3://{self._bucket}/{self._prefix}{name}"
+        with _told(place):
+            for _ in range(_TRIES):
+                answer = self._s3.get_object(Bucket=self._bucket, Key=f"{self._prefix}{name}")
+                content, metadata = answer["Body"].read(), answer["Metadata"]
+                seen = hashlib.sha256(content).hexdigest()
+                if seen == metadata.get(_SHA256):
+                    return content, metadata
+        raise _damaged(place, f"{seen}, wanted {metadata.get(_SHA256)}")
+
+    def _each(self, function: Callable[[Any], None], things: Iterable[Any]) -> None:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(function, things))
+
+
+def _packed(files: Sequence[Path]) -> bytes:
+    """Return a tar without times and owners: equal files give equal bytes."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in files:
+            entry, content = tarfile.TarInfo(path.name), path.read_bytes()
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return made.getvalue()
+
+
+def _damaged(place: str, seen: str) -> StorageError:
+    return StorageError("a part is damaged", f"{place}: {seen}", "remove it; the same command makes it again")
+
+
+@contextmanager
+def _told(place: str) -> Iterator[None]:
+    """Name the object where S3 refuses or does not answer."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (ClientError, BotoCoreError) as error:
+        cure = "see the role of the pods and the bucket's policy and key; the same command continues"
+        raise StorageError("the parts cannot be used", f"{place}: {error}", cure) from error

@@ -1,0 +1,106 @@
+"""The cause of a node's end, from what its ranks left: exit codes, their own words, heartbeats, dumps, logs."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from trainer.builtin.failures import first_end, recorder, watchdog
+from trainer.builtin.heartbeat import Beat, read_beats
+from trainer.contract import ExitCode
+from trainer.contract.culprit import Located, RankSeen, Sign, find_culprit
+
+_BY_OTHERS = frozenset({"peer-lost", "interrupted", "fenced", "rolled-back"})
+
+
+class Cause(NamedTuple):
+    """The fields of a `Termination` that name the cause."""
+
+    code: int
+    reason: str
+    rank: int | None = None
+    signal_number: int | None = None
+    detail: str = ""
+    ranks: tuple[RankSeen, ...] = ()
+
+
+def cause_of(run: Path, logs: Path, exit_codes: Mapping[int, int]) -> Cause:
+    """Return the pod's cause of death.
+
+    A rank that died of a signal comes first, then an error of its own, then one that is frozen, and last the loss of a
+    peer. An abort by the NCCL watchdog is the loss of a peer: the rank was well and waited for another.
+    """
+    if not any(exit_codes.values()):
+        return Cause(int(ExitCode.DONE), "done")
+    first = first_end.read(run)
+    beats = {beat.rank: beat for beat in read_beats(run)}
+    at = first.at if first else time.monotonic()
+    ranks = tuple(
+        _seen(run, logs, rank, (first.codes.get(rank) if first else code), _state(first, rank), beats.get(rank), at)
+        for rank, code in sorted(exit_codes.items())
+    )
+    return _cause(ranks, beats, exit_codes)
+
+
+def seen_alive(run: Path, beats: Sequence[Beat]) -> tuple[RankSeen, ...]:
+    """Return what is known of ranks that may still run; empty while none is frozen and none has left a dump."""
+    if not recorder.any_dump(run) and all(first_end.state_of(beat.pid) not in first_end.FROZEN for beat in beats):
+        return ()
+    now = time.monotonic()
+    return tuple(_seen(run, run, one.rank, None, first_end.state_of(one.pid), one, now) for one in beats)
+
+
+def _state(first: first_end.FirstEnd | None, rank: int) -> str:
+    return first.states.get(rank, "") if first else ""
+
+
+def _seen(run: Path, logs: Path, rank: int, code: int | None, state: str, beat: Beat | None, at: float) -> RankSeen:
+    outcome = beat.outcome if beat else None
+    end, detail = str(Sign.RUNS), ""
+    if outcome is not None:
+        end, detail = outcome.reason, outcome.detail
+    elif state in first_end.FROZEN:
+        end = Sign.STOPPED
+    elif code == -signal.SIGABRT and (said := watchdog.waited_in_vain(watchdog.tail(logs, rank))):
+        end, detail = Sign.ABORTED, said
+    # Torch's agent ends the other ranks with SIGTERM after the first failure.
+    elif code is not None and code < 0 and code != -signal.SIGTERM:
+        end, detail = Sign.DIED, f"died of {signal.Signals(-code).name}"
+        if code == -signal.SIGABRT and (own := watchdog.own_failure(watchdog.tail(logs, rank))):
+            detail = f"{detail}; {own}"
+    elif code:
+        end, detail = "internal", f"exit code {code}"
+    return RankSeen(
+        rank=rank,
+        step=beat.step if beat else 0,
+        phase=beat.phase if beat else "",
+        age_s=round(max(0.0, at - beat.at), 1) if beat else None,
+        end=end,
+        detail=detail[:200],
+        groups=recorder.exchanges_of(run, rank),
+    )
+
+
+def _cause(ranks: tuple[RankSeen, ...], beats: Mapping[int, Beat], exit_codes: Mapping[int, int]) -> Cause:
+    internal = int(ExitCode.INTERNAL)
+    for one in ranks:
+        if one.end == Sign.DIED:
+            return Cause(internal, "signal", one.rank, -exit_codes[one.rank], one.detail, ranks)
+    outcomes = {rank: beat.outcome for rank, beat in beats.items() if beat.outcome is not None}
+    own = {rank: one for rank, one in outcomes.items() if one.exit_code != 0 and one.reason not in _BY_OTHERS}
+    if own:
+        rank = min(own)
+        return Cause(own[rank].exit_code, own[rank].reason, rank, None, own[rank].detail, ranks)
+    if stopped := next((one for one in ranks if one.end == Sign.STOPPED), None):
+        culprit = find_culprit([Located("", one) for one in ranks])
+        return Cause(internal, "stopped", stopped.rank, None, str(culprit), ranks)
+    failed = sorted((one.exit_code == 0, one.reason == "peer-lost", rank) for rank, one in outcomes.items())
+    if failed and not failed[0][0]:
+        rank = failed[0][2]
+        return Cause(outcomes[rank].exit_code, outcomes[rank].reason, rank, None, outcomes[rank].detail, ranks)
+    if aborted := next((one for one in ranks if one.end == Sign.ABORTED), None):
+        return Cause(internal, "peer-lost", aborted.rank, int(signal.SIGABRT), aborted.detail, ranks)
+    return Cause(internal, "internal", detail=f"exit codes {dict(exit_codes)}", ranks=ranks)

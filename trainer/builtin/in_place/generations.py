@@ -1,0 +1,135 @@
+"""The generations of an attempt in one agent: run the ranks, judge their end, meet the other agents, run them again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch.distributed import TCPStore
+
+from trainer.builtin.heartbeat import forget_beats, read_beats, stop_requested
+from trainer.builtin.in_place.judging import is_own, refusal, sick
+from trainer.builtin.in_place.meeting import Meeting, Word
+from trainer.contract import ExitCode, Termination, TrainConfig
+from trainer.events import emit
+from trainer.health.looking import Look, look
+from trainer.place import GENERATION_VARIABLE, NodePlace
+
+_LOOK_S = 0.2
+
+
+class Startable(Protocol):
+    """The local ranks: `trainer.builtin.elastic.Ranks`."""
+
+    store: TCPStore
+
+    def run(self, generation: int, over: threading.Event) -> dict[int, int]: ...
+
+
+@dataclass(frozen=True)
+class Generations:
+    place: NodePlace
+    run_folder: Path
+    most: int
+    """Restarts in place of this attempt; 0: none."""
+    meet_s: float
+    accelerated: bool
+    verdict: Callable[[dict[int, int]], Termination]
+    """Return the cause of this node's end from the exit codes of its ranks."""
+    look: Look = look
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        place: NodePlace,
+        run_folder: Path,
+        accelerated: bool,
+        verdict: Callable[[dict[int, int]], Termination],
+    ) -> Generations:
+        return cls(place, run_folder, config.restarts_in_place, config.meet_s, accelerated, verdict)
+
+    def run(self, ranks: Startable) -> Termination:
+        """Run generation after generation. Return the last one's end, which is the pod's."""
+        meeting, generation = Meeting(ranks.store, self.place, self.meet_s), 0
+        while True:
+            over = threading.Event()
+            if self.most:
+                meeting.watch(generation, over)
+            ended = self._ended(ranks.run(generation, over), over)
+            over.set()
+            after = self._after(meeting, generation, ended)
+            if isinstance(after, Termination):
+                return after
+            generation += 1
+            self._begin(generation, after)
+
+    def _ended(self, codes: Mapping[int, int], over: threading.Event) -> Termination:
+        """Return this node's end. Ranks that ended only since another node's agent had said so have lost a peer."""
+        ended = self.verdict(dict(codes))
+        by_us = over.is_set() and all(code in (0, -signal.SIGTERM) for code in codes.values())
+        if by_us and not any(beat.outcome for beat in read_beats(self.run_folder)):
+            told = {"reason": "peer-lost", "rank": None, "detail": "another node's agent said that a process had died"}
+            return ended.model_copy(update={"exit_code": int(ExitCode.INTERNAL), **told})
+        return ended
+
+    def _after(self, meeting: Meeting, generation: int, ended: Termination) -> Termination | Word:
+        """Return the pod's end, or whose death is followed by another generation."""
+        if ended.exit_code == ExitCode.DONE or not self.most:
+            return ended
+        at, own, refuses = time.time(), is_own(ended), self._refusal(generation, ended)
+        if own and not refuses:
+            meeting.tell_over(generation)
+        refuses = refuses or sick(self.accelerated, self.look)
+        cause = ended.detail[:300] or ended.reason
+        word = Word(node=self.place.node_name, refuses=refuses, own=own, rank=ended.rank, cause=cause, at=at)
+        emit("agents_meet", after_generation=generation, refuses=refuses, own=own, cause=cause)
+        decision = meeting.decide(generation, word, lambda: stop_requested(self.run_folder))
+        if decision.go and decision.culprit is not None:
+            return decision.culprit
+        emit("not_restarted_in_place", after_generation=generation, why=decision.why)
+        return _stopped(ended) if stop_requested(self.run_folder) and not refuses else ended
+
+    def _refusal(self, generation: int, ended: Termination) -> str:
+        if stop_requested(self.run_folder):
+            return "it is asked to stop"
+        if generation >= self.most:
+            return f"{self.most} restarts in place are the most of an attempt"
+        return refusal(ended)
+
+    def _begin(self, generation: int, culprit: Word) -> None:
+        """Prepare for the next generation: its ranks inherit the environment, and beats of dead ranks are no news."""
+        forget_beats(self.run_folder)
+        os.environ[GENERATION_VARIABLE] = str(generation)
+        if self.place.node_rank == 0:
+            told = threading.Thread(target=self._tell, args=(generation, culprit), name="restarted", daemon=True)
+            told.start()
+
+    def _tell(self, generation: int, culprit: Word) -> None:
+        """Say that ranks were started again, with the seconds from the death to their first new step."""
+        while os.environ.get(GENERATION_VARIABLE) == str(generation):
+            beats = read_beats(self.run_folder)
+            if len(beats) == self.place.ranks_per_node and all(beat.step_seconds is not None for beat in beats):
+                emit(
+                    "restarted_in_place",
+                    generation=generation,
+                    step=min(beat.step for beat in beats),
+                    culprit=culprit.rank,
+                    of_node=culprit.node,
+                    cause=culprit.cause,
+                    seconds=round(max(0.0, time.time() - culprit.at), 2),
+                )
+                return
+            time.sleep(_LOOK_S)
+
+
+def _stopped(ended: Termination) -> Termination:
+    detail = f"asked to stop while the agents met; before: {ended.detail}"[:1500]
+    told = {"exit_code": int(ExitCode.INTERRUPTED), "reason": "interrupted", "detail": detail}
+    return ended.model_copy(update=told)

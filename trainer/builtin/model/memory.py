@@ -1,0 +1,208 @@
+"""Peak memory of one rank, by part, before it is bought: `python -m trainer.builtin.model.memory` answers its input,
+`{"config": TrainConfig, "world_size": N}`.
+
+One micro batch runs forward and backward on fake tensors, which have shapes and no data: torch's own tracker sees what
+is alive at the peak. What DeepSpeed holds beside it follows from the stage; the terms were read off the allocations of
+real engines, and `tests/trainer/test_memory.py` holds them against new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils.hooks import RemovableHandle
+
+from trainer.builtin.model.adapters import adapt
+from trainer.builtin.model.building import Model, build, parameter_count
+from trainer.builtin.model.named import NamedModel
+from trainer.builtin.model.recompute import LOGITS_AT_ONCE
+from trainer.builtin.model.tensor import dealt_out, rules_of
+from trainer.contract import GRADIENT_BUCKET, Layout, ModelConfig, TrainConfig
+
+LIVE, PERSISTENT = 1_000_000_000, 100_000
+"""Parameters that stage 3 keeps gathered at most (`stage3_max_live_parameters`, its default), and the
+largest one that it keeps gathered for good (`stage3_param_persistence_threshold`), in a second copy."""
+OPTIMIZER_BYTES = 12
+"""float32 weights, Adam's first and second moments: 4 bytes each, per parameter."""
+_PROBED = 8
+"""Layers of the probe; a deeper model takes for each further layer what the probe's last ones take."""
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of one rank. `peak` is the larger of the two moments that can be one."""
+
+    weights: int
+    optimizer: int
+    gathered: int
+    """With ZeRO stage 3: parameters of other ranks, and DeepSpeed's buffers. Parameters are given back before the
+    update; what stays is in `update` too."""
+    accumulated: int
+    """Gradients that are kept from one micro batch of a step to the next."""
+    micro_batch: int
+    """Activations at their peak, with the gradients and their buffer that are alive then."""
+    update: int
+    """Gradients in float32 and copies while the optimizer works."""
+    host: int = 0
+    """In the node's memory, with the optimizer's states there. No part of `peak`."""
+
+    @property
+    def peak(self) -> int:
+        return self.weights + self.optimizer + max(self.gathered + self.accumulated + self.micro_batch, self.update)
+
+
+def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> Footprint:
+    """Return the bytes that the fullest rank of `world_size` needs at once. `overlaps`: gradients are exchanged beside
+    the backward pass, as on accelerators."""
+    size, stage = _DTYPES[config.precision].itemsize, config.zero_stage
+    summed, moved = (4 if config.sums_in_float32(kind) else size for kind in ("accumulate", "reduce"))
+    with FakeTensorMode():
+        whole = _model(config, _layers(config.model))
+        everything, count = parameter_count(whole), parameter_count(whole, trained=True)
+        largest = max(one.numel() for one in whole.parameters() if one.requires_grad)
+        small = sum(one.numel() for one in whole.parameters() if one.numel() <= PERSISTENT)
+    layout = Layout.of(config.parallel, world_size)
+    # ZeRO spreads over the ranks that hold equal matrices.
+    spread = world_size // layout.tensor
+    part, bucket = math.ceil(count / spread), min(count, GRADIENT_BUCKET)
+    accumulates = config.global_batch > config.micro_batch * layout.data
+    away = config.optimizer.offload == "cpu"
+    # Of the gradients stage 3 keeps this rank's part from the start, and stage 2 from one micro batch to the next.
+    kept = summed * part if stage == 3 or (stage == 2 and accumulates) else 0
+    # Stage 2 keeps them on the device all the same where it sums in another format than that of the weights.
+    kept_away = kept if away and (stage == 3 or summed == size) else 0
+    here = kept - kept_away
+    update = (size + 4) * count if not stage else 0 if away else (2 * summed + 4) * part
+    if moved != size and stage < 3:
+        # At the end of the backward pass: gradients, the buffer of those on their way, and two copies of it.
+        update = max(update, (size * count if stage < 2 else summed * part) + (2 * size + moved) * bucket)
+    held = moved * bucket + here if stage == 3 else 0
+    # Stage 3 brings a bucket's part of gradients that are kept away back to the accelerator, beside what it adds
+    # (`partition_grads` in stage3.py). Where both are one memory, it does not.
+    brought = 2 * min(kept_away, summed * math.ceil(bucket / spread)) if stage == 3 and overlaps else 0
+    # Seen, not explained: a rank that shares sequences has its scores once more.
+    positions = config.micro_batch * config.model.context // layout.sequence
+    scores = 4 * min(LOGITS_AT_ONCE, positions * config.model.vocabulary) if layout.sequence > 1 else 0
+    buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
+    deep = _deep(config, spread, buffers, accumulates)
+    if config.watch.replay_every and stage == 2 and layout.sequence == layout.tensor == 1:
+        # A replay keeps all gradients to its end, as stage 1 does, and exchanges none.
+        deep = max(deep, _deep(config.model_copy(update={"zero_stage": 1}), spread, 0, False))
+    return Footprint(
+        weights=size * (math.ceil(everything / spread) if stage == 3 else everything),
+        optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
+        gathered=held + size * (min(everything, LIVE) + small) if stage == 3 else 0,
+        accumulated=size * count if stage < 2 and accumulates else here if stage == 2 else 0,
+        micro_batch=deep + size * largest * away + brought + scores,
+        update=held + update,
+        host=_host(config, part, largest, kept_away) if away else 0,
+    )
+
+
+def _host(config: TrainConfig, part: int, largest: int, kept: int) -> int:
+    """Return what lies in the node's memory: the optimizer's states, the gradients in float32 that the update reads,
+    those that are kept, and with stages 1 and 2 the new weights and a buffer on their way."""
+    size = _DTYPES[config.precision].itemsize
+    return (OPTIMIZER_BYTES + 4) * part + kept + (size * (part + largest) if config.zero_stage < 3 else 0)
+
+
+def _deep(config: TrainConfig, *given: Any) -> int:
+    """Return the peak of one micro batch through all layers; those beyond the probe's take what its last ones take."""
+    layers, every = _layers(config.model), config.recompute.every
+    probe = math.ceil(_PROBED / every) * every
+    if layers <= probe + every:
+        return _probed(config, layers, *given)
+    first, second = _probed(config, probe, *given), _probed(config, probe + every, *given)
+    return second + (second - first) * math.ceil((layers - probe - every) / every)
+
+
+def _layers(model: ModelConfig) -> int:
+    return int(model.config.get("num_hidden_layers", model.layers))
+
+
+def _probed(config: TrainConfig, layers: int, spread: int, bucket: int, accumulates: bool) -> int:
+    """Return the peak of all that is alive besides weights, in a model of so many layers. `spread`: ranks that hold
+    equal matrices. A rank that shares sequences has all positions of some heads in attention: as much as its positions
+    of all heads."""
+    kept, buffers = list[torch.Tensor](), list[torch.Tensor]()
+
+    def exchange(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        if not buffers:  # DeepSpeed makes it when the first gradient comes, after those of the loss
+            buffers.append(torch.empty(bucket, dtype=_DTYPES[config.precision]))
+        if config.zero_stage == 1 and not accumulates:
+            return  # stage 1 exchanges them at the end
+        if config.zero_stage in (1, 2):
+            kept.append(parameter.grad.flatten()[::spread].clone())
+        parameter.grad = None
+
+    with FakeTensorMode():
+        model = _model(config, layers)
+        length = config.model.context // config.parallel.sequence
+        tokens = torch.zeros(config.micro_batch, length + 1, dtype=torch.long)
+        if config.zero_stage or accumulates:
+            for one in filter(lambda one: one.requires_grad, model.parameters()):
+                one.register_post_accumulate_grad_hook(exchange)
+        tracker, nothing = MemTracker(), OrderedDict[int, Any]()
+        for one in model.parameters():
+            if not one.requires_grad:
+                # It hooks into each parameter's gradient, and a frozen one has none.
+                tracker._param_to_grad_hook_handles[one] = (RemovableHandle(nothing), RemovableHandle(nothing))
+        tracker.track_external(model, tokens)
+        with tracker:
+            if config.zero_stage == 1 and accumulates:  # it stays from one micro batch to the next
+                buffers.append(torch.empty(bucket, dtype=_DTYPES[config.precision]))
+            loss = model(tokens)
+            loss.backward()
+            buffers.clear()
+        (seen,) = tracker.get_tracker_snapshot("peak").values()
+    parts = {str(kind).rpartition(".")[2]: size for kind, size in seen.items()}
+    return int(parts["Total"] - parts["PARAM"] - parts["BUFFER"])
+
+
+def _model(config: TrainConfig, layers: int) -> Model:
+    """Return the model with so many layers, its weights in the computation's type and as a rank has them."""
+    shape: dict[str, Any] = {"layers": layers}
+    if config.model.config:
+        values = config.model.config | {"num_hidden_layers": layers}
+        if kinds := values.get("layer_types"):
+            values["layer_types"] = kinds[:layers]
+        shape = {"config": values}
+    model = build(config.model.model_copy(update=shape), config.recompute, bare=True)
+    if config.model.lora is not None:
+        assert isinstance(model, NamedModel), "checked when the configuration was read"
+        # `peft` moves what it makes, and fake tensors cannot be moved.
+        with unset_fake_temporarily(), torch.device("meta"):
+            adapt(model, config.model.lora)
+    rules = rules_of(model) if config.parallel.tensor > 1 else ()
+    kept = dict[nn.Parameter, nn.Parameter]()
+    for place, module in model.named_modules():
+        for name, one in module._parameters.items():
+            if one is not None:
+                # Not `model.to`, which swaps tensors: fake ones cannot be swapped. A tied one stays one.
+                if one not in kept:
+                    mine = dealt_out(f"{place}.{name}", one, rules, config.parallel.tensor)
+                    fake = torch.empty(mine.shape, dtype=_DTYPES[config.precision])
+                    kept[one] = nn.Parameter(fake, requires_grad=one.requires_grad)
+                module._parameters[name] = kept[one]
+    return model
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    seen = footprint(TrainConfig.model_validate(asked["config"]), asked["world_size"], overlaps=True)
+    print(json.dumps(asdict(seen) | {"peak": seen.peak}))
+
+
+if __name__ == "__main__":
+    main()

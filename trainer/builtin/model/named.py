@@ -1,0 +1,181 @@
+"""A model that `transformers` builds from its configuration, with our loss, recomputation and documents.
+
+Importing `transformers` takes seconds, so only such a model does.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.builtin.model.documents import bounds, mask_of, split
+from trainer.builtin.model.recompute import recomputed
+from trainer.builtin.model.sequence import Spread, shared_loss, use_in_transformers
+from trainer.contract import ModelConfig, RecomputeConfig
+from trainer.errors import ConfigError
+
+PREFIX = "network."
+"""Beginning of the tensors' names in a checkpoint; what follows is their name in Hugging Face's files."""
+_OTHER_SCORES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+"""Settings of models whose scores are not the last states times the output layer."""
+
+
+class NamedModel(nn.Module):
+    """Maps token ids (batch, context + 1) to the mean next-token loss in nats, of those tokens that count."""
+
+    def __init__(self, config: ModelConfig, recompute: RecomputeConfig | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.spread: Spread | None = None
+        self.network: Any = network_of(config)
+        self._blockwise = self.network.config._attn_implementation == "flex_attention"
+        for number, layer in enumerate(layers_of(self.network)):
+            _recompute(layer, recompute or RecomputeConfig(), number)
+        self.initialize()
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        inputs, targets = split(sequences)
+        hidden, weight = self._hidden(inputs), self.network.get_output_embeddings().weight
+        return shared_loss(hidden.flatten(0, 1), weight, targets, self.spread)
+
+    def share_sequences(self, spread: Spread) -> None:
+        """Compute a part of each sequence on each rank of a group."""
+        self.spread = spread
+        use_in_transformers(self.network, spread)
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Return the scores of every next token, shape (batch, length, vocabulary)."""
+        return F.linear(self._hidden(tokens), self.network.get_output_embeddings().weight)
+
+    def _hidden(self, tokens: Tensor) -> Tensor:
+        document, position = bounds(tokens, self.config)
+        mask = mask_of(document, position, tokens, self._blockwise)
+        if self.spread:
+            if position is None:
+                position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            tokens, position = self.spread.part(tokens), self.spread.part(position)
+        given = {"input_ids": tokens, "attention_mask": mask, "position_ids": position, "use_cache": False}
+        hidden: Tensor = self.network.base_model(**given).last_hidden_state
+        return hidden
+
+    def initialize(self, whole: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext) -> None:
+        """Draw new weights and compute the rotation table. `whole` makes a parameter whole that is spread over ranks.
+
+        Both are computed in float32 whatever the parameters' type, so that they are equal with every ZeRO stage.
+        """
+        _renew_rotations(self.network)
+        deviation = getattr(self.network.config, "initializer_range", 0.02)
+        for name, parameter in self.named_parameters():
+            with whole(parameter), torch.no_grad():
+                if name.endswith("bias"):
+                    parameter.zero_()
+                elif parameter.dim() < 2:
+                    parameter.fill_(1.0)
+                else:
+                    parameter.copy_(torch.empty(parameter.shape).normal_(std=deviation))
+
+    def _apply(self, function: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Keep the rotations' frequencies in float32, as `transformers` does: `model.to(bfloat16)` would round them."""
+        kept = {name: one for name, one in self.named_buffers() if one.dtype == torch.float32}
+        super()._apply(function, recurse)
+        for name, before in kept.items():
+            owner, _, leaf = name.rpartition(".")
+            buffers = self.get_submodule(owner)._buffers
+            now = buffers[leaf]
+            if now is not None and now.dtype != before.dtype:
+                buffers[leaf] = before.to(now.device)
+        return self
+
+
+def network_of(config: ModelConfig) -> Any:
+    """Return the model without drawn weights. Raises `ConfigError` if there is no such model."""
+    transformers = import_transformers()
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers.initialization import no_init_weights
+
+    blockwise = config.document_attention and torch.cuda.is_available()
+    attention = "flex_attention" if blockwise else "sdpa"
+    if config.is_function:
+        built = _function(config.name)(config)
+        if isinstance(built, transformers.PreTrainedModel):
+            built.set_attn_implementation(attention)
+    else:
+        # `transformers` writes into nested values.
+        values = copy.deepcopy(config.config)
+        try:
+            described = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+            with no_init_weights():
+                built = transformers.AutoModelForCausalLM.from_config(
+                    described, attn_implementation=attention, dtype=torch.float32
+                )
+            # What is left out with the drawing of weights.
+            built.tie_weights()
+        except (KeyError, TypeError, ValueError, StrictDataclassError) as error:
+            raise ConfigError("transformers cannot build this model", f"{config.name}: {error}") from error
+    _refuse_unfit(config, built)
+    return built
+
+
+def import_transformers() -> Any:
+    """Import `transformers` and what it imports lazily. The agent does so once before it forks the ranks."""
+    import transformers
+    import transformers.models.auto.modeling_auto
+    import transformers.models.llama.modeling_llama
+
+    return transformers
+
+
+def _function(name: str) -> Callable[[ModelConfig], Any]:
+    module, _, function = name.partition(":")
+    try:
+        found: Callable[[ModelConfig], Any] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        cure = "put it into the trainer image: the project's code and what the base image installs"
+        raise ConfigError("there is no such function", f"{name}: {error}", cure) from error
+    return found
+
+
+def _refuse_unfit(config: ModelConfig, built: Any) -> None:
+    if not hasattr(built, "get_output_embeddings") or not hasattr(built, "base_model"):
+        seen = f"{config.name} returned a {type(built).__name__}"
+        raise ConfigError("this is no model of transformers", seen, "return an AutoModelForCausalLM's class")
+    output = built.get_output_embeddings()
+    if output is None or getattr(output, "bias", None) is not None:
+        raise ConfigError("the model has no plain output layer", config.name, "return a causal language model")
+    if other := [name for name in _OTHER_SCORES if getattr(built.config, name, None) not in (None, 1.0)]:
+        raise ConfigError("the model's scores are not hidden states x output layer", f"{config.name}: {other}")
+    window = getattr(built.config, "sliding_window", None)
+    if (config.document_attention or config.reset_positions) and window is not None and window < config.context:
+        seen = f"{config.name}: a window of {window}, a context of {config.context}"
+        raise ConfigError("documents are not kept apart in a sliding window", seen, "shorten the context")
+    if len(output.weight) != config.vocabulary and not hasattr(output.weight, "ds_shape"):
+        seen = f"model.vocabulary {config.vocabulary}, output layer {len(output.weight)}"
+        raise ConfigError("the model has another vocabulary", seen, "correct model.vocabulary")
+
+
+def layers_of(network: Any) -> list[Any]:
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [one for one in network.modules() if isinstance(one, GradientCheckpointingLayer)]
+
+
+def _recompute(layer: Any, config: RecomputeConfig, number: int) -> None:
+    again = recomputed(config, number)
+    layer.gradient_checkpointing = again is not None
+    layer._gradient_checkpointing_func = again
+
+
+def _renew_rotations(network: Any) -> None:
+    """Compute the rotations' frequencies again: ZeRO 3 makes every new tensor in the parameters' type."""
+    for module in network.modules():
+        if hasattr(module, "original_inv_freq"):
+            fresh = type(module)(module.config)
+            for name, buffer in fresh.named_buffers():
+                setattr(module, name, buffer)

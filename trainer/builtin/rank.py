@@ -1,0 +1,58 @@
+"""One rank: join the gang, restore, train, and end with an exit code that names the cause."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from trainer.builtin.failures.recorder import dump_own
+from trainer.builtin.heartbeat import Heartbeat, Outcome
+from trainer.builtin.parent import end_with_parent
+from trainer.contract import ExitCode
+from trainer.errors import Interrupted, PeerLost, classify
+from trainer.events import emit
+from trainer.place import Paths
+
+
+def rank_main(paths: Paths) -> None:
+    """Run one local rank, started by the elastic agent; return only when training is done."""
+    _die_with_the_agent()
+    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
+    heartbeat = Heartbeat(paths.run, int(os.environ["RANK"]))
+    try:
+        # The agent imports this module before it has set the variables that torch reads at its import.
+        from trainer.builtin.assembly import train
+
+        train(paths, heartbeat)
+        heartbeat.beat(outcome=Outcome(exit_code=ExitCode.DONE, reason="done"))
+    except BaseException as error:
+        _end(paths.run, heartbeat, error)
+
+
+def _end(run: Path, heartbeat: Heartbeat, error: BaseException) -> None:
+    """Write the cause to the heartbeat and stderr and exit at once: collectives with a lost peer never finish."""
+    known = classify(error)
+    if isinstance(known, PeerLost):
+        # Before the last beat: whoever reads that one finds the dump.
+        dump_own(run)
+    heartbeat.beat(outcome=Outcome(exit_code=known.exit_code, reason=known.reason, detail=str(known)[:1000]))
+    # The log's disk may be the one that failed.
+    with contextlib.suppress(OSError):
+        if not isinstance(known, Interrupted):
+            traceback.print_exception(error)
+        emit("ended", exit_code=int(known.exit_code), reason=known.reason, detail=str(known)[:1000])
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(known.exit_code)
+
+
+def _die_with_the_agent() -> None:
+    """End with the agent, and let the agent's SIGTERM end this process as by default."""
+    end_with_parent()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})

@@ -1,0 +1,336 @@
+"""The detectors: pure, over rolling statistics, on values that are equal on all ranks. `watch.py` gives them an action.
+
+Each looks at one signal of a finished step and returns an alarm or None. One alarm is raised per episode: while a value
+stays outside, and for some steps after, the detector is silent. Its state is saved in the checkpoint, so a resumed run
+raises the same alarms at the same steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trainer.builtin.watch.statistics import Window
+
+FEWEST = 24
+"""Values before a detector judges."""
+_TINY = 1e-30
+_FAR = 4.0
+_TREND = 0.1
+_LEAST_ROUNDING = 1e-6
+"""Differences below it are alike."""
+_BLUR = 8 * 2.0**-23
+"""Relative error of a norm in float32: a step of a learning rate near zero moves weights by less."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    detector: str
+    value: float
+    threshold: float
+    onset: int
+    """The step at which it began, as far as the detector can tell."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One finished step; each value is equal on all ranks, None where it is not known."""
+
+    step: int
+    loss: float
+    rate: float
+    norm: float | None = None
+    layers: tuple[tuple[str, float], ...] = ()
+    """(group of layers, norm of its gradients)."""
+    weights: tuple[tuple[str, float], ...] = ()
+    """(group of layers, norm of its weights after the step)."""
+    activation: float | None = None
+    """Root mean square of the last block's output, in the step's first micro batch."""
+    entropy: float | None = None
+    """Mean entropy in nats of the tokens in a micro batch."""
+    held_out: float | None = None
+    """Held-out loss, newly evaluated after the step before."""
+    rounding: float | None = None
+    """Relative difference of the loss from what float32 gives, where it was looked for before the step."""
+
+
+class Detector(Protocol):
+    name: str
+
+    def look(self, seen: Seen) -> Alarm | None: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+class Outlier:
+    """Judges one series: a value is outside when it is further from the rolling median than `sigmas` robust standard
+    deviations and than `least`. What is outside does not enter the window, unless it stays: then it is the new normal.
+    """
+
+    def __init__(
+        self, window: int, sigmas: float, least: float, below: bool, *, needs: int = 1, settle: int = 32
+    ) -> None:
+        """`needs`: steps in a row that make an alarm; a value that is `_FAR` times as far out makes one at once.
+        `settle`: steps after which what stays outside is the new normal, and for which there is no second alarm."""
+        self._window = Window(window)
+        self._sigmas, self._least, self._below, self._settle, self._needs = sigmas, least, below, settle, needs
+        self._outside: list[float] = []
+        self._quiet = 0
+        """Steps for which no new alarm is raised."""
+        self._began = -1
+        self._middle = 0.0
+
+    @property
+    def bound(self) -> float | None:
+        """Upper bound of what is inside; None before the detector judges."""
+        if len(self._window) < FEWEST:
+            return None
+        return self._window.median + max(self._least, self._sigmas * self._window.deviation)
+
+    def limited(self, value: float) -> float:
+        """Return the value, or the upper bound if it is above it."""
+        if len(self._window) < FEWEST or value <= self._window.median + self._least:
+            return value
+        bound = self.bound
+        return value if bound is None else min(value, bound)
+
+    def judge(self, step: int, value: float, blur: float = 0.0) -> tuple[float, int] | None:
+        """Add a value. Return (bound that it passed, first step of the episode) when it raises an alarm. `blur`: how
+        far a value may be off by its own rounding."""
+        least = max(self._least, blur)
+        self._quiet = max(0, self._quiet - 1)
+        self._middle = self._window.median if len(self._window) else 0.0
+        if len(self._window) < FEWEST or abs(value - self._middle) <= least:
+            self._outside.clear()
+            self._window.add(value)
+            return None
+        bound = self._middle + max(least, self._sigmas * self._window.deviation)
+        low = 2 * self._middle - bound
+        over, under = value > bound, self._below and value < low
+        if not over and not under:
+            self._outside.clear()
+            self._window.add(value)
+            return None
+        if not self._outside:
+            self._began = step
+        self._outside.append(value)
+        alarm = (bound if over else low, self._began)
+        if len(self._outside) >= self._settle:
+            self._window.clear()
+            for kept in self._outside:
+                self._window.add(kept)
+            self._outside.clear()
+        far = abs(value - self._middle) > _FAR * (bound - self._middle)
+        if self._quiet or (0 < len(self._outside) < self._needs and not far):
+            return None
+        self._quiet = self._settle
+        return alarm
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "window": self._window.state(), "outside": list(self._outside), "quiet": self._quiet, "began": self._began,
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._window.restore(state["window"])
+        self._outside = [float(value) for value in state["outside"]]
+        self._quiet, self._began = int(state["quiet"]), int(state["began"])
+
+
+class Series:
+    """An outlier test of the logarithm of one signal of a step; with `trend` of its distance from a moving average,
+    which hides no spike while the signal itself falls fast."""
+
+    def __init__(self, name: str, what: str, signal: str, outlier: Outlier, trend: bool = False) -> None:
+        self.name, self._what, self._signal = name, what, signal
+        self.outlier, self._follows = outlier, trend
+        self._trend: float | None = None
+
+    def look(self, seen: Seen) -> Alarm | None:
+        value: float | None = getattr(seen, self._signal)
+        if value is None:
+            return None
+        scaled = math.log(max(value, _TINY))
+        trend = (scaled if self._trend is None else self._trend) if self._follows else 0.0
+        if self._follows:
+            self._trend = trend + _TREND * self.outlier.limited(scaled - trend)
+        found = self.outlier.judge(seen.step, scaled - trend)
+        if found is None:
+            return None
+        bound, onset = math.exp(trend + found[0]), found[1]
+        return Alarm(self.name, value, bound, onset, f"{self._what} is {value:.4g}, beyond {bound:.4g}")
+
+    def state(self) -> dict[str, Any]:
+        return {"outlier": self.outlier.state(), "trend": self._trend}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.outlier.restore(state["outlier"])
+        self._trend = state["trend"]
+
+
+class Layers:
+    """The share of each group of layers in the gradient: an explosion or death of one group, not of all."""
+
+    name = "layers"
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._groups: dict[str, Outlier] = {}
+
+    def look(self, seen: Seen) -> Alarm | None:
+        found = None
+        whole = math.sqrt(sum(norm * norm for _, norm in seen.layers))
+        for group, norm in seen.layers:
+            outlier = self._groups.setdefault(group, _of_layers(self._window))
+            share = norm / max(whole, _TINY)
+            judged = outlier.judge(seen.step, math.log(max(share, _TINY)))
+            if judged is not None and found is None:
+                bound, onset = math.exp(judged[0]), judged[1]
+                text = f"{group} has {share:.3g} of the gradient's norm, beyond {bound:.3g}"
+                found = Alarm(self.name, share, bound, onset, text)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        return {group: outlier.state() for group, outlier in self._groups.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._groups = {group: _of_layers(self._window) for group in state}
+        for group, outlier in self._groups.items():
+            outlier.restore(state[group])
+
+
+def _of_layers(window: int) -> Outlier:
+    return Outlier(window, sigmas=8.0, least=math.log(2.5), below=True, needs=2)
+
+
+class Weights:
+    """How far the norm of a group's weights moves in a step, divided by the learning rate: constant up to a slow drift.
+
+    A learning rate that is not the one that was set, and a bit that flips in a weight, show here at their first step.
+    """
+
+    name = "weights"
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._groups: dict[str, Outlier] = {}
+        self._last: dict[str, float] = {}
+
+    def look(self, seen: Seen) -> Alarm | None:
+        found = None
+        for group, norm in seen.weights:
+            last, self._last[group] = self._last.get(group), norm
+            if last is None or seen.rate <= 0:
+                continue
+            moved = (norm - last) / (max(last, _TINY) * seen.rate)
+            outlier = self._groups.setdefault(group, _of_weights(self._window))
+            judged = outlier.judge(seen.step, moved, _BLUR / seen.rate)
+            if judged is not None and found is None:
+                text = f"the weights of {group} move {moved:.3g} x the learning rate in a step, beyond {judged[0]:.3g}"
+                found = Alarm(self.name, moved, judged[0], judged[1], text)
+        return found
+
+    def state(self) -> dict[str, Any]:
+        return {"last": dict(self._last), "groups": {name: each.state() for name, each in self._groups.items()}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._last = {group: float(norm) for group, norm in state["last"].items()}
+        self._groups = {group: _of_weights(self._window) for group in state["groups"]}
+        for group, outlier in self._groups.items():
+            outlier.restore(state["groups"][group])
+
+
+def _of_weights(window: int) -> Outlier:
+    return Outlier(window, sigmas=10.0, least=0.02, below=True, needs=2)
+
+
+class Divergence:
+    """The held-out loss rises over its best while the training loss still falls."""
+
+    name = "divergence"
+    margin = 0.02
+    """Least rise of the held-out loss over its best, as a share."""
+
+    def __init__(self) -> None:
+        self._smooth: float | None = None
+        self._best: float | None = None
+        self._at_best = 0.0
+        """Training loss, smoothed, at the best evaluation."""
+        self._since = -1
+        self._over = 0
+
+    def look(self, seen: Seen) -> Alarm | None:
+        self._smooth = seen.loss if self._smooth is None else 0.95 * self._smooth + 0.05 * seen.loss
+        if seen.held_out is None:
+            return None
+        if self._best is None or seen.held_out < self._best:
+            self._best, self._at_best, self._since, self._over = seen.held_out, self._smooth, seen.step, 0
+            return None
+        bound = self._best * (1 + self.margin)
+        self._over = self._over + 1 if seen.held_out > bound and self._smooth < self._at_best else 0
+        if self._over != 2:
+            return None
+        text = f"the held-out loss is {seen.held_out:.4g}, {self._best:.4g} at its best, while the training loss falls"
+        return Alarm(self.name, seen.held_out, bound, self._since, text)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "smooth": self._smooth, "best": self._best, "at_best": self._at_best, "since": self._since,
+            "over": self._over,
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._smooth, self._best = state["smooth"], state["best"]
+        self._at_best, self._since, self._over = state["at_best"], state["since"], state["over"]
+
+
+class Precision:
+    """The loss in the computation's format leaves that of float32: by more than `most`, or further than it did."""
+
+    name = "precision"
+    most = 0.01
+
+    def __init__(self, window: int) -> None:
+        self._outlier = Outlier(window, 8.0, math.log(3.0), below=False)
+        self._over = False
+
+    def look(self, seen: Seen) -> Alarm | None:
+        if (value := seen.rounding) is None:
+            return None
+        judged = self._outlier.judge(seen.step, math.log(max(value, _LEAST_ROUNDING)))
+        over, before = value > self.most, self._over
+        self._over = over
+        if judged is None and (before or not over):
+            return None
+        bound = min(self.most, math.exp(judged[0])) if judged else self.most
+        text = f"the loss differs by {value:.3g} of itself from that in float32, beyond {bound:.3g}"
+        return Alarm(self.name, value, bound, judged[1] if judged else seen.step, text)
+
+    def state(self) -> dict[str, Any]:
+        return {"outlier": self._outlier.state(), "over": self._over}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._outlier.restore(state["outlier"])
+        self._over = bool(state["over"])
+
+
+def numeric(window: int) -> tuple[Detector, ...]:
+    """Return the detectors of values, in the order in which their alarms count."""
+    return (
+        Series("data", "the entropy of a batch's tokens", "entropy", Outlier(window, 8.0, 0.04, below=True)),
+        Series("loss", "the loss", "loss", Outlier(window, 7.0, 0.1, below=False), trend=True),
+        norm_series(window),
+        Layers(window),
+        Weights(window),
+        Series("activations", "the last block's output", "activation", Outlier(window // 2, 8.0, 0.1, below=True)),
+        Divergence(),
+        Precision(window),
+    )
+
+
+def norm_series(window: int) -> Series:
+    return Series("norm", "the gradient's norm", "norm", Outlier(window, 7.0, math.log(2.0), below=False))

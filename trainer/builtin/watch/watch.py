@@ -1,0 +1,98 @@
+"""The watch of one attempt: detectors with their actions, and the interventions that last for some steps. It decides on
+values that are equal on all ranks, so all ranks decide alike without another exchange."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from trainer.builtin.watch.detectors import Alarm, Detector, Seen, Series, norm_series, numeric
+from trainer.builtin.watch.times import Straggler, Throughput
+from trainer.contract import WatchConfig
+
+_FORMAT = 2
+"""1 had all layers of a named model in one group."""
+
+
+class Finding(NamedTuple):
+    alarm: Alarm
+    action: str
+    rank: int | None = None
+    """The rank that the alarm names."""
+
+
+class Watch:
+    def __init__(self, config: WatchConfig) -> None:
+        self._config = config
+        self._detectors: dict[str, Detector] = {
+            one.name: one for one in numeric(config.window) if getattr(config, one.name) != "off"
+        }
+        found = self._detectors.get("norm")
+        self._norm: Series = found if isinstance(found, Series) else norm_series(config.window)
+        self._throughput, self._straggler = Throughput(), Straggler()
+        self._slow_until = 0
+        """First step that has the whole learning rate again."""
+        self.sound_step = -1
+        """Newest step after which a replay found all bits equal, in whatever attempt; -1: none."""
+        self.alarms = 0
+        """Of this attempt."""
+
+    def rate_factor(self, step: int) -> float:
+        """Return the factor of the learning rate at the 0-based step."""
+        return self._config.slow_factor if step < self._slow_until else 1.0
+
+    def clip(self, usual: float) -> float:
+        """Return the norm to which the next step's gradient is clipped."""
+        bound = self._norm.outlier.bound if self._config.clip else None
+        return usual if bound is None else min(usual, math.exp(bound))
+
+    def judge(self, seen: Seen) -> list[Finding]:
+        """Return the alarms of a finished step, and put into force what lasts: a lower learning rate."""
+        found = []
+        if "norm" not in self._detectors and self._config.clip:
+            self._norm.look(seen)  # its bound is needed
+        for name, detector in self._detectors.items():
+            if (alarm := detector.look(seen)) is None:
+                continue
+            action: str = getattr(self._config, name)
+            if action == "slow":
+                self._slow_until = seen.step + self._config.slow_steps
+            found.append(Finding(alarm, action))
+        self.alarms += len(found)
+        return found
+
+    def judge_times(self, step: int, seconds: float, forward_s: Sequence[float]) -> list[Finding]:
+        """`seconds`: of a step, without a save's stall, or 0; `forward_s`: by rank, empty where ranks wait for each
+        other in it."""
+        found = []
+        looks = seconds > 0 and self._config.throughput != "off"
+        if looks and (alarm := self._throughput.look(step, seconds)) is not None:
+            found.append(Finding(alarm, self._config.throughput))
+        if (
+            forward_s
+            and self._config.straggler != "off"
+            and (slow := self._straggler.look(step, forward_s)) is not None
+        ):
+            found.append(Finding(slow[0], self._config.straggler, slow[1]))
+        self.alarms += len(found)
+        return found
+
+    def state(self) -> str:
+        """Return what a checkpoint keeps, as JSON: equal on all ranks, and nothing that a clock has made."""
+        states = {name: detector.state() for name, detector in self._detectors.items()}
+        whole = {"format": _FORMAT, "slow_until": self._slow_until, "detectors": states, "norm": self._norm.state()}
+        return json.dumps(whole | {"sound_step": self.sound_step})
+
+    def restore(self, content: str) -> None:
+        """Go on where a checkpoint was; a detector that was off then begins anew."""
+        state: dict[str, Any] = json.loads(content) if content else {}
+        if state.get("format") != _FORMAT:
+            return
+        self._slow_until = int(state["slow_until"])
+        self.sound_step = int(state.get("sound_step", -1))
+        self._norm.restore(state["norm"])
+        for name, detector in self._detectors.items():
+            if name in state["detectors"]:
+                detector.restore(state["detectors"][name])
