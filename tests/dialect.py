@@ -16,26 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-MOST_PERCENT = 1.0
-LOOSE_WORDS = frozenset(
-    """about above across after again all alone already also among another any anything around at back before behind below beneath
-    beside between beyond both by each earlier either elsewhere enough every everything far few first here hers his how
-    inside it its last later least less many mine more most much near none nothing of off once one ones only other
-    others ours out over own past rest same several since some something such that theirs them then there they this
-    through together too twice under until up us we what when where which who whole whom whose why with within
-    without yes yet yours""".split()
-)
-"""Pronouns, adverbs, prepositions and determiners."""
-TENSES = frozenset(
-    """asks asked became become been began begun bound bought bring brings brought built came chose chosen come comes did does done drawn
-    drew fallen fell felt found gave given goes gone got grew grown had has heard held holds kept knew known knows
-    laid led left lent lies lost made makes meant met paid put ran risen rose said sat saw says seen sent set shown
-    spent spoken stood stuck stolen sworn taken taught tells thought threw thrown told took tore torn understood
-    understands went were was wins woke won worn wrote written""".split()
-) - {"bound", "set", "left"}
-"""Irregular participles and finite forms."""
-NOUNS = frozenset("bed embed feed fed need seed speed shed shred sped thread weed zed expected shared cached".split())
-"""Words in -ed that name a thing, and three participles that the field uses as nouns of their own."""
+import yaml
+
+_WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+WORDS = frozenset(_WORDS["loose"] + _WORDS["tenses"])
+NOUNS = frozenset(_WORDS["nouns"])
 
 
 class Binding(NamedTuple):
@@ -48,7 +33,7 @@ class Binding(NamedTuple):
 
 def in_dialect(name: str) -> bool:
     word = name.strip("_").lower()
-    return word in LOOSE_WORDS or word in TENSES or (re.fullmatch(r"[a-z]+ed", word) is not None and word not in NOUNS)
+    return word in WORDS or (re.fullmatch(r"[a-z]+ed", word) is not None and word not in NOUNS)
 
 
 def modules(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
@@ -130,7 +115,9 @@ def main() -> int:
     for name, files in twice(*folders).items():
         print(f"class {name} {' '.join(map(str, files))}")
     locals_percent, functions_percent = result.percents()
-    print(f"{locals_percent:.1f} % of {result.bindings} locals, {functions_percent:.1f} % of {result.functions} functions")
+    print(
+        f"{locals_percent:.1f} % of {result.bindings} locals, {functions_percent:.1f} % of {result.functions} functions"
+    )
     return 0
 
 

@@ -16,21 +16,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, FlexibleChecksumError, HTTPClientError, IncompleteReadError
-from pydantic import BaseModel, ConfigDict
 
 from infra.aws.parts import Altered
 from infra.aws.transfer import Transfer
 from infra.plain_files import open_plain, plain_bytes
 from infra.record.objects import is_missing, is_precondition_failure, object_or_none
+from trainer.contract.frozen import Frozen
 
 DIGEST = "sha256"
 """Metadata key of an object's claimed digest."""
 Answer = TypeVar("Answer")
 
 
-class ArchivedObject(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class ArchivedObject(Frozen):
     key: str
     size_bytes: int
     sha256: str

@@ -5,11 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.archive.bucket import ArchivedObject
 from infra.errors import PermanentError
 from trainer.contract import step_folder, step_of_folder
+from trainer.contract.frozen import Frozen
 
 MANIFEST_NAME = "archive-manifest.json"
 GOLDEN, EXPORT, DATA, RECORD, SOURCE, JOB_EXPORT = "golden", "huggingface", "data", "record", "source", "export"
@@ -40,9 +39,7 @@ NEAR = {
 """The proof of a loss that is not equal, but within the tolerance."""
 
 
-class ArchiveManifest(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class ArchiveManifest(Frozen):
     campaign: str
     identity: str = ""
     """Identity of the campaign; empty in archives that are older than identities."""

@@ -6,14 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from trainer.contract import CONFIG_FILE, DATA_MOUNT, SHARED_CHECKPOINTS
+from trainer.contract.frozen import Frozen
 
 
-class ArchiveConfig(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class ArchiveConfig(Frozen):
     campaign: str
     identity: str = ""
     """Identity of the campaign; empty if it is older than identities."""

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
 from infra.archive.manifest import UNPROVEN
 from infra.aws.parts import Altered
@@ -36,6 +34,7 @@ from trainer.contract import (
     entry_path,
     parse_manifest,
 )
+from trainer.contract.frozen import Frozen
 from trainer.contract.tree import path_of, tree_of
 
 _MANIFEST = "manifest.json"
@@ -47,18 +46,14 @@ _AT_ONCE = 16
 _NO_ACCOUNT = "its supervisor left no account of it: this is all that lies there and is not sealed as it is"
 
 
-class CopiedFile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class CopiedFile(Frozen):
     path: str
     """Below the job's folder, percent-encoded."""
     object: ArchivedObject
 
 
-class UnprovenManifest(BaseModel):
+class UnprovenManifest(Frozen):
     """All that was copied as it is. No byte of it is known to be a checkpoint."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     campaign: str
     identity: str

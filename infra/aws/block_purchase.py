@@ -14,13 +14,13 @@ from typing import Any
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from pydantic import BaseModel, ConfigDict
 
 from infra.aws.account import Account
 from infra.aws.blocks import LOST, Block, block_of
 from infra.errors import PermanentError, TemporaryError, UserError
 from infra.record.store import CampaignStore
 from infra.spec.names import BLOCK_CAMPAIGN_TAG, BLOCK_OFFERING_TAG, FOUNDATION_TAG
+from trainer.contract.frozen import Frozen
 
 SETTLED = timedelta(minutes=15)
 """A purchase absent from all listings after this time was not made: EC2's listings lag by minutes at most."""
@@ -30,10 +30,8 @@ PLATFORM = "Linux/UNIX"
 _LOOK_S = 2.0
 
 
-class Offering(BaseModel):
+class Offering(Frozen):
     """A block for sale, as shown to the person who confirms."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     instance_type: str
@@ -63,10 +61,8 @@ class Offering(BaseModel):
         )
 
 
-class Purchase(BaseModel):
+class Purchase(Frozen):
     """One purchase in the foundation's record, at `blocks/<campaign>/<offering>.json`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     campaign: str
     offering: Offering

@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.aws.account import Account, says_missing
 from infra.errors import UserError
 from infra.plan.purchase import SCALE_DOWN
 from infra.spec.campaign import Capacity, Spec
+from trainer.contract.frozen import Frozen
 
 LOST = {
     "payment-failed": "the payment failed within 12 hours, and AWS took the block back; it bills nothing",
@@ -23,9 +22,7 @@ LOST = {
 """State from which a reservation never becomes active -> its meaning."""
 
 
-class Block(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Block(Frozen):
     reservation_id: str
     kind: Literal["capacity-block", "default"]
     state: str

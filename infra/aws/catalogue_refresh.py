@@ -7,13 +7,12 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.aws.account import Account
 from infra.aws.price_list import described, on_demand_prices
 from infra.plan import catalogue
 from infra.plan.catalogue.instance_types import FILE, InstanceType
 from infra.plan.catalogue.reading import read
+from trainer.contract.frozen import Frozen
 
 _ROUNDING = 0.001
 """Relative tolerance of memory in GiB: the file has six digits."""
@@ -21,10 +20,8 @@ PRICE = "price_usd_per_hour"
 _NO_PRICE = "the price list of {region} has none"
 
 
-class Difference(BaseModel):
+class Difference(Frozen):
     """A figure that differs between catalogue and AWS; None stands for absent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     instance_type: str
     field: str
@@ -34,10 +31,8 @@ class Difference(BaseModel):
     """Reason why a refresh keeps ours."""
 
 
-class Refreshed(BaseModel):
+class Refreshed(Frozen):
     """Result of a comparison with AWS."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     region: str
     on: date

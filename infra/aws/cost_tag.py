@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 
 from botocore.exceptions import BotoCoreError, ClientError
-from pydantic import BaseModel, ConfigDict
 
 from infra.aws.account import Account
 from infra.spec.names import CAMPAIGN_TAG
+from trainer.contract.frozen import Frozen
 
 SERVICE = "ce"
 """Cost Explorer: one endpoint, in us-east-1, for all regions; botocore handles this."""
@@ -59,10 +59,8 @@ _MEANS = {
 }
 
 
-class CostTag(BaseModel):
+class CostTag(Frozen):
     """State of the campaign's tag as a cost allocation tag."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tag: str = CAMPAIGN_TAG
     counting: Counting

@@ -8,7 +8,6 @@ from decimal import Decimal
 from typing import Any
 
 from botocore.exceptions import ClientError
-from pydantic import BaseModel, ConfigDict
 
 from infra.aws.account import Account
 from infra.aws.blocks import LOST, block_of
@@ -22,16 +21,15 @@ from infra.plan.estimates.figure import cents
 from infra.plan.purchase import SCALE_DOWN, quota_holds
 from infra.plan.zones import control_plane_zones
 from infra.spec.campaign import Capacity, Spec
+from trainer.contract.frozen import Frozen
 
 _DAY, _WEEK, _LONGEST_BY_DAY = 24, 168, 14 * 24
 _SOON = timedelta(days=56)
 """Blocks are sold up to eight weeks ahead."""
 
 
-class Choice(BaseModel):
+class Choice(Frozen):
     """One way to buy all nodes of the spec."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     instance_type: str
     zone: str
@@ -52,9 +50,7 @@ class Choice(BaseModel):
     note: str = ""
 
 
-class Market(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Market(Frozen):
     count: int
     hours: float
     """Planned hours of the nodes."""

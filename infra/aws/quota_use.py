@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.aws.account import Account
 from infra.plan import catalogue
 from infra.plan.catalogue import InstanceType, Quota
+from trainer.contract.frozen import Frozen
 
 _FAMILIES = {
     (False, "P"): r"p\d", (False, "G and VT"): r"(g|vt)\d", (False, "Trn"): r"trn\d",
@@ -19,9 +18,7 @@ _FAMILIES = {
 _STANDARD = re.compile(r"[acdhimrtz]\d")
 
 
-class QuotaUse(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class QuotaUse(Frozen):
     code: str
     name: str
     vcpus: int

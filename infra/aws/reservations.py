@@ -5,23 +5,20 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.aws.account import Account
 from infra.aws.blocks import LOST, described
 from infra.plan.facts import Unsuitable
 from infra.plan.purchase import OPEN, own_reservation
 from infra.spec.campaign import Capacity, Spec
+from trainer.contract.frozen import Frozen
 
 PLATFORM = "Linux/UNIX"
 """Platform of all nodes."""
 _OFFERS = "`bivouac offers SPEC` lists what the account holds"
 
 
-class Reservation(BaseModel):
+class Reservation(Frozen):
     """A reservation bills the on-demand rate for every place, used or not, until it is cancelled or ends."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     reservation_id: str
     kind: str

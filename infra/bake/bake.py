@@ -10,8 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.aws.base_image import find_base, find_steward_base, refuse_large
 from infra.aws.job_image import find_job_image
 from infra.aws.manifests import RegistryImage
@@ -29,6 +27,7 @@ from infra.session.context import Context
 from infra.spec.image_reference import repository_url
 from infra.spec.names import REPOSITORY, STEWARD_REPOSITORY
 from infra.stack.outputs import FoundationOutputs
+from trainer.contract.frozen import Frozen
 
 BUILDER_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 WHEEL = ("infra", "trainer", "pyproject.toml")
@@ -50,10 +49,8 @@ class Bases(NamedTuple):
     steward: RegistryImage
 
 
-class StewardImage(BaseModel):
+class StewardImage(Frozen):
     """What the system node runs: the same layer on a base without torch and CUDA."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     image: str
     """Reference by digest."""
@@ -63,10 +60,8 @@ class StewardImage(BaseModel):
     """Size in the registry, which a node pulls."""
 
 
-class ImageManifest(BaseModel):
+class ImageManifest(Frozen):
     """Content and inputs of a trainer image; launch refuses an image without this manifest."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     image: str
     """Reference by digest."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict
 
 from infra.aws.account import every
 from infra.aws.given.node_image import find_base_image, find_image
@@ -26,6 +25,7 @@ from infra.spec.campaign import Spec
 from infra.spec.names import INPUTS_TAG, MANIFEST_TAG, Names
 from infra.stack.outputs import FoundationOutputs
 from infra.stack.tags import tags
+from trainer.contract.frozen import Frozen
 
 RECORD = "node-image.json"
 """Key in the campaign's record of the image that it began with."""
@@ -33,10 +33,8 @@ PLAYED = ("images/versions.yaml", "playbooks")
 _NO_PACKAGES = "no dnf"
 
 
-class NodeImage(BaseModel):
+class NodeImage(Frozen):
     """Content and inputs of an AMI; launch refuses nodes of any other."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ami: str
     snapshots: tuple[str, ...]

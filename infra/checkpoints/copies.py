@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
-from pydantic import BaseModel, ConfigDict
 
 from infra.archive.archive import FAILURES, last_word, say
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
@@ -33,15 +32,14 @@ from infra.spec.checkpoint import KEPT_COPIES
 from infra.spec.names import copies_prefix
 from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, ExitCode, Manifest, parse_manifest, step_folder
 from trainer.contract.bans import distrust
+from trainer.contract.frozen import Frozen
 
 CONFIG = "copies.json"
 _AT_ONCE = 4
 """Files at once, and parts: half of what an archive takes, since the node trains."""
 
 
-class CopiesConfig(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class CopiesConfig(Frozen):
     campaign: str
     identity: str = ""
     region: str

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.cluster.steward_config import LEASE_TTL, STEWARD_LEASE
 from infra.errors import PermanentError, UserError
 from infra.record.store import CampaignStore
+from trainer.contract.frozen import Frozen
 from trainer.contract.listing import Listed, StepVerdict
 
 FOLDER, CARRIED, SUFFIX = "requests", "carried", ".answer.json"
@@ -26,9 +25,7 @@ _POLL_S = 1.0
 _LOOK_AT_LEASE_S = 10.0
 
 
-class TierRequest(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class TierRequest(Frozen):
     kind: Literal["verify", "plan-prune", "prune", "carry"]
     at: datetime
     tiers: tuple[str, ...] = ("shared",)
@@ -38,9 +35,7 @@ class TierRequest(BaseModel):
     asked_by: str = ""
 
 
-class Answer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Answer(Frozen):
     done: bool = False
     said: str = ""
     """Progress of the steward; newer answers replace older ones."""

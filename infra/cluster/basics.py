@@ -15,11 +15,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from lightkube.resources.core_v1 import Node
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from infra.aws.account import QUICK, Account
 from infra.cluster.kubernetes import from_pod
 from trainer.contract import SHARED_CHECKPOINTS, TERMINATION_LOG, Probe
+from trainer.contract.frozen import Frozen
 
 CONFIG_FILE = Path("/config/basics.json")
 LATE_S = 90.0
@@ -29,9 +30,7 @@ _LONGEST = 400
 Probes = TypeAdapter(list[Probe])
 
 
-class Basics(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Basics(Frozen):
     region: str
     bucket: str
     """The state bucket."""

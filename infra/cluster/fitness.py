@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from trainer.contract.frozen import Frozen
 
 
 class Sickness(StrEnum):
@@ -54,10 +54,8 @@ def excused(reason: str, message: str) -> bool:
     return reason in EXCUSED and ours and len(parts) <= max(1, len(xids))
 
 
-class Ailment(BaseModel):
+class Ailment(Frozen, extra="ignore"):
     """One thing that keeps a node from taking part."""
-
-    model_config = ConfigDict(frozen=True)
 
     words: str
     sickness: Sickness
@@ -66,10 +64,8 @@ class Ailment(BaseModel):
     """It keeps pods off the node; a condition of the monitoring agent does not."""
 
 
-class NodeFacts(BaseModel):
+class NodeFacts(Frozen, extra="ignore"):
     """A GPU node as Kubernetes and EC2 see it."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     instance: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from lightkube.resources.core_v1 import Pod
-from pydantic import BaseModel, ConfigDict
 
 from infra.cluster.confinement import ROOT, container_context, leaving_a_dead_node, pod_context
 from infra.spec.names import (
@@ -35,6 +34,7 @@ from trainer.contract import (
     SHARED_CHECKPOINTS,
     Env,
 )
+from trainer.contract.frozen import Frozen
 from trainer.contract.workload import EXPORT_FOLDER, EXPORTS, SECRETS, SUPERVISOR, WORKSPACE
 
 REPLICATED_JOB = "gang"
@@ -47,9 +47,7 @@ REPLICA_LABEL = "training.kubeflow.org/replica-index"
 """Index in the gang of an MPIJob's pod, launcher first."""
 
 
-class GangJob(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class GangJob(Frozen, extra="ignore"):
     name: str
     campaign: str
     attempt: int

@@ -6,13 +6,12 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.plan.estimates.cost import CostLine
 from infra.spec.campaign import Spec
 from infra.spec.checkpoint import LONGEST_INTERVAL
 from infra.spec.secrets import SecretSources
 from trainer.contract import CONFIG_FILE, TrainConfig
+from trainer.contract.frozen import Frozen
 from trainer.contract.workload import SECRET_SOURCES, WORKLOAD_CONFIG, WorkloadConfig
 
 CONFIG_NAME = "steward.json"
@@ -31,20 +30,16 @@ def config_key(version: int) -> str:
     return f"steward/{version}.json"
 
 
-class Changed(BaseModel):
+class Changed(Frozen):
     """One field of the spec that a relaunch changes; values as JSON."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     field: str
     old: str
     new: str
 
 
-class Relaunch(BaseModel):
+class Relaunch(Frozen):
     """The reason for a new configuration; the steward records it when it adopts the configuration."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     diff: tuple[Changed, ...]
     digest: str
@@ -54,9 +49,7 @@ class Relaunch(BaseModel):
     """The bake stage's outputs: manifest, image, code."""
 
 
-class StewardConfig(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class StewardConfig(Frozen):
     version: int = 0
     relaunch: Relaunch | None = None
     """None for the first configuration."""

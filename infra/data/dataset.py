@@ -13,8 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.aws.account import Account
 from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError, UserError
@@ -23,14 +21,13 @@ from infra.spec.campaign import Spec
 from infra.spec.names import data_prefix
 from infra.spec.recipe import folder_of, recipe_of
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ExitCode
+from trainer.contract.frozen import Frozen
 from trainer.contract.recipe import Recipe
 
 _PR_SET_PDEATHSIG = 1
 
 
-class DataSet(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class DataSet(Frozen, extra="ignore"):
     folder: Path
     digest: str
     """SHA-256 of its manifest."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import ClientError
-from pydantic import BaseModel, ConfigDict
 
 from infra.aws.account import Account
 from infra.data.dataset import DataSet, load, run_tool
@@ -21,15 +20,14 @@ from infra.spec.campaign import Spec
 from infra.spec.names import DATASETS_PREFIX, TEXT_TAG, buckets, data_prefix
 from infra.spec.recipe import recipe_of
 from trainer.contract import DATA_MANIFEST_NAME, DATA_SUMMARY_NAME, TOKENIZER_NAME
+from trainer.contract.frozen import Frozen
 from trainer.contract.preparing import Prepared, Preparing, parts_prefix, result_key
 
 _LOOKS = 16
 
 
-class Listing(BaseModel):
+class Listing(Frozen, extra="ignore"):
     """The sources, by their listing in S3 alone."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     plan: str
     """Digest of all that determines the prepared bytes."""

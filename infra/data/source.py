@@ -10,8 +10,6 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.data import requirements, weights
 from infra.data.requirements import ImagePython
 from infra.data.tar import write_tar
@@ -22,13 +20,12 @@ from infra.plan.source_files import source_files
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import Workload
 from trainer.contract import DATA_MANIFEST_NAME
+from trainer.contract.frozen import Frozen
 from trainer.contract.workload import requirements_name, source_name
 
 
-class PackedSource(BaseModel):
+class PackedSource(Frozen, extra="ignore"):
     """What lies at the data mount of a workload's pods."""
-
-    model_config = ConfigDict(frozen=True)
 
     folder: Path
     digest: str

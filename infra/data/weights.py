@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.aws.account import Account
 from infra.errors import UserError
 from infra.spec.names import data_prefix
+from trainer.contract.frozen import Frozen
 from trainer.contract.workload import INIT_FOLDER
 
 MOST_BYTES = 4 * 2**30
@@ -18,9 +17,7 @@ MOST_BYTES = 4 * 2**30
 _LEFT_OUT = {".git", ".cache"}
 
 
-class WeightFile(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class WeightFile(Frozen, extra="ignore"):
     name: str
     """Path below the folder."""
     size_bytes: int

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
-from pydantic import BaseModel, ConfigDict, RootModel
+from pydantic import RootModel
 
 from infra.aws.account import Account
 from infra.engine.failures import Cause, cause_of
@@ -29,6 +29,7 @@ from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec.names import Names, copies_prefix, data_prefix
 from infra.stack.outputs import CampaignOutputs
+from trainer.contract.frozen import Frozen
 
 CERTIFICATE, BASELINE = "certificate.json", "baseline.json"
 SETTLE_S = 60.0
@@ -42,11 +43,7 @@ CONFIRM_S = 3.0
 """Listings lag behind creations and tags too: an empty look counts only if a second one, this much later, agrees."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Looked(_Frozen):
+class Looked(Frozen):
     """One look: the number listed, the campaign's among them, or why nothing could be seen."""
 
     service: str
@@ -62,7 +59,7 @@ class Looked(_Frozen):
     """Older than the campaign; their tags could not be read, but they cannot be its own."""
 
 
-class Certificate(_Frozen):
+class Certificate(Frozen):
     campaign: str
     account: str
     region: str

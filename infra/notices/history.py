@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.notices.changes import Told, changes, told_by
 from infra.notices.notice import notice
 from infra.notices.outbox import FOLDER, GIVEN_UP, SENT, claim_of
@@ -16,6 +14,7 @@ from infra.record.events import Event
 from infra.record.payloads.stages import NoticeFailed
 from infra.record.store import CampaignStore
 from infra.spec.notify import Change, Notify
+from trainer.contract.frozen import Frozen
 
 MOST = 5
 
@@ -29,10 +28,8 @@ class Delivery(StrEnum):
     """Due, and not tried yet: nobody who tells is there, or it has just happened."""
 
 
-class Entry(BaseModel):
+class Entry(Frozen, extra="ignore"):
     """One notice by one way."""
-
-    model_config = ConfigDict(frozen=True)
 
     at: datetime
     """Of the change; once tried, of the last try."""

@@ -5,17 +5,12 @@ from __future__ import annotations
 from datetime import date
 from decimal import Decimal
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.plan.catalogue import InstanceType, Prices, Quota
 from infra.spec.campaign import Capacity
+from trainer.contract.frozen import Frozen
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Offer(_Frozen):
+class Offer(Frozen):
     """One way to get the GPU nodes."""
 
     instance_type: str
@@ -29,7 +24,7 @@ class Offer(_Frozen):
     source: str
 
 
-class Zone(_Frozen):
+class Zone(Frozen):
     """An availability zone of the region, as this account sees it."""
 
     name: str
@@ -39,7 +34,7 @@ class Zone(_Frozen):
     state: str = "available"
 
 
-class Unsuitable(_Frozen):
+class Unsuitable(Frozen):
     """A resource that was looked up and cannot be used."""
 
     what: str
@@ -47,7 +42,7 @@ class Unsuitable(_Frozen):
     cure: str
 
 
-class BaseImage(_Frozen):
+class BaseImage(Frozen):
     """The EKS image from which a bake begins."""
 
     ami: str
@@ -57,7 +52,7 @@ class BaseImage(_Frozen):
     """Names of the releases that AWS has published since, the newest last."""
 
 
-class LeftOut(_Frozen):
+class LeftOut(Frozen):
     """A file or folder of a job's source that is not packed."""
 
     path: str
@@ -66,7 +61,7 @@ class LeftOut(_Frozen):
     """False: it has at least this size."""
 
 
-class Source(_Frozen):
+class Source(Frozen):
     """A job's code, as far as check looks at it."""
 
     left_out: tuple[LeftOut, ...] = ()
@@ -78,7 +73,7 @@ class Source(_Frozen):
     """Files that the spec names and that are left out; the file with the requirements also if there is none."""
 
 
-class AclEntry(_Frozen):
+class AclEntry(Frozen):
     """One rule of a network ACL; the first that matches a packet, by number, decides."""
 
     egress: bool
@@ -92,7 +87,7 @@ class AclEntry(_Frozen):
     cidr: str
 
 
-class SeenSubnet(_Frozen):
+class SeenSubnet(Frozen):
     """A subnet of an existing VPC, as AWS describes it."""
 
     id: str
@@ -109,7 +104,7 @@ class SeenSubnet(_Frozen):
     acl: tuple[AclEntry, ...]
 
 
-class SeenNetwork(_Frozen):
+class SeenNetwork(Frozen):
     """The existing VPC that a spec names, as AWS describes it."""
 
     exists: bool
@@ -128,7 +123,7 @@ class SeenNetwork(_Frozen):
     """Service with an interface endpoint and private DNS -> ranges that its security groups admit by HTTPS."""
 
 
-class SeenBuilders(_Frozen):
+class SeenBuilders(Frozen):
     """The existing place for builders that a spec names, as AWS describes it."""
 
     subnet: SeenSubnet | None
@@ -143,7 +138,7 @@ class SeenBuilders(_Frozen):
     """Those that it lets in, by any port."""
 
 
-class QuotaRoom(_Frozen):
+class QuotaRoom(Frozen):
     """One quota of the account and a campaign's demand."""
 
     quota: Quota
@@ -154,7 +149,7 @@ class QuotaRoom(_Frozen):
     wanted: int
 
 
-class KubernetesSupport(_Frozen):
+class KubernetesSupport(Frozen):
     """End of EKS's support for its versions."""
 
     as_of: date
@@ -163,7 +158,7 @@ class KubernetesSupport(_Frozen):
     """Version -> last day of standard support; None: not announced on `as_of`."""
 
 
-class DataSource(_Frozen):
+class DataSource(Frozen):
     """The data at `data.source`."""
 
     location: str
@@ -178,14 +173,14 @@ class DataSource(_Frozen):
     """About how much text the sources in S3 hold, by the spec or by their listing; None: unknown."""
 
 
-class MemoryCure(_Frozen):
+class MemoryCure(Frozen):
     """A change of the spec, and the peak that it would have."""
 
     words: str
     peak: int
 
 
-class Memory(_Frozen):
+class Memory(Frozen):
     """Predicted memory of the fullest rank in bytes."""
 
     parts: dict[str, int] = {}
@@ -197,7 +192,7 @@ class Memory(_Frozen):
     """Why nothing could be predicted."""
 
 
-class Environment(_Frozen):
+class Environment(Frozen):
     """Properties of the place where the nodes will run."""
 
     hardware: bool
@@ -212,7 +207,7 @@ class Environment(_Frozen):
     """The account has the secrets and S3 prefixes that a job names; else they come from files of this machine."""
 
 
-class Facts(_Frozen):
+class Facts(Frozen):
     environment: Environment
     instance: InstanceType | None
     """Type of the GPU nodes; None: the catalogue lacks it."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.errors import UserError
 from infra.plan import catalogue
 from infra.spec.campaign import Spec
+from trainer.contract.frozen import Frozen
 from trainer.contract.model import layout as parallel
 
 
-class Layout(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Layout(Frozen):
     nodes: int
     ranks_per_node: int
     world_size: int

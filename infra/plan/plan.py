@@ -6,8 +6,6 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.errors import UserError
 from infra.plan.estimates import cost
 from infra.plan.estimates.campaign import estimate
@@ -22,13 +20,10 @@ from infra.plan.pilot import pilot_figures
 from infra.plan.purchase import SCALE_DOWN
 from infra.spec.campaign import Spec
 from trainer.contract import CheckpointConfig
+from trainer.contract.frozen import Frozen
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Totals(_Frozen):
+class Totals(Frozen):
     clock: Figure
     """Seconds of all stages."""
     gpu_clock: Figure
@@ -42,7 +37,7 @@ class Totals(_Frozen):
     """Cost if the GPU nodes stay up until the deadline."""
 
 
-class BlockTimes(_Frozen):
+class BlockTimes(Frozen):
     """Times that follow from the end of a capacity block."""
 
     ends: datetime
@@ -52,7 +47,7 @@ class BlockTimes(_Frozen):
     """Last time at which an interval may begin to be saved and archived in time."""
 
 
-class Plan(_Frozen):
+class Plan(Frozen):
     format: Literal[1] = 1
     campaign: str
     target: str

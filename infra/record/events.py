@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel
 
 from infra.errors import first_line
 from infra.record.kinds import Kind as Kind
@@ -16,6 +16,7 @@ from infra.record.kinds import Stage as Stage
 from infra.record.payloads import Payload, payload_of
 from infra.record.payloads.stages import UnreadableRecord
 from infra.record.state import CampaignState as CampaignState
+from trainer.contract.frozen import Frozen
 
 
 class _Stored(BaseModel):
@@ -28,9 +29,7 @@ class _Stored(BaseModel):
     data: dict[str, Any] = {}
 
 
-class Event(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Event(Frozen):
     at: datetime
     writer: str
     sequence: int

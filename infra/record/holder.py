@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from trainer.contract.frozen import Frozen
 
 
 def _user() -> str:
@@ -32,9 +32,7 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in ("Z", "X") else int(fields[19])
 
 
-class Holder(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Holder(Frozen):
     user: str
     host: str
     boot_id: str

@@ -9,17 +9,14 @@ from __future__ import annotations
 import secrets
 from datetime import UTC, datetime
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.record.store import CampaignStore
+from trainer.contract.frozen import Frozen
 
 IDENTITY = "identity.json"
 """Key in a campaign's record."""
 
 
-class CampaignIdentity(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class CampaignIdentity(Frozen):
     identity: str
     adopted: bool = False
     """The record is older than identities: its earlier resources carry none."""

@@ -14,11 +14,12 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from infra.errors import LeaseHeld, LeaseLost, LeaseUnproven, UserError
 from infra.record.holder import UNKNOWN, Holder
 from infra.record.objects import is_missing, is_precondition_failure
+from trainer.contract.frozen import Frozen
 
 log = logging.getLogger("record")
 _RACES = 5
@@ -39,19 +40,15 @@ DRIVER_LEASE = "driver"
 """Role of whoever drives a campaign, and of the closer while it ends one."""
 
 
-class Lapse(BaseModel):
+class Lapse(Frozen):
     """A holder that may have left its engine's lock: killed, cut off, or forced to end the engine."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     holder: Holder
     until: datetime
     """End of its lease by its own machine's clock, which also dates the locks of its engines."""
 
 
-class LeaseRecord(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class LeaseRecord(Frozen):
     holder: Holder
     renewed_at: datetime
     ttl_s: float

@@ -6,17 +6,14 @@ import json
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.folders import cache_root, keep
 from infra.spec.campaign import Spec
+from trainer.contract.frozen import Frozen
 
 _FILE = "rehearsals.json"
 
 
-class Rehearsal(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Rehearsal(Frozen):
     digest: str
     """Of the spec for AWS."""
     at: datetime

@@ -6,16 +6,15 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AwareDatetime
 
 from infra.record.kinds import Stage
+from trainer.contract.frozen import Frozen
 
 _BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
 
 
-class CampaignState(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class CampaignState(Frozen, extra="ignore"):
     started_at: datetime | None = None
     begun_with: Stage | None = None
     """First stage in the record. If the campaign cannot have begun with it, the beginning of the record is lost."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, ValidationError
 
+from trainer.contract.frozen import Frozen
 from trainer.contract.job import Count, Measure, Name
 
 MARK = "\x1e"
@@ -19,10 +20,8 @@ _MOST_CHARACTERS = 2**16
 Text = Annotated[str, AfterValidator(lambda text: text[:2000])]
 
 
-class TrainerLine(BaseModel):
+class TrainerLine(Frozen, strict=True):
     """The fields that every line may have."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     event: Name
     time: FiniteFloat | None = None

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from trainer.contract.frozen import Frozen
 
 
 class LossPoint(Frozen):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AwareDatetime, ValidationError
 from rich.console import Console
 
 from infra.aws.account import Account
@@ -32,6 +32,7 @@ from infra.session.context import Context
 from infra.session.state_bucket import ensure_bucket, refuse_vanished
 from infra.spec import names
 from infra.spec.campaign import Spec
+from trainer.contract.frozen import Frozen
 
 _TYPED = os.environ.get("BIVOUAC_LEASE_SECONDS")
 LEASE_TTL = lease_ttl(_TYPED or "30")
@@ -45,10 +46,8 @@ STACK_CONFIG = "stack-config.json"
 """Key of the stack's configuration as the driver last used it, for `pulumi` called by hand."""
 
 
-class CampaignClock(BaseModel):
+class CampaignClock(Frozen, extra="ignore"):
     """The content of `CLOCK`."""
-
-    model_config = ConfigDict(frozen=True)
 
     started_at: AwareDatetime
     deadline: AwareDatetime

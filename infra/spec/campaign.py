@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, ValidationError, model_validator
 
 from infra.errors import UserError
 from infra.spec.access import Access
@@ -45,6 +45,7 @@ from infra.spec.sections import Storage as Storage
 from infra.spec.sections import Subnets as Subnets
 from infra.spec.training import Training as Training
 from infra.spec.workload.workload import Workload as Workload
+from trainer.contract.frozen import Frozen
 
 MAX_NAME = 20
 """Longest campaign name. The longest AWS name with it, an IAM role `bivouac-<name>-<workload>-...`, may have 64."""
@@ -263,10 +264,8 @@ class Spec(Section):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
-class SpecFile(BaseModel):
+class SpecFile(Frozen, extra="ignore"):
     """A validated spec and the line of each field."""
-
-    model_config = ConfigDict(frozen=True)
 
     path: Path
     spec: Spec

@@ -9,9 +9,10 @@ from decimal import Decimal
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from infra.spec.section import model_of
+from trainer.contract.frozen import Frozen
 
 _NEAR = 0.75
 """Likeness from which a field counts as misspelt: `regoin` for `region`, but not `range` for `cidr`."""
@@ -21,10 +22,8 @@ LARGE = {"training.compute": 1e30}
 """Fields with larger numbers."""
 
 
-class Problem(BaseModel):
+class Problem(Frozen, extra="ignore"):
     """One error in the shape of a spec file."""
-
-    model_config = ConfigDict(frozen=True)
 
     field: str
     line: int | None

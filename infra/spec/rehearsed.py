@@ -6,12 +6,11 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.errors import UserError
 from infra.spec.campaign import MAX_NAME, Capacity, Spec
 from infra.spec.sections import THIS_MACHINE
 from trainer.contract import ModelConfig, ParallelConfig
+from trainer.contract.frozen import Frozen
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 """Of the emulated AWS."""
@@ -25,10 +24,8 @@ _SECONDS_PER_SCORE = 1.5e-8
 """A debug model's step takes so long on one processor, for each position and token of the vocabulary."""
 
 
-class Difference(BaseModel):
+class Difference(Frozen):
     """A field of the rehearsal that differs from the spec for AWS."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     field: str
     real: str
@@ -36,9 +33,7 @@ class Difference(BaseModel):
     why: str
 
 
-class Derived(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class Derived(Frozen, extra="ignore"):
     document: dict[str, Any]
     """The rehearsal's spec as YAML content."""
     differences: tuple[Difference, ...]

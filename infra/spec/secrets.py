@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from infra.spec.section import Section
+from trainer.contract.frozen import Frozen
 
 MOST = 40
 """Secrets of one job: their ARNs stand in one inline policy, which IAM limits to 10240 characters."""
@@ -70,10 +71,8 @@ class SecretSource(Section):
         return self.model_copy(update={"secret": arn.group(3)}) if arn else self
 
 
-class SecretSources(BaseModel):
+class SecretSources(Frozen):
     """The file in a pod that says where its secrets lie."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     region: str
     secrets: dict[str, SecretSource]

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar, get_origin
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
+
+from trainer.contract.frozen import Frozen
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+class Section(Frozen, allow_inf_nan=False):
+    """A part of the spec."""
 
 
 def model_of(annotation: Any) -> type[BaseModel] | None:

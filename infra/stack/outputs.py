@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from trainer.contract.frozen import Frozen
 
 
-class _Outputs(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class FoundationOutputs(_Outputs):
+class FoundationOutputs(Frozen, extra="ignore"):
     state_bucket: str
     archive_bucket: str
     repository_url: str
@@ -24,7 +20,7 @@ class FoundationOutputs(_Outputs):
     """Key that encrypts the buckets; None: S3's own."""
 
 
-class CampaignOutputs(_Outputs):
+class CampaignOutputs(Frozen, extra="ignore"):
     cluster_name: str
     cluster_endpoint: str
     kubeconfig: str

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from infra.spec.campaign import Spec
 from infra.spec.names import PROJECT
+from trainer.contract.frozen import Frozen
 
 
 def _in_utc(moment: datetime) -> datetime:
@@ -22,9 +23,7 @@ def _listed(given: object) -> object:
     return tuple(given.split(",")) if isinstance(given, str) else given
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _Settings(Frozen):
     def to_config(self) -> dict[str, str]:
         """Return the stack configuration, keys with the project's namespace, without values that are None."""
         values: dict[str, str] = {}
@@ -35,21 +34,17 @@ class _Settings(BaseModel):
         return values
 
 
-class StorageClass(BaseModel):
+class StorageClass(Frozen):
     """Storage class to which one campaign's archive objects move, and when."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     campaign: str
     name: str
     after_days: int = Field(ge=0)
 
 
-class Keeping(BaseModel):
+class Keeping(Frozen):
     """Storage of what campaigns leave: all that any campaign of the account has asked for. All campaigns share it: one
     that asks for less takes nothing away from another."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     own_key: bool = False
     """The foundation makes a key and encrypts its buckets with it."""

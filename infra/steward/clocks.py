@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pydantic import BaseModel, ConfigDict
+from trainer.contract.frozen import Frozen
 
 CLOCKS = "clocks.json"
 """Key in a campaign's record."""
@@ -20,10 +20,8 @@ SAME = timedelta(seconds=5)
 """Moments that differ by less count as equal: clocks agree only to the second."""
 
 
-class StoredClocks(BaseModel):
+class StoredClocks(Frozen, extra="ignore"):
     """Clocks as they are stored; moments are by `infra.clock.Clock`."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     attempt: int
     launched: datetime

@@ -7,26 +7,21 @@ import os
 import time
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from trainer.contract import Phase, StepFigures
+from trainer.contract.frozen import Frozen
 
 STOP_NAME = "stop"
 
 
-class Outcome(BaseModel):
+class Outcome(Frozen, extra="ignore"):
     """The end of a rank, if the rank could still write it."""
-
-    model_config = ConfigDict(frozen=True)
 
     exit_code: int
     reason: str
     detail: str = ""
 
 
-class Beat(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class Beat(Frozen, extra="ignore"):
     rank: int
     pid: int
     at: float

@@ -14,18 +14,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
 from torch.distributed import PrefixStore, Store
 
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import TOPOLOGY_NAME, Manifest, attempt_folder
+from trainer.contract.frozen import Frozen
 from trainer.place import NodePlace
 
 
-class Standing(BaseModel):
+class Standing(Frozen, extra="ignore"):
     """What one pod tells about its node."""
-
-    model_config = ConfigDict(frozen=True)
 
     held: dict[int, dict[int, int]] = {}
     """Step -> node rank in the attempt that wrote it -> bytes of that node's shards on this disk."""

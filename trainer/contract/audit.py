@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
+from trainer.contract.frozen import Frozen
 from trainer.contract.ledger import CHAIN_START, Consumed, next_link
 
 _SHOWN = 20
@@ -25,10 +24,8 @@ class Executed(NamedTuple):
     generation: int = 0
 
 
-class AuditFinding(BaseModel):
+class AuditFinding(Frozen, extra="ignore"):
     """A range of positions that contradicts the claim; `end_position` is one past the last."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: Literal["missing", "repeated", "beyond", "other-samples"]
     first_position: int
@@ -36,9 +33,7 @@ class AuditFinding(BaseModel):
     why: str
 
 
-class Audit(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class Audit(Frozen, extra="ignore"):
     planned: int
     """Planned sequences."""
     consumed: int

@@ -6,8 +6,9 @@ import hashlib
 import re
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from trainer.contract.frozen import Frozen
 from trainer.contract.ledger import Consumed
 from trainer.contract.model.layout import Layout
 from trainer.contract.training import ParallelConfig
@@ -32,9 +33,7 @@ def step_of_folder(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-class Shard(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Shard(Frozen):
     file: str = Field(pattern=r"^attempt-\d{4,}/[^/.][^/]*$")
     """Path relative to the step folder and within it."""
     size_bytes: int = Field(ge=0)
@@ -47,10 +46,8 @@ class Shard(BaseModel):
         return self.file.rpartition("/")[2].startswith("mp_rank_")
 
 
-class Manifest(BaseModel):
+class Manifest(Frozen):
     """Written last and atomically on every node that holds shards, with the same bytes everywhere."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[2, 3, 4, 5] = 4
     """2 has no ledger, 3 no identity; both are still read. 5 has a layout beyond data parallelism."""

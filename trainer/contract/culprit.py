@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
+
+from trainer.contract.frozen import Frozen
 
 OF_OTHERS = frozenset({"peer-lost", "interrupted", "fenced", "rolled-back", "done"})
 """Reasons of ends that follow from the end of another rank or of the job, or from no rank."""
@@ -54,10 +56,8 @@ class Exchanges(NamedTuple):
         return self.waited_s is not None and 0 < 0.9 * self.timeout_s <= self.waited_s
 
 
-class RankSeen(BaseModel):
+class RankSeen(Frozen, extra="ignore"):
     """What a node knows of one of its ranks."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     rank: _Number
     step: _Number = 0
@@ -74,10 +74,8 @@ class RankSeen(BaseModel):
     """Process group -> its exchanges, from the flight recorder; empty: it left no dump."""
 
 
-class Culprit(BaseModel):
+class Culprit(Frozen, extra="ignore"):
     """Ranks at fault, as far as they can be told; none: the numbers of all are equal, or there are none."""
-
-    model_config = ConfigDict(frozen=True)
 
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()

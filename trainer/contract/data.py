@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from trainer.contract.frozen import Frozen
 
 DATA_MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
@@ -14,11 +16,7 @@ DATA_SUMMARY_NAME = "summary.json"
 DATA_REPORT_NAME = "report.html"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TokenShard(_Frozen):
+class TokenShard(Frozen):
     """Whole documents in Megatron's indexed format: `file` holds the ids, `.idx` beside it the documents' offsets."""
 
     file: str
@@ -35,7 +33,7 @@ class TokenShard(_Frozen):
         return str(PurePosixPath(self.file).with_suffix(".idx"))
 
 
-class SourceCounts(_Frozen):
+class SourceCounts(Frozen):
     """One source of the mixture: its origin and what was kept of it."""
 
     name: str
@@ -58,7 +56,7 @@ class SourceCounts(_Frozen):
     """Samples of prompt and response that lost their end: they were longer than a sequence."""
 
 
-class Chat(_Frozen):
+class Chat(Frozen):
     """How a sample of prompt and response becomes tokens of which only the response's are learned."""
 
     template: str = Field(min_length=1)
@@ -70,7 +68,7 @@ class Chat(_Frozen):
     """Samples are packed whole into sequences of one token more."""
 
 
-class Parameters(_Frozen):
+class Parameters(Frozen):
     """Further parameters that determine the data set's bytes."""
 
     held_out: float = Field(gt=0, lt=1)
@@ -106,7 +104,7 @@ class Parameters(_Frozen):
         return self
 
 
-class DataManifest(_Frozen):
+class DataManifest(Frozen):
     """Equal input and parameters give equal bytes, on any machine, with any number of cores, after any resume."""
 
     format: Literal[2, 3] = 2

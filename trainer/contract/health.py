@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+from trainer.contract.frozen import Frozen
 
 DCGM_LONGEST_S = {1: 180.0, 2: 600.0, 3: 3600.0, 4: 9000.0}
 """Longest time of each level of DCGM's diagnostic; NVIDIA states seconds, 2 min, 30 min, 1 to 2 h."""
@@ -19,7 +14,7 @@ AT_LEAST = ">= "
 """Prefix of a version that newer ones meet too."""
 
 
-class PcieLink(_Frozen):
+class PcieLink(Frozen):
     """The link of each GPU on a type whose machine wires fewer lanes than the card has."""
 
     lanes: int
@@ -27,7 +22,7 @@ class PcieLink(_Frozen):
     """PCI device id of the card, four hexadecimal digits: DCGM finds the card's parameters by it."""
 
 
-class GpuExpectation(_Frozen):
+class GpuExpectation(Frozen):
     """The GPUs that a node must have, and their connections."""
 
     product: str
@@ -43,7 +38,7 @@ class GpuExpectation(_Frozen):
     """None: each GPU's link has all lanes of the card."""
 
 
-class Limits(_Frozen):
+class Limits(Frozen):
     """Limits that hold for every type. The infrastructure's catalogue has them, each with its source."""
 
     slowdowns: tuple[str, ...]
@@ -56,7 +51,7 @@ class Limits(_Frozen):
     """NVIDIA's immediate action -> Xids in the kernel's log."""
 
 
-class Expectation(_Frozen):
+class Expectation(Frozen):
     """Preflight's requirements for a node, written from the instance profile to `/config/expectation.json`.
 
     A floor of 0 means that the figure is measured and reported only.
@@ -115,7 +110,7 @@ class Verdict(StrEnum):
     BLIND = "could not look"
 
 
-class Probe(_Frozen):
+class Probe(Frozen):
     name: str
     ok: bool
     seen: str
@@ -134,7 +129,7 @@ class Probe(_Frozen):
         return Verdict.PASS if self.ok else Verdict.FAIL
 
 
-class HealthReport(_Frozen):
+class HealthReport(Frozen):
     """Termination message of a preflight pod."""
 
     node: str

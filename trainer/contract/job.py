@@ -7,9 +7,10 @@ import math
 from enum import IntEnum, StrEnum
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import AfterValidator, Field, FiniteFloat
 
 from trainer.contract.culprit import RankSeen
+from trainer.contract.frozen import Frozen
 from trainer.contract.unrecognised import Unrecognised
 
 CONFIG_FILE = "/config/train.json"
@@ -78,10 +79,6 @@ class Phase(StrEnum):
     FINISHING = "finishing"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 Count = Annotated[int, Field(ge=0, le=10**15)]
 """Steps, tokens and the like: what no job reaches is no answer."""
 Name = Annotated[str, Field(max_length=512)]
@@ -91,14 +88,14 @@ MOST_RANKS = 4096
 """Of one node."""
 
 
-class RankStatus(_Frozen):
+class RankStatus(Frozen):
     rank: Count
     alive: bool
     step: Count
     heartbeat_age_s: FiniteFloat
 
 
-class StepFigures(_Frozen):
+class StepFigures(Frozen):
     """A step in numbers, equal on all ranks; None: not known there. Seconds are means over the ranks."""
 
     norm: float | None = None
@@ -126,7 +123,7 @@ class StepFigures(_Frozen):
     """Its forward time / the median over the ranks."""
 
 
-class Status(_Frozen):
+class Status(Frozen):
     """The answer of `/status`."""
 
     campaign: Name
@@ -165,7 +162,7 @@ class Status(_Frozen):
         return self.seen or tuple(plain)
 
 
-class Termination(_Frozen):
+class Termination(Frozen):
     """The JSON termination message of a training pod (at most 4096 bytes)."""
 
     exit_code: int

@@ -6,16 +6,16 @@ import hashlib
 import struct
 from collections.abc import Iterable
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from trainer.contract.frozen import Frozen
 
 CHAIN_START = hashlib.sha256(b"bivouac ledger 1").hexdigest()
 _SUM = 2**64
 
 
-class Consumed(BaseModel):
+class Consumed(Frozen):
     """Consecutive steps of one attempt and generation with the same batch, data and order."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     attempt: int
     generation: int = Field(default=0, exclude_if=lambda number: number == 0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from trainer.contract.checkpoint import COMMITTED_NAME, Manifest, parse_manifest, step_of_folder
+from trainer.contract.frozen import Frozen
 from trainer.contract.tree import own_name
 
 CHECKPOINTS_PATH = "/checkpoints"
@@ -16,10 +17,8 @@ VERDICTS_PATH = "/verdicts/"
 """Followed by a step: the agent reads every byte of it on the local tier and answers with a `StepVerdict`."""
 
 
-class StepVerdict(BaseModel):
+class StepVerdict(Frozen):
     """The verdict on a committed step after every byte of it at one place was read."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tier: str = ""
     node: str = ""
@@ -34,10 +33,8 @@ class StepVerdict(BaseModel):
         return not self.faults
 
 
-class Listed(BaseModel):
+class Listed(Frozen):
     """A step on a tier."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tier: str
     """local, shared, archive, or the given place."""
@@ -64,9 +61,7 @@ class Listed(BaseModel):
     """Path of the checkpoint below the job's own folder; empty: the built-in trainer's, or not known."""
 
 
-class Listing(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Listing(Frozen):
     rows: tuple[Listed, ...]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from trainer.contract.frozen import Frozen
 from trainer.contract.recipe import Recipe
 
 SHARE_FILE = "/config/prepare.json"
@@ -13,10 +14,8 @@ INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 """Set by Kubernetes in the pods of an indexed Job."""
 
 
-class Preparing(BaseModel):
+class Preparing(Frozen):
     """One preparation: its recipe, and its places in S3."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     recipe: Recipe
     """A given tokenizer lies in S3 beside the parts, as `tokenizer.json`."""
@@ -38,10 +37,8 @@ class Preparing(BaseModel):
         return result_key(self.plan)
 
 
-class Prepared(BaseModel):
+class Prepared(Frozen):
     """The result of a preparation."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: str
     """SHA-256 of its manifest."""

@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from trainer.contract.data import Parameters
+from trainer.contract.frozen import Frozen
 
 FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__", ".git"})
 """Folders within a source that are never part of it, such as installed packages in a standard library."""
 
 
-class Source(BaseModel):
+class Source(Frozen):
     """One source of the mixture."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(default="text", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     location: str = Field(min_length=1)
@@ -36,9 +35,7 @@ class Source(BaseModel):
         return self.location.rstrip("/") if self.remote else Path(self.location).name
 
 
-class Recipe(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Recipe(Frozen):
     sources: tuple[Source, ...] = Field(min_length=1)
     parameters: Parameters
     vocabulary: int = Field(default=4096, ge=258)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from trainer.contract.frozen import Frozen
 
 Timed = Literal["off", "log", "checkpoint", "quarantine", "stop"]
 """What follows from an alarm about times: they differ between two runs, so nothing here changes a result."""
@@ -16,11 +18,7 @@ GRADIENT_BUCKET = 500_000_000
 """Elements of DeepSpeed's buffer of gradients on their way, which it allocates whole: no more than the model has."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class LoraConfig(_Section):
+class LoraConfig(Frozen, allow_inf_nan=False):
     """Low-rank adapters: W x + (alpha / rank) B A x, of which A and B are trained and W stays as it came. With a model
     by name or folder, and `init_from`."""
 
@@ -35,7 +33,7 @@ class LoraConfig(_Section):
     layer has none."""
 
 
-class ModelConfig(_Section):
+class ModelConfig(Frozen, allow_inf_nan=False):
     """The model: a small decoder of our own (pre-norm RMSNorm, rotary positions, SwiGLU, tied embeddings), of `layers`,
     `width` and `heads`; or, with `name`, one that `transformers` builds. A name alone may stand in place of the
     section: `model: llama-3.1-8b`."""
@@ -75,7 +73,7 @@ class ModelConfig(_Section):
         return vocabulary == self.vocabulary or (bool(self.name) and vocabulary < self.vocabulary)
 
 
-class RecomputeConfig(_Section):
+class RecomputeConfig(Frozen, allow_inf_nan=False):
     """Activations that the backward pass computes again instead of keeping: less memory for more time."""
 
     policy: Literal["none", "selective", "full"] = "none"
@@ -85,7 +83,7 @@ class RecomputeConfig(_Section):
     """Every n-th block follows the policy."""
 
 
-class ParallelConfig(_Section):
+class ParallelConfig(Frozen, allow_inf_nan=False):
     """Ranks that compute one model or one sequence together; all others compute different data."""
 
     tensor: int = Field(default=1, ge=1)
@@ -94,7 +92,7 @@ class ParallelConfig(_Section):
     """Ranks that share each sequence (Ulysses), with any ZeRO stage."""
 
 
-class GradientConfig(_Section):
+class GradientConfig(Frozen, allow_inf_nan=False):
     """How gradients are summed. Those of each micro batch are in the computation's format, whatever stands here."""
 
     accumulate: Literal["float32", "bfloat16"] | None = None
@@ -105,7 +103,7 @@ class GradientConfig(_Section):
     `accumulate: float32` the sum then stays in float32 up to the optimizer, else it is rounded once."""
 
 
-class OptimizerConfig(_Section):
+class OptimizerConfig(Frozen, allow_inf_nan=False):
     learning_rate: float = Field(default=2e-3, gt=0)
     """Learning rate after the warm-up."""
     minimum_learning_rate: float = Field(default=2e-4, ge=0)
@@ -125,7 +123,7 @@ class OptimizerConfig(_Section):
     ZeRO stage 1, 2 or 3."""
 
 
-class DataConfig(_Section):
+class DataConfig(Frozen, allow_inf_nan=False):
     manifest_digest: str = ""
     """SHA-256 of the data manifest required at `/data/manifest.json`; empty until the data is prepared."""
     seed: int = 1234
@@ -141,7 +139,7 @@ class DataConfig(_Section):
     """Steps whose batches are read ahead, beside the training."""
 
 
-class CheckpointConfig(_Section):
+class CheckpointConfig(Frozen, allow_inf_nan=False):
     every_steps: int = Field(default=20, ge=1)
     """Save on the local tier each time this many steps have passed."""
     shared_every: int = Field(default=1, ge=1)
@@ -162,7 +160,7 @@ class CheckpointConfig(_Section):
     """Assumed mean time between failures of one node until this campaign has seen any."""
 
 
-class WatchConfig(_Section):
+class WatchConfig(Frozen, allow_inf_nan=False):
     """What follows from each detector's alarm: `off`; `log`, an event; `checkpoint`, a save now; `slow`, a lower
     learning rate for a while; `skip`, back to the checkpoint before it and on without those batches; `quarantine`, the
     node is replaced; `stop`, the warm cluster is held for a person."""
@@ -207,7 +205,7 @@ class WatchConfig(_Section):
     """What follows when a rank computes differently from itself or from all others."""
 
 
-class TrainConfig(_Section):
+class TrainConfig(Frozen, allow_inf_nan=False):
     """A rank's whole configuration, besides its environment."""
 
     campaign: str

@@ -10,7 +10,9 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from trainer.contract.frozen import Frozen
 
 UNRECOGNISED_NAME = "unrecognised.json"
 """Below the campaign's folder on the shared tier; written whole or not at all, also when nothing is unrecognised."""
@@ -20,10 +22,8 @@ disk is copied to `own/node-<rank>/` at its end."""
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 
-class Unrecognised(BaseModel):
+class Unrecognised(Frozen):
     """Unrecognised content, for `/status`, events and notices."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     files: int = Field(ge=0)
     bytes: int = Field(ge=0)

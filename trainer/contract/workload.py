@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from trainer.contract.frozen import Frozen
 
 WORKLOAD_CONFIG = "workload.json"
 """Name of the file, in the gang's config map and in the archive."""
@@ -43,11 +45,7 @@ def requirements_name(sha256: str) -> str:
     return f"requirements-{sha256[:16]}.tar"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class SealedCheckpoints(_Part):
+class SealedCheckpoints(Frozen, allow_inf_nan=False):
     format: str
     """A key of `trainer.supervisor.formats.FORMATS`."""
     folder: str
@@ -60,7 +58,7 @@ class SealedCheckpoints(_Part):
     """Sealed steps that stay on each node's disk, of tier `local`."""
 
 
-class JudgingConfig(_Part):
+class JudgingConfig(Frozen, allow_inf_nan=False):
     """What the job's own code does with the newest sealed checkpoint when training is over."""
 
     evaluate: tuple[str, ...] = ()
@@ -73,14 +71,14 @@ class JudgingConfig(_Part):
     export_s: float = Field(default=1, gt=0)
 
 
-class ExportedFile(_Part):
+class ExportedFile(Frozen, allow_inf_nan=False):
     name: str
     """Path below `EXPORTED`."""
     size_bytes: int = Field(ge=0)
     sha256: str
 
 
-class Judgement(_Part):
+class Judgement(Frozen, allow_inf_nan=False):
     """What came of it. The supervisor's termination message tells the digest of this file."""
 
     step: int
@@ -94,7 +92,7 @@ class Judgement(_Part):
     files: tuple[ExportedFile, ...] = ()
 
 
-class WorkloadConfig(_Part):
+class WorkloadConfig(Frozen, allow_inf_nan=False):
     identity: str
     """The campaign's identity beyond its name."""
     launcher: str

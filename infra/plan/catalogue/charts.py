@@ -6,14 +6,13 @@ import copy
 from functools import cache
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from infra.plan.catalogue.reading import read
+from trainer.contract.frozen import Frozen
 
 
-class Addon(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Addon(Frozen):
     name: str
     versions: dict[str, str] = {}
     """Kubernetes version -> build; other versions get EKS's default build."""
@@ -25,9 +24,7 @@ class Addon(BaseModel):
     """See `Chart.option`."""
 
 
-class Chart(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Chart(Frozen):
     name: str
     """Name of the Helm release, by which the node side of a rehearsal identifies it."""
     chart: str
@@ -57,10 +54,8 @@ class Chart(BaseModel):
         return values
 
 
-class Operator(BaseModel):
+class Operator(Frozen):
     """A controller without a published chart; the campaign's Pulumi program creates its objects."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     image: str

@@ -5,20 +5,17 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.plan.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.plan.catalogue.reading import read, unknown
 from infra.plan.catalogue.thresholds import limits, number
 from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, PcieLink
+from trainer.contract.frozen import Frozen
 
 _MOUNTS = (DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS)
 
 
-class Bandwidth(BaseModel):
+class Bandwidth(Frozen):
     """Measured all-reduce bus bandwidth between two nodes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     bus_bandwidth_gb_s: float
     all_reduce_mib: int

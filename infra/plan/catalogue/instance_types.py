@@ -7,17 +7,16 @@ from decimal import Decimal
 from functools import cache
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from infra.plan.catalogue.reading import read, unknown
+from trainer.contract.frozen import Frozen
 
 FILE = "instance_types"
 
 
-class Origin(BaseModel):
+class Origin(Frozen):
     """Source of figures, and the day on which they were read."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     as_of: date
     source: str
@@ -25,9 +24,7 @@ class Origin(BaseModel):
     """Region of the prices."""
 
 
-class InstanceType(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class InstanceType(Frozen):
     name: str
     accelerator: str
     maker: Literal["nvidia", "neuron"]

@@ -6,15 +6,12 @@ from datetime import date
 from decimal import Decimal
 from functools import cache
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.plan.catalogue.reading import read, unknown
+from trainer.contract.frozen import Frozen
 
 
-class Prices(BaseModel):
+class Prices(Frozen):
     """Prices of us-east-1 on the day `as_of`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     as_of: date
     source: str

@@ -5,15 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.plan.catalogue.instance_types import InstanceType
 from infra.plan.catalogue.reading import read
+from trainer.contract.frozen import Frozen
 
 
-class Quota(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Quota(Frozen):
     code: str
     name: str
     service: str = "ec2"

@@ -6,15 +6,12 @@ from datetime import date
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.plan.catalogue.reading import read
 from trainer.contract import Limits
+from trainer.contract.frozen import Frozen
 
 
-class Threshold(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Threshold(Frozen):
     probe: str
     """Names of the probes that it judges."""
     value: Any
@@ -22,9 +19,7 @@ class Threshold(BaseModel):
     source: str
 
 
-class Thresholds(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Thresholds(Frozen):
     as_of: date
     numbers: dict[str, Threshold]
     states: dict[str, str]

@@ -9,13 +9,12 @@ from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.plan.estimates.campaign import Estimate, estimate
 from infra.plan.facts import Facts
 from infra.plan.layout import ranks_per_node
 from infra.spec.campaign import Spec
 from trainer.contract import Layout
+from trainer.contract.frozen import Frozen
 
 _LONGEST_SEEN = 400
 
@@ -29,10 +28,8 @@ class Level(StrEnum):
     """The campaign cannot work or breaks a limit of the spec; nothing is started."""
 
 
-class Finding(BaseModel):
+class Finding(Frozen):
     """One result of a check, with its place in the spec file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     level: Level
     rule: str

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.plan.estimates import storage, work
 from infra.plan.estimates.figure import rounded
 from infra.plan.estimates.preparing import PreparingTime
@@ -13,6 +11,7 @@ from infra.plan.estimates.saving import RANKS_START_S, Saving
 from infra.plan.pilot import PILOT_TAKES, pilot_first, pilot_words
 from infra.spec import waits
 from infra.spec.campaign import Spec
+from trainer.contract.frozen import Frozen
 
 BEFORE_TRAINING = ("bake", "provision", "preflight", "launch")
 UNTIL_ARCHIVED = (*BEFORE_TRAINING, "supervise", "archive")
@@ -40,9 +39,7 @@ _SLOW = ("p", "trn")
 WITHOUT_NODE_IMAGE = (10, "trainer image; nothing where the inputs were baked before")
 
 
-class StageTime(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class StageTime(Frozen):
     stage: str
     seconds: Decimal
     formula: str

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.plan.catalogue import Prices
 from infra.plan.estimates import storage
 from infra.plan.estimates.clock import BEFORE_STACK, StageTime, gang_seconds, pilot_seconds, seconds
@@ -20,6 +18,7 @@ from infra.spec import duration
 from infra.spec.campaign import Capacity, Egress, Spec
 from infra.spec.checkpoint import KEPT_COPIES
 from trainer.contract import CheckpointConfig
+from trainer.contract.frozen import Frozen
 
 HOURS_PER_MONTH = Decimal(730)
 _STANDBY = "if one dies, the steward on the other takes over within half a minute"
@@ -37,9 +36,7 @@ RESERVATION_REST = "reservation, unused"
 """Line for the reservation's bill while it waits for the nodes and during the teardown."""
 
 
-class CostLine(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class CostLine(Frozen):
     name: str
     usd_per_hour: Decimal
     """Rate while it is up; 0 for a line that bills by size."""

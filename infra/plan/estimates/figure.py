@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from decimal import ROUND_HALF_UP, Decimal
 
-from pydantic import BaseModel, ConfigDict
+from trainer.contract.frozen import Frozen
 
 CENT = Decimal("0.01")
 
 
-class Figure(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Figure(Frozen):
     name: str
     value: Decimal
     unit: str

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.plan.estimates import sizing
 from infra.plan.facts import Facts
 from infra.spec.campaign import SharedStorage, Spec, Workload
 from trainer.contract import CheckpointConfig
+from trainer.contract.frozen import Frozen
 
 USABLE_SHARE = 0.8
 """Usable share of a tier: data, logs, images and the file system itself need the rest."""
@@ -30,10 +29,8 @@ GATHER_S = 0.005
 """Cost of a save besides the copy: DeepSpeed gathers its state; 2 ms were measured (tests/bench/saves.py)."""
 
 
-class Tier(BaseModel):
+class Tier(Frozen):
     """The checkpoints of one tier on its fullest holder (a node, the file system, the bucket)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["local", "shared", "archive"]
     where: str

@@ -6,22 +6,21 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from infra.record.kinds import Kind
 from infra.record.state import CampaignState
 from infra.spec.notify import Change
+from trainer.contract.frozen import Frozen
 
 Whole = Annotated[int, Field(strict=True)]
 Update = Mapping[str, Any]
 """Fields of `CampaignState` with their new values."""
 
 
-class Payload(BaseModel):
+class Payload(Frozen, extra="allow"):
     """What an event of one kind says. Fields have defaults where earlier versions did not write them; fields that only
     a later version writes are kept."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
 
     kind: ClassVar[Kind]
     notice: ClassVar[Change | None] = None

@@ -13,16 +13,15 @@ import threading
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from infra.rehearsal.aws.iam.access import arn_of_key
 from infra.rehearsal.aws.world import Call, Effect, Fault, World
+from trainer.contract.frozen import Frozen
 
 
-class Rule(BaseModel):
+class Rule(Frozen):
     """The calls that a fault hits, and its effect. Patterns are those of `fnmatch`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     service: str = "*"
     """Signing name, for instance ec2, s3, elasticloadbalancing."""

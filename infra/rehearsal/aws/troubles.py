@@ -17,20 +17,19 @@ from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import parse_qs
 
 from moto.ec2.models.instance_types import InstanceTypeOfferingBackend
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from infra.rehearsal.aws.ec2.instances import LIVE
 from infra.rehearsal.aws.operations import wrap
 from infra.rehearsal.aws.world import ControlPlane, Launch, LaunchRefused, World
+from trainer.contract.frozen import Frozen
 
 Kind = Literal["cluster", "node-group", "add-on", "file-system", "image", "instance", "node"]
 Phase = Literal["create", "delete"]
 
 
-class Trouble(BaseModel):
+class Trouble(Frozen):
     """A fault in a resource's creation or deletion."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Kind
     """`node` with `create` is an instance whose NodeConfig names another cluster: it runs and never joins."""
@@ -46,10 +45,8 @@ class Trouble(BaseModel):
     message: str = "an injected fault"
 
 
-class Shortage(BaseModel):
+class Shortage(Frozen):
     """Launches that EC2 refuses for lack of capacity, a quota, or a bad image."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     instance_type: str = "*"
     node_group: str = "*"

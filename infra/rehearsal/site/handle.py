@@ -73,8 +73,10 @@ def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda
             progress("site: removed the leftovers of a killed start")
         folder.mkdir(parents=True, exist_ok=True)
         begun(folder)
-        from infra.rehearsal import plugins  # imported here: entering a running site must be quick
-        from infra.rehearsal import doctor
+        from infra.rehearsal import (
+            doctor,
+            plugins,  # imported here: entering a running site must be quick
+        )
         from infra.rehearsal.toolchain.ensure import ensure as ensure_tools
 
         doctor.refuse_unfit()

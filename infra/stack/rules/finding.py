@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.plan.checks.finding import Level, shown
 from infra.spec.campaign import Spec
 from infra.stack.rules.graph import Graph, Resource
+from trainer.contract.frozen import Frozen
 
 
-class RuleFinding(BaseModel):
+class RuleFinding(Frozen):
     """A finding in a resource graph."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     level: Level
     rule: str

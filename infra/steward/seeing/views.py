@@ -7,11 +7,10 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.cluster.fitness import Sickness
 from trainer.contract import ExitCode, Phase, Unrecognised
 from trainer.contract.culprit import RankSeen
+from trainer.contract.frozen import Frozen
 
 
 class FailureClass(StrEnum):
@@ -69,16 +68,12 @@ WORST_FIRST = (
 )
 
 
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
 Source = Literal["record", "cluster", "AWS", "acts"]
 """The steward's dependencies: S3 with record and lease; Kubernetes; EC2 and EKS; its own acts, which start again after
 an error."""
 
 
-class Unseen(Frozen):
+class Unseen(Frozen, extra="ignore"):
     """A source that does not answer."""
 
     source: Source
@@ -90,7 +85,7 @@ class Unseen(Frozen):
         return f"{what} for {timedelta(seconds=int(self.lasts.total_seconds()))}: {self.why}"
 
 
-class Policy(Frozen):
+class Policy(Frozen, extra="ignore"):
     """Limits from the spec's `recovery` and `money` and from the plan."""
 
     attempts_without_progress: int
@@ -120,7 +115,7 @@ class Policy(Frozen):
     """One checkpoint interval and the archive: with less time or money left, more training gains nothing."""
 
 
-class PodView(Frozen):
+class PodView(Frozen, extra="ignore"):
     """One pod of the gang, seen from outside."""
 
     index: int
@@ -153,7 +148,7 @@ class PodView(Frozen):
     """What its node sees in the job's folder that is no known checkpoint."""
 
 
-class NodeView(Frozen):
+class NodeView(Frozen, extra="ignore"):
     name: str
     instance: str | None
     ready: bool | None
@@ -173,7 +168,7 @@ class NodeView(Frozen):
         return here and not self.unfit
 
 
-class Observation(Frozen):
+class Observation(Frozen, extra="ignore"):
     now: datetime
     deadline: datetime
     spent_usd: Decimal
@@ -210,7 +205,7 @@ class Observation(Frozen):
         return next((outage.lasts for outage in self.unseen if outage.source == source), None)
 
 
-class Attempt(Frozen):
+class Attempt(Frozen, extra="ignore"):
     """An attempt that has ended."""
 
     number: int
@@ -238,7 +233,7 @@ class Attempt(Frozen):
         return self.committed_at_end > self.committed_at_launch
 
 
-class History(Frozen):
+class History(Frozen, extra="ignore"):
     attempts: tuple[Attempt, ...] = ()
     repairs: tuple[datetime, ...] = ()
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from trainer.builtin.failures.recorder import FOLDER
+from trainer.contract.frozen import Frozen
 
 _NAME = "first-end.json"
 _OTHERS_S = 2.0
@@ -30,9 +31,7 @@ class Process(Protocol):
     def pid(self) -> int | None: ...
 
 
-class FirstEnd(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class FirstEnd(Frozen, extra="ignore"):
     at: float
     """Seconds of this machine's CLOCK_MONOTONIC."""
     codes: dict[int, int]

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pydantic import BaseModel, ConfigDict
 from torch.distributed import PrefixStore, TCPStore
 
 from trainer.contract import AGENT_PORT
+from trainer.contract.frozen import Frozen
 from trainer.place import NodePlace
 
 _POLL_S = 0.1
@@ -27,11 +27,7 @@ _MARGIN_S = 2.0
 _DECISION, _HERE, _OVER = "decision", "here", "over"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Word(_Frozen):
+class Word(Frozen, extra="ignore"):
     """What an agent brings to a meeting."""
 
     node: str
@@ -45,7 +41,7 @@ class Word(_Frozen):
     """When its agent saw it, in seconds since the epoch."""
 
 
-class Decision(_Frozen):
+class Decision(Frozen, extra="ignore"):
     go: bool
     why: str = ""
     culprit: Word | None = None

@@ -7,9 +7,8 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from infra.rehearsal.aws.operations import AwsError, Parameters
+from trainer.contract.frozen import Frozen
 
 BLOCK_HOURLY_USD = {
     "p4d.24xlarge": 11.80,
@@ -28,10 +27,8 @@ OFFERINGS_PER_TYPE = 2
 MAX_BLOCK = timedelta(days=182)
 
 
-class Blocks(BaseModel):
+class Blocks(Frozen):
     """Settings of `/_site/blocks` for the offers and for the bought blocks; an empty body reads them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     start_in_s: float | None = None
     """The first offering begins this long after it was set; None means tomorrow at 11:30 UTC, as on AWS."""
@@ -47,10 +44,8 @@ class Blocks(BaseModel):
     """ARN of a resource group -> the reservations in it."""
 
 
-class Bought(BaseModel):
+class Bought(Frozen):
     """Body of `/_site/bought`: capacity that somebody has bought before a campaign, under the name in its spec."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     """`cr-...`, the ARN of a resource group, or `open`."""

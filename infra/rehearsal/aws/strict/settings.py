@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from trainer.contract.frozen import Frozen
 
 FILE = "aws/strictness.json"
 """File in the site's folder, written before the emulation starts. Without the file the site is strict."""
 Level = Literal["strict", "soft"]
 
 
-class Strictness(BaseModel):
+class Strictness(Frozen):
     """`strict`: AWS's delays, pages, quotas and request limits. `soft`: none of them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     level: Level = "strict"
     seed: int = 1
