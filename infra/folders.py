@@ -14,6 +14,8 @@ from infra.errors import UserError
 
 _PLACE = re.compile(r"\d{12}-[a-z0-9-]+")
 CODE = Path(__file__).absolute().parents[1]
+ASSETS = Path("infra/assets")
+"""Links to `images`, `playbooks`, `requirements` and `pyproject.toml` of a clone; in a wheel, copies of them."""
 
 
 def own_module(module: str, *arguments: str) -> list[str]:
@@ -23,6 +25,12 @@ def own_module(module: str, *arguments: str) -> list[str]:
     """
     path = os.pathsep.join(filter(None, (str(CODE), os.environ.get("PYTHONPATH"))))
     return ["env", f"PYTHONPATH={path}", sys.executable, "-P", "-m", module, *arguments]
+
+
+def asset(name: str, root: Path = CODE) -> Path:
+    """Return the place of a file or folder that a clone has at its root; an installed wheel has it among its assets."""
+    place = root / ASSETS / name
+    return root / name if (root / "pyproject.toml").exists() or not place.exists() else place
 
 
 def cache_root() -> Path:

@@ -17,11 +17,12 @@ from infra.aws.registry import NoSuchImage, Registry
 from infra.bake import node_image
 from infra.bake.builder import builder
 from infra.bake.foundation import OUTPUTS, foundation
-from infra.bake.playbook import ROOT, play
-from infra.bake.sources import digest_of, sources
+from infra.bake.playbook import play
+from infra.bake.sources import NO_CODE, digest_of, sources
 from infra.bake.tools import packed_tools
 from infra.cluster import pull_secret
 from infra.errors import PermanentError, UserError
+from infra.folders import CODE, asset
 from infra.inventory import certify
 from infra.session.context import Context
 from infra.spec.image_reference import repository_url
@@ -31,8 +32,6 @@ from trainer.contract.frozen import Frozen
 
 BUILDER_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 WHEEL = ("infra", "trainer", "pyproject.toml")
-NO_CODE = ("infra/campaigns",)
-"""Holds specs: a comment in one is no reason to bake, least of all for a relaunch on a held cluster."""
 PLAYED = (
     "images/versions.yaml",
     "playbooks/bake.yml",
@@ -121,7 +120,7 @@ def _job_image(context: Context) -> str | None:
 def our_images(context: Context, where: FoundationOutputs, bases: Bases, force: bool = False) -> dict[str, Any]:
     """Bake a layer with the project on both bases, and push both images to the registry."""
     registry = Registry(context.account)
-    inputs = inputs_digest(ROOT, bases.trainer.digest, bases.steward.digest)
+    inputs = inputs_digest(CODE, bases.trainer.digest, bases.steward.digest)
     key = manifest_key(inputs)
     body = context.store.get(key)
     known = None if body is None else ImageManifest.model_validate_json(body)
@@ -131,7 +130,7 @@ def our_images(context: Context, where: FoundationOutputs, bases: Bases, force: 
     with tempfile.TemporaryDirectory() as work:
         context.progress.step("wheel")
         given = {
-            "trainer_image_wheel": str(build_wheel(ROOT, Path(work))),
+            "trainer_image_wheel": str(build_wheel(CODE, Path(work))),
             "trainer_image_tools": str(packed_tools(Path(work))),
             "trainer_image_layers": layers(bases),
             "trainer_image_tag": inputs,
@@ -167,7 +166,7 @@ def our_images(context: Context, where: FoundationOutputs, bases: Bases, force: 
 def layers(bases: Bases) -> list[dict[str, Any]]:
     """Return what the play makes: per image its repository, its base by digest (a tag may move meanwhile), the base's
     Python, and the packages beyond the base."""
-    more = node_image.versions(ROOT)["trainer_image"]["packages"]
+    more = node_image.versions(CODE)["trainer_image"]["packages"]
     return [
         {"repository": repository, "base": base.reference, "python": base.python, "packages": packages}
         for repository, base, packages in ((REPOSITORY, bases.trainer, more), (STEWARD_REPOSITORY, bases.steward, []))
@@ -200,21 +199,21 @@ def manifest_key(inputs: str) -> str:
 
 def inputs_digest(root: Path, *base_digests: str) -> str:
     """Return the digest of the inputs of trainer image and steward image: the wheel's sources, versions, playbook,
-    bases. Raises `UserError` without a clone."""
-    if not (root / "pyproject.toml").exists():
+    bases. Raises `UserError` where neither a clone nor a wheel is."""
+    if not asset("pyproject.toml", root).exists():
         raise UserError(
             "the bake needs the project's sources",
             seen=root,
-            cure="run bivouac from a clone, installed with `pip install -e .`",
+            cure="run bivouac from a clone, installed with `pip install -e .`, or from its wheel",
         )
-    return digest_of(root, sources(root, (*WHEEL, *PLAYED), NO_CODE), *base_digests)
+    return digest_of(sources(root, (*WHEEL, *PLAYED), NO_CODE), *base_digests)
 
 
 def build_wheel(root: Path, work: Path) -> Path:
-    """Build the project's wheel from a copy of what the digest covers, so that nothing else in the clone gets in."""
-    source, out = work / "source", work / "wheel"
-    for path in sources(root, WHEEL, NO_CODE):
-        copy = source / path.relative_to(root)
+    """Build the wheel of the images from a copy of what the digest covers, so that nothing else gets in."""
+    project, out = work / "source", work / "wheel"
+    for name, path in sources(root, WHEEL, NO_CODE).items():
+        copy = project / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
     command = [
@@ -227,7 +226,7 @@ def build_wheel(root: Path, work: Path) -> Path:
         "--no-build-isolation",
         "-w",
         str(out),
-        str(source),
+        str(project),
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:

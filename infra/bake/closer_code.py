@@ -11,15 +11,14 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-from infra.bake.sources import sources
+from infra.bake.sources import NO_CODE, sources
+from infra.folders import CODE
 from infra.session.context import Context
 from infra.session.session import STACK_CONFIG
 from infra.spec.names import PROJECT, closer_code
 from infra.stack.closer import REQUIREMENTS
 
-ROOT = Path(__file__).resolve().parents[2]
 _PARTS = ("infra", "trainer", "pyproject.toml", REQUIREMENTS)
-_WITHOUT = ("infra/campaigns",)
 _TIME = (1980, 1, 1, 0, 0, 0)
 """Of every entry, the oldest that zip knows: the same files are the same bytes."""
 
@@ -28,8 +27,8 @@ def packed(root: Path) -> bytes:
     """Return the project as a zip file that depends on nothing but names and contents."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
-        for path in sources(root, _PARTS, _WITHOUT):
-            entry = zipfile.ZipInfo(path.relative_to(root).as_posix(), _TIME)
+        for name, path in sources(root, _PARTS, NO_CODE).items():
+            entry = zipfile.ZipInfo(name, _TIME)
             entry.compress_type = zipfile.ZIP_DEFLATED
             made.writestr(entry, path.read_bytes())
     return out.getvalue()
@@ -37,7 +36,7 @@ def packed(root: Path) -> bytes:
 
 @cache
 def _own() -> tuple[str, bytes]:
-    body = packed(ROOT)
+    body = packed(CODE)
     return hashlib.sha256(body).hexdigest(), body
 
 

@@ -14,9 +14,10 @@ import yaml
 from infra.aws.account import every
 from infra.aws.given.node_image import find_base_image, find_image
 from infra.bake.builder import Builder, builder
-from infra.bake.playbook import ROOT, play
+from infra.bake.playbook import play
 from infra.bake.sources import digest_of, sources
 from infra.errors import PermanentError, UserError
+from infra.folders import CODE, asset
 from infra.plan.catalogue import instance_type
 from infra.record.store import CampaignStore
 from infra.session.context import Context
@@ -72,7 +73,7 @@ def ensure(
     if context.spec.image.nodes != "bake":
         return _as_given(context), False
     base_ami, base = find_base(context)
-    inputs = inputs_digest(ROOT, base_ami, context.spec)
+    inputs = inputs_digest(CODE, base_ami, context.spec)
     known = stored(context.store, inputs)
     if known is not None and not force and _available(context, known.ami):
         context.progress.note(f"node image of the same inputs exists, {inputs[:12]}: {known.ami}")
@@ -118,7 +119,7 @@ def find_base(context: Context) -> tuple[str, str]:
 
 def versions(root: Path) -> dict[str, Any]:
     """Return images/versions.yaml by role, with dates as text, as in JSON."""
-    read = yaml.safe_load((root / "images/versions.yaml").read_text())["versions"]
+    read = yaml.safe_load(asset("images/versions.yaml", root).read_text())["versions"]
     found: dict[str, Any] = json.loads(json.dumps(read, default=str))
     return found
 
@@ -126,7 +127,7 @@ def versions(root: Path) -> dict[str, Any]:
 def inputs_digest(root: Path, base_ami: str, spec: Spec) -> str:
     """Return the digest of the node image's inputs: base, versions, playbooks, and the accelerator's maker."""
     maker = instance_type(spec.nodes.instance_type).maker
-    return digest_of(root, sources(root, PLAYED, ("playbooks/roles/trainer_image",)), base_ami, str(maker))
+    return digest_of(sources(root, PLAYED, ("playbooks/roles/trainer_image",)), base_ami, str(maker))
 
 
 def stored(store: CampaignStore, inputs: str) -> NodeImage | None:
@@ -146,7 +147,7 @@ def known_image(context: Context) -> NodeImage | None:
     if (own := recorded(context.store)) is not None:
         return own
     ami = "" if context.spec.image.nodes == "bake" else find_image(context.account, context.spec)[0]
-    inputs = "" if ami else inputs_digest(ROOT, find_base(context)[0], context.spec)
+    inputs = "" if ami else inputs_digest(CODE, find_base(context)[0], context.spec)
     image = context.store.model_at(manifest_key(inputs, ami), NodeImage)
     return image if image is not None and _available(context, image.ami) else None
 
@@ -191,7 +192,7 @@ def _bake(context: Context, built: Builder, base_ami: str, base: str, inputs: st
         inputs_digest=inputs,
         base_ami=base_ami,
         base=base,
-        versions=versions(ROOT),
+        versions=versions(CODE),
         applied=tuple(facts["applied"]),
         not_applied=facts["not_applied"],
         machine=facts["machine"],

@@ -15,10 +15,10 @@ from typing import Any
 from infra.bake.builder import TRANSFER, Builder
 from infra.engine.command import leashed
 from infra.errors import PermanentError
+from infra.folders import asset
 from infra.session.context import Context
 
-ROOT = Path(__file__).resolve().parents[2]
-PLAYBOOKS = ROOT / "playbooks"
+PLAYBOOKS = asset("playbooks")
 BAKED = re.compile(r"(node|trainer)_image_baked")
 """The last fact of a bake: the image's content."""
 COMMAND_S = 3600

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from infra.folders import asset
 from infra.plan import catalogue
 from infra.plan.catalogue.expectations import least_versions
 from infra.plan.catalogue.hardware import gpu_expectation
@@ -17,7 +17,7 @@ from infra.spec.campaign import Spec
 from infra.spec.names import data_source, shared_tier
 from trainer.contract import AT_LEAST, LOCAL_CHECKPOINTS, Expectation
 
-VERSIONS = Path(__file__).parents[2] / "images/versions.yaml"
+VERSIONS = asset("images/versions.yaml")
 _THROUGHPUT_MIB = 4096
 _TIB_GIB = 1024
 _BAKED: tuple[tuple[str, tuple[str, ...]], ...] = (

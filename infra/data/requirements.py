@@ -31,10 +31,10 @@ from packaging.utils import canonicalize_name
 from infra.data import pip_for_image
 from infra.data.tar import write_tar
 from infra.errors import UserError
-from infra.folders import cache_root
+from infra.folders import asset, cache_root
 from infra.spec.campaign import Workload
 
-LOCK = Path(__file__).resolve().parents[2] / "requirements/image.txt"
+LOCK = asset("requirements/image.txt")
 """Packages of the trainer image's base, and of this machine where it stands for the base."""
 _TORCH = ("torch", "torchvision", "torchaudio", "triton")
 """Built for each other and for the image's CUDA."""

@@ -299,7 +299,7 @@ def load(path: Path) -> SpecFile:
             line=1,
             message="a spec is a mapping of fields",
             seen="an empty file" if raw is None else type(raw).__name__,
-            cure="start from infra/campaigns/rehearsal.yaml",
+            cure="start from what `bivouac init` writes",
         )
         raise SpecError(path, (problem,))
     lines, odd = lines_of(root), duplicates(root) + misread(root, Spec)

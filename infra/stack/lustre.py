@@ -6,15 +6,15 @@ https://docs.aws.amazon.com/fsx/latest/LustreGuide/configure-efa-clients.html (b
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from infra.folders import asset
 from infra.plan.catalogue import InstanceType
 from infra.spec.campaign import SharedStorage
 
-VERSIONS = Path(__file__).parents[2] / "images/versions.yaml"
+VERSIONS = asset("images/versions.yaml")
 
 VERSION = "2.15"
 EFA_CONNECTIONS = 1024

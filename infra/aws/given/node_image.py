@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from infra.aws.account import Account, every
 from infra.errors import UserError
+from infra.folders import asset
 from infra.plan.catalogue import instance_type
 from infra.plan.facts import BaseImage
 from infra.spec.campaign import Spec
 
-_VERSIONS = Path(__file__).parents[3] / "images/versions.yaml"
+_VERSIONS = asset("images/versions.yaml")
 
 ROOT_DISK = "/dev/xvda"
 """Root device of EKS's Amazon Linux images, which the launch templates size and encrypt."""

@@ -20,11 +20,12 @@ from typing import NamedTuple
 
 from packaging.markers import Marker
 
+from infra.folders import asset
 from infra.spec.sections import SLIM_BASE
 
 REPOSITORY, HOST_TAG = "bivouac/base", "host"
 SLIM_TAG = SLIM_BASE.rpartition(":")[2]
-LOCK = Path(__file__).resolve().parents[3] / "requirements/steward.txt"
+LOCK = asset("requirements/steward.txt")
 """Packages of the steward's base."""
 PLACE = PurePosixPath("opt/bivouac/venv")
 _PIN = re.compile(r"^([\w.-]+)==\S+(?: ; ([^\\]+))?", re.MULTILINE)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 import yaml
 from moto.core.utils import utcnow
 from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter
 
+from infra.folders import asset
 from infra.rehearsal.aws.world import World
 
-ROOT = Path(__file__).resolve().parents[3]
 VERSIONS = tuple(f"1.{minor}" for minor in range(30, 37))
 VARIANTS = (("x86_64", "standard"), ("x86_64", "nvidia"), ("x86_64", "neuron"), ("arm64", "standard"))
 NEWEST = "20261020"
@@ -24,7 +23,7 @@ OWNER = "602401143452"
 
 def publish(world: World) -> None:
     """Publish the newest release with its parameters, and the node image's older base release as an AMI only."""
-    pinned = yaml.safe_load((ROOT / "images/versions.yaml").read_text())["versions"]["base"]["release"]
+    pinned = yaml.safe_load(asset("images/versions.yaml").read_text())["versions"]["base"]["release"]
     for version in VERSIONS:
         for architecture, variant in VARIANTS:
             family = f"amazon-eks-node-al2023-{architecture}-{variant}-{version}"

@@ -3,13 +3,14 @@ roles, so both kinds of nodes are set up alike. It downloads nothing."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-ROLES = Path(__file__).parents[3] / "playbooks/roles"
+from infra.folders import asset
+
+ROLES = asset("playbooks/roles")
 _HUGE_PAGES = "vm.nr_hugepages"
 """Left out: the launch template has a script of its own for them."""
 _FILES = (
