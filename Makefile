@@ -65,7 +65,7 @@ drills: setup  ## Seeded drills of kills, leaks, storage and more, an hour; DRIL
 mutants: setup  ## Small changes of the code that tests must notice, 20 minutes; MUTANTS=--whole, MUTANTS="--module FILE"
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
-docs: venv  ## The generated pages anew: docs/spec.md, docs/commands.md
+docs: venv  ## The generated pages anew: spec, commands, waits, index of decisions
 	@$(BIN)/python -m tests.docs
 
 bench-%: setup  ## One benchmark, a table with its peer: see tests/bench for the names

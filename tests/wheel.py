@@ -1,4 +1,4 @@
-"""The built wheel in an environment of its own, away from the clone; its dependencies are this environment's."""
+"""The built wheel in an environment of its own, away from the clone; what it depends on is this environment's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from pathlib import Path
 from tests.root import ROOT
 
 _FOLDERS = ("images", "infra", "playbooks", "requirements", "trainer")
+_DEPENDENCIES = Path(sysconfig.get_path("purelib"))
 _FILES = ("LICENSE", "README.md", "pyproject.toml")
 
 
 class Installed:
     """A virtual environment that holds the wheel, and an empty folder to work in."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, alone: bool = False) -> None:
+        """`alone`: with files of its own for what it depends on, since a rehearsal's pods see no other folder."""
         self.folder, self.venv = folder / "away", folder / "venv"
         self.folder.mkdir()
         self.bivouac, self.python = self.venv / "bin/bivouac", self.venv / "bin/python"
@@ -33,7 +35,11 @@ class Installed:
         self._make(sys.executable, "-m", "venv", "--without-pip", str(self.venv))
         self._make(*pip, "--python", str(self.python), "install", "--no-deps", "--no-index", str(self.wheel))
         shutil.rmtree(clone)
-        (self.packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+        if alone:
+            own = shutil.ignore_patterns("bivouac-*", "__editable__*", "__pycache__")
+            shutil.copytree(_DEPENDENCIES, self.packages, ignore=own, copy_function=_linked, dirs_exist_ok=True)
+        else:
+            (self.packages / "dependencies.pth").write_text(str(_DEPENDENCIES))
 
     def _make(self, *command: str) -> None:
         done = self.run(*command)
@@ -50,3 +56,11 @@ def _copied(clone: Path) -> Path:
     for name in _FILES:
         shutil.copy(ROOT / name, clone)
     return clone
+
+
+def _linked(source: str, target: str) -> None:
+    """Give a file a second name: a copy of all of torch would take minutes."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -17,7 +17,7 @@ STEPS = 40
 
 
 def test_an_installed_wheel_rehearses_without_a_clone(tmp_path: Path) -> None:
-    installed = Installed(tmp_path)
+    installed = Installed(tmp_path, alone=True)
     with rehearsing(tmp_path, quick(STEPS, campaign="wheel")) as rehearsal:
         environment = rehearsal.environment | {"PATH": installed.environment["PATH"]}
         environment.pop("PYTHONPATH", None)

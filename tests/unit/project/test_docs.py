@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import typer
 from pydantic import TypeAdapter
@@ -14,12 +17,18 @@ from pydantic import TypeAdapter
 from infra.cli.main import app
 from infra.cli.prepare.checked import checked
 from infra.plan.checks import failed
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageStarted
+from infra.record.store import CampaignStore
 from infra.spec.campaign import Spec
+from infra.spec.names import buckets
 from tests.docs import spec_reference
 from tests.docs.__main__ import PAGES
 from tests.root import ROOT
+from tests.unit.fake_s3 import FakeS3, Time
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "infra/ci/README.md"]
+BESIDE_CODE = [ROOT / name for name in ("README.md", "CHANGELOG.md", "infra/ci/README.md", "trainer/client/README.md")]
+DOCUMENTS = [*BESIDE_CODE, *sorted((ROOT / "docs").rglob("*.md"))]
 LONGEST_README = 150
 LONGEST_JOB = 15
 AT_ROOT = re.compile(r"(?:infra|trainer|tests|docs|images|playbooks|requirements|\.github|\.ci)/[\w./*-]*")
@@ -151,6 +160,38 @@ def test_the_readmes_own_job_is_a_spec_of_fifteen_lines_that_can_be_run(
     path = tmp_path / "campaign.yaml"
     path.write_text(text)
     assert not failed(checked(path).findings)
+
+
+PYTHON = [
+    block
+    for name in ("python.md", "changing.md")
+    for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.DOTALL | re.MULTILINE)
+]
+"""Programs of pages that can run alone; those of a training script need its job."""
+
+
+@pytest.mark.parametrize("block", PYTHON)
+def test_a_program_of_a_page_runs(block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    s3: Any = FakeS3(Time())
+    monkeypatch.setattr(boto3, "client", lambda service: s3)
+    store = CampaignStore(s3, buckets("123456789012", "us-east-1").state, "rehearsal", "driver")
+    store.append(StageStarted(stage=Stage.BAKE, who="ada"))
+    monkeypatch.chdir(tmp_path)
+    Path("campaign.yaml").write_text((ROOT / "infra/campaigns/rehearsal.yaml").read_text())
+    exec(compile(block, "page", "exec"), {"__name__": "page"})
+
+
+def test_what_another_program_may_import_is_there() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \|", (ROOT / "docs/python.md").read_text(), re.MULTILINE)
+    assert len(rows) > 5
+    for module, names in rows:
+        assert set(re.findall(r"`(\w+)`", names)) <= set(dir(importlib.import_module(module))), module
+
+
+def test_the_changelog_begins_with_the_projects_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    (newest, *_) = re.findall(r"^## (\S+?),? (\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest[0] == version
 
 
 def test_the_readme_is_short() -> None:
