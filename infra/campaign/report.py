@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.archive.manifest import MANIFEST_NAME
 from infra.aws.account import explained, says_denied
 from infra.campaign.reserved import bills_on
+from infra.cluster.kubernetes import OF_WORLD
 from infra.console.words import clock, share
-from infra.errors import UserError, first_line
+from infra.errors import BivouacError, LeaseLost, UserError, first_line
 from infra.folders import keep
 from infra.inventory.certify import CERTIFICATE
 from infra.record import pod_logs
@@ -30,6 +34,38 @@ from infra.spec.names import buckets, data_prefix
 from trainer.contract import DATA_MANIFEST_NAME
 
 HTML, JSON = "report.html", "report.json"
+
+
+REWRITE_S, _REST, _LAST_PAGE_S = 60.0, 20, 5.0
+"""Between two pages of a running campaign; at least so many times as long as the last one took; and the longest wait
+for a page that is being written at the end."""
+
+
+@contextmanager
+def rewritten(context: Context) -> Iterator[None]:
+    """Write the report again and again while the body runs. A page that cannot be written is tried again."""
+    over = threading.Event()
+
+    def rewrite() -> None:
+        rest = REWRITE_S
+        while not over.wait(rest):
+            begun = time.monotonic()
+            try:
+                context.guard()
+                write(context.store, context.results, lambda refusal: None)
+            except LeaseLost:
+                return
+            except (BivouacError, *OF_WORLD, OSError, ValueError):
+                pass
+            rest = max(REWRITE_S, _REST * (time.monotonic() - begun))
+
+    thread = threading.Thread(target=rewrite, name="report", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_LAST_PAGE_S)
 
 
 def run(context: Context) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from lightkube.resources.apps_v1 import Deployment
 
 from infra.archive.archive_job import out_of_cluster
+from infra.campaign import report
 from infra.campaign.closing import SILENT
 from infra.campaign.launch import STEWARD, deploy, recorded_config
 from infra.campaign.repairs.lost_storage import StorageWatch
@@ -36,11 +37,12 @@ _MUTE_S = 90.0
 def run(context: Context) -> dict[str, Any]:
     """Watch until training is completed, stopped or held, and print events as they come."""
     told, watch, storage = _Teller(context), StewardWatch(context), StorageWatch(context)
-    for _ in context.turns(_seconds_left(context), 1.0):
-        context.progress.step(storage.look() or watch.look() or told.line)
-        told.tell()
-        if (outcome := context.state().outcome) is not None:
-            return {"outcome": outcome, "attempts": len(context.state().attempts)}
+    with report.rewritten(context):
+        for _ in context.turns(_seconds_left(context), 1.0):
+            context.progress.step(storage.look() or watch.look() or told.line)
+            told.tell()
+            if (outcome := context.state().outcome) is not None:
+                return {"outcome": outcome, "attempts": len(context.state().attempts)}
     raise PermanentError(
         "the deadline has passed",
         seen=context.deadline.isoformat(),

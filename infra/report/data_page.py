@@ -13,7 +13,7 @@ from infra.data.dataset import DataSet
 from infra.report.charts.svg import WIDTH, drawing, line, rect, text
 from trainer.contract import DATA_SUMMARY_NAME
 
-_HEIGHT, _FLOOR, _TOP = 190.0, 156.0, 18.0
+_HEIGHT, _FLOOR, _TOP = 212.0, 170.0, 32.0
 
 
 def data_page(data: DataSet) -> str:
@@ -57,6 +57,8 @@ def histogram(lengths: list[int]) -> Markup:
 def _columns(lengths: list[int], columns: range) -> Iterator[Markup]:
     width, most = min(120.0, WIDTH / len(columns)), max(lengths)
     yield line(0, _FLOOR, width * len(columns), _FLOOR, "axis")
+    yield text(0, 12, "documents", "axisname")
+    yield text(width * len(columns) / 2, _FLOOR + 36, "tokens of a document, from", "axisname", "middle")
     for place, index in enumerate(columns):
         count = lengths[index]
         tall, x = (_FLOOR - _TOP) * count / most, place * width

@@ -20,6 +20,8 @@ from infra.report.model import Report
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
+REFRESH_S = 60
+"""Between two loads of the page of a campaign that has no certificate yet."""
 MOST_EVENTS = 300
 MOST_EVALUATIONS = 12
 MOST_ALARMS = 40
@@ -34,6 +36,7 @@ def render(report: Report) -> str:
     return template.render(
         report=report,
         style=Markup(style),
+        refresh_s=REFRESH_S,
         timeline=timeline(report) if report.stages else "",
         loss_curve=loss_curve(report),
         norm_curve=norm_curve(report),

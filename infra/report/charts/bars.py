@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from infra.console.words import clock, share, usd
-from infra.report.charts.svg import WIDTH, drawing, rect, text, text_width
+from infra.report.charts.svg import WIDTH, Scale, drawing, rect, text, text_width
 from infra.report.model import Report
 
 LEFT, HEIGHT = 64.0, 34.0
@@ -18,10 +18,16 @@ def bars(report: Report) -> Markup:
         return Markup("")
     time = [(row.cause, row.label, row.time_share, clock(row.seconds)) for row in report.shares]
     money = [(row.cause, row.label, row.money_share, usd(row.usd)) for row in report.shares]
-    parts = [*_bar("time", time, 4.0)]
+    parts, bottom = [*_bar("time", time, 4.0)], HEIGHT + 12.0
     if report.money.by_time_usd:
-        parts += _bar("money", money, 4.0 + HEIGHT + 12)
-    return drawing(8 + 2 * HEIGHT + 12, "Shares of time and money by cause", parts)
+        parts += _bar("money", money, 4.0 + bottom)
+        bottom += HEIGHT + 12
+    across = Scale(0, 100, LEFT, WIDTH)
+    for percent in range(0, 101, 20):
+        anchor = {0: "start", 100: "end"}.get(percent, "middle")
+        parts.append(text(across(percent), bottom + 8, f"{percent} %", "tick", anchor))
+    parts.append(text(across(50), bottom + 26, "share of all paid time, and of all money", "axisname", "middle"))
+    return drawing(bottom + 32, "Shares of time and money by cause", parts)
 
 
 def _bar(name: str, rows: Sequence[tuple[str, str, float, str]], y: float) -> Iterator[Markup]:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from infra.report.charts.svg import WIDTH, Scale, drawing, line, rect, tag, text, text_width, ticks
 from infra.report.model import Evaluated, Losses, LossPoint, Report, Training
 
-LEFT, RIGHT, TOP = 46.0, 20.0, 16.0
+LEFT, RIGHT, TOP = 46.0, 20.0, 24.0
 MOST_RESTARTS = 4
 MOST_LANES = 9
 MOST_CIRCLES = 24
@@ -35,7 +35,7 @@ def loss_curve(report: Report) -> Markup:
     across = Scale(0, max(point.step for point in points), LEFT, WIDTH - RIGHT)
     values += [training.unigram_loss] if training.unigram_loss is not None else []
     down = _down(values, TOP, bottom)
-    parts = [*_axes(across, down, bottom, "step")]
+    parts = [*_axes(across, down, bottom, "loss, nats per token")]
     parts += _repeated_bands(training.losses, across, bottom)
     if training.unigram_loss is not None:
         y = down(training.unigram_loss)
@@ -62,7 +62,7 @@ def norm_curve(report: Report) -> Markup:
     bottom = 190.0
     across = Scale(0, max(point.step for point in points), LEFT, WIDTH - RIGHT)
     down = _down([point.loss for point in points], TOP, bottom)
-    parts = [*_axes(across, down, bottom, "step")]
+    parts = [*_axes(across, down, bottom, "log10 of the norm")]
     parts += [_path(row.points, across, down, f"curve {colour(row.attempt)}") for row in series]
     for alarm in report.training.alarms:
         title = tag("title", f"step {alarm.step}, {alarm.detector}: {alarm.text}")
@@ -93,7 +93,7 @@ def _restart(training: Training, later: Losses, first: int, last: int) -> Markup
     shown = [(series, [p for p in series.points if first <= p.step <= last]) for series in (*earlier, later)]
     across = Scale(first, last, LEFT + 12, WIDTH - RIGHT - 12)
     down = _down([point.loss for _, points in shown for point in points], TOP + 10, bottom - 8)
-    parts = [*_axes(across, down, bottom, "step", whole=True)]
+    parts = [*_axes(across, down, bottom, "loss, nats per token", whole=True)]
     again = [point.step for point in later.points if point.repeated]
     half = (across(first + 1) - across(first)) / 2
     width = across(again[-1]) - across(again[0]) + 2 * half
@@ -118,7 +118,9 @@ def _down(values: Sequence[float], top: float, bottom: float) -> Scale:
     return Scale(low - margin, high + margin, bottom, top)
 
 
-def _axes(across: Scale, down: Scale, bottom: float, name: str, *, whole: bool = False) -> Iterator[Markup]:
+def _axes(across: Scale, down: Scale, bottom: float, unit: str, *, whole: bool = False) -> Iterator[Markup]:
+    """Draw steps across and values down; `unit` is what the values are."""
+    yield text(0, 12, unit, "axisname")
     for value in ticks(down.low, down.high, 7):
         yield line(LEFT, down(value), WIDTH - RIGHT, down(value), "grid")
         yield text(LEFT - 8, down(value) + 4, f"{value:.4g}", "tick", "end")
@@ -126,7 +128,7 @@ def _axes(across: Scale, down: Scale, bottom: float, name: str, *, whole: bool =
     for value in ticks(across.low, across.high, 10):
         if not whole or value == int(value):
             yield text(across(value), bottom + 18, f"{value:,.0f}", "tick", "middle")
-    yield text((LEFT + WIDTH - RIGHT) / 2, bottom + 36, name, "tick", "middle")
+    yield text((LEFT + WIDTH - RIGHT) / 2, bottom + 36, "step", "axisname", "middle")
 
 
 def _path(points: Sequence[LossPoint], across: Scale, down: Scale, class_: str) -> Markup:

@@ -49,7 +49,7 @@ def timeline(report: Report) -> Markup:
     label = (
         f"Timeline: {len(stages)} stages, {len(report.attempts)} attempts, {len(report.interruptions)} interruptions"
     )
-    return drawing(bottom + 30, f"{label} in {clock(end)}", parts)
+    return drawing(bottom + 42, f"{label} in {clock(end)}", parts)
 
 
 def _numbered(report: Report) -> list[Mark]:
@@ -69,6 +69,7 @@ def _axis(across: Scale, end: float, top: float, bottom: float) -> Iterator[Mark
     for value in time_ticks(end):
         yield line(across(value), top, across(value), bottom, "grid")
         yield text(across(value), bottom + 18, time_label(value, end), "tick", "middle")
+    yield text((LEFT + WIDTH - RIGHT) / 2, bottom + 36, "time since the first stage began", "axisname", "middle")
 
 
 def _stage(runs: list[StageTime], across: Scale, y: float) -> Iterator[Markup]:

@@ -187,11 +187,24 @@ def test_backticks_mark_code_in_text_that_stays_escaped() -> None:
     assert code_marked("a `b` <i> `<u>`") == "a <code>b</code> &lt;i&gt; <code>&lt;u&gt;</code>"
 
 
+def test_the_page_loads_itself_again_until_there_is_a_certificate(report: Make) -> None:
+    under_way = render(report(with_a_node_lost(), at_s=150.0, certificate=None))
+    assert '<meta http-equiv="refresh" content="60">' in under_way and "loads itself every minute" in under_way
+    assert "http-equiv" not in render(report()) and "loads itself" not in render(report())
+
+
+def test_every_axis_says_what_it_shows(report: Make) -> None:
+    names = re.findall(r'class="axisname"[^>]*>([^<]*)<', render(report()))
+    assert names[0] == "time since the first stage began"
+    assert names.count("step") == names.count("loss, nats per token") + names.count("log10 of the norm") == 3
+    assert names[-1] == "share of all paid time, and of all money"
+
+
 def test_pictures_can_be_read_out_and_reached_by_keyboard(report: Make) -> None:
     page = render(report())
     pictures = re.findall(r'<svg viewBox="[^"]*" ([^>]*)>', page)
     assert len(pictures) == 5 and all('role="img"' in row and "aria-label=" in row for row in pictures)
-    assert page.count('class="figurebox" tabindex="0"') == 5
+    assert page.count('class="figurebox" tabindex="0"') + page.count('class="figurebox timeline" tabindex="0"') == 5
 
 
 class _Tags(HTMLParser):

@@ -1,0 +1,47 @@
+"""The page of a running campaign is written again while its driver watches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infra.campaign import report
+from infra.errors import LeaseLost, PermanentError
+from tests.waiting import until
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(report, "REWRITE_S", 0.01)
+    return []
+
+
+def context(guard: Callable[[], None] = lambda: None) -> Any:
+    return SimpleNamespace(store="store", results="results", guard=guard)
+
+
+def test_it_is_written_again_after_a_page_that_could_not_be(pages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> None:
+        pages.append("page")
+        if len(pages) == 1:
+            raise PermanentError("S3 is away", seen="503", cure="wait")
+
+    monkeypatch.setattr(report, "write", write)
+    with report.rewritten(context()):
+        until(lambda: len(pages) >= 3, "three pages", within_s=60)
+    assert not [thread for thread in threading.enumerate() if thread.name == "report"]
+
+
+def test_a_driver_without_its_lease_writes_no_page(pages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "write", lambda *_: pages.append("page"))
+
+    def guard() -> None:
+        raise LeaseLost("another driver has it")
+
+    with report.rewritten(context(guard)):
+        until(lambda: not [one for one in threading.enumerate() if one.name == "report"], "the writer has ended")
+    assert pages == []
