@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 import typer
 
 from infra.cli.main import app
-from tests.docs.tables import table
+from tests.docs.tables import item, table
 
 HEAD = """\
 # Commands
@@ -43,7 +43,7 @@ def page() -> str:
         if group != panel:
             overview += ["", f"**{group}**", ""] if group else [""]
             panel = group
-        overview.append(f"- [`{name}`](#{name.replace(' ', '-')}): {_first(command.help)}")
+        overview += item(f"[`{name}`](#{name.replace(' ', '-')}): {_first(command.help)}")
     lines += [*overview, ""]
     for name, command, _ in found:
         lines += _section(name, command)
@@ -75,7 +75,7 @@ def _first(help_text: str | None) -> str:
 
 
 def _section(name: str, command: Any) -> list[str]:
-    lines = [f"## {name}", "", "```text", _usage(name, command), "```", "", " ".join((command.help or "").split()), ""]
+    lines = [f"## {name}", "", "```text", _usage(name, command), "```", "", *item(command.help or "", ""), ""]
     rows = [*_arguments(command), *_options(command)]
     return [*lines, *table(("argument or option", "meaning", "default"), rows), ""] if rows else lines
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.docs.tables import table
+from tests.docs.tables import item
 from tests.root import ROOT
 
 _HEAD = """# Decisions
@@ -15,8 +15,8 @@ says so; the earlier page stays.
 
 
 def page() -> str:
-    rows = []
+    lines = [_HEAD]
     for path in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
         number, _, title = path.read_text().partition("\n")[0].removeprefix("# ").partition(": ")
-        rows.append((f"[{number}]({path.name})", title[:1].upper() + title[1:]))
-    return "\n".join([_HEAD, *table(("number", "decision"), rows), ""])
+        lines += item(f"[{number}]({path.name}): {title[:1].upper()}{title[1:]}")
+    return "\n".join([*lines, ""])

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from infra.spec import duration
 from infra.spec.campaign import Spec
 from infra.spec.schema import descriptions, model_in
-from tests.docs.tables import table
+from tests.docs.tables import item
 from tests.root import ROOT
 
 EXAMPLE = ROOT / "infra/campaigns/rehearsal.yaml"
@@ -44,7 +44,8 @@ each with line, value and cure; it needs no network. `bivouac plan` says what th
 - An unknown field is refused, with the nearest name that exists.
 - A duration is a text with its units: `90s`, `10m`, `1h30m`, `7d`. A bare number is refused.
 - A size and an amount carry their unit in the field's name: `capacity_gib`, `budget_usd`.
-- A field with the default *none* may be left out; its meaning says what follows then.
+- A field with the default *none* may be left out; its meaning says what follows then. In brackets stand a field's type,
+  its unit and its default.
 
 The models are `infra/spec/campaign.py`, `infra/spec/data.py`, `infra/spec/sections.py` and
 `trainer/contract/training.py`.
@@ -63,7 +64,9 @@ def page() -> str:
         lines += [f"## {_title(path)}", ""]
         if said := inspect.cleandoc(model.__doc__ or ""):
             lines += [said, ""]
-        lines += [*table(("field", "type and unit", "default", "meaning"), _rows(path, model)), ""]
+        for name, form, default, meaning in _rows(path, model):
+            lines += item(f"{name} ({form}; {default}): {meaning}")
+        lines.append("")
         if path in shown:
             lines += ["Example:", "", "```yaml", *_nested(path, shown[path]), "```", ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -160,16 +163,16 @@ def _default(info: FieldInfo) -> str:
         return "required"
     value = info.get_default(call_default_factory=True)
     if value is None:
-        return "none"
+        return "default none"
     if isinstance(value, BaseModel):
-        return "its defaults"
+        return "default: its defaults"
     if isinstance(value, timedelta):
-        return f"`{duration.text(value)}`"
+        return f"default `{duration.text(value)}`"
     if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
+        return f"default `{str(value).lower()}`"
     if value in ((), "", {}):
-        return "empty"
-    return f"`{getattr(value, 'value', value)}`"
+        return "default empty"
+    return f"default `{getattr(value, 'value', value)}`"
 
 
 def _nested(path: str, fields: Any) -> list[str]:

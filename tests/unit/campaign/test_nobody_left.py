@@ -102,8 +102,10 @@ def lived(patch: pytest.MonkeyPatch, moment: str, spec: Spec = FIRST_CONTACT) ->
 
 
 def cost_on_page(mishap: str) -> Decimal:
-    (row,) = [line for line in (ROOT / "docs/mishaps.md").read_text().splitlines() if line.startswith(f"| {mishap} ")]
-    (figure,) = re.findall(r"(\d+\.\d+) in all", row)
+    (item,) = [
+        item for item in (ROOT / "docs/mishaps.md").read_text().split("\n- ") if item.startswith(f"**{mishap}**")
+    ]
+    (figure,) = re.findall(r"(\d+\.\d+)\s+in\s+all", item)
     return Decimal(figure)
 
 

@@ -29,7 +29,7 @@ from tests.unit.fake_s3 import FakeS3, Time
 
 BESIDE_CODE = [ROOT / name for name in ("README.md", "CHANGELOG.md", "infra/ci/README.md", "trainer/client/README.md")]
 DOCUMENTS = [*BESIDE_CODE, *sorted((ROOT / "docs").rglob("*.md"))]
-LONGEST_README = 150
+LONGEST_README, WIDEST = 150, 120
 LONGEST_JOB = 15
 AT_ROOT = re.compile(r"(?:infra|trainer|tests|docs|images|playbooks|requirements|\.github|\.ci)/[\w./*-]*")
 """A path of this repository, as documents name it in code marks."""
@@ -50,7 +50,7 @@ def marked(text: str) -> list[str]:
 
 def shell_lines(text: str) -> list[str]:
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    lines = [line.split(" #")[0].strip() for block in blocks for line in block.splitlines()]
+    lines = [line.split(" #")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -69,6 +69,11 @@ def test_every_link_leads_somewhere(document: Path) -> None:
         page = document.parent / path if path else document
         assert page.exists(), f"{target}: no such file"
         assert not anchor or anchor in anchors(page), f"{target}: no such heading; there are {sorted(anchors(page))}"
+
+
+@each_document
+def test_no_line_is_wider_than_a_reader_of_plain_text_sees(document: Path) -> None:
+    assert [line for line in document.read_text().splitlines() if len(line) > WIDEST] == []
 
 
 @each_document
