@@ -15,7 +15,7 @@ from infra.errors import UserError
 _PLACE = re.compile(r"\d{12}-[a-z0-9-]+")
 CODE = Path(__file__).absolute().parents[1]
 ASSETS = Path("infra/assets")
-"""Links to `images`, `playbooks`, `requirements` and `pyproject.toml` of a clone; in a wheel, copies of them."""
+"""Links to what a clone has at its root: pages, images, playbooks, locks, `pyproject.toml`; in a wheel, copies."""
 
 
 def own_module(module: str, *arguments: str) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.root import ROOT
 
-_FOLDERS = ("images", "infra", "playbooks", "requirements", "trainer")
+_FOLDERS = ("docs", "images", "infra", "playbooks", "requirements", "trainer")
 _DEPENDENCIES = Path(sysconfig.get_path("purelib"))
 _FILES = ("LICENSE", "README.md", "pyproject.toml")
 
@@ -19,8 +19,8 @@ _FILES = ("LICENSE", "README.md", "pyproject.toml")
 class Installed:
     """A virtual environment that holds the wheel, and an empty folder to work in."""
 
-    def __init__(self, folder: Path, *, alone: bool = False) -> None:
-        """`alone`: with files of its own for what it depends on, since a rehearsal's pods see no other folder."""
+    def __init__(self, folder: Path, *, self_contained: bool = False) -> None:
+        """`self_contained`: with files of its own for all packages: a rehearsal's pods see no other folder."""
         self.folder, self.venv = folder / "away", folder / "venv"
         self.folder.mkdir()
         self.bivouac, self.python = self.venv / "bin/bivouac", self.venv / "bin/python"
@@ -29,27 +29,27 @@ class Installed:
         path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
         self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        clone = _copied(folder / "clone")
+        clone = _copy_of_sources(folder / "clone")
         self._make(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(clone))
         (self.wheel,) = folder.glob("*.whl")
         self._make(sys.executable, "-m", "venv", "--without-pip", str(self.venv))
         self._make(*pip, "--python", str(self.python), "install", "--no-deps", "--no-index", str(self.wheel))
         shutil.rmtree(clone)
-        if alone:
-            own = shutil.ignore_patterns("bivouac-*", "__editable__*", "__pycache__")
-            shutil.copytree(_DEPENDENCIES, self.packages, ignore=own, copy_function=_linked, dirs_exist_ok=True)
+        if self_contained:
+            editable = shutil.ignore_patterns("bivouac-*", "__editable__*", "__pycache__")
+            shutil.copytree(_DEPENDENCIES, self.packages, ignore=editable, copy_function=_link, dirs_exist_ok=True)
         else:
             (self.packages / "dependencies.pth").write_text(str(_DEPENDENCIES))
 
     def _make(self, *command: str) -> None:
-        done = self.run(*command)
-        assert done.returncode == 0, done.stdout + done.stderr
+        process = self.run(*command)
+        assert process.returncode == 0, process.stdout + process.stderr
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True)
 
 
-def _copied(clone: Path) -> Path:
+def _copy_of_sources(clone: Path) -> Path:
     """Copy what a wheel is built of, so that the build leaves nothing in this clone."""
     for name in _FOLDERS:
         shutil.copytree(ROOT / name, clone / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -58,7 +58,7 @@ def _copied(clone: Path) -> Path:
     return clone
 
 
-def _linked(source: str, target: str) -> None:
+def _link(source: str, target: str) -> None:
     """Give a file a second name: a copy of all of torch would take minutes."""
     try:
         os.link(source, target)

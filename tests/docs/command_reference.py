@@ -33,35 +33,35 @@ The words in capitals are yours: `NAME` is the name of a campaign, `SPEC` the pa
 def page() -> str:
     """Return the whole page."""
     root: Any = typer.main.get_command(app)
-    found = list(commands(root, "bivouac"))
+    all_commands = list(commands(root, "bivouac"))
     lines = [HEAD]
     if options := list(_options(root)):
         lines += ["Options before any command:", "", *table(("option", "meaning", "default"), options), ""]
     panel = None
     overview: list[str] = []
-    for name, command, group in found:
+    for name, command, group in all_commands:
         if group != panel:
             overview += ["", f"**{group}**", ""] if group else [""]
             panel = group
-        overview += item(f"[`{name}`](#{name.replace(' ', '-')}): {_first(command.help)}")
+        overview += item(f"[`{name}`](#{name.replace(' ', '-')}): {_first_paragraph(command.help)}")
     lines += [*overview, ""]
-    for name, command, _ in found:
+    for name, command, _ in all_commands:
         lines += _section(name, command)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def commands(group: Any, name: str, panel: str = "") -> Iterator[tuple[str, Any, str]]:
     """Yield each visible command below a group: its name in full, the command, the help panel that it stands in."""
-    below = [(key, one) for key, one in group.commands.items() if not one.hidden]
-    order = list(dict.fromkeys(_panel(one) for _, one in below))
-    for key, one in sorted(below, key=lambda pair: order.index(_panel(pair[1]))):
-        stands_in, full = panel or _panel(one), f"{name} {key}"
-        if not hasattr(one, "commands"):
-            yield full, one, stands_in
+    subcommands = [(key, command) for key, command in group.commands.items() if not command.hidden]
+    order = list(dict.fromkeys(_panel(command) for _, command in subcommands))
+    for key, command in sorted(subcommands, key=lambda pair: order.index(_panel(pair[1]))):
+        stands_in, full = panel or _panel(command), f"{name} {key}"
+        if not hasattr(command, "commands"):
+            yield full, command, stands_in
             continue
-        if one.invoke_without_command:
-            yield full, one, stands_in
-        yield from commands(one, full, stands_in)
+        if command.invoke_without_command:
+            yield full, command, stands_in
+        yield from commands(command, full, stands_in)
 
 
 def _panel(command: Any) -> str:
@@ -69,7 +69,7 @@ def _panel(command: Any) -> str:
     return panel if isinstance(panel, str) else ""
 
 
-def _first(help_text: str | None) -> str:
+def _first_paragraph(help_text: str | None) -> str:
     """Return the first paragraph of a help text, in one line."""
     return " ".join((help_text or "").split("\n\n")[0].split())
 
@@ -94,26 +94,26 @@ def _usage(name: str, command: Any) -> str:
     if any(not option.required for option in _visible(command, "option")):
         words.append("[OPTIONS]")
     for argument in _visible(command, "argument"):
-        shown = _metavar(argument) + ("..." if argument.nargs == -1 else "")
-        words.append(shown if argument.required else f"[{shown}]")
+        metavar = _metavar(argument) + ("..." if argument.nargs == -1 else "")
+        words.append(metavar if argument.required else f"[{metavar}]")
     return " ".join(words)
 
 
 def _arguments(command: Any) -> Iterator[tuple[str, str, str]]:
-    for one in _visible(command, "argument"):
-        yield f"`{_metavar(one)}`", one.help or "", "required" if one.required else _default(one)
+    for argument in _visible(command, "argument"):
+        yield f"`{_metavar(argument)}`", argument.help or "", "required" if argument.required else _default(argument)
 
 
 def _options(command: Any) -> Iterator[tuple[str, str, str]]:
-    for one in _visible(command, "option"):
-        names = ", ".join(f"`{opt}`" if one.is_flag else f"`{opt} {_value(one)}`" for opt in one.opts)
-        names += "".join(f", `{opt}`" for opt in one.secondary_opts)
-        asked = [one.envvar] if isinstance(one.envvar, str) else one.envvar or []
-        default = "required" if one.required else _default(one)
-        again = one.multiple and "repeated" not in (one.help or "")
-        if asked:
-            default = f"{' or '.join(f'`{name}`' for name in asked)}, else {default}"
-        yield names, (one.help or "") + (" May be repeated." if again else ""), default
+    for option in _visible(command, "option"):
+        names = ", ".join(f"`{opt}`" if option.is_flag else f"`{opt} {_value(option)}`" for opt in option.opts)
+        names += "".join(f", `{opt}`" for opt in option.secondary_opts)
+        variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar or []
+        default = "required" if option.required else _default(option)
+        repeatable = option.multiple and "repeated" not in (option.help or "")
+        if variables:
+            default = f"{' or '.join(f'`{name}`' for name in variables)}, else {default}"
+        yield names, (option.help or "") + (" May be repeated." if repeatable else ""), default
 
 
 def _default(parameter: Any) -> str:

@@ -59,23 +59,23 @@ def page() -> str:
     lines += [f"- [`{path}`](#{_anchor(path)})" for path, _ in sections[1:]]
     lines += ["", "## An example", "", f"The file [{EXAMPLE.relative_to(ROOT)}](../{EXAMPLE.relative_to(ROOT)}),"]
     lines += ["which `make rehearsal` runs:", "", "```yaml", EXAMPLE.read_text().rstrip(), "```", ""]
-    shown = examples()
+    section_examples = examples()
     for path, model in sections:
         lines += [f"## {_title(path)}", ""]
-        if said := inspect.cleandoc(model.__doc__ or ""):
-            lines += [said, ""]
+        if docstring := inspect.cleandoc(model.__doc__ or ""):
+            lines += [docstring, ""]
         for name, form, default, meaning in _rows(path, model):
             lines += item(f"{name} ({form}; {default}): {meaning}")
         lines.append("")
-        if path in shown:
-            lines += ["Example:", "", "```yaml", *_nested(path, shown[path]), "```", ""]
+        if path in section_examples:
+            lines += ["Example:", "", "```yaml", *_yaml_lines(path, section_examples[path]), "```", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def examples() -> dict[str, Any]:
     """Return the example of each section that has one."""
-    found: dict[str, Any] = yaml.safe_load(EXAMPLES.read_text())
-    return found
+    content: dict[str, Any] = yaml.safe_load(EXAMPLES.read_text())
+    return content
 
 
 def sections() -> dict[str, type[BaseModel]]:
@@ -99,10 +99,10 @@ def _anchor(path: str) -> str:
 
 
 def _rows(path: str, model: type[BaseModel]) -> Iterator[tuple[str, str, str, str]]:
-    said = descriptions(model)
+    meanings = descriptions(model)
     for name, info in model.model_fields.items():
-        below = f"{path}.{name}".lstrip(".")
-        yield f"`{name}`", _form(name, below, info), _default(info), said.get(name, "")
+        field_path = f"{path}.{name}".lstrip(".")
+        yield f"`{name}`", _form(name, field_path, info), _default(info), meanings.get(name, "")
 
 
 def _form(name: str, path: str, info: FieldInfo) -> str:
@@ -117,38 +117,38 @@ def _type(annotation: Any, path: str, metadata: Any = ()) -> str:
     """Return a type in words, with its bounds."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        flat = [more for one in parts[1:] for more in (*getattr(one, "metadata", ()), one)]
+        flat = [part_limit for limit in parts[1:] for part_limit in (*getattr(limit, "metadata", ()), limit)]
         return _type(parts[0], path, [*flat, *metadata])
     if origin in (Union, UnionType):
         return " or ".join(_type(part, path, metadata) for part in parts if part is not type(None))
     if origin is Literal:
         return _choice(parts)
     if origin is tuple:
-        least = " with at least one" if any(getattr(one, "min_length", 0) for one in metadata) else ""
-        return f"list{least}: {_type(parts[0], path)}"
+        minimum = " with at least one" if any(getattr(limit, "min_length", 0) for limit in metadata) else ""
+        return f"list{minimum}: {_type(parts[0], path)}"
     if origin is dict:
-        inside = model_in(parts[1])
-        return f"name: {f'[`{path}`](#{_anchor(path)})' if inside else _type(parts[1], path)}"
+        section_model = model_in(parts[1])
+        return f"name: {f'[`{path}`](#{_anchor(path)})' if section_model else _type(parts[1], path)}"
     if inner := model_in(annotation):
         return f"section [`{path}`](#{_anchor(path)})" if inner is annotation else path
     if issubclass(annotation, Enum):
-        return _choice(tuple(one.value for one in annotation))
+        return _choice(tuple(limit.value for limit in annotation))
     names = {
         bool: "`true` or `false`", int: "whole number", float: "number", Decimal: "number", timedelta: "duration",
         datetime: "date and time with a zone", Path: "path", str: "text",
     }  # fmt: skip
     name = names.get(annotation, "date and time with a zone")
-    bounds = [] if annotation is timedelta else [said for one in metadata if (said := _bound(one))]
+    bounds = [] if annotation is timedelta else [bound for limit in metadata if (bound := _bound(limit))]
     return ", ".join([name, *dict.fromkeys(bounds)])
 
 
-def _bound(one: Any) -> str:
+def _bound(limit: Any) -> str:
     for attribute, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<")):
-        if (value := getattr(one, attribute, None)) is not None:
+        if (value := getattr(limit, attribute, None)) is not None:
             return f"{sign} {value}"
-    if pattern := getattr(one, "pattern", None):
+    if pattern := getattr(limit, "pattern", None):
         return f"as `{pattern}`"
-    if length := getattr(one, "min_length", None):
+    if length := getattr(limit, "min_length", None):
         return f"at least {length} character{'s' if length > 1 else ''}"
     return ""
 
@@ -175,7 +175,7 @@ def _default(info: FieldInfo) -> str:
     return f"default `{getattr(value, 'value', value)}`"
 
 
-def _nested(path: str, fields: Any) -> list[str]:
+def _yaml_lines(path: str, fields: Any) -> list[str]:
     """Return YAML lines of a section with the sections around it."""
     inner: Any = fields
     for name in reversed(path.split(".")):

@@ -24,16 +24,16 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     lines = [f"| {' | '.join(cell(part) for part in row)} |" for row in (names, ["---"] * len(names), *body)]
     if max(map(len, lines)) <= WIDTH:
         return lines
-    labelled = ("; ".join(f"*{name}*: {part}" for name, part in zip(names[1:], row[1:], strict=True)) for row in body)
-    return [line for row, rest in zip(body, labelled, strict=True) for line in item(f"{row[0]}; {rest}")]
+    labels = ("; ".join(f"*{name}*: {part}" for name, part in zip(names[1:], row[1:], strict=True)) for row in body)
+    return [line for row, cells in zip(body, labels, strict=True) for line in item(f"{row[0]}; {cells}")]
 
 
 def item(text: str, marker: str = "- ") -> list[str]:
     """Return the lines of an item of a list, or with an empty `marker` those of a paragraph. Code stays on one line."""
-    joined = _MARKER.sub("\0", " ".join(text.split()))
-    joined = _CODE.sub(lambda code: code[0].replace(" ", "\0") if len(code[0]) <= _LONGEST_CODE else code[0], joined)
+    content = _MARKER.sub("\0", " ".join(text.split()))
+    content = _CODE.sub(lambda code: code[0].replace(" ", "\0") if len(code[0]) <= _LONGEST_CODE else code[0], content)
     lines = textwrap.wrap(
-        joined, WIDTH, initial_indent=marker, subsequent_indent=" " * len(marker),
+        content, WIDTH, initial_indent=marker, subsequent_indent=" " * len(marker),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     return [line.replace("\0", " ") for line in lines]

@@ -18,5 +18,5 @@ times: no real account has been met.
 
 
 def page() -> str:
-    rows = ((one.what, one.takes, one.source, f"{one.minutes:g} min") for one in WAITS)
+    rows = ((wait.what, wait.takes, wait.source, f"{wait.minutes:g} min") for wait in WAITS)
     return "\n".join([_HEAD, *table(("while", "AWS takes", "says who", "we wait"), rows), ""])

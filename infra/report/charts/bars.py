@@ -22,11 +22,11 @@ def bars(report: Report) -> Markup:
     if report.money.by_time_usd:
         parts += _bar("money", money, 4.0 + bottom)
         bottom += HEIGHT + 12
-    across = Scale(0, 100, LEFT, WIDTH)
+    x_axis = Scale(0, 100, LEFT, WIDTH)
     for percent in range(0, 101, 20):
         anchor = {0: "start", 100: "end"}.get(percent, "middle")
-        parts.append(text(across(percent), bottom + 8, f"{percent} %", "tick", anchor))
-    parts.append(text(across(50), bottom + 26, "share of all paid time, and of all money", "axisname", "middle"))
+        parts.append(text(x_axis(percent), bottom + 8, f"{percent} %", "tick", anchor))
+    parts.append(text(x_axis(50), bottom + 26, "share of all paid time, and of all money", "axisname", "middle"))
     return drawing(bottom + 32, "Shares of time and money by cause", parts)
 
 

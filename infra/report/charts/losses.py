@@ -32,20 +32,20 @@ def loss_curve(report: Report) -> Markup:
         return Markup("")
     bottom = 340.0
     values = [point.loss for point in points] + [row.loss for row in training.evaluations]
-    across = Scale(0, max(point.step for point in points), LEFT, WIDTH - RIGHT)
+    x_axis = Scale(0, max(point.step for point in points), LEFT, WIDTH - RIGHT)
     values += [training.unigram_loss] if training.unigram_loss is not None else []
-    down = _down(values, TOP, bottom)
-    parts = [*_axes(across, down, bottom, "loss, nats per token")]
-    parts += _repeated_bands(training.losses, across, bottom)
+    y_axis = _down(values, TOP, bottom)
+    parts = [*_axes(x_axis, y_axis, bottom, "loss, nats per token")]
+    parts += _repeated_bands(training.losses, x_axis, bottom)
     if training.unigram_loss is not None:
-        y = down(training.unigram_loss)
+        y = y_axis(training.unigram_loss)
         parts.append(line(LEFT, y, WIDTH - RIGHT, y, "unigram"))
         label = f"unigram model of the data: {training.unigram_loss:.3f}"
         parts.append(text(WIDTH - RIGHT, y - 7, label, "unigramtext", "end"))
-    parts += _halos(training.losses, across, down)
-    parts += [_path(series.points, across, down, f"curve {colour(series.attempt)}") for series in training.losses]
-    parts += _restart_lines(training.losses, across, bottom)
-    parts += _evaluations(training.evaluations, across, down)
+    parts += _halos(training.losses, x_axis, y_axis)
+    parts += [_path(series.points, x_axis, y_axis, f"curve {colour(series.attempt)}") for series in training.losses]
+    parts += _restart_lines(training.losses, x_axis, bottom)
+    parts += _evaluations(training.evaluations, x_axis, y_axis)
     return drawing(bottom + 42, "Training loss over steps, by attempt", parts)
 
 
@@ -60,13 +60,13 @@ def norm_curve(report: Report) -> Markup:
     if not points:
         return Markup("")
     bottom = 190.0
-    across = Scale(0, max(point.step for point in points), LEFT, WIDTH - RIGHT)
-    down = _down([point.loss for point in points], TOP, bottom)
-    parts = [*_axes(across, down, bottom, "log10 of the norm")]
-    parts += [_path(row.points, across, down, f"curve {colour(row.attempt)}") for row in series]
+    x_axis = Scale(0, max(point.step for point in points), LEFT, WIDTH - RIGHT)
+    y_axis = _down([point.loss for point in points], TOP, bottom)
+    parts = [*_axes(x_axis, y_axis, bottom, "log10 of the norm")]
+    parts += [_path(row.points, x_axis, y_axis, f"curve {colour(row.attempt)}") for row in series]
     for alarm in report.training.alarms:
         title = tag("title", f"step {alarm.step}, {alarm.detector}: {alarm.text}")
-        x = across(min(alarm.step, across.high))
+        x = x_axis(min(alarm.step, x_axis.high))
         parts.append(tag("line", title, x1=x, y1=bottom - 12, x2=x, y2=bottom, class_="tickmark"))
     return drawing(bottom + 42, "Norm of the gradients over steps, as a power of ten", parts)
 
@@ -80,36 +80,36 @@ def restarts(report: Report) -> list[Markup]:
     if any(len(series.points) < series.steps for series in report.training.losses):
         return pictures
     for index, series in enumerate(report.training.losses):
-        again = [point.step for point in series.points if point.repeated]
-        if again and index:
-            first, last = again[0] - AROUND, again[-1] + AROUND
-            pictures.append(_restart(report.training, series, first, last))
+        repeated_steps = [point.step for point in series.points if point.repeated]
+        if repeated_steps and index:
+            low_step, high_step = repeated_steps[0] - AROUND, repeated_steps[-1] + AROUND
+            pictures.append(_restart(report.training, series, low_step, high_step))
     return pictures[:MOST_RESTARTS]
 
 
-def _restart(training: Training, later: Losses, first: int, last: int) -> Markup:
+def _restart(training: Training, restart: Losses, low_step: int, high_step: int) -> Markup:
     bottom = 190.0
-    earlier = [series for series in training.losses if series.attempt < later.attempt]
-    shown = [(series, [p for p in series.points if first <= p.step <= last]) for series in (*earlier, later)]
-    across = Scale(first, last, LEFT + 12, WIDTH - RIGHT - 12)
-    down = _down([point.loss for _, points in shown for point in points], TOP + 10, bottom - 8)
-    parts = [*_axes(across, down, bottom, "loss, nats per token", whole=True)]
-    again = [point.step for point in later.points if point.repeated]
-    half = (across(first + 1) - across(first)) / 2
-    width = across(again[-1]) - across(again[0]) + 2 * half
-    parts.append(rect(across(again[0]) - half, TOP, width, bottom - TOP, "again"))
+    several = [*(series for series in training.losses if series.attempt < restart.attempt), restart]
+    drawn = [(series, [p for p in series.points if low_step <= p.step <= high_step]) for series in several]
+    x_axis = Scale(low_step, high_step, LEFT + 12, WIDTH - RIGHT - 12)
+    y_axis = _down([point.loss for _, points in drawn for point in points], TOP + 10, bottom - 8)
+    parts = [*_axes(x_axis, y_axis, bottom, "loss, nats per token", whole_steps=True)]
+    repeated_steps = [point.step for point in restart.points if point.repeated]
+    half = (x_axis(low_step + 1) - x_axis(low_step)) / 2
+    width = x_axis(repeated_steps[-1]) - x_axis(repeated_steps[0]) + 2 * half
+    parts.append(rect(x_axis(repeated_steps[0]) - half, TOP, width, bottom - TOP, "again"))
     radius = max(1.5, min(6.0, half * 0.7))
-    for series, points in shown:
-        mine = colour(series.attempt)
-        parts.append(_path(points, across, down, f"thin {mine}"))
-        ring = series.attempt != later.attempt
+    for series, points in drawn:
+        hue = colour(series.attempt)
+        parts.append(_path(points, x_axis, y_axis, f"thin {hue}"))
+        ring = series.attempt != restart.attempt
         for point in points:
             title = tag("title", f"attempt {series.attempt}, step {point.step}: {point.loss!r}")
             size, kind = (radius, "ring") if ring else (radius * 0.55, "dot")
             parts.append(
-                tag("circle", title, cx=across(point.step), cy=down(point.loss), r=size, class_=f"{kind} {mine}")
+                tag("circle", title, cx=x_axis(point.step), cy=y_axis(point.loss), r=size, class_=f"{kind} {hue}")
             )
-    return drawing(bottom + 42, f"Losses around the restart of attempt {later.attempt}", parts)
+    return drawing(bottom + 42, f"Losses around the restart of attempt {restart.attempt}", parts)
 
 
 def _down(values: Sequence[float], top: float, bottom: float) -> Scale:
@@ -118,57 +118,57 @@ def _down(values: Sequence[float], top: float, bottom: float) -> Scale:
     return Scale(low - margin, high + margin, bottom, top)
 
 
-def _axes(across: Scale, down: Scale, bottom: float, unit: str, *, whole: bool = False) -> Iterator[Markup]:
+def _axes(x_axis: Scale, y_axis: Scale, bottom: float, unit: str, *, whole_steps: bool = False) -> Iterator[Markup]:
     """Draw steps across and values down; `unit` is what the values are."""
     yield text(0, 12, unit, "axisname")
-    for value in ticks(down.low, down.high, 7):
-        yield line(LEFT, down(value), WIDTH - RIGHT, down(value), "grid")
-        yield text(LEFT - 8, down(value) + 4, f"{value:.4g}", "tick", "end")
+    for value in ticks(y_axis.low, y_axis.high, 7):
+        yield line(LEFT, y_axis(value), WIDTH - RIGHT, y_axis(value), "grid")
+        yield text(LEFT - 8, y_axis(value) + 4, f"{value:.4g}", "tick", "end")
     yield line(LEFT, bottom, WIDTH - RIGHT, bottom, "axis")
-    for value in ticks(across.low, across.high, 10):
-        if not whole or value == int(value):
-            yield text(across(value), bottom + 18, f"{value:,.0f}", "tick", "middle")
+    for value in ticks(x_axis.low, x_axis.high, 10):
+        if not whole_steps or value == int(value):
+            yield text(x_axis(value), bottom + 18, f"{value:,.0f}", "tick", "middle")
     yield text((LEFT + WIDTH - RIGHT) / 2, bottom + 36, "step", "axisname", "middle")
 
 
-def _path(points: Sequence[LossPoint], across: Scale, down: Scale, class_: str) -> Markup:
-    places = "L".join(f"{across(point.step):.1f} {down(point.loss):.1f}" for point in points)
+def _path(points: Sequence[LossPoint], x_axis: Scale, y_axis: Scale, class_: str) -> Markup:
+    places = "L".join(f"{x_axis(point.step):.1f} {y_axis(point.loss):.1f}" for point in points)
     return tag("path", d=f"M{places}", class_=class_) if places else Markup("")
 
 
-def _halos(losses: Sequence[Losses], across: Scale, down: Scale) -> Iterator[Markup]:
+def _halos(losses: Sequence[Losses], x_axis: Scale, y_axis: Scale) -> Iterator[Markup]:
     """Draw steps that were repeated later as a wide pale line beneath, on which equal values lie."""
-    again = {point.step for series in losses for point in series.points if point.repeated}
+    repeated_steps = {point.step for series in losses for point in series.points if point.repeated}
     for series in losses:
         run: list[LossPoint] = []
         for point in series.points:
-            if point.step in again and not point.repeated:
+            if point.step in repeated_steps and not point.repeated:
                 run.append(point)
             elif run:
-                yield _path(run, across, down, f"halo {colour(series.attempt)}")
+                yield _path(run, x_axis, y_axis, f"halo {colour(series.attempt)}")
                 run = []
-        yield _path(run, across, down, f"halo {colour(series.attempt)}")
+        yield _path(run, x_axis, y_axis, f"halo {colour(series.attempt)}")
 
 
-def _repeated_bands(losses: Sequence[Losses], across: Scale, bottom: float) -> Iterator[Markup]:
+def _repeated_bands(losses: Sequence[Losses], x_axis: Scale, bottom: float) -> Iterator[Markup]:
     for series in losses:
-        again = [point.step for point in series.points if point.repeated]
-        if again:
-            title = f"steps {again[0]} to {again[-1]} were run again by attempt {series.attempt}"
-            begin, end = across(again[0] - 0.5), across(again[-1] + 0.5)
+        repeated_steps = [point.step for point in series.points if point.repeated]
+        if repeated_steps:
+            title = f"steps {repeated_steps[0]} to {repeated_steps[-1]} were run again by attempt {series.attempt}"
+            begin, end = x_axis(repeated_steps[0] - 0.5), x_axis(repeated_steps[-1] + 0.5)
             yield rect(begin, TOP, end - begin, bottom - TOP, "again", title)
 
 
-def _restart_lines(losses: Sequence[Losses], across: Scale, bottom: float) -> Iterator[Markup]:
+def _restart_lines(losses: Sequence[Losses], x_axis: Scale, bottom: float) -> Iterator[Markup]:
     last_end, lane = 0.0, 0
-    many = len(losses) > MOST_SENTENCES
+    crowd = len(losses) > MOST_SENTENCES
     for series in losses[1:]:
         if not series.points:
             continue
-        x = across(series.points[0].step - 1)
+        x = x_axis(series.points[0].step - 1)
         label = f"attempt {series.attempt} resumes from step {series.points[0].step - 1:,}"
         title = tag("title", label)
-        if many:
+        if crowd:
             yield tag("line", title, x1=x, y1=bottom - 12, x2=x, y2=bottom, class_="tickmark")
             continue
         yield tag("line", title, x1=x, y1=TOP, x2=x, y2=bottom, class_=f"restart {colour(series.attempt)}")
@@ -180,17 +180,17 @@ def _restart_lines(losses: Sequence[Losses], across: Scale, bottom: float) -> It
             yield text(place, TOP + 66 + 17 * lane, label, f"restarttext {colour(series.attempt)}", anchor)
 
 
-def _evaluations(rows: Sequence[Evaluated], across: Scale, down: Scale) -> Iterator[Markup]:
+def _evaluations(rows: Sequence[Evaluated], x_axis: Scale, y_axis: Scale) -> Iterator[Markup]:
     """Label values from last to first as far as they fit; every value is in its title."""
-    free, few = WIDTH, len(rows) <= MOST_CIRCLES
+    free, sparse = WIDTH, len(rows) <= MOST_CIRCLES
     for row in sorted(rows, key=lambda item: item.step, reverse=True):
-        x, y = across(row.step), down(row.loss)
+        x, y = x_axis(row.step), y_axis(row.loss)
         title = tag("title", f"held-out loss at step {row.step}, attempt {row.attempt}: {row.loss!r}")
         yield tag(
-            "circle", title, cx=x, cy=y, r=5.0 if few else 2.2, class_="evaluation" if few else "evaluation small"
+            "circle", title, cx=x, cy=y, r=5.0 if sparse else 2.2, class_="evaluation" if sparse else "evaluation small"
         )
         label = f"{row.loss:.3f}"
-        width = text_width(label) + (8 if few else 60)
+        width = text_width(label) + (8 if sparse else 60)
         middle = min(x, WIDTH - width / 2)
         if middle + width / 2 <= free:
             yield text(middle, y - 11, label, "evaluationtext", "middle")

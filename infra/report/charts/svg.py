@@ -65,16 +65,16 @@ class Scale:
         return self.begin + (value - self.low) / span * (self.end - self.begin)
 
 
-def ticks(low: float, high: float, wanted: int = 6) -> list[float]:
+def ticks(low: float, high: float, count: int = 6) -> list[float]:
     """Return round numbers within the range, 1, 2 or 5 times a power of ten apart."""
     span = high - low
     if span <= 0:
         return [low]
-    raw = span / max(wanted, 1)
+    raw = span / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
-    first = math.ceil(low / step - 1e-9)
-    return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
+    lowest = math.ceil(low / step - 1e-9)
+    return [index * step for index in range(lowest, math.floor(high / step + 1e-9) + 1)]
 
 
 _TIME_STEPS = (
@@ -101,9 +101,9 @@ _TIME_STEPS = (
 )
 
 
-def time_ticks(high: float, wanted: int = 8) -> list[float]:
+def time_ticks(high: float, count: int = 8) -> list[float]:
     """Return ticks in seconds at usual units of time."""
-    step = next((step for step in _TIME_STEPS if high / step <= wanted), 604800 * math.ceil(high / 604800 / wanted))
+    step = next((step for step in _TIME_STEPS if high / step <= count), 604800 * math.ceil(high / 604800 / count))
     return [float(value) for value in range(0, int(high) + 1, step)]
 
 

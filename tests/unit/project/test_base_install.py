@@ -38,7 +38,7 @@ def absent() -> set[str]:
     """Top-level modules of the two extras."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = {Requirement(line).name.lower() for extra in ("trainer", "rehearsal") for line in extras[extra]} - SHARED
-    modules = {top for top, owners in packages_distributions().items() if names & {one.lower() for one in owners}}
+    modules = {top for top, owners in packages_distributions().items() if names & {owner.lower() for owner in owners}}
     assert {"torch", "deepspeed", "pyarrow", "tokenizers", "moto"} <= modules
     return modules
 
@@ -53,22 +53,22 @@ def bivouac(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_module_of_the_driver_is_imported_without_them() -> None:
-    done = without_extras(IMPORT_ALL)
-    assert done.returncode == 0, done.stderr
+    process = without_extras(IMPORT_ALL)
+    assert process.returncode == 0, process.stderr
 
 
 def test_check_and_plan_do_their_work() -> None:
     spec = "infra/campaigns/p5-32-nodes.yaml"
-    for done in (bivouac("check", spec), bivouac("plan", spec)):
-        assert done.returncode == 0 and "No module" not in done.stderr, done.stdout + done.stderr
+    for process in (bivouac("check", spec), bivouac("plan", spec)):
+        assert process.returncode == 0 and "No module" not in process.stderr, process.stdout + process.stderr
 
 
 def test_a_rehearsal_names_the_extra_to_install() -> None:
-    done = bivouac("run", "infra/campaigns/rehearsal.yaml")
-    assert done.returncode == 64 and "pip install 'bivouac[rehearsal]'" in done.stderr + done.stdout, done.stderr
+    run = bivouac("run", "infra/campaigns/rehearsal.yaml")
+    assert run.returncode == 64 and "pip install 'bivouac[rehearsal]'" in run.stderr + run.stdout, run.stderr
 
 
 def test_preparing_data_names_the_extra_to_install(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some words\n" * 1000)
-    done = bivouac("data", "prepare", str(tmp_path / "a.txt"), str(tmp_path / "out"))
-    assert done.returncode == 64 and "pip install 'bivouac[trainer]'" in done.stderr + done.stdout, done.stderr
+    run = bivouac("data", "prepare", str(tmp_path / "a.txt"), str(tmp_path / "out"))
+    assert run.returncode == 64 and "pip install 'bivouac[trainer]'" in run.stderr + run.stdout, run.stderr

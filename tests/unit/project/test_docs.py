@@ -43,7 +43,7 @@ def without_blocks(text: str) -> str:
     return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
-def marked(text: str) -> list[str]:
+def inline_code(text: str) -> list[str]:
     """The inline code of a text."""
     return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", without_blocks(text))]
 
@@ -78,10 +78,10 @@ def test_no_line_is_wider_than_a_reader_of_plain_text_sees(document: Path) -> No
 
 @each_document
 def test_every_path_of_the_repository_that_is_named_exists(document: Path) -> None:
-    for code in marked(document.read_text()):
+    for code in inline_code(document.read_text()):
         for name in AT_ROOT.findall(code) if AT_ROOT.match(code) else []:
-            found = list(ROOT.glob(name)) if "*" in name else [ROOT / name]
-            assert found and found[0].exists(), f"`{code}`: no such file or folder"
+            paths = list(ROOT.glob(name)) if "*" in name else [ROOT / name]
+            assert paths and paths[0].exists(), f"`{code}`: no such file or folder"
 
 
 @each_document
@@ -89,26 +89,26 @@ def test_every_shell_line_names_a_command_or_target_that_exists(document: Path) 
     for line in shell_lines(document.read_text()):
         words = shlex.split(line)
         if words[0] == "bivouac":
-            parsed(words[1:])
+            parse(words[1:])
         elif words[0] == "make":
-            made(words[1:])
+            check_targets(words[1:])
 
 
 @each_document
 def test_inline_commands_name_commands_options_and_targets_that_exist(document: Path) -> None:
-    for code in marked(document.read_text()):
+    for code in inline_code(document.read_text()):
         words = shlex.split(code)
         if words[0] == "make" and len(words) > 1:
-            made(words[1:])
+            check_targets(words[1:])
         elif words[0] == "bivouac" and len(words) > 1:
-            command, rest = named(words[1:])
-            known = {"--help", *(opt for one in command.params for opt in (*one.opts, *one.secondary_opts))}
-            before = rest[: rest.index("--")] if "--" in rest else rest
-            asked = {word.strip("[]") for word in before if word.strip("[]").startswith("-")}
-            assert asked <= known, f"`{code}`: no option {sorted(asked - known)}"
+            command, arguments = command_of(words[1:])
+            choices = {"--help", *(opt for field in command.params for opt in (*field.opts, *field.secondary_opts))}
+            own_words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+            options = {word.strip("[]") for word in own_words if word.strip("[]").startswith("-")}
+            assert options <= choices, f"`{code}`: no option {sorted(options - choices)}"
 
 
-def named(words: list[str]) -> tuple[Any, list[str]]:
+def command_of(words: list[str]) -> tuple[Any, list[str]]:
     """The command that the first words name, and the words that are left."""
     command: Any = ROOT_COMMAND
     while hasattr(command, "commands") and words and not words[0].startswith(("-", "...")):
@@ -117,13 +117,13 @@ def named(words: list[str]) -> tuple[Any, list[str]]:
     return command, words
 
 
-def parsed(words: list[str]) -> None:
+def parse(words: list[str]) -> None:
     """Parse a whole command line as the program would, without running it; what does not parse raises."""
-    command, rest = named(words)
-    command.make_context("bivouac", rest)
+    command, arguments = command_of(words)
+    command.make_context("bivouac", arguments)
 
 
-def made(words: list[str]) -> None:
+def check_targets(words: list[str]) -> None:
     """Refuse a target that the Makefile does not have, and a variable that it does not read."""
     targets = set(re.findall(r"^([a-z%-]+):", MAKEFILE, re.MULTILINE))
     for word in words:

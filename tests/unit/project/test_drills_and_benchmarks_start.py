@@ -23,10 +23,10 @@ MODULES = sorted(
 @pytest.mark.parametrize("module", MODULES)
 def test_it_starts_and_tells_its_options(module: str, tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", module, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True
     )
-    assert done.returncode == 0 and "usage" in done.stdout, done.stderr
+    assert process.returncode == 0 and "usage" in process.stdout, process.stderr
 
 
 def test_the_documents_name_each_drill_and_no_other() -> None:

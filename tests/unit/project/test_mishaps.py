@@ -38,8 +38,8 @@ def test_a_mishap_has_a_test_that_exists_and_words_that_are_said(row: tuple[str,
     path, name = row[3:]
     tree = ast.parse((ROOT / path).read_text())
     assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{path} has no {name}"
-    said = [words for words in re.findall(r"`([^`]+)`", row[1]) if " " in words]
-    for words in said:
+    quotes = [words for words in re.findall(r"`([^`]+)`", row[1]) if " " in words]
+    for words in quotes:
         assert words in product() or words in read(ROOT / path), f"nobody says `{words}`"
 
 

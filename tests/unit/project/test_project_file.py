@@ -28,17 +28,17 @@ def parts(package: str) -> set[str]:
 
 
 def test_the_layers_of_the_trainer_name_each_of_its_parts() -> None:
-    listed = CONTRACTS["Of the trainer, the infrastructure knows the contract"]["forbidden_modules"]
-    assert set(listed) == parts("trainer") - {"trainer.contract"} and len(set(listed)) == len(listed)
+    modules = CONTRACTS["Of the trainer, the infrastructure knows the contract"]["forbidden_modules"]
+    assert set(modules) == parts("trainer") - {"trainer.contract"} and len(set(modules)) == len(modules)
 
 
 def test_the_layers_name_each_package() -> None:
     layers = CONTRACTS["Layers: each package knows only those below it"]["layers"]
-    listed = [name for layer in layers for name in layer.split(" | ")]
-    assert set(listed) == parts("infra") and len(set(listed)) == len(listed)
+    packages = [name for layer in layers for name in layer.split(" | ")]
+    assert set(packages) == parts("infra") and len(set(packages)) == len(packages)
 
 
-def imported(folder: str) -> Iterator[tuple[str, Path]]:
+def imports(folder: str) -> Iterator[tuple[str, Path]]:
     """Names of modules of others, and who imports them."""
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -48,39 +48,40 @@ def imported(folder: str) -> Iterator[tuple[str, Path]]:
                 yield node.module, path
 
 
-def named(requirement: str) -> str:
+def package_name(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=!~; ]", requirement)[0]).lower()
 
 
 def test_what_is_imported_is_declared() -> None:
     """A package that only another one brings is gone the day that the other does without."""
-    always = {named(one) for one in PROJECT["project"]["dependencies"]}
-    extras = {key: {named(one) for one in many} for key, many in PROJECT["project"]["optional-dependencies"].items()}
+    always = {package_name(row) for row in PROJECT["project"]["dependencies"]}
+    optional = PROJECT["project"]["optional-dependencies"]
+    extras = {key: {package_name(row) for row in rows} for key, rows in optional.items()}
     owners, missing = packages_distributions(), set()
-    beside = {path.stem for path in (ROOT / "trainer/client").glob("bivouac*.py")}
-    here = {"infra", "trainer", *beside, *sys.stdlib_module_names}
+    clients = {path.stem for path in (ROOT / "trainer/client").glob("bivouac*.py")}
+    own_modules = {"infra", "trainer", *clients, *sys.stdlib_module_names}
     for folder in ("infra", "trainer"):
-        for module, path in imported(folder):
+        for module, path in imports(folder):
             top = module.partition(".")[0]
-            if top in here:
+            if top in own_modules:
                 continue
-            declared = set(always)
-            if any(path.is_relative_to(ROOT / one) for one in ("infra/rehearsal", "infra/rehearsal/plugins")):
-                declared |= extras["rehearsal"]
+            packages = set(always)
+            if any(path.is_relative_to(ROOT / row) for row in ("infra/rehearsal", "infra/rehearsal/plugins")):
+                packages |= extras["rehearsal"]
             if folder == "trainer" and not path.is_relative_to(ROOT / "trainer/contract"):
-                declared |= extras["trainer"]
-            if any(path.is_relative_to(ROOT / one) for one in ("trainer/client", "trainer/examples")):
-                declared |= extras["dev"]  # the job's container has them, and our tests
-            found = {BROUGHT.get(top, named(owner)) for owner in owners.get(top, [top])}
-            if not found & declared:
-                missing.add(f"{path.relative_to(ROOT)} imports {module} of {', '.join(sorted(found))}")
+                packages |= extras["trainer"]
+            if any(path.is_relative_to(ROOT / row) for row in ("trainer/client", "trainer/examples")):
+                packages |= extras["dev"]  # the job's container has them, and our tests
+            owned_by = {BROUGHT.get(top, package_name(owner)) for owner in owners.get(top, [top])}
+            if not owned_by & packages:
+                missing.add(f"{path.relative_to(ROOT)} imports {module} of {', '.join(sorted(owned_by))}")
     assert missing == set()
 
 
 def test_every_requirement_has_an_upper_bound() -> None:
     project = PROJECT["project"]
-    extras = (one for many in project["optional-dependencies"].values() for one in many)
-    assert [one for one in (*project["dependencies"], *extras) if "<" not in one] == []
+    extras = (line for lines in project["optional-dependencies"].values() for line in lines)
+    assert [line for line in (*project["dependencies"], *extras) if "<" not in line] == []
 
 
 def test_pushes_and_pull_requests_run_what_ci_runs_and_may_only_read() -> None:

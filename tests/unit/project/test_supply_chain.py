@@ -24,38 +24,38 @@ DECLARED = {
 }
 
 
-def locked(name: str) -> dict[str, str]:
+def lock(name: str) -> dict[str, str]:
     """Package -> version; every entry is one version with sums."""
     text = (ROOT / f"requirements/{name}.txt").read_text()
-    found = dict[str, str]()
+    versions = dict[str, str]()
     for entry in re.split(r"(?<!\\)\n", text):
         if entry.strip():
             match = re.fullmatch(r"(\S+)==(\S+)( ; [^\\]+)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)", entry)
             assert match, f"{name}: {entry[:80]}"
-            found[canonicalize_name(match[1])] = match[2]
-    return found
+            versions[canonicalize_name(match[1])] = match[2]
+    return versions
 
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_a_lock_holds_what_the_project_declares_in_a_version_that_it_allows(name: str) -> None:
-    pins = locked(name)
+    pins = lock(name)
     for text in DECLARED[name]:
-        wanted = Requirement(text)
-        version = pins.get(canonicalize_name(wanted.name))
-        assert version and wanted.specifier.contains(version), f"{text}: {version}; cure: make lock"
+        requirement = Requirement(text)
+        version = pins.get(canonicalize_name(requirement.name))
+        assert version and requirement.specifier.contains(version), f"{text}: {version}; cure: make lock"
 
 
 def test_the_locks_do_not_differ_in_what_both_hold() -> None:
-    whole = locked("all")
+    all_packages = lock("all")
     for name in ("closer", "image", "steward", "build"):
-        pins = locked(name)
-        assert pins and {key: whole.get(key) for key in pins} == pins
+        pins = lock(name)
+        assert pins and {key: all_packages.get(key) for key in pins} == pins
 
 
 def test_only_what_people_develop_and_rehearse_with_stays_out_of_an_image() -> None:
-    assert not {"moto", "pytest", "ansible-lint", "mypy"} & set(locked("image"))
-    assert not {"moto", "pytest", "torch", "deepspeed", "tokenizers"} & set(locked("closer"))
-    assert not {"torch", "numpy", "pulumi", "pulumi-aws", "ansible-core", "grpcio"} & set(locked("steward"))
+    assert not {"moto", "pytest", "ansible-lint", "mypy"} & set(lock("image"))
+    assert not {"moto", "pytest", "torch", "deepspeed", "tokenizers"} & set(lock("closer"))
+    assert not {"torch", "numpy", "pulumi", "pulumi-aws", "ansible-core", "grpcio"} & set(lock("steward"))
 
 
 def test_the_stewards_packages_are_asked_for_as_the_drivers() -> None:
@@ -82,8 +82,8 @@ def test_pip_installs_nothing_whose_sum_is_not_written_down(name: str) -> None:
     commands = [line for line in text.splitlines() if re.search(r"(pip|\$\(PIP\)) install", line)]
     assert commands or name.endswith(("test.yml", "images.yml"))
     for line in commands:
-        ours = re.search(r"--no-deps (-e \.|/var/tmp/bivouac)( |$)", line)
-        assert "--require-hashes" in line or ours, line
+        own_commands = re.search(r"--no-deps (-e \.|/var/tmp/bivouac)( |$)", line)
+        assert "--require-hashes" in line or own_commands, line
         unbuilt = "--only-binary :all:" in line
         assert unbuilt or "build.txt" in line or "--no-build-isolation" in line, (
             f"an isolated build takes what it likes: {line}"
@@ -91,14 +91,14 @@ def test_pip_installs_nothing_whose_sum_is_not_written_down(name: str) -> None:
 
 
 def test_every_action_is_a_commit_with_its_version_beside_it() -> None:
-    used = [
+    uses = [
         line.split("uses:")[1].strip()
         for path in sorted((ROOT / ".github").glob("**/*.yml"))
         for line in path.read_text().splitlines()
         if "uses:" in line and "uses: ./" not in line
     ]
-    assert len(used) > 6
-    assert [one for one in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", one)] == []
+    assert len(uses) > 6
+    assert [use for use in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", use)] == []
 
 
 def test_an_image_stands_on_nothing_that_has_no_digest() -> None:
