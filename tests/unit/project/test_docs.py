@@ -27,8 +27,10 @@ from tests.docs.__main__ import PAGES
 from tests.root import ROOT
 from tests.unit.fake_s3 import FakeS3, Time
 
-BESIDE_CODE = [ROOT / name for name in ("README.md", "CHANGELOG.md", "infra/ci/README.md", "trainer/client/README.md")]
-DOCUMENTS = [*BESIDE_CODE, *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md", ROOT / "CHANGELOG.md",
+    *(path for folder in ("docs", "infra", "trainer") for path in sorted((ROOT / folder).rglob("*.md"))),
+]  # fmt: skip
 LONGEST_README, WIDEST = 150, 120
 LONGEST_JOB = 15
 AT_ROOT = re.compile(r"(?:infra|trainer|tests|docs|images|playbooks|requirements|\.github|\.ci)/[\w./*-]*")
