@@ -148,7 +148,7 @@ def refuse_place(account: Account, spec: Spec) -> None:
     if errors:
         raise UserError(
             "no builder can work where the spec wants it",
-            seen="; ".join(f"{one.field}: {one.message}: {one.seen}" for one in errors),
+            seen="; ".join(f"{one.place}: {one.message}: {one.seen}" for one in errors),
             cure="; ".join(dict.fromkeys(one.cure for one in errors)),
         )
 

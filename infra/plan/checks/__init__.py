@@ -17,31 +17,25 @@ from infra.plan.checks import (
     placement,
     recovery,
     services,
+    source,
     storage,
     training,
+    variables,
     workload,
 )
-from infra.plan.checks.finding import Case, Draft, Finding, Level, Rule, error
+from infra.plan.checks.finding import Case, Draft, Finding, Level, Rule, error, rule_name, rules_of
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, SpecError, SpecFile
 
-__all__ = ["RULES", "Finding", "Level", "check", "failed", "rule_name", "shape_findings"]
+__all__ = ["RULES", "WORKLOAD_RULES", "Finding", "Level", "check", "failed", "shape_findings"]
 
+BUILT_IN_RULES: tuple[Rule, ...] = rules_of("case", training, engine)
+WORKLOAD_RULES: tuple[Rule, ...] = rules_of("case", workload, variables, source)
 RULES: tuple[Rule, ...] = (
-    *placement.RULES,
-    *network.RULES,
-    *builders.RULES,
-    *nodes.RULES,
-    *capacity.RULES,
-    *training.RULES,
-    *engine.RULES,
-    *workload.RULES,
-    *nccl.RULES,
-    *storage.RULES,
-    *services.RULES,
-    *money.RULES,
-    *recovery.RULES,
-    *people.RULES,
+    *rules_of("case", placement, network, builders, nodes, capacity),
+    *BUILT_IN_RULES,
+    *WORKLOAD_RULES,
+    *rules_of("case", nccl, storage, services, money, recovery, people),
 )
 SHAPE_RULE = "shape"
 
@@ -57,8 +51,8 @@ def check(file: SpecFile, facts: Facts, today: date, *, whole: bool = True) -> t
             level=draft.level,
             rule=rule_name(rule),
             file=file.path,
-            line=file.line_of(draft.field) or 1,
-            field=draft.field,
+            line=file.line_of(draft.place) or 1,
+            field=draft.place,
             message=draft.message,
             seen=draft.seen,
             cure=draft.cure,
@@ -71,8 +65,7 @@ def check(file: SpecFile, facts: Facts, today: date, *, whole: bool = True) -> t
 
 def _rules(spec: Spec) -> tuple[Rule, ...]:
     """Leave out the rules about what the spec does not have: the built-in trainer, or a workload."""
-    built_in = training.RULES + engine.RULES
-    absent = built_in if getattr(spec, "workload", None) is not None else workload.RULES
+    absent = BUILT_IN_RULES if getattr(spec, "workload", None) is not None else WORKLOAD_RULES
     return tuple(rule for rule in RULES if rule not in absent)
 
 
@@ -111,8 +104,3 @@ def shape_findings(refusal: SpecError) -> tuple[Finding, ...]:
 def failed(findings: tuple[Finding, ...]) -> bool:
     """Return True if nothing may be started."""
     return any(finding.level is Level.ERROR for finding in findings)
-
-
-def rule_name(rule: Rule) -> str:
-    """Return the rule's name: `names_fit_aws` -> `names-fit-aws`."""
-    return rule.__name__.replace("_", "-")  # type: ignore[attr-defined]

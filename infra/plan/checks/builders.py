@@ -21,7 +21,7 @@ https://docs.aws.amazon.com/linux/al2023/ug/managing-repos-os-updates.html"""
 _EVERYWHERE = IPv4Network("0.0.0.0/0")
 
 
-def a_builder_can_work_in_its_place(case: Case) -> Iterator[Draft]:
+def builder_network(case: Case) -> Iterator[Draft]:
     """The place that the spec names for builders is there and private, with a way to all that a bake needs."""
     seen = case.facts.builders
     if seen is not None:
@@ -92,6 +92,3 @@ def _blocked(subnet: SeenSubnet) -> str:
         (Traffic(False, "6", *EPHEMERAL, _EVERYWHERE), "answers from 0.0.0.0/0"),
     )
     return "; ".join(what for traffic, what in wanted if not let_through(subnet.acl, traffic))
-
-
-RULES = (a_builder_can_work_in_its_place,)

@@ -12,13 +12,13 @@ from infra.spec import duration
 from infra.spec.campaign import Capacity
 
 
-def what_is_bought_is_sold(case: Case) -> Iterator[Draft]:
+def purchase_option(case: Case) -> Iterator[Draft]:
     """AWS sells this combination of purchase option, reservation, type and placement."""
     for one in purchase_problems(case.spec.nodes, case.facts.instance):
         yield error(f"nodes.{one.field}", one.what, seen=str(one.seen), cure=one.cure)
 
 
-def block_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
+def block_end(case: Case) -> Iterator[Draft]:
     """Training and archive end before EKS removes the nodes of a block, counted from the beginning of today."""
     ends, guess = case.spec.nodes.block_end, case.estimate
     if ends is None or guess is None or case.spec.nodes.capacity is not Capacity.CAPACITY_BLOCK:
@@ -35,7 +35,7 @@ def block_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
         )
 
 
-def a_blocks_fee_is_counted(case: Case) -> Iterator[Draft]:
+def block_fee(case: Case) -> Iterator[Draft]:
     """A capacity block is paid at once: its whole fee belongs to plan and budget, used or not."""
     nodes = case.spec.nodes
     block = nodes.capacity is Capacity.CAPACITY_BLOCK
@@ -53,7 +53,7 @@ def a_blocks_fee_is_counted(case: Case) -> Iterator[Draft]:
         )
 
 
-def absent_figures_are_told(case: Case) -> Iterator[Draft]:
+def absent_figures(case: Case) -> Iterator[Draft]:
     """Absent figures of the type are reported, with the consequence."""
     instance = case.facts.instance
     if instance is None or not case.facts.environment.hardware:
@@ -76,7 +76,7 @@ def absent_figures_are_told(case: Case) -> Iterator[Draft]:
         )
 
 
-def spot_quota_is_known(case: Case) -> Iterator[Draft]:
+def spot_quota(case: Case) -> Iterator[Draft]:
     """Spot quotas of the type can be checked only if a source names the quota."""
     nodes, instance = case.spec.nodes, case.facts.instance
     if instance is not None and nodes.capacity is Capacity.SPOT and instance.spot_quota_family is None:
@@ -88,7 +88,7 @@ def spot_quota_is_known(case: Case) -> Iterator[Draft]:
         )
 
 
-def quotas_hold_the_campaign(case: Case) -> Iterator[Draft]:
+def service_quotas(case: Case) -> Iterator[Draft]:
     """If quotas were looked up, they have room for the campaign's resources besides its GPU nodes."""
     for room in case.facts.quotas:
         if room.used + room.wanted > room.allowed:
@@ -101,7 +101,7 @@ def quotas_hold_the_campaign(case: Case) -> Iterator[Draft]:
             )
 
 
-def the_zone_sells_the_types(case: Case) -> Iterator[Draft]:
+def zone_offers(case: Case) -> Iterator[Draft]:
     """If offers were looked up, EC2 offers the types of all nodes in the spec's zone."""
     nodes, zone, data = case.spec.nodes, case.spec.zone, case.spec.data
     types = {"nodes.instance_type": nodes.instance_type, "nodes.system_instance_type": nodes.system_instance_type}
@@ -121,22 +121,10 @@ def the_zone_sells_the_types(case: Case) -> Iterator[Draft]:
             )
 
 
-def the_reservation_holds_the_nodes(case: Case) -> Iterator[Draft]:
+def reservation_room(case: Case) -> Iterator[Draft]:
     """If the reservation was looked up, it is active, of the nodes' type and zone, and has a place for each node."""
     refused = case.facts.reservation
     if refused is None:
         return
     level = error if own_reservation(case.spec.nodes) else warning  # a group or open reservations may get places later
     yield level("nodes.reservation_id", refused.what, seen=refused.seen, cure=refused.cure)
-
-
-RULES = (
-    what_is_bought_is_sold,
-    the_zone_sells_the_types,
-    the_reservation_holds_the_nodes,
-    block_leaves_room_for_the_plan,
-    a_blocks_fee_is_counted,
-    absent_figures_are_told,
-    spot_quota_is_known,
-    quotas_hold_the_campaign,
-)

@@ -12,7 +12,7 @@ HOST_USABLE = 0.8
 rounds up to powers of two, share the rest."""
 
 
-def gradients_are_summed_as_deepspeed_can(case: Case) -> Iterator[Draft]:
+def gradient_precision(case: Case) -> Iterator[Draft]:
     """DeepSpeed keeps float32 sums of bfloat16 gradients in parts with stage 2 and 3 alone."""
     training = case.spec.built_in[0]
     given, stage = training.gradients, training.zero_stage
@@ -32,7 +32,7 @@ def gradients_are_summed_as_deepspeed_can(case: Case) -> Iterator[Draft]:
         yield error("training.gradients.accumulate", reason, seen=f"float32, zero_stage {stage}", cure=cure)
 
 
-def offloaded_states_have_a_host(case: Case) -> Iterator[Draft]:
+def offload_memory(case: Case) -> Iterator[Draft]:
     """Optimizer states that leave the accelerator are sharded, and fit the node's memory beside a save's copy."""
     training, instance, world = case.spec.built_in[0], case.facts.instance, case.world_size
     if training.optimizer.offload == "none":
@@ -59,6 +59,3 @@ def offloaded_states_have_a_host(case: Case) -> Iterator[Draft]:
     else:
         cure = "nothing to do; the processors compute the update, which takes longer than on a GPU"
         yield info("training.optimizer.offload", "fits the nodes' memory", seen=seen, cure=cure)
-
-
-RULES = (gradients_are_summed_as_deepspeed_can, offloaded_states_have_a_host)

@@ -17,7 +17,7 @@ STALE_AFTER = timedelta(days=90)
 PRICED_REGION = "us-east-1"
 
 
-def planned_cost_is_within_the_budget(case: Case) -> Iterator[Draft]:
+def cost_within_budget(case: Case) -> Iterator[Draft]:
     """The planned cost does not exceed the budget."""
     guess, budget = case.estimate, case.spec.money.budget_usd
     if guess is not None and guess.usd > budget:
@@ -29,7 +29,7 @@ def planned_cost_is_within_the_budget(case: Case) -> Iterator[Draft]:
         )
 
 
-def deadline_caps_the_cost_below_the_budget(case: Case) -> Iterator[Draft]:
+def cost_at_deadline(case: Case) -> Iterator[Draft]:
     """In the worst case the deadline ends the spending before the budget is spent."""
     guess, money = case.estimate, case.spec.money
     if guess is None or guess.usd > money.budget_usd or guess.usd_at_deadline <= money.budget_usd:
@@ -42,7 +42,7 @@ def deadline_caps_the_cost_below_the_budget(case: Case) -> Iterator[Draft]:
     )
 
 
-def deadline_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
+def deadline_margin(case: Case) -> Iterator[Draft]:
     """The work on GPU nodes ends before AWS sets their node group to zero, even if AWS takes its longest."""
     guess, deadline = case.estimate, case.spec.money.deadline
     if guess is None:
@@ -61,7 +61,7 @@ def deadline_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
         yield warning("money.deadline", "leaves less than a tenth to spare", seen=seen, cure=cure)
 
 
-def everything_has_a_price(case: Case) -> Iterator[Draft]:
+def known_prices(case: Case) -> Iterator[Draft]:
     """A line without a price is missing from the planned cost; GPU nodes without a price would have no budget."""
     fee = case.spec.nodes.block_fee_usd is not None and case.spec.nodes.capacity is Capacity.CAPACITY_BLOCK
     for line in case.estimate.lines if case.estimate else ():
@@ -85,7 +85,7 @@ def everything_has_a_price(case: Case) -> Iterator[Draft]:
             )
 
 
-def prices_are_fresh(case: Case) -> Iterator[Draft]:
+def price_age(case: Case) -> Iterator[Draft]:
     """The catalogue's prices are recent."""
     gpus = min((offer.as_of for offer in case.facts.offers), default=case.today)
     dated = (
@@ -103,7 +103,7 @@ def prices_are_fresh(case: Case) -> Iterator[Draft]:
         )
 
 
-def prices_are_of_the_region(case: Case) -> Iterator[Draft]:
+def price_region(case: Case) -> Iterator[Draft]:
     """The catalogue's prices are of one region; for GPU nodes it is the region of the last refresh."""
     instance, region = case.facts.instance, case.spec.region
     owned = case.spec.nodes.usd_per_hour is not None
@@ -120,7 +120,7 @@ def prices_are_of_the_region(case: Case) -> Iterator[Draft]:
         )
 
 
-def budget_alarm_reaches_someone(case: Case) -> Iterator[Draft]:
+def budget_alarm(case: Case) -> Iterator[Draft]:
     """The budget's alarm has a recipient."""
     address = case.spec.money.alarm_email
     if address is None and case.spec.money.alarm_topic_arn is None:
@@ -130,7 +130,7 @@ def budget_alarm_reaches_someone(case: Case) -> Iterator[Draft]:
         yield error("money.alarm_email", "this is no e-mail address", seen=address, cure="write name@host.domain")
 
 
-def budget_lasts_to_the_end(case: Case) -> Iterator[Draft]:
+def budget_year(case: Case) -> Iterator[Draft]:
     """AWS's budget counts by calendar year: the campaign ends in the year in which it begins."""
     money, block_end = case.spec.money, case.spec.nodes.block_end
     begun_days = timedelta(days=-(-money.deadline // timedelta(days=1)))
@@ -159,15 +159,3 @@ def _timedelta(amount: Decimal) -> timedelta:
 
 def _hours_above(needed: timedelta) -> timedelta:
     return timedelta(hours=-(-needed // timedelta(hours=1)))
-
-
-RULES = (
-    planned_cost_is_within_the_budget,
-    deadline_caps_the_cost_below_the_budget,
-    deadline_leaves_room_for_the_plan,
-    everything_has_a_price,
-    prices_are_fresh,
-    prices_are_of_the_region,
-    budget_alarm_reaches_someone,
-    budget_lasts_to_the_end,
-)

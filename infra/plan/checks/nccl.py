@@ -82,7 +82,7 @@ _LISTS = (("NCCL_", _NCCL), ("NCCL_", _NCCL_READS), ("OFI_NCCL_", _PLUGIN), ("FI
 DOCUMENTED = frozenset(f"{begin}{name}" for begin, names in _LISTS for name in names.split())
 
 
-def settings_are_documented(case: Case) -> Iterator[Draft]:
+def documented_nccl_settings(case: Case) -> Iterator[Draft]:
     """Each name of `nccl` stands in a document: NCCL and libfabric pass over a misspelt one without a word."""
     workload = case.spec.workload
     for name in sorted(set(workload.nccl) - DOCUMENTED) if workload is not None else ():
@@ -92,7 +92,7 @@ def settings_are_documented(case: Case) -> Iterator[Draft]:
         yield error(f"workload.nccl.{name}", "no document names this variable", seen=name, cure=cure)
 
 
-def settings_leave_efa_alone(case: Case) -> Iterator[Draft]:
+def efa_safe_settings(case: Case) -> Iterator[Draft]:
     """No variable of NCCL or libfabric works against EFA's plugin: refused in `nccl`, warned of in `env`."""
     workload, instance = case.spec.workload, case.facts.instance
     if workload is None or instance is None or not instance.efa_interfaces:
@@ -105,6 +105,3 @@ def settings_leave_efa_alone(case: Case) -> Iterator[Draft]:
                 yield against(f"workload.{section}.{name}", _AGAINST_EFA[name], seen=given[name], cure=cure)
             elif name in _BETTER_LEFT:
                 yield warning(f"workload.{section}.{name}", _BETTER_LEFT[name], seen=given[name], cure="leave it out")
-
-
-RULES = (settings_are_documented, settings_leave_efa_alone)

@@ -41,7 +41,7 @@ NO_WAY_OUT = ("igw-", "pcx-")
 """Targets of a default route that lead a private node nowhere: it has no public address, and no peer forwards."""
 
 
-def an_existing_network_is_named_whole(case: Case) -> Iterator[Draft]:
+def existing_network_fields(case: Case) -> Iterator[Draft]:
     """VPC and subnets are named together, and nothing besides that only a network of the campaign's own has."""
     network, spec = case.spec.network, case.spec
     if network.subnet_ids is not None and network.vpc_id is None:
@@ -68,7 +68,7 @@ def an_existing_network_is_named_whole(case: Case) -> Iterator[Draft]:
             yield error(field, "belongs to a network that the campaign makes", seen=value, cure=cure)
 
 
-def the_existing_network_is_there(case: Case) -> Iterator[Draft]:
+def existing_network(case: Case) -> Iterator[Draft]:
     """The VPC is the account's and nobody's to delete; the subnets are in it and in the right zones."""
     seen, named, spec = case.facts.network, case.spec.network.subnet_ids, case.spec
     if seen is None or named is None:
@@ -105,7 +105,7 @@ def the_existing_network_is_there(case: Case) -> Iterator[Draft]:
             yield error(_CONTROL, "EKS places no control plane there", seen=seen_there, cure="name one in another zone")
 
 
-def the_existing_network_resolves_names(case: Case) -> Iterator[Draft]:
+def existing_network_dns(case: Case) -> Iterator[Draft]:
     """Names inside the VPC are Amazon's to resolve: the cluster's private endpoint, FSx and interface endpoints need
     it. https://docs.aws.amazon.com/eks/latest/userguide/cluster-endpoint.html"""
     seen = _there(case)
@@ -123,7 +123,7 @@ def the_existing_network_resolves_names(case: Case) -> Iterator[Draft]:
         yield error(_VPC, "its DHCP options name no resolver of Amazon's", seen=told, cure=cure)
 
 
-def the_existing_network_is_apart(case: Case) -> Iterator[Draft]:
+def existing_network_overlap(case: Case) -> Iterator[Draft]:
     """No range of the VPC overlaps that of Kubernetes services: nodes would take its addresses for services."""
     seen = _there(case)
     for cidr in () if seen is None else seen.cidrs:
@@ -132,7 +132,7 @@ def the_existing_network_is_apart(case: Case) -> Iterator[Draft]:
             yield error(_VPC, "overlaps the network of Kubernetes services", seen=cidr, cure=cure)
 
 
-def the_existing_network_has_room(case: Case) -> Iterator[Draft]:
+def existing_network_room(case: Case) -> Iterator[Draft]:
     """Each subnet has free addresses for nodes and pods, a replacement beside them, file system and control plane."""
     for field, one in _subnets(case):
         wanted = _wanted(case.spec, one.id)
@@ -146,7 +146,7 @@ def the_existing_network_has_room(case: Case) -> Iterator[Draft]:
             )
 
 
-def the_existing_network_reaches_aws(case: Case) -> Iterator[Draft]:
+def existing_network_egress(case: Case) -> Iterator[Draft]:
     """Nodes are private, and have a default route to a NAT gateway or its like, else every endpoint that they need."""
     seen, spec = _there(case), case.spec
     if seen is None:
@@ -190,7 +190,7 @@ def _way_out(field: str, one: SeenSubnet, lacking: list[str]) -> Iterator[Draft]
                       cure=cure)  # fmt: skip
 
 
-def the_existing_network_blocks_nothing(case: Case) -> Iterator[Draft]:
+def existing_network_acl(case: Case) -> Iterator[Draft]:
     """No network ACL blocks the nodes' way to AWS or the traffic between the campaign's subnets."""
     seen = {one.id: (field, one) for field, one in _subnets(case)}
     for field, one in seen.values():
@@ -257,14 +257,3 @@ def admitted(cidr: str, ranges: tuple[str, ...]) -> bool:
     """Return whether the ranges together cover a subnet."""
     whole = collapse_addresses(IPv4Network(one) for one in ranges)
     return any(IPv4Network(cidr).subnet_of(one) for one in whole)
-
-
-RULES = (
-    an_existing_network_is_named_whole,
-    the_existing_network_is_there,
-    the_existing_network_resolves_names,
-    the_existing_network_is_apart,
-    the_existing_network_has_room,
-    the_existing_network_reaches_aws,
-    the_existing_network_blocks_nothing,
-)

@@ -11,7 +11,7 @@ from infra.plan.purchase import quota_holds
 from infra.spec.campaign import Capacity
 
 
-def instance_type_is_in_the_catalogue(case: Case) -> Iterator[Draft]:
+def known_instance_type(case: Case) -> Iterator[Draft]:
     """The catalogue has the GPU nodes' type; all other rules need it."""
     name, known = case.spec.nodes.instance_type, case.facts.instance_names
     if case.facts.instance is None:
@@ -20,7 +20,7 @@ def instance_type_is_in_the_catalogue(case: Case) -> Iterator[Draft]:
         yield error("nodes.instance_type", "the catalogue has no instance type of this name", seen=name, cure=cure)
 
 
-def trainer_runs_on_the_accelerator(case: Case) -> Iterator[Draft]:
+def supported_accelerator(case: Case) -> Iterator[Draft]:
     """The trainer supports only CUDA devices."""
     instance = case.facts.instance
     if instance is not None and instance.maker != "nvidia":
@@ -32,7 +32,7 @@ def trainer_runs_on_the_accelerator(case: Case) -> Iterator[Draft]:
         )
 
 
-def ranks_fit_the_accelerators(case: Case) -> Iterator[Draft]:
+def ranks_per_accelerator(case: Case) -> Iterator[Draft]:
     """Each rank of a node has an accelerator, and no accelerator is idle."""
     instance, ranks = case.facts.instance, case.ranks_per_node
     if instance is None or ranks is None:
@@ -46,7 +46,7 @@ def ranks_fit_the_accelerators(case: Case) -> Iterator[Draft]:
         yield warning("nodes.ranks_per_node", "some accelerators stay idle but are paid for", seen=seen, cure=cure)
 
 
-def type_is_for_sale(case: Case) -> Iterator[Draft]:
+def on_demand_price(case: Case) -> Iterator[Draft]:
     """Types that are sold only as capacity blocks are not bought otherwise."""
     nodes, instance = case.spec.nodes, case.facts.instance
     if instance is None or instance.price_usd_per_hour is not None or not instance.capacity_block:
@@ -60,7 +60,7 @@ def type_is_for_sale(case: Case) -> Iterator[Draft]:
         )
 
 
-def quota_allows_the_nodes(case: Case) -> Iterator[Draft]:
+def gpu_node_quota(case: Case) -> Iterator[Draft]:
     """If it was looked up, the account's vCPU quota of the family has room for all nodes."""
     nodes, instance, offer = case.spec.nodes, case.facts.instance, case.facts.offer
     if instance is None or offer is None or offer.quota_vcpus is None:
@@ -82,7 +82,7 @@ def _code(case: Case) -> str:
     return f" ({found.service} {found.code})" if found else ""
 
 
-def preflight_profile_is_known(case: Case) -> Iterator[Draft]:
+def preflight_profile(case: Case) -> Iterator[Draft]:
     """The preflight profile exists."""
     name = case.spec.preflight.profile
     if name is not None and name not in case.facts.profiles:
@@ -91,7 +91,7 @@ def preflight_profile_is_known(case: Case) -> Iterator[Draft]:
         yield error("preflight.profile", "there is no profile of this name", seen=name, cure=cure)
 
 
-def the_floor_of_bandwidth_is_one(case: Case) -> Iterator[Draft]:
+def one_bandwidth_floor(case: Case) -> Iterator[Draft]:
     """The required all-reduce bandwidth is one figure: a share of the profile's, or the spec's own."""
     wanted = case.spec.preflight
     if wanted.bus_bandwidth_share is None or case.facts.instance is None:
@@ -114,7 +114,7 @@ def the_floor_of_bandwidth_is_one(case: Case) -> Iterator[Draft]:
         )
 
 
-def the_diagnostic_has_its_tools(case: Case) -> Iterator[Draft]:
+def dcgm_in_image(case: Case) -> Iterator[Draft]:
     """DCGM runs in the trainer's container. If its base image lacks DCGM, this shows only when all nodes are up."""
     level = case.spec.preflight.dcgm_level
     if level is not None and case.facts.environment.hardware:
@@ -124,15 +124,3 @@ def the_diagnostic_has_its_tools(case: Case) -> Iterator[Draft]:
             seen=f"dcgm_level: {level}, image.base: {case.spec.image.base}",
             cure="take a base built by images/trainer.Dockerfile, or one of your own with nv-hostengine and dcgmi",
         )
-
-
-RULES = (
-    instance_type_is_in_the_catalogue,
-    trainer_runs_on_the_accelerator,
-    ranks_fit_the_accelerators,
-    type_is_for_sale,
-    quota_allows_the_nodes,
-    preflight_profile_is_known,
-    the_floor_of_bandwidth_is_one,
-    the_diagnostic_has_its_tools,
-)

@@ -9,7 +9,7 @@ from infra.spec.campaign import Egress
 from infra.spec.names import TOPICS, WEBHOOK_SECRETS
 
 
-def people_have_one_role_each(case: Case) -> Iterator[Draft]:
+def one_role_per_principal(case: Case) -> Iterator[Draft]:
     """EKS has one access entry for each principal."""
     known = set[str]()
     for number, one in enumerate(case.spec.access):
@@ -19,7 +19,7 @@ def people_have_one_role_each(case: Case) -> Iterator[Draft]:
         known.add(one.principal)
 
 
-def people_can_have_an_access_entry(case: Case) -> Iterator[Draft]:
+def access_entry_principal(case: Case) -> Iterator[Draft]:
     """Principals are of the campaign's account, and no service's own roles.
 
     https://docs.aws.amazon.com/eks/latest/userguide/creating-access-entries.html
@@ -33,7 +33,7 @@ def people_can_have_an_access_entry(case: Case) -> Iterator[Draft]:
             yield error(field, "is a service's own role", seen=one.principal, cure="name a role that people take")
 
 
-def notices_reach_their_topic(case: Case) -> Iterator[Draft]:
+def notice_topic(case: Case) -> Iterator[Draft]:
     """Roles may publish on topics `bivouac*` of the campaign's own account and region."""
     topic, spec = case.spec.notify.topic, case.spec
     if topic is not None and topic.split(":")[3:5] != [spec.region, spec.account]:
@@ -44,7 +44,7 @@ def notices_reach_their_topic(case: Case) -> Iterator[Draft]:
         yield error("notify.topic", "takes no notices of a steward", seen=topic, cure=cure)
 
 
-def notices_reach_their_webhook(case: Case) -> Iterator[Draft]:
+def notice_webhook(case: Case) -> Iterator[Draft]:
     """The steward has a way to the webhook, and its address lies in the campaign's own account."""
     webhook, spec = case.spec.notify.webhook, case.spec
     if webhook is None:
@@ -59,11 +59,3 @@ def notices_reach_their_webhook(case: Case) -> Iterator[Draft]:
         cure = "let the topic call it, or use a NAT gateway"
         seen = "network.egress: endpoints"
         yield warning("notify.webhook", "the steward has no way to the internet", seen=seen, cure=cure)
-
-
-RULES = (
-    people_have_one_role_each,
-    people_can_have_an_access_entry,
-    notices_reach_their_topic,
-    notices_reach_their_webhook,
-)

@@ -25,7 +25,7 @@ PARTITION = "aws"
 _LARGEST_ATTEMPT = 999
 
 
-def names_fit_aws(case: Case) -> Iterator[Draft]:
+def aws_name_length(case: Case) -> Iterator[Draft]:
     """Every name made from the campaign's name fits the limit of its service."""
     names, campaign = Names(case.spec), case.spec.campaign
     made = [("EKS cluster", names.cluster, 100)]
@@ -43,7 +43,7 @@ def names_fit_aws(case: Case) -> Iterator[Draft]:
         yield error("campaign", "is too long", seen=f"{len(campaign)} characters", cure=cure)
 
 
-def account_is_that_of_the_credentials(case: Case) -> Iterator[Draft]:
+def credentials_account(case: Case) -> Iterator[Draft]:
     """If the credentials' account was looked up, it is the spec's account."""
     here = case.facts.account
     if here is not None and here != case.spec.account:
@@ -55,7 +55,7 @@ def account_is_that_of_the_credentials(case: Case) -> Iterator[Draft]:
         )
 
 
-def zone_belongs_to_the_region(case: Case) -> Iterator[Draft]:
+def zone_in_region(case: Case) -> Iterator[Draft]:
     """All GPU nodes are in one zone of the region; the control plane has a second zone in it."""
     spec = case.spec
     partition, known = case.facts.regions.get(spec.region), case.facts.regions
@@ -78,7 +78,7 @@ def zone_belongs_to_the_region(case: Case) -> Iterator[Draft]:
         yield error("second_zone", "the control plane needs two different zones", seen=spec.second_zone, cure=cure)
 
 
-def zones_hold_the_campaign(case: Case) -> Iterator[Draft]:
+def usable_zones(case: Case) -> Iterator[Draft]:
     """If zones were looked up, the spec's zones exist and EKS accepts two for the control plane."""
     if case.facts.zones is None:
         return
@@ -90,7 +90,7 @@ def zones_hold_the_campaign(case: Case) -> Iterator[Draft]:
         yield error(field, problem.what, seen=seen, cure=problem.cure or "")
 
 
-def base_image_is_there(case: Case) -> Iterator[Draft]:
+def base_image(case: Case) -> Iterator[Draft]:
     """The base images are in the account's own registry; if that was looked up, they exist."""
     spec, image = case.spec, case.spec.image
     for field, base, refused in (
@@ -109,7 +109,7 @@ def base_image_is_there(case: Case) -> Iterator[Draft]:
             yield error(field, refused.what, seen=refused.seen, cure=refused.cure)
 
 
-def node_image_is_there(case: Case) -> Iterator[Draft]:
+def node_image(case: Case) -> Iterator[Draft]:
     """If the AMI of the GPU nodes was looked up, nodes or a bake can start from it, and a bake's base is not old."""
     refused, base = case.facts.node_image, case.facts.node_base
     if refused is not None:
@@ -125,7 +125,7 @@ def node_image_is_there(case: Case) -> Iterator[Draft]:
         )
 
 
-def network_is_large_enough_and_apart(case: Case) -> Iterator[Draft]:
+def network_range(case: Case) -> Iterator[Draft]:
     """The network is a private range that can be cut into subnets, apart from the services' network."""
     cidr, example = case.spec.network.cidr, "for instance 10.42.0.0/16"
     try:
@@ -142,7 +142,7 @@ def network_is_large_enough_and_apart(case: Case) -> Iterator[Draft]:
         yield error("network.cidr", "is no private range", seen=cidr, cure=example)
 
 
-def kubernetes_version_is_supported(case: Case) -> Iterator[Draft]:
+def kubernetes_support(case: Case) -> Iterator[Draft]:
     """Standard support lasts beyond the deadline: the cluster is created without extended support."""
     version, support = case.spec.kubernetes, case.facts.kubernetes
     if version not in support.standard_until:
@@ -161,15 +161,3 @@ def kubernetes_version_is_supported(case: Case) -> Iterator[Draft]:
         yield error("kubernetes", "EKS's standard support of this version has ended", seen=seen, cure=cure)
     elif end < case.today + max(SUPPORT_NOTICE, case.spec.money.deadline):
         yield warning("kubernetes", "EKS's standard support of this version ends soon", seen=seen, cure=cure)
-
-
-RULES = (
-    names_fit_aws,
-    account_is_that_of_the_credentials,
-    zone_belongs_to_the_region,
-    zones_hold_the_campaign,
-    base_image_is_there,
-    node_image_is_there,
-    network_is_large_enough_and_apart,
-    kubernetes_version_is_supported,
-)

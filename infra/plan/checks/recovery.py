@@ -15,7 +15,7 @@ MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
 """Chance that a limit ends a healthy campaign: above the first it is an error, above the second a warning."""
 
 
-def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
+def timeout_order(case: Case) -> Iterator[Draft]:
     """heartbeat, collective and first step < hang < startup < deadline, so that the nearer cause is found first."""
     recovery = case.spec.recovery
     hang = ("recovery.hang_timeout", recovery.hang_timeout)
@@ -34,7 +34,7 @@ def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
         yield from _ascending(("recovery.capacity_timeout", recovery.capacity_timeout), deadline)
 
 
-def timeouts_outlast_healthy_work(case: Case) -> Iterator[Draft]:
+def timeout_length(case: Case) -> Iterator[Draft]:
     """No timeout ends during a healthy step, or during an evaluation for which the other ranks wait."""
     world, step = case.world_size, case.spec.job.step_seconds_estimate
     if world is None:
@@ -52,7 +52,7 @@ def timeouts_outlast_healthy_work(case: Case) -> Iterator[Draft]:
             yield warning(field, f"leaves little beyond one healthy {what}", seen=seen, cure=cure)
 
 
-def limits_leave_room_for_expected_losses(case: Case) -> Iterator[Draft]:
+def loss_limits(case: Case) -> Iterator[Draft]:
     """A limit on node losses breaks a loop; expected losses alone do not reach it in a healthy campaign."""
     recovery, hours = case.spec.recovery, case.spec.money.deadline / timedelta(hours=1)
     per_hour = case.spec.nodes.count / recovery.node_mtbf_hours
@@ -75,7 +75,7 @@ def limits_leave_room_for_expected_losses(case: Case) -> Iterator[Draft]:
         )
 
 
-def faults_are_in_range(case: Case) -> Iterator[Draft]:
+def fault_range(case: Case) -> Iterator[Draft]:
     """A fault names a node of the gang and a step of the run, and each killed node may be replaced."""
     spec, faults = case.spec, case.spec.rehearsal.faults if case.spec.rehearsal else ()
     for index, fault in enumerate(faults):
@@ -96,7 +96,7 @@ def faults_are_in_range(case: Case) -> Iterator[Draft]:
         )
 
 
-def faults_come_after_a_checkpoint(case: Case) -> Iterator[Draft]:
+def fault_after_checkpoint(case: Case) -> Iterator[Draft]:
     """A fault before the first shared checkpoint would rehearse only a second start."""
     guess, faults = case.estimate, case.spec.rehearsal.faults if case.spec.rehearsal else ()
     if guess is None:
@@ -125,12 +125,3 @@ def _ascending(shorter: tuple[str, timedelta], longer: tuple[str, timedelta]) ->
 
 def _seconds(amount: float) -> str:
     return f"{max(1, round(amount))}"
-
-
-RULES = (
-    timeouts_stand_in_order,
-    timeouts_outlast_healthy_work,
-    limits_leave_room_for_expected_losses,
-    faults_are_in_range,
-    faults_come_after_a_checkpoint,
-)

@@ -21,7 +21,7 @@ _NEVER_FROM_OUTSIDE = tuple(
 _NOT_READ_AT_ONCE = ("GLACIER", "DEEP_ARCHIVE")
 
 
-def a_private_cluster_can_be_entered(case: Case) -> Iterator[Draft]:
+def private_endpoint_access(case: Case) -> Iterator[Draft]:
     """The driver reaches a private endpoint through a peered network of its own, or from ranges that an existing VPC
     knows."""
     network = case.spec.network
@@ -51,7 +51,7 @@ def a_private_cluster_can_be_entered(case: Case) -> Iterator[Draft]:
         )
 
 
-def a_public_cluster_is_open_to_whom_it_names(case: Case) -> Iterator[Draft]:
+def public_endpoint_ranges(case: Case) -> Iterator[Draft]:
     """A public endpoint names the ranges that reach it: none is open to all by an omission."""
     network = case.spec.network
     public = network.api_endpoint is ApiEndpoint.PUBLIC
@@ -65,7 +65,7 @@ def a_public_cluster_is_open_to_whom_it_names(case: Case) -> Iterator[Draft]:
         )
 
 
-def networks_are_networks_and_apart(case: Case) -> Iterator[Draft]:
+def endpoint_ranges(case: Case) -> Iterator[Draft]:
     """Ranges are written without host bits; peered networks do not overlap."""
     network = case.spec.network
     for cidr in network.api_allowed_cidrs:
@@ -91,7 +91,7 @@ def networks_are_networks_and_apart(case: Case) -> Iterator[Draft]:
         yield error("network.cidr", "overlaps the driver's network", seen=seen, cure="choose another network.cidr")
 
 
-def images_come_from_somewhere(case: Case) -> Iterator[Draft]:
+def image_registry(case: Case) -> Iterator[Draft]:
     """Nodes without a NAT gateway pull images only from this region's ECR."""
     spec = case.spec
     if spec.network.egress is not Egress.ENDPOINTS or not case.facts.environment.public_registries:
@@ -114,7 +114,7 @@ def images_come_from_somewhere(case: Case) -> Iterator[Draft]:
         yield error("image.base", "the builder cannot reach this registry", seen=host, cure=cure)
 
 
-def efa_is_handed_out_as_can_be(case: Case) -> Iterator[Draft]:
+def efa_driver(case: Case) -> Iterator[Draft]:
     """A DRA driver needs a Kubernetes version with claims, and nodes that publish their devices."""
     spec, field = case.spec, "addons.efa"
     if spec.addons.efa != "dra":
@@ -127,7 +127,7 @@ def efa_is_handed_out_as_can_be(case: Case) -> Iterator[Draft]:
         yield error(field, "the nodes publish no devices to claim", seen=f"dra, on target {spec.target}", cure=cure)
 
 
-def the_key_is_one_that_can_be_used(case: Case) -> Iterator[Draft]:
+def encryption_key(case: Case) -> Iterator[Draft]:
     """The key is of this account and region, and the file system accepts one."""
     encryption, spec = case.spec.encryption, case.spec
     if encryption.key_arn is not None:
@@ -152,7 +152,7 @@ def the_key_is_one_that_can_be_used(case: Case) -> Iterator[Draft]:
         )
 
 
-def the_archive_is_kept_as_s3_can(case: Case) -> Iterator[Draft]:
+def archive_retention(case: Case) -> Iterator[Draft]:
     """Days are whole and not fewer than S3 accepts; a class without immediate access is chosen knowingly."""
     archive = case.spec.storage.archive
     least = _LEAST_DAYS.get(archive.storage_class, 0)
@@ -192,14 +192,3 @@ def _network(cidr: str) -> IPv4Network | None:
         return IPv4Network(cidr)
     except ValueError:
         return None
-
-
-RULES = (
-    a_private_cluster_can_be_entered,
-    a_public_cluster_is_open_to_whom_it_names,
-    networks_are_networks_and_apart,
-    images_come_from_somewhere,
-    efa_is_handed_out_as_can_be,
-    the_key_is_one_that_can_be_used,
-    the_archive_is_kept_as_s3_can,
-)

@@ -12,7 +12,7 @@ _WORTH_A_WORD = 1024
 """Bytes below which nobody has forgotten data or packages."""
 
 
-def the_source_can_be_packed(case: Case) -> Iterator[Draft]:
+def source_packing(case: Case) -> Iterator[Draft]:
     """Git reads the source, its submodules are there, and it holds only files, not too large, and links inside."""
     if (looked := case.facts.source) is not None:
         for draft, problems in ((error, looked.refused), (warning, looked.doubtful)):
@@ -20,7 +20,7 @@ def the_source_can_be_packed(case: Case) -> Iterator[Draft]:
                 yield draft("workload.source", why.what, seen=why.seen, cure=why.cure)
 
 
-def what_the_job_names_is_packed(case: Case) -> Iterator[Draft]:
+def packed_programs(case: Case) -> Iterator[Draft]:
     """Programs and requirements that the spec names are in the source, and git does not ignore them."""
     workload, looked = case.spec.workload, case.facts.source
     if workload is None or looked is None or looked.refused:
@@ -32,7 +32,7 @@ def what_the_job_names_is_packed(case: Case) -> Iterator[Draft]:
         yield error(field, "is not in the packed source", seen=name, cure=cure)
 
 
-def what_is_left_out_is_said(case: Case) -> Iterator[Draft]:
+def ignored_files(case: Case) -> Iterator[Draft]:
     """Prepared data and installed packages are often ignored by git; the job does not have them."""
     workload, looked = case.spec.workload, case.facts.source
     if workload is None or looked is None or not any(one.size_bytes >= _WORTH_A_WORD for one in looked.left_out):
@@ -45,6 +45,3 @@ def what_is_left_out_is_said(case: Case) -> Iterator[Draft]:
     cure = "data come by workload.mounts, packages by workload.requirements; git add --force takes a file along"
     seen = ", ".join(parts[:_LISTED]) + more
     yield draft("workload.source", "git ignores these, so the job does not have them", seen=seen, cure=cure)
-
-
-RULES = (the_source_can_be_packed, what_the_job_names_is_packed, what_is_left_out_is_said)

@@ -21,7 +21,7 @@ of FSx for Lustre, configuring EFA clients)."""
 EFA_CONNECTIONS, SPARE_CLIENTS = 1024, 1
 
 
-def lustre_throughput_is_a_tier(case: Case) -> Iterator[Draft]:
+def lustre_throughput(case: Case) -> Iterator[Draft]:
     """The throughput is a tier of the deployment: PERSISTENT_2 has four, SCRATCH_2 one."""
     shared = case.spec.storage.shared
     if shared is None:
@@ -37,7 +37,7 @@ def lustre_throughput_is_a_tier(case: Case) -> Iterator[Draft]:
         yield error(field, "PERSISTENT_2 has no such throughput", seen=tier, cure=f"write one of {tiers}")
 
 
-def lustre_capacity_is_a_step(case: Case) -> Iterator[Draft]:
+def lustre_capacity(case: Case) -> Iterator[Draft]:
     """The capacity is 1200, 2400 or a multiple of 2400 GiB; with EFA a multiple of the tier's increment."""
     shared = case.spec.storage.shared
     if shared is None:
@@ -53,7 +53,7 @@ def lustre_capacity_is_a_step(case: Case) -> Iterator[Draft]:
         yield error(field, "FSx for Lustre comes in 1200, 2400 and multiples of 2400 GiB", seen=capacity, cure=cure)
 
 
-def lustre_efa_is_possible(case: Case) -> Iterator[Draft]:
+def lustre_efa(case: Case) -> Iterator[Draft]:
     """EFA to the file system needs PERSISTENT_2 and nodes that have EFA."""
     shared, instance = case.spec.storage.shared, case.facts.instance
     if shared is None or not shared.efa:
@@ -76,7 +76,7 @@ def lustre_efa_is_possible(case: Case) -> Iterator[Draft]:
         yield error("storage.shared.efa", message, seen=seen, cure=cure)
 
 
-def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
+def lustre_metadata(case: Case) -> Iterator[Draft]:
     """Metadata IOPS are provisioned only for PERSISTENT_2, in increments."""
     shared, field = case.spec.storage.shared, "storage.shared.metadata_iops"
     if shared is None or shared.metadata_iops is None:
@@ -95,7 +95,7 @@ def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
         yield warning(field, message, seen=shared.metadata_iops, cure=cure)
 
 
-def a_campaign_can_do_without_a_file_system(case: Case) -> Iterator[Draft]:
+def no_file_system(case: Case) -> Iterator[Draft]:
     """Without a shared file system the built-in trainer runs, each checkpoint is in S3, and no lock keeps old ones."""
     spec, field = case.spec, "storage.shared"
     if spec.storage.shared is not None:
@@ -116,7 +116,7 @@ def a_campaign_can_do_without_a_file_system(case: Case) -> Iterator[Draft]:
         yield error("storage.archive.lock_for", message, seen=duration.text(lock), cure=cure)
 
 
-def local_disks_suit_their_layout(case: Case) -> Iterator[Draft]:
+def local_disk_layout(case: Case) -> Iterator[Draft]:
     """RAID10 has at least four disks."""
     instance = case.facts.instance
     if case.spec.storage.local.layout == "RAID10" and instance is not None and instance.nvme_count < 4:
@@ -124,17 +124,17 @@ def local_disks_suit_their_layout(case: Case) -> Iterator[Draft]:
         yield error("storage.local.layout", "RAID10 needs four disks", seen=seen, cure="write layout: RAID0")
 
 
-def checkpoints_fit_the_local_tier(case: Case) -> Iterator[Draft]:
+def local_tier_size(case: Case) -> Iterator[Draft]:
     """One node's part of (keep_local + 1) checkpoints fits its NVMe."""
     yield from _fits(case, "local", "the nodes' NVMe is too small for the checkpoints", "lower keep_local")
 
 
-def checkpoints_fit_the_shared_tier(case: Case) -> Iterator[Draft]:
+def shared_tier_size(case: Case) -> Iterator[Draft]:
     """(keep_shared + 1) whole checkpoints fit the file system beside the data, and two of a job's own beside these."""
     yield from _fits(case, "shared", "the file system is too small for the checkpoints", "raise capacity_gib")
 
 
-def shared_tier_keeps_up(case: Case) -> Iterator[Draft]:
+def shared_tier_speed(case: Case) -> Iterator[Draft]:
     """A checkpoint is complete on the shared tier before the next one starts to be copied."""
     guess = case.estimate
     if guess is None:
@@ -152,7 +152,7 @@ def shared_tier_keeps_up(case: Case) -> Iterator[Draft]:
         )
 
 
-def saving_costs_little(case: Case) -> Iterator[Draft]:
+def save_overhead(case: Case) -> Iterator[Draft]:
     """The stall of saving stays below the limit on overhead."""
     world, guess, step = case.world_size, case.estimate, case.spec.job.step_seconds_estimate
     if world is None or guess is None:
@@ -168,7 +168,7 @@ def saving_costs_little(case: Case) -> Iterator[Draft]:
         )
 
 
-def an_emergency_save_fits_the_grace_period(case: Case) -> Iterator[Draft]:
+def emergency_save_time(case: Case) -> Iterator[Draft]:
     """Stall, local write and copy to the shared tier fit between SIGTERM and SIGKILL of a pod."""
     if case.world_size is None or case.estimate is None:
         return
@@ -186,7 +186,7 @@ def an_emergency_save_fits_the_grace_period(case: Case) -> Iterator[Draft]:
         )
 
 
-def a_checkpoint_reaches_the_shared_tier(case: Case) -> Iterator[Draft]:
+def shared_checkpoint(case: Case) -> Iterator[Draft]:
     """At least one checkpoint outlives its nodes before the run ends."""
     checkpoint, steps = case.spec.checkpoint, case.spec.job.steps
     if checkpoint is not None and checkpoint.every_steps * checkpoint.shared_every >= steps:
@@ -198,7 +198,7 @@ def a_checkpoint_reaches_the_shared_tier(case: Case) -> Iterator[Draft]:
         )
 
 
-def an_older_checkpoint_is_kept(case: Case) -> Iterator[Draft]:
+def older_checkpoint(case: Case) -> Iterator[Draft]:
     """If a checkpoint is damaged, an older one exists."""
     checkpoint, workload = case.spec.checkpoint, case.spec.workload
     field, kept = "checkpoint.keep_shared", checkpoint.keep_shared if checkpoint is not None else None
@@ -229,20 +229,3 @@ def _checkpoint_field(case: Case, field: str) -> str:
 
 def _next(value: int, step: int) -> int:
     return -(-value // step) * step
-
-
-RULES = (
-    lustre_throughput_is_a_tier,
-    lustre_capacity_is_a_step,
-    lustre_efa_is_possible,
-    lustre_metadata_is_for_sale,
-    a_campaign_can_do_without_a_file_system,
-    local_disks_suit_their_layout,
-    checkpoints_fit_the_local_tier,
-    checkpoints_fit_the_shared_tier,
-    shared_tier_keeps_up,
-    saving_costs_little,
-    a_checkpoint_reaches_the_shared_tier,
-    an_emergency_save_fits_the_grace_period,
-    an_older_checkpoint_is_kept,
-)

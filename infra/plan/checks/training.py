@@ -19,7 +19,7 @@ REPEATED = 4
 """Epochs up to which repeated text is worth nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
 
 
-def global_batch_divides(case: Case) -> Iterator[Draft]:
+def global_batch_multiple(case: Case) -> Iterator[Draft]:
     """global_batch = micro_batch x data-parallel ranks x a whole number of accumulations."""
     training, world = case.spec.built_in[0], case.data_ranks
     if not world:
@@ -35,7 +35,7 @@ def global_batch_divides(case: Case) -> Iterator[Draft]:
         )
 
 
-def heads_divide_the_width(case: Case) -> Iterator[Draft]:
+def even_head_width(case: Case) -> Iterator[Draft]:
     """Rotary positions rotate pairs: each head has an even width."""
     model = case.spec.built_in[0].model
     if not model.name and model.width % (2 * model.heads):
@@ -48,7 +48,7 @@ def heads_divide_the_width(case: Case) -> Iterator[Draft]:
         )
 
 
-def layout_is_honest(case: Case) -> Iterator[Draft]:
+def layout_divides_model(case: Case) -> Iterator[Draft]:
     """The ranks form whole groups, and DeepSpeed trains, saves and reshapes in them as one process would."""
     training, world, per_node = case.spec.built_in[0], case.world_size, case.ranks_per_node
     if not Layout.of(training.parallel, 1).splits:
@@ -65,7 +65,7 @@ def layout_is_honest(case: Case) -> Iterator[Draft]:
         yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
 
 
-def adapters_are_honest(case: Case) -> Iterator[Draft]:
+def adapter_support(case: Case) -> Iterator[Draft]:
     """Adapters are trained beside given weights that lie whole, and the model has the matrices that are named."""
     training = case.spec.built_in[0]
     model, warm = training.model, training.init_from is not None
@@ -80,7 +80,7 @@ def adapters_are_honest(case: Case) -> Iterator[Draft]:
         yield error("training.model.lora", "is not what the dial's formulas were fitted to", seen=seen, cure=cure)
 
 
-def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
+def accelerator_memory(case: Case) -> Iterator[Draft]:
     """Weights, gradients, optimizer state and activations fit, as one micro batch on fake tensors shows."""
     instance, world, (training, _) = case.facts.instance, case.world_size, case.spec.built_in
     if instance is None or world is None:
@@ -121,7 +121,7 @@ def _by_prediction(memory: Memory, accelerator: str) -> Iterator[Draft]:
     yield error("training.model", "does not fit one accelerator", seen=seen, cure=words)
 
 
-def precision_can_be_looked_for(case: Case) -> Iterator[Draft]:
+def precision_watch(case: Case) -> Iterator[Draft]:
     """One rank computes the loss in float32 alone: it has whole weights, and the training is not in float32."""
     training = case.spec.built_in[0]
     if not training.watch.precision_every:
@@ -132,7 +132,7 @@ def precision_can_be_looked_for(case: Case) -> Iterator[Draft]:
         yield error("training.watch.precision_every", "looks for nothing here", seen=seen, cure="leave it out")
 
 
-def what_is_switched_on_can_happen(case: Case) -> Iterator[Draft]:
+def watch_needs_its_signal(case: Case) -> Iterator[Draft]:
     """An alarm with an action has what it looks at."""
     training = case.spec.built_in[0]
     watch, dead = training.watch, dict[str, str]()
@@ -145,7 +145,7 @@ def what_is_switched_on_can_happen(case: Case) -> Iterator[Draft]:
             yield error(f"training.watch.{name}", f"never comes to {action}", seen=seen, cure="write log")
 
 
-def model_is_told(case: Case) -> Iterator[Draft]:
+def model_size(case: Case) -> Iterator[Draft]:
     """Whoever names a model, or turns the dial, sees its size before its price."""
     training = case.spec.built_in[0]
     if training.model.name or training.parameters is not None or training.compute is not None:
@@ -158,7 +158,7 @@ def model_is_told(case: Case) -> Iterator[Draft]:
         yield info("training.model", "is of this size", seen=seen, cure=cure)
 
 
-def weights_to_start_from_are_there(case: Case) -> Iterator[Draft]:
+def initial_weights(case: Case) -> Iterator[Draft]:
     """A folder with weights is there, and has what can be loaded; an S3 prefix is for AWS."""
     training = case.spec.built_in[0]
     if training.init_from is None:
@@ -172,7 +172,7 @@ def weights_to_start_from_are_there(case: Case) -> Iterator[Draft]:
         yield error("training.init_from", "there is no such folder", seen=training.init_from, cure=cure)
 
 
-def step_estimate_is_plausible(case: Case) -> Iterator[Draft]:
+def plausible_step_time(case: Case) -> Iterator[Draft]:
     """The estimated step time does not exceed the accelerators' speed: clock and cost depend on it."""
     world = case.world_size
     implied = None if world is None else work.implied_mfu(case.spec, case.facts, world)
@@ -186,7 +186,7 @@ def step_estimate_is_plausible(case: Case) -> Iterator[Draft]:
         )
 
 
-def learning_rate_makes_sense(case: Case) -> Iterator[Draft]:
+def learning_rate_schedule(case: Case) -> Iterator[Draft]:
     """The learning rate ends no higher than it begins, and warm-up ends before training."""
     optimizer, steps = case.spec.built_in[0].optimizer, case.spec.job.steps
     if optimizer.minimum_learning_rate > optimizer.learning_rate:
@@ -205,7 +205,7 @@ def learning_rate_makes_sense(case: Case) -> Iterator[Draft]:
         )
 
 
-def data_source_exists(case: Case) -> Iterator[Draft]:
+def data_source(case: Case) -> Iterator[Draft]:
     """The data exist before anything is paid for."""
     data, looked = case.spec.built_in[1], case.facts.data
     if not looked.folder:
@@ -224,7 +224,7 @@ def data_source_exists(case: Case) -> Iterator[Draft]:
         )
 
 
-def the_cluster_knows_how_much_to_prepare(case: Case) -> Iterator[Draft]:
+def prepared_text_size(case: Case) -> Iterator[Draft]:
     """Where the cluster prepares the text, its size is known: time and cost depend on it."""
     data = case.spec.data
     if data is not None and data.in_cluster and case.facts.data.text_bytes is None:
@@ -233,7 +233,7 @@ def the_cluster_knows_how_much_to_prepare(case: Case) -> Iterator[Draft]:
         yield warning("data.prepare.text_gib", message, seen="nothing", cure=cure)
 
 
-def a_rehearsal_has_its_text(case: Case) -> Iterator[Draft]:
+def rehearsal_text(case: Case) -> Iterator[Draft]:
     """In a rehearsal each source in S3 has a folder of this machine: the emulated S3 is empty."""
     data = case.spec.data
     if data is None or case.facts.environment.inputs:
@@ -245,7 +245,7 @@ def a_rehearsal_has_its_text(case: Case) -> Iterator[Draft]:
             yield error(f"data.rehearsal.{part.name}", "there is no such folder", seen=folder or "nothing", cure=cure)
 
 
-def samples_are_kept_apart(case: Case) -> Iterator[Draft]:
+def sample_attention(case: Case) -> Iterator[Draft]:
     """Samples of prompt and response are packed into sequences: each sees itself alone."""
     training, data = case.spec.built_in
     if data.format == "chat" and not training.model.document_attention:
@@ -254,7 +254,7 @@ def samples_are_kept_apart(case: Case) -> Iterator[Draft]:
         yield error("training.model.document_attention", "a sample would see the ones before it", seen=seen, cure=cure)
 
 
-def data_last_for_the_steps(case: Case) -> Iterator[Draft]:
+def data_epochs(case: Case) -> Iterator[Draft]:
     """Text is not repeated so often that the model memorizes it."""
     (training, data), looked = case.spec.built_in, case.facts.data
     most = data.max_epochs
@@ -269,23 +269,3 @@ def data_last_for_the_steps(case: Case) -> Iterator[Draft]:
         yield error("training.steps", f"reads the data more than {most:g} times", seen=seen, cure=cure)
     elif epochs > REPEATED:
         yield warning("training.steps", "repeats the data often", seen=seen, cure="take more data, or fewer steps")
-
-
-RULES = (
-    global_batch_divides,
-    heads_divide_the_width,
-    layout_is_honest,
-    adapters_are_honest,
-    model_fits_the_accelerator,
-    precision_can_be_looked_for,
-    what_is_switched_on_can_happen,
-    model_is_told,
-    weights_to_start_from_are_there,
-    step_estimate_is_plausible,
-    learning_rate_makes_sense,
-    data_source_exists,
-    a_rehearsal_has_its_text,
-    the_cluster_knows_how_much_to_prepare,
-    samples_are_kept_apart,
-    data_last_for_the_steps,
-)

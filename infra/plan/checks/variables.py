@@ -22,7 +22,7 @@ from trainer.contract.variables import references, shell_script, unreadable
 _JUDGING = ("evaluate.command", "export.command")
 
 
-def variables_are_known(case: Case) -> Iterator[Draft]:
+def known_variables(case: Case) -> Iterator[Draft]:
     """Each variable that the job's words and values name is one that it will have: another one would be empty."""
     if (workload := case.spec.workload) is None:
         return
@@ -81,6 +81,3 @@ def _refused(field: str, name: str, known: set[str]) -> Draft:
         )
         cure += f" the job and of the spec, and {', '.join(CONTAINER_VARIABLES)}"
     return error(f"workload.{field}", "no such variable is known, so it would be empty", seen=f"${name}", cure=cure)
-
-
-RULES = (variables_are_known,)

@@ -5,39 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from infra.plan.checks.finding import Level
+from infra.plan.checks.finding import Level, rule_name, rules_of
 from infra.spec.campaign import Spec
 from infra.stack.rules import access, network, nodes, pods, rights, safety
 from infra.stack.rules.finding import Rule, RuleFinding
 from infra.stack.rules.graph import Graph, Resource
 
-RULES: tuple[Rule, ...] = (
-    safety.tags_everywhere,
-    network.no_public_ingress,
-    network.nodes_reach_each_other,
-    nodes.efa_devices,
-    network.one_zone,
-    nodes.purchase,
-    nodes.metadata_service,
-    nodes.encrypted_volumes,
-    nodes.none_before_asked,
-    nodes.one_hands_out_efa,
-    nodes.the_steward_repairs,
-    safety.deadline_guard,
-    safety.budget_exists,
-    safety.cni_outlives_nodes,
-    safety.nothing_made_from_inside,
-    access.closed_buckets,
-    rights.no_wildcard_rights,
-    access.cluster_is_closed,
-    network.control_plane_from_outside,
-    pods.pods_are_bounded,
-    pods.no_host_paths_but_ours,
-    pods.confined_pods,
-)
+RULES: tuple[Rule, ...] = rules_of("graph", safety, network, nodes, rights, access, pods)
 _ORDER = (Level.ERROR, Level.WARNING, Level.INFO)
 
-__all__ = ["RULES", "Finding", "Graph", "Level", "Resource", "broken", "findings"]
+__all__ = ["RULES", "Graph", "Level", "Resource", "RuleFinding", "broken", "findings"]
 
 
 def findings(graph: Graph, spec: Spec) -> tuple[RuleFinding, ...]:
@@ -45,8 +22,8 @@ def findings(graph: Graph, spec: Spec) -> tuple[RuleFinding, ...]:
     found = [
         RuleFinding(
             level=draft.level,
-            rule=rule.__name__,
-            resource=draft.resource,
+            rule=rule_name(rule),
+            resource=draft.place,
             message=draft.message,
             seen=draft.seen,
             cure=draft.cure,

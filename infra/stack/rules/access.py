@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from infra.plan.checks.finding import Draft, error
 from infra.spec.campaign import Spec
-from infra.stack.rules.finding import Draft, error
 from infra.stack.rules.graph import UNKNOWN, Graph
 
 _CLOSED = ("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrictPublicBuckets")
 
 
-def closed_buckets(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def private_buckets(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """Every managed bucket is private, encrypted, versioned and TLS only, and is not destroyed with its content."""
     settled = {
         one.inputs.get("bucket") for one in graph.of("BucketVersioning", "BucketPublicAccessBlock", "BucketPolicy")
@@ -52,7 +52,7 @@ def _settings(graph: Graph, name: str) -> Iterator[Draft]:
     }
     for message, (ok, cure) in checks.items():
         if not ok:
-            yield error(None, f"bucket {name} {message}", seen="no such setting", cure=cure)
+            yield error("stack", f"bucket {name} {message}", seen="no such setting", cure=cure)
 
 
 def _tls_only(policy: Any) -> bool:
@@ -65,7 +65,7 @@ def _tls_only(policy: Any) -> bool:
     )
 
 
-def cluster_is_closed(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def cluster_access(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """Rights in the cluster come from access entries alone, not from having made it."""
     for cluster in graph.of("Cluster"):
         access = cluster.inputs.get("accessConfig") or {}

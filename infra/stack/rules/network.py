@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
+from infra.plan.checks.finding import Draft, error, info
 from infra.spec.campaign import Spec
-from infra.stack.rules.finding import Draft, error, info
 from infra.stack.rules.graph import Graph, Resource
 
 GPU_TEMPLATE = "gpu-nodes"
@@ -48,7 +48,7 @@ def _admits_the_driver(graph: Graph, rule: Resource, spec: Spec) -> bool:
     return door == ("tcp", 443, 443) and any(cidr.subnet_of(IPv4Network(one)) for one in spec.network.driver_cidrs)
 
 
-def control_plane_from_outside(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def public_control_plane(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """Reports an API server that the whole internet reaches: only authentication protects it."""
     for cluster in graph.of("Cluster"):
         config = cluster.inputs.get("vpcConfig") or {}
@@ -62,7 +62,7 @@ def control_plane_from_outside(graph: Graph, spec: Spec) -> Iterator[Draft]:
             )
 
 
-def nodes_reach_each_other(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def node_to_node_traffic(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """Every interface of the GPU nodes has a group with rules to itself, all protocols, both ways: only such rules
     match EFA's traffic, and without them collectives hang silently."""
     closed = _selfish(graph, "SecurityGroupIngressRule") & _selfish(graph, "SecurityGroupEgressRule")

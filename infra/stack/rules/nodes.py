@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infra.plan.catalogue import InstanceType, instance_type
+from infra.plan.checks.finding import Draft, error
 from infra.plan.purchase import OPEN, RESERVATIONS_ONLY, RESERVED
 from infra.spec.campaign import Capacity, Spec
-from infra.stack.rules.finding import Draft, error
 from infra.stack.rules.graph import Graph, Resource
 from infra.stack.rules.network import GPU_TEMPLATE
 
@@ -94,7 +94,7 @@ def encrypted_volumes(graph: Graph, spec: Spec) -> Iterator[Draft]:
                 )
 
 
-def none_before_asked(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def no_initial_nodes(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """The GPU group begins at zero: nothing bills before the cluster is ready."""
     for group in graph.of("NodeGroup"):
         scaling = group.inputs.get("scalingConfig") or {}
@@ -144,7 +144,7 @@ def _reserved(template: Resource) -> str | None:
     return target.get("capacityReservationId")
 
 
-def one_hands_out_efa(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def one_efa_plugin(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """Only one plugin hands out EFA devices: two would assign each device twice, and NVIDIA's plugin from 0.19 on
     mounts every RDMA device by default."""
     releases = {one.name: one for one in graph.of("Release")}
@@ -159,7 +159,7 @@ def one_hands_out_efa(graph: Graph, spec: Spec) -> Iterator[Draft]:
         yield error(plugin, "mounts RDMA devices behind the EFA plugin's back", seen=seen, cure="mofedEnabled: false")
 
 
-def the_steward_repairs(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def no_eks_repair(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """EKS repairs no GPU node: the steward does, and EKS would replace nodes that train."""
     for group in graph.of("NodeGroup"):
         if group.name == GPU_TEMPLATE and (group.inputs.get("nodeRepairConfig") or {}).get("enabled") is not False:

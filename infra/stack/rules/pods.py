@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from infra.plan.checks.finding import Draft, error
 from infra.spec.campaign import Spec
 from infra.spec.names import LOCAL_CHECKPOINTS_HOST_PATH, NAMESPACE, NODE_TOLD_HOST_PATH, Names
 from infra.spec.workload.workload import in_host_network
-from infra.stack.rules.finding import Draft, error
 from infra.stack.rules.graph import Graph, Resource
 
 _ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -17,7 +17,7 @@ _PATHS = {LOCAL_CHECKPOINTS_HOST_PATH, NODE_TOLD_HOST_PATH}
 _TEMPLATED = ("Deployment", "DaemonSet", "StatefulSet", "Job")
 
 
-def pods_are_bounded(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def pod_admission(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """The campaign's namespace enforces Pod Security, or a policy of ours in its place where the job is in its nodes'
     network, and the admission policies exist before the rights of those that make pods there."""
     own = in_host_network(spec.workload)
@@ -35,7 +35,7 @@ def pods_are_bounded(graph: Graph, spec: Spec) -> Iterator[Draft]:
         strict = name in policies and (policies[name].inputs.get("spec") or {}).get("failurePolicy") == "Fail"
         if not strict or not bound:
             cure = "the component's policies and bindings: failurePolicy Fail, Deny"
-            yield error(None, f"nothing refuses by the policy {name}", seen="absent or not denying", cure=cure)
+            yield error("stack", f"nothing refuses by the policy {name}", seen="absent or not denying", cure=cure)
         for right in rights:
             if bound and not graph.after(right, bound[0]):
                 cure = "let the binding depend on the policies"
@@ -47,7 +47,7 @@ def _denies(binding: Resource) -> bool:
     return "Deny" in (spec.get("validationActions") or ())
 
 
-def no_host_paths_but_ours(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def known_host_paths(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """Only volumes of the stack open folders of nodes, and only the two that our pods need."""
     for volume in graph.of("PersistentVolume"):
         path = ((volume.inputs.get("spec") or {}).get("hostPath") or {}).get("path")

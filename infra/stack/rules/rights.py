@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from infra.plan.checks.finding import Draft, error
 from infra.spec.campaign import Spec
 from infra.stack.access.closing import LOOK
-from infra.stack.rules.finding import Draft, error
 from infra.stack.rules.graph import UNKNOWN, Graph, Resource
 
 TO_EVERYTHING = {

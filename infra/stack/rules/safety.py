@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from infra.plan.checks.finding import Draft, error
 from infra.spec.campaign import Spec
 from infra.spec.names import CAMPAIGN_TAG, EXPIRES_TAG, FOUNDATION_TAG, OWNER_TAG, REGION_TAG, Names
-from infra.stack.rules.finding import Draft, error
 from infra.stack.rules.graph import UNKNOWN, Graph, Resource
 from infra.stack.rules.network import GPU_TEMPLATE
 
 _LAUNCHED = {"instance", "volume", "network-interface"}
 
 
-def tags_everywhere(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def resource_tags(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """All taggable resources have campaign, owner, end and region: teardown, certificate and sweep rely on them."""
     providers = [one for one in graph if one.type == "pulumi:providers:aws"]
     wanted = _marks(graph, spec)
@@ -91,7 +91,7 @@ def _aims_at(schedule: Resource, cluster: str, group: str) -> bool:
     return enabled and aimed and (sizes.get("MinSize"), sizes.get("DesiredSize")) == (0, 0)
 
 
-def budget_exists(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def campaign_budget(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """A budget counts what has the campaign's tag and allows no more than the campaign may spend, less the fee of a
     block, which no tag counts."""
     if not graph.of("NodeGroup"):
@@ -99,7 +99,7 @@ def budget_exists(graph: Graph, spec: Spec) -> Iterator[Draft]:
     budgets = graph.of("Budget")
     if not budgets:
         yield error(
-            None,
+            "stack",
             "no budget watches this campaign",
             seen="no aws.budgets.Budget",
             cure="keep the component Budget in the campaign's program: AWS then warns also where none of us is alive",
@@ -128,7 +128,7 @@ def budget_exists(graph: Graph, spec: Spec) -> Iterator[Draft]:
             )
 
 
-def cni_outlives_nodes(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def cni_deletion_order(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """Nodes are deleted before the CNI: interfaces that it leaves behind keep groups and VPC from being deleted."""
     for addon in (one for one in graph.of("Addon") if one.inputs.get("addonName") == "vpc-cni"):
         for group in graph.of("NodeGroup"):
@@ -141,7 +141,7 @@ def cni_outlives_nodes(graph: Graph, spec: Spec) -> Iterator[Draft]:
                 )
 
 
-def nothing_made_from_inside(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def no_unmanaged_resources(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """No Kubernetes object makes AWS resources that the stack does not know, and all go with the cluster."""
     clusters = {one.urn for one in graph.of("Cluster")}
     for one in graph:

@@ -91,7 +91,7 @@ def test_each_lack_is_told_with_its_value_and_its_cure(told: Any, ec2: Any, nat:
     seen = " | ".join(one.seen for one in found)
     for word in ("10.9.0.5", "no default route", "enableDnsHostnames is off", f"{nat.gpu} has MapPublicIpOnLaunch"):
         assert word in seen, seen
-    assert {one.rule for one in found} == {"the-existing-network-resolves-names", "the-existing-network-reaches-aws"}
+    assert {one.rule for one in found} == {"existing-network-dns", "existing-network-egress"}
     assert told(nat.section) == [], "and all is as it was"
 
 
@@ -110,7 +110,7 @@ def test_a_lost_endpoint_a_closed_one_and_a_closed_acl_are_told(told: Any, ec2: 
     ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[narrow])
     ec2.delete_vpc_endpoints(VpcEndpointIds=[closed.parts["fsx"]])
     found = told(section)
-    reaches, blocks = "the-existing-network-reaches-aws", "the-existing-network-blocks-nothing"
+    reaches, blocks = "existing-network-egress", "existing-network-acl"
     by_place = {(one.rule, one.field): one for one in found}
     assert by_place[reaches, "network.egress"].seen == "fsx"
     assert "10.19.1.0/24" in by_place[reaches, "network.subnet_ids.gpu"].cure
@@ -123,7 +123,7 @@ def test_a_subnet_without_enough_addresses_is_told_with_what_takes_them(told: An
     ec2.associate_route_table(RouteTableId=nat.table, SubnetId=small["SubnetId"])
     section = nat.section | {"subnet_ids": {"gpu": small["SubnetId"], "control_plane": nat.control_plane}}
     (found,) = told(section)
-    assert found.rule == "the-existing-network-has-room" and "11 free, 42 wanted" in found.seen
+    assert found.rule == "existing-network-room" and "11 free, 42 wanted" in found.seen
 
 
 def test_a_given_network_asks_for_no_quota_of_networks_and_costs_none(here: Account, nat: Existing) -> None:

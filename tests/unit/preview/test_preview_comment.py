@@ -42,7 +42,7 @@ def a_preview(*found: RuleFinding, rows: tuple[Row, ...] = (CLUSTER, SUBNET, ROL
 
 
 def finding(level: Level) -> RuleFinding:
-    return RuleFinding(level=level, rule="efa_devices", resource="LaunchTemplate gpu-nodes", message="too | few",
+    return RuleFinding(level=level, rule="efa-devices", resource="LaunchTemplate gpu-nodes", message="too | few",
                    seen="31 of 32", cure="attach all")  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_previewed_is_a_comment_too() -> None:
 
 def test_machines_get_the_same_facts() -> None:
     facts = as_facts(a_preview(finding(Level.ERROR)))
-    assert facts["ok"] is False and facts["findings"][0]["rule"] == "efa_devices"
+    assert facts["ok"] is False and facts["findings"][0]["rule"] == "efa-devices"
     assert facts["stacks"][0]["planned"][0]["component"] == "Cluster" and facts["total_usd"] == Decimal("4711.5")
 
 

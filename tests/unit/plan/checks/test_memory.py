@@ -22,7 +22,7 @@ from tests.root import ROOT
 from tests.unit.plan.checks.edges import cases
 
 GIB = 2**30
-RULE = training.model_fits_the_accelerator
+RULE = training.accelerator_memory
 
 
 def campaign(folder: Path, **changes: Any) -> Spec:
