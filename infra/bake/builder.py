@@ -157,10 +157,7 @@ def _place(spec: Spec, where: FoundationOutputs) -> dict[str, Any]:
     """Return the builder's network: the spec's, without a public address, else the foundation's build network."""
     given = spec.image.builders
     if given is None:
-        return {
-            "SubnetId": where.build_network_subnet_id,
-            "SecurityGroupIds": [where.build_network_security_group_id],
-        }
+        return {"SubnetId": where.build_network_subnet_id, "SecurityGroupIds": [where.build_network_security_group_id]}
     interface = {
         "DeviceIndex": 0,
         "SubnetId": given.subnet_id,

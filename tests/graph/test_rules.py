@@ -13,7 +13,7 @@ from infra.plan.catalogue import instance_types
 from infra.plan.checks import RULES as SPEC_RULES
 from infra.plan.checks.finding import Level, rule_name
 from infra.spec.campaign import Capacity
-from infra.stack.rules import RULES, Graph, Resource, broken, findings
+from infra.stack.rules import RULES, Graph, GraphResource, broken, findings
 from infra.stack.rules.graph import UNKNOWN
 from tests.example import example_spec
 from tests.graph.engine import DRIVER, KEY, campaign_graph
@@ -310,7 +310,7 @@ def test_an_open_bucket_is_told_by_name(foundation: Built) -> None:
 def test_values_that_only_aws_will_give_are_judged_by_what_they_come_from(whole: Graph) -> None:
     """As a preview of a stack that does not stand yet sees them."""
 
-    def veiled(one: Resource) -> Resource:
+    def veiled(one: GraphResource) -> GraphResource:
         def veil(value: Any) -> Any:
             if isinstance(value, list):
                 return [veil(part) for part in value]

@@ -40,13 +40,13 @@ RULES: tuple[Rule, ...] = (
 SHAPE_RULE = "shape"
 
 
-def check(file: SpecFile, facts: Facts, today: date, *, whole: bool = True) -> tuple[Finding, ...]:
+def check(file: SpecFile, facts: Facts, today: date, *, complete: bool = True) -> tuple[Finding, ...]:
     """Return all findings in the order of the file; no rule hides another's findings.
 
-    If spec and facts are not `whole`, rules that read a missing part find nothing.
+    If spec and facts are not `complete`, rules that read a missing part find nothing.
     """
     case = Case(file.spec, facts, today)
-    found = [
+    findings = [
         Finding(
             level=draft.level,
             rule=rule_name(rule),
@@ -58,9 +58,9 @@ def check(file: SpecFile, facts: Facts, today: date, *, whole: bool = True) -> t
             cure=draft.cure,
         )
         for rule in _rules(file.spec)
-        for draft in _drafts(rule, case, whole)
+        for draft in _drafts(rule, case, complete)
     ]
-    return tuple(sorted(found, key=lambda finding: finding.line))
+    return tuple(sorted(findings, key=lambda finding: finding.line))
 
 
 def _rules(spec: Spec) -> tuple[Rule, ...]:
@@ -69,20 +69,17 @@ def _rules(spec: Spec) -> tuple[Rule, ...]:
     return tuple(rule for rule in RULES if rule not in absent)
 
 
-def _drafts(rule: Rule, case: Case, whole: bool) -> Iterator[Draft]:
+def _drafts(rule: Rule, case: Case, complete: bool) -> Iterator[Draft]:
     """Yield a rule's drafts; an overflow of its arithmetic becomes a finding."""
     try:
         yield from rule(case)
     except (AttributeError, ValueError):  # a rule may read a field that an incomplete spec lacks
-        if whole:
+        if complete:
             raise
     except ArithmeticError as problem:
-        yield error(
-            "training",
-            "the campaign has a number that is too large",
-            seen=f"{rule_name(rule)}: {type(problem).__name__}",
-            cure="look for a number with some zeros too many or too few",
-        )
+        message = "the campaign has a number that is too large"
+        cure = "look for a number with some zeros too many or too few"
+        yield error("training", message, seen=f"{rule_name(rule)}: {type(problem).__name__}", cure=cure)
 
 
 def shape_findings(refusal: SpecError) -> tuple[Finding, ...]:

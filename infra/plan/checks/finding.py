@@ -66,7 +66,7 @@ class Case:
 
     @property
     def ranks_per_node(self) -> int | None:
-        """None if the instance type is unknown and the spec has no number."""
+        """Ranks of one node; None if the instance type is unknown and the spec has no number."""
         instance = self.facts.instance
         return ranks_per_node(self.spec, instance.accelerators if instance else 0) or None
 
@@ -83,7 +83,7 @@ class Case:
 
     @cached_property
     def estimate(self) -> Estimate | None:
-        """None if the instance type is unknown: an estimate for an unknown node would mislead."""
+        """The campaign's estimate; None for an unknown instance type, for which it would mislead."""
         world = self.world_size
         return None if world is None or self.facts.instance is None else estimate(self.spec, self.facts, world)
 
@@ -108,19 +108,19 @@ def rule_name(rule: Callable[..., Iterator[Draft]]) -> str:
     return rule.__name__.replace("_", "-")  # type: ignore[attr-defined]
 
 
-def shown(seen: object) -> str:
+def one_line(value: object) -> str:
     """Return printable text in one line of limited length."""
-    text = "".join(sign if sign.isprintable() else "?" for sign in str(seen)).strip() or "nothing"
+    text = "".join(sign if sign.isprintable() else "?" for sign in str(value)).strip() or "nothing"
     return text if len(text) <= _LONGEST_SEEN else f"{text[: _LONGEST_SEEN - 3]}..."
 
 
 def error(place: object, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.ERROR, str(place), message, shown(seen), cure)
+    return Draft(Level.ERROR, str(place), message, one_line(seen), cure)
 
 
 def warning(place: object, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.WARNING, str(place), message, shown(seen), cure)
+    return Draft(Level.WARNING, str(place), message, one_line(seen), cure)
 
 
 def info(place: object, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.INFO, str(place), message, shown(seen), cure)
+    return Draft(Level.INFO, str(place), message, one_line(seen), cure)

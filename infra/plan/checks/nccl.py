@@ -86,8 +86,8 @@ def documented_nccl_settings(case: Case) -> Iterator[Draft]:
     """Each name of `nccl` stands in a document: NCCL and libfabric pass over a misspelt one without a word."""
     workload = case.spec.workload
     for name in sorted(set(workload.nccl) - DOCUMENTED) if workload is not None else ():
-        near = difflib.get_close_matches(name, DOCUMENTED, n=1)
-        cure = f"write {near[0]}" if near else "see NVIDIA's and AWS's lists"
+        nearest = difflib.get_close_matches(name, DOCUMENTED, n=1)
+        cure = f"write {nearest[0]}" if nearest else "see NVIDIA's and AWS's lists"
         cure += "; one that no document names goes into workload.env"
         yield error(f"workload.nccl.{name}", "no document names this variable", seen=name, cure=cure)
 
@@ -98,10 +98,12 @@ def efa_safe_settings(case: Case) -> Iterator[Draft]:
     if workload is None or instance is None or not instance.efa_interfaces:
         return
     cure = "leave it out, and read in NCCL's log (NCCL_DEBUG=INFO) that it says `Selected provider is efa`"
-    for section, given in (("nccl", workload.nccl), ("env", workload.env)):
+    for section, settings in (("nccl", workload.nccl), ("env", workload.env)):
         against = error if section == "nccl" else warning
-        for name in sorted(given):
+        for name in sorted(settings):
             if name in _AGAINST_EFA:
-                yield against(f"workload.{section}.{name}", _AGAINST_EFA[name], seen=given[name], cure=cure)
+                yield against(f"workload.{section}.{name}", _AGAINST_EFA[name], seen=settings[name], cure=cure)
             elif name in _BETTER_LEFT:
-                yield warning(f"workload.{section}.{name}", _BETTER_LEFT[name], seen=given[name], cure="leave it out")
+                yield warning(
+                    f"workload.{section}.{name}", _BETTER_LEFT[name], seen=settings[name], cure="leave it out"
+                )

@@ -11,12 +11,12 @@ from infra.spec.names import TOPICS, WEBHOOK_SECRETS
 
 def one_role_per_principal(case: Case) -> Iterator[Draft]:
     """EKS has one access entry for each principal."""
-    known = set[str]()
-    for number, one in enumerate(case.spec.access):
-        if one.principal in known:
+    principals = set[str]()
+    for number, grant in enumerate(case.spec.access):
+        if grant.principal in principals:
             cure = "leave one line for each principal"
-            yield error(f"access.{number}.principal", "stands here twice", seen=one.principal, cure=cure)
-        known.add(one.principal)
+            yield error(f"access.{number}.principal", "stands here twice", seen=grant.principal, cure=cure)
+        principals.add(grant.principal)
 
 
 def access_entry_principal(case: Case) -> Iterator[Draft]:
@@ -24,13 +24,13 @@ def access_entry_principal(case: Case) -> Iterator[Draft]:
 
     https://docs.aws.amazon.com/eks/latest/userguide/creating-access-entries.html
     """
-    for number, one in enumerate(case.spec.access):
+    for number, grant in enumerate(case.spec.access):
         field = f"access.{number}.principal"
-        if one.principal.split(":")[4] != case.spec.account:
+        if grant.principal.split(":")[4] != case.spec.account:
             cure = f"name a role of {case.spec.account} which the other account's people may take"
-            yield error(field, "is of another account than the campaign", seen=one.principal, cure=cure)
-        elif ":role/aws-service-role/" in one.principal:
-            yield error(field, "is a service's own role", seen=one.principal, cure="name a role that people take")
+            yield error(field, "is of another account than the campaign", seen=grant.principal, cure=cure)
+        elif ":role/aws-service-role/" in grant.principal:
+            yield error(field, "is a service's own role", seen=grant.principal, cure="name a role that people take")
 
 
 def notice_topic(case: Case) -> Iterator[Draft]:
@@ -57,5 +57,5 @@ def notice_webhook(case: Case) -> Iterator[Draft]:
         yield error("notify.webhook", "may not be read by a steward", seen=webhook.place, cure=cure)
     if spec.network.egress is Egress.ENDPOINTS:
         cure = "let the topic call it, or use a NAT gateway"
-        seen = "network.egress: endpoints"
-        yield warning("notify.webhook", "the steward has no way to the internet", seen=seen, cure=cure)
+        detail = "network.egress: endpoints"
+        yield warning("notify.webhook", "the steward has no way to the internet", seen=detail, cure=cure)

@@ -15,16 +15,16 @@ _SCRIPT = ("script", "give its path below the source")
 
 def workload_source(case: Case) -> Iterator[Draft]:
     """The job's code is there before anything is paid for."""
-    looked, workload = case.facts.data, case.spec.workload
+    source, workload = case.facts.data, case.spec.workload
     if workload is None or workload.source is None:
         return
-    if not looked.folder:
+    if not source.folder:
         cure = "give a folder, as a path from where the command is run"
-        yield error("workload.source", "there is no such folder", seen=looked.location, cure=cure)
-    elif not looked.matches:
+        yield error("workload.source", "there is no such folder", seen=source.location, cure=cure)
+    elif not source.matches:
         field, cure = ("module", "name one that `python -m` starts there") if workload.module else _SCRIPT
-        seen = workload.module or workload.script
-        yield error(f"workload.{field}", "the source has no such file", seen=seen, cure=cure)
+        detail = workload.module or workload.script
+        yield error(f"workload.{field}", "the source has no such file", seen=detail, cure=cure)
 
 
 def script_source(case: Case) -> Iterator[Draft]:
@@ -75,12 +75,12 @@ def evaluation_programs(case: Case) -> Iterator[Draft]:
 
 
 def evaluation_of_export(case: Case) -> Iterator[Draft]:
-    """What is exported is evaluated: an export that has lost weights looks like any other."""
+    """An export is evaluated: an export that has lost weights looks like any other."""
     workload = case.spec.workload
     if workload is not None and workload.export is not None and workload.evaluate is None:
         cure = "give workload.evaluate: its metrics of checkpoint and export are compared"
-        seen = "no workload.evaluate"
-        yield warning("workload.export", "nobody sees whether the export has all weights", seen=seen, cure=cure)
+        detail = "no workload.evaluate"
+        yield warning("workload.export", "nobody sees whether the export has all weights", seen=detail, cure=cure)
 
 
 def local_checkpoint_disks(case: Case) -> Iterator[Draft]:
@@ -92,7 +92,7 @@ def local_checkpoint_disks(case: Case) -> Iterator[Draft]:
 
 
 def own_image_needs_efa(case: Case) -> Iterator[Draft]:
-    """Where nodes have EFA, the job's own image has libfabric and the plugin: the node has only the driver."""
+    """The job's own image has libfabric and the plugin on nodes with EFA: the node has only the driver."""
     image, instance = case.spec.job_image, case.facts.instance
     if image is not None and instance is not None and instance.efa_interfaces:
         cure = "AWS's Deep Learning Containers have both; into others, the EFA installer with --skip-kmod"
@@ -100,7 +100,7 @@ def own_image_needs_efa(case: Case) -> Iterator[Draft]:
 
 
 def host_network_risk(case: Case) -> Iterator[Draft]:
-    """Where the job is in its nodes' network, that is said with what it opens."""
+    """Warn about host networking and list what it exposes."""
     if in_host_network(case.spec.workload):
         yield warning(
             "workload.host_network",
@@ -134,9 +134,9 @@ def secret_access(case: Case) -> Iterator[Draft]:
     if not case.facts.environment.inputs:
         if sources and workload.rehearsal.secrets is None:
             cure = "name a file with a line NAME=value for each of them"
-            seen = ", ".join(name.removeprefix("secrets.") for name in sources)
+            detail = ", ".join(name.removeprefix("secrets.") for name in sources)
             yield error(
-                "workload.rehearsal.secrets", "the rehearsal has no values for these secrets", seen=seen, cure=cure
+                "workload.rehearsal.secrets", "the rehearsal has no values for these secrets", seen=detail, cure=cure
             )
         return
     for name, source in sources.items():

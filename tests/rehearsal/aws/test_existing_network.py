@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.aws.account import Account
-from infra.aws.asked import asked
+from infra.aws.asked import ask_aws
 from infra.plan.checks import Finding, check
 from infra.plan.survey import survey
 from infra.spec.campaign import SpecFile
@@ -44,7 +44,7 @@ def told(here: Account) -> Callable[..., list[Finding]]:
     def tell(network: dict[str, Any]) -> list[Finding]:
         spec = example_spec(network=network)
         said = list[str]()
-        facts = asked(here, spec, survey(spec), said.append)
+        facts = ask_aws(here, spec, survey(spec), said.append)
         assert not said, "every question about the network was answered"
         found = check(SpecFile(path=ROOT / "spec.yaml", spec=spec, lines={}), facts, TODAY)
         return [one for one in found if "network" in one.rule or "zone" in one.rule]
@@ -128,8 +128,8 @@ def test_a_subnet_without_enough_addresses_is_told_with_what_takes_them(told: An
 
 def test_a_given_network_asks_for_no_quota_of_networks_and_costs_none(here: Account, nat: Existing) -> None:
     spec = example_spec(network=nat.section)
-    wanted = {room.quota.name: room.wanted for room in asked(here, spec, survey(spec), print).quotas}
-    other = {room.quota.name: room.wanted for room in asked(here, example_spec(), survey(spec), print).quotas}
+    wanted = {room.quota.name: room.wanted for room in ask_aws(here, spec, survey(spec), print).quotas}
+    other = {room.quota.name: room.wanted for room in ask_aws(here, example_spec(), survey(spec), print).quotas}
     assert other["VPCs per Region"] == wanted["VPCs per Region"] + 1
     assert {"EC2-VPC Elastic IPs", "NAT gateways per Availability Zone"} == set(other) - set(wanted)
 

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from infra import target
 from infra.aws import blocks
 from infra.aws.account import Account
-from infra.aws.asked import asked
+from infra.aws.asked import ask_aws
 from infra.campaign import billing, capacity
 from infra.campaign.reserved import bills_on
 from infra.errors import UserError
@@ -61,7 +61,7 @@ def reserved(named: str, zone: str = ZONE, **nodes: Any) -> Spec:
 def found(here: Account, spec: Spec) -> dict[str, Finding]:
     """What `bivouac check` says of reservation and types once AWS was asked, by rule."""
     told: list[str] = []
-    facts = asked(here, spec, survey(spec), told.append)
+    facts = ask_aws(here, spec, survey(spec), told.append)
     assert not told
     seen = check(SpecFile(path=Path("spec.yaml"), spec=spec, lines={}), facts, date(2026, 11, 21))
     return {one.rule: one for one in seen if one.rule in ("zone-offers", "reservation-room")}

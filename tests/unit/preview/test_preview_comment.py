@@ -50,7 +50,7 @@ def test_an_error_makes_the_preview_fail_and_stands_first() -> None:
     seen = a_preview(finding(Level.ERROR))
     text = markdown.of(seen)
     assert seen.exit_code == UserError.exit_code and "must not be merged" in text.splitlines()[1]
-    assert text.startswith(markdown.MARK) and "too \\| few (`efa_devices`)" in text
+    assert text.startswith(markdown.MARK) and "too \\| few (`efa-devices`)" in text
     assert text.index("#### Findings") < text.index("#### Cost") < text.index("<details>")
     assert a_preview(finding(Level.WARNING)).exit_code == 2
     assert a_preview(rows=()).exit_code == 0 and "nothing to change" in markdown.of(a_preview(rows=()))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.plan.checks import capacity, check, failed, placement, services, shape_findings, storage
-from infra.plan.checks.finding import Case, Level, error, shown
+from infra.plan.checks.finding import Case, Level, error, one_line
 from infra.plan.facts import Facts
 from infra.spec.campaign import MAX_NAME, SpecError, load
 from tests.unit.plan.checks.edges import cases, environment, levels, of, of_instance, told, unknown
@@ -250,9 +250,9 @@ def test_networks_that_meet_do_not_overlap(case: Callable[..., Case]) -> None:
 
 
 def test_what_was_seen_is_one_line_of_a_bearable_length() -> None:
-    assert shown("a\nb\tc") == "a?b?c" and shown("  ") == shown("") == "nothing" and shown(False) == "False"
-    assert shown("x" * 400) == "x" * 400
-    long = shown("x" * 401)
+    assert one_line("a\nb\tc") == "a?b?c" and one_line("  ") == one_line("") == "nothing" and one_line(False) == "False"
+    assert one_line("x" * 400) == "x" * 400
+    long = one_line("x" * 401)
     assert len(long) == 400 and long == "x" * 397 + "..."
     assert error("f", "m", seen=7, cure="c").seen == "7"
 

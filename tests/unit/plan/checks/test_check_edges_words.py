@@ -35,10 +35,10 @@ def test_a_rule_that_fails_is_a_mistake_of_ours_unless_a_part_of_the_spec_is_mis
 
     monkeypatch.setattr("infra.plan.checks.RULES", (fails,))
     file, facts = spec_file(), case().facts
-    for whole in ({}, {"whole": True}):
+    for options in ({}, {"complete": True}):
         with pytest.raises(type(mistake), match=str(mistake)):
-            check(file, facts, FRESH, **whole)
-    assert [one.message for one in check(file, facts, FRESH, whole=False)] == ["is told before"]
+            check(file, facts, FRESH, **options)
+    assert [one.message for one in check(file, facts, FRESH, complete=False)] == ["is told before"]
 
 
 def test_a_finding_points_at_its_field_s_line_and_else_at_the_file_s_first(
