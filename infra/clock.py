@@ -27,9 +27,11 @@ class Clock:
     """
 
     def __init__(
-        self, monotonic: Callable[[], float] = _boottime, own: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        monotonic: Callable[[], float] = _boottime,
+        machine_time: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.monotonic, self._own = monotonic, own
+        self.monotonic, self._own = monotonic, machine_time
         self._heard: dict[str, float] = {}
         """Source -> its time less our monotonic clock, in seconds."""
         self._lock = threading.Lock()
@@ -37,34 +39,37 @@ class Clock:
     def hear(self, source: str, date: str | None) -> None:
         """Note the `Date` header of an answer that has just arrived; ignore what is not a date."""
         try:
-            at = parsedate_to_datetime(date or "")
+            moment = parsedate_to_datetime(date or "")
         except ValueError:
             return
         with self._lock:
-            self._heard[source] = at.timestamp() - self.monotonic()
+            self._heard[source] = moment.timestamp() - self.monotonic()
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.monotonic() + self._offset(), UTC)
 
     def disagreement(self) -> str | None:
         """Return a sentence about the clocks that are off; None while all agree."""
-        right, known = self._offset(), self._known()
-        off = {
+        right, offsets = self._offset(), self._offsets()
+        deviations = {
             source: offset - right
-            for source, offset in known.items()
+            for source, offset in offsets.items()
             if abs(offset - right) > TOLERANCE.total_seconds()
         }
-        if not off:
+        if not deviations:
             return None
-        words = (f"{source} is {abs(by):.0f} s {'ahead' if by > 0 else 'behind'}" for source, by in sorted(off.items()))
-        others = ", ".join(sorted(known.keys() - off.keys()))
-        return f"clocks disagree: {', '.join(words)}; believed: {others}"
+        words = (
+            f"{source} is {abs(difference):.0f} s {'ahead' if difference > 0 else 'behind'}"
+            for source, difference in sorted(deviations.items())
+        )
+        agreeing = ", ".join(sorted(offsets.keys() - deviations.keys()))
+        return f"clocks disagree: {', '.join(words)}; believed: {agreeing}"
 
-    def _known(self) -> dict[str, float]:
+    def _offsets(self) -> dict[str, float]:
         with self._lock:
             return {**self._heard, OWN: self._own().timestamp() - self.monotonic()}
 
     def _offset(self) -> float:
-        known = self._known()
-        own = known.pop(OWN)
-        return statistics.median([*known.values(), *([own] if len(known) % 2 == 0 else [])])
+        offsets = self._offsets()
+        machine_offset = offsets.pop(OWN)
+        return statistics.median([*offsets.values(), *([machine_offset] if len(offsets) % 2 == 0 else [])])

@@ -74,6 +74,6 @@ class NotProven(BivouacError):
 def first_line(error: Exception) -> str:
     """Return the beginning of an error's text: of a schema's the first field that does not fit, else the first line."""
     if (fields := getattr(error, "errors", None)) is not None:
-        first = fields()[0]
-        return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))[:200]
+        problem = fields()[0]
+        return ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"])))[:200]
     return (str(error).splitlines() or [""])[0][:200] or type(error).__name__

@@ -35,8 +35,8 @@ def asset(name: str, root: Path = CODE) -> Path:
 
 def cache_root() -> Path:
     """Return `$BIVOUAC_CACHE`, else `bivouac` in the user's cache folder; raise `UserError` if there is neither."""
-    if own := os.environ.get("BIVOUAC_CACHE"):
-        return Path(own).absolute()
+    if override := os.environ.get("BIVOUAC_CACHE"):
+        return Path(override).absolute()
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache).absolute() / "bivouac"
     try:
@@ -63,15 +63,15 @@ def kept_results(campaign: str, region: str) -> Path:
     """
     root = _results()
     places = sorted(root.iterdir()) if root.is_dir() else []
-    found = [each / campaign for each in places if _PLACE.fullmatch(each.name) and (each / campaign).is_dir()]
-    chosen = [path for path in found if path.parent.name.partition("-")[2] == region] or found
-    if len(chosen) > 1:
+    results = [place / campaign for place in places if _PLACE.fullmatch(place.name) and (place / campaign).is_dir()]
+    choices = [path for path in results if path.parent.name.partition("-")[2] == region] or results
+    if len(choices) > 1:
         raise UserError(
             "several campaigns of this name are kept here",
-            seen=", ".join(str(path) for path in chosen),
+            seen=", ".join(str(path) for path in choices),
             cure="give --region, or use credentials of the account; or open the page in the folder that you mean",
         )
-    return chosen[0] if chosen else root / region / campaign
+    return choices[0] if choices else root / region / campaign
 
 
 def _results() -> Path:

@@ -51,12 +51,12 @@ def _release() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _NUMBERS)
 
 
-def _again(lost: Any) -> None:
+def _again(unraisable: Any) -> None:
     """Send the signal again a moment later: Python drops exceptions raised in a finalizer or around a fork."""
-    if not isinstance(lost.exc_value, Interrupted):
-        sys.__unraisablehook__(lost)
+    if not isinstance(unraisable.exc_value, Interrupted):
+        sys.__unraisablehook__(unraisable)
         return
     # A timer, since an exception raised in this hook would be dropped as well.
-    timer = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), lost.exc_value.number))
+    timer = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), unraisable.exc_value.number))
     timer.daemon = True
     timer.start()

@@ -87,9 +87,9 @@ def s3_config() -> Config:
 
     With an endpoint from the environment the bucket is in the path, since names below the endpoint need not resolve.
     """
-    own = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    where = {"addressing_style": "path" if own else "virtual", "us_east_1_regional_endpoint": "regional"}
-    return Config(signature_version="s3v4", s3=where)
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    options = {"addressing_style": "path" if endpoint else "virtual", "us_east_1_regional_endpoint": "regional"}
+    return Config(signature_version="s3v4", s3=options)
 
 
 def _without_page(event_name: str, response_dict: dict[str, Any], **_: Any) -> None:
@@ -128,10 +128,10 @@ class Account:
         with self._lock:
             if service not in self._clients:
                 config = self._tries.merge(s3_config()) if service == "s3" else self._tries
-                made = self._clients[service] = self.session.client(service, config=config)
-                made.meta.events.register("before-send", self._before_send)
-                made.meta.events.register("before-parse", _without_page)
-                made.meta.events.register("after-call", self._after_call)
+                new_client = self._clients[service] = self.session.client(service, config=config)
+                new_client.meta.events.register("before-send", self._before_send)
+                new_client.meta.events.register("before-parse", _without_page)
+                new_client.meta.events.register("after-call", self._after_call)
             return self._clients[service]
 
     def lease_client(self, ttl: timedelta) -> Any:
@@ -145,10 +145,10 @@ class Account:
             retries={"mode": "standard", "total_max_attempts": _LEASE_TRIES}, connect_timeout=connect, read_timeout=read
         )
         with self._lock:
-            made = self.session.client("s3", config=s3_config().merge(quick))
-        made.meta.events.register("before-parse", _without_page)
-        made.meta.events.register("after-call", self._after_call)
-        return made
+            client = self.session.client("s3", config=s3_config().merge(quick))
+        client.meta.events.register("before-parse", _without_page)
+        client.meta.events.register("after-call", self._after_call)
+        return client
 
     def _before_send(self, event_name: str, request: Any, **_: Any) -> None:
         """Call the guard as late as possible: a stopped process may continue between its lease check and the call."""
@@ -171,14 +171,14 @@ class Account:
             raise refused_credentials(error.response["Error"]["Code"]) from error
         except BotoCoreError as error:
             cure = "check network, proxy and AWS_ENDPOINT_URL, and run the same command again"
-            unreached = UserError("AWS cannot be reached", seen=str(error), cure=cure)
-            raise without_credentials(error) or unreached from error
+            refusal = UserError("AWS cannot be reached", seen=str(error), cure=cure)
+            raise without_credentials(error) or refusal from error
         return {"Account": answer["Account"], "Arn": answer["Arn"]}
 
     def ends_by_itself(self) -> bool:
         """Return True for credentials that expire and that nobody renews: a session's, given as they are."""
-        found = self.session.get_credentials()
-        return bool(found and found.token) and not isinstance(found, RefreshableCredentials)
+        credentials = self.session.get_credentials()
+        return bool(credentials and credentials.token) and not isinstance(credentials, RefreshableCredentials)
 
     def principal(self, arn: str) -> str | None:
         """Return the IAM principal of a caller. An assumed role's caller ARN lacks the role's path, so IAM is asked.
@@ -239,13 +239,13 @@ def every(client: Any, operation: str, member: str, **request: Any) -> Iterator[
             yield from page.get(member) or ()
         return
     # botocore has no paginator for some listings with pages.
-    more = dict[str, str]()
+    next_page = dict[str, str]()
     while True:
-        answer = getattr(client, operation)(**request, **more)
+        answer = getattr(client, operation)(**request, **next_page)
         yield from answer.get(member) or ()
         if not answer.get("NextToken"):
             return
-        more = {"NextToken": answer["NextToken"]}
+        next_page = {"NextToken": answer["NextToken"]}
 
 
 def says_missing(error: ClientError) -> bool:
@@ -264,40 +264,40 @@ def explained(error: Exception) -> BivouacError:
         code = error.response.get("Error", {}).get("Code", "")
         if code in EXPIRED:
             return UserError("the AWS credentials have expired", seen=code, cure=_RENEW)
-        seen = f"{code}: {error.response.get('Error', {}).get('Message', '')}"
-        if code in _REFUSED or (code == "AuthFailure" and "credentials" in seen):
-            return refused_credentials(seen)
-        if _KEY.search(seen):
+        detail = f"{code}: {error.response.get('Error', {}).get('Message', '')}"
+        if code in _REFUSED or (code == "AuthFailure" and "credentials" in detail):
+            return refused_credentials(detail)
+        if _KEY.search(detail):
             return UserError(
                 "the KMS key cannot be used: data encrypted with it can be neither read nor written",
-                seen=seen,
+                seen=detail,
                 cure="enable the key (`aws kms enable-key`) or correct its policy, and run the same command again",
             )
         if _BUSY.search(code):
             cure = "run the same command again: it continues"
-            return TemporaryError(f"AWS refuses {error.operation_name} now", seen=seen, delay=RETRY_AFTER, cure=cure)
+            return TemporaryError(f"AWS refuses {error.operation_name} now", seen=detail, delay=RETRY_AFTER, cure=cure)
         mend = "allow it or correct the cause"
         if says_denied(error):
             mend = "use credentials that may do it; infra/ci/README.md says which policy is enough for which command"
-        if "control policy" in seen:
+        if "control policy" in detail:
             mend = ASK_THE_ORGANIZATION
         return PermanentError(
             f"AWS refused {error.operation_name}",
-            seen=seen,
+            seen=detail,
             cure=f"{mend}, and run the same command again: it continues",
         )
-    unreached = TemporaryError(
+    refusal = TemporaryError(
         "AWS or the cluster cannot be reached, or refuses",
         seen=str(error),
         delay=RETRY_AFTER,
         cure="check network, endpoint and credentials, and run the same command again: it continues",
     )
-    return without_credentials(error) or unreached
+    return without_credentials(error) or refusal
 
 
-def refused_credentials(seen: str) -> UserError:
+def refused_credentials(detail: str) -> UserError:
     """Return the error for credentials that AWS refuses: unknown, deleted, or signed with another secret."""
-    return UserError("AWS refuses the credentials", seen=seen, cure=_RENEW)
+    return UserError("AWS refuses the credentials", seen=detail, cure=_RENEW)
 
 
 class NoCredentials(UserError):

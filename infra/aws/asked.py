@@ -29,7 +29,7 @@ _PACKED, _EXPANDS = (".gz", ".zst", ".xz", ".bz2"), 4
 """Suffixes of compressed files, and about how much more text they hold."""
 
 
-def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]) -> Facts:
+def ask_aws(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]) -> Facts:
     """Return the facts with AWS's answers. A refused request is reported by `say` and leaves its fact unknown."""
 
     def answer(question: Callable[[], Any], otherwise: Any) -> Any:
@@ -45,9 +45,9 @@ def asked(account: Account, spec: Spec, facts: Facts, say: Callable[[str], None]
 
     return facts.model_copy(
         update={
-            "data": answer(lambda: _sized(account, spec, facts.data), facts.data),
+            "data": answer(lambda: _with_size(account, spec, facts.data), facts.data),
             "zones": answer(lambda: zones_of(account), None),
-            "offers": answer(lambda: tuple(_with_quota(account, facts, one) for one in facts.offers), facts.offers),
+            "offers": answer(lambda: tuple(_with_quota(account, facts, offer) for offer in facts.offers), facts.offers),
             "sold": answer(lambda: _sold(account, spec), None),
             "reservation": answer(lambda: refused_reservation(account, spec), None),
             "network": answer(lambda: seen_network(account, spec), None),
@@ -66,9 +66,9 @@ def _node_image(account: Account, spec: Spec) -> dict[str, Any]:
     """Return the facts about the AMI of the GPU nodes, or about the one from which it is baked."""
     if spec.image.nodes != "bake":
         return {"node_image": _unsuitable(lambda: find_image(account, spec))}
-    found = list[BaseImage]()
-    refused = _unsuitable(lambda: found.append(find_base_image(account, spec)))
-    return {"node_image": refused, "node_base": found[0] if found else None}
+    images = list[BaseImage]()
+    refusal = _unsuitable(lambda: images.append(find_base_image(account, spec)))
+    return {"node_image": refusal, "node_base": images[0] if images else None}
 
 
 def _sold(account: Account, spec: Spec) -> dict[str, tuple[str, ...]]:
@@ -77,16 +77,16 @@ def _sold(account: Account, spec: Spec) -> dict[str, tuple[str, ...]]:
     return {name: zones_selling(account, name) for name in sorted(types)}
 
 
-def _sized(account: Account, spec: Spec, seen: DataSource) -> DataSource:
+def _with_size(account: Account, spec: Spec, source: DataSource) -> DataSource:
     """Add the sizes of sources that the cluster prepares, by a listing; of their content nothing is read."""
-    if spec.data is None or not spec.data.in_cluster or seen.text_bytes is not None:
-        return seen
+    if spec.data is None or not spec.data.in_cluster or source.text_bytes is not None:
+        return source
     total = 0
     for part in spec.data.parts:
         bucket, _, prefix = part.source.removeprefix("s3://").partition("/")
-        for one in every(account.client("s3"), "list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix):
-            total += int(one["Size"]) * (_EXPANDS if one["Key"].endswith(_PACKED) else 1)
-    return seen.model_copy(update={"text_bytes": total, "tokens": seen.tokens or int(total / BYTES_PER_TOKEN)})
+        for entry in every(account.client("s3"), "list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix):
+            total += int(entry["Size"]) * (_EXPANDS if entry["Key"].endswith(_PACKED) else 1)
+    return source.model_copy(update={"text_bytes": total, "tokens": source.tokens or int(total / BYTES_PER_TOKEN)})
 
 
 def _with_quota(account: Account, facts: Facts, offer: Offer) -> Offer:

@@ -50,45 +50,45 @@ def refuse_large(image: str, size: int) -> None:
         )
 
 
-def _find(account: Account, spec: Spec, named: str, target: str) -> RegistryImage:
+def _find(account: Account, spec: Spec, image_name: str, target: str) -> RegistryImage:
     registry = Registry(account)
     try:
-        repository, reference = in_registry(named, spec.account, spec.region)
+        repository, reference = in_registry(image_name, spec.account, spec.region)
         image = registry.image(repository, reference)
     except ValueError as error:
         host = registry_host(spec.account, spec.region)
         raise UserError(
             "the base image must be in the account's own registry",
-            seen=named,
+            seen=image_name,
             cure=f"write repository:tag or repository@sha256:..., without a registry or with {host}/",
         ) from error
     except NoSuchImage as error:
-        what = "the registry lacks the base image" if error.repository else "the base image's repository is missing"
+        message = "the registry lacks the base image" if error.repository else "the base image's repository is missing"
         cure = _commands(spec, target, repository, reference, error.repository)
-        raise UserError(what, seen=error.seen, cure=cure) from error
+        raise UserError(message, seen=error.seen, cure=cure) from error
     config = json.loads(registry.blob(repository, image.config))
     platform = str(config.get("os")), str(config.get("architecture"))
     if platform != PLATFORM:
         cure = f"build it with --platform {'/'.join(PLATFORM)}"
         raise UserError("the base image is for another platform", seen="/".join(platform), cure=cure)
-    return replace(image, python=_python(named, config))
+    return replace(image, python=_python(image_name, config))
 
 
-def _python(named: str, config: dict[str, Any]) -> str:
+def _python(reference: str, config: dict[str, Any]) -> str:
     """Return the image's Python as `3.12`: packages are chosen for it, since the builder has another one."""
     entries = (config.get("config") or {}).get("Env") or []
-    said = dict(str(entry).partition("=")[::2] for entry in entries).get(PYTHON_VARIABLE, "")
-    match = _VERSION.fullmatch(said)
+    version = dict(str(entry).partition("=")[::2] for entry in entries).get(PYTHON_VARIABLE, "")
+    match = _VERSION.fullmatch(version)
     if match is None:
         raise UserError(
             "the base image does not tell its Python",
-            seen=f"{named}: {PYTHON_VARIABLE}={said or ' is not set'}".replace("= ", " "),
+            seen=f"{reference}: {PYTHON_VARIABLE}={version or ' is not set'}".replace("= ", " "),
             cure="build it again by images/trainer.Dockerfile, which sets it",
         )
     if tuple(map(int, match[1].split("."))) < OLDEST_PYTHON:
-        wanted = ".".join(map(str, OLDEST_PYTHON))
+        oldest = ".".join(map(str, OLDEST_PYTHON))
         cure = "build it again on a newer system: see images/trainer.Dockerfile"
-        raise UserError(f"the base image's Python is older than {wanted}", seen=f"{named}: {said}", cure=cure)
+        raise UserError(f"the base image's Python is older than {oldest}", seen=f"{reference}: {version}", cure=cure)
     return match[1]
 
 
@@ -104,6 +104,6 @@ def _commands(spec: Spec, target: str, repository: str, reference: str, reposito
     ]
     if not repository_is_there:
         lines.insert(0, f"aws ecr create-repository --region {spec.region} --repository-name {repository}")
-    last = f"write the digest that push prints into {field}" if by_digest else "run the same command again"
-    told = f"python images/build_args.py --target {target} tells how to get the digest"
-    return "build and push it once, from a clone:\n  " + "\n  ".join(lines) + f"\n({told}); then {last}"
+    last_step = f"write the digest that push prints into {field}" if by_digest else "run the same command again"
+    hint = f"python images/build_args.py --target {target} tells how to get the digest"
+    return "build and push it once, from a clone:\n  " + "\n  ".join(lines) + f"\n({hint}); then {last_step}"

@@ -15,7 +15,7 @@ from typing import Any
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.aws.account import Account
+from infra.aws.account import Account, every
 from infra.aws.blocks import LOST, Block, block_of
 from infra.errors import PermanentError, TemporaryError, UserError
 from infra.record.store import CampaignStore
@@ -116,14 +116,14 @@ class Counter:
                 raise self._unknown(purchase)
         return None
 
-    def buy(self, offering: Offering, who: str, say: Callable[[str], None]) -> Purchase:
+    def buy(self, offering: Offering, buyer: str, say: Callable[[str], None]) -> Purchase:
         """Buy; raise `UserError` if EC2 refuses, `TemporaryError` while the outcome is unknown."""
-        purchase = Purchase(campaign=self.campaign, offering=offering, who=who, asked_at=datetime.now(UTC))
+        purchase = Purchase(campaign=self.campaign, offering=offering, who=buyer, asked_at=datetime.now(UTC))
         self._write(purchase)
         self.guard()
         # botocore would repeat a purchase with a lost answer, and buy twice.
-        once = Config(retries={"total_max_attempts": 1}, read_timeout=120)
-        client = self.account.session.client("ec2", config=once)
+        single_try = Config(retries={"total_max_attempts": 1}, read_timeout=120)
+        client = self.account.session.client("ec2", config=single_try)
         try:
             answer = client.purchase_capacity_block(
                 CapacityBlockOfferingId=offering.id,
@@ -133,26 +133,26 @@ class Counter:
             return self._keep(purchase, block_of(answer["CapacityReservation"]))
         except ClientError as error:
             if error.response["ResponseMetadata"]["HTTPStatusCode"] < 500:
-                raise self._refused(purchase, error) from error
-            return self._lost(purchase, error, say)
+                raise self._refusal(purchase, error) from error
+            return self._search(purchase, error, say)
         except BotoCoreError as error:
-            return self._lost(purchase, error, say)
+            return self._search(purchase, error, say)
 
-    def _refused(self, purchase: Purchase, error: ClientError) -> UserError:
+    def _refusal(self, purchase: Purchase, error: ClientError) -> UserError:
         answer = error.response["Error"]
-        seen, cure = f"{answer['Code']}: {answer['Message']}", "`bivouac offers SPEC` lists what there is now"
+        detail, cure = f"{answer['Code']}: {answer['Message']}", "`bivouac offers SPEC` lists what there is now"
         try:
-            self._write(purchase.model_copy(update={"refused": seen}))
+            self._write(purchase.model_copy(update={"refused": detail}))
         except (ClientError, BotoCoreError) as unwritten:
             # The record still has the request as open; the refusal matters more.
-            until = purchase.asked_at + SETTLED
-            seen += f"; and it could not be recorded ({unwritten})"
-            cure += f"; for this campaign nothing is bought before {until.isoformat(timespec='minutes')}"
-        return UserError("EC2 refuses the purchase", seen=seen, cure=cure)
+            settled_at = purchase.asked_at + SETTLED
+            detail += f"; and it could not be recorded ({unwritten})"
+            cure += f"; for this campaign nothing is bought before {settled_at.isoformat(timespec='minutes')}"
+        return UserError("EC2 refuses the purchase", seen=detail, cure=cure)
 
-    def _lost(self, purchase: Purchase, error: Exception, say: Callable[[str], None]) -> Purchase:
-        until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
+    def _search(self, purchase: Purchase, error: Exception, say: Callable[[str], None]) -> Purchase:
+        patience_end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < patience_end:
             say(f"the answer was lost ({type(error).__name__}); checking whether the block was bought")
             if (block := self._find(purchase)) is not None:
                 return self._keep(purchase, block)
@@ -160,13 +160,13 @@ class Counter:
         raise self._unknown(purchase) from error
 
     def _unknown(self, purchase: Purchase) -> TemporaryError:
-        when = purchase.asked_at + SETTLED
+        settled_at = purchase.asked_at + SETTLED
         return TemporaryError(
             "it is not known yet whether the block was bought",
             seen=f"offering {purchase.offering.id}, {purchase.offering.fee_usd} USD, requested at "
             f"{purchase.asked_at.isoformat(timespec='seconds')}; no reservation carries its tag yet",
-            cure=f"run the same command again; nothing is bought before {when.isoformat(timespec='minutes')} unless it "
-            "shows; EC2's console lists capacity blocks too",
+            cure=f"run the same command again; nothing is bought before {settled_at.isoformat(timespec='minutes')} "
+            "unless it shows; EC2's console lists capacity blocks too",
             delay=SETTLED,
         )
 
@@ -174,22 +174,22 @@ class Counter:
         ec2 = self.account.client("ec2")
         filters = [{"Name": f"tag:{BLOCK_OFFERING_TAG}", "Values": [purchase.offering.id]},
                    {"Name": f"tag:{BLOCK_CAMPAIGN_TAG}", "Values": [self.campaign]}]  # fmt: skip
-        pages = ec2.get_paginator("describe_capacity_reservations").paginate(Filters=filters)
-        found = [block_of(one) for page in pages for one in page["CapacityReservations"]]
-        if len(found) > 1:
-            ids = ", ".join(one.reservation_id for one in found)
+        rows = every(ec2, "describe_capacity_reservations", "CapacityReservations", Filters=filters)
+        blocks = list(map(block_of, rows))
+        if len(blocks) > 1:
+            ids = ", ".join(block.reservation_id for block in blocks)
             raise PermanentError("this offering was bought twice", seen=ids, cure="ask AWS support")
-        return found[0] if found else None
+        return blocks[0] if blocks else None
 
     def _tags(self, offering: Offering) -> list[dict[str, str]]:
         tags = {FOUNDATION_TAG: "true", BLOCK_CAMPAIGN_TAG: self.campaign, BLOCK_OFFERING_TAG: offering.id}
         return [{"Key": key, "Value": value} for key, value in tags.items()]
 
     def _keep(self, purchase: Purchase, block: Block) -> Purchase:
-        kept = purchase.model_copy(update={"reservation_id": block.reservation_id, "refused": None})
-        if kept != purchase:
-            self._write(kept)
-        return kept
+        result = purchase.model_copy(update={"reservation_id": block.reservation_id, "refused": None})
+        if result != purchase:
+            self._write(result)
+        return result
 
     def _key(self, offering: str) -> str:
         return f"{self.store.prefix}/blocks/{self.campaign}/{offering}.json"

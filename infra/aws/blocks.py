@@ -41,29 +41,31 @@ class Block(Frozen):
 
 def find_block(account: Account, spec: Spec) -> Block | None:
     """Return the spec's capacity block, None if it uses none; raise `UserError` if EC2 does not have it."""
-    named = spec.nodes.reservation_id
-    if spec.nodes.capacity is not Capacity.CAPACITY_BLOCK or named is None:
+    reservation_id = spec.nodes.reservation_id
+    if spec.nodes.capacity is not Capacity.CAPACITY_BLOCK or reservation_id is None:
         return None
-    found = described(account, named)
-    if found is None:
+    description = describe(account, reservation_id)
+    if description is None:
         raise UserError(
             "the account has no such capacity block here",
-            seen=f"{named} in {account.region}",
+            seen=f"{reservation_id} in {account.region}",
             cure="`bivouac offers SPEC` shows what can be bought, `bivouac block buy SPEC OFFERING` buys it",
         )
-    return block_of(found)
+    return block_of(description)
 
 
-def described(account: Account, reservation_id: str) -> dict[str, Any] | None:
+def describe(account: Account, reservation_id: str) -> dict[str, Any] | None:
     """Return EC2's description of a reservation of any kind; None if there is none."""
     ec2 = account.client("ec2")
     try:
-        found = ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])["CapacityReservations"]
+        reservations = ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])[
+            "CapacityReservations"
+        ]
     except ec2.exceptions.ClientError as error:
         if not says_missing(error):
             raise
         return None
-    return found[0] if found else None
+    return reservations[0] if reservations else None
 
 
 def block_of(item: dict[str, Any]) -> Block:
@@ -79,25 +81,25 @@ def block_of(item: dict[str, Any]) -> Block:
     )
 
 
-def refuse_unfit(block: Block, spec: Spec, now: datetime, needed: timedelta) -> None:
-    """Raise `UserError` if the campaign does not fit the block; `needed` is the time until its archive is written."""
+def refuse_unfit(block: Block, spec: Spec, now: datetime, time_needed: timedelta) -> None:
+    """Raise `UserError` if the campaign does not fit the block; `time_needed`: until its archive is written."""
     nodes = spec.nodes
-    what, seen, cure = "", "", "correct the spec, or buy another block: `bivouac offers SPEC`"
+    message, detail, cure = "", "", "correct the spec, or buy another block: `bivouac offers SPEC`"
     if block.kind != "capacity-block":
-        what, seen = "the reservation is no capacity block", f"{block.reservation_id}: {block.kind}"
+        message, detail = "the reservation is no capacity block", f"{block.reservation_id}: {block.kind}"
         cure = "write capacity: reservation"
     elif block.state in LOST:
-        what, seen = "the block will never be active", f"{block.state}: {LOST[block.state]}"
+        message, detail = "the block will never be active", f"{block.state}: {LOST[block.state]}"
     elif (block.instance_type, block.zone) != (nodes.instance_type, spec.zone):
-        what = "the block is of another type or zone"
-        seen = f"{block.instance_type} in {block.zone}, the spec says {nodes.instance_type} in {spec.zone}"
+        message = "the block is of another type or zone"
+        detail = f"{block.instance_type} in {block.zone}, the spec says {nodes.instance_type} in {spec.zone}"
     elif 0 < block.count < nodes.count:
-        what, seen = "the block holds fewer instances than the campaign", f"{block.count}, wanted {nodes.count}"
-    elif block.nodes_until is not None and max(now, block.starts) + needed > block.nodes_until:
-        what = "the block ends before training and archive are done"
-        seen = (
-            f"{needed} from {max(now, block.starts).isoformat(timespec='minutes')} on, nodes until "
+        message, detail = "the block holds fewer instances than the campaign", f"{block.count}, wanted {nodes.count}"
+    elif block.nodes_until is not None and max(now, block.starts) + time_needed > block.nodes_until:
+        message = "the block ends before training and archive are done"
+        detail = (
+            f"{time_needed} from {max(now, block.starts).isoformat(timespec='minutes')} on, nodes until "
             f"{block.nodes_until.isoformat(timespec='minutes')}, 40 minutes before the block's end"
         )
-    if what:
-        raise UserError(what, seen=seen, cure=cure)
+    if message:
+        raise UserError(message, seen=detail, cure=cure)

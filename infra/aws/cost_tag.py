@@ -24,7 +24,7 @@ class Counting(StrEnum):
     """Treatment of the tag by the account's bills."""
 
     ACTIVE = "active"
-    ACTIVATED = "activated"
+    ACTIVATED = "activate"
     """Activated by us a moment ago."""
     INACTIVE = "inactive"
     UNLISTED = "unlisted"
@@ -37,7 +37,7 @@ class Counting(StrEnum):
 _MEANS = {
     Counting.ACTIVE: ("the AWS budget counts this campaign: its tag is active in the account's bills", ""),
     Counting.ACTIVATED: (
-        "the AWS budget counts this campaign from now on: its tag in the account's bills has just been activated",
+        "the AWS budget counts this campaign from now on: its tag in the account's bills has just been activate",
         "it takes AWS up to a day; what was spent before is not counted",
     ),
     Counting.INACTIVE: (
@@ -81,31 +81,34 @@ class CostTag(Frozen):
 def cost_tag(account: Account) -> CostTag:
     """Read the tag's state. It never raises AWS's errors: the budget is a backstop, no reason to stop a run."""
     try:
-        listed = account.client(SERVICE).list_cost_allocation_tags(TagKeys=[CAMPAIGN_TAG])["CostAllocationTags"]
+        tags = account.client(SERVICE).list_cost_allocation_tags(TagKeys=[CAMPAIGN_TAG])["CostAllocationTags"]
     except (ClientError, BotoCoreError) as error:
-        return _refused(error)
-    found = next((one["Status"] for one in listed if one["TagKey"] == CAMPAIGN_TAG), None)
-    if found is None:
+        return _refusal(error)
+    status = next((tag["Status"] for tag in tags if tag["TagKey"] == CAMPAIGN_TAG), None)
+    if status is None:
         return CostTag(counting=Counting.UNLISTED)
-    return CostTag(counting=Counting.ACTIVE if found == "Active" else Counting.INACTIVE)
+    return CostTag(counting=Counting.ACTIVE if status == "Active" else Counting.INACTIVE)
 
 
-def activated(account: Account) -> CostTag:
+def activate(account: Account) -> CostTag:
     """Return the tag's state after activating an inactive tag, if the account may."""
-    seen = cost_tag(account)
-    if seen.counting is not Counting.INACTIVE:
-        return seen
-    wanted = [{"TagKey": CAMPAIGN_TAG, "Status": "Active"}]
+    tag = cost_tag(account)
+    if tag.counting is not Counting.INACTIVE:
+        return tag
+    request = [{"TagKey": CAMPAIGN_TAG, "Status": "Active"}]
     try:
-        errors = account.client(SERVICE).update_cost_allocation_tags_status(CostAllocationTagsStatus=wanted)["Errors"]
+        errors = account.client(SERVICE).update_cost_allocation_tags_status(CostAllocationTagsStatus=request)["Errors"]
     except (ClientError, BotoCoreError) as error:
-        refused = _refused(error)
-        return refused if refused.counting is Counting.PAYERS else CostTag(counting=seen.counting, error=refused.error)
+        refusal = _refusal(error)
+        return refusal if refusal.counting is Counting.PAYERS else CostTag(counting=tag.counting, error=refusal.error)
     if errors:
-        return CostTag(counting=seen.counting, error="; ".join(f"{one['Code']}: {one['Message']}" for one in errors))
+        return CostTag(
+            counting=tag.counting,
+            error="; ".join(f"{tag_error['Code']}: {tag_error['Message']}" for tag_error in errors),
+        )
     return CostTag(counting=Counting.ACTIVATED)
 
 
-def _refused(error: ClientError | BotoCoreError) -> CostTag:
-    linked = isinstance(error, ClientError) and _LINKED in error.response["Error"].get("Message", "")
-    return CostTag(counting=Counting.PAYERS if linked else Counting.UNKNOWN, error=str(error))
+def _refusal(error: ClientError | BotoCoreError) -> CostTag:
+    is_linked = isinstance(error, ClientError) and _LINKED in error.response["Error"].get("Message", "")
+    return CostTag(counting=Counting.PAYERS if is_linked else Counting.UNKNOWN, error=str(error))

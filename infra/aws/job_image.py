@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from infra.aws.account import Account
-from infra.aws.manifests import ACCEPTED, INDEXES, PLATFORM, chosen, digest_of
+from infra.aws.manifests import ACCEPTED, INDEXES, PLATFORM, choose_manifest, digest_of
 from infra.aws.registry import NoSuchImage, Registry
 from infra.errors import PermanentError, TemporaryError, UserError
 from infra.spec.image_reference import ImageReference
@@ -26,7 +26,7 @@ _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True)
 class Login:
-    """Who reads a private registry. Nothing prints the password."""
+    """Credentials of a private registry. Nothing prints the password."""
 
     user: str
     password: str = field(repr=False)
@@ -41,7 +41,7 @@ def find_job_image(account: Account, text: str, login: Login | None = None) -> s
     """
     reference = ImageReference.parse(text)
     if reference.ecr is None:
-        digest, config = _Distribution(reference, login).found()
+        digest, config = _Distribution(reference, login).resolve()
     else:
         owner, region = reference.ecr
         ecr = Registry(account if region == account.region else Account(region), owner)
@@ -70,30 +70,30 @@ class _Distribution:
     way_in: str = field(default="", repr=False)
     """Value of the header `Authorization`; empty: the registry has not asked for one."""
 
-    def found(self) -> tuple[str, dict[str, Any]]:
+    def resolve(self) -> tuple[str, dict[str, Any]]:
         """Return the digest of the platform's manifest and the image's configuration."""
-        which = self.reference.which
-        digest, manifest = self._document("manifests", which)
+        tag = self.reference.which
+        digest, manifest = self._document("manifests", tag)
         if manifest.get("mediaType") in INDEXES or "manifests" in manifest:
-            digest, manifest = self._document("manifests", chosen(manifest, str(self.reference)))
+            digest, manifest = self._document("manifests", choose_manifest(manifest, str(self.reference)))
         config = (manifest.get("config") or {}).get("digest")
         if config is None:
-            seen = f"{self.reference}: {manifest.get('mediaType') or 'schema 1'}"
+            detail = f"{self.reference}: {manifest.get('mediaType') or 'schema 1'}"
             cure = "push it again with a current docker or buildx"
-            raise UserError("the registry's manifest has no configuration of an image", seen=seen, cure=cure)
+            raise UserError("the registry's manifest has no configuration of an image", seen=detail, cure=cure)
         return digest, self._document("blobs", config)[1]
 
-    def _document(self, kind: str, which: str) -> tuple[str, dict[str, Any]]:
+    def _document(self, kind: str, reference: str) -> tuple[str, dict[str, Any]]:
         """Return the digest and content of a JSON document; one that is named by its digest must have it."""
-        body = self._get(f"{kind}/{which}")
+        body = self._get(f"{kind}/{reference}")
         digest = digest_of(body)
-        if which.startswith("sha256:") and digest != which:
-            raise PermanentError("the registry answers with another document", seen=f"{digest} instead of {which}")
+        if reference.startswith("sha256:") and digest != reference:
+            raise PermanentError("the registry answers with another document", seen=f"{digest} instead of {reference}")
         try:
             return digest, dict(json.loads(body))
         except (ValueError, TypeError) as error:
-            seen = f"{self.reference}: {body[:80]!r}"
-            raise PermanentError("the registry's answer is no JSON object", seen=seen) from error
+            detail = f"{self.reference}: {body[:80]!r}"
+            raise PermanentError("the registry's answer is no JSON object", seen=detail) from error
 
     def _get(self, path: str) -> bytes:
         url = f"{self.reference.endpoint}/v2/{self.reference.repository}/{path}"
@@ -107,7 +107,7 @@ class _Distribution:
             cure = "push it, or correct `workload.image`"
             raise UserError("the registry has no such image", seen=str(self.reference), cure=cure)
         if answer.status_code != httpx2.codes.OK:
-            raise self._closed(answer.status_code)
+            raise self._refusal(answer.status_code)
         return bytes(answer.content)
 
     def _busy(self, url: str, answer: httpx2.Response) -> TemporaryError:
@@ -116,14 +116,14 @@ class _Distribution:
             cure="run the same command again",
         )  # fmt: skip
 
-    def _closed(self, status: int) -> UserError:
-        seen = f"{self.reference}: {status}"
+    def _refusal(self, status: int) -> UserError:
+        detail = f"{self.reference}: {status}"
         if self.login is not None:
             cure = "correct the user name and password behind `workload.pull_secret`, and give them the right to pull"
-            return UserError("the registry refuses the login of `workload.pull_secret`", seen=seen, cure=cure)
+            return UserError("the registry refuses the login of `workload.pull_secret`", seen=detail, cure=cure)
         return UserError(
             "the registry does not let an anonymous client read the image",
-            seen=seen,
+            seen=detail,
             cure="name a login in `workload.pull_secret`, copy the image to the account's ECR, or name it through an "
             "ECR pull-through cache, which keeps the registry's credentials",
         )
@@ -133,9 +133,9 @@ class _Distribution:
         headers = {"Accept": ", ".join(ACCEPTED), **({"Authorization": self.way_in} if self.way_in else {})}
         return self._fetch(url, headers=headers, follow_redirects=True)
 
-    def _fetch(self, url: str, **how: Any) -> httpx2.Response:
+    def _fetch(self, url: str, **options: Any) -> httpx2.Response:
         try:
-            return httpx2.get(url, timeout=_WITHIN_S, **how)
+            return httpx2.get(url, timeout=_WITHIN_S, **options)
         except httpx2.HTTPError as error:
             raise TemporaryError(
                 "the registry of the workload's image cannot be reached", seen=f"{url}: {error}", delay=_AGAIN,
@@ -144,8 +144,8 @@ class _Distribution:
 
     def _asked_for(self, challenge: str) -> str:
         """Return the header that the registry asks for, or an empty string if we have none of this sort."""
-        sort, asked = challenge.partition(" ")[0].lower(), dict(_CHALLENGE.findall(challenge))
-        realm = urlsplit(asked.pop("realm", ""))
+        sort, parameters = challenge.partition(" ")[0].lower(), dict(_CHALLENGE.findall(challenge))
+        realm = urlsplit(parameters.pop("realm", ""))
         if sort == "basic" and self.login is not None:
             return _basic(self.login)
         if sort != "bearer" or realm.scheme not in ("https", "http"):
@@ -156,7 +156,7 @@ class _Distribution:
                 cure = "tell whoever runs the registry: its tokens are given out without TLS"
                 raise UserError("the registry asks for the password without TLS", seen=realm.geturl(), cure=cure)
             headers = {"Authorization": _basic(self.login)}
-        answer = self._fetch(realm.geturl(), params=asked, headers=headers)
+        answer = self._fetch(realm.geturl(), params=parameters, headers=headers)
         if answer.status_code in _BUSY:
             raise self._busy(realm.geturl(), answer)
         try:
@@ -165,7 +165,7 @@ class _Distribution:
             content = {}
         token = (content.get("token") or content.get("access_token")) if isinstance(content, dict) else None
         if token is None and self.login is not None:
-            raise self._closed(answer.status_code)
+            raise self._refusal(answer.status_code)
         return f"Bearer {token}" if token else ""
 
 

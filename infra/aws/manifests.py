@@ -44,10 +44,7 @@ DOCKER = Family(
     packed=True,
 )
 FAMILIES = {family.manifest: family for family in (OCI, DOCKER)}
-INDEXES = (
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-)
+INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 ACCEPTED = [*FAMILIES, *INDEXES]
 """Accepted types for BatchGetImage, as in AWS's amazon-ecr-containerd-resolver; other types count as missing."""
 
@@ -86,18 +83,18 @@ def packed_bytes(manifest: dict[str, Any]) -> int:
     return sum(int(blob["size"]) for blob in (manifest["config"], *manifest["layers"]))
 
 
-def chosen(index: dict[str, Any], reference: str) -> str:
+def choose_manifest(index: dict[str, Any], reference: str) -> str:
     """Return the digest of an index's image for our nodes; raise `UserError` with its platforms if it has none."""
     rows = index.get("manifests", [])
-    of = {row["digest"]: tuple(row.get("platform", {}).get(part, "unknown") for part in ("os", "architecture"))
+    platforms = {row["digest"]: tuple(row.get("platform", {}).get(part, "unknown") for part in ("os", "architecture"))
           for row in rows if row.get("mediaType") in FAMILIES}  # fmt: skip
-    for digest, platform in of.items():
+    for digest, platform in platforms.items():
         if platform == PLATFORM:
             return str(digest)
-    there = sorted({"/".join(platform) for platform in of.values()})
+    platform_names = sorted({"/".join(platform) for platform in platforms.values()})
     raise UserError(
         f"the image has no build for {'/'.join(PLATFORM)}",
-        seen=f"{reference}: {', '.join(there) or 'an empty index'}",
+        seen=f"{reference}: {', '.join(platform_names) or 'an empty index'}",
         cure=f"build it with --platform {'/'.join(PLATFORM)}",
     )
 
@@ -105,10 +102,10 @@ def chosen(index: dict[str, Any], reference: str) -> str:
 def with_layer(base: dict[str, Any], layer: str, environment: dict[str, str]) -> dict[str, Any]:
     """Return a base's configuration with one more layer (digest of its plain tar) and other variables."""
     inner = dict(base.get("config") or {})
-    kept = [item for item in inner.get("Env") or [] if item.partition("=")[0] not in environment]
-    inner["Env"] = [*kept, *(f"{name}={value}" for name, value in sorted(environment.items()))]
+    variables = [item for item in inner.get("Env") or [] if item.partition("=")[0] not in environment]
+    inner["Env"] = [*variables, *(f"{name}={value}" for name, value in sorted(environment.items()))]
     rootfs = base.get("rootfs", {"type": "layers", "diff_ids": []})
-    made = {**base, "config": inner, "rootfs": {**rootfs, "diff_ids": [*rootfs["diff_ids"], layer]}}
+    content = {**base, "config": inner, "rootfs": {**rootfs, "diff_ids": [*rootfs["diff_ids"], layer]}}
     if "history" in base:  # some readers refuse an image without one entry per layer
-        made["history"] = [*base["history"], {"created_by": "bivouac bake"}]
-    return made
+        content["history"] = [*base["history"], {"created_by": "bivouac bake"}]
+    return content

@@ -9,7 +9,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from infra.aws.account import Account
+from infra.aws.account import Account, every
 from infra.aws.blocks import LOST, block_of
 from infra.aws.price_list import on_demand_prices
 from infra.aws.quota_use import QuotaUse, quota_use
@@ -61,32 +61,36 @@ class Market(Frozen):
     """AWS's messages for refused requests."""
 
 
-def block_hours(planned: timedelta) -> int:
-    """Return the shortest duration that AWS sells for `planned` plus EKS's scaling down before the end."""
-    needed = (planned + SCALE_DOWN).total_seconds() / 3600
-    days = int(-(-needed // _DAY)) * _DAY
-    return max(days, _DAY) if days <= _LONGEST_BY_DAY else int(-(-needed // _WEEK)) * _WEEK
+def block_hours(planned_time: timedelta) -> int:
+    """Return the shortest duration that AWS sells for `planned_time` plus EKS's scaling down before the end."""
+    hours = (planned_time + SCALE_DOWN).total_seconds() / 3600
+    days = int(-(-hours // _DAY)) * _DAY
+    return max(days, _DAY) if days <= _LONGEST_BY_DAY else int(-(-hours // _WEEK)) * _WEEK
 
 
 def alternatives(item: InstanceType) -> tuple[str, ...]:
     """Return types of the same maker with at least as many accelerators and as much memory on each."""
     return tuple(
-        other.name
-        for other in catalogue.instance_types()
-        if other.name != item.name
-        and other.maker == item.maker
-        and other.accelerators >= item.accelerators
-        and other.accelerator_memory_gib >= item.accelerator_memory_gib
+        other_type.name
+        for other_type in catalogue.instance_types()
+        if other_type.name != item.name
+        and other_type.maker == item.maker
+        and other_type.accelerators >= item.accelerators
+        and other_type.accelerator_memory_gib >= item.accelerator_memory_gib
     )
 
 
-def look(account: Account, spec: Spec, types: Sequence[str], planned: timedelta, say: Callable[[str], None]) -> Market:
+def look(
+    account: Account, spec: Spec, types: Sequence[str], planned_time: timedelta, say: Callable[[str], None]
+) -> Market:
     """Return every choice for these types in the spec's region; a refused request is noted, not raised."""
-    asker = _Asker(account, spec, planned, say)
-    choices = [asker.placed(choice) for name in types for choice in asker.choices(catalogue.instance_type(name))]
+    asker = _Asker(account, spec, planned_time, say)
+    choices = [
+        asker.with_zone_note(choice) for name in types for choice in asker.choices(catalogue.instance_type(name))
+    ]
     return Market(
         count=spec.nodes.count,
-        hours=round(planned.total_seconds() / 3600, 2),
+        hours=round(planned_time.total_seconds() / 3600, 2),
         block_hours=asker.block_hours,
         choices=tuple(choices),
         unanswered=tuple(dict.fromkeys(asker.unanswered)),
@@ -94,14 +98,14 @@ def look(account: Account, spec: Spec, types: Sequence[str], planned: timedelta,
 
 
 class _Asker:
-    def __init__(self, account: Account, spec: Spec, planned: timedelta, say: Callable[[str], None]) -> None:
-        self.account, self.spec, self.say = account, spec, say
-        self.hours = Decimal(repr(planned.total_seconds())) / 3600
-        self.block_hours = block_hours(planned)
+    def __init__(self, account: Account, spec: Spec, planned_time: timedelta, say: Callable[[str], None]) -> None:
+        self.account, self.spec, self.say, self._ec2 = account, spec, say, account.client("ec2")
+        self.hours = Decimal(repr(planned_time.total_seconds())) / 3600
+        self.block_hours = block_hours(planned_time)
         self.unanswered = list[str]()
-        self.regional = self._asked(lambda: zones_of(account), None)
+        self.regional = self._try(lambda: zones_of(account), None)
 
-    def placed(self, choice: Choice) -> Choice:
+    def with_zone_note(self, choice: Choice) -> Choice:
         """Return the choice with a note if its zone has no control plane; it does not fit if the region lacks two."""
         if self.regional is None:
             return choice
@@ -116,20 +120,20 @@ class _Asker:
 
     def choices(self, item: InstanceType) -> Iterator[Choice]:
         self.say(f"{item.name}: zones, prices, quotas")
-        zones = self._asked(lambda: zones_selling(self.account, item.name), ())
-        price = self._asked(lambda: dict(on_demand_prices(self.account, [item.name], self.account.region)), {})
-        quota = self._asked(lambda: quota_use(self.account, item, spot=False), None)
+        zones = self._try(lambda: zones_selling(self.account, item.name), ())
+        price = self._try(lambda: dict(on_demand_prices(self.account, [item.name], self.account.region)), {})
+        quota = self._try(lambda: quota_use(self.account, item, spot=False), None)
         for zone in zones:
             yield self._hourly(item, zone, Capacity.ON_DEMAND, price.get(item.name), quota)
-        spot_quota = self._asked(lambda: quota_use(self.account, item, spot=True), None)
-        for zone, usd in self._asked(lambda: self._spot(item), {}).items():
+        spot_quota = self._try(lambda: quota_use(self.account, item, spot=True), None)
+        for zone, usd in self._try(lambda: self._spot(item), {}).items():
             yield self._hourly(item, zone, Capacity.SPOT, usd, spot_quota)
-        yield from self._asked(lambda: list(self._held(item, price.get(item.name))), [])
+        yield from self._try(lambda: list(self._account_reservations(item, price.get(item.name))), [])
         if item.capacity_block:
             self.say(f"{item.name}: capacity blocks of {self.block_hours} h")
-            yield from self._asked(lambda: [self._block(one) for one in self.offerings(item.name)], [])
+            yield from self._try(lambda: [self._block(offering) for offering in self.offerings(item.name)], [])
 
-    def _asked(self, question: Callable[[], Any], otherwise: Any) -> Any:
+    def _try(self, question: Callable[[], Any], otherwise: Any) -> Any:
         try:
             return question()
         except ClientError as error:
@@ -140,42 +144,37 @@ class _Asker:
     def _spot(self, item: InstanceType) -> dict[str, Decimal]:
         """Return zone -> newest price."""
         now = datetime.now(UTC)
-        pages = self.account.client("ec2").get_paginator("describe_spot_price_history")
-        found = pages.paginate(
-            InstanceTypes=[item.name],
-            ProductDescriptions=["Linux/UNIX"],
-            StartTime=now - timedelta(hours=1),
-            EndTime=now,
-        )
-        rows = sorted((one for page in found for one in page["SpotPriceHistory"]), key=lambda one: one["Timestamp"])
-        return {one["AvailabilityZone"]: Decimal(one["SpotPrice"]) for one in rows}
+        request = {"InstanceTypes": [item.name], "ProductDescriptions": ["Linux/UNIX"]}
+        period = {"StartTime": now - timedelta(hours=1), "EndTime": now}
+        history = every(self._ec2, "describe_spot_price_history", "SpotPriceHistory", **request, **period)
+        rows = sorted(history, key=lambda price: price["Timestamp"])
+        return {price["AvailabilityZone"]: Decimal(price["SpotPrice"]) for price in rows}
 
     def _hourly(
-        self, item: InstanceType, zone: str, how: Capacity, usd: Decimal | None, quota: QuotaUse | None
+        self, item: InstanceType, zone: str, capacity: Capacity, usd: Decimal | None, quota: QuotaUse | None
     ) -> Choice:
-        wanted = self.spec.nodes.count * item.vcpus
+        vcpus = self.spec.nodes.count * item.vcpus
         fits = None if quota is None else quota_holds(self.spec.nodes.count, item, quota.free)
-        note = f"{wanted} vCPUs wanted" if fits is False else ""
+        note = f"{vcpus} vCPUs wanted" if fits is False else ""
         return Choice(
             instance_type=item.name,
             zone=zone,
-            capacity=how,
+            capacity=capacity,
             usd_per_hour=usd,
             usd=None if usd is None else cents(usd * self.spec.nodes.count * self.hours),
             quota=quota,
             fits=fits,
-            note=note or (item.why_absent("spot_quota_family") if how is Capacity.SPOT and quota is None else ""),
+            note=note or (item.why_absent("spot_quota_family") if capacity is Capacity.SPOT and quota is None else ""),
         )
 
-    def _held(self, item: InstanceType, usd: Decimal | None) -> Iterator[Choice]:
+    def _account_reservations(self, item: InstanceType, usd: Decimal | None) -> Iterator[Choice]:
         """Yield reservations and blocks of the account; both are paid, used or not."""
-        wanted = [{"Name": "instance-type", "Values": [item.name]}]
-        pages = self.account.client("ec2").get_paginator("describe_capacity_reservations").paginate(Filters=wanted)
-        for one in (one for page in pages for one in page["CapacityReservations"]):
-            block = block_of(one)
+        filters = [{"Name": "instance-type", "Values": [item.name]}]
+        for reservation in every(self._ec2, "describe_capacity_reservations", "CapacityReservations", Filters=filters):
+            block = block_of(reservation)
             if block.state in LOST:
                 continue
-            free = one["AvailableInstanceCount"] if block.state == "active" else None
+            free = reservation["AvailableInstanceCount"] if block.state == "active" else None
             yield Choice(
                 instance_type=item.name,
                 zone=block.zone,
@@ -193,33 +192,33 @@ class _Asker:
     def offerings(self, instance_type: str) -> list[dict[str, Any]]:
         """Return offerings of blocks that hold all nodes long enough, soonest first."""
         now = datetime.now(UTC)
-        pages = self.account.client("ec2").get_paginator("describe_capacity_block_offerings")
-        found = pages.paginate(
+        offerings = every(
+            self._ec2,
+            "describe_capacity_block_offerings",
+            "CapacityBlockOfferings",
             InstanceType=instance_type,
             InstanceCount=self.spec.nodes.count,
             CapacityDurationHours=self.block_hours,
             StartDateRange=now,
             EndDateRange=now + _SOON + timedelta(hours=self.block_hours),
         )
-        return sorted(
-            (one for page in found for one in page["CapacityBlockOfferings"]), key=lambda one: one["StartDate"]
-        )
+        return sorted(offerings, key=lambda offering: offering["StartDate"])
 
-    def _block(self, one: dict[str, Any]) -> Choice:
-        fee, hours = Decimal(one["UpfrontFee"]), Decimal(one["CapacityBlockDurationHours"])
+    def _block(self, offering: dict[str, Any]) -> Choice:
+        fee, hours = Decimal(offering["UpfrontFee"]), Decimal(offering["CapacityBlockDurationHours"])
         return Choice(
-            instance_type=one["InstanceType"],
-            zone=one["AvailabilityZone"],
+            instance_type=offering["InstanceType"],
+            zone=offering["AvailabilityZone"],
             capacity=Capacity.CAPACITY_BLOCK,
-            usd_per_hour=(fee / hours / one["InstanceCount"]).quantize(Decimal("0.0001")),
+            usd_per_hour=(fee / hours / offering["InstanceCount"]).quantize(Decimal("0.0001")),
             usd=fee,
-            starts=one["StartDate"],
-            ends=one["EndDate"],
-            id=one["CapacityBlockOfferingId"],
-            fits=one["InstanceCount"] >= self.spec.nodes.count,
-            note="" if one.get("CurrencyCode", "USD") == "USD" else f"in {one['CurrencyCode']}",
+            starts=offering["StartDate"],
+            ends=offering["EndDate"],
+            id=offering["CapacityBlockOfferingId"],
+            fits=offering["InstanceCount"] >= self.spec.nodes.count,
+            note="" if offering.get("CurrencyCode", "USD") == "USD" else f"in {offering['CurrencyCode']}",
         )
 
 
-def block_offerings(account: Account, spec: Spec, planned: timedelta) -> list[dict[str, Any]]:
-    return _Asker(account, spec, planned, lambda text: None).offerings(spec.nodes.instance_type)
+def block_offerings(account: Account, spec: Spec, planned_time: timedelta) -> list[dict[str, Any]]:
+    return _Asker(account, spec, planned_time, lambda text: None).offerings(spec.nodes.instance_type)

@@ -18,19 +18,19 @@ def refuse_namesake(account: Account, campaign: str) -> None:
     iam = account.client("iam")
     for name in Names(campaign).roles:
         try:
-            tags = {one["Key"]: one["Value"] for one in iam.get_role(RoleName=name)["Role"].get("Tags", ())}
+            tags = {tag["Key"]: tag["Value"] for tag in iam.get_role(RoleName=name)["Role"].get("Tags", ())}
         except ClientError as error:
             if error.response["Error"]["Code"] != "NoSuchEntity":
                 raise
             continue
-        raise _taken(campaign, account.region, name, tags)
+        raise _name_conflict(campaign, account.region, name, tags)
 
 
-def _taken(campaign: str, region: str, role: str, tags: dict[str, str]) -> UserError:
-    what = f"the name {campaign} is taken in this account: IAM roles hold for all regions, and one has it"
+def _name_conflict(campaign: str, region: str, role: str, tags: dict[str, str]) -> UserError:
+    message = f"the name {campaign} is taken in this account: IAM roles hold for all regions, and one has it"
     if CAMPAIGN_TAG not in tags:
         return UserError(
-            what,
+            message,
             seen=f"role {role}, without a campaign's tag",
             cure="give the campaign another name, or remove the role if nobody uses it",
         )
@@ -43,5 +43,5 @@ def _taken(campaign: str, region: str, role: str, tags: dict[str, str]) -> UserE
         cure = f"first end that campaign in its region: `bivouac down {campaign} --region REGION`"
     place = home or "an unknown region"
     return UserError(
-        what, seen=f"role {role} of campaign {tags[CAMPAIGN_TAG]} in {place}", cure=f"another name; or {cure}"
+        message, seen=f"role {role} of campaign {tags[CAMPAIGN_TAG]} in {place}", cure=f"another name; or {cure}"
     )

@@ -29,60 +29,62 @@ class Altered(Exception):
     """The sent or fetched data are not the promised bytes."""
 
 
-class Parts:
+class PartTransfers:
     """Requests of one part each; thread-safe. The runtime starts with the first one, so a process may fork before."""
 
     def __init__(self, s3: Any) -> None:
         self._s3 = s3
         self._lock = threading.Lock()
 
-    def put(self, where: dict[str, Any], headers: dict[str, str], body: BinaryIO, size: int) -> Future[dict[str, str]]:
-        """Upload part `where` (Bucket, Key, UploadId, PartNumber); the future holds the answer's headers.
+    def put(self, part: dict[str, Any], headers: dict[str, str], body: BinaryIO, size: int) -> Future[dict[str, str]]:
+        """Upload `part` (Bucket, Key, UploadId, PartNumber); the future holds the answer's headers.
 
         The future raises `ClientError` as boto3 would, or `HTTPClientError` for transport errors.
         """
-        url = self._s3.generate_presigned_url("upload_part", Params=where, ExpiresIn=_PRESIGNED_S, HttpMethod="PUT")
+        url = self._s3.generate_presigned_url("upload_part", Params=part, ExpiresIn=_PRESIGNED_S, HttpMethod="PUT")
         answer: Future[dict[str, str]] = Future()
-        seen: dict[str, str] = {}
+        answer_headers: dict[str, str] = {}
 
         def on_headers(status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
-            seen.update({name.lower(): value for name, value in headers})
+            answer_headers.update({name.lower(): value for name, value in headers})
 
-        sent = {"Content-Length": str(size), **headers}
-        self._start("UploadPart", "PUT", url, sent, answer, lambda: seen, body=body, on_headers=on_headers)
+        request_headers = {"Content-Length": str(size), **headers}
+        self._start(
+            "UploadPart", "PUT", url, request_headers, answer, lambda: answer_headers, body=body, on_headers=on_headers
+        )
         return answer
 
-    def get(self, where: dict[str, Any], start: int, into: memoryview, of: int) -> Future[int]:
-        """Fill `into` with bytes from `start` on of an object (Bucket, Key, VersionId) of `of` bytes.
+    def get(self, source: dict[str, Any], start: int, into: memoryview, object_size: int) -> Future[int]:
+        """Fill `into` with bytes from `start` on of `source` (Bucket, Key, VersionId), which has `object_size` bytes.
 
         The future raises `HTTPClientError` for a shorter answer, `Altered` if the object has another size.
         """
-        url = self._s3.generate_presigned_url("get_object", Params=where, ExpiresIn=_PRESIGNED_S)
+        url = self._s3.generate_presigned_url("get_object", Params=source, ExpiresIn=_PRESIGNED_S)
         answer: Future[int] = Future()
-        seen: dict[str, str] = {}
-        size, came = len(into), 0
+        answer_headers: dict[str, str] = {}
+        size, byte_count = len(into), 0
 
         def on_headers(status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
-            seen.update({name.lower(): value for name, value in headers})
+            answer_headers.update({name.lower(): value for name, value in headers})
 
         def on_body(chunk: bytes, offset: int, **_: Any) -> None:
             # Offsets are the object's; each byte is copied once. A request that the runtime retries starts over.
-            nonlocal came
-            at = offset - start
-            if 0 <= at <= came and at + len(chunk) <= size:
-                into[at : at + len(chunk)] = chunk
-                came = at + len(chunk)
+            nonlocal byte_count
+            position = offset - start
+            if 0 <= position <= byte_count and position + len(chunk) <= size:
+                into[position : position + len(chunk)] = chunk
+                byte_count = position + len(chunk)
 
-        def whole() -> int:
-            total = seen.get("content-range", "").rpartition("/")[2]
-            if total.isdigit() and int(total) != of:
-                raise Altered(f"{where['Key']}: {total} bytes, not {of}")
-            if came != size:
-                raise HTTPClientError(error=f"{came} of {size} bytes came")
-            return came
+        def result() -> int:
+            total = answer_headers.get("content-range", "").rpartition("/")[2]
+            if total.isdigit() and int(total) != object_size:
+                raise Altered(f"{source['Key']}: {total} bytes, not {object_size}")
+            if byte_count != size:
+                raise HTTPClientError(error=f"{byte_count} of {size} bytes came")
+            return byte_count
 
         headers = {"Range": f"bytes={start}-{start + size - 1}"}
-        self._start("GetObject", "GET", url, headers, answer, whole, on_headers=on_headers, on_body=on_body)
+        self._start("GetObject", "GET", url, headers, answer, result, on_headers=on_headers, on_body=on_body)
         return answer
 
     def _start(
@@ -100,13 +102,13 @@ class Parts:
         from awscrt.s3 import S3RequestType
 
         split = urlsplit(url)
-        named = http.HttpHeaders([("Host", split.netloc), *headers.items()])
-        request = http.HttpRequest(method, f"{split.path}?{split.query}", named, body)
+        all_headers = http.HttpHeaders([("Host", split.netloc), *headers.items()])
+        request = http.HttpRequest(method, f"{split.path}?{split.query}", all_headers, body)
 
         def on_done(error: Exception | None = None, **_: Any) -> None:
             try:
                 if error is not None:
-                    raise translated(error, operation)
+                    raise as_client_error(error, operation)
                 answer.set_result(result())
             except Exception as failure:
                 answer.set_exception(failure)
@@ -122,22 +124,16 @@ class Parts:
 
     @cached_property
     def _runtime(self) -> Any:
-        from awscrt.io import (
-            ClientBootstrap,
-            ClientTlsContext,
-            DefaultHostResolver,
-            EventLoopGroup,
-            TlsContextOptions,
-        )
+        from awscrt.io import ClientBootstrap, ClientTlsContext, DefaultHostResolver, EventLoopGroup, TlsContextOptions
         from awscrt.s3 import S3Client, S3RequestTlsMode, S3RetryConfig
 
         loops = EventLoopGroup(min(8, os.cpu_count() or 1))
         secure = urlsplit(self._s3.meta.endpoint_url).scheme == "https"
         tls = None
         if secure and (bundle := os.environ.get("AWS_CA_BUNDLE")):
-            trusted = TlsContextOptions()
-            trusted.override_default_trust_store_from_path(ca_filepath=bundle)
-            tls = ClientTlsContext(trusted).new_connection_options()
+            tls_options = TlsContextOptions()
+            tls_options.override_default_trust_store_from_path(ca_filepath=bundle)
+            tls = ClientTlsContext(tls_options).new_connection_options()
         return S3Client(
             bootstrap=ClientBootstrap(loops, DefaultHostResolver(loops)),
             region=self._s3.meta.region_name,
@@ -147,18 +143,18 @@ class Parts:
         )
 
 
-def translated(error: Exception, operation: str) -> Exception:
+def as_client_error(error: Exception, operation: str) -> Exception:
     """Return the runtime's error as botocore would raise it."""
     status = getattr(error, "status_code", None)
     if status is None or status < 300:
         return HTTPClientError(error=f"{operation}: {error}")
     body = bytes(getattr(error, "body", None) or b"")
     code, message = _CODE.search(body), _MESSAGE.search(body)
-    parsed = {
+    response = {
         "Error": {
             "Code": code.group(1).decode() if code else str(status),
             "Message": message.group(1).decode() if message else str(error),
         },
         "ResponseMetadata": {"HTTPStatusCode": int(status)},
     }
-    return ClientError(parsed, operation)  # type: ignore[arg-type]
+    return ClientError(response, operation)  # type: ignore[arg-type]

@@ -19,14 +19,14 @@ _LINUX = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA
           "marketoption": "OnDemand"}  # fmt: skip
 
 
-def described(account: Account, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def describe_types(account: Account, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return type -> its fields in AWS; types that the region does not offer are omitted."""
     ec2, rows = account.client("ec2"), dict[str, dict[str, Any]]()
     for start in range(0, len(names), _DESCRIBED_AT_ONCE):
         # By filter, since an unknown name as an argument fails the whole call.
-        wanted = [{"Name": "instance-type", "Values": list(names[start : start + _DESCRIBED_AT_ONCE])}]
-        for page in ec2.get_paginator("describe_instance_types").paginate(Filters=wanted):
-            rows |= {one["InstanceType"]: fields(one) for one in page["InstanceTypes"]}
+        filters = [{"Name": "instance-type", "Values": list(names[start : start + _DESCRIBED_AT_ONCE])}]
+        for page in ec2.get_paginator("describe_instance_types").paginate(Filters=filters):
+            rows |= {row["InstanceType"]: fields(row) for row in page["InstanceTypes"]}
     return rows
 
 
@@ -34,7 +34,7 @@ def fields(item: dict[str, Any]) -> dict[str, Any]:
     """Return an InstanceTypeInfo in the catalogue's fields; fields that the API lacks are omitted."""
     network, disks = item["NetworkInfo"], (item.get("InstanceStorageInfo") or {}).get("Disks") or [{}]
     cards = network["NetworkCards"]
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "vcpus": item["VCpuInfo"]["DefaultVCpus"],
         "memory_gib": item["MemoryInfo"]["SizeInMiB"] // 1024,
         "nvme_count": disks[0].get("Count", 0),
@@ -45,22 +45,22 @@ def fields(item: dict[str, Any]) -> dict[str, Any]:
         "capacity_block": "capacity-block" in item.get("SupportedUsageClasses", ()),
     }
     if speed := _SPEED.fullmatch(network.get("NetworkPerformance", "")):
-        found["network_gbit_s"] = int(speed["cards"] or 1) * int(speed["gbit"])
+        values["network_gbit_s"] = int(speed["cards"] or 1) * int(speed["gbit"])
     if "InterfaceTypes" in cards[0]:
-        found["efa_on_first_card"] = bool({"efa", "efa-only"} & set(cards[0]["InterfaceTypes"]))
+        values["efa_on_first_card"] = bool({"efa", "efa-only"} & set(cards[0]["InterfaceTypes"]))
     devices = (item.get("GpuInfo") or {}).get("Gpus") or (item.get("NeuronInfo") or {}).get("NeuronDevices") or ()
     if devices:
-        found["accelerators"] = devices[0]["Count"]
-        found["accelerator_memory_gib"] = round(devices[0]["MemoryInfo"]["SizeInMiB"] / 1024, 4)
-    return found
+        values["accelerators"] = devices[0]["Count"]
+        values["accelerator_memory_gib"] = round(devices[0]["MemoryInfo"]["SizeInMiB"] / 1024, 4)
+    return values
 
 
 def on_demand_prices(account: Account, names: Sequence[str], region: str) -> Iterator[tuple[str, Decimal | None]]:
     """Yield (type, USD per hour) for Linux on demand; None if the region's price list has none."""
     client = (account if account.region == PRICE_LIST_REGION else Account(PRICE_LIST_REGION)).client("pricing")
     for name in names:
-        wanted = {**_LINUX, "instanceType": name, "regionCode": region}
-        filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+        conditions = {**_LINUX, "instanceType": name, "regionCode": region}
+        filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in conditions.items()]
         pages = client.get_paginator("get_products").paginate(ServiceCode="AmazonEC2", Filters=filters)
         prices = {price for page in pages for text in page["PriceList"] for price in _hourly(json.loads(text))}
         yield name, min(prices, default=None)

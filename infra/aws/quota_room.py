@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from infra.aws.account import Account, every
-from infra.aws.quota_use import allowed, standard_vcpus
+from infra.aws.quota_use import quota_value, standard_vcpus
 from infra.plan import catalogue
 from infra.plan.estimates.preparing import vcpus
 from infra.plan.facts import QuotaRoom
@@ -24,27 +24,27 @@ _NAT_STATES = [{"Name": "state", "Values": ["pending", "available", "deleting"]}
 
 def quota_questions(account: Account, spec: Spec) -> Iterator[Callable[[], QuotaRoom]]:
     """Yield one function for each quota that the campaign uses; each returns the room or raises botocore's errors."""
-    made = spec.network.made
-    nat = made and spec.network.egress is Egress.NAT
+    makes_network = spec.network.made
+    nat = makes_network and spec.network.egress is Egress.NAT
     builds = spec.image.builders is None
-    yield partial(_vpcs, account, int(made), builds)
+    yield partial(_vpcs, account, int(makes_network), builds)
     yield partial(_internet_gateways, account, nat, builds)
     if nat:
         yield partial(_room, account, "addresses", "network.egress", partial(_addresses, account), 1)
         yield partial(_room, account, "NAT gateways", "zone", partial(_nat_gateways, account, spec.zone), 1)
-    elif made:
+    elif makes_network:
         yield partial(_room, account, "endpoints", "network.egress", lambda: 0, len(spec.endpoint_services))
     yield partial(_room, account, "clusters", "campaign", partial(_clusters, account), 1)
     if spec.data is not None and spec.data.in_cluster:
-        wanted = spec.data.prepare
-        spot = wanted.capacity == "spot"
+        prepare = spec.data.prepare
+        spot = prepare.capacity == "spot"
         yield partial(
             _room,
             account,
             "standard spot vCPUs" if spot else "standard vCPUs",
             "data.prepare.nodes",
             partial(standard_vcpus, account, spot=spot),
-            wanted.nodes * (vcpus(wanted.instance_type) or 0),
+            prepare.nodes * (vcpus(prepare.instance_type) or 0),
         )
     shared = spec.storage.shared
     if shared is None:
@@ -57,24 +57,24 @@ def quota_questions(account: Account, spec: Spec) -> Iterator[Callable[[], Quota
     )
 
 
-def _room(account: Account, what: str, field: str, used: Callable[[], int], wanted: int) -> QuotaRoom:
-    quota = catalogue.counted(what)
-    return QuotaRoom(quota=quota, field=field, allowed=allowed(account, quota), used=used(), wanted=wanted)
+def _room(account: Account, quota_name: str, field: str, usage: Callable[[], int], demand: int) -> QuotaRoom:
+    quota = catalogue.resource_quota(quota_name)
+    return QuotaRoom(quota=quota, field=field, allowed=quota_value(account, quota), used=usage(), wanted=demand)
 
 
-def _vpcs(account: Account, own: int, builds: bool) -> QuotaRoom:
-    """Return the room for VPCs, `own` of the campaign; the account's first one that `builds` in the build network also
-    needs that."""
-    there = list(every(account.client("ec2"), "describe_vpcs", "Vpcs"))
-    build_network = any({"Key": "Name", "Value": BUILD_NETWORK} in (one.get("Tags") or ()) for one in there)
-    return _room(account, "VPCs", "network", lambda: len(there), own + int(builds and not build_network))
+def _vpcs(account: Account, demand: int, builds: bool) -> QuotaRoom:
+    """Return the room for VPCs, `demand` of the campaign; the account's first one that `builds` in the build network
+    also needs that."""
+    vpcs = list(every(account.client("ec2"), "describe_vpcs", "Vpcs"))
+    build_network = any({"Key": "Name", "Value": BUILD_NETWORK} in (vpc.get("Tags") or ()) for vpc in vpcs)
+    return _room(account, "VPCs", "network", lambda: len(vpcs), demand + int(builds and not build_network))
 
 
 def _internet_gateways(account: Account, nat: bool, builds: bool) -> QuotaRoom:
-    there = list(every(account.client("ec2"), "describe_internet_gateways", "InternetGateways"))
-    build_network = any({"Key": "Name", "Value": BUILD_NETWORK} in (one.get("Tags") or ()) for one in there)
-    wanted = int(nat) + int(builds and not build_network)
-    return _room(account, "internet gateways", "network.egress", lambda: len(there), wanted)
+    gateways = list(every(account.client("ec2"), "describe_internet_gateways", "InternetGateways"))
+    build_network = any({"Key": "Name", "Value": BUILD_NETWORK} in (gateway.get("Tags") or ()) for gateway in gateways)
+    demand = int(nat) + int(builds and not build_network)
+    return _room(account, "internet gateways", "network.egress", lambda: len(gateways), demand)
 
 
 def _addresses(account: Account) -> int:
@@ -83,9 +83,9 @@ def _addresses(account: Account) -> int:
 
 def _nat_gateways(account: Account, zone: str) -> int:
     ec2, by_zone = account.client("ec2"), [{"Name": "availability-zone", "Values": [zone]}]
-    subnets = {one["SubnetId"] for one in every(ec2, "describe_subnets", "Subnets", Filters=by_zone)}
+    subnets = {item["SubnetId"] for item in every(ec2, "describe_subnets", "Subnets", Filters=by_zone)}
     gateways = every(ec2, "describe_nat_gateways", "NatGateways", Filter=_NAT_STATES)
-    return sum(one["SubnetId"] in subnets for one in gateways)
+    return sum(item["SubnetId"] in subnets for item in gateways)
 
 
 def _clusters(account: Account) -> int:
@@ -97,7 +97,7 @@ def _lustre(account: Account, deployment: str) -> list[int]:
     kind = _SCRATCH if deployment.startswith(_SCRATCH) else deployment
     systems = every(account.client("fsx"), "describe_file_systems", "FileSystems")
     return [
-        int(one["StorageCapacity"])
-        for one in systems
-        if str((one.get("LustreConfiguration") or {}).get("DeploymentType", "")).startswith(kind)
+        int(system["StorageCapacity"])
+        for system in systems
+        if str((system.get("LustreConfiguration") or {}).get("DeploymentType", "")).startswith(kind)
     ]

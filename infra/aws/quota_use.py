@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from infra.aws.account import Account
+from infra.aws.account import Account, every
 from infra.plan import catalogue
 from infra.plan.catalogue import InstanceType, Quota
 from trainer.contract.frozen import Frozen
@@ -36,55 +36,55 @@ def quota_use(account: Account, item: InstanceType, *, spot: bool) -> QuotaUse |
     family = item.spot_quota_family if spot else item.quota_family
     if quota is None or family is None:
         return None
-    used = _used(account, re.compile(_FAMILIES[spot, family]), spot)
-    return QuotaUse(code=quota.code, name=quota.name, vcpus=allowed(account, quota), used=used)
+    vcpus = _vcpus_in_use(account, re.compile(_FAMILIES[spot, family]), spot)
+    return QuotaUse(code=quota.code, name=quota.name, vcpus=quota_value(account, quota), used=vcpus)
 
 
 def standard_vcpus(account: Account, *, spot: bool) -> int:
     """Return the used vCPUs of general types, which one quota counts. Raises botocore's errors."""
-    return _used(account, _STANDARD, spot)
+    return _vcpus_in_use(account, _STANDARD, spot)
 
 
-def allowed(account: Account, quota: Quota) -> int:
+def quota_value(account: Account, quota: Quota) -> int:
     """Return the quota's value in this account and region; raise botocore's errors."""
     client, key = account.client("service-quotas"), {"ServiceCode": quota.service, "QuotaCode": quota.code}
     try:
-        found = client.get_service_quota(**key)["Quota"]
+        value = client.get_service_quota(**key)["Quota"]
     except client.exceptions.NoSuchResourceException:
         # The quota was never raised for this account.
-        found = client.get_aws_default_service_quota(**key)["Quota"]
-    return int(found["Value"])
+        value = client.get_aws_default_service_quota(**key)["Quota"]
+    return int(value["Value"])
 
 
-def _used(account: Account, types: re.Pattern[str], spot: bool) -> int:
+def _vcpus_in_use(account: Account, types: re.Pattern[str], spot: bool) -> int:
     """Return used vCPUs. Instances in a capacity block do not count against the on-demand quota."""
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     total = 0
-    for page in account.client("ec2").get_paginator("describe_instances").paginate(Filters=states):
-        for one in (one for group in page["Reservations"] for one in group["Instances"]):
-            how = one.get("InstanceLifecycle")
-            if types.match(one["InstanceType"]) and how == ("spot" if spot else None):
-                total += _vcpus(one)
-    return total if spot else total + _reserved(account, types)
+    for group in every(account.client("ec2"), "describe_instances", "Reservations", Filters=states):
+        for instance in group["Instances"]:
+            lifecycle = instance.get("InstanceLifecycle")
+            if types.match(instance["InstanceType"]) and lifecycle == ("spot" if spot else None):
+                total += _vcpus(instance)
+    return total if spot else total + _vcpus_reserved(account, types)
 
 
-def _reserved(account: Account, types: re.Pattern[str]) -> int:
+def _vcpus_reserved(account: Account, types: re.Pattern[str]) -> int:
     """ "Active and unused Capacity Reservations count toward your On-Demand Instance limits" (EC2's guide, which also
     has the states). Blocks do not count."""
     states = [{"Name": "state", "Values": ["active", "pending", "assessing", "scheduled", "delayed"]}]
-    known = {item.name: item.vcpus for item in catalogue.instance_types()}
-    pages = account.client("ec2").get_paginator("describe_capacity_reservations").paginate(Filters=states)
+    vcpus = {item.name: item.vcpus for item in catalogue.instance_types()}
     return sum(
-        (one.get("AvailableInstanceCount") or 0) * known.get(one["InstanceType"], 0)
-        for page in pages
-        for one in page["CapacityReservations"]
-        if one.get("ReservationType") != "capacity-block" and types.match(one["InstanceType"])
+        (reservation.get("AvailableInstanceCount") or 0) * vcpus.get(reservation["InstanceType"], 0)
+        for reservation in every(
+            account.client("ec2"), "describe_capacity_reservations", "CapacityReservations", Filters=states
+        )
+        if reservation.get("ReservationType") != "capacity-block" and types.match(reservation["InstanceType"])
     )
 
 
 def _vcpus(instance: dict[str, Any]) -> int:
-    known = {item.name: item.vcpus for item in catalogue.instance_types()}
-    if instance["InstanceType"] in known:
-        return known[instance["InstanceType"]]
+    vcpus = {item.name: item.vcpus for item in catalogue.instance_types()}
+    if instance["InstanceType"] in vcpus:
+        return vcpus[instance["InstanceType"]]
     options = instance.get("CpuOptions") or {}
     return int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 0))

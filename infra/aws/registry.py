@@ -26,7 +26,7 @@ from infra.aws.manifests import (
     FAMILIES,
     INDEXES,
     RegistryImage,
-    chosen,
+    choose_manifest,
     digest_of,
     packed_bytes,
     with_layer,
@@ -43,8 +43,8 @@ class NoSuchImage(PermanentError):
 
     def __init__(self, seen: str, repository: bool) -> None:
         self.repository = repository
-        what = "the registry has no such image" if repository else "the registry has no such repository"
-        super().__init__(what, seen=seen, cure="push it, or correct `image.base`")
+        message = "the registry has no such image" if repository else "the registry has no such repository"
+        super().__init__(message, seen=seen, cure="push it, or correct `image.base`")
 
 
 def layer_of(root: Path) -> bytes:
@@ -80,7 +80,9 @@ class Registry:
         """
         media_type, digest, manifest = self._manifest(repository, reference)
         if media_type in INDEXES:
-            media_type, digest, manifest = self._manifest(repository, chosen(manifest, f"{repository}:{reference}"))
+            media_type, digest, manifest = self._manifest(
+                repository, choose_manifest(manifest, f"{repository}:{reference}")
+            )
         if media_type not in FAMILIES:
             raise PermanentError(
                 "the image's manifest has a media type that the bake does not support",
@@ -92,22 +94,22 @@ class Registry:
     def _manifest(self, repository: str, reference: str) -> tuple[str, str, dict[str, Any]]:
         """Return (media type, digest, content) of the stored manifest or index."""
         key = "imageDigest" if reference.startswith("sha256:") else "imageTag"
-        shown = f"{repository}{'@' if key == 'imageDigest' else ':'}{reference}"
+        name = f"{repository}{'@' if key == 'imageDigest' else ':'}{reference}"
         try:
             answer = self.ecr.batch_get_image(
                 repositoryName=repository, imageIds=[{key: reference}], acceptedMediaTypes=ACCEPTED, **self._of
             )
         except self.ecr.exceptions.RepositoryNotFoundException as error:
-            raise NoSuchImage(shown, repository=False) from error
+            raise NoSuchImage(name, repository=False) from error
         if not answer["images"]:
-            raise NoSuchImage(shown, repository=True)
+            raise NoSuchImage(name, repository=True)
         image = answer["images"][0]
         content = json.loads(image["imageManifest"])
         media_type = image.get("imageManifestMediaType") or content.get("mediaType") or ""
         return media_type, image["imageId"]["imageDigest"], content
 
     @contextmanager
-    def _fetched(self, repository: str, digest: str) -> Iterator[Any]:
+    def _blob(self, repository: str, digest: str) -> Iterator[Any]:
         url = self.ecr.get_download_url_for_layer(repositoryName=repository, layerDigest=digest, **self._of)[
             "downloadUrl"
         ]
@@ -124,43 +126,43 @@ class Registry:
 
     def blob(self, repository: str, digest: str) -> bytes:
         """Return a small blob, such as a configuration."""
-        with self._fetched(repository, digest) as answer:
+        with self._blob(repository, digest) as answer:
             content: bytes = answer.read()
         _refuse_other(digest, digest_of(content))
         return content
 
-    def _has(self, repository: str, digest: str) -> bool:
-        known = self.ecr.batch_check_layer_availability(repositoryName=repository, layerDigests=[digest])
-        return any(layer.get("layerAvailability") == "AVAILABLE" for layer in known["layers"])
+    def _is_stored(self, repository: str, digest: str) -> bool:
+        answer = self.ecr.batch_check_layer_availability(repositoryName=repository, layerDigests=[digest])
+        return any(layer.get("layerAvailability") == "AVAILABLE" for layer in answer["layers"])
 
     def push_blob(self, repository: str, content: bytes) -> str:
         digest = digest_of(content)
-        if not self._has(repository, digest):
-            parts = (content[first : first + _PART] for first in range(0, len(content), _PART))
+        if not self._is_stored(repository, digest):
+            parts = (content[offset : offset + _PART] for offset in range(0, len(content), _PART))
             self._upload(repository, digest, parts)
         return digest
 
     def copy_blob(self, source: str, target: str, digest: str) -> None:
         """Copy a blob in parts, since a CUDA layer exceeds the builder's memory; skip it if it is there already."""
-        if source == target or self._has(target, digest):
+        if source == target or self._is_stored(target, digest):
             return
-        with self._fetched(source, digest) as answer:
+        with self._blob(source, digest) as answer:
             self._upload(target, digest, iter(lambda: answer.read(_PART), b""))
 
     def _upload(self, repository: str, digest: str, parts: Iterable[bytes]) -> None:
         upload = self.ecr.initiate_layer_upload(repositoryName=repository)["uploadId"]
-        first, seen = 0, hashlib.sha256()
+        offset, hasher = 0, hashlib.sha256()
         for part in parts:
-            seen.update(part)
+            hasher.update(part)
             self.ecr.upload_layer_part(
                 repositoryName=repository,
                 uploadId=upload,
-                partFirstByte=first,
-                partLastByte=first + len(part) - 1,
+                partFirstByte=offset,
+                partLastByte=offset + len(part) - 1,
                 layerPartBlob=part,
             )
-            first += len(part)
-        _refuse_other(digest, f"sha256:{seen.hexdigest()}")
+            offset += len(part)
+        _refuse_other(digest, f"sha256:{hasher.hexdigest()}")
         try:
             self.ecr.complete_layer_upload(repositoryName=repository, uploadId=upload, layerDigests=[digest])
         except self.ecr.exceptions.LayerAlreadyExistsException:
@@ -177,10 +179,12 @@ class Registry:
     def delete_image(self, repository: str, digest: str) -> None:
         """Delete an image, its tags and the layers that only it has; raise `PermanentError` if ECR refuses."""
         answer = self.ecr.batch_delete_image(repositoryName=repository, imageIds=[{"imageDigest": digest}])
-        if refused := [one for one in answer.get("failures", ()) if one.get("failureCode") != "ImageNotFound"]:
+        if failures := [
+            failure for failure in answer.get("failures", ()) if failure.get("failureCode") != "ImageNotFound"
+        ]:
             raise PermanentError(
                 "the registry did not delete an image",
-                seen=f"{digest}: {refused[0].get('failureCode')}: {refused[0].get('failureReason')}",
+                seen=f"{digest}: {failures[0].get('failureCode')}: {failures[0].get('failureReason')}",
                 cure="an index that holds it must go first: see the repository in ECR's console",
             )
 
@@ -191,18 +195,20 @@ class Registry:
 
         Return the image, and True if it is new: tags are immutable, so a second push of equal inputs changes nothing.
         """
-        under = self.image(*base)
-        family = under.family
-        config = with_layer(json.loads(self.blob(under.repository, under.config)), digest_of(layer), environment)
-        for descriptor in under.manifest["layers"]:
-            self.copy_blob(under.repository, repository, descriptor["digest"])
-        packed, body = family.pack(layer), json.dumps(config, sort_keys=True).encode()
-        top = {"mediaType": family.layer, "digest": self.push_blob(repository, packed), "size": len(packed)}
+        base_image = self.image(*base)
+        family = base_image.family
+        config = with_layer(
+            json.loads(self.blob(base_image.repository, base_image.config)), digest_of(layer), environment
+        )
+        for descriptor in base_image.manifest["layers"]:
+            self.copy_blob(base_image.repository, repository, descriptor["digest"])
+        blob, body = family.pack(layer), json.dumps(config, sort_keys=True).encode()
+        top = {"mediaType": family.layer, "digest": self.push_blob(repository, blob), "size": len(blob)}
         manifest = {
             "schemaVersion": 2,
             "mediaType": family.manifest,
             "config": {"mediaType": family.config, "digest": self.push_blob(repository, body), "size": len(body)},
-            "layers": [*under.manifest["layers"], top],
+            "layers": [*base_image.manifest["layers"], top],
         }
         text = json.dumps(manifest, sort_keys=True)
         try:
@@ -214,9 +220,9 @@ class Registry:
         return RegistryImage(repository, digest_of(text.encode()), family.manifest, manifest), True
 
 
-def _refuse_other(digest: str, seen: str) -> None:
-    if seen != digest:
-        raise PermanentError("a blob does not have its digest", seen=seen, cure=f"push {digest} again")
+def _refuse_other(digest: str, detail: str) -> None:
+    if detail != digest:
+        raise PermanentError("a blob does not have its digest", seen=detail, cure=f"push {digest} again")
 
 
 def main(arguments: list[str]) -> int:
@@ -230,11 +236,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE of the image")
     options = parser.parse_args(arguments)
     environment = dict(item.split("=", 1) for item in options.env)
-    under, reference = re.split("[:@]", options.base, maxsplit=1)
-    image, pushed = Registry(Account(options.region)).push_image(
-        (under, reference), layer_of(options.root), environment, options.tag, options.repository
+    repository, reference = re.split("[:@]", options.base, maxsplit=1)
+    image, digest = Registry(Account(options.region)).push_image(
+        (repository, reference), layer_of(options.root), environment, options.tag, options.repository
     )
-    print(json.dumps({"digest": image.digest, "bytes": packed_bytes(image.manifest), "pushed": pushed}))
+    print(json.dumps({"digest": image.digest, "bytes": packed_bytes(image.manifest), "pushed": digest}))
     return 0
 
 

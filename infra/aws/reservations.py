@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from infra.aws.account import Account
-from infra.aws.blocks import LOST, described
+from infra.aws.account import Account, every
+from infra.aws.blocks import LOST, describe
 from infra.plan.facts import Unsuitable
 from infra.plan.purchase import OPEN, own_reservation
 from infra.spec.campaign import Capacity, Spec
@@ -34,9 +34,9 @@ class Reservation(Frozen):
 
 def find_reservation(account: Account, spec: Spec) -> Reservation | None:
     """Return the reservation that the spec names by id; None if there is none, or another purchase is used."""
-    named = own_reservation(spec.nodes)
-    found = described(account, named) if named else None
-    return None if found is None else _reservation(found)
+    reservation_id = own_reservation(spec.nodes)
+    description = describe(account, reservation_id) if reservation_id else None
+    return None if description is None else _reservation(description)
 
 
 def refused_reservation(account: Account, spec: Spec) -> Unsuitable | None:
@@ -48,29 +48,34 @@ def refused_reservation(account: Account, spec: Spec) -> Unsuitable | None:
     return _too_few(account, spec)
 
 
-def _unfit(found: Reservation | None, account: Account, spec: Spec) -> Unsuitable | None:
+def _unfit(reservation: Reservation | None, account: Account, spec: Spec) -> Unsuitable | None:
     nodes = spec.nodes
-    if found is None:
-        seen = f"{nodes.reservation_id} in {account.region}"
-        return Unsuitable(what="the account has no such capacity reservation here", seen=seen, cure=_OFFERS)
-    named, has = found.reservation_id, (found.instance_type, found.zone, found.platform)
-    if found.kind == "capacity-block":
+    if reservation is None:
+        detail = f"{nodes.reservation_id} in {account.region}"
+        return Unsuitable(what="the account has no such capacity reservation here", seen=detail, cure=_OFFERS)
+    reservation_id = reservation.reservation_id
+    properties = (reservation.instance_type, reservation.zone, reservation.platform)
+    if reservation.kind == "capacity-block":
         cure = "write capacity: capacity-block"
-        return Unsuitable(what="the reservation is a capacity block", seen=named, cure=cure)
-    if found.state in LOST:
-        seen = f"{named} is {found.state}: {LOST[found.state]}"
-        return Unsuitable(what="the reservation will never be active", seen=seen, cure=f"make another one; {_OFFERS}")
-    if has != (nodes.instance_type, spec.zone, PLATFORM):
-        seen = f"{named}: {' '.join(has)}; wanted {nodes.instance_type} {spec.zone} {PLATFORM}"
-        return Unsuitable(what="the reservation is of another type, zone or platform", seen=seen, cure="mend the spec")
-    if found.state != "active":
-        begins = f", it begins at {found.starts.isoformat(timespec='minutes')}" if found.starts else ""
+        return Unsuitable(what="the reservation is a capacity block", seen=reservation_id, cure=cure)
+    if reservation.state in LOST:
+        detail = f"{reservation_id} is {reservation.state}: {LOST[reservation.state]}"
+        return Unsuitable(what="the reservation will never be active", seen=detail, cure=f"make another one; {_OFFERS}")
+    if properties != (nodes.instance_type, spec.zone, PLATFORM):
+        detail = f"{reservation_id}: {' '.join(properties)}; wanted {nodes.instance_type} {spec.zone} {PLATFORM}"
+        return Unsuitable(
+            what="the reservation is of another type, zone or platform", seen=detail, cure="mend the spec"
+        )
+    if reservation.state != "active":
+        begins = f", it begins at {reservation.starts.isoformat(timespec='minutes')}" if reservation.starts else ""
         cure = "run the campaign once it is active"
-        return Unsuitable(what="the reservation is not active yet", seen=f"{named} is {found.state}{begins}", cure=cure)
-    if found.free < nodes.count:
-        seen = f"{named}: {found.free} of {found.count} places are free, {nodes.count} wanted"
+        return Unsuitable(
+            what="the reservation is not active yet", seen=f"{reservation_id} is {reservation.state}{begins}", cure=cure
+        )
+    if reservation.free < nodes.count:
+        detail = f"{reservation_id}: {reservation.free} of {reservation.count} places are free, {nodes.count} wanted"
         cure = "end what uses it, add places (`aws ec2 modify-capacity-reservation`), or take fewer nodes"
-        return Unsuitable(what="the reservation has fewer free places than the campaign nodes", seen=seen, cure=cure)
+        return Unsuitable(what="the reservation has fewer free places than the campaign nodes", seen=detail, cure=cure)
     return None
 
 
@@ -78,25 +83,24 @@ def _too_few(account: Account, spec: Spec) -> Unsuitable | None:
     """Return the reason, if all matching reservations have too few free places. For `open` the open ones count; for a
     group all matching ones of the account, an upper bound, since EC2 does not tell a group's members."""
     nodes = spec.nodes
-    wanted = {
+    request = {
         "instance-type": nodes.instance_type,
         "availability-zone": spec.zone,
         "instance-platform": PLATFORM,
         "state": "active",
     }
     if nodes.reservation_id == OPEN:
-        wanted["instance-match-criteria"] = "open"
-    filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
-    pages = account.client("ec2").get_paginator("describe_capacity_reservations").paginate(Filters=filters)
-    found = [_reservation(one) for page in pages for one in page["CapacityReservations"]]
-    matching = [one for one in found if one.kind == "default"]
-    free = sum(one.free for one in matching)
+        request["instance-match-criteria"] = "open"
+    filters = [{"Name": name, "Values": [value]} for name, value in request.items()]
+    rows = every(account.client("ec2"), "describe_capacity_reservations", "CapacityReservations", Filters=filters)
+    matching = [reservation for reservation in map(_reservation, rows) if reservation.kind == "default"]
+    free = sum(reservation.free for reservation in matching)
     if free >= nodes.count:
         return None
+    names = ", ".join(reservation.reservation_id for reservation in matching) or "none"
     return Unsuitable(
         what="the account's matching reservations have fewer free places than the campaign nodes",
-        seen=f"{free} free in {', '.join(one.reservation_id for one in matching) or 'none'}; wanted {nodes.count} x "
-        f"{nodes.instance_type} in {spec.zone}",
+        seen=f"{free} free in {names}; wanted {nodes.count} x {nodes.instance_type} in {spec.zone}",
         cure=f"add or free places before the campaign requests its nodes, or take fewer nodes; {_OFFERS}",
     )
 

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Protocol
 
 from botocore.exceptions import ClientError
 
-from infra.aws.parts import Altered, Parts
+from infra.aws.parts import Altered, PartTransfers
 from infra.plain_files import open_plain
 
 MIB = 2**20
@@ -37,14 +37,14 @@ class Sends(Protocol):
     """Sender of single parts, such as `Parts`."""
 
     def put(
-        self, where: dict[str, Any], headers: dict[str, str], body: BinaryIO, size: int
+        self, part: dict[str, Any], headers: dict[str, str], body: BinaryIO, size: int
     ) -> Future[dict[str, str]]: ...
 
-    def get(self, where: dict[str, Any], start: int, into: memoryview, of: int) -> Future[int]: ...
+    def get(self, source: dict[str, Any], start: int, into: memoryview, total: int) -> Future[int]: ...
 
 
 @dataclass(frozen=True)
-class Part:
+class UploadPart:
     number: int
     size: int
     etag: str
@@ -64,12 +64,12 @@ class Transfer:
     _idle: list[mmap.mmap] = field(init=False, default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", self.parts or Parts(self.s3))
+        object.__setattr__(self, "parts", self.parts or PartTransfers(self.s3))
         object.__setattr__(self, "_slots", threading.BoundedSemaphore(self.at_once))
 
     def part_size(self, size: int) -> int:
-        least = -(-size // LARGEST_COUNT)
-        return max(self.part_bytes, -(-least // MIB) * MIB)
+        smallest = -(-size // LARGEST_COUNT)
+        return max(self.part_bytes, -(-smallest // MIB) * MIB)
 
     def upload(self, key: str, source: Path, size: int, sha256: str, metadata: dict[str, str]) -> int:
         """Upload a file in parts, continuing an earlier upload of this key; return how many parts were there already.
@@ -77,31 +77,31 @@ class Transfer:
         S3 refuses with 412 if the key has an object. Raises `Altered` if the file has another size or digest, and S3's
         errors as boto3 does.
         """
-        upload, there = self._begin(key, metadata)
-        digest, pending, known = hashlib.sha256(), deque[Future[Part]](), list[Part]()
+        upload, stored_parts = self._begin(key, metadata)
+        digest, pending, parts = hashlib.sha256(), deque[Future[UploadPart]](), list[UploadPart]()
         try:
             for number, content in enumerate(self._contents(source, size, digest), 1):
-                pending.append(self._send(key, upload, number, content, there.get(number)))
+                pending.append(self._send(key, upload, number, content, stored_parts.get(number)))
                 del content
                 while pending and pending[0].done():
-                    known.append(pending.popleft().result())
+                    parts.append(pending.popleft().result())
         finally:
             for left in pending:
                 left.exception()
-        known += [left.result() for left in pending]
+        parts += [left.result() for left in pending]
         if digest.hexdigest() != sha256:
             raise Altered(f"{source.name}: {digest.hexdigest()}, not {sha256}")
-        self._complete(key, upload, known)
-        tags = {part.number: part.etag for part in there.values()}
-        return sum(tags.get(part.number) == part.etag for part in known)
+        self._complete(key, upload, parts)
+        tags = {part.number: part.etag for part in stored_parts.values()}
+        return sum(tags.get(part.number) == part.etag for part in parts)
 
     def _contents(self, source: Path, size: int, digest: Any) -> Iterator[bytes]:
         """Yield the parts of a file, each read once a slot is free; the consumer gives the slot back."""
         step = self.part_size(size)
         try:
             with open_plain(source) as file:
-                if (seen := os.fstat(file.fileno()).st_size) != size:
-                    raise Altered(f"{source.name}: {seen} bytes, not {size}")
+                if (actual_size := os.fstat(file.fileno()).st_size) != size:
+                    raise Altered(f"{source.name}: {actual_size} bytes, not {size}")
                 for offset in range(0, size, step):
                     self._slots.acquire()
                     try:
@@ -116,31 +116,31 @@ class Transfer:
         except OSError as error:
             raise Altered(f"{source.name} cannot be read: {error.strerror or error}") from error
 
-    def download(self, where: dict[str, str], size: int, file: BinaryIO | None, start: int, digest: Any) -> None:
+    def download(self, source: dict[str, str], size: int, file: BinaryIO | None, start: int, digest: Any) -> None:
         """Write bytes from `start` on in order into `file` (None: nowhere) and `digest`, many parts ahead.
 
         Raises S3's errors as boto3 does; the bytes written until then are correct, and a later call can continue.
         """
         step, ahead = self.part_size(size), deque[tuple[Future[int], memoryview]]()
-        next_offset, written, hashing = start, start, ThreadPoolExecutor(1, thread_name_prefix="digest")
+        next_offset, position, hashing = start, start, ThreadPoolExecutor(1, thread_name_prefix="digest")
         try:
-            while written < size:
+            while position < size:
                 # It waits for one slot and takes others only if free, so that transfers do not starve each other.
                 while next_offset < size and (self._slots.acquire(blocking=not ahead)):
                     length = min(step, size - next_offset)
-                    ahead.append(self._get({"Bucket": self.bucket, **where}, next_offset, length, size))
+                    ahead.append(self._get({"Bucket": self.bucket, **source}, next_offset, length, size))
                     next_offset += length
                 coming, content = ahead[0]
                 try:
                     coming.result()
                     # Both release the GIL: a part is hashed while it is written.
-                    hashed = hashing.submit(digest.update, content)
+                    digest_job = hashing.submit(digest.update, content)
                     try:
                         if file is not None:
                             file.write(content)
                     finally:
-                        hashed.result()
-                    written += len(content)
+                        digest_job.result()
+                    position += len(content)
                 finally:
                     ahead.popleft()
                     self._give_back(content)
@@ -150,11 +150,11 @@ class Transfer:
                 coming.exception()
                 self._give_back(content)
 
-    def _get(self, where: dict[str, str], start: int, length: int, of: int) -> tuple[Future[int], memoryview]:
+    def _get(self, source: dict[str, str], start: int, length: int, total: int) -> tuple[Future[int], memoryview]:
         assert self.parts is not None
         content = memoryview(self._buffer(length))[:length]
         try:
-            return self.parts.get(where, start, content, of), content
+            return self.parts.get(source, start, content, total), content
         except BaseException:
             self._give_back(content)
             raise
@@ -175,70 +175,76 @@ class Transfer:
         self._idle.append(content.obj)
         self._slots.release()
 
-    def _begin(self, key: str, metadata: dict[str, str]) -> tuple[str, dict[int, Part]]:
+    def _begin(self, key: str, metadata: dict[str, str]) -> tuple[str, dict[int, UploadPart]]:
         """Return the upload to continue and its parts by number, or a new upload."""
         pages = self.s3.get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=key)
-        begun = [upload for page in pages for upload in page.get("Uploads", ()) if upload["Key"] == key]
-        for upload in sorted(begun, key=lambda one: str(one.get("Initiated")), reverse=True):
+        uploads = [upload for page in pages for upload in page.get("Uploads", ()) if upload["Key"] == key]
+        for upload in sorted(uploads, key=lambda entry: str(entry.get("Initiated")), reverse=True):
             try:
                 return upload["UploadId"], self._parts_of(key, upload["UploadId"])
             except ClientError as error:
                 if error.response["Error"]["Code"] != "NoSuchUpload":
                     raise
-        made = self.s3.create_multipart_upload(
+        answer = self.s3.create_multipart_upload(
             Bucket=self.bucket, Key=key, Metadata=metadata, ChecksumAlgorithm=_ALGORITHM
         )
-        return made["UploadId"], {}
+        return answer["UploadId"], {}
 
-    def _parts_of(self, key: str, upload: str) -> dict[int, Part]:
+    def _parts_of(self, key: str, upload: str) -> dict[int, UploadPart]:
         pages = self.s3.get_paginator("list_parts").paginate(Bucket=self.bucket, Key=key, UploadId=upload)
         return {
-            part["PartNumber"]: Part(part["PartNumber"], part["Size"], part["ETag"], part.get("ChecksumCRC32C", ""))
+            part["PartNumber"]: UploadPart(
+                part["PartNumber"], part["Size"], part["ETag"], part.get("ChecksumCRC32C", "")
+            )
             for page in pages
             for part in page.get("Parts", ())
         }
 
-    def _send(self, key: str, upload: str, number: int, content: bytes, there: Part | None) -> Future[Part]:
+    def _send(
+        self, key: str, upload: str, number: int, content: bytes, stored_part: UploadPart | None
+    ) -> Future[UploadPart]:
         """Send one part unless S3 has it; release its slot when it is done."""
         from awscrt.checksums import crc32c
 
-        sent: Future[Part] = Future()
+        result: Future[UploadPart] = Future()
         checksum = base64.b64encode(crc32c(content).to_bytes(4, "big")).decode()
-        if there is not None and _is(there, content, checksum):
+        if stored_part is not None and _is(stored_part, content, checksum):
             self._slots.release()
-            sent.set_result(Part(number, there.size, there.etag, checksum))
-            return sent
-        where = {"Bucket": self.bucket, "Key": key, "UploadId": upload, "PartNumber": number}
+            result.set_result(UploadPart(number, stored_part.size, stored_part.etag, checksum))
+            return result
+        part = {"Bucket": self.bucket, "Key": key, "UploadId": upload, "PartNumber": number}
         size = len(content)
 
-        def done(answer: Future[dict[str, str]]) -> None:
+        def finish(answer: Future[dict[str, str]]) -> None:
             self._slots.release()
             if (error := answer.exception()) is not None:
-                sent.set_exception(error)
+                result.set_exception(error)
             else:
-                sent.set_result(Part(number, size, answer.result().get("etag", ""), checksum))
+                result.set_result(UploadPart(number, size, answer.result().get("etag", ""), checksum))
 
         assert self.parts is not None
         try:
             headers = {"x-amz-checksum-crc32c": checksum}
-            answer = self.parts.put({**where, "ChecksumCRC32C": checksum}, headers, io.BytesIO(content), size)
+            answer = self.parts.put({**part, "ChecksumCRC32C": checksum}, headers, io.BytesIO(content), size)
         except BaseException:
             self._slots.release()
             raise
-        answer.add_done_callback(done)
-        return sent
+        answer.add_done_callback(finish)
+        return result
 
-    def _complete(self, key: str, upload: str, known: list[Part]) -> None:
-        parts = [{"PartNumber": part.number, "ETag": part.etag, "ChecksumCRC32C": part.checksum} for part in known]
+    def _complete(self, key: str, upload: str, finished_parts: list[UploadPart]) -> None:
+        parts = [
+            {"PartNumber": part.number, "ETag": part.etag, "ChecksumCRC32C": part.checksum} for part in finished_parts
+        ]
         self.s3.complete_multipart_upload(
             Bucket=self.bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
         )
 
 
-def _is(there: Part, content: bytes, checksum: str) -> bool:
+def _is(stored_part: UploadPart, content: bytes, checksum: str) -> bool:
     """Return True if S3's part is this one: by its checksum, else by the MD5 in an endpoint's entity tag."""
-    if there.size != len(content):
+    if stored_part.size != len(content):
         return False
-    if there.checksum:
-        return there.checksum == checksum
-    return there.etag.strip('"') == hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if stored_part.checksum:
+        return stored_part.checksum == checksum
+    return stored_part.etag.strip('"') == hashlib.md5(content, usedforsecurity=False).hexdigest()

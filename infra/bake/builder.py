@@ -148,7 +148,7 @@ def refuse_place(account: Account, spec: Spec) -> None:
     if errors:
         raise UserError(
             "no builder can work where the spec wants it",
-            seen="; ".join(f"{one.field}: {one.message}: {one.seen}" for one in errors),
+            seen="; ".join(f"{one.place}: {one.message}: {one.seen}" for one in errors),
             cure="; ".join(dict.fromkeys(one.cure for one in errors)),
         )
 
@@ -157,10 +157,7 @@ def _place(spec: Spec, where: FoundationOutputs) -> dict[str, Any]:
     """Return the builder's network: the spec's, without a public address, else the foundation's build network."""
     given = spec.image.builders
     if given is None:
-        return {
-            "SubnetId": where.build_network_subnet_id,
-            "SecurityGroupIds": [where.build_network_security_group_id],
-        }
+        return {"SubnetId": where.build_network_subnet_id, "SecurityGroupIds": [where.build_network_security_group_id]}
     interface = {
         "DeviceIndex": 0,
         "SubnetId": given.subnet_id,

@@ -48,7 +48,7 @@ def foundation_settings(store: CampaignStore, spec: Spec) -> FoundationSettings:
     return FoundationSettings(
         account=spec.account,
         region=spec.region,
-        keeping=before.joined(wish(spec)),
+        keeping=before.merge(wish(spec)),
         build_network=spec.image.builders is None,
         build_network_zone=(_folder(store).get_json(_BUILD_NETWORK) or {}).get("zone"),
     )

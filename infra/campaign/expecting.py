@@ -10,8 +10,7 @@ import yaml
 
 from infra.folders import asset
 from infra.plan import catalogue
-from infra.plan.catalogue.expectations import least_versions
-from infra.plan.catalogue.hardware import gpu_expectation
+from infra.plan.catalogue.expectations import gpu_expectation, least_versions
 from infra.plan.catalogue.thresholds import number
 from infra.spec.campaign import Spec
 from infra.spec.names import data_source, shared_tier

@@ -14,7 +14,7 @@ from infra.aws.account import says_missing
 from infra.plan.purchase import RESERVED
 from infra.session.context import Context
 from infra.spec.campaign import Spec
-from infra.stack.guard import once
+from infra.stack.guard import at_expression
 
 MARGIN = timedelta(minutes=30)
 """For the health check, and for EC2 to take back nodes that are replaced."""
@@ -34,7 +34,7 @@ def postpone(context: Context) -> None:
     """
     if context.spec.nodes.capacity not in RESERVED:
         end = min(datetime.now(UTC) + budget(context.spec), context.deadline)
-        _change(context, {"ScheduleExpression": once(end), "State": "ENABLED"})
+        _change(context, {"ScheduleExpression": at_expression(end), "State": "ENABLED"})
 
 
 def switch_off(context: Context) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infra.aws.base_image import find_base
-from infra.aws.cost_tag import activated
+from infra.aws.cost_tag import activate
 from infra.bake.closer_code import keep_code
 from infra.bake.foundation import foundation
 from infra.bake.keeping import campaign_settings
@@ -46,7 +46,7 @@ def run(context: Context) -> dict[str, Any]:
     foundation(context, engine)
     have_them_hear(context)
     context.progress.step("checking that AWS's bills know the campaign's tag")
-    counted = activated(context.account)
+    counted = activate(context.account)
     context.progress.note(counted.sentence())
     if listing is not None:
         data, told = _prepared(context, engine, listing)

@@ -20,7 +20,7 @@ from infra.plan.estimates.figure import Figure, cents
 from infra.plan.plan import Plan
 from infra.spec import duration
 
-_PRICES = "prices-are-fresh"
+_PRICES = "price-age"
 _STYLE = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
 
 

@@ -16,7 +16,7 @@ from infra.engine.kubernetes_state import KUBERNETES, without
 from infra.engine.state_copy import bare, state_copy, stored_state
 from infra.session.context import Context
 from infra.stack.program import program, unprotect
-from infra.stack.recording import recorded
+from infra.stack.recording import record_into
 from infra.stack.rules import Graph
 from infra.stack.rules.graph import UNKNOWN
 
@@ -105,7 +105,7 @@ def look(
     notes: list[str] = []
     graph = Graph()
     shown = _readable(context, stored, notes, inside=inside) if stored is not None else None
-    with state_copy(stack, settings, shown, recorded(program, graph)) as copy:
+    with state_copy(stack, settings, shown, record_into(program, graph)) as copy:
         if before and refresh:
             _watched(context, "comparing with AWS", stack, copy.stack.refresh)
         after = resources_of(copy.state())

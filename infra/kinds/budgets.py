@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.aws.account import Account, every
-from infra.kinds.finding import there
+from infra.kinds.finding import by_call
 from infra.kinds.kind import Inputs, ResourceKind, Step
 from infra.kinds.listed import arn_of, one_by_one, place_in
 from infra.kinds.thing import Thing, thing
@@ -17,10 +17,10 @@ def _budgets(account: Account) -> Iterator[Thing]:
         yield thing(item, item["BudgetName"], item["BudgetName"], {})
 
 
-def _budget(account: Account, given: Inputs) -> list[str]:
+def _budget(account: Account, inputs: Inputs) -> list[str]:
     """Find a budget, in the caller's account unless the program names another."""
-    find = there("budgets", "describe_budget", "{accountId}:{name}", AccountId="accountId", BudgetName="name")
-    return find(account, {"accountId": account.identity()["Account"], **given})
+    find = by_call("budgets", "describe_budget", "{accountId}:{name}", AccountId="accountId", BudgetName="name")
+    return find(account, {"accountId": account.identity()["Account"], **inputs})
 
 
 def _budget_by_arn(account: Account, arn: str) -> bool:
@@ -30,15 +30,15 @@ def _budget_by_arn(account: Account, arn: str) -> bool:
     return True
 
 
-def _remove_budget(account: Account, one: Thing) -> None:
-    account.client("budgets").delete_budget(AccountId=account.identity()["Account"], BudgetName=one.id)
+def _remove_budget(account: Account, thing: Thing) -> None:
+    account.client("budgets").delete_budget(AccountId=account.identity()["Account"], BudgetName=thing.id)
 
 
-def _budget_actions(account: Account, given: Inputs) -> list[str]:
-    owner, budget = account.identity()["Account"], given["budgetName"]
-    asked = {"AccountId": owner, "BudgetName": budget}
-    seen = every(account.client("budgets"), "describe_budget_actions_for_budget", "Actions", **asked)
-    return [f"{owner}:{one['ActionId']}:{budget}" for one in seen]
+def _budget_actions(account: Account, inputs: Inputs) -> list[str]:
+    owner, budget = account.identity()["Account"], inputs["budgetName"]
+    request = {"AccountId": owner, "BudgetName": budget}
+    actions = every(account.client("budgets"), "describe_budget_actions_for_budget", "Actions", **request)
+    return [f"{owner}:{action['ActionId']}:{budget}" for action in actions]
 
 
 KINDS = (

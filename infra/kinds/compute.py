@@ -9,8 +9,8 @@ from typing import Any
 
 from infra.aws.account import Account, every
 from infra.kinds.ec2 import ec2, in_its_vpc, of_campaign
-from infra.kinds.kind import Checkpoints, Inputs, Remain, ResourceKind, Step, unpriced
-from infra.kinds.listed import arn_of, call, listed, state_of
+from infra.kinds.kind import Checkpoints, Inputs, Remain, ResourceKind, Step, no_price
+from infra.kinds.listed import arn_of, call, listed_kind, state_of
 from infra.kinds.thing import Thing, tags_of, thing
 from infra.plan.catalogue import instance_types, service_prices
 from infra.spec.names import CAMPAIGN_TAG, Names
@@ -27,20 +27,24 @@ def _instances(account: Account) -> Iterator[Thing]:
 
 def _instances_left(account: Account, names: Names) -> Iterator[Remain]:
     by_tag = every(account.client("ec2"), "describe_instances", "Reservations", Filters=of_campaign(names))
-    seen = [*by_tag, *in_its_vpc(account, names, "describe_instances", "Reservations")]
-    for item in {item["InstanceId"]: item for one in seen for item in one["Instances"]}.values():
-        state, ours = item["State"]["Name"], tags_of(item.get("Tags")).get(CAMPAIGN_TAG) == names.campaign
+    reservations = [*by_tag, *in_its_vpc(account, names, "describe_instances", "Reservations")]
+    for item in {
+        item["InstanceId"]: item for reservation in reservations for item in reservation["Instances"]
+    }.values():
+        state, is_ours = item["State"]["Name"], tags_of(item.get("Tags")).get(CAMPAIGN_TAG) == names.campaign
         if state != "terminated":
-            why = f"{item['InstanceType']}, {state}" + ("" if ours else ", not the campaign's but in its VPC")
-            do = f"`aws ec2 terminate-instances --instance-ids {item['InstanceId']}`" if ours else "its owner ends it"
-            yield Remain(f"instance {item['InstanceId']}", why, do, ours)
+            reason = f"{item['InstanceType']}, {state}" + ("" if is_ours else ", not the campaign's but in its VPC")
+            do = (
+                f"`aws ec2 terminate-instances --instance-ids {item['InstanceId']}`" if is_ours else "its owner ends it"
+            )
+            yield Remain(f"instance {item['InstanceId']}", reason, do, is_ours)
 
 
 def _of_type(item: Mapping[str, Any]) -> Decimal | None:
     name = str(item.get("InstanceType"))
     system = service_prices().system_node_usd_per_hour.get(name)
-    known = {item.name: item.price_usd_per_hour for item in instance_types()}
-    return system if system is not None else known.get(name)
+    prices = {item.name: item.price_usd_per_hour for item in instance_types()}
+    return system if system is not None else prices.get(name)
 
 
 def _instance(item: Mapping[str, Any]) -> Decimal | None:
@@ -53,20 +57,20 @@ def _reservation(item: Mapping[str, Any]) -> Decimal | None:
     return None if price is None else price * int(item.get("TotalInstanceCount") or 1)
 
 
-def _placement_groups(account: Account, given: Inputs) -> list[str]:
-    filters = [{"Name": "group-name", "Values": [given["name"]]}]
-    found = every(account.client("ec2"), "describe_placement_groups", "PlacementGroups", Filters=filters)
-    return [group["GroupName"] for group in found if group["State"] != "deleted"]
+def _placement_groups(account: Account, inputs: Inputs) -> list[str]:
+    filters = [{"Name": "group-name", "Values": [inputs["name"]]}]
+    groups = every(account.client("ec2"), "describe_placement_groups", "PlacementGroups", Filters=filters)
+    return [group["GroupName"] for group in groups if group["State"] != "deleted"]
 
 
 KINDS = (
-    listed(
+    listed_kind(
         "Auto Scaling group", Step.SCALERS, "autoscaling",
         "describe_auto_scaling_groups", "AutoScalingGroups", *["AutoScalingGroupName"] * 2, arn="",
         remove=call("autoscaling", "delete_auto_scaling_group", "AutoScalingGroupName", ForceDelete=True),
         eks_names=("node group", "eks-", rf"-{_UUID}"), checkpoints=Checkpoints.FREE,
     ),
-    listed(
+    listed_kind(
         "launch configuration", Step.SCALERS, "autoscaling",
         "describe_launch_configurations", "LaunchConfigurations", *["LaunchConfigurationName"] * 2, arn="",
         remove="delete_launch_configuration",
@@ -74,7 +78,7 @@ KINDS = (
     ec2(
         "spot request", Step.SCALERS,
         "describe_spot_instance_requests", "SpotInstanceRequests", "SpotInstanceRequestId",
-        arn="spot-instances-request", ended=("closed", "cancelled", "failed"),
+        arn="spot-instances-request", ended_states=("closed", "cancelled", "failed"),
         remove=call("ec2", "cancel_spot_instance_requests", "SpotInstanceRequestIds"), checkpoints=Checkpoints.FREE,
     ),
     ResourceKind(
@@ -83,32 +87,32 @@ KINDS = (
         remains=_instances_left, price=_instance, checkpoints=Checkpoints.FREE,
     ),
     ec2(
-        "image", Step.IMAGES, "describe_images", "Images", "ImageId", "Name", where={"Owners": ["self"]},
-        arn="image", ended=("deregistered",), remove="deregister_image", price=unpriced,
+        "image", Step.IMAGES, "describe_images", "Images", "ImageId", "Name", request={"Owners": ["self"]},
+        arn="image", ended_states=("deregistered",), remove="deregister_image", price=no_price,
     ),
     ec2(
-        "snapshot", Step.SNAPSHOTS, "describe_snapshots", "Snapshots", "SnapshotId", where={"OwnerIds": ["self"]},
-        arn="snapshot", remove="delete_snapshot", price=unpriced, checkpoints=Checkpoints.HOLDS,
+        "snapshot", Step.SNAPSHOTS, "describe_snapshots", "Snapshots", "SnapshotId", request={"OwnerIds": ["self"]},
+        arn="snapshot", remove="delete_snapshot", price=no_price, checkpoints=Checkpoints.HOLDS,
     ),
     ec2(
         "volume", Step.VOLUMES, "describe_volumes", "Volumes", "VolumeId",
-        arn="volume", ended=("deleted",), remove="delete_volume", price=unpriced, checkpoints=Checkpoints.HOLDS,
+        arn="volume", ended_states=("deleted",), remove="delete_volume", price=no_price, checkpoints=Checkpoints.HOLDS,
     ),
     ec2(
         "launch template", Step.LAUNCH_SETTINGS,
         "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId", "LaunchTemplateName",
         arn="launch-template", remove="delete_launch_template",
-        type="aws:ec2/launchTemplate:LaunchTemplate", within={"launch-template-name": "name"},
+        type="aws:ec2/launchTemplate:LaunchTemplate", filters={"launch-template-name": "name"},
     ),
     ec2(
         "placement group", Step.LAUNCH_SETTINGS, "describe_placement_groups", "PlacementGroups", *["GroupName"] * 2,
-        arn="placement-group", ended=("deleted",), remove="delete_placement_group",
+        arn="placement-group", ended_states=("deleted",), remove="delete_placement_group",
         type="aws:ec2/placementGroup:PlacementGroup", find=_placement_groups,
     ),
     ec2(
         "capacity reservation", Step.LAUNCH_SETTINGS,
         "describe_capacity_reservations", "CapacityReservations", "CapacityReservationId",
-        arn="capacity-reservation", ended=("expired", "cancelled", "failed", "payment-failed", "unsupported"),
+        arn="capacity-reservation", ended_states=("expired", "cancelled", "failed", "payment-failed", "unsupported"),
         remove="cancel_capacity_reservation", price=_reservation,
     ),
     ec2(

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from infra.aws.account import Account, every, says_missing
 from infra.kinds.finding import tagged_as
 from infra.kinds.kind import Ask, Find, Inputs, Remain, ResourceKind, Step
-from infra.kinds.listed import listed
+from infra.kinds.listed import listed_kind
 from infra.kinds.thing import CLUSTER_TAG, OWNED, maker_of, tags_of
 from infra.spec.names import CAMPAIGN_TAG, Names
 
@@ -27,23 +27,27 @@ def ec2(
     name_key: str = "",
     *,
     arn: str,
-    within: Mapping[str, str] | None = None,
-    **more: Any,
+    filters: Mapping[str, str] | None = None,
+    **fields: Any,
 ) -> ResourceKind:
-    """Return a kind of EC2 whose resources of a stack are found by their tags. `within`: filter -> input."""
-    if "type" in more:
-        more.setdefault("find", tagged(operation, result, id_key, within or {}))
-    return listed(name, step, "ec2", operation, result, id_key, name_key, arn=f"{arn}/", **more)
+    """Return a kind of EC2 whose resources of a stack are found by their tags. `filters`: name -> input."""
+    if "type" in fields:
+        fields.setdefault("find", by_tags(operation, result, id_key, filters or {}))
+    return listed_kind(name, step, "ec2", operation, result, id_key, name_key, arn=f"{arn}/", **fields)
 
 
-def tagged(
-    operation: str, result: str, id_key: str, within: Mapping[str, str], alive: Mapping[str, list[str]] | None = None
+def by_tags(
+    operation: str,
+    result: str,
+    id_key: str,
+    input_filters: Mapping[str, str],
+    alive: Mapping[str, list[str]] | None = None,
 ) -> Find:
-    """Return a search by tags; `within` are filters taken from inputs, `alive` is a filter of states."""
+    """Return a search by tags; `input_filters`: filter -> input, `alive`: a filter of states."""
 
-    def find(account: Account, given: Inputs) -> list[str]:
-        filters = tagged_as(given)
-        filters += [{"Name": name, "Values": [str(given[key])]} for name, key in within.items()]
+    def find(account: Account, inputs: Inputs) -> list[str]:
+        filters = tagged_as(inputs)
+        filters += [{"Name": name, "Values": [str(inputs[key])]} for name, key in input_filters.items()]
         filters += [{"Name": name, "Values": values} for name, values in (alive or {}).items()]
         return [item[id_key] for item in every(account.client("ec2"), operation, result, Filters=filters)]
 
@@ -54,10 +58,10 @@ def asked_by(operation: str, result: str, id_key: str, filter: str) -> Ask:
     """Return a look-up of several ARNs by a filter on their ids."""
 
     def ask(account: Account, arns: Sequence[str]) -> set[str]:
-        wanted = {arn.rpartition("/")[2]: arn for arn in arns}
-        by_id = [{"Name": filter, "Values": list(wanted)}]
-        seen = every(account.client("ec2"), operation, result, Filters=by_id)
-        return {wanted[one[id_key]] for one in seen if one[id_key] in wanted}
+        arns_by_id = {arn.rpartition("/")[2]: arn for arn in arns}
+        by_id = [{"Name": filter, "Values": list(arns_by_id)}]
+        items = every(account.client("ec2"), operation, result, Filters=by_id)
+        return {arns_by_id[item[id_key]] for item in items if item[id_key] in arns_by_id}
 
     return ask
 
@@ -82,14 +86,14 @@ def its_groups(account: Account, names: Names) -> Iterator[dict[str, Any]]:
         yield from every(client, "describe_security_groups", "SecurityGroups", Filters=filters)
 
 
-def put_into_vpc(what: str, item: Mapping[str, Any], names: Names) -> Remain:
+def put_into_vpc(name: str, item: Mapping[str, Any], names: Names) -> Remain:
     """Return the line for what somebody, or a service of AWS, put into the campaign's VPC."""
     if maker := maker_of(item, tags_of(item.get("Tags"))):
-        return Remain(what, f"{maker} put it there", f"`bivouac sweep {names.campaign}` removes it", ours=True)
-    return Remain(what, "someone else made it in the campaign's VPC", "its owner deletes it")
+        return Remain(name, f"{maker} put it there", f"`bivouac sweep {names.campaign}` removes it", ours=True)
+    return Remain(name, "someone else made it in the campaign's VPC", "its owner deletes it")
 
 
-def gone(account: Account, operation: str, **arguments: Any) -> bool:
+def delete_if_present(account: Account, operation: str, **arguments: Any) -> bool:
     """Call a deleting operation of EC2; return False if there was nothing to delete."""
     try:
         getattr(account.client("ec2"), operation)(**arguments)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account, every, says_missing
-from infra.kinds.finding import status_of, there
+from infra.kinds.finding import by_call, status_of
 from infra.kinds.kind import Ask, Checkpoints, Inputs, Remain, ResourceKind, Step
 from infra.kinds.listed import arn_of, code_of, one_by_one, place_in
 from infra.kinds.thing import Thing, thing
@@ -25,12 +25,12 @@ def _clusters(account: Account) -> Iterator[Thing]:
                 yield Thing(name, name, unread=code_of(error))
 
 
-def _remove_cluster(account: Account, one: Thing) -> None:
+def _remove_cluster(account: Account, thing: Thing) -> None:
     """Delete a cluster after its node groups, which terminate their instances."""
     eks = account.client("eks")
-    for group in every(eks, "list_nodegroups", "nodegroups", clusterName=one.id):
-        eks.delete_nodegroup(clusterName=one.id, nodegroupName=group)
-    eks.delete_cluster(name=one.id)
+    for group in every(eks, "list_nodegroups", "nodegroups", clusterName=thing.id):
+        eks.delete_nodegroup(clusterName=thing.id, nodegroupName=group)
+    eks.delete_cluster(name=thing.id)
 
 
 def _node_groups_left(account: Account, names: Names) -> Iterator[Remain]:
@@ -51,28 +51,28 @@ def _node_groups_left(account: Account, names: Names) -> Iterator[Remain]:
 def _by_arn(operation: str, parameter: str, result: str) -> Ask:
     """Return a look-up of `.../<kind>/<cluster>/<name>/...`; a namesake has another ARN."""
 
-    def there(account: Account, arn: str) -> bool:
+    def exists(account: Account, arn: str) -> bool:
         _, cluster, name, *_ = place_in(arn).split("/")
         eks = account.client("eks")
-        found = getattr(eks, operation)(**{"clusterName": cluster, parameter: name})[result]
-        return bool(found[f"{result}Arn"] == arn)
+        part = getattr(eks, operation)(**{"clusterName": cluster, parameter: name})[result]
+        return bool(part[f"{result}Arn"] == arn)
 
-    return _unless_gone(there)
+    return _unless_gone(exists)
 
 
-def _unless_gone(there: Callable[[Account, str], bool]) -> Ask:
+def _unless_gone(exists: Callable[[Account, str], bool]) -> Ask:
     """Treat a part as gone if its cluster is gone, even if the part may not be read."""
 
-    def known(account: Account, arn: str) -> bool:
+    def has_part(account: Account, arn: str) -> bool:
         try:
-            return there(account, arn)
+            return exists(account, arn)
         except ClientError as error:
             if says_missing(error):
                 return False
             _in_living_cluster(account, arn)
             raise
 
-    return one_by_one(known)
+    return one_by_one(has_part)
 
 
 def _in_living_cluster(account: Account, arn: str) -> bool:
@@ -95,10 +95,10 @@ def _entry(account: Account, arn: str) -> bool:
     return False
 
 
-def _pod_identities(account: Account, given: Inputs) -> list[str]:
-    subject = {key: given[key] for key in ("clusterName", "namespace", "serviceAccount")}
-    seen = every(account.client("eks"), "list_pod_identity_associations", "associations", **subject)
-    return [one["associationId"] for one in seen]
+def _pod_identities(account: Account, inputs: Inputs) -> list[str]:
+    subject = {key: inputs[key] for key in ("clusterName", "namespace", "serviceAccount")}
+    associations = every(account.client("eks"), "list_pod_identity_associations", "associations", **subject)
+    return [association["associationId"] for association in associations]
 
 
 KINDS = (
@@ -106,7 +106,7 @@ KINDS = (
         "cluster", "eks", arn_of("eks", "cluster/"), list=_clusters,
         step=Step.CLUSTERS, remove=_remove_cluster, held_by=("node group",),
         price=lambda item: service_prices().eks_cluster_usd_per_hour, checkpoints=Checkpoints.FREE,
-        type="aws:eks/cluster:Cluster", find=there("eks", "describe_cluster", "{name}", name="name"),
+        type="aws:eks/cluster:Cluster", find=by_call("eks", "describe_cluster", "{name}", name="name"),
         status=status_of("eks", "describe_cluster", "cluster", "status", "name"), holds_state=True,
     ),
     ResourceKind(
@@ -114,21 +114,21 @@ KINDS = (
         ask=_by_arn("describe_nodegroup", "nodegroupName", "nodegroup"),
         step=Step.CLUSTERS, remains=_node_groups_left, held_by=("node group", "instance"), holds_state=True,
         type="aws:eks/nodeGroup:NodeGroup",
-        find=there("eks", "describe_nodegroup", "{clusterName}:{nodeGroupName}",
+        find=by_call("eks", "describe_nodegroup", "{clusterName}:{nodeGroupName}",
                    clusterName="clusterName", nodegroupName="nodeGroupName"),
         status=status_of("eks", "describe_nodegroup", "nodegroup", "status", "clusterName", "nodegroupName"),
     ),
     ResourceKind(
         "add-on", "eks", arn_of("eks", "addon/"), ask=_by_arn("describe_addon", "addonName", "addon"),
         type="aws:eks/addon:Addon",
-        find=there("eks", "describe_addon", "{clusterName}:{addonName}",
+        find=by_call("eks", "describe_addon", "{clusterName}:{addonName}",
                    clusterName="clusterName", addonName="addonName"),
         status=status_of("eks", "describe_addon", "addon", "status", "clusterName", "addonName"),
     ),
     ResourceKind(
         "access entry", "eks", arn_of("eks", "access-entry/"), ask=_unless_gone(_entry),
         type="aws:eks/accessEntry:AccessEntry",
-        find=there("eks", "describe_access_entry", "{clusterName}:{principalArn}",
+        find=by_call("eks", "describe_access_entry", "{clusterName}:{principalArn}",
                    clusterName="clusterName", principalArn="principalArn"),
     ),
     ResourceKind("access policy", type="aws:eks/accessPolicyAssociation:AccessPolicyAssociation", made_over=True),

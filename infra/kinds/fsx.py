@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from infra.aws.account import Account, every, says_missing
 from infra.kinds.finding import status_of, tags_of_its_own
 from infra.kinds.kind import Checkpoints, Inputs, Remain, ResourceKind, Step
-from infra.kinds.listed import arn_of, listed, one_by_one, place_in
+from infra.kinds.listed import arn_of, listed_kind, one_by_one, place_in
 from infra.kinds.thing import tags_of
 from infra.plan.catalogue import service_prices
 from infra.plan.estimates.cost import HOURS_PER_MONTH
@@ -40,18 +40,20 @@ def _price(item: Mapping[str, Any]) -> Decimal | None:
     return None if price is None else int(item.get("StorageCapacity") or 0) * price / HOURS_PER_MONTH
 
 
-def _file_systems(account: Account, given: Inputs) -> list[str]:
-    wanted = tags_of_its_own(given).items()
-    seen = every(account.client("fsx"), "describe_file_systems", "FileSystems")
-    living = [one for one in seen if one["Lifecycle"] not in _ENDED]
-    return [one["FileSystemId"] for one in living if wanted <= tags_of(one.get("Tags")).items()]
+def _file_systems(account: Account, inputs: Inputs) -> list[str]:
+    own_tags = tags_of_its_own(inputs).items()
+    systems = every(account.client("fsx"), "describe_file_systems", "FileSystems")
+    living = [system for system in systems if system["Lifecycle"] not in _ENDED]
+    return [system["FileSystemId"] for system in living if own_tags <= tags_of(system.get("Tags")).items()]
 
 
-def _links(account: Account, given: Inputs) -> list[str]:
-    by_system = [{"Name": "file-system-id", "Values": [given["fileSystemId"]]}]
-    seen = every(account.client("fsx"), "describe_data_repository_associations", "Associations", Filters=by_system)
-    same = [one for one in seen if one.get("FileSystemPath") == given["fileSystemPath"]]
-    return [one["AssociationId"] for one in same if one["Lifecycle"] not in _ENDED]
+def _links(account: Account, inputs: Inputs) -> list[str]:
+    by_system = [{"Name": "file-system-id", "Values": [inputs["fileSystemId"]]}]
+    associations = every(
+        account.client("fsx"), "describe_data_repository_associations", "Associations", Filters=by_system
+    )
+    links = [link for link in associations if link.get("FileSystemPath") == inputs["fileSystemPath"]]
+    return [link["AssociationId"] for link in links if link["Lifecycle"] not in _ENDED]
 
 
 def _link(account: Account, arn: str) -> bool:
@@ -71,7 +73,7 @@ def _backup(account: Account, arn: str) -> bool:
 
 
 KINDS = (
-    listed(
+    listed_kind(
         "file system", Step.SERVICES, "fsx", "describe_file_systems", "FileSystems", "FileSystemId",
         arn="file-system/", remove="delete_file_system",
         price=_price, remains=_left, held_by=("file system",), checkpoints=Checkpoints.HOLDS, holds_state=True,

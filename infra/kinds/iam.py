@@ -7,39 +7,39 @@ from collections.abc import Mapping
 from infra.aws.account import Account, every
 from infra.kinds.finding import of_its_region
 from infra.kinds.kind import Find, Inputs, ResourceKind, Step
-from infra.kinds.listed import TagsOf, listed
+from infra.kinds.listed import TagsOf, listed_kind
 from infra.kinds.thing import Thing, tags_of
 
 
 def _tags(operation: str, parameter: str) -> TagsOf:
-    def tags(account: Account, one: Thing) -> Mapping[str, str]:
-        return tags_of(list(every(account.client("iam"), operation, "Tags", **{parameter: one.id})))
+    def tags(account: Account, thing: Thing) -> Mapping[str, str]:
+        return tags_of(list(every(account.client("iam"), operation, "Tags", **{parameter: thing.id})))
 
     return tags
 
 
-def _named(operation: str, field: str, what: str) -> Find:
-    def find(account: Account, given: Inputs) -> list[str]:
-        iam, name = account.client("iam"), str(given["name"])
+def _by_name(operation: str, field: str, member: str) -> Find:
+    def find(account: Account, inputs: Inputs) -> list[str]:
+        iam, name = account.client("iam"), str(inputs["name"])
         try:
-            found = getattr(iam, operation)(**{field: name})[what]
+            document = getattr(iam, operation)(**{field: name})[member]
         except iam.exceptions.NoSuchEntityException:
             return []
-        return [name] if of_its_region(found.get("Tags", ()), given) else []
+        return [name] if of_its_region(document.get("Tags", ()), inputs) else []
 
     return find
 
 
-def _policies(account: Account, given: Inputs) -> list[str]:
+def _policies(account: Account, inputs: Inputs) -> list[str]:
     """Find policies; their tags are read one by one, since the listing has none."""
     iam = account.client("iam")
-    named = [one["Arn"] for one in every(iam, "list_policies", "Policies", Scope="Local")
-             if one["PolicyName"] == given["name"]]  # fmt: skip
-    return [arn for arn in named if of_its_region(list(every(iam, "list_policy_tags", "Tags", PolicyArn=arn)), given)]
+    arns = [policy["Arn"] for policy in every(iam, "list_policies", "Policies", Scope="Local")
+             if policy["PolicyName"] == inputs["name"]]  # fmt: skip
+    return [arn for arn in arns if of_its_region(list(every(iam, "list_policy_tags", "Tags", PolicyArn=arn)), inputs)]
 
 
-def _remove_role(account: Account, one: Thing) -> None:
-    iam, name = account.client("iam"), one.id
+def _remove_role(account: Account, thing: Thing) -> None:
+    iam, name = account.client("iam"), thing.id
     for profile in list(every(iam, "list_instance_profiles_for_role", "InstanceProfiles", RoleName=name)):
         iam.remove_role_from_instance_profile(InstanceProfileName=profile["InstanceProfileName"], RoleName=name)
     for policy in list(every(iam, "list_attached_role_policies", "AttachedPolicies", RoleName=name)):
@@ -49,38 +49,38 @@ def _remove_role(account: Account, one: Thing) -> None:
     iam.delete_role(RoleName=name)
 
 
-def _remove_profile(account: Account, one: Thing) -> None:
+def _remove_profile(account: Account, thing: Thing) -> None:
     iam = account.client("iam")
-    for role in iam.get_instance_profile(InstanceProfileName=one.id)["InstanceProfile"]["Roles"]:
-        iam.remove_role_from_instance_profile(InstanceProfileName=one.id, RoleName=role["RoleName"])
-    iam.delete_instance_profile(InstanceProfileName=one.id)
+    for role in iam.get_instance_profile(InstanceProfileName=thing.id)["InstanceProfile"]["Roles"]:
+        iam.remove_role_from_instance_profile(InstanceProfileName=thing.id, RoleName=role["RoleName"])
+    iam.delete_instance_profile(InstanceProfileName=thing.id)
 
 
-def _remove_policy(account: Account, one: Thing) -> None:
+def _remove_policy(account: Account, thing: Thing) -> None:
     iam = account.client("iam")
-    for role in list(every(iam, "list_entities_for_policy", "PolicyRoles", PolicyArn=one.id)):
-        iam.detach_role_policy(RoleName=role["RoleName"], PolicyArn=one.id)
-    for version in list(every(iam, "list_policy_versions", "Versions", PolicyArn=one.id)):
+    for role in list(every(iam, "list_entities_for_policy", "PolicyRoles", PolicyArn=thing.id)):
+        iam.detach_role_policy(RoleName=role["RoleName"], PolicyArn=thing.id)
+    for version in list(every(iam, "list_policy_versions", "Versions", PolicyArn=thing.id)):
         if not version["IsDefaultVersion"]:
-            iam.delete_policy_version(PolicyArn=one.id, VersionId=version["VersionId"])
-    iam.delete_policy(PolicyArn=one.id)
+            iam.delete_policy_version(PolicyArn=thing.id, VersionId=version["VersionId"])
+    iam.delete_policy(PolicyArn=thing.id)
 
 
 KINDS = (
-    listed(
+    listed_kind(
         "instance profile", Step.PROFILES, "iam", "list_instance_profiles", "InstanceProfiles",
         *["InstanceProfileName"] * 2, arn="instance-profile/", account_wide=True,
         tags=_tags("list_instance_profile_tags", "InstanceProfileName"), remove=_remove_profile,
         type="aws:iam/instanceProfile:InstanceProfile",
-        find=_named("get_instance_profile", "InstanceProfileName", "InstanceProfile"),
+        find=_by_name("get_instance_profile", "InstanceProfileName", "InstanceProfile"),
     ),
-    listed(
+    listed_kind(
         "role", Step.ROLES, "iam", "list_roles", "Roles", *["RoleName"] * 2, arn="role/", account_wide=True,
         tags=_tags("list_role_tags", "RoleName"), remove=_remove_role,
-        type="aws:iam/role:Role", find=_named("get_role", "RoleName", "Role"),
+        type="aws:iam/role:Role", find=_by_name("get_role", "RoleName", "Role"),
     ),
-    listed(
-        "policy", Step.POLICIES, "iam", "list_policies", "Policies", "Arn", "PolicyName", where={"Scope": "Local"},
+    listed_kind(
+        "policy", Step.POLICIES, "iam", "list_policies", "Policies", "Arn", "PolicyName", request={"Scope": "Local"},
         arn="policy/", account_wide=True, tags=_tags("list_policy_tags", "PolicyArn"), remove=_remove_policy,
         type="aws:iam/policy:Policy", find=_policies,
     ),

@@ -25,7 +25,7 @@ Price = Callable[[Mapping[str, Any]], Decimal | None]
 """Returns USD per hour of a listed item; None if it bills but the catalogue has no price."""
 
 
-def unpriced(item: Mapping[str, Any]) -> None:
+def no_price(item: Mapping[str, Any]) -> None:
     """Price of a kind that bills, mostly by GB and month, and is not in the catalogue."""
 
 

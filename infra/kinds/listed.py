@@ -10,7 +10,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account, every, says_missing
-from infra.kinds.kind import Ask, ResourceKind, Step, unpriced
+from infra.kinds.kind import Ask, ResourceKind, Step, no_price
 from infra.kinds.thing import Thing, thing
 
 Listing = Callable[[Account], Iterator[Thing]]
@@ -18,7 +18,7 @@ TagsOf = Callable[[Account, Thing], Mapping[str, str]]
 Remove = Callable[[Account, Thing], None]
 
 
-def listed(
+def listed_kind(
     name: str,
     step: Step,
     service: str,
@@ -30,24 +30,24 @@ def listed(
     remove: Remove | str,
     arn: str | re.Pattern[str],
     client: str = "",
-    where: Mapping[str, Any] | None = None,
-    ended: tuple[str, ...] = (),
+    request: Mapping[str, Any] | None = None,
+    ended_states: tuple[str, ...] = (),
     tags: TagsOf | None = None,
-    **more: Any,
+    **fields: Any,
 ) -> ResourceKind:
-    """Return a kind whose listing has id, name, tags and state; `more` are further fields of the definition.
+    """Return a kind whose listing has id, name, tags and state; `fields` are further ones of the definition.
 
-    `remove`: a function, or the operation that takes the id. `ended`: states of deleted resources that AWS still lists;
+    `remove`: a function, or the operation that takes the id. `ended_states`: deleted resources that AWS still lists;
     other failed resources count as existing, since they hold their subnet. `arn`: the part after region and account, or
     a pattern. `tags`: reads them if the listing lacks them.
     """
-    by, priced = client or service, more.get("price", unpriced) is not unpriced
+    client_name, has_price = client or service, fields.get("price", no_price) is not no_price
 
     def listing(account: Account) -> Iterator[Thing]:
-        for item in every(account.client(by), operation, result, **(where or {})):
-            if state_of(item) not in ended:
-                one = thing(item, str(item[id_key]), str(item.get(name_key) or ""))
-                yield replace(one, traits=item) if priced else one
+        for item in every(account.client(client_name), operation, result, **(request or {})):
+            if state_of(item) not in ended_states:
+                entry = thing(item, str(item[id_key]), str(item.get(name_key) or ""))
+                yield replace(entry, traits=item) if has_price else entry
 
     return ResourceKind(
         name,
@@ -55,14 +55,14 @@ def listed(
         arn_of(service, arn) if isinstance(arn, str) else arn,
         list=listing if tags is None else with_tags(listing, tags),
         step=step,
-        remove=call(by, remove, id_key) if isinstance(remove, str) else remove,
-        **more,
+        remove=call(client_name, remove, id_key) if isinstance(remove, str) else remove,
+        **fields,
     )
 
 
-def arn_of(service: str, rest: str) -> re.Pattern[str]:
-    """Return a pattern for ARNs of a service; `rest` follows region and account."""
-    return re.compile(rf":{service}:[^:]*:\d*:{rest}")
+def arn_of(service: str, pattern: str) -> re.Pattern[str]:
+    """Return a pattern for ARNs of a service; `pattern` follows region and account."""
+    return re.compile(rf":{service}:[^:]*:\d*:{pattern}")
 
 
 def state_of(item: Mapping[str, Any]) -> str:
@@ -78,14 +78,14 @@ def with_tags(listing: Listing, tags: TagsOf) -> Listing:
     read is judged by its other properties."""
 
     def with_them(account: Account) -> Iterator[Thing]:
-        for one in listing(account):
+        for entry in listing(account):
             try:
-                yield replace(one, tags=tags(account, one))
+                yield replace(entry, tags=tags(account, entry))
             except ClientError as error:
                 if code_of(error) == "NoSuchTagSet":
-                    yield one
+                    yield entry
                 elif not says_missing(error):
-                    yield replace(one, unread=code_of(error))
+                    yield replace(entry, unread=code_of(error))
 
     return with_them
 
@@ -94,12 +94,12 @@ def code_of(error: ClientError) -> str:
     return str(error.response["Error"]["Code"])
 
 
-def call(service: str, operation: str, parameter: str, **more: Any) -> Remove:
+def call(service: str, operation: str, parameter: str, **arguments: Any) -> Remove:
     """Return a removal by one call with the id, as a list if the parameter is a plural such as `InstanceIds`."""
     plural = parameter.endswith(("Ids", "Names"))
 
-    def remove(account: Account, one: Thing) -> None:
-        getattr(account.client(service), operation)(**{parameter: [one.id] if plural else one.id}, **more)
+    def remove(account: Account, entry: Thing) -> None:
+        getattr(account.client(service), operation)(**{parameter: [entry.id] if plural else entry.id}, **arguments)
 
     return remove
 
@@ -110,19 +110,19 @@ def is_gone(error: ClientError) -> bool:
     return says_missing(error) or "Unknown" in code or (code == "ValidationError" and "not found" in str(error).lower())
 
 
-def one_by_one(there: Callable[[Account, str], bool]) -> Ask:
+def one_by_one(exists: Callable[[Account, str], bool]) -> Ask:
     """Return a look-up with one request per ARN."""
 
     def ask(account: Account, arns: Any) -> set[str]:
-        found = set()
+        existing = set()
         for arn in arns:
             try:
-                if there(account, arn):
-                    found.add(arn)
+                if exists(account, arn):
+                    existing.add(arn)
             except ClientError as error:
                 if not says_missing(error):
                     raise
-        return found
+        return existing
 
     return ask
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account, every, says_missing
-from infra.kinds.finding import there
+from infra.kinds.finding import by_call
 from infra.kinds.kind import Inputs, ResourceKind, Step
-from infra.kinds.listed import arn_of, code_of, listed
+from infra.kinds.listed import arn_of, code_of, listed_kind
 from infra.kinds.thing import Thing, thing
 
 _DEFAULT = "default"
@@ -30,24 +30,24 @@ def _schedules(account: Account) -> Iterator[Thing]:
                 yield replace(thing(item, id, name, {}), unread=code_of(error))
 
 
-def _remove_schedule(account: Account, one: Thing) -> None:
+def _remove_schedule(account: Account, thing: Thing) -> None:
     """Delete a schedule from its group: names are unique within a group only."""
-    group, _, name = one.id.rpartition("/")
+    group, _, name = thing.id.rpartition("/")
     account.client("scheduler").delete_schedule(Name=name, GroupName=group or _DEFAULT)
 
 
-def _schedule(account: Account, given: Inputs) -> list[str]:
+def _schedule(account: Account, inputs: Inputs) -> list[str]:
     """Find a schedule, in the default group unless the program names another."""
-    find = there("scheduler", "get_schedule", "{groupName}/{name}", GroupName="groupName", Name="name")
-    return find(account, {"groupName": _DEFAULT, **given})
+    find = by_call("scheduler", "get_schedule", "{groupName}/{name}", GroupName="groupName", Name="name")
+    return find(account, {"groupName": _DEFAULT, **inputs})
 
 
-def _remove_rule(account: Account, one: Thing) -> None:
+def _remove_rule(account: Account, thing: Thing) -> None:
     events = account.client("events")
-    targets = [target["Id"] for target in every(events, "list_targets_by_rule", "Targets", Rule=one.id)]
+    targets = [target["Id"] for target in every(events, "list_targets_by_rule", "Targets", Rule=thing.id)]
     if targets:
-        events.remove_targets(Rule=one.id, Ids=targets)
-    events.delete_rule(Name=one.id)
+        events.remove_targets(Rule=thing.id, Ids=targets)
+    events.delete_rule(Name=thing.id)
 
 
 KINDS = (
@@ -56,7 +56,7 @@ KINDS = (
         step=Step.STARTERS, remove=_remove_schedule,
         type="aws:scheduler/schedule:Schedule", find=_schedule,
     ),
-    listed(
+    listed_kind(
         "rule", Step.STARTERS, "events", "list_rules", "Rules", *["Name"] * 2, arn="rule/", remove=_remove_rule,
     ),
 )  # fmt: skip

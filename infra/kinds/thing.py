@@ -73,10 +73,10 @@ def thing(item: Mapping[str, Any], id: str, name: str = "", tags: Mapping[str, s
     if tags is None:
         raw = item.get("Tags") or item.get("TagSet") or item.get("tags") or item.get("TagList")
         tags = dict(raw) if isinstance(raw, Mapping) else tags_of(raw)
-    shown = json.dumps({key: value for key, value in item.items() if key not in _OTHERS_RULES}, default=str)
-    mentions = frozenset([*_ID.findall(shown), *_ROLE.findall(shown)]) - {id}
-    inside, maker = _inside(item) - {id}, maker_of(item, tags)
-    return Thing(id, name, tags, _born(item), mentions, inside, _leaving(item), maker=maker)
+    text = json.dumps({key: value for key, value in item.items() if key not in _OTHERS_RULES}, default=str)
+    mentions = frozenset([*_ID.findall(text), *_ROLE.findall(text)]) - {id}
+    place_ids, maker = _place_ids(item) - {id}, maker_of(item, tags)
+    return Thing(id, name, tags, _born(item), mentions, place_ids, _leaving(item), maker=maker)
 
 
 def maker_of(item: Mapping[str, Any], tags: Mapping[str, str]) -> str:
@@ -92,13 +92,13 @@ def maker_of(item: Mapping[str, Any], tags: Mapping[str, str]) -> str:
     return str(item.get("ManagedBy") or "")
 
 
-def _inside(item: Mapping[str, Any]) -> frozenset[str]:
-    found = [item.get(key) for key in _PLACES]
+def _place_ids(item: Mapping[str, Any]) -> frozenset[str]:
+    values = [item.get(key) for key in _PLACES]
     for key, parts in _PLACED_PARTS.items():
-        several = item.get(key) or ()
-        for one in [several] if isinstance(several, Mapping) else several:
-            found += [one.get(part) for part in parts] if isinstance(one, Mapping) else ()
-    texts = [text for one in found for text in ([one] if isinstance(one, str) else one or ())]
+        entries = item.get(key) or ()
+        for entry in [entries] if isinstance(entries, Mapping) else entries:
+            values += [entry.get(part) for part in parts] if isinstance(entry, Mapping) else ()
+    texts = [text for entry in values for text in ([entry] if isinstance(entry, str) else entry or ())]
     ids = (id.strip() for text in texts for id in str(text).split(","))
     return frozenset(id for id in ids if id.startswith(_NETWORK))
 
@@ -120,10 +120,10 @@ def _born(item: Mapping[str, Any]) -> datetime | None:
             return datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC)
         if isinstance(value, str):
             try:
-                parsed = datetime.fromisoformat(value)
+                moment = datetime.fromisoformat(value)
             except ValueError:
                 continue
-            return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return None
 
 

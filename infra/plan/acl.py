@@ -23,32 +23,36 @@ class Traffic:
     cidr: IPv4Network
 
 
-def let_through(entries: Sequence[AclEntry], wanted: Traffic) -> bool:
+def let_through(entries: Sequence[AclEntry], traffic: Traffic) -> bool:
     """Return True if the ACL lets all of it through."""
-    chosen = [one for one in entries if one.egress == wanted.egress and one.protocol in (_ALL, wanted.protocol)]
-    return _all_pass(sorted(chosen, key=lambda one: one.number), wanted)
+    relevant = [
+        entry for entry in entries if entry.egress == traffic.egress and entry.protocol in (_ALL, traffic.protocol)
+    ]
+    return _all_pass(sorted(relevant, key=lambda entry: entry.number), traffic)
 
 
-def _all_pass(entries: Sequence[AclEntry], wanted: Traffic) -> bool:
-    for position, one in enumerate(entries):
-        named = IPv4Network(one.cidr)
-        first, last = (0, 65535) if one.protocol == _ALL else (one.first, one.last)
-        if not named.overlaps(wanted.cidr) or last < wanted.first or wanted.last < first:
+def _all_pass(entries: Sequence[AclEntry], traffic: Traffic) -> bool:
+    for position, entry in enumerate(entries):
+        network = IPv4Network(entry.cidr)
+        first_port, last_port = (0, 65535) if entry.protocol == _ALL else (entry.first, entry.last)
+        if not network.overlaps(traffic.cidr) or last_port < traffic.first or traffic.last < first_port:
             continue
-        if not one.allow:
+        if not entry.allow:
             return False
-        rest = entries[position + 1 :]
-        return all(_all_pass(rest, other) for other in _without(wanted, named, first, last))
+        later_entries = entries[position + 1 :]
+        return all(
+            _all_pass(later_entries, remainder) for remainder in _outside(traffic, network, first_port, last_port)
+        )
     return False
 
 
-def _without(wanted: Traffic, named: IPv4Network, first: int, last: int) -> Iterator[Traffic]:
+def _outside(traffic: Traffic, network: IPv4Network, first_port: int, last_port: int) -> Iterator[Traffic]:
     """Yield what a rule for these addresses and ports leaves of the traffic."""
-    if wanted.first < first:
-        yield replace(wanted, last=first - 1)
-    if last < wanted.last:
-        yield replace(wanted, first=last + 1)
-    if not wanted.cidr.subnet_of(named):
-        both = replace(wanted, first=max(first, wanted.first), last=min(last, wanted.last))
-        for part in wanted.cidr.address_exclude(named):
-            yield replace(both, cidr=part)
+    if traffic.first < first_port:
+        yield replace(traffic, last=first_port - 1)
+    if last_port < traffic.last:
+        yield replace(traffic, first=last_port + 1)
+    if not traffic.cidr.subnet_of(network):
+        overlap = replace(traffic, first=max(first_port, traffic.first), last=min(last_port, traffic.last))
+        for part in traffic.cidr.address_exclude(network):
+            yield replace(overlap, cidr=part)

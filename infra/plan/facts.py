@@ -61,7 +61,7 @@ class LeftOut(Frozen):
     """False: it has at least this size."""
 
 
-class Source(Frozen):
+class SourceFacts(Frozen):
     """A job's code, as far as check looks at it."""
 
     left_out: tuple[LeftOut, ...] = ()
@@ -116,7 +116,7 @@ class SeenNetwork(Frozen):
     dns_support: bool = False
     dns_hostnames: bool = False
     name_servers: tuple[str, ...] = ()
-    """Of its DHCP options."""
+    """Name servers of its DHCP options."""
     subnets: tuple[SeenSubnet, ...] = ()
     """Those of the spec that are in it."""
     endpoints: dict[str, tuple[str, ...]] = {}
@@ -180,7 +180,7 @@ class MemoryCure(Frozen):
     peak: int
 
 
-class Memory(Frozen):
+class MemoryPrediction(Frozen):
     """Predicted memory of the fullest rank in bytes."""
 
     parts: dict[str, int] = {}
@@ -225,13 +225,13 @@ class Facts(Frozen):
     offers: tuple[Offer, ...]
     kubernetes: KubernetesSupport
     data: DataSource
-    memory: Memory | None = None
+    memory: MemoryPrediction | None = None
     """None: not predicted; the model is so small that it fits, or only the trainer image can build it."""
     folders: tuple[str, ...] = ()
     """Folders of `init_from` and of a workload's `rehearsal.mounts` and `rehearsal.init_from` that exist."""
     programs: tuple[str, ...] = ()
     """Python files below a workload's source that its `evaluate` and `export` name."""
-    source: Source | None = None
+    source: SourceFacts | None = None
     """A workload's source; None: it has none, or there is no such folder."""
     account: str | None = None
     """Account of the present credentials; None: not looked up."""

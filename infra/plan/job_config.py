@@ -13,14 +13,7 @@ from infra.spec.campaign import Spec
 from infra.spec.names import data_source, shared_tier
 from infra.spec.workload.links import INIT, MOUNTS
 from infra.spec.workload.workload import Workload
-from trainer.contract import (
-    DATA_MOUNT,
-    LOCAL_CHECKPOINTS,
-    SHARED_CHECKPOINTS,
-    DataConfig,
-    TrainConfig,
-    grace_seconds,
-)
+from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, DataConfig, TrainConfig, grace_seconds
 from trainer.contract.workload import (
     INIT_FOLDER,
     WORKSPACE,
@@ -30,6 +23,12 @@ from trainer.contract.workload import (
     requirements_name,
     source_name,
 )
+
+_FROM_TRAINING = (
+    "model", "optimizer", "gradients", "steps", "global_batch", "micro_batch", "zero_stage", "precision", "seed",
+    "evaluate_every", "evaluate_batches", "parallel", "recompute", "watch", "collective_timeout_s", "start_timeout_s",
+)  # fmt: skip
+"""Fields that the ranks take from the spec's section as they are."""
 
 
 def train_config(
@@ -47,38 +46,22 @@ def train_config(
             cure=f"set training.model.vocabulary to {vocabulary}, or prepare the data again",
         )
     shares = spec.storage.shared is not None
-    at = (spec.account, spec.region)
     return TrainConfig(
+        **{name: getattr(training, name) for name in _FROM_TRAINING},
         campaign=spec.campaign,
         identity=identity,
-        shared_tier="" if shares else shared_tier(*at, spec.campaign, identity),
-        model=training.model,
-        optimizer=training.optimizer,
-        gradients=training.gradients,
+        shared_tier="" if shares else shared_tier(spec.account, spec.region, spec.campaign, identity),
         data=DataConfig(
             manifest_digest=data_digest,
             seed=data.seed,
             weights={part.name: part.weight for part in data.mixture},
             shuffle_blocks=data.shuffle_blocks,
-            stream_from="" if shares else data_source(*at, data_digest),
+            stream_from="" if shares else data_source(spec.account, spec.region, data_digest),
             cache_gib=data.cache_gib,
         ),
         checkpoint=plan.checkpoint,
-        steps=training.steps,
-        global_batch=training.global_batch,
-        micro_batch=training.micro_batch,
-        zero_stage=training.zero_stage,
-        precision=training.precision,
-        seed=training.seed,
-        evaluate_every=training.evaluate_every,
-        evaluate_batches=training.evaluate_batches,
-        parallel=training.parallel,
-        recompute=training.recompute,
         init_from=init_from,
-        watch=training.watch,
         peak_bf16_tflops=_peak_tflops(spec),
-        collective_timeout_s=training.collective_timeout_s,
-        start_timeout_s=training.start_timeout_s,
         first_step_timeout_s=training.longest_first_step_s(spec.recovery.hang_timeout),
         save_timeout_s=training.longest_save_s(spec.recovery.hang_timeout),
         restarts_in_place=spec.recovery.restarts_in_place,
@@ -90,8 +73,8 @@ def train_config(
 
 def _peak_tflops(spec: Spec) -> float | None:
     """Return the dense BF16 peak of one accelerator; None if the catalogue has none."""
-    known = {item.name: item.peak_bf16_tflops for item in instance_types()}
-    return known.get(spec.nodes.instance_type)
+    peaks = {item.name: item.peak_bf16_tflops for item in instance_types()}
+    return peaks.get(spec.nodes.instance_type)
 
 
 def workload_config(
@@ -143,10 +126,10 @@ def _init_from(job: Workload) -> str:
 
 def _judging(job: Workload) -> JudgingConfig | None:
     evaluate, export = job.evaluate, job.export
-    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if evaluate is not None:
-        given |= {"evaluate": evaluate.command, "evaluate_s": evaluate.limit.total_seconds()}
-        given |= {"tolerance": evaluate.tolerance}
+        fields |= {"evaluate": evaluate.command, "evaluate_s": evaluate.limit.total_seconds()}
+        fields |= {"tolerance": evaluate.tolerance}
     if export is not None:
-        given |= {"export": export.command, "export_s": export.limit.total_seconds()}
-    return JudgingConfig(**given) if given else None
+        fields |= {"export": export.command, "export_s": export.limit.total_seconds()}
+    return JudgingConfig(**fields) if fields else None

@@ -9,7 +9,7 @@ from trainer.contract.frozen import Frozen
 from trainer.contract.model import layout as parallel
 
 
-class Layout(Frozen):
+class GangLayout(Frozen):
     nodes: int
     ranks_per_node: int
     world_size: int
@@ -22,7 +22,7 @@ def ranks_per_node(spec: Spec, accelerators: int) -> int:
     return spec.nodes.ranks_per_node or accelerators
 
 
-def layout(spec: Spec) -> Layout:
+def layout(spec: Spec) -> GangLayout:
     """Return the layout; raise `UserError` for an unknown type or a batch that does not divide. Pure."""
     ranks = ranks_per_node(spec, catalogue.instance_type(spec.nodes.instance_type).accelerators)
     if ranks < 1:
@@ -33,15 +33,15 @@ def layout(spec: Spec) -> Layout:
         )
     world = spec.nodes.count * ranks
     if spec.training is None:
-        return Layout(nodes=spec.nodes.count, ranks_per_node=ranks, world_size=world, accumulation=1)
+        return GangLayout(nodes=spec.nodes.count, ranks_per_node=ranks, world_size=world, accumulation=1)
     training, gang = spec.training, parallel.Layout.of(spec.training.parallel, world)
     if trouble := parallel.layout_trouble(training.parallel, world, ranks, training.zero_stage):
         raise UserError(f"training.{trouble.field} {trouble.message}", seen=trouble.seen, cure=trouble.cure)
-    accumulation, rest = divmod(training.global_batch, training.micro_batch * gang.data)
-    if rest or not accumulation:
+    accumulation, remainder = divmod(training.global_batch, training.micro_batch * gang.data)
+    if remainder or not accumulation:
         raise UserError(
             "global_batch is no multiple of micro_batch x data-parallel ranks",
             seen=f"{training.global_batch} over {training.micro_batch} x {gang.data}",
             cure=f"take a multiple of {training.micro_batch * gang.data}",
         )
-    return Layout(nodes=spec.nodes.count, ranks_per_node=ranks, world_size=world, accumulation=accumulation)
+    return GangLayout(nodes=spec.nodes.count, ranks_per_node=ranks, world_size=world, accumulation=accumulation)

@@ -13,7 +13,7 @@ from pathlib import Path
 from infra import folders
 from infra.plan.catalogue import InstanceType
 from infra.plan.estimates import sizing
-from infra.plan.facts import Memory, MemoryCure
+from infra.plan.facts import MemoryCure, MemoryPrediction
 from infra.plan.layout import ranks_per_node
 from infra.spec.campaign import Spec
 from infra.spec.training import Training
@@ -31,6 +31,12 @@ _KEPT_PER_TOKEN = 34
 """Bytes of activations per token, layer and unit of width in 16 bits with flash attention: Korthikanti et al. 2022,
 "Reducing Activation Recomputation in Large Transformer Models", section 4.1."""
 
+_PREDICTED_BY = (
+    "model", "steps", "global_batch", "micro_batch", "zero_stage", "precision", "optimizer", "gradients", "recompute",
+    "parallel",
+)  # fmt: skip
+"""Fields of the training on which its memory depends."""
+
 
 def usable_bytes(instance: InstanceType) -> int:
     return int((instance.accelerator_memory_gib * (1 - FRAGMENTED) - RESERVED_GIB) * sizing.GIB)
@@ -47,27 +53,27 @@ def is_close(spec: Spec, instance: InstanceType | None) -> bool:
     )
     # Ranks that share matrices have embedding, output layer and most activations whole: nothing is divided for them.
     shape = shape_of(training.model)
-    kept = _KEPT_PER_TOKEN * training.micro_batch * training.model.context * shape.width * shape.layers
-    rough += kept // training.parallel.sequence
+    activations = _KEPT_PER_TOKEN * training.micro_batch * training.model.context * shape.width * shape.layers
+    rough += activations // training.parallel.sequence
     return rough > _ASKED_FROM * usable_bytes(instance)
 
 
-def predicted(spec: Spec, instance: InstanceType) -> Memory:
+def predict_memory(spec: Spec, instance: InstanceType) -> MemoryPrediction:
     """Return the memory of the fullest rank, and what of the spec would make it fit if it does not."""
     training, world = spec.built_in[0], ranks_per_node(spec, instance.accelerators) * spec.nodes.count
     if find_spec("torch") is None:
-        return Memory(trouble="this needs the extra trainer: pip install 'bivouac[trainer]'")
+        return MemoryPrediction(trouble="this needs the extra trainer: pip install 'bivouac[trainer]'")
     usable = usable_bytes(instance)
     try:
         parts, peak = _footprint(training, world)
         cures = list[MemoryCure]()
-        for words, changed in _changes(training, world) if peak > usable else ():
-            cures.append(MemoryCure(words=words, peak=_footprint(changed, world)[1]))
+        for words, variant in _changes(training, world) if peak > usable else ():
+            cures.append(MemoryCure(words=words, peak=_footprint(variant, world)[1]))
             if cures[-1].peak <= usable:
                 break
     except subprocess.CalledProcessError as error:
-        return Memory(trouble=(error.stderr.strip().splitlines() or [str(error)])[-1])
-    return Memory(parts=parts, peak=peak, usable=usable, cures=tuple(cures))
+        return MemoryPrediction(trouble=(error.stderr.strip().splitlines() or [str(error)])[-1])
+    return MemoryPrediction(parts=parts, peak=peak, usable=usable, cures=tuple(cures))
 
 
 def _changes(training: Training, world: int) -> Iterator[tuple[str, Training]]:
@@ -75,23 +81,23 @@ def _changes(training: Training, world: int) -> Iterator[tuple[str, Training]]:
     policies = ("none", "selective", "full")
     now, stage = policies.index(training.recompute.policy), training.zero_stage
     for policy in policies[now + 1 :]:
-        yield f"training.recompute: {{policy: {policy}}}", _with(training, policy=policy)
+        yield f"training.recompute: {{policy: {policy}}}", _with_policy(training, policy=policy)
     smaller = [size for size in (training.micro_batch // 2, 1) if 0 < size < training.micro_batch]
     for size in dict.fromkeys(smaller):
         if training.global_batch % (size * Layout.of(training.parallel, world).data) == 0:
             yield f"training.micro_batch: {size}", training.model_copy(update={"micro_batch": size})
-    most = 3 if training.parallel.tensor == 1 else 2
-    for more in range(stage + 1, most + 1):
-        yield f"training.zero_stage: {more}", training.model_copy(update={"zero_stage": more})
-    all_of_it = _with(training, policy="full").model_copy(update={"zero_stage": most})
-    yield f"training.zero_stage: {most} and training.recompute: {{policy: full}}", all_of_it
+    highest_stage = 3 if training.parallel.tensor == 1 else 2
+    for higher_stage in range(stage + 1, highest_stage + 1):
+        yield f"training.zero_stage: {higher_stage}", training.model_copy(update={"zero_stage": higher_stage})
+    all_of_it = _with_policy(training, policy="full").model_copy(update={"zero_stage": highest_stage})
+    yield f"training.zero_stage: {highest_stage} and training.recompute: {{policy: full}}", all_of_it
     if Layout.of(training.parallel, world).splits:
         return
     away = all_of_it.model_copy(update={"optimizer": training.optimizer.model_copy(update={"offload": "cpu"})})
     yield "training.zero_stage: 3, training.recompute: {policy: full} and training.optimizer: {offload: cpu}", away
 
 
-def _with(training: Training, policy: str) -> Training:
+def _with_policy(training: Training, policy: str) -> Training:
     return training.model_copy(update={"recompute": training.recompute.model_copy(update={"policy": policy})})
 
 
@@ -99,29 +105,20 @@ def _footprint(training: Training, world: int) -> tuple[dict[str, int], int]:
     """Return bytes by part, and their peak. Raises `CalledProcessError`."""
     config = TrainConfig(
         campaign="any",
-        model=training.model,
-        steps=training.steps,
-        global_batch=training.global_batch,
-        micro_batch=training.micro_batch,
-        zero_stage=training.zero_stage,
-        precision=training.precision,
-        optimizer=training.optimizer,
-        gradients=training.gradients,
-        recompute=training.recompute,
-        parallel=training.parallel,
+        **{name: getattr(training, name) for name in _PREDICTED_BY},
         # Of the watch, a replay alone needs memory; other settings would only miss the cache.
         watch=WatchConfig(replay_every=training.watch.replay_every),
     )
-    asked = json.dumps({"config": config.model_dump(mode="json"), "world_size": world})
-    place = folders.cache_root() / "memory" / f"{hashlib.sha256(_predictor() + asked.encode()).hexdigest()}.json"
+    request = json.dumps({"config": config.model_dump(mode="json"), "world_size": world})
+    place = folders.cache_root() / "memory" / f"{hashlib.sha256(_predictor() + request.encode()).hexdigest()}.json"
     if not place.is_file():
         command = folders.own_module("trainer.builtin.model.memory")
-        done = subprocess.run(command, input=asked, capture_output=True, text=True, check=True)
-        folders.keep(place, done.stdout, lambda _: None)
-        found = dict(json.loads(done.stdout))
+        process = subprocess.run(command, input=request, capture_output=True, text=True, check=True)
+        folders.keep(place, process.stdout, lambda _: None)
+        sizes = dict(json.loads(process.stdout))
     else:
-        found = dict(json.loads(place.read_bytes()))
-    return {name: size for name, size in found.items() if name not in ("peak", "host")}, found["peak"]
+        sizes = dict(json.loads(place.read_bytes()))
+    return {name: size for name, size in sizes.items() if name not in ("peak", "host")}, sizes["peak"]
 
 
 def _predictor() -> bytes:
@@ -129,4 +126,4 @@ def _predictor() -> bytes:
     code = Path(contract.__file__).parent.parent
     sources = sorted([*(code / "model").glob("*.py"), *(code / "contract").glob("*.py")])
     versions = [f"{name} {version(name)}" for name in ("torch", "transformers")]
-    return b"\0".join([*(one.encode() for one in versions), *(one.read_bytes() for one in sources)])
+    return b"\0".join([*(source.encode() for source in versions), *(source.read_bytes() for source in sources)])

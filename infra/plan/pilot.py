@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from decimal import Decimal
 
-from infra.plan.estimates.figure import Figure, cents, figure, rounded
+from infra.plan.estimates.figure import Figure, cents, figure, round_to
 from infra.plan.purchase import RESERVED
 from infra.spec.campaign import Spec
 
@@ -21,10 +21,10 @@ def pilot_first(spec: Spec) -> bool:
     Waiting nodes bill on demand and on spot, so a fault that all share costs the time of one instead of all. A
     reservation or a block bills in any case, and a block's time runs: there all nodes start at once.
     """
-    asked = spec.preflight.pilot
-    if asked == "auto":
+    choice = spec.preflight.pilot
+    if choice == "auto":
         return spec.nodes.count >= PILOT_FROM and spec.nodes.capacity not in RESERVED
-    return asked and spec.nodes.count > 1
+    return choice and spec.nodes.count > 1
 
 
 def pilot_words(spec: Spec) -> str:
@@ -39,14 +39,14 @@ def pilot_figures(spec: Spec, usd_per_hour: Decimal, idle_usd_per_hour: Decimal)
     """Return what a pilot saves at most and what it costs; nothing without one. Rates with and without GPU nodes."""
     if not pilot_first(spec):
         return ()
-    others, hours = spec.nodes.count - 1, Decimal(PILOT_TAKES.total_seconds()) / 3600
-    node, beside = (usd_per_hour - idle_usd_per_hour) / spec.nodes.count, idle_usd_per_hour
-    price = f"{rounded(node, 4)} USD/h"
+    other_nodes, hours = spec.nodes.count - 1, Decimal(PILOT_TAKES.total_seconds()) / 3600
+    node, idle_rate = (usd_per_hour - idle_usd_per_hour) / spec.nodes.count, idle_usd_per_hour
+    price = f"{round_to(node, 4)} USD/h"
     minutes = int(PILOT_TAKES.total_seconds() / 60)
-    saved = f"{others} nodes x {price} x {minutes} min: what they would bill until a fault of all showed"
-    costs = f"(1 node x {price} + {rounded(beside, 4)} USD/h beside it) x {minutes} min, where nothing is wrong"
+    saving = f"{other_nodes} nodes x {price} x {minutes} min: what they would bill until a fault of all showed"
+    costs = f"(1 node x {price} + {round_to(idle_rate, 4)} USD/h beside it) x {minutes} min, where nothing is wrong"
     return (
-        figure("saves at most", cents(others * node * hours), "USD", saved),
-        figure("costs", cents((node + beside) * hours), "USD", costs),
+        figure("saves at most", cents(other_nodes * node * hours), "USD", saving),
+        figure("costs", cents((node + idle_rate) * hours), "USD", costs),
         figure("takes", minutes, "min", "the node joins 6, probes, imports and all-reduce 4"),
     )

@@ -12,10 +12,10 @@ from infra.plan.estimates.campaign import estimate
 from infra.plan.estimates.clock import UNTIL_ARCHIVED, StageTime, seconds
 from infra.plan.estimates.cost import CostLine
 from infra.plan.estimates.figure import Figure, cents, figure
-from infra.plan.estimates.storage import Tier
+from infra.plan.estimates.storage import TierSize
 from infra.plan.estimates.work import work_figures
 from infra.plan.facts import Facts, Offer
-from infra.plan.layout import Layout, layout
+from infra.plan.layout import GangLayout, layout
 from infra.plan.pilot import pilot_figures
 from infra.plan.purchase import SCALE_DOWN
 from infra.spec.campaign import Spec
@@ -54,18 +54,18 @@ class Plan(Frozen):
     spec_digest: str
     prices_as_of: date
     offer: Offer | None
-    layout: Layout
+    layout: GangLayout
     work: tuple[Figure, ...]
     clock: tuple[StageTime, ...]
     deadline: timedelta
     block: BlockTimes | None = None
     """None: no capacity block, or the spec lacks its end."""
     pilot: tuple[Figure, ...] = ()
-    """What a pilot saves and costs; empty: all GPU nodes start at once."""
+    """Savings and cost of a pilot; empty: all GPU nodes start at once."""
     cost: tuple[CostLine, ...]
     budget_usd: Decimal
     totals: Totals
-    tiers: tuple[Tier, ...]
+    tiers: tuple[TierSize, ...]
     cadence: tuple[Figure, ...]
     checkpoint: CheckpointConfig
     """Configuration of the ranks: the spec's own section if it has one, else derived."""
@@ -78,10 +78,10 @@ class Plan(Frozen):
 
     def figure(self, name: str) -> Figure:
         """Return a figure of work or cadence; raise `KeyError` with all names if there is none."""
-        found = {item.name: item for item in (*self.work, *self.cadence)}
-        if name not in found:
-            raise KeyError(f"the plan has no figure `{name}`; it has: {', '.join(found)}")
-        return found[name]
+        figures = {item.name: item for item in (*self.work, *self.cadence)}
+        if name not in figures:
+            raise KeyError(f"the plan has no figure `{name}`; it has: {', '.join(figures)}")
+        return figures[name]
 
 
 def make_plan(spec: Spec, facts: Facts) -> Plan:
@@ -107,7 +107,7 @@ def _plan(spec: Spec, facts: Facts) -> Plan:
         clock=guess.stages,
         deadline=spec.money.deadline,
         block=_block(spec, guess.stages, guess.saving.checkpoint.every_steps),
-        pilot=pilot_figures(spec, *(cost.rate_usd_per_hour(guess.lines, gpu=up) for up in (True, False))),
+        pilot=pilot_figures(spec, *(cost.rate_usd_per_hour(guess.lines, gpu=gpu) for gpu in (True, False))),
         cost=guess.lines,
         budget_usd=spec.money.budget_usd,
         totals=_totals(spec, guess.stages, guess.lines, guess.usd, guess.usd_at_deadline),
@@ -123,11 +123,11 @@ def _block(spec: Spec, stages: tuple[StageTime, ...], every_steps: int) -> Block
     if ends is None:
         return None
     interval = timedelta(seconds=every_steps * spec.job.step_seconds_estimate)
-    until = ends - SCALE_DOWN
+    removal = ends - SCALE_DOWN
     return BlockTimes(
         ends=ends,
-        nodes_until=until,
-        train_until=until - interval - timedelta(seconds=float(seconds(stages, "archive"))),
+        nodes_until=removal,
+        train_until=removal - interval - timedelta(seconds=float(seconds(stages, "archive"))),
     )
 
 

@@ -26,8 +26,8 @@ RESERVED = (Capacity.RESERVATION, Capacity.CAPACITY_BLOCK)
 
 def own_reservation(nodes: Nodes) -> str | None:
     """Return the id of the nodes' single reservation; None for a group, `open`, and other purchases."""
-    named = nodes.reservation_id or ""
-    return named if nodes.capacity is Capacity.RESERVATION and named.startswith("cr-") else None
+    reservation = nodes.reservation_id or ""
+    return reservation if nodes.capacity is Capacity.RESERVATION and reservation.startswith("cr-") else None
 
 
 def quota_holds(count: int, item: InstanceType, vcpus: int) -> bool:
@@ -46,21 +46,21 @@ class PurchaseProblem:
 
 def purchase_problems(nodes: Nodes, item: InstanceType | None) -> Iterator[PurchaseProblem]:
     """Yield all errors in the purchase of the nodes; `item` is None if the type is unknown."""
-    named, capacity = nodes.reservation_id, nodes.capacity
-    if capacity in RESERVED and not named:
+    reservation, capacity = nodes.reservation_id, nodes.capacity
+    if capacity in RESERVED and not reservation:
         cure = "buy or make it first, then write its id: cr-..."
         if capacity is Capacity.RESERVATION:
             cure += ", the ARN of a resource group of reservations, or open"
         yield PurchaseProblem("reservation_id", f"capacity {capacity} needs the reservation to use", "nothing", cure)
-    elif capacity not in RESERVED and named is not None:
+    elif capacity not in RESERVED and reservation is not None:
         cure = "write capacity: reservation or capacity-block, or remove it"
-        yield PurchaseProblem("reservation_id", f"capacity {capacity} uses no reservation", named, cure)
-    elif named and capacity is Capacity.CAPACITY_BLOCK and not _ID.match(named):
+        yield PurchaseProblem("reservation_id", f"capacity {capacity} uses no reservation", reservation, cure)
+    elif reservation and capacity is Capacity.CAPACITY_BLOCK and not _ID.match(reservation):
         cure = "write its id: cr- and 17 hexadecimal digits"
-        yield PurchaseProblem("reservation_id", "this is no id of a capacity block", named, cure)
-    elif named and not (named == OPEN or _ID.match(named) or _GROUP.match(named)):
+        yield PurchaseProblem("reservation_id", "this is no id of a capacity block", reservation, cure)
+    elif reservation and not (reservation == OPEN or _ID.match(reservation) or _GROUP.match(reservation)):
         cure = "write its id: cr- and 17 hexadecimal digits, the ARN of a resource group, or open"
-        yield PurchaseProblem("reservation_id", "this is no id of a capacity reservation", named, cure)
+        yield PurchaseProblem("reservation_id", "this is no id of a capacity reservation", reservation, cure)
     if capacity is Capacity.CAPACITY_BLOCK:
         yield from _block_problems(nodes, item)
     elif nodes.block_end is not None:
@@ -76,5 +76,5 @@ def _block_problems(nodes: Nodes, item: InstanceType | None) -> Iterator[Purchas
         cure = f"write {LARGEST_BLOCK} or less"
         yield PurchaseProblem("count", "a capacity block holds fewer instances", nodes.count, cure)
     if nodes.placement_group:
-        seen, cure = "placement_group: true with capacity: capacity-block", "remove placement_group: blocks are close"
-        yield PurchaseProblem("placement_group", "a capacity block takes no placement group", seen, cure)
+        detail, cure = "placement_group: true with capacity: capacity-block", "remove placement_group: blocks are close"
+        yield PurchaseProblem("placement_group", "a capacity block takes no placement group", detail, cure)

@@ -7,11 +7,11 @@ import stat
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.plan.facts import LeftOut, Source, Unsuitable
+from infra.plan.facts import LeftOut, SourceFacts, Unsuitable
 from infra.spec.workload.links import MOUNTS
 from infra.spec.workload.workload import Workload
 from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS
@@ -51,26 +51,26 @@ class SourceFiles:
     """Paths below the source, in order; bytes that are no UTF-8 are escaped as `os.fsdecode` does."""
     commit: str
     """The git commit, with `-dirty` if the working tree differs; empty outside of git."""
-    facts: Source
-    """What check has to know."""
+    facts: SourceFacts
+    """The facts for `check`."""
 
 
-def look(workload: Workload | None) -> Source | None:
+def look(workload: Workload | None) -> SourceFacts | None:
     """Return what check has to know of a workload's source; None without such a folder."""
     if workload is None or workload.source is None or not (root := Path(workload.source).expanduser()).is_dir():
         return None
-    found = source_files(root, workload.rehearsal.secrets)
+    packed_files = source_files(root, workload.rehearsal.secrets)
     requires = (workload.requirements or "").partition("[")[0]
     programs = [workload.script, *(name for _, name in workload.named_programs)]
-    named = {requires, *(name for name in programs if name and (root / name).is_file())} - {""}
-    absent = sorted(name for name in named if os.path.normpath(name) not in found.names)
-    return found.facts.model_copy(update={"absent": tuple(absent)})
+    paths = {requires, *(name for name in programs if name and (root / name).is_file())} - {""}
+    absent = sorted(name for name in paths if os.path.normpath(name) not in packed_files.names)
+    return packed_files.facts.model_copy(update={"absent": tuple(absent)})
 
 
 def source_files(root: Path, secrets: str | None) -> SourceFiles:
     """Return what is packed of an existing folder. The file `secrets` never is: it would be archived."""
-    tree, marked, commit = _Tree(root), _marked(root), ""
-    if marked is None:
+    tree, repository, commit = _Tree(root), _repository_root(root), ""
+    if repository is None:
         tree.walk_folder("")
     else:
         tree.walk_repository("")
@@ -82,15 +82,15 @@ def source_files(root: Path, secrets: str | None) -> SourceFiles:
         tree.look_at_link(name)
     sizes = {name: (root / name).lstat().st_size for name in tree.names}
     if not sizes and not tree.problems:
-        ignored = f": git ignores all of it, by the repository {marked}" if marked and tree.left_out else ""
-        tree.problems["the source has no file", "mend workload.source, or .gitignore"].append(f"{root}{ignored}")
+        note = f": git ignores all of it, by the repository {repository}" if repository and tree.left_out else ""
+        tree.problems["the source has no file", "mend workload.source, or .gitignore"].append(f"{root}{note}")
     if (size := sum(sizes.values())) > MOST_BYTES:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:_NAMED]
         parts = ", ".join(f"{name} {sizes[name] / 2**20:.0f} MiB" for name in largest)
-        seen = f"{root}: {size / 2**20:.0f} MiB in {len(sizes)} files, at most {MOST_BYTES // 2**20} MiB; {parts}"
-        tree.problems["the source is too large", "name what is no code in its .gitignore"].append(seen)
-    facts = Source(
-        left_out=_weighed(root, tree.left_out), refused=_grouped(tree.problems), doubtful=_grouped(tree.doubts)
+        detail = f"{root}: {size / 2**20:.0f} MiB in {len(sizes)} files, at most {MOST_BYTES // 2**20} MiB; {parts}"
+        tree.problems["the source is too large", "name what is no code in its .gitignore"].append(detail)
+    facts = SourceFacts(
+        left_out=_weights(root, tree.left_out), refused=_unsuitable(tree.problems), doubtful=_unsuitable(tree.doubts)
     )
     return SourceFiles(names=tuple(sorted(tree.names)), commit=commit, facts=facts)
 
@@ -137,27 +137,27 @@ class _Tree:
         if top in self._repositories:
             return
         self._repositories.add(top)
-        before, folder = set(self.names), self.root / top
+        previous_names, folder = set(self.names), self.root / top
         try:
-            tracked = [row.partition("\t") for row in _listed(folder, "--stage")]
-            new = _listed(folder, "--others", "--exclude-standard")
-            ignored = _listed(folder, "--others", "--ignored", "--exclude-standard", "--directory")
+            tracked_rows = [row.partition("\t") for row in _git_files(folder, "--stage")]
+            new = _git_files(folder, "--others", "--exclude-standard")
+            ignored_names = _git_files(folder, "--others", "--ignored", "--exclude-standard", "--directory")
         except _Declined as declined:
             self._note_declined(declined, folder)
             return
-        links = {os.path.join(top, name) for mode, _, name in tracked if mode.startswith(_GITLINK)}
+        links = {os.path.join(top, name) for mode, _, name in tracked_rows if mode.startswith(_GITLINK)}
         clones = {os.path.join(top, name.rstrip("/")) for name in new if name.endswith("/")}  # git does not look into
-        for name in (*(name for _, _, name in tracked), *new):
+        for name in (*(name for _, _, name in tracked_rows), *new):
             if os.path.join(top, name.rstrip("/")) not in links | clones:
                 self._take(os.path.join(top, name))
-        paths = (os.path.join(top, name.rstrip("/")) for name in ignored)
+        paths = (os.path.join(top, name.rstrip("/")) for name in ignored_names)
         self.left_out |= {path for path in paths if not _NO_LOSS & set(Path(path).parts)}
         absent = {link for link in links if not os.path.lexists(self.root / link / ".git")}
         if absent:
             self.problems[_NOT_INITIALISED] += absent
         # Also a clone whose files the outer repository tracks, and one that git does not take for a clone.
-        folders = {str(parent) for name in self.names - before for parent in Path(name).parents} - {".", top}
-        inner = {each for each in folders if os.path.lexists(self.root / each / ".git")}
+        folders = {str(parent) for name in self.names - previous_names for parent in Path(name).parents} - {".", top}
+        inner = {candidate for candidate in folders if os.path.lexists(self.root / candidate / ".git")}
         for path in sorted((links - absent) | clones | inner):
             self.walk_repository(path)
 
@@ -170,9 +170,9 @@ class _Tree:
                 self._note_declined(declined, self.root)
             return ""
 
-    def _note_declined(self, why: _Declined, folder: Path) -> None:
+    def _note_declined(self, refusal: _Declined, folder: Path) -> None:
         """Note git's own words, and its own cure where it has one."""
-        lines = [line.strip() for line in str(why).splitlines() if line.strip()]
+        lines = [line.strip() for line in str(refusal).splitlines() if line.strip()]
         cure = "install git, or mend the repository; without its .git all files are packed, ignored ones too"
         cure = next((line for line in lines if line.startswith("git config ")), cure)
         self.problems[f"git does not read the repository: {' '.join(lines)}", cure].append(str(folder))
@@ -199,27 +199,27 @@ class _Tree:
         if not (self.root / name).is_symlink():
             return
         target = os.readlink(self.root / name)
-        shown, there = f"{name} -> {target}", os.path.normpath(os.path.join(os.path.dirname(name), target))
+        link, target_path = f"{name} -> {target}", os.path.normpath(os.path.join(os.path.dirname(name), target))
         if target.startswith("/"):
             if not any(Path(target).is_relative_to(place) for place in _IN_THE_POD):
-                where = self.problems[_LEADS_OUT] if os.path.lexists(target) else self.doubts[_PERHAPS_THERE]
-                where.append(shown)
-        elif there.startswith("../") or there == "..":
-            self.problems[_LEADS_OUT].append(shown)
-        elif there != "." and os.path.lexists(self.root / there) and not self._holds(there):
-            self.doubts[_SHOWS_NOTHING].append(shown)
+                findings = self.problems[_LEADS_OUT] if os.path.lexists(target) else self.doubts[_PERHAPS_THERE]
+                findings.append(link)
+        elif target_path.startswith("../") or target_path == "..":
+            self.problems[_LEADS_OUT].append(link)
+        elif target_path != "." and os.path.lexists(self.root / target_path) and not self._has_packed(target_path):
+            self.doubts[_SHOWS_NOTHING].append(link)
 
-    def _holds(self, path: str) -> bool:
+    def _has_packed(self, path: str) -> bool:
         return any(name == path or name.startswith(f"{path}/") for name in self.names)
 
 
-def _marked(root: Path) -> Path | None:
+def _repository_root(root: Path) -> Path | None:
     """Return the folder, at or above `root`, that says it is a repository."""
-    here = root.resolve()
-    return next((each for each in (here, *here.parents) if os.path.lexists(each / ".git")), None)
+    folder = root.resolve()
+    return next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent / ".git")), None)
 
 
-def _listed(folder: Path, *options: str) -> list[str]:
+def _git_files(folder: Path, *options: str) -> list[str]:
     return _git(folder, "ls-files", "-z", *options).split("\0")[:-1]
 
 
@@ -227,41 +227,41 @@ def _git(folder: Path, *words: str) -> str:
     """Return what git prints. Raises `_Declined` also where git only warns: a folder that it cannot open."""
     environment = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
     # Else git takes an outer repository for one that it cannot read, and with it what only the inner one ignores.
-    ceiling = (_marked(folder) or folder).parent
+    ceiling = (_repository_root(folder) or folder).parent
     environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_CEILING_DIRECTORIES": str(ceiling)}
     try:
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, env=environment)
+        process = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, env=environment)
     except OSError as error:
         raise _Declined(f"git cannot be started: {error.strerror}") from error
-    said = done.stderr.decode(errors="replace").strip()
-    if done.returncode or "warning: could not open" in said:
-        raise _Declined(said)
-    return os.fsdecode(done.stdout)
+    warnings = process.stderr.decode(errors="replace").strip()
+    if process.returncode or "warning: could not open" in warnings:
+        raise _Declined(warnings)
+    return os.fsdecode(process.stdout)
 
 
-def _weighed(root: Path, paths: Iterable[str]) -> tuple[LeftOut, ...]:
+def _weights(root: Path, paths: Iterable[str]) -> tuple[LeftOut, ...]:
     """Return paths with their sizes, the largest first; what cannot be summed in a moment counts as far as it was."""
-    until, found = time.monotonic() + _WEIGH_S, list[LeftOut]()
+    time_limit, weights = time.monotonic() + _WEIGH_S, list[LeftOut]()
     for path in sorted(paths):
-        size, whole, waiting = 0, True, [root / path]
-        while waiting and (whole := time.monotonic() < until):
-            each = waiting.pop()
+        size, is_complete, waiting = 0, True, [root / path]
+        while waiting and (is_complete := time.monotonic() < time_limit):
+            entry = waiting.pop()
             try:
-                waiting += each.iterdir() if each.is_dir() and not each.is_symlink() else ()
-                size += each.lstat().st_size if not each.is_dir() else 0
+                waiting += entry.iterdir() if entry.is_dir() and not entry.is_symlink() else ()
+                size += entry.lstat().st_size if not entry.is_dir() else 0
             except OSError:
                 pass
-        found.append(LeftOut(path=_printable(path), size_bytes=size, whole=whole))
-    return tuple(sorted(found, key=lambda one: -one.size_bytes))
+        weights.append(LeftOut(path=_printable(path), size_bytes=size, whole=is_complete))
+    return tuple(sorted(weights, key=lambda weight: -weight.size_bytes))
 
 
-def _grouped(problems: _Problems) -> tuple[Unsuitable, ...]:
-    def each() -> Iterator[Unsuitable]:
-        for (what, cure), seen in problems.items():
-            more = f" and {len(seen) - _NAMED} more" if len(seen) > _NAMED else ""
-            yield Unsuitable(what=_printable(what), seen=_printable(", ".join(sorted(seen)[:_NAMED])) + more, cure=cure)
-
-    return tuple(each())
+def _unsuitable(problems: _Problems) -> tuple[Unsuitable, ...]:
+    findings = []
+    for (message, cure), places in problems.items():
+        remainder = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+        seen = _printable(", ".join(sorted(places)[:_NAMED])) + remainder
+        findings.append(Unsuitable(what=_printable(message), seen=seen, cure=cure))
+    return tuple(findings)
 
 
 def _printable(name: str) -> str:

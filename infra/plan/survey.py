@@ -6,14 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from infra.plan import catalogue, source_files
-from infra.plan.facts import DataSource, Environment, Facts
-from infra.plan.kubernetes_support import kubernetes_support
-from infra.plan.offers import catalogue_offers
-from infra.spec.campaign import MixtureSource, Spec, Workload
+from infra.plan.facts import DataSource, Environment, Facts, KubernetesSupport, Offer
+from infra.spec.campaign import Capacity, MixtureSource, Spec, Workload
 from infra.spec.recipe import folder_of, source_folder
 from infra.spec.workload.workload import GIB
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest
@@ -27,18 +26,18 @@ _PACKED = frozenset({".gz", ".zst", ".xz", ".bz2", ".parquet"})
 """Suffixes of compressed files, whose size does not tell the amount of text."""
 
 
-def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Facts:
+def survey(spec: Spec, account: str | None = None, *, complete: bool = True) -> Facts:
     """Return the facts; `account` is that of the present credentials, if known.
 
-    If the spec is not `whole`, facts that depend on a missing field are missing too.
+    If the spec is not `complete`, facts that depend on a missing field are missing too.
     """
-    known = {item.name: item for item in catalogue.instance_types()}
+    types = {item.name: item for item in catalogue.instance_types()}
     looks: dict[str, Callable[[], object]] = {
         "environment": lambda: environment(spec),
-        "instance": lambda: known.get(spec.nodes.instance_type),
+        "instance": lambda: types.get(spec.nodes.instance_type),
         "all_reduce_gb_s": lambda: _measured_gb_s(spec),
         "floor_gb_s": lambda: _floor_gb_s(spec),
-        "instance_names": lambda: tuple(known),
+        "instance_names": lambda: tuple(types),
         "profiles": catalogue.profiles,
         "regions": catalogue.regions,
         "prices": catalogue.service_prices,
@@ -50,14 +49,14 @@ def survey(spec: Spec, account: str | None = None, *, whole: bool = True) -> Fac
         "source": lambda: source_files.look(spec.workload),
         "account": lambda: account,
     }
-    if whole:
+    if complete:
         return Facts.model_validate({name: look() for name, look in looks.items()})
-    found: dict[str, Any] = {}
+    facts_by_name: dict[str, Any] = {}
     for name, look in looks.items():
         with suppress(AttributeError, ValueError):
-            found[name] = look()
-    facts = Facts.model_construct(**found)
-    for name in set(looks) - set(found):
+            facts_by_name[name] = look()
+    facts = Facts.model_construct(**facts_by_name)
+    for name in set(looks) - set(facts_by_name):
         facts.__dict__.pop(name, None)  # model_construct puts the default there
     return facts
 
@@ -69,8 +68,8 @@ def environment(spec: Spec) -> Environment:
 
 
 def _measured_gb_s(spec: Spec) -> float | None:
-    measured = catalogue.bandwidth(spec.nodes.instance_type)
-    return None if measured is None else measured.bus_bandwidth_gb_s
+    bandwidth = catalogue.bandwidth(spec.nodes.instance_type)
+    return None if bandwidth is None else bandwidth.bus_bandwidth_gb_s
 
 
 def _floor_gb_s(spec: Spec) -> float:
@@ -84,40 +83,43 @@ def data_source(spec: Spec) -> DataSource:
         return _job_source(spec.workload)
     tokens: int | None = 0
     for part in spec.data.parts:
-        found, size = _look_at(part, spec.data.max_files)
-        if not (found.folder and found.matches):
-            return found
+        source, size = _look_at(part, spec.data.max_files)
+        if not (source.folder and source.matches):
+            return source
         tokens = None if tokens is None or size is None else tokens + int(size / BYTES_PER_TOKEN)
-    prepared, gib = _prepared_tokens(spec), spec.data.prepare.text_gib
-    sized = {} if gib is None else {"text_bytes": int(gib * GIB), "tokens": int(gib * GIB / BYTES_PER_TOKEN)}
-    measured = {"tokens": prepared or tokens or sized.get("tokens"), "prepared": prepared is not None}
-    return found.model_copy(update={**sized, **measured})
+    prepared_tokens, gib = _prepared_tokens(spec), spec.data.prepare.text_gib
+    size_facts = {} if gib is None else {"text_bytes": int(gib * GIB), "tokens": int(gib * GIB / BYTES_PER_TOKEN)}
+    tokens_fact = {
+        "tokens": prepared_tokens or tokens or size_facts.get("tokens"),
+        "prepared": prepared_tokens is not None,
+    }
+    return source.model_copy(update={**size_facts, **tokens_fact})
 
 
 def _job_source(workload: Workload | None) -> DataSource:
     """Return whether a workload's folder and the script or module in it exist."""
     source, script = (workload.source, workload.script) if workload else (None, None)
     folder = Path(source or ".").expanduser()
-    there = script is None or (folder / script).is_file()
+    has_entry = script is None or (folder / script).is_file()
     if workload is not None and workload.module is not None:
-        there = _has_module(folder, workload.module.split("."))
-    return DataSource(location=source or "", folder=folder.is_dir(), matches=there)
+        has_entry = _has_module(folder, workload.module.split("."))
+    return DataSource(location=source or "", folder=folder.is_dir(), matches=has_entry)
 
 
 def _has_module(folder: Path, names: list[str]) -> bool:
     """Return whether `python -m` finds the module in the folder. A package that is not there may be in the image."""
     path = folder.joinpath(*names)
-    here = (folder / names[0]).is_dir() or (folder / f"{names[0]}.py").is_file()
-    return not here or path.with_name(f"{names[-1]}.py").is_file() or (path / "__main__.py").is_file()
+    has_top_level = (folder / names[0]).is_dir() or (folder / f"{names[0]}.py").is_file()
+    return not has_top_level or path.with_name(f"{names[-1]}.py").is_file() or (path / "__main__.py").is_file()
 
 
 def _folders(spec: Spec) -> tuple[str, ...]:
-    given: list[str | None] = [] if spec.data is None else [*spec.data.rehearsal.values()]
+    folders: list[str | None] = [] if spec.data is None else [*spec.data.rehearsal.values()]
     if spec.training is not None:
-        given.append(spec.training.init_from)
+        folders.append(spec.training.init_from)
     if (workload := spec.workload) is not None:
-        given += [*workload.rehearsal.mounts.values(), workload.init_from, workload.rehearsal.init_from]
-    return tuple(one for one in given if one is not None and source_folder(one).is_dir())
+        folders += [*workload.rehearsal.mounts.values(), workload.init_from, workload.rehearsal.init_from]
+    return tuple(folder for folder in folders if folder is not None and source_folder(folder).is_dir())
 
 
 def _programs(workload: Workload | None) -> tuple[str, ...]:
@@ -161,10 +163,10 @@ def _look_at(part: MixtureSource, max_files: int | None) -> tuple[DataSource, in
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
     looking.join(_LOOK_S)
-    there, matches, weighed = answer[0] if answer else (True, True, False)
+    exists, matches, is_weighed = answer[0] if answer else (True, True, False)
     share = min(1.0, max_files / len(sizes)) if max_files and sizes else 1.0
-    seen = DataSource(location=str(folder), folder=there, matches=matches)
-    return seen, int(sum(sizes) * share) if weighed else None
+    source = DataSource(location=str(folder), folder=exists, matches=matches)
+    return source, int(sum(sizes) * share) if is_weighed else None
 
 
 def _fitting(folder: Path, pattern: str) -> Iterator[Path]:
@@ -173,9 +175,9 @@ def _fitting(folder: Path, pattern: str) -> Iterator[Path]:
         yield folder
     elif pattern.startswith("**/"):
         yield from folder.glob(pattern.removeprefix("**/"))
-        for below in folder.iterdir():
-            if below.is_dir() and not below.is_symlink() and below.name not in FOREIGN:
-                yield from below.glob(pattern)
+        for subfolder in folder.iterdir():
+            if subfolder.is_dir() and not subfolder.is_symlink() and subfolder.name not in FOREIGN:
+                yield from subfolder.glob(pattern)
     else:
         yield from folder.glob(pattern)
 
@@ -185,3 +187,42 @@ def _is_there(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):
         return False
+
+
+def kubernetes_support() -> KubernetesSupport:
+    """Return the dates: 1.36's is from DescribeClusterVersions in September 2026, quoted in the compatibility matrix of
+    awslabs/awsome-distributed-ai; the others are from the user guide."""
+    return KubernetesSupport(
+        as_of=date(2026, 9, 18),
+        source="https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html",
+        standard_until={
+            "1.33": date(2026, 7, 29),
+            "1.34": date(2026, 12, 2),
+            "1.35": date(2027, 3, 27),
+            "1.36": date(2027, 8, 2),
+        },
+    )
+
+
+def catalogue_offers(spec: Spec) -> tuple[Offer, ...]:
+    """Return an offer at the spec's own price, else at the catalogue's on-demand price.
+
+    A reservation bills the on-demand rate; for spot that rate is an upper bound. A capacity block is quoted per
+    offering and paid upfront, so it has no price here unless the spec has one.
+    """
+    types = {item.name: item for item in catalogue.instance_types()}
+    item = types.get(spec.nodes.instance_type)
+    if item is None:
+        return ()
+    price = item.price_usd_per_hour if spec.nodes.capacity is not Capacity.CAPACITY_BLOCK else None
+    return (
+        Offer(
+            instance_type=item.name,
+            zone=spec.zone,
+            capacity=spec.nodes.capacity,
+            usd_per_hour=price if spec.nodes.usd_per_hour is None else spec.nodes.usd_per_hour,
+            quota_vcpus=None,
+            as_of=item.price.as_of,
+            source=item.price.source if spec.nodes.usd_per_hour is None else "the spec",
+        ),
+    )

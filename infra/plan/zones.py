@@ -35,16 +35,18 @@ def control_plane_zones(spec: Spec, zones: Sequence[Zone]) -> tuple[str, str]:
     The second is the spec's, else the alphabetically next one, cyclically. `zones` are those of the account and region.
     Raises `UserError` if the account lacks a zone of the spec, or EKS supports fewer than two.
     """
-    named = {zone.name: zone for zone in zones}
+    zones_by_name = {zone.name: zone for zone in zones}
     able = sorted(zone.name for zone in zones if zone.state != _PAUSED and zone.id not in no_control_plane())
-    if spec.zone not in named:
+    if spec.zone not in zones_by_name:
         raise UserError(
-            "the account has no such zone", seen=f"zone: {spec.zone}", cure=f"write one of {', '.join(sorted(named))}"
+            "the account has no such zone",
+            seen=f"zone: {spec.zone}",
+            cure=f"write one of {', '.join(sorted(zones_by_name))}",
         )
-    first = spec.zone if spec.zone in able else next(iter(able), None)
-    later = [zone for zone in able if first is not None and zone > first]
-    others = [*later, *(zone for zone in able if zone not in (first, *later))]
-    if first is None or not others:
+    first_zone = spec.zone if spec.zone in able else next(iter(able), None)
+    following = [zone for zone in able if first_zone is not None and zone > first_zone]
+    candidates = [*following, *(zone for zone in able if zone not in (first_zone, *following))]
+    if first_zone is None or not candidates:
         raise UserError(
             "a control plane needs subnets in two zones that EKS supports",
             seen=f"{', '.join(able) or 'none'} of {', '.join(f'{zone.name} ({zone.id})' for zone in zones)}",
@@ -52,10 +54,14 @@ def control_plane_zones(spec: Spec, zones: Sequence[Zone]) -> tuple[str, str]:
         )
     second = spec.second_zone
     if second is None:
-        return first, others[0]
-    if second not in others:
-        what = "the account has no such zone" if second not in named else "EKS places no control plane there"
-        seen = second if second not in named else f"second_zone: {second} ({named[second].id}, {named[second].state})"
-        cure = f"write one of {', '.join(others)}, or leave second_zone out"
-        raise UserError(what, seen=seen, cure=cure)
-    return first, second
+        return first_zone, candidates[0]
+    if second not in candidates:
+        message = "the account has no such zone" if second not in zones_by_name else "EKS places no control plane there"
+        detail = (
+            second
+            if second not in zones_by_name
+            else f"second_zone: {second} ({zones_by_name[second].id}, {zones_by_name[second].state})"
+        )
+        cure = f"write one of {', '.join(candidates)}, or leave second_zone out"
+        raise UserError(message, seen=detail, cure=cure)
+    return first_zone, second

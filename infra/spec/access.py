@@ -1,4 +1,4 @@
-"""Who else may enter a campaign's cluster, and how far."""
+"""The spec's section `access`: people who may enter a campaign's cluster, and their rights there."""
 
 from __future__ import annotations
 

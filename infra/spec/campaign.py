@@ -185,7 +185,7 @@ class Spec(Section):
 
     @property
     def job(self) -> Training | Workload:
-        """What is trained, as it runs on the target. Raises `AttributeError` if an incomplete spec lacks it."""
+        """The section of the job, as it runs on the target. Raises `AttributeError` if an incomplete spec lacks it."""
         if self.training is not None:
             return self.training
         if self.workload is None:
@@ -221,7 +221,7 @@ class Spec(Section):
 
     @property
     def pull_secret(self) -> SecretSource | None:
-        """Where the login to the registry of the workload's image lies on the target; None without one."""
+        """Place of the login to the registry of the workload's image on the target; None without one."""
         return None if self.workload is None else self.workload.on(self.target).pull_secret
 
     @property
@@ -238,9 +238,9 @@ class Spec(Section):
     def services(self) -> tuple[str, ...]:
         """Services that need an interface endpoint where nodes have no other path to AWS."""
         sources = [*self.secrets.values(), *filter(None, [self.notify.webhook])]
-        unused = {FSX_SERVICE} if self.storage.shared is None else set()
-        own = (SECRETS_SERVICE,) if any(one.secret for one in sources) else ()
-        return (*(one for one in ENDPOINT_SERVICES if one not in unused), *own)
+        unused_services = {FSX_SERVICE} if self.storage.shared is None else set()
+        secrets_service = (SECRETS_SERVICE,) if any(name.secret for name in sources) else ()
+        return (*(name for name in ENDPOINT_SERVICES if name not in unused_services), *secrets_service)
 
     @property
     def prepares_data(self) -> bool:
@@ -304,17 +304,17 @@ def load(path: Path) -> SpecFile:
         raise SpecError(path, (problem,))
     lines, odd = lines_of(root), duplicates(root) + misread(root, Spec)
 
-    def refused(problems: tuple[Problem, ...]) -> SpecError:
+    def refusal(problems: tuple[Problem, ...]) -> SpecError:
         sound = sound_part(Spec, raw, [tuple(problem.field.split(".")) for problem in problems])
         return SpecError(path, problems, SpecFile.model_construct(path=path, spec=sound, lines=lines))
 
     try:
         spec = Spec.model_validate(raw)
     except ValidationError as error:
-        reported = {problem.field for problem in odd}
-        shape = tuple(p for p in problems_of(error, root, Spec) if p.field not in reported)
-        raise refused(odd + shape) from error
+        known_fields = {problem.field for problem in odd}
+        shape = tuple(p for p in problems_of(error, root, Spec) if p.field not in known_fields)
+        raise refusal(odd + shape) from error
     odd += out_of_range(spec, root)
     if odd:
-        raise refused(odd)
+        raise refusal(odd)
     return SpecFile(path=path, spec=spec, lines=lines)

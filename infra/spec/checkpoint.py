@@ -26,7 +26,7 @@ class Checkpoint(CheckpointConfig):
 
     @property
     def of_ranks(self) -> CheckpointConfig | None:
-        """What the ranks get; None if the section says nothing about their saves."""
+        """The ranks' configuration; None if the section says nothing about their saves."""
         if self._says_nothing_else:
             return None
         return CheckpointConfig.model_validate(self.model_dump(exclude={_ARCHIVE_EVERY}))
@@ -43,8 +43,8 @@ class Checkpoint(CheckpointConfig):
         return {_ARCHIVE_EVERY: values[_ARCHIVE_EVERY]} if self._says_nothing_else else values
 
 
-def archive_interval(given: Checkpoint | None, training: timedelta) -> timedelta:
+def archive_interval(checkpoint: Checkpoint | None, training: timedelta) -> timedelta:
     """Return the interval between copies to S3: the spec's, or the derived one for so long a training."""
-    if given is not None and given.archive_every is not None:
-        return given.archive_every
+    if checkpoint is not None and checkpoint.archive_every is not None:
+        return checkpoint.archive_every
     return max(SHORTEST_INTERVAL, min(LONGEST_INTERVAL, training / FEWEST_COPIES))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from infra.spec.duration import Duration
-from infra.spec.models.chat import Chat, resolved
+from infra.spec.models.chat import Chat, resolve_template
 from infra.spec.section import Section
 
 Location = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)]
@@ -108,8 +108,8 @@ class Data(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _knows_its_chat_template(cls, given: Any) -> Any:
-        return resolved(given) if isinstance(given, dict) else given
+    def _knows_its_chat_template(cls, section: Any) -> Any:
+        return resolve_template(section) if isinstance(section, dict) else section
 
     @model_validator(mode="after")
     def _names_one_source_or_a_mixture(self) -> Self:
@@ -127,8 +127,8 @@ class Data(Section):
             raise ValueError(f"the cluster prepares what is in S3: {', '.join(local)} is not; give s3://bucket/prefix")
         names = {part.name for part in self.parts if part.source.startswith("s3://")}
         if unknown := sorted(set(self.rehearsal) - names):
-            known = ", ".join(sorted(names)) or "none"
-            raise ValueError(f"rehearsal: {', '.join(unknown)} is no source in S3; there are: {known}")
+            listing = ", ".join(sorted(names)) or "none"
+            raise ValueError(f"rehearsal: {', '.join(unknown)} is no source in S3; there are: {listing}")
         return self
 
     @property
@@ -141,7 +141,7 @@ class Data(Section):
         """All sources, from `source` or from `mixture`."""
         if self.mixture:
             return self.mixture
-        alone = MixtureSource(
+        source = MixtureSource(
             name="text", source=self.source, pattern=self.pattern, weight=1, licence=self.licence, origin=self.origin
         )
-        return (alone,)
+        return (source,)

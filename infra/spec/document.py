@@ -56,14 +56,14 @@ for _tag, _form, _first in (
     _Loader.add_implicit_resolver(f"{_MAP}{_tag}", re.compile(_form), list(_first))
 
 
-def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
+def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = loader.construct_scalar(node)
     if len(text) > _MOST_DIGITS:
         raise yaml.constructor.ConstructorError(None, None, f"a number of {len(text)} digits", node.start_mark)
     return int(text)
 
 
-_Loader.add_constructor(f"{_MAP}int", _whole)
+_Loader.add_constructor(f"{_MAP}int", _integer)
 
 
 def read(path: Path) -> Document:
@@ -86,8 +86,8 @@ def parse(text: str) -> Document:
         raise _unreadable("nested too deeply", "more levels than any spec has", "mend the brackets") from error
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
-        seen = getattr(error, "problem", None) or (str(error).splitlines() or [type(error).__name__])[0]
-        raise _unreadable("not YAML", seen, "mend the syntax", line) from error
+        detail = getattr(error, "problem", None) or (str(error).splitlines() or [type(error).__name__])[0]
+        raise _unreadable("not YAML", detail, "mend the syntax", line) from error
 
 
 def _bytes(path: Path) -> bytes:
@@ -95,23 +95,27 @@ def _bytes(path: Path) -> bytes:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        raise UserError("there is no such spec file", seen=_shown(path), cure="give the path of a YAML file") from error
+        raise UserError(
+            "there is no such spec file", seen=_path_text(path), cure="give the path of a YAML file"
+        ) from error
     except OSError as error:
         cure = "make it readable: chmod u+r" if error.errno == errno.EACCES else "give the path of a YAML file"
         raise UserError(
-            "the spec file cannot be read", seen=f"{_shown(path)}: {error.strerror or error}", cure=cure
+            "the spec file cannot be read", seen=f"{_path_text(path)}: {error.strerror or error}", cure=cure
         ) from error
     try:
         mode = os.fstat(file).st_mode
         if not stat.S_ISREG(mode):
             kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
             raise UserError(
-                "the spec is no file", seen=f"{_shown(path)} is {kind}", cure="give the path of a YAML file"
+                "the spec is no file", seen=f"{_path_text(path)} is {kind}", cure="give the path of a YAML file"
             )
         content = os.read(file, MOST_BYTES + 1)
     except OSError as error:
         raise UserError(
-            "the spec file cannot be read", seen=f"{_shown(path)}: {error.strerror}", cure="mend the disk, or copy it"
+            "the spec file cannot be read",
+            seen=f"{_path_text(path)}: {error.strerror}",
+            cure="mend the disk, or copy it",
         ) from error
     finally:
         os.close(file)
@@ -125,26 +129,26 @@ def _text(content: bytes) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        seen = f"byte 0x{content[error.start]:02x} in line {line}"
-        raise _unreadable("not UTF-8 text", seen, "save it as UTF-8", line) from error
+        detail = f"byte 0x{content[error.start]:02x} in line {line}"
+        raise _unreadable("not UTF-8 text", detail, "save it as UTF-8", line) from error
 
 
 def _refuse_bomb(root: yaml.Node | None) -> None:
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node) -> int:
-        known = sizes.get(id(node))
-        if known == 0:
+        known_size = sizes.get(id(node))
+        if known_size == 0:
             raise _unreadable("an alias refers to a value that contains it", "a loop", "write it out", _line(node))
-        if known is not None:
-            return known
+        if known_size is not None:
+            return known_size
         sizes[id(node)] = 0
         children = [inner for pair in node.value for inner in pair] if isinstance(node, yaml.MappingNode) else ()
         items = node.value if isinstance(node, yaml.SequenceNode) else children
         total = 1 + sum(size(item) for item in items)
         if total > MOST_NODES:
-            seen = f"more than {MOST_NODES} values once aliases are written out"
-            raise _unreadable("too large a document", seen, "write fewer aliases", _line(node))
+            detail = f"more than {MOST_NODES} values once aliases are written out"
+            raise _unreadable("too large a document", detail, "write fewer aliases", _line(node))
         sizes[id(node)] = total
         return total
 
@@ -156,11 +160,11 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _unreadable(message: str, seen: str, cure: str, line: int = 1) -> Unreadable:
-    return Unreadable(Problem(field="(file)", line=line, message=message, seen=seen[:200], cure=cure))
+def _unreadable(message: str, detail: str, cure: str, line: int = 1) -> Unreadable:
+    return Unreadable(Problem(field="(file)", line=line, message=message, seen=detail[:200], cure=cure))
 
 
-def _shown(path: Path) -> Any:
+def _path_text(path: Path) -> Any:
     text = str(path)
     return (
         repr(text)

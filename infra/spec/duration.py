@@ -17,9 +17,9 @@ LONGEST = timedelta(days=3650)
 
 def parse(value: object) -> object:
     """Return a timedelta for a duration in letters; refuse a bare number; leave ISO 8601 to pydantic."""
-    given = str(value).strip()
-    if _BARE.match(given) and not isinstance(value, bool):
-        raise ValueError(f"has no unit; write {given}s, {given}m, {given}h or {given}d")
+    trimmed_text = str(value).strip()
+    if _BARE.match(trimmed_text) and not isinstance(value, bool):
+        raise ValueError(f"has no unit; write {trimmed_text}s, {trimmed_text}m, {trimmed_text}h or {trimmed_text}d")
     match = _FORM.match(value.strip()) if isinstance(value, str) else None
     if match is None or not any(match.groups()):
         return value
@@ -30,7 +30,7 @@ def parse(value: object) -> object:
         raise ValueError("is too long") from error
 
 
-def bounded(duration: timedelta) -> timedelta:
+def refuse_extreme(duration: timedelta) -> timedelta:
     if duration > LONGEST:
         raise ValueError("is longer than ten years")
     return duration
@@ -41,16 +41,16 @@ def text(duration: timedelta) -> str:
     seconds = duration.total_seconds()
     if seconds < 0:
         return f"-{text(-duration)}"
-    whole, fraction = int(seconds), seconds - int(seconds)
+    whole_seconds, fraction = int(seconds), seconds - int(seconds)
     parts = []
     for letter, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        count, whole = divmod(whole, size)
+        count, whole_seconds = divmod(whole_seconds, size)
         if count:
             parts.append(f"{count}{letter}")
-    if whole or fraction or not parts:
-        parts.append(f"{whole + round(fraction, 3):g}s")
+    if whole_seconds or fraction or not parts:
+        parts.append(f"{whole_seconds + round(fraction, 3):g}s")
     return "".join(parts)
 
 
-Duration = Annotated[timedelta, BeforeValidator(parse), AfterValidator(bounded), Field(gt=timedelta(0))]
+Duration = Annotated[timedelta, BeforeValidator(parse), AfterValidator(refuse_extreme), Field(gt=timedelta(0))]
 """A positive timedelta of at most ten years that also accepts `90s`, `10m`, `1h30m`, `7d`."""

@@ -82,8 +82,8 @@ _REFERENCE = re.compile(
 def split_reference(reference: str) -> tuple[str, str]:
     """Split `repository:tag` or `repository@sha256:...` into repository and tag or digest; else raise ValueError."""
     match = _REFERENCE.fullmatch(reference)
-    first, slash, _ = reference.partition("/")
-    if match is None or (slash and "." in first):  # docker reads a first part with a dot as a registry
+    host, slash, _ = reference.partition("/")
+    if match is None or (slash and "." in host):  # docker reads a first part with a dot as a registry
         raise ValueError(f"no repository with tag or digest: {reference}")
     return match["repository"], match["tag"] or match["digest"]
 

@@ -1,4 +1,4 @@
-"""Who is told of a campaign's changes, of which, and by which way."""
+"""The spec's section `notify`: recipients of notices, the changes they hear of, and the ways to them."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ CURES = {
 
 def lines_of(node: yaml.Node | None, prefix: str = "") -> dict[str, int]:
     """Return dotted field path -> 1-based line of a composed document."""
-    return {path: line for path, line, _ in _all(node, prefix)} if node is not None else {}
+    return {path: line for path, line, _ in _nodes_below(node, prefix)} if node is not None else {}
 
 
 def nearest_line(lines: dict[str, int], field: str) -> int | None:
@@ -75,35 +75,35 @@ def nearest_line(lines: dict[str, int], field: str) -> int | None:
 
 def duplicates(node: yaml.Node | None, prefix: str = "") -> tuple[Problem, ...]:
     """Return fields that are written twice in one section: YAML would silently use the last."""
-    first: dict[str, int] = {}
-    found: list[Problem] = []
+    first_lines: dict[str, int] = {}
+    problems: list[Problem] = []
     for path, line, child in _children(node, prefix):
-        if path in first:
-            found.append(
+        if path in first_lines:
+            problems.append(
                 Problem(
                     field=path,
                     line=line,
                     message="field is written twice",
-                    seen=f"lines {first[path]} and {line}",
+                    seen=f"lines {first_lines[path]} and {line}",
                     cure="keep one of them",
                 )
             )
-        first.setdefault(path, line)
-        found.extend(duplicates(child, f"{path}."))
-    return tuple(found)
+        first_lines.setdefault(path, line)
+        problems.extend(duplicates(child, f"{path}."))
+    return tuple(problems)
 
 
 def problems_of(error: ValidationError, root: yaml.Node | None, model: type[BaseModel]) -> tuple[Problem, ...]:
     """Return every problem of a failed validation in the order of the file."""
     lines, texts = lines_of(root), _texts(root)
-    found = [_problem(item, lines, texts, model) for item in error.errors(include_url=False)]
-    return tuple(sorted(found, key=lambda problem: problem.line or 0))
+    problems = [_problem(item, lines, texts, model) for item in error.errors(include_url=False)]
+    return tuple(sorted(problems, key=lambda problem: problem.line or 0))
 
 
 def misread(root: yaml.Node | None, model: type[BaseModel]) -> tuple[Problem, ...]:
     """Return each `true` or `false` in a field of another type: pydantic would take it for 1 or 0."""
-    found: list[Problem] = []
-    for path, line, node in _all(root, ""):
+    problems: list[Problem] = []
+    for path, line, node in _nodes_below(root, ""):
         if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:bool":
             continue
         loc = tuple(path.split("."))
@@ -111,8 +111,8 @@ def misread(root: yaml.Node | None, model: type[BaseModel]) -> tuple[Problem, ..
         if field is not None and bool not in (field.annotation, *getattr(field.annotation, "__args__", ())):
             cure = "write a value of this field; in quotes if you mean the text"
             message = "is true or false, which this field cannot be"
-            found.append(Problem(field=path, line=line, message=message, seen=node.value, cure=cure))
-    return tuple(found)
+            problems.append(Problem(field=path, line=line, message=message, seen=node.value, cure=cure))
+    return tuple(problems)
 
 
 def out_of_range(value: BaseModel, root: yaml.Node | None) -> tuple[Problem, ...]:
@@ -146,16 +146,16 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _all(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int, yaml.Node]]:
+def _nodes_below(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int, yaml.Node]]:
     if node is not None:
         for path, line, child in _children(node, prefix):
             yield path, line, child
-            yield from _all(child, f"{path}.")
+            yield from _nodes_below(child, f"{path}.")
 
 
 def _texts(root: yaml.Node | None) -> dict[str, str]:
     """Return path -> each scalar as the file writes it: `1.30`, not 1.3."""
-    return {path: node.value for path, _, node in _all(root, "") if isinstance(node, yaml.ScalarNode)}
+    return {path: node.value for path, _, node in _nodes_below(root, "") if isinstance(node, yaml.ScalarNode)}
 
 
 def _children(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int, yaml.Node]]:
@@ -172,35 +172,38 @@ def _key(node: yaml.Node) -> str:
 
 
 def _problem(item: Any, lines: dict[str, int], texts: dict[str, str], model: type[BaseModel]) -> Problem:
-    loc, kind, given = item["loc"], item["type"], item.get("input")
+    loc, kind, value = item["loc"], item["type"], item.get("input")
     field = ".".join(str(part) for part in loc) or "(spec)"
-    message, seen = (
+    message, detail = (
         item["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String "),
-        texts.get(field) or _shown(given),
+        texts.get(field) or _short_form(value),
     )
     cure = CURES.get(kind, "see docs/spec.md").format_map(_Lenient(item.get("ctx", {})))
     if kind == "model_type" and "secrets" in loc:
-        seen, cure = "not shown", "name where the value lies, such as {secret: team/token}; no value belongs in a spec"
+        detail, cure = (
+            "not shown",
+            "name where the value lies, such as {secret: team/token}; no value belongs in a spec",
+        )
     if kind == "extra_forbidden":
         names = _fields_at(model, loc[:-1])
-        near = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=_NEAR)
-        message, seen = "unknown field", _short(str(loc[-1])) + f": {_shown(given)}"
-        cure = f"did you mean `{near[0]}`?" if near else f"fields here: {', '.join(names)}"
+        nearest = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=_NEAR)
+        message, detail = "unknown field", _short(str(loc[-1])) + f": {_short_form(value)}"
+        cure = f"did you mean `{nearest[0]}`?" if nearest else f"fields here: {', '.join(names)}"
     elif kind == "missing":
-        message, seen = "required field is missing", "nothing"
-        form = _described(model, loc)
+        message, detail = "required field is missing", "nothing"
+        form = _description(model, loc)
         cure = f"add `{loc[-1]}:`" + (f" ({form})" if form else "")
     elif kind == "string_pattern_mismatch":
-        cure = f"write {_described(model, loc) or item['ctx']['pattern']}"
-    elif kind == "value_error" and isinstance(given, dict):
-        seen, cure = "this section", message
+        cure = f"write {_description(model, loc) or item['ctx']['pattern']}"
+    elif kind == "value_error" and isinstance(value, dict):
+        detail, cure = "this section", message
     elif kind == "value_error" and "; " in message:
         message, _, cure = message.partition("; ")
-    elif kind in ("enum", "literal_error") and isinstance(given, str):
+    elif kind in ("enum", "literal_error") and isinstance(value, str):
         names = [part.strip(" '") for part in str(item["ctx"]["expected"]).replace(" or ", ",").split(",")]
-        near = difflib.get_close_matches(given, names, n=1)
-        cure = f"did you mean `{near[0]}`? " + cure if near else cure
-    return Problem(field=field, line=nearest_line(lines, field), message=message, seen=_short(seen), cure=cure)
+        nearest = difflib.get_close_matches(value, names, n=1)
+        cure = f"did you mean `{nearest[0]}`? " + cure if nearest else cure
+    return Problem(field=field, line=nearest_line(lines, field), message=message, seen=_short(detail), cure=cure)
 
 
 class _Lenient(dict[str, Any]):
@@ -208,7 +211,7 @@ class _Lenient(dict[str, Any]):
         return f"({key})"
 
 
-def _shown(value: object) -> str:
+def _short_form(value: object) -> str:
     """Return a short form of a value; a large one is never written out, since it would be shortened anyway."""
     if isinstance(value, dict | list | tuple):
         return f"a section of {len(value)} fields" if isinstance(value, dict) else f"a list of {len(value)}"
@@ -229,7 +232,7 @@ def _section_at(model: type[BaseModel], loc: tuple[Any, ...]) -> type[BaseModel]
     return model
 
 
-def _described(model: type[BaseModel], loc: tuple[Any, ...]) -> str | None:
+def _description(model: type[BaseModel], loc: tuple[Any, ...]) -> str | None:
     """Return the `description` of a field, if its model has one."""
     field = _section_at(model, loc[:-1]).model_fields.get(str(loc[-1])) if loc else None
     return field.description if field else None

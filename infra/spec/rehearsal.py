@@ -10,7 +10,7 @@ from infra.spec.section import Section
 
 
 class Fault(Section):
-    """What dies without warning after training has passed a step: give `kill_node` or `kill_rank`."""
+    """A node or rank that dies without warning after training has passed a step: give `kill_node` or `kill_rank`."""
 
     kill_node: int | None = Field(default=None, ge=0)
     """A whole node: index of its pod in the gang."""

@@ -53,93 +53,95 @@ def derive(document: dict[str, Any], spec: Spec, nodes: int, faults: tuple[str, 
     """
     if spec.target != "aws":
         raise UserError("this spec is a rehearsal already", seen=spec.campaign, cure="`bivouac run` runs it")
-    made = _Made(copy.deepcopy(document))
-    made.set("campaign", name_of(spec.campaign), "no name of a campaign that bills")
-    made.set("target", "rehearsal", "this machine")
-    made.set("account", ACCOUNT, "the emulated account")
+    draft = _Made(copy.deepcopy(document))
+    draft.set("campaign", name_of(spec.campaign), "no name of a campaign that bills")
+    draft.set("target", "rehearsal", "this machine")
+    draft.set("account", ACCOUNT, "the emulated account")
     if spec.region != REGION:
-        made.set("region", REGION, "the emulated region")
-        made.set("zone", REGION + spec.zone[-1], "a zone of it")
-        made.drop("second_zone", "a zone of the other region")
-    made.set("nodes.count", nodes, "this machine's size; --nodes")
+        draft.set("region", REGION, "the emulated region")
+        draft.set("zone", REGION + spec.zone[-1], "a zone of it")
+        draft.drop("second_zone", "a zone of the other region")
+    draft.set("nodes.count", nodes, "this machine's size; --nodes")
     shared = [kind for kind, size in _shared_by(spec) if size > 1]
-    made.set("nodes.ranks_per_node", 2 if shared else 1, "ranks are processes on this machine's processors")
+    draft.set("nodes.ranks_per_node", 2 if shared else 1, "ranks are processes on this machine's processors")
     for kind in shared:
-        made.set(f"training.parallel.{kind}", 2, "a group has two ranks of one node")
-    _buy(made, spec)
-    _without_what_only_the_account_has(made, spec)
-    steps, every = _shrink(made, spec, nodes, weights)
-    made.set("preflight.profile", THIS_MACHINE, "no GPU: speeds are those of loopback")
+        draft.set(f"training.parallel.{kind}", 2, "a group has two ranks of one node")
+    _buy(draft, spec)
+    _without_what_only_the_account_has(draft, spec)
+    steps, save_every = _shrink(draft, spec, nodes, weights)
+    draft.set("preflight.profile", THIS_MACHINE, "no GPU: speeds are those of loopback")
     for field, value in (("heartbeat_timeout", "10s"), ("hang_timeout", "60s"), ("startup_timeout", "180s")):
-        made.set(f"recovery.{field}", value, "a rehearsal's steps take less than a second")
-    made.set("on_stop", "teardown", "nobody waits to relaunch a rehearsal")
-    killed = [_fault(one, nodes, steps, every) for one in faults]
-    made.set("rehearsal.faults", killed, "--fault")
-    return Derived(document=made.document, differences=tuple(made.differences))
+        draft.set(f"recovery.{field}", value, "a rehearsal's steps take less than a second")
+    draft.set("on_stop", "teardown", "nobody waits to relaunch a rehearsal")
+    small_faults = [_fault(fault, nodes, steps, save_every) for fault in faults]
+    draft.set("rehearsal.faults", small_faults, "--fault")
+    return Derived(document=draft.document, differences=tuple(draft.differences))
 
 
-def _buy(made: _Made, spec: Spec) -> None:
+def _buy(draft: _Made, spec: Spec) -> None:
     if spec.nodes.capacity not in (Capacity.ON_DEMAND, Capacity.SPOT):
-        here = "of the same kind and name, free for these nodes"
-        made.tell("nodes.reservation_id", str(spec.nodes.reservation_id), here, "the emulated account holds it")
-    made.drop("nodes.block_end", "the emulated block has begun and lasts a day")
+        substitute = "of the same kind and name, free for these nodes"
+        draft.tell("nodes.reservation_id", str(spec.nodes.reservation_id), substitute, "the emulated account holds it")
+    draft.drop("nodes.block_end", "the emulated block has begun and lasts a day")
 
 
-def _without_what_only_the_account_has(made: _Made, spec: Spec) -> None:
-    made.set("image.base", "bivouac/base:host", "this machine's own Python stands for the base image")
-    made.drop("image.steward_base", "the same, with the steward's packages only, stands for it")
-    made.drop("image.builders", "a subnet of the real account")
+def _without_what_only_the_account_has(draft: _Made, spec: Spec) -> None:
+    draft.set("image.base", "bivouac/base:host", "this machine's own Python stands for the base image")
+    draft.drop("image.steward_base", "the same, with the steward's packages only, stands for it")
+    draft.drop("image.builders", "a subnet of the real account")
     if spec.image.nodes not in ("bake", "eks"):
-        made.drop("image.nodes", "an AMI of the real account")
-    made.drop("encryption.key_arn", "a key of the real account")
+        draft.drop("image.nodes", "an AMI of the real account")
+    draft.drop("encryption.key_arn", "a key of the real account")
     for field in ("driver_vpc", "vpc_id", "subnet_ids"):
-        made.drop(f"network.{field}", "a network of the real account")
+        draft.drop(f"network.{field}", "a network of the real account")
     if spec.network.driver_cidrs:
-        made.drop("network.api_allowed_cidrs", "ranges of the real network")
-    made.drop("network.api_endpoint", "the driver is in the emulated network already")
-    made.drop("money.alarm_topic_arn", "a topic of the real account")
-    made.drop("money.freeze_roles", "roles of the real account")
-    made.drop("access", "people of the real account")
-    made.drop("notify.topic", "a topic of the real account")
-    made.drop("notify.webhook", "nobody is told of a rehearsal")
+        draft.drop("network.api_allowed_cidrs", "ranges of the real network")
+    draft.drop("network.api_endpoint", "the driver is in the emulated network already")
+    draft.drop("money.alarm_topic_arn", "a topic of the real account")
+    draft.drop("money.freeze_roles", "roles of the real account")
+    draft.drop("access", "people of the real account")
+    draft.drop("notify.topic", "a topic of the real account")
+    draft.drop("notify.webhook", "nobody is told of a rehearsal")
     for field, is_given in (("secrets", spec.secrets), ("pull_secret", spec.pull_secret)):
         if is_given and spec.workload is not None:
-            given = f"those in {spec.workload.rehearsal.secrets}"
-            made.tell(f"workload.{field}", "the account's values", given, "the real values stay where they are")
+            rehearsal_secrets = f"those in {spec.workload.rehearsal.secrets}"
+            draft.tell(
+                f"workload.{field}", "the account's values", rehearsal_secrets, "the real values stay where they are"
+            )
 
 
-def _shrink(made: _Made, spec: Spec, nodes: int, weights: Path) -> tuple[int, int]:
+def _shrink(draft: _Made, spec: Spec, nodes: int, weights: Path) -> tuple[int, int]:
     """Make the job small; return its steps, and the steps between checkpoints."""
     if spec.workload is not None:
         if spec.workload.rehearsal.image is None:
-            why = "the emulated registry lacks it: the trainer image stands in"
+            reason = "the emulated registry lacks it: the trainer image stands in"
             if spec.workload.image is not None:
-                made.tell("workload.image", spec.workload.image, "the trainer image", why)
+                draft.tell("workload.image", spec.workload.image, "the trainer image", reason)
         steps = spec.workload.on("rehearsal").steps
-        every = max(1, min(10, steps // 4))
-        made.set("checkpoint.every_steps", every, "a checkpoint before each fault")
-        return steps, every
+        save_every = max(1, min(10, steps // 4))
+        draft.set("checkpoint.every_steps", save_every, "a checkpoint before each fault")
+        return steps, save_every
     assert spec.training is not None, "a spec has either section"
-    _small_text(made, spec, nodes)
-    model, steps, every, seconds = _small_model(spec, spec.training.model)
+    _small_text(draft, spec, nodes)
+    model, steps, save_every, seconds = _small_model(spec, spec.training.model)
     batch = 1 if _has_own_chats(spec) else 2
-    made.set("training.model", model, "a debug model that the same code builds")
+    draft.set("training.model", model, "a debug model that the same code builds")
     for field in ("parameters", "compute"):
-        made.drop(f"training.{field}", "of another model")
+        draft.drop(f"training.{field}", "of another model")
     if spec.training.init_from is not None:
-        made.set("training.init_from", str(weights), "weights that this machine draws for the debug model")
+        draft.set("training.init_from", str(weights), "weights that this machine draws for the debug model")
     for field, value in (
         ("steps", steps), ("global_batch", batch**2 * nodes), ("micro_batch", batch), ("precision", "float32"),
         ("evaluate_every", steps // 2), ("evaluate_batches", batch), ("step_seconds_estimate", seconds),
         ("collective_timeout_s", max(10, round(5 * seconds))), ("optimizer.warmup_steps", 5),
     ):  # fmt: skip
-        made.set(f"training.{field}", value, "a model that this machine can train")
-    made.drop("training.watch.precision_every", "the rehearsal computes in float32")
+        draft.set(f"training.{field}", value, "a model that this machine can train")
+    draft.drop("training.watch.precision_every", "the rehearsal computes in float32")
     for field in ("accumulate", "reduce"):
         if getattr(spec.training.gradients, field) == "bfloat16":
-            made.drop(f"training.gradients.{field}", "the rehearsal computes in float32")
-    made.set("checkpoint.every_steps", every, "a checkpoint before each fault")
-    return steps, every
+            draft.drop(f"training.gradients.{field}", "the rehearsal computes in float32")
+    draft.set("checkpoint.every_steps", save_every, "a checkpoint before each fault")
+    return steps, save_every
 
 
 def _small_model(spec: Spec, real: ModelConfig) -> tuple[dict[str, Any], int, int, float]:
@@ -168,33 +170,33 @@ def _shared_by(spec: Spec) -> tuple[tuple[str, int], ...]:
     return ("tensor", parallel.tensor), ("sequence", parallel.sequence)
 
 
-def _small_text(made: _Made, spec: Spec, nodes: int) -> None:
+def _small_text(draft: _Made, spec: Spec, nodes: int) -> None:
     data = spec.data
     if data is None or not (data.in_cluster or data.rehearsal):
-        why = "text that every machine has; `data.rehearsal` gives a folder of this machine in its place"
-        made.set("data", {"source": "python:stdlib", "max_files": 60}, why)
+        reason = "text that every machine has; `data.rehearsal` gives a folder of this machine in its place"
+        draft.set("data", {"source": "python:stdlib", "max_files": 60}, reason)
         return
     if not data.rehearsal:
         text = {"source": "s3://rehearsed-text/python", "pattern": "*.py", "rehearsal": {"text": "python:stdlib"}}
-        made.set("data", {**text, "prepare": {"where": "cluster"}}, "text that every machine has, in the emulated S3")
+        draft.set("data", {**text, "prepare": {"where": "cluster"}}, "text that every machine has, in the emulated S3")
     if not _has_own_chats(spec):
-        made.drop("data.tokenizer", "the debug model has a small vocabulary")
-        made.drop("data.end_of_document", "of that tokenizer")
-    made.set("data.max_files", 60, "text that this machine prepares")
-    made.set("data.max_epochs", 1000, "there is little text, and it is read again")
+        draft.drop("data.tokenizer", "the debug model has a small vocabulary")
+        draft.drop("data.end_of_document", "of that tokenizer")
+    draft.set("data.max_files", 60, "text that this machine prepares")
+    draft.set("data.max_epochs", 1000, "there is little text, and it is read again")
     if data.in_cluster:
-        made.set("data.prepare.nodes", nodes, "this machine's size; --nodes")
+        draft.set("data.prepare.nodes", nodes, "this machine's size; --nodes")
 
 
-def _fault(told: str, nodes: int, steps: int, every: int) -> dict[str, int]:
-    what, _, share = told.partition("@")
+def _fault(text: str, nodes: int, steps: int, save_every: int) -> dict[str, int]:
+    action, _, share = text.partition("@")
     number = share.removesuffix("%")
-    known = what in ("kill-node", "kill-rank")
-    if not known or not share.endswith("%") or not number.isdigit() or not 0 < int(number) < 100:
-        raise UserError("there is no such fault", seen=told, cure="write kill-node@40% or kill-rank@40%, or --no-fault")
+    is_kill = action in ("kill-node", "kill-rank")
+    if not is_kill or not share.endswith("%") or not number.isdigit() or not 0 < int(number) < 100:
+        raise UserError("there is no such fault", seen=text, cure="write kill-node@40% or kill-rank@40%, or --no-fault")
     # A checkpoint lies behind the fault, and another is perhaps not committed yet.
-    after = min(max(2 * every + 1, steps * int(number) // 100), steps - 1)
-    return {what.replace("-", "_"): nodes - 1, "after_step": after}
+    after_step = min(max(2 * save_every + 1, steps * int(number) // 100), steps - 1)
+    return {action.replace("-", "_"): nodes - 1, "after_step": after_step}
 
 
 class _Made:
@@ -204,38 +206,42 @@ class _Made:
         self.document = document
         self.differences: list[Difference] = []
 
-    def set(self, field: str, value: Any, why: str) -> None:
+    def set(self, field: str, value: Any, reason: str) -> None:
         section, name = self._section(field)
-        before = section.get(name)
+        previous = section.get(name)
         section[name] = value
-        if before != value:
-            self.differences.append(Difference(field=field, real=_said(before), rehearsed=_said(value), why=why))
+        if previous != value:
+            self.differences.append(
+                Difference(field=field, real=_sentence(previous), rehearsed=_sentence(value), why=reason)
+            )
 
-    def tell(self, field: str, real: str, rehearsed: str, why: str) -> None:
+    def tell(self, field: str, real: str, rehearsal_value: str, reason: str) -> None:
         """Note what differs though the document does not."""
-        self.differences.append(Difference(field=field, real=real, rehearsed=rehearsed, why=why))
+        self.differences.append(Difference(field=field, real=real, rehearsed=rehearsal_value, why=reason))
 
-    def drop(self, field: str, why: str) -> None:
-        at: Any = self.document
-        *above, name = field.split(".")
-        for part in above:
-            at = at.get(part) if isinstance(at, dict) else None
-        if isinstance(at, dict) and name in at:
-            self.differences.append(Difference(field=field, real=_said(at.pop(name)), rehearsed="left out", why=why))
+    def drop(self, field: str, reason: str) -> None:
+        section: Any = self.document
+        *parents, name = field.split(".")
+        for part in parents:
+            section = section.get(part) if isinstance(section, dict) else None
+        if isinstance(section, dict) and name in section:
+            self.differences.append(
+                Difference(field=field, real=_sentence(section.pop(name)), rehearsed="left out", why=reason)
+            )
 
     def _section(self, field: str) -> tuple[dict[str, Any], str]:
-        *above, name = field.split(".")
-        at = self.document
-        for part in above:
-            if not isinstance(at.get(part), dict):
-                at[part] = {}
-            at = at[part]
-        return at, name
+        *parents, name = field.split(".")
+        section = self.document
+        for part in parents:
+            if not isinstance(section.get(part), dict):
+                section[part] = {}
+            section = section[part]
+        return section, name
 
 
-def _said(value: Any) -> str:
+def _sentence(value: Any) -> str:
     if value is None:
         return "default"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_said(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {_sentence(item)}" for key, item in value.items())
     return str(value)

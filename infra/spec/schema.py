@@ -16,9 +16,9 @@ _DURATION = {"type": "string", "pattern": r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+(\.\d
 
 
 def schema() -> dict[str, Any]:
-    made = Spec.model_json_schema()
+    document = Spec.model_json_schema()
     sections = {model.__name__: model for model in _models(Spec)}
-    for name, part in {**made.get("$defs", {}), Spec.__name__: made}.items():
+    for name, part in {**document.get("$defs", {}), Spec.__name__: document}.items():
         if name not in sections:
             continue
         meanings = descriptions(sections[name])
@@ -27,48 +27,48 @@ def schema() -> dict[str, Any]:
             if field in meanings:
                 form["description"] = meanings[field]
             _write_durations_as_people_do(form)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Return field -> the docstring below it, in the class or its bases, and its `Field(description=...)`."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if not issubclass(base, BaseModel) or base is BaseModel:
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
         assert isinstance(body, ast.ClassDef)
-        for field, below in zip(body.body, body.body[1:], strict=False):
-            match field, below:
+        for field, next_node in zip(body.body, body.body[1:], strict=False):
+            match field, next_node:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = inspect.cleandoc(text)
+                    texts[name] = inspect.cleandoc(text)
     for name, info in model.model_fields.items():
-        if info.description and info.description != found.get(name):
-            found[name] = f"{found.get(name, '')} Form: {info.description}.".strip()
-    return found
+        if info.description and info.description != texts.get(name):
+            texts[name] = f"{texts.get(name, '')} Form: {info.description}.".strip()
+    return texts
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
     """Return the section that a field holds, alone or in a list."""
-    return next(iter(_inside(annotation)), None)
+    return next(iter(_models_in(annotation)), None)
 
 
 def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
     yield model
     for info in model.model_fields.values():
-        for inner in _inside(info.annotation):
+        for inner in _models_in(info.annotation):
             yield from _models(inner)
 
 
-def _inside(annotation: Any) -> list[type[BaseModel]]:
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for part in get_args(annotation) for model in _inside(part)]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
 def _write_durations_as_people_do(form: dict[str, Any]) -> None:
-    for one in (form, *form.get("anyOf", ())):
-        if one.get("format") == "duration":
+    for option in (form, *form.get("anyOf", ())):
+        if option.get("format") == "duration":
             for key in ("format", "gt", "default"):
-                one.pop(key, None)
-            one.update(_DURATION)
+                option.pop(key, None)
+            option.update(_DURATION)

@@ -194,7 +194,7 @@ class Archive(Section):
 NO_FILE_SYSTEM = "none"
 
 
-def _given(value: Any) -> Any:
+def _none_from_word(value: Any) -> Any:
     """Return None for the word; an empty field must not be mistaken for it."""
     if value == NO_FILE_SYSTEM:
         return None
@@ -206,7 +206,7 @@ def _given(value: Any) -> Any:
 class Storage(Section):
     shared: Annotated[
         SharedStorage | None,
-        BeforeValidator(_given, json_schema_input_type=SharedStorage | Literal["none"]),
+        BeforeValidator(_none_from_word, json_schema_input_type=SharedStorage | Literal["none"]),
         PlainSerializer(lambda value: NO_FILE_SYSTEM if value is None else value, return_type=Any),
     ] = SharedStorage()
     """The shared tier: FSx for Lustre, or `none`: no file system. Then each committed checkpoint goes from the nodes'

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from infra.spec.models import dial
-from infra.spec.models.named import resolved
+from infra.spec.models.named import resolve_model
 from infra.spec.section import Section
 from infra.spec.workload.links import INIT, refuse_no_place
 from trainer.contract import (
@@ -39,7 +39,9 @@ class Training(Section):
     not given; `bivouac plan` prints each with its formula and source."""
     compute: Amount | None = Field(default=None, gt=0)
     """The other dial: floating-point operations of the whole training, such as `1e21`. Give one of the two."""
-    model: Annotated[ModelConfig, BeforeValidator(resolved, json_schema_input_type=str | ModelConfig)] = ModelConfig()
+    model: Annotated[ModelConfig, BeforeValidator(resolve_model, json_schema_input_type=str | ModelConfig)] = (
+        ModelConfig()
+    )
     """The model: a name, or a section."""
     init_from: Annotated[str | None, AfterValidator(refuse_no_place)] = None
     """Weights that a named model starts from, in Hugging Face's form (safetensors): an S3 prefix, or a folder of this
@@ -91,8 +93,8 @@ class Training(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _follows_the_dial(cls, given: Any) -> Any:
-        return dial.filled(given)
+    def _follows_the_dial(cls, section: Any) -> Any:
+        return dial.complete(section)
 
     @model_validator(mode="after")
     def _says_no_two_things(self) -> Self:

@@ -36,8 +36,8 @@ class Wait:
     @property
     def seconds(self) -> float:
         """The bound at the target's time scale."""
-        whole = 60 * self.minutes
-        return max(whole / time_scale(), min(whole, _SHORTEST_S))
+        total = 60 * self.minutes
+        return max(total / time_scale(), min(total, _SHORTEST_S))
 
     @property
     def timeout(self) -> str:
@@ -100,10 +100,7 @@ ROLE_KNOWN = Wait(
     "IAM makes a new role known everywhere", "seconds, at times minutes", "IAM's guide, eventual consistency", 3
 )
 TRIAL_BUILD = Wait(
-    "CodeBuild runs the closer's trial build",
-    "about 2 min, estimated; no account has run one",
-    "unsourced",
-    15,
+    "CodeBuild runs the closer's trial build", "about 2 min, estimated; no account has run one", "unsourced", 15
 )
 CREATION = Wait(
     "AWS ends a creation that an interrupted engine began",

@@ -14,6 +14,7 @@ from infra.spec.campaign import Spec
 from infra.spec.names import CAMPAIGN_TAG, Names, freeze_policy
 from infra.stack.access import freeze, policies
 from infra.stack.access.ceiling import boundary_arn
+from infra.stack.access.identity import limited_role
 
 ALARM_SHARES = (80, 100)
 """Per cent of the budget."""
@@ -62,22 +63,11 @@ class Budget(pulumi.ComponentResource):
         self.register_outputs({"topic": self.topic.arn})
 
     def _freeze(self, budget: Output[str], roles: tuple[str, ...]) -> None:
-        where = policies.place(self._spec)
-        policy = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
-        role = aws.iam.Role(
-            "budget",
-            name=self._names.role("budget"),
-            assume_role_policy=policies.trust("budgets.amazonaws.com", where),
-            permissions_boundary=boundary_arn(where),
-            opts=ResourceOptions(parent=self),
-        )
-        may = aws.iam.RolePolicy(
-            "budget",
-            name="budget",
-            role=role.name,
-            policy=policies.document(freeze.freezing(self._spec)),
-            opts=ResourceOptions(parent=self),
-        )
+        place = policies.place(self._spec)
+        policy = f"arn:aws:iam::{place.account}:policy/{freeze_policy(place.region)}"
+        trust, name = policies.trust("budgets.amazonaws.com", place), self._names.role("budget")
+        rights, child = freeze.freezing(self._spec), ResourceOptions(parent=self)
+        role, may = limited_role("budget", name, trust, boundary_arn(place), rights, child)
         aws.budgets.BudgetAction(
             "freeze",
             budget_name=budget,

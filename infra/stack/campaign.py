@@ -11,8 +11,8 @@ from infra.spec.image_reference import repository_url
 from infra.spec.names import CAMPAIGN_TAG, CNI_ACCOUNT, OWNER_TAG, buckets
 from infra.stack.access.identity import Roles
 from infra.stack.budget import Budget
-from infra.stack.cluster.addons import CSI_DRIVER, Addons
-from infra.stack.cluster.cluster import Cluster
+from infra.stack.cluster.addons import CSI_DRIVER, AddonStage
+from infra.stack.cluster.cluster import EksCluster
 from infra.stack.cluster.nodes import DataNodes, GpuNodes, SystemNodes
 from infra.stack.cluster.workloads import Workloads
 from infra.stack.guard import Guard
@@ -20,7 +20,7 @@ from infra.stack.network.addresses import second_zone
 from infra.stack.network.network import place_of
 from infra.stack.network.security import Security
 from infra.stack.settings import CampaignSettings
-from infra.stack.storage import Storage
+from infra.stack.storage import LustreStorage
 from infra.stack.tags import instant, tags
 
 
@@ -37,13 +37,13 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     network = place_of(spec, settings.control_plane_zones or (spec.zone, second_zone(spec)), guard.first, opts)
     security = Security(spec, network.vpc_id, opts)
     roles = Roles(spec, settings.key_arn, settings.closer_code, opts)
-    subnets, made = network.control_plane, network.made
-    cluster = Cluster(spec, roles, subnets, settings.operator_arn, made, settings.key_arn, opts)
+    subnets, network_parts = network.control_plane, network.made
+    cluster = EksCluster(spec, roles, subnets, settings.operator_arn, network_parts, settings.key_arn, opts)
     security.let_driver_in(cluster.security_group_id, spec.network.driver_cidrs)
     interface_tags = {key: marks[key] for key in (CAMPAIGN_TAG, OWNER_TAG)}
     # A pod of vpc-cni that starts before its role is associated gets the node's, which may not change interfaces.
     cni_ready = [cluster.roles[CNI_ACCOUNT], *roles.node_ready]
-    before = Addons(
+    early_addons = AddonStage(
         "before-nodes", cluster.eks.name, interface_tags, cni_ready, spec.addons, spec.kubernetes, opts=opts
     )
     budget = Budget(spec, opts)
@@ -51,24 +51,33 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
     shared, group = spec.storage.shared, security.lustre
     storage = None
     if shared is not None and group is not None:
-        storage = Storage(spec, shared, network.gpu, group.id, settings.data_digest, apart, settings.key_arn, opts)
+        storage = LustreStorage(
+            spec, shared, network.gpu, group.id, settings.data_digest, apart, settings.key_arn, opts
+        )
 
     groups = [security.nodes.id, cluster.security_group_id]
-    ready = [*before.all, *roles.node_ready, *network.made, security]
+    ready = [*early_addons.all, *roles.node_ready, *network.made, security]
     key, node_role = settings.key_arn, roles.node.arn
     system = SystemNodes(spec, cluster, marks, node_role, network.control_plane[0], groups, ready, key, opts)
     after_guards = [*ready, *guard.before_gpu, budget]
     gpu = GpuNodes(spec, cluster, marks, node_role, network.gpu, groups, after_guards, key, opts, settings.node_image)
     if settings.preparing:
         DataNodes(spec, cluster, marks, node_role, network.gpu, groups, [*ready, *guard.of_data, budget], key, opts)
-    without = (CSI_DRIVER,) if storage is None else ()
-    after = Addons(
-        "after-nodes", cluster.eks.name, interface_tags, [system.group], spec.addons, spec.kubernetes, without, opts
+    unused_addons = (CSI_DRIVER,) if storage is None else ()
+    late_addons = AddonStage(
+        "after-nodes",
+        cluster.eks.name,
+        interface_tags,
+        [system.group],
+        spec.addons,
+        spec.kubernetes,
+        unused_addons,
+        opts,
     )
-    inside = ResourceOptions(providers=[provider, cluster.kubernetes_after(system.group)])
-    Workloads(spec, cluster, storage, [system.group, *after.all], inside)
+    cluster_opts = ResourceOptions(providers=[provider, cluster.kubernetes_after(system.group)])
+    Workloads(spec, cluster, storage, [system.group, *late_addons.all], cluster_opts)
 
-    where = buckets(spec.account, spec.region)
+    bucket_names = buckets(spec.account, spec.region)
     outputs: dict[str, Any] = {
         "cluster_name": cluster.eks.name,
         "cluster_endpoint": cluster.endpoint,
@@ -87,8 +96,8 @@ def campaign(settings: CampaignSettings) -> dict[str, Any]:
         "trainer_role_arn": roles.trainer.arn,
         "archive_role_arn": roles.archive.arn,
         "repository_url": repository_url(spec.account, spec.region),
-        "state_bucket": where.state,
-        "archive_bucket": where.archive,
+        "state_bucket": bucket_names.state,
+        "archive_bucket": bucket_names.archive,
         "deadline": instant(deadline),
     }
     return outputs

@@ -15,17 +15,10 @@ import yaml
 from pulumi import Input, ResourceOptions
 
 from infra.spec.campaign import Spec
-from infra.spec.names import (
-    CAMPAIGN_VARIABLE,
-    CLOSER,
-    CODE_VARIABLE,
-    STATE_VARIABLE,
-    Names,
-    closer_code,
-    closer_role,
-)
+from infra.spec.names import CAMPAIGN_VARIABLE, CLOSER, CODE_VARIABLE, STATE_VARIABLE, Names, closer_code, closer_role
 from infra.stack.access import policies
 from infra.stack.access.closing import LOG_GROUP, closer
+from infra.stack.access.identity import limited_role
 from infra.stack.access.policies import CODEBUILD, AccountPlace
 
 IMAGE = "aws/codebuild/standard:7.0"
@@ -84,24 +77,19 @@ class Closer(pulumi.ComponentResource):
         """`boundary`: ARN of the permissions boundary."""
         super().__init__("bivouac:infra:Closer", "closer", None, opts)
         child = ResourceOptions(parent=self)
-        role = aws.iam.Role(
-            "closer",
-            name=closer_role(place.region),
-            assume_role_policy=policies.trust(CODEBUILD, place),
-            permissions_boundary=boundary,
-            max_session_duration=int(LONGEST.total_seconds()),
-            opts=child,
+        name, trust, longest_s = (
+            closer_role(place.region),
+            policies.trust(CODEBUILD, place),
+            int(LONGEST.total_seconds()),
         )
-        policy = aws.iam.RolePolicy(
-            "closer", name="closer", role=role.name, policy=policies.document(closer(place)), opts=child
-        )
+        role, policy = limited_role("closer", name, trust, boundary, closer(place), child, max_session_s=longest_s)
         logs = aws.cloudwatch.LogGroup("closer", name=LOG_GROUP, retention_in_days=LOGS_DAYS, opts=child)
         self.project = aws.codebuild.Project(
             "closer",
             name=CLOSER,
             description="Tears down and certifies campaigns that nobody drives any more",
             service_role=role.arn,
-            build_timeout=int(LONGEST.total_seconds() // 60),
+            build_timeout=longest_s // 60,
             queued_timeout=int(QUEUED.total_seconds() // 60),
             artifacts={"type": "NO_ARTIFACTS"},
             source={"type": "NO_SOURCE", "buildspec": buildspec()},
@@ -144,6 +132,6 @@ class ClosersClock(pulumi.ComponentResource):
 
 def start(campaign: str, code: str) -> str:
     """Return a request of `StartBuild` in Scheduler's Pascal case."""
-    given = {CAMPAIGN_VARIABLE: campaign, CODE_VARIABLE: code}
-    variables = [{"Name": name, "Value": value, "Type": "PLAINTEXT"} for name, value in given.items()]
+    values = {CAMPAIGN_VARIABLE: campaign, CODE_VARIABLE: code}
+    variables = [{"Name": name, "Value": value, "Type": "PLAINTEXT"} for name, value in values.items()]
     return json.dumps({"ProjectName": CLOSER, "EnvironmentVariablesOverride": variables}, sort_keys=True)

@@ -19,10 +19,22 @@ from pulumi_aws.s3 import (
     BucketServerSideEncryptionConfigurationRuleArgsDict,
 )
 
-from infra.spec.names import COPIES_PREFIX, NOTICES, REPOSITORY, STEWARD_REPOSITORY, Names, buckets
+from infra.spec.names import (
+    COPIES_PREFIX,
+    NOTICES,
+    REPOSITORY,
+    STEWARD_REPOSITORY,
+    Names,
+    boundary,
+    buckets,
+    foundation_boundary,
+    freeze_policy,
+)
 from infra.stack.access import policies
+from infra.stack.access.ceiling import ceiling, foundation_ceiling
+from infra.stack.access.freeze import no_purchases
 from infra.stack.access.key import CustomerKey
-from infra.stack.access.limits import Limits
+from infra.stack.access.policies import AccountPlace, document
 from infra.stack.closer import Closer
 from infra.stack.network.build_network import BuildNetwork
 from infra.stack.settings import FoundationSettings, StorageClass
@@ -33,6 +45,38 @@ KEPT_IMAGES = 500
 OLD_STATE_DAYS = 90
 KEPT_VERSIONS = 100
 """S3's maximum."""
+
+
+class RoleLimits(pulumi.ComponentResource):
+    """`boundary` of campaigns' roles, `own` of the foundation's, and `freeze`, which a spent budget attaches to roles.
+    Operators cannot write its content: a policy that is attached to somebody's role must not be able to grant
+    anything."""
+
+    def __init__(self, place: AccountPlace, opts: ResourceOptions | None = None) -> None:
+        super().__init__("bivouac:infra:Limits", "limits", None, opts)
+        child = ResourceOptions(parent=self)
+        self.boundary = aws.iam.Policy(
+            "boundary",
+            name=boundary(place.region),
+            description="The most that a role of Bivouac's campaigns may do; grants nothing",
+            policy=document(ceiling(place)),
+            opts=child,
+        )
+        self.own = aws.iam.Policy(
+            "foundation-boundary",
+            name=foundation_boundary(place.region),
+            description="The most that Bivouac's builders and closer may do; grants nothing",
+            policy=document(foundation_ceiling(place)),
+            opts=child,
+        )
+        self.freeze = aws.iam.Policy(
+            "freeze",
+            name=freeze_policy(place.region),
+            description="A campaign has spent its budget: nothing new is bought",
+            policy=document(no_purchases()),
+            opts=child,
+        )
+        self.register_outputs({"boundary": self.boundary.arn})
 
 
 class PrivateBucket(pulumi.ComponentResource):
@@ -54,35 +98,32 @@ class PrivateBucket(pulumi.ComponentResource):
         super().__init__("bivouac:infra:PrivateBucket", label, None, opts)
         child = ResourceOptions(parent=self)
         # Protected, since a destroy would take the bucket's settings from it before AWS refused the bucket itself.
-        kept = ResourceOptions(parent=self, protect=True)
-        bucket: Input[str] = aws.s3.Bucket(label, bucket=name, force_destroy=False, opts=kept).bucket if make else name
+        protection = ResourceOptions(parent=self, protect=True)
+        bucket: Input[str] = (
+            aws.s3.Bucket(label, bucket=name, force_destroy=False, opts=protection).bucket if make else name
+        )
         versioning = aws.s3.BucketVersioning(
             label, bucket=bucket, versioning_configuration={"status": "Enabled"}, opts=child
         )
-        aws.s3.BucketServerSideEncryptionConfiguration(
-            label,
-            bucket=bucket,
-            rules=[encryption(key_arn)],
-            opts=child,
-        )
-        owned = aws.s3.BucketOwnershipControls(
+        aws.s3.BucketServerSideEncryptionConfiguration(label, bucket=bucket, rules=[encryption(key_arn)], opts=child)
+        ownership = aws.s3.BucketOwnershipControls(
             label, bucket=bucket, rule={"object_ownership": "BucketOwnerEnforced"}, opts=child
         )
         # One after the other: S3 refuses concurrent changes of access settings.
-        closed = aws.s3.BucketPublicAccessBlock(
+        access_block = aws.s3.BucketPublicAccessBlock(
             label,
             bucket=bucket,
             block_public_acls=True,
             block_public_policy=True,
             ignore_public_acls=True,
             restrict_public_buckets=True,
-            opts=ResourceOptions(parent=self, depends_on=[owned]),
+            opts=ResourceOptions(parent=self, depends_on=[ownership]),
         )
         aws.s3.BucketPolicy(
             label,
             bucket=bucket,
             policy=policies.tls_only(name),
-            opts=ResourceOptions(parent=self, depends_on=[closed]),
+            opts=ResourceOptions(parent=self, depends_on=[access_block]),
         )
         aws.s3.BucketLifecycleConfiguration(
             label,
@@ -158,50 +199,49 @@ FORGET_PARTS: BucketLifecycleConfigurationRuleArgsDict = {
 }
 
 
-def moving(one: StorageClass) -> BucketLifecycleConfigurationRuleArgsDict:
+def moving(storage_class: StorageClass) -> BucketLifecycleConfigurationRuleArgsDict:
     """Return the rule that moves one campaign's objects to a cheaper class."""
     return {
-        "id": f"class-of-{one.campaign}",
+        "id": f"class-of-{storage_class.campaign}",
         "status": "Enabled",
-        "filter": {"prefix": Names(one.campaign).state_prefix},
-        "transitions": [{"days": one.after_days, "storage_class": one.name}],
+        "filter": {"prefix": Names(storage_class.campaign).state_prefix},
+        "transitions": [{"days": storage_class.after_days, "storage_class": storage_class.name}],
     }
 
 
 def foundation(settings: FoundationSettings) -> dict[str, Any]:
     """Make the foundation; return its outputs, keyed as `FoundationOutputs`."""
     provider = aws.Provider(
-        "aws",
-        region=settings.region,
-        allowed_account_ids=[settings.account],
-        default_tags={"tags": tags(None, None)},
+        "aws", region=settings.region, allowed_account_ids=[settings.account], default_tags={"tags": tags(None, None)}
     )
     opts = ResourceOptions(provider=provider)
     names = buckets(settings.account, settings.region)
-    inside = ResourceOptions(providers=[provider])
+    child_opts = ResourceOptions(providers=[provider])
     keeping = settings.keeping
     # The key stays even if another key takes precedence: old objects need it.
-    own = CustomerKey(settings.account, settings.region, inside) if keeping.own_key else None
-    key_arn: Input[str] | None = keeping.key_arn or (own.arn if own else None)
+    own_key = CustomerKey(settings.account, settings.region, child_opts) if keeping.own_key else None
+    key_arn: Input[str] | None = keeping.key_arn or (own_key.arn if own_key else None)
     state = PrivateBucket(
-        "state", names.state, make=False, rules=[FORGET_VERSIONS, FORGET_REWRITES], key_arn=key_arn, opts=inside
+        "state", names.state, make=False, rules=[FORGET_VERSIONS, FORGET_REWRITES], key_arn=key_arn, opts=child_opts
     )
-    PrivateBucket("data", names.data, rules=[FORGET_PARTS], key_arn=key_arn, opts=inside)
+    PrivateBucket("data", names.data, rules=[FORGET_PARTS], key_arn=key_arn, opts=child_opts)
     archive = PrivateBucket(
         "archive",
         names.archive,
-        rules=[FORGET_COPIES, *(moving(one) for one in keeping.classes)],
+        rules=[FORGET_COPIES, *(moving(storage_class) for storage_class in keeping.classes)],
         key_arn=key_arn,
         lock_days=keeping.lock_days,
-        opts=inside,
+        opts=child_opts,
     )
     repository = image_repository("trainer", REPOSITORY, opts)
     image_repository("steward", STEWARD_REPOSITORY, opts)
     aws.sns.Topic("notices", name=NOTICES, kms_master_key_id=key_arn, opts=opts)
-    where = policies.AccountPlace(settings.account, settings.region)
-    limits = Limits(where, inside)
-    build_network = BuildNetwork(where, limits.own.arn, settings.build_network_zone, inside, own=settings.build_network)
-    Closer(where, limits.own.arn, names.state, inside)
+    place = policies.AccountPlace(settings.account, settings.region)
+    limits = RoleLimits(place, child_opts)
+    build_network = BuildNetwork(
+        place, limits.own.arn, settings.build_network_zone, child_opts, make_network=settings.build_network
+    )
+    Closer(place, limits.own.arn, names.state, child_opts)
     outputs: dict[str, Any] = {
         "state_bucket": state.bucket,
         "archive_bucket": archive.bucket,

@@ -19,6 +19,7 @@ from infra.spec.names import DATA_POOL, Names
 from infra.stack.access import policies
 from infra.stack.access.ceiling import boundary_arn
 from infra.stack.access.closing import asking
+from infra.stack.access.identity import limited_role
 from infra.stack.closer import ClosersClock
 
 _RESIZE, _TELL = (f"arn:aws:scheduler:::aws-sdk:{call}" for call in ("eks:updateNodegroupConfig", "sns:publish"))
@@ -41,23 +42,12 @@ class Guard(pulumi.ComponentResource):
         are nodes that prepare the data."""
         super().__init__("bivouac:infra:Guard", "guard", None, opts)
         names = Names(spec)
-        role = aws.iam.Role(
-            "guard",
-            name=names.role("guard"),
-            assume_role_policy=policies.trust("scheduler.amazonaws.com", policies.place(spec)),
-            permissions_boundary=boundary_arn(policies.place(spec)),
-            opts=ResourceOptions(parent=self),
-        )
         rights = policies.guard(spec)
         if code is not None:
             rights.append(asking(policies.place(spec), spec.campaign, code))
-        policy = aws.iam.RolePolicy(
-            "guard",
-            name="guard",
-            role=role.name,
-            policy=policies.document(rights),
-            opts=ResourceOptions(parent=self),
-        )
+        trust = policies.trust("scheduler.amazonaws.com", policies.place(spec))
+        boundary, child = boundary_arn(policies.place(spec)), ResourceOptions(parent=self)
+        role, policy = limited_role("guard", names.role("guard"), trust, boundary, rights, child)
 
         def schedule(label: str, description: str, call: str, request: str) -> aws.scheduler.Schedule:
             is_launch = label.startswith("launch")
@@ -65,7 +55,7 @@ class Guard(pulumi.ComponentResource):
                 label,
                 name=names.of("schedule", label),
                 description=description,
-                schedule_expression=once(deadline),
+                schedule_expression=at_expression(deadline),
                 schedule_expression_timezone="UTC",
                 flexible_time_window={"mode": "OFF"},
                 # The driver sets the launch's time and state: see infra/campaign/launch_budget.py.
@@ -124,7 +114,7 @@ def notice(spec: Spec, subject: str, text: str) -> str:
     return json.dumps({"TopicArn": spec.notices_topic, **body}, sort_keys=True)
 
 
-def once(moment: datetime) -> str:
+def at_expression(moment: datetime) -> str:
     """Return the expression of a schedule that fires once, by its timezone UTC."""
     return f"at({moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S})"
 
@@ -132,10 +122,6 @@ def once(moment: datetime) -> str:
 def scale_to_zero(names: Names, group: str) -> str:
     """Return a request of `UpdateNodegroupConfig`; Scheduler wants Pascal case, unlike EKS itself."""
     return json.dumps(
-        {
-            "ClusterName": names.cluster,
-            "NodegroupName": group,
-            "ScalingConfig": {"MinSize": 0, "DesiredSize": 0},
-        },
+        {"ClusterName": names.cluster, "NodegroupName": group, "ScalingConfig": {"MinSize": 0, "DesiredSize": 0}},
         sort_keys=True,
     )

@@ -116,7 +116,7 @@ def _settings(item: InstanceType) -> str:
         settings += ["mdc.*.max_mod_rpcs_in_flight=50"]
     if not settings:
         return ""
-    lines = "\n".join(f"lctl set_param -n '{one}'" for one in settings)
+    lines = "\n".join(f"lctl set_param -n '{setting}'" for setting in settings)
     return (
         "cat > /usr/local/sbin/bivouac-lustre-tune <<'END'\n"
         "#!/bin/sh\n"

@@ -24,7 +24,7 @@ def program() -> None:
         from infra.stack.campaign import campaign
 
         if settings.protected:
-            pulumi.runtime.register_stack_transformation(_protected)
+            pulumi.runtime.register_stack_transformation(_protect)
         outputs = campaign(settings)
     for name, value in outputs.items():
         pulumi.export(name, value)
@@ -35,7 +35,7 @@ def holds_state(kind: str, name: str) -> bool:
     return kind_of_type(kind).holds_state and name != f"{DATA_POOL}-nodes"
 
 
-def _protected(args: ResourceTransformationArgs) -> ResourceTransformationResult:
+def _protect(args: ResourceTransformationArgs) -> ResourceTransformationResult:
     """Set Pulumi's own mark on what holds state: a `pulumi destroy` refuses to delete it."""
     mark = ResourceOptions(protect=True if holds_state(args.type_, args.name) else None)
     return ResourceTransformationResult(args.props, ResourceOptions.merge(args.opts, mark))
@@ -43,4 +43,4 @@ def _protected(args: ResourceTransformationArgs) -> ResourceTransformationResult
 
 def unprotect(resources: Iterable[dict[str, Any]]) -> bool:
     """Take the mark from resources of a state; return whether there was one."""
-    return any([one.pop("protect", False) for one in resources])
+    return any([resource.pop("protect", False) for resource in resources])

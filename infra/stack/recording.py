@@ -8,10 +8,10 @@ from typing import Any
 from pulumi.output import Unknown
 from pulumi.runtime import rpc, settings
 
-from infra.stack.rules.graph import UNKNOWN, Graph, Resource
+from infra.stack.rules.graph import UNKNOWN, Graph, GraphResource
 
 
-def recorded(program: Callable[[], None], graph: Graph) -> Callable[[], None]:
+def record_into(program: Callable[[], None], graph: Graph) -> Callable[[], None]:
     """Return the program; `graph` is filled while the engine runs it. The engine's requests do not change."""
 
     def run() -> None:
@@ -30,8 +30,8 @@ class _Listener:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._monitor, name)
 
-    def RegisterResource(self, request: Any, *more: Any, **keywords: Any) -> Any:
-        response = self._monitor.RegisterResource(request, *more, **keywords)
+    def RegisterResource(self, request: Any, *arguments: Any, **keywords: Any) -> Any:
+        response = self._monitor.RegisterResource(request, *arguments, **keywords)
         self._graph.add(resource_of(request, response.urn))
         return response
 
@@ -45,13 +45,13 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, list) else value
 
 
-def resource_of(request: Any, urn: str) -> Resource:
-    return Resource(
+def resource_of(request: Any, urn: str) -> GraphResource:
+    return GraphResource(
         urn=urn,
         type=request.type,
         name=request.name,
         inputs=_plain(rpc.deserialize_properties(request.object, keep_unknowns=True)),
-        refers={name: frozenset(one.urns) for name, one in request.propertyDependencies.items()},
+        refers={name: frozenset(dependency.urns) for name, dependency in request.propertyDependencies.items()},
         depends=frozenset(request.dependencies),
         provider=request.provider or request.providers.get(request.type.partition(":")[0], ""),
         deleted_with=request.deletedWith,

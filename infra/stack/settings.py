@@ -19,8 +19,8 @@ def _in_utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC)
 
 
-def _listed(given: object) -> object:
-    return tuple(given.split(",")) if isinstance(given, str) else given
+def _as_tuple(value: object) -> object:
+    return tuple(value.split(",")) if isinstance(value, str) else value
 
 
 class _Settings(Frozen):
@@ -55,13 +55,13 @@ class Keeping(Frozen):
     classes: tuple[StorageClass, ...] = ()
     """At most one per campaign, sorted by name."""
 
-    def joined(self, other: Keeping) -> Keeping:
-        """Combine both; where they exclude each other (a key, a campaign's class) `other` wins."""
-        classes = {one.campaign: one for one in (*self.classes, *other.classes)}
+    def merge(self, newer: Keeping) -> Keeping:
+        """Combine both; where they exclude each other (a key, a campaign's class) `newer` wins."""
+        classes = {storage_class.campaign: storage_class for storage_class in (*self.classes, *newer.classes)}
         return Keeping(
-            own_key=self.own_key or other.own_key,
-            key_arn=other.key_arn or self.key_arn,
-            lock_days=max(self.lock_days, other.lock_days),
+            own_key=self.own_key or newer.own_key,
+            key_arn=newer.key_arn or self.key_arn,
+            lock_days=max(self.lock_days, newer.lock_days),
             classes=tuple(classes[name] for name in sorted(classes)),
         )
 
@@ -93,7 +93,7 @@ class CampaignSettings(_Settings):
     so a role with a path must be given here."""
     key_arn: str | None = None
     """The customer's key, if the spec asks for one."""
-    control_plane_zones: Annotated[tuple[str, str] | None, BeforeValidator(_listed)] = None
+    control_plane_zones: Annotated[tuple[str, str] | None, BeforeValidator(_as_tuple)] = None
     """Chosen by the driver before the first `up`. None: an older campaign, with the spec's zone and the letter after
     it."""
     closer_code: Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")] = None
@@ -119,8 +119,8 @@ def read_settings(get: Callable[[str], str | None]) -> FoundationSettings | Camp
 
 
 def _key(field: str) -> str:
-    head, *rest = field.split("_")
-    return head + "".join(part.capitalize() for part in rest)
+    head, *tail = field.split("_")
+    return head + "".join(part.capitalize() for part in tail)
 
 
 def _text(value: object) -> str:

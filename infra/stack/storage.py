@@ -10,7 +10,7 @@ from infra.spec import waits
 from infra.spec.campaign import SharedStorage, Spec
 from infra.spec.names import DATA_FOLDER, Names, buckets, data_prefix, mount_folder
 from infra.stack.lustre import file_system
-from infra.stack.timeouts import bounded
+from infra.stack.timeouts import timeouts_of
 
 _IMPORTS_LATER_CODE = aws.fsx.DataRepositoryAssociationS3Args(
     auto_import_policy=aws.fsx.DataRepositoryAssociationS3AutoImportPolicyArgs(events=["NEW"])
@@ -21,7 +21,7 @@ _FOLLOWS_S3 = aws.fsx.DataRepositoryAssociationS3Args(
 )
 
 
-class Storage(pulumi.ComponentResource):
+class LustreStorage(pulumi.ComponentResource):
     """`lustre`, in the GPU nodes' subnet; its folder `data` shows the data set in S3."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Storage(pulumi.ComponentResource):
             kms_key_id=key_arn,
             skip_final_backup=True,
             tags={"Name": Names(spec).file_system},
-            opts=ResourceOptions(parent=self, depends_on=depends_on, custom_timeouts=bounded(waits.FILE_SYSTEM)),
+            opts=ResourceOptions(parent=self, depends_on=depends_on, custom_timeouts=timeouts_of(waits.FILE_SYSTEM)),
         )
         self.data = None if data_digest is None else self._link(spec, data_digest)
         for name, prefix in spec.links.items():
@@ -58,7 +58,7 @@ class Storage(pulumi.ComponentResource):
                 s3=_FOLLOWS_S3,
                 delete_data_in_filesystem=False,
                 # FSx makes one link of a file system after the other.
-                opts=ResourceOptions(parent=self, custom_timeouts=bounded(waits.FURTHER_LINK)),
+                opts=ResourceOptions(parent=self, custom_timeouts=timeouts_of(waits.FURTHER_LINK)),
             )
         self.register_outputs({"file_system_id": self.lustre.id, "mount_name": self.lustre.mount_name})
 
@@ -72,5 +72,5 @@ class Storage(pulumi.ComponentResource):
             batch_import_meta_data_on_create=True,
             s3=None if spec.workload is None else _IMPORTS_LATER_CODE,
             delete_data_in_filesystem=False,
-            opts=ResourceOptions(parent=self, custom_timeouts=bounded(waits.DATA_LINK)),
+            opts=ResourceOptions(parent=self, custom_timeouts=timeouts_of(waits.DATA_LINK)),
         )

@@ -7,5 +7,5 @@ from pulumi import CustomTimeouts
 from infra.spec.waits import Wait
 
 
-def bounded(wait: Wait) -> CustomTimeouts:
+def timeouts_of(wait: Wait) -> CustomTimeouts:
     return CustomTimeouts(create=wait.timeout, update=wait.timeout, delete=wait.timeout)

@@ -149,7 +149,7 @@ def test_a_job_that_mpirun_starts_brings_the_operator_and_the_stewards_right_to_
         return {kind for rule in role.inputs["rules"] for kind in rule["resources"]}
 
     assert kinds(graph) - kinds(campaign) == {"mpijobs"}
-    assert not [one for one in findings(graph.asked, spec) if one.rule == "pods_are_bounded"]
+    assert not [one for one in findings(graph.asked, spec) if one.rule == "pod-admission"]
     free = damaged(graph.asked, "RoleBinding mpi-operator", None, depends=frozenset(), refers={})
     assert any("before its bounds" in one.message for one in findings(free, spec))
 

@@ -79,5 +79,5 @@ def test_a_private_endpoint_admits_the_drivers_ranges_by_https_and_nobody_else()
 def test_nodes_or_a_file_system_elsewhere_than_the_given_subnet_are_told(placed: Graph) -> None:
     named = {**NETWORK, "subnet_ids": {"gpu": "subnet-0d0000000000000d0", "control_plane": CONTROL}}
     found = findings(placed.asked, example_spec(network=named))
-    told = {one.resource: one.seen for one in found if one.rule == "one_zone"}
+    told = {one.resource: one.seen for one in found if one.rule == "one-zone"}
     assert len(told) == 2 and all(GPU in seen for seen in told.values())

@@ -17,8 +17,8 @@ from infra.plan.catalogue import InstanceType, instance_type, instance_types
 from infra.plan.checks.finding import Level
 from infra.spec.campaign import Capacity, Nodes
 from infra.stack.cluster.capacity import purchase
+from infra.stack.cluster.nodes import Interface, efa_layout
 from infra.stack.cluster.user_data import MOST_BYTES, huge_pages, node_config, user_data
-from infra.stack.network.efa import Interface, efa_layout
 from infra.stack.rules import findings
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph

@@ -16,9 +16,9 @@ from infra.plan.catalogue import InstanceType, instance_type, instance_types
 from infra.spec.campaign import MAX_NAME, Capacity, Nodes
 from infra.spec.names import Names, buckets
 from infra.stack.cluster.capacity import purchase
+from infra.stack.cluster.nodes import Interface, efa_layout
 from infra.stack.cluster.workloads import wanted_charts
 from infra.stack.network.addresses import second_zone, subnet_plan
-from infra.stack.network.efa import Interface, efa_layout
 from infra.stack.rules import broken, findings
 from tests.example import example_spec
 from tests.graph.engine import Graph, campaign_graph

@@ -129,12 +129,12 @@ def test_the_namespace_is_opened_only_for_a_job_in_its_nodes_network_and_a_polic
     level = "pod-security.kubernetes.io/enforce"
     (space,) = (one for one in graph.of("Namespace") if one.name == "campaign")
     assert space.inputs["metadata"]["labels"][level] == "privileged"
-    assert not [one for one in findings(graph, spec) if one.rule == "pods_are_bounded"]
+    assert not [one for one in findings(graph, spec) if one.rule == "pod-admission"]
     for damage in (None, at("spec.failurePolicy", "Ignore")):
         told = findings(damaged(graph, "ValidatingAdmissionPolicy baseline", damage), spec)
-        assert ["bivouac-example-baseline" in one.message for one in told if one.rule == "pods_are_bounded"] == [True]
+        assert ["bivouac-example-baseline" in one.message for one in told if one.rule == "pod-admission"] == [True]
     opened = damaged(whole, "Namespace campaign", at("metadata.labels", {level: "privileged"}))
-    assert ["privileged pods" in one.message for one in findings(opened, SPEC) if one.rule == "pods_are_bounded"]
+    assert ["privileged pods" in one.message for one in findings(opened, SPEC) if one.rule == "pod-admission"]
 
 
 @pytest.fixture(scope="module")
@@ -159,9 +159,9 @@ CONTAINER = f"{POD}.containers.0.securityContext"
     ],
 )
 def test_a_pod_of_the_stack_that_is_not_confined_is_told(whole: Graph, path: str, value: Any, word: str) -> None:
-    assert not [one for one in findings(whole, SPEC) if one.rule == "confined_pods"]
+    assert not [one for one in findings(whole, SPEC) if one.rule == "confined-pods"]
     told = findings(damaged(whole, "Deployment mpi-operator", at(path, value)), SPEC)
-    assert [word in one.seen for one in told if one.rule == "confined_pods"] == [True]
+    assert [word in one.seen for one in told if one.rule == "confined-pods"] == [True]
 
 
 def test_a_right_to_make_pods_that_may_come_before_its_bounds_is_told(whole: Graph) -> None:

@@ -61,10 +61,10 @@ def lustre_findings(shared: SharedStorage) -> Iterator[str]:
 
     case = Case(example_spec(storage={"shared": shared.model_dump()}), Facts(), None)  # type: ignore[arg-type]
     for rule in (
-        storage.lustre_throughput_is_a_tier,
-        storage.lustre_capacity_is_a_step,
-        storage.lustre_efa_is_possible,
-        storage.lustre_metadata_is_for_sale,
+        storage.lustre_throughput,
+        storage.lustre_capacity,
+        storage.lustre_efa,
+        storage.lustre_metadata,
     ):
         yield from (draft.message for draft in rule(case) if draft.level is Level.ERROR)
 

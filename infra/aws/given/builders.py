@@ -7,29 +7,31 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infra.aws.account import Account, every
-from infra.aws.given.network import HTTPS, Look
+from infra.aws.given.network import HTTPS, VpcLook
 from infra.plan.facts import SeenBuilders
 from infra.spec.campaign import Spec
 
 
 def seen_builders(account: Account, spec: Spec) -> SeenBuilders | None:
     """Return what is at the spec's `image.builders`; None if it names none."""
-    given = spec.image.builders
-    if given is None:
+    place = spec.image.builders
+    if place is None:
         return None
     ec2 = account.client("ec2")
-    by_id = [{"Name": "subnet-id", "Values": [given.subnet_id]}]
-    found = list(every(ec2, "describe_subnets", "Subnets", Filters=by_id))
-    if not found:
+    by_id = [{"Name": "subnet-id", "Values": [place.subnet_id]}]
+    subnets = list(every(ec2, "describe_subnets", "Subnets", Filters=by_id))
+    if not subnets:
         return SeenBuilders(subnet=None)
-    look = Look(account, found[0]["VpcId"])
-    groups = look.all("describe_security_groups", "SecurityGroups", group_id=[given.security_group_id])
+    look = VpcLook(account, subnets[0]["VpcId"])
+    groups = look.listing("describe_security_groups", "SecurityGroups", group_id=[place.security_group_id])
     return SeenBuilders(
-        subnet=next(look.subnets([given.subnet_id])),
+        subnet=next(look.subnets([place.subnet_id])),
         endpoints=look.endpoints(spec.region),
         group=bool(groups),
-        https_to=tuple(one for group in groups for rule in group.get("IpPermissionsEgress", ()) for one in _to(rule)),
-        let_in=tuple(one for group in groups for rule in group.get("IpPermissions", ()) for one in _ends(rule)),
+        https_to=tuple(
+            target for group in groups for rule in group.get("IpPermissionsEgress", ()) for target in _to(rule)
+        ),
+        let_in=tuple(target for group in groups for rule in group.get("IpPermissions", ()) for target in _ends(rule)),
     )
 
 
@@ -43,4 +45,4 @@ def _to(rule: Mapping[str, Any]) -> Iterator[str]:
 def _ends(rule: Mapping[str, Any]) -> Iterator[str]:
     """Yield the other ends of a rule: ranges, prefix lists, security groups."""
     for member, key in (("IpRanges", "CidrIp"), ("PrefixListIds", "PrefixListId"), ("UserIdGroupPairs", "GroupId")):
-        yield from (one[key] for one in rule.get(member, ()))
+        yield from (entry[key] for entry in rule.get(member, ()))

@@ -21,40 +21,42 @@ HTTPS = 443
 
 def seen_network(account: Account, spec: Spec) -> SeenNetwork | None:
     """Return the existing VPC that the spec names; None if it names none."""
-    vpc_id, named = spec.network.vpc_id, spec.network.subnet_ids
+    vpc_id, subnet_ids = spec.network.vpc_id, spec.network.subnet_ids
     if vpc_id is None:
         return None
-    look = Look(account, vpc_id)
-    found = look.all("describe_vpcs", "Vpcs")
-    if not found:
+    look = VpcLook(account, vpc_id)
+    vpcs = look.listing("describe_vpcs", "Vpcs")
+    if not vpcs:
         return SeenNetwork(exists=False)
-    vpc = found[0]
+    vpc = vpcs[0]
     tags = {tag["Key"]: tag["Value"] for tag in vpc.get("Tags", ())}
-    wanted = () if named is None else (named.gpu, *named.control_plane)
+    ids = () if subnet_ids is None else (subnet_ids.gpu, *subnet_ids.control_plane)
     return SeenNetwork(
         exists=True,
         owner=vpc["OwnerId"],
         mark=next((f"{key}={tags[key]}" for key in (CAMPAIGN_TAG, FOUNDATION_TAG) if key in tags), ""),
-        cidrs=tuple(one["CidrBlock"] for one in vpc["CidrBlockAssociationSet"]),
+        cidrs=tuple(block["CidrBlock"] for block in vpc["CidrBlockAssociationSet"]),
         dns_support=look.attribute("enableDnsSupport"),
         dns_hostnames=look.attribute("enableDnsHostnames"),
         name_servers=look.name_servers(vpc["DhcpOptionsId"]),
-        subnets=tuple(look.subnets(wanted)),
+        subnets=tuple(look.subnets(ids)),
         endpoints=look.endpoints(spec.region),
     )
 
 
-class Look:
+class VpcLook:
     """Questions about one VPC."""
 
     def __init__(self, account: Account, vpc_id: str) -> None:
         self._ec2, self._vpc_id = account.client("ec2"), vpc_id
 
-    def all(self, operation: str, member: str, **filters: Sequence[str]) -> list[dict[str, Any]]:
+    def listing(self, operation: str, member: str, **filters: Sequence[str]) -> list[dict[str, Any]]:
         """Return a listing in the VPC; a filter finds nothing where an id would raise. `filters`: _ for -."""
-        chosen = {"vpc_id": [self._vpc_id], **filters}
-        asked = [{"Name": name.replace("_", "-"), "Values": list(values)} for name, values in chosen.items()]
-        return list(every(self._ec2, operation, member, Filters=asked))
+        values_by_filter = {"vpc_id": [self._vpc_id], **filters}
+        request_filters = [
+            {"Name": name.replace("_", "-"), "Values": list(values)} for name, values in values_by_filter.items()
+        ]
+        return list(every(self._ec2, operation, member, Filters=request_filters))
 
     def attribute(self, name: str) -> bool:
         answer = self._ec2.describe_vpc_attribute(VpcId=self._vpc_id, Attribute=name)
@@ -64,19 +66,24 @@ class Look:
         """Return the servers of the DHCP options; none for options that do not exist, which `default` stands for."""
         by_id = [{"Name": "dhcp-options-id", "Values": [options_id]}]
         options = every(self._ec2, "describe_dhcp_options", "DhcpOptions", Filters=by_id)
-        settings = [setting for one in options for setting in one["DhcpConfigurations"]]
+        settings = [setting for entry in options for setting in entry["DhcpConfigurations"]]
         return tuple(
-            value["Value"] for one in settings if one["Key"] == "domain-name-servers" for value in one["Values"]
+            value["Value"] for entry in settings if entry["Key"] == "domain-name-servers" for value in entry["Values"]
         )
 
-    def subnets(self, wanted: Sequence[str]) -> Iterator[SeenSubnet]:
-        tables = self.all("describe_route_tables", "RouteTables")
-        acls = self.all("describe_network_acls", "NetworkAcls")
-        gateways = [one for one in self._endpoints() if one["VpcEndpointType"] == "Gateway"]
-        s3 = {table for one in gateways if one["ServiceName"].endswith(".s3") for table in one["RouteTableIds"]}
-        for item in self.all("describe_subnets", "Subnets", subnet_id=wanted) if wanted else ():
-            own, main = _linked(tables, item["SubnetId"])
-            table, acl = own or main, _linked(acls, item["SubnetId"])[0]
+    def subnets(self, ids: Sequence[str]) -> Iterator[SeenSubnet]:
+        tables = self.listing("describe_route_tables", "RouteTables")
+        acls = self.listing("describe_network_acls", "NetworkAcls")
+        gateways = [endpoint for endpoint in self._endpoints() if endpoint["VpcEndpointType"] == "Gateway"]
+        s3 = {
+            table
+            for endpoint in gateways
+            if endpoint["ServiceName"].endswith(".s3")
+            for table in endpoint["RouteTableIds"]
+        }
+        for item in self.listing("describe_subnets", "Subnets", subnet_id=ids) if ids else ():
+            subnet_table, main = _tables_of(tables, item["SubnetId"])
+            table, acl = subnet_table or main, _tables_of(acls, item["SubnetId"])[0]
             yield SeenSubnet(
                 id=item["SubnetId"],
                 zone=item["AvailabilityZone"],
@@ -91,30 +98,36 @@ class Look:
 
     def endpoints(self, region: str) -> dict[str, tuple[str, ...]]:
         """Return the services whose usual names lead to a working interface endpoint, and the ranges let in to it."""
-        known = {one["GroupId"]: one for one in self.all("describe_security_groups", "SecurityGroups")}
-        found: dict[str, tuple[str, ...]] = {}
-        for one in self._endpoints():
-            if one["VpcEndpointType"] != "Interface" or not one.get("PrivateDnsEnabled"):
+        groups_by_id = {
+            endpoint["GroupId"]: endpoint for endpoint in self.listing("describe_security_groups", "SecurityGroups")
+        }
+        ranges: dict[str, tuple[str, ...]] = {}
+        for endpoint in self._endpoints():
+            if endpoint["VpcEndpointType"] != "Interface" or not endpoint.get("PrivateDnsEnabled"):
                 continue
-            service = one["ServiceName"].removeprefix(f"com.amazonaws.{region}.")
-            groups = [known[group["GroupId"]] for group in one.get("Groups", ()) if group["GroupId"] in known]
-            found[service] = (*found.get(service, ()), *(cidr for group in groups for cidr in _let_in(group)))
-        return found
+            service = endpoint["ServiceName"].removeprefix(f"com.amazonaws.{region}.")
+            groups = [
+                groups_by_id[group["GroupId"]]
+                for group in endpoint.get("Groups", ())
+                if group["GroupId"] in groups_by_id
+            ]
+            ranges[service] = (*ranges.get(service, ()), *(cidr for group in groups for cidr in _let_in(group)))
+        return ranges
 
     def _endpoints(self) -> list[dict[str, Any]]:
-        return [one for one in self.all("describe_vpc_endpoints", "VpcEndpoints") if one["State"] == "available"]
+        return [item for item in self.listing("describe_vpc_endpoints", "VpcEndpoints") if item["State"] == "available"]
 
 
-def _linked(several: Sequence[Mapping[str, Any]], subnet_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _tables_of(tables: Sequence[Mapping[str, Any]], subnet_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the route table or ACL of a subnet, and the VPC's main one; empty where there is none."""
-    own, main = dict[str, Any](), dict[str, Any]()
-    for one in several:
-        for link in one.get("Associations", ()):
+    linked_table, main = dict[str, Any](), dict[str, Any]()
+    for table in tables:
+        for link in table.get("Associations", ()):
             if link.get("SubnetId") == subnet_id:
-                own = dict(one)
+                linked_table = dict(table)
             if link.get("Main"):
-                main = dict(one)
-    return own, main
+                main = dict(table)
+    return linked_table, main
 
 
 def _default_route(table: Mapping[str, Any]) -> str:
@@ -125,18 +138,18 @@ def _default_route(table: Mapping[str, Any]) -> str:
 
 
 def _entries(acl: Mapping[str, Any]) -> Iterator[AclEntry]:
-    for one in acl.get("Entries", ()):
-        if "CidrBlock" not in one:  # IPv6, which a campaign does not use
+    for item in acl.get("Entries", ()):
+        if "CidrBlock" not in item:  # IPv6, which a campaign does not use
             continue
-        ports = one.get("PortRange") or _ALL_PORTS
+        ports = item.get("PortRange") or _ALL_PORTS
         yield AclEntry(
-            egress=one["Egress"],
-            number=one["RuleNumber"],
-            allow=one["RuleAction"] == "allow",
-            protocol=str(one["Protocol"]),
+            egress=item["Egress"],
+            number=item["RuleNumber"],
+            allow=item["RuleAction"] == "allow",
+            protocol=str(item["Protocol"]),
             first=ports["From"],
             last=ports["To"],
-            cidr=one["CidrBlock"],
+            cidr=item["CidrBlock"],
         )
 
 
@@ -145,4 +158,4 @@ def _let_in(group: Mapping[str, Any]) -> Iterator[str]:
         every_port = str(rule["IpProtocol"]) == "-1"
         https = str(rule["IpProtocol"]) == "tcp" and rule.get("FromPort", 0) <= HTTPS <= rule.get("ToPort", 65535)
         if every_port or https:
-            yield from (one["CidrIp"] for one in rule.get("IpRanges", ()))
+            yield from (item["CidrIp"] for item in rule.get("IpRanges", ()))

@@ -37,13 +37,15 @@ def find_image(account: Account, spec: Spec) -> tuple[str, str]:
         parameter = image_parameter(spec.kubernetes, instance_type(spec.nodes.instance_type).maker)
         ami = str(account.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"])
     by_id = [{"Name": "image-id", "Values": [ami]}]
-    found = list(every(account.client("ec2"), "describe_images", "Images", Filters=by_id))
-    if not found:
+    images = list(every(account.client("ec2"), "describe_images", "Images", Filters=by_id))
+    if not images:
         cure = f"name one of {spec.region} that is the account's, public or shared with it; or write nodes: eks"
         raise UserError("the account sees no such AMI", seen=f"{ami} in {spec.region}", cure=cure)
-    image = found[0]
-    wanted = {"State": "available", "Architecture": _ARCHITECTURE, "RootDeviceName": ROOT_DISK}
-    wrong = [f"{key} is {image.get(key)}, not {value}" for key, value in wanted.items() if image.get(key) != value]
+    image = images[0]
+    requirements = {"State": "available", "Architecture": _ARCHITECTURE, "RootDeviceName": ROOT_DISK}
+    wrong = [
+        f"{key} is {image.get(key)}, not {value}" for key, value in requirements.items() if image.get(key) != value
+    ]
     if wrong:
         cure = "derive one from EKS's Amazon Linux 2023 image for x86_64, or write nodes: eks"
         raise UserError("nodes cannot start from this AMI", seen=f"{ami}: {'; '.join(wrong)}", cure=cure)
@@ -58,8 +60,8 @@ def base_release() -> str:
 def eks_images(account: Account, variant: str, kubernetes: str = "*") -> dict[str, dict[str, Any]]:
     """Return EKS's images by name, the oldest release first. EC2 leaves out those that AWS has deprecated."""
     by_name = [{"Name": "name", "Values": [f"amazon-eks-node-al2023-{_ARCHITECTURE}-{variant}-{kubernetes}-v*"]}]
-    found = every(account.client("ec2"), "describe_images", "Images", Owners=["amazon"], Filters=by_name)
-    return {str(one["Name"]): one for one in sorted(found, key=lambda one: release_of(one["Name"]))}
+    images = every(account.client("ec2"), "describe_images", "Images", Owners=["amazon"], Filters=by_name)
+    return {str(image["Name"]): image for image in sorted(images, key=lambda image: release_of(image["Name"]))}
 
 
 def release_of(name: str) -> str:
@@ -79,5 +81,5 @@ def find_base_image(account: Account, spec: Spec) -> BaseImage:
             seen=f"{name} in {spec.region}; newer ones: {', '.join(newer[-3:]) or 'none'}",
             cure="set base.release in images/versions.yaml to a release that AWS publishes for this Kubernetes version",
         )
-    published = datetime.fromisoformat(images[name]["CreationDate"]).date()
-    return BaseImage(ami=images[name]["ImageId"], name=name, published=published, newer=newer)
+    day = datetime.fromisoformat(images[name]["CreationDate"]).date()
+    return BaseImage(ami=images[name]["ImageId"], name=name, published=day, newer=newer)

@@ -14,7 +14,7 @@ from infra.data import dataset
 from infra.errors import UserError
 from infra.report.data_page import data_page
 from infra.spec.campaign import load
-from infra.spec.models.chat import resolved
+from infra.spec.models.chat import resolve_template
 from infra.spec.recipe import recipe_of
 from trainer.contract import DATA_REPORT_NAME, Parameters
 from trainer.contract.recipe import Recipe, parse_source
@@ -75,5 +75,5 @@ def _chat(given: dict[str, Any]) -> Any:
     section = {name: given.get(name) for name in ("format", "tokenizer")}
     if template := given.get("chat_template"):
         section["chat"] = {"template": template}
-    found = resolved(section).get("chat")
+    found = resolve_template(section).get("chat")
     return found and {**found, "context": given.get("context")}

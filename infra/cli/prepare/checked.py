@@ -33,7 +33,7 @@ def checked(path: Path, account: str | None = None) -> Checked:
     except SpecError as error:
         found, sound = shape_findings(error), error.sound
         if sound is not None:
-            found += check(sound, survey(sound.spec, account, whole=False), today, whole=False)
+            found += check(sound, survey(sound.spec, account, complete=False), today, complete=False)
         return Checked(None, None, None, tuple(sorted(found, key=lambda finding: finding.line)))
     facts = survey(file.spec, account)
     return Checked(file, file.spec, facts, check(file, facts, today))
@@ -46,7 +46,7 @@ def with_memory(seen: Checked, console: Console) -> Checked:
     if not memory.is_close(seen.spec, seen.facts.instance):
         return seen
     console.print("memory     one micro batch of the model, on tensors without data", markup=False)
-    predicted = memory.predicted(seen.spec, seen.facts.instance)
+    predicted = memory.predict_memory(seen.spec, seen.facts.instance)
     facts = seen.facts.model_copy(update={"memory": predicted})
     return replace(seen, facts=facts, findings=check(seen.file, facts, datetime.now(UTC).date()))
 
@@ -58,7 +58,7 @@ def with_answers(seen: Checked, console: Console) -> Checked:
     `UserError` for foreign credentials, and for a name that a campaign in another region has.
     """
     from infra.aws.account import Account
-    from infra.aws.asked import asked
+    from infra.aws.asked import ask_aws
     from infra.aws.namesakes import refuse_namesake
     from infra.session.session import has_begun
 
@@ -73,5 +73,5 @@ def with_answers(seen: Checked, console: Console) -> Checked:
     with progress.stage(
         "ask", "zones, types, network, quota, reservation and base image, as the account has them; reads only"
     ):
-        facts = asked(account, seen.spec, seen.facts, progress.note)
+        facts = ask_aws(account, seen.spec, seen.facts, progress.note)
     return replace(seen, facts=facts, findings=check(seen.file, facts, datetime.now(UTC).date()))

@@ -4,10 +4,9 @@ from infra.plan.catalogue.charts import Addon, Chart, Operator, addons, asked_fo
 from infra.plan.catalogue.expectations import Bandwidth, bandwidth, expectation, profiles
 from infra.plan.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.plan.catalogue.prices import Prices, service_prices
-from infra.plan.catalogue.quotas import Quota, counted, quota
-from infra.plan.catalogue.regions import regions
+from infra.plan.catalogue.quotas import Quota, quota, resource_quota
+from infra.plan.catalogue.regions import no_control_plane, regions
 from infra.plan.catalogue.thresholds import Thresholds, limits, thresholds
-from infra.plan.catalogue.zones import no_control_plane
 
 __all__ = [
     "Addon",
@@ -22,7 +21,6 @@ __all__ = [
     "asked_for",
     "bandwidth",
     "charts",
-    "counted",
     "expectation",
     "instance_type",
     "instance_types",
@@ -32,6 +30,7 @@ __all__ = [
     "profiles",
     "quota",
     "regions",
+    "resource_quota",
     "service_prices",
     "thresholds",
 ]

@@ -42,15 +42,15 @@ class Chart(Frozen):
     """Dotted path of a value that names an image or a registry -> its name below the mirror."""
     values: dict[str, Any] = {}
 
-    def mirrored(self, mirror: str | None) -> dict[str, Any]:
+    def values_from(self, mirror: str | None) -> dict[str, Any]:
         """Return the values with every image taken from `mirror`; None keeps the chart's own registries."""
         values = copy.deepcopy(self.values)
         for path, name in self.images.items() if mirror is not None else ():
-            *sections, last = path.split(".")
+            *sections, key = path.split(".")
             section = values
-            for one in sections:
-                section = section.setdefault(one, {})
-            section[last] = f"{mirror}/{name}" if name else mirror
+            for section_name in sections:
+                section = section.setdefault(section_name, {})
+            section[key] = f"{mirror}/{name}" if name else mirror
         return values
 
 
@@ -77,8 +77,8 @@ def asked_for(option: str | None, section: object) -> bool:
     if option is None:
         return True
     field, equals, value = option.partition("=")
-    wanted = getattr(section, field)
-    return bool(wanted == value) if equals else bool(wanted)
+    setting = getattr(section, field)
+    return bool(setting == value) if equals else bool(setting)
 
 
 @cache

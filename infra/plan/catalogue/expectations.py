@@ -8,7 +8,7 @@ from typing import Any
 from infra.plan.catalogue.instance_types import InstanceType, instance_type, instance_types
 from infra.plan.catalogue.reading import read, unknown
 from infra.plan.catalogue.thresholds import limits, number
-from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, PcieLink
+from trainer.contract import DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, GpuExpectation, PcieLink
 from trainer.contract.frozen import Frozen
 
 _MOUNTS = (DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS)
@@ -34,8 +34,8 @@ def profiles() -> tuple[str, ...]:
 
 def bandwidth(instance_type: str) -> Bandwidth | None:
     """Return the measured bandwidth; None if no source states it: then preflight has no limit for it."""
-    measured = _content()["measured"].get(instance_type)
-    return None if measured is None else Bandwidth.model_validate(measured)
+    row = _content()["measured"].get(instance_type)
+    return None if row is None else Bandwidth.model_validate(row)
 
 
 def reduced_link(instance_type: str) -> PcieLink | None:
@@ -52,16 +52,16 @@ def least_versions() -> dict[str, str]:
 @cache
 def expectation(name: str) -> Expectation:
     """Return the profile of this name, a written one or an instance type; raise `UserError` with the nearest names."""
-    written = _content()["profiles"]
-    if name in written:
-        return Expectation(profile=name, mounts=_MOUNTS, limits=limits(), **written[name])
+    rows = _content()["profiles"]
+    if name in rows:
+        return Expectation(profile=name, mounts=_MOUNTS, limits=limits(), **rows[name])
     if name not in profiles():
         raise unknown("expectation", name, profiles())
-    return _derived(instance_type(name))
+    return _type_profile(instance_type(name))
 
 
-def _derived(item: InstanceType) -> Expectation:
-    measured = bandwidth(item.name) or Bandwidth(bus_bandwidth_gb_s=0.0, all_reduce_mib=1024)
+def _type_profile(item: InstanceType) -> Expectation:
+    floor = bandwidth(item.name) or Bandwidth(bus_bandwidth_gb_s=0.0, all_reduce_mib=1024)
     return Expectation(
         profile=item.name,
         cpus=item.vcpus,
@@ -72,7 +72,24 @@ def _derived(item: InstanceType) -> Expectation:
         mounts=_MOUNTS,
         limits=limits(),
         clock_skew_s=number("clock_skew_s"),
-        all_reduce_mib=measured.all_reduce_mib,
-        bus_bandwidth_gb_s=measured.bus_bandwidth_gb_s * number("floor_share"),
+        all_reduce_mib=floor.all_reduce_mib,
+        bus_bandwidth_gb_s=floor.bus_bandwidth_gb_s * number("floor_share"),
         gpudirect=item.name in _content()["gpudirect"]["types"],
+    )
+
+
+def gpu_expectation(item: InstanceType) -> GpuExpectation | None:
+    """Return the expectation; None if the accelerators are not GPUs."""
+    if item.maker != "nvidia":
+        return None
+    has_peers = item.accelerators > 1
+    return GpuExpectation(
+        product=item.accelerator,
+        count=item.accelerators,
+        memory_gib=item.accelerator_memory_gib * number("usable_share"),
+        # A GPU that is sold alone has no peer at the other end of its links. If no source states the number, none is
+        # required: a sound node must not be replaced because of a guess.
+        nvlinks=(item.nvlinks or 0) if has_peers else 0,
+        nvswitch=has_peers and item.nvlinks != 0,
+        pcie=reduced_link(item.name),
     )

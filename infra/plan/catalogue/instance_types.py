@@ -15,7 +15,7 @@ from trainer.contract.frozen import Frozen
 FILE = "instance_types"
 
 
-class Origin(Frozen):
+class FigureOrigin(Frozen):
     """Source of figures, and the day on which they were read."""
 
     as_of: date
@@ -60,9 +60,9 @@ class InstanceType(Frozen):
     """Field -> reason why it has no figure; every field without a figure is listed."""
     kept: dict[str, str] = {}
     """Field -> reason why a refresh keeps it although the API has another figure."""
-    hardware: Origin
-    price: Origin
-    performance: Origin
+    hardware: FigureOrigin
+    price: FigureOrigin
+    performance: FigureOrigin
     """Origin of FLOP/s and NVLinks."""
 
     @model_validator(mode="after")

@@ -40,8 +40,8 @@ class Prices(Frozen):
             return tiers[throughput_mbs_per_tib or 0]
         except KeyError:
             name = f"{deployment}/{throughput_mbs_per_tib}"
-            known = [f"{d}/{t}" for d, ts in self.lustre_usd_per_gb_month.items() for t in ts]
-            raise unknown("Lustre tier", name, known) from None
+            names = [f"{d}/{t}" for d, ts in self.lustre_usd_per_gb_month.items() for t in ts]
+            raise unknown("Lustre tier", name, names) from None
 
 
 @cache

@@ -25,10 +25,10 @@ def _table() -> dict[str, Any]:
 def quota(item: InstanceType, *, spot: bool) -> Quota | None:
     """Return the vCPU quota of this type; None if no source states it (`InstanceType.why_absent` has the reason)."""
     family = item.spot_quota_family if spot else item.quota_family
-    found = _table()["spot" if spot else "on_demand"].get(family)
-    return None if found is None else Quota.model_validate(found)
+    row = _table()["spot" if spot else "on_demand"].get(family)
+    return None if row is None else Quota.model_validate(row)
 
 
-def counted(what: str) -> Quota:
+def resource_quota(resource: str) -> Quota:
     """Return the quota of another resource of a campaign; raise KeyError if the table lacks it."""
-    return Quota.model_validate(_table()["counted"][what])
+    return Quota.model_validate(_table()["counted"][resource])

@@ -19,9 +19,9 @@ def read(name: str) -> dict[str, Any]:
     return yaml.load(files("infra.plan.catalogue").joinpath(f"{name}.yaml").read_text("utf-8"), Loader=_Loader)
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+def unknown(kind: str, name: str, candidates: Iterable[str]) -> UserError:
     """Return the error for an unknown name; it lists the nearest names, or all if none is near."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
-    cure = f"near names: {', '.join(near)}" if near else f"the catalogue has: {', '.join(names)}"
+    names = sorted(candidates)
+    nearest = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+    cure = f"near names: {', '.join(nearest)}" if nearest else f"the catalogue has: {', '.join(names)}"
     return UserError(f"the catalogue has no {kind} of this name", seen=name, cure=cure)

@@ -28,15 +28,15 @@ def write(header: str, content: dict[str, Any]) -> str:
 
 def header(text: str) -> str:
     """Return the comment lines at the beginning of a file."""
-    taken = []
+    comments = []
     for line in text.splitlines():
         if not line.startswith("#"):
             break
-        taken.append(line)
-    return "\n".join(taken)
+        comments.append(line)
+    return "\n".join(comments)
 
 
 def _flow(value: Any, indent: str) -> str:
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=_WIDTH).rstrip()
-    first, *others = text.splitlines()
-    return "\n".join([indent + first, *(f"{indent} {line.strip()}" for line in others)])
+    head, *tail = text.splitlines()
+    return "\n".join([indent + head, *(f"{indent} {line.strip()}" for line in tail)])

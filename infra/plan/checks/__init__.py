@@ -17,79 +17,69 @@ from infra.plan.checks import (
     placement,
     recovery,
     services,
+    source,
     storage,
     training,
+    variables,
     workload,
 )
-from infra.plan.checks.finding import Case, Draft, Finding, Level, Rule, error
+from infra.plan.checks.finding import Case, Draft, Finding, Level, Rule, error, rule_name, rules_of
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec, SpecError, SpecFile
 
-__all__ = ["RULES", "Finding", "Level", "check", "failed", "rule_name", "shape_findings"]
+__all__ = ["RULES", "WORKLOAD_RULES", "Finding", "Level", "check", "failed", "shape_findings"]
 
+BUILT_IN_RULES: tuple[Rule, ...] = rules_of("case", training, engine)
+WORKLOAD_RULES: tuple[Rule, ...] = rules_of("case", workload, variables, source)
 RULES: tuple[Rule, ...] = (
-    *placement.RULES,
-    *network.RULES,
-    *builders.RULES,
-    *nodes.RULES,
-    *capacity.RULES,
-    *training.RULES,
-    *engine.RULES,
-    *workload.RULES,
-    *nccl.RULES,
-    *storage.RULES,
-    *services.RULES,
-    *money.RULES,
-    *recovery.RULES,
-    *people.RULES,
+    *rules_of("case", placement, network, builders, nodes, capacity),
+    *BUILT_IN_RULES,
+    *WORKLOAD_RULES,
+    *rules_of("case", nccl, storage, services, money, recovery, people),
 )
 SHAPE_RULE = "shape"
 
 
-def check(file: SpecFile, facts: Facts, today: date, *, whole: bool = True) -> tuple[Finding, ...]:
+def check(file: SpecFile, facts: Facts, today: date, *, complete: bool = True) -> tuple[Finding, ...]:
     """Return all findings in the order of the file; no rule hides another's findings.
 
-    If spec and facts are not `whole`, rules that read a missing part find nothing.
+    If spec and facts are not `complete`, rules that read a missing part find nothing.
     """
     case = Case(file.spec, facts, today)
-    found = [
+    findings = [
         Finding(
             level=draft.level,
             rule=rule_name(rule),
             file=file.path,
-            line=file.line_of(draft.field) or 1,
-            field=draft.field,
+            line=file.line_of(draft.place) or 1,
+            field=draft.place,
             message=draft.message,
             seen=draft.seen,
             cure=draft.cure,
         )
         for rule in _rules(file.spec)
-        for draft in _drafts(rule, case, whole)
+        for draft in _drafts(rule, case, complete)
     ]
-    return tuple(sorted(found, key=lambda finding: finding.line))
+    return tuple(sorted(findings, key=lambda finding: finding.line))
 
 
 def _rules(spec: Spec) -> tuple[Rule, ...]:
     """Leave out the rules about what the spec does not have: the built-in trainer, or a workload."""
-    built_in = training.RULES + engine.RULES
-    absent = built_in if getattr(spec, "workload", None) is not None else workload.RULES
+    absent = BUILT_IN_RULES if getattr(spec, "workload", None) is not None else WORKLOAD_RULES
     return tuple(rule for rule in RULES if rule not in absent)
 
 
-def _drafts(rule: Rule, case: Case, whole: bool) -> Iterator[Draft]:
+def _drafts(rule: Rule, case: Case, complete: bool) -> Iterator[Draft]:
     """Yield a rule's drafts; an overflow of its arithmetic becomes a finding."""
     try:
         yield from rule(case)
     except (AttributeError, ValueError):  # a rule may read a field that an incomplete spec lacks
-        if whole:
+        if complete:
             raise
     except ArithmeticError as problem:
-        yield error(
-            "training",
-            "the campaign has a number that is too large",
-            seen=f"{rule_name(rule)}: {type(problem).__name__}",
-            cure="look for a number with some zeros too many or too few",
-        )
+        message = "the campaign has a number that is too large"
+        cure = "look for a number with some zeros too many or too few"
+        yield error("training", message, seen=f"{rule_name(rule)}: {type(problem).__name__}", cure=cure)
 
 
 def shape_findings(refusal: SpecError) -> tuple[Finding, ...]:
@@ -111,8 +101,3 @@ def shape_findings(refusal: SpecError) -> tuple[Finding, ...]:
 def failed(findings: tuple[Finding, ...]) -> bool:
     """Return True if nothing may be started."""
     return any(finding.level is Level.ERROR for finding in findings)
-
-
-def rule_name(rule: Rule) -> str:
-    """Return the rule's name: `names_fit_aws` -> `names-fit-aws`."""
-    return rule.__name__.replace("_", "-")  # type: ignore[attr-defined]

@@ -12,17 +12,17 @@ HOST_USABLE = 0.8
 rounds up to powers of two, share the rest."""
 
 
-def gradients_are_summed_as_deepspeed_can(case: Case) -> Iterator[Draft]:
+def gradient_precision(case: Case) -> Iterator[Draft]:
     """DeepSpeed keeps float32 sums of bfloat16 gradients in parts with stage 2 and 3 alone."""
     training = case.spec.built_in[0]
-    given, stage = training.gradients, training.zero_stage
+    gradients, stage = training.gradients, training.zero_stage
     if training.precision == "float32":
         for name in ("accumulate", "reduce"):
-            if getattr(given, name) == "bfloat16":
+            if getattr(gradients, name) == "bfloat16":
                 cure = f"leave it out, or write training.precision: bfloat16; {name} may then be float32"
-                seen = "bfloat16, with precision float32"
-                yield error(f"training.gradients.{name}", "rounds what float32 computed", seen=seen, cure=cure)
-    elif given.accumulate == "float32" and stage < 2:
+                detail = "bfloat16, with precision float32"
+                yield error(f"training.gradients.{name}", "rounds what float32 computed", seen=detail, cure=cure)
+    elif gradients.accumulate == "float32" and stage < 2:
         reason = (
             "needs ZeRO: DeepSpeed has no such sum without"
             if stage == 0
@@ -32,7 +32,7 @@ def gradients_are_summed_as_deepspeed_can(case: Case) -> Iterator[Draft]:
         yield error("training.gradients.accumulate", reason, seen=f"float32, zero_stage {stage}", cure=cure)
 
 
-def offloaded_states_have_a_host(case: Case) -> Iterator[Draft]:
+def offload_memory(case: Case) -> Iterator[Draft]:
     """Optimizer states that leave the accelerator are sharded, and fit the node's memory beside a save's copy."""
     training, instance, world = case.spec.built_in[0], case.facts.instance, case.world_size
     if training.optimizer.offload == "none":
@@ -45,20 +45,17 @@ def offloaded_states_have_a_host(case: Case) -> Iterator[Draft]:
     if instance is None or world is None or case.ranks_per_node is None:
         return
     states = case.ranks_per_node * sizing.host_bytes_per_rank(training.model, training.precision, world)
-    saved = sizing.checkpoint_bytes_per_node(
+    save_copy = sizing.checkpoint_bytes_per_node(
         training.model, training.precision, case.spec.nodes.count, training.zero_stage
     )
     usable = int(instance.memory_gib * HOST_USABLE * sizing.GIB)
-    seen = (
-        f"{(states + saved) / sizing.GIB:.1f} GiB of {usable / sizing.GIB:.1f} usable per node"
-        f" (states {states / sizing.GIB:.1f}, a save's copy {saved / sizing.GIB:.1f})"
+    detail = (
+        f"{(states + save_copy) / sizing.GIB:.1f} GiB of {usable / sizing.GIB:.1f} usable per node"
+        f" (states {states / sizing.GIB:.1f}, a save's copy {save_copy / sizing.GIB:.1f})"
     )
-    if states + saved > usable:
+    if states + save_copy > usable:
         cure = "take more nodes, or an instance type with more memory"
-        yield error("training.optimizer.offload", "does not fit the nodes' memory", seen=seen, cure=cure)
+        yield error("training.optimizer.offload", "does not fit the nodes' memory", seen=detail, cure=cure)
     else:
         cure = "nothing to do; the processors compute the update, which takes longer than on a GPU"
-        yield info("training.optimizer.offload", "fits the nodes' memory", seen=seen, cure=cure)
-
-
-RULES = (gradients_are_summed_as_deepspeed_can, offloaded_states_have_a_host)
+        yield info("training.optimizer.offload", "fits the nodes' memory", seen=detail, cure=cure)

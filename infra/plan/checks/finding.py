@@ -8,6 +8,8 @@ from datetime import date
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
 
 from infra.plan.estimates.campaign import Estimate, estimate
 from infra.plan.facts import Facts
@@ -47,7 +49,8 @@ class Draft:
     """A finding as a rule makes it, without the rule's name and the place in the file."""
 
     level: Level
-    field: str
+    place: str
+    """Field of the spec, or resource of the stack."""
     message: str
     seen: str
     cure: str
@@ -63,7 +66,7 @@ class Case:
 
     @property
     def ranks_per_node(self) -> int | None:
-        """None if the instance type is unknown and the spec has no number."""
+        """Ranks of one node; None if the instance type is unknown and the spec has no number."""
         instance = self.facts.instance
         return ranks_per_node(self.spec, instance.accelerators if instance else 0) or None
 
@@ -80,7 +83,7 @@ class Case:
 
     @cached_property
     def estimate(self) -> Estimate | None:
-        """None if the instance type is unknown: an estimate for an unknown node would mislead."""
+        """The campaign's estimate; None for an unknown instance type, for which it would mislead."""
         world = self.world_size
         return None if world is None or self.facts.instance is None else estimate(self.spec, self.facts, world)
 
@@ -89,19 +92,35 @@ Rule = Callable[[Case], Iterator[Draft]]
 """Yields nothing if all is well. The function's name is the rule's name; its docstring states the requirement."""
 
 
-def shown(seen: object) -> str:
+def rules_of(parameter: str, *modules: ModuleType) -> tuple[Any, ...]:
+    """Return the rules of modules: their own public functions whose first parameter has this name."""
+    return tuple(
+        function
+        for module in modules
+        for name, function in vars(module).items()
+        if isinstance(function, FunctionType) and function.__module__ == module.__name__
+        if not name.startswith("_") and next(iter(function.__annotations__)) == parameter
+    )
+
+
+def rule_name(rule: Callable[..., Iterator[Draft]]) -> str:
+    """Return the rule's name: `one_bandwidth_floor` -> `one-bandwidth-floor`."""
+    return rule.__name__.replace("_", "-")  # type: ignore[attr-defined]
+
+
+def one_line(value: object) -> str:
     """Return printable text in one line of limited length."""
-    text = "".join(sign if sign.isprintable() else "?" for sign in str(seen)).strip() or "nothing"
+    text = "".join(sign if sign.isprintable() else "?" for sign in str(value)).strip() or "nothing"
     return text if len(text) <= _LONGEST_SEEN else f"{text[: _LONGEST_SEEN - 3]}..."
 
 
-def error(field: str, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.ERROR, field, message, shown(seen), cure)
+def error(place: object, message: str, *, seen: object, cure: str) -> Draft:
+    return Draft(Level.ERROR, str(place), message, one_line(seen), cure)
 
 
-def warning(field: str, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.WARNING, field, message, shown(seen), cure)
+def warning(place: object, message: str, *, seen: object, cure: str) -> Draft:
+    return Draft(Level.WARNING, str(place), message, one_line(seen), cure)
 
 
-def info(field: str, message: str, *, seen: object, cure: str) -> Draft:
-    return Draft(Level.INFO, field, message, shown(seen), cure)
+def info(place: object, message: str, *, seen: object, cure: str) -> Draft:
+    return Draft(Level.INFO, str(place), message, one_line(seen), cure)

@@ -17,19 +17,16 @@ STALE_AFTER = timedelta(days=90)
 PRICED_REGION = "us-east-1"
 
 
-def planned_cost_is_within_the_budget(case: Case) -> Iterator[Draft]:
+def cost_within_budget(case: Case) -> Iterator[Draft]:
     """The planned cost does not exceed the budget."""
     guess, budget = case.estimate, case.spec.money.budget_usd
     if guess is not None and guess.usd > budget:
-        yield error(
-            "money.budget_usd",
-            "the plan costs more than the budget",
-            seen=f"{guess.usd:,} USD planned, {cents(budget):,} USD allowed",
-            cure="raise the budget, or plan less: see bivouac plan",
-        )
+        detail = f"{guess.usd:,} USD planned, {cents(budget):,} USD allowed"
+        cure = "raise the budget, or plan less: see bivouac plan"
+        yield error("money.budget_usd", "the plan costs more than the budget", seen=detail, cure=cure)
 
 
-def deadline_caps_the_cost_below_the_budget(case: Case) -> Iterator[Draft]:
+def cost_at_deadline(case: Case) -> Iterator[Draft]:
     """In the worst case the deadline ends the spending before the budget is spent."""
     guess, money = case.estimate, case.spec.money
     if guess is None or guess.usd > money.budget_usd or guess.usd_at_deadline <= money.budget_usd:
@@ -42,26 +39,26 @@ def deadline_caps_the_cost_below_the_budget(case: Case) -> Iterator[Draft]:
     )
 
 
-def deadline_leaves_room_for_the_plan(case: Case) -> Iterator[Draft]:
+def deadline_margin(case: Case) -> Iterator[Draft]:
     """The work on GPU nodes ends before AWS sets their node group to zero, even if AWS takes its longest."""
     guess, deadline = case.estimate, case.spec.money.deadline
     if guess is None:
         return
-    needed = _timedelta(seconds(guess.stages, *UNTIL_ARCHIVED))
+    work_time = _timedelta(seconds(guess.stages, *UNTIL_ARCHIVED))
     longest = _timedelta(longest_seconds(guess.stages, *UNTIL_ARCHIVED))
-    seen = f"{duration.text(needed)} planned, {duration.text(longest)} at most, deadline {duration.text(deadline)}"
-    if needed > deadline:
-        cure = f"write {duration.text(_hours_above(max(longest, needed * 1.25)))} or more"
-        yield error("money.deadline", "comes before training and archive are done", seen=seen, cure=cure)
+    detail = f"{duration.text(work_time)} planned, {duration.text(longest)} at most, deadline {duration.text(deadline)}"
+    if work_time > deadline:
+        cure = f"write {duration.text(_hours_above(max(longest, work_time * 1.25)))} or more"
+        yield error("money.deadline", "comes before training and archive are done", seen=detail, cure=cure)
     elif longest > deadline:
         cure = f"write {duration.text(_hours_above(longest))} or more: docs/waits.md lists what AWS may take"
-        yield warning("money.deadline", "comes too early if AWS takes its longest", seen=seen, cure=cure)
-    elif needed * 1.1 > deadline:
-        cure = f"write {duration.text(_hours_above(needed * 1.25))}: failures take time too"
-        yield warning("money.deadline", "leaves less than a tenth to spare", seen=seen, cure=cure)
+        yield warning("money.deadline", "comes too early if AWS takes its longest", seen=detail, cure=cure)
+    elif work_time * 1.1 > deadline:
+        cure = f"write {duration.text(_hours_above(work_time * 1.25))}: failures take time too"
+        yield warning("money.deadline", "leaves less than a tenth to spare", seen=detail, cure=cure)
 
 
-def everything_has_a_price(case: Case) -> Iterator[Draft]:
+def known_prices(case: Case) -> Iterator[Draft]:
     """A line without a price is missing from the planned cost; GPU nodes without a price would have no budget."""
     fee = case.spec.nodes.block_fee_usd is not None and case.spec.nodes.capacity is Capacity.CAPACITY_BLOCK
     for line in case.estimate.lines if case.estimate else ():
@@ -75,8 +72,8 @@ def everything_has_a_price(case: Case) -> Iterator[Draft]:
                 cure="write nodes.usd_per_hour: what one node costs you by the hour",
             )
         else:
-            own = "write nodes.usd_per_hour: what one node costs you"
-            cure = own if line.gpu else "add it to the catalogue's prices"
+            own_price = "write nodes.usd_per_hour: what one node costs you"
+            cure = own_price if line.gpu else "add it to the catalogue's prices"
             yield warning(
                 "nodes.instance_type" if line.gpu else _field_of(line.name),
                 f"no price is known for: {line.name}; planned cost and budget leave it out",
@@ -85,14 +82,14 @@ def everything_has_a_price(case: Case) -> Iterator[Draft]:
             )
 
 
-def prices_are_fresh(case: Case) -> Iterator[Draft]:
+def price_age(case: Case) -> Iterator[Draft]:
     """The catalogue's prices are recent."""
     gpus = min((offer.as_of for offer in case.facts.offers), default=case.today)
-    dated = (
+    dated_cures = (
         (gpus, "`bivouac catalogue refresh --write` takes over AWS's prices of GPU nodes"),
         (case.facts.prices.as_of, "for other prices compare infra/plan/catalogue/prices.yaml with AWS's price pages"),
     )
-    stale = [(day, cure) for day, cure in dated if case.today - day > STALE_AFTER]
+    stale = [(day, cure) for day, cure in dated_cures if case.today - day > STALE_AFTER]
     if stale:
         oldest = min(day for day, _ in stale)
         yield warning(
@@ -103,24 +100,22 @@ def prices_are_fresh(case: Case) -> Iterator[Draft]:
         )
 
 
-def prices_are_of_the_region(case: Case) -> Iterator[Draft]:
+def price_region(case: Case) -> Iterator[Draft]:
     """The catalogue's prices are of one region; for GPU nodes it is the region of the last refresh."""
     instance, region = case.facts.instance, case.spec.region
-    owned = case.spec.nodes.usd_per_hour is not None
-    gpus = region if instance is None or owned else instance.price.region or PRICED_REGION
+    own_price = case.spec.nodes.usd_per_hour is not None
+    gpus = region if instance is None or own_price else instance.price.region or PRICED_REGION
     foreign = [
-        f"{what} are those of {of}" for what, of in (("GPU nodes", gpus), ("the rest", PRICED_REGION)) if of != region
+        f"{nodes} are those of {origin}"
+        for nodes, origin in (("GPU nodes", gpus), ("the rest", PRICED_REGION))
+        if origin != region
     ]
     if foreign:
-        yield warning(
-            "region",
-            f"the catalogue's prices of {', of '.join(foreign)}",
-            seen=region,
-            cure="expect another cost; `bivouac catalogue refresh --write` there, or write nodes.usd_per_hour",
-        )
+        cure = "expect another cost; `bivouac catalogue refresh --write` there, or write nodes.usd_per_hour"
+        yield warning("region", f"the catalogue's prices of {', of '.join(foreign)}", seen=region, cure=cure)
 
 
-def budget_alarm_reaches_someone(case: Case) -> Iterator[Draft]:
+def budget_alarm(case: Case) -> Iterator[Draft]:
     """The budget's alarm has a recipient."""
     address = case.spec.money.alarm_email
     if address is None and case.spec.money.alarm_topic_arn is None:
@@ -130,18 +125,15 @@ def budget_alarm_reaches_someone(case: Case) -> Iterator[Draft]:
         yield error("money.alarm_email", "this is no e-mail address", seen=address, cure="write name@host.domain")
 
 
-def budget_lasts_to_the_end(case: Case) -> Iterator[Draft]:
+def budget_year(case: Case) -> Iterator[Draft]:
     """AWS's budget counts by calendar year: the campaign ends in the year in which it begins."""
     money, block_end = case.spec.money, case.spec.nodes.block_end
     begun_days = timedelta(days=-(-money.deadline // timedelta(days=1)))
-    last = max(case.today + begun_days, block_end.date() if block_end else case.today)
-    if last.year != case.today.year:
-        yield info(
-            "money.deadline",
-            "AWS's budget restarts on 1 January: alarms and freeze do not count what was spent before",
-            seen=f"from {case.today} to {last}",
-            cure="rely on the steward's own count, or end before the new year",
-        )
+    last_day = max(case.today + begun_days, block_end.date() if block_end else case.today)
+    if last_day.year != case.today.year:
+        message = "AWS's budget restarts on 1 January: alarms and freeze do not count what was spent before"
+        cure = "rely on the steward's own count, or end before the new year"
+        yield info("money.deadline", message, seen=f"from {case.today} to {last_day}", cure=cure)
 
 
 def _is_address(text: str) -> bool:
@@ -157,17 +149,5 @@ def _timedelta(amount: Decimal) -> timedelta:
     return timedelta(seconds=int(amount))
 
 
-def _hours_above(needed: timedelta) -> timedelta:
-    return timedelta(hours=-(-needed // timedelta(hours=1)))
-
-
-RULES = (
-    planned_cost_is_within_the_budget,
-    deadline_caps_the_cost_below_the_budget,
-    deadline_leaves_room_for_the_plan,
-    everything_has_a_price,
-    prices_are_fresh,
-    prices_are_of_the_region,
-    budget_alarm_reaches_someone,
-    budget_lasts_to_the_end,
-)
+def _hours_above(span: timedelta) -> timedelta:
+    return timedelta(hours=-(-span // timedelta(hours=1)))

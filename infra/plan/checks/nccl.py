@@ -82,29 +82,28 @@ _LISTS = (("NCCL_", _NCCL), ("NCCL_", _NCCL_READS), ("OFI_NCCL_", _PLUGIN), ("FI
 DOCUMENTED = frozenset(f"{begin}{name}" for begin, names in _LISTS for name in names.split())
 
 
-def settings_are_documented(case: Case) -> Iterator[Draft]:
+def documented_nccl_settings(case: Case) -> Iterator[Draft]:
     """Each name of `nccl` stands in a document: NCCL and libfabric pass over a misspelt one without a word."""
     workload = case.spec.workload
     for name in sorted(set(workload.nccl) - DOCUMENTED) if workload is not None else ():
-        near = difflib.get_close_matches(name, DOCUMENTED, n=1)
-        cure = f"write {near[0]}" if near else "see NVIDIA's and AWS's lists"
+        nearest = difflib.get_close_matches(name, DOCUMENTED, n=1)
+        cure = f"write {nearest[0]}" if nearest else "see NVIDIA's and AWS's lists"
         cure += "; one that no document names goes into workload.env"
         yield error(f"workload.nccl.{name}", "no document names this variable", seen=name, cure=cure)
 
 
-def settings_leave_efa_alone(case: Case) -> Iterator[Draft]:
+def efa_safe_settings(case: Case) -> Iterator[Draft]:
     """No variable of NCCL or libfabric works against EFA's plugin: refused in `nccl`, warned of in `env`."""
     workload, instance = case.spec.workload, case.facts.instance
     if workload is None or instance is None or not instance.efa_interfaces:
         return
     cure = "leave it out, and read in NCCL's log (NCCL_DEBUG=INFO) that it says `Selected provider is efa`"
-    for section, given in (("nccl", workload.nccl), ("env", workload.env)):
+    for section, settings in (("nccl", workload.nccl), ("env", workload.env)):
         against = error if section == "nccl" else warning
-        for name in sorted(given):
+        for name in sorted(settings):
             if name in _AGAINST_EFA:
-                yield against(f"workload.{section}.{name}", _AGAINST_EFA[name], seen=given[name], cure=cure)
+                yield against(f"workload.{section}.{name}", _AGAINST_EFA[name], seen=settings[name], cure=cure)
             elif name in _BETTER_LEFT:
-                yield warning(f"workload.{section}.{name}", _BETTER_LEFT[name], seen=given[name], cure="leave it out")
-
-
-RULES = (settings_are_documented, settings_leave_efa_alone)
+                yield warning(
+                    f"workload.{section}.{name}", _BETTER_LEFT[name], seen=settings[name], cure="leave it out"
+                )

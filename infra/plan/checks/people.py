@@ -9,31 +9,31 @@ from infra.spec.campaign import Egress
 from infra.spec.names import TOPICS, WEBHOOK_SECRETS
 
 
-def people_have_one_role_each(case: Case) -> Iterator[Draft]:
+def one_role_per_principal(case: Case) -> Iterator[Draft]:
     """EKS has one access entry for each principal."""
-    known = set[str]()
-    for number, one in enumerate(case.spec.access):
-        if one.principal in known:
+    principals = set[str]()
+    for number, grant in enumerate(case.spec.access):
+        if grant.principal in principals:
             cure = "leave one line for each principal"
-            yield error(f"access.{number}.principal", "stands here twice", seen=one.principal, cure=cure)
-        known.add(one.principal)
+            yield error(f"access.{number}.principal", "stands here twice", seen=grant.principal, cure=cure)
+        principals.add(grant.principal)
 
 
-def people_can_have_an_access_entry(case: Case) -> Iterator[Draft]:
+def access_entry_principal(case: Case) -> Iterator[Draft]:
     """Principals are of the campaign's account, and no service's own roles.
 
     https://docs.aws.amazon.com/eks/latest/userguide/creating-access-entries.html
     """
-    for number, one in enumerate(case.spec.access):
+    for number, grant in enumerate(case.spec.access):
         field = f"access.{number}.principal"
-        if one.principal.split(":")[4] != case.spec.account:
+        if grant.principal.split(":")[4] != case.spec.account:
             cure = f"name a role of {case.spec.account} which the other account's people may take"
-            yield error(field, "is of another account than the campaign", seen=one.principal, cure=cure)
-        elif ":role/aws-service-role/" in one.principal:
-            yield error(field, "is a service's own role", seen=one.principal, cure="name a role that people take")
+            yield error(field, "is of another account than the campaign", seen=grant.principal, cure=cure)
+        elif ":role/aws-service-role/" in grant.principal:
+            yield error(field, "is a service's own role", seen=grant.principal, cure="name a role that people take")
 
 
-def notices_reach_their_topic(case: Case) -> Iterator[Draft]:
+def notice_topic(case: Case) -> Iterator[Draft]:
     """Roles may publish on topics `bivouac*` of the campaign's own account and region."""
     topic, spec = case.spec.notify.topic, case.spec
     if topic is not None and topic.split(":")[3:5] != [spec.region, spec.account]:
@@ -44,7 +44,7 @@ def notices_reach_their_topic(case: Case) -> Iterator[Draft]:
         yield error("notify.topic", "takes no notices of a steward", seen=topic, cure=cure)
 
 
-def notices_reach_their_webhook(case: Case) -> Iterator[Draft]:
+def notice_webhook(case: Case) -> Iterator[Draft]:
     """The steward has a way to the webhook, and its address lies in the campaign's own account."""
     webhook, spec = case.spec.notify.webhook, case.spec
     if webhook is None:
@@ -57,13 +57,5 @@ def notices_reach_their_webhook(case: Case) -> Iterator[Draft]:
         yield error("notify.webhook", "may not be read by a steward", seen=webhook.place, cure=cure)
     if spec.network.egress is Egress.ENDPOINTS:
         cure = "let the topic call it, or use a NAT gateway"
-        seen = "network.egress: endpoints"
-        yield warning("notify.webhook", "the steward has no way to the internet", seen=seen, cure=cure)
-
-
-RULES = (
-    people_have_one_role_each,
-    people_can_have_an_access_entry,
-    notices_reach_their_topic,
-    notices_reach_their_webhook,
-)
+        detail = "network.egress: endpoints"
+        yield warning("notify.webhook", "the steward has no way to the internet", seen=detail, cure=cure)

@@ -25,16 +25,16 @@ PARTITION = "aws"
 _LARGEST_ATTEMPT = 999
 
 
-def names_fit_aws(case: Case) -> Iterator[Draft]:
+def aws_name_length(case: Case) -> Iterator[Draft]:
     """Every name made from the campaign's name fits the limit of its service."""
     names, campaign = Names(case.spec), case.spec.campaign
-    made = [("EKS cluster", names.cluster, 100)]
-    made += [("node group", group, 63) for group in (names.gpu_group, names.system_group)]
-    made += [("IAM role", role, 64) for role in names.roles]
-    made += [("schedule", names.schedule, 64), ("placement group", names.placement_group, 255)]
-    made += [("pod's host name", f"{campaign}-a{_LARGEST_ATTEMPT}-workers-0-{case.spec.nodes.count}", 63)]
-    made += [("bucket", bucket, 63) for bucket in vars(buckets(case.spec.account, case.spec.region)).values()]
-    for kind, name, limit in made:
+    limits = [("EKS cluster", names.cluster, 100)]
+    limits += [("node group", group, 63) for group in (names.gpu_group, names.system_group)]
+    limits += [("IAM role", role, 64) for role in names.roles]
+    limits += [("schedule", names.schedule, 64), ("placement group", names.placement_group, 255)]
+    limits += [("pod's host name", f"{campaign}-a{_LARGEST_ATTEMPT}-workers-0-{case.spec.nodes.count}", 63)]
+    limits += [("bucket", bucket, 63) for bucket in vars(buckets(case.spec.account, case.spec.region)).values()]
+    for kind, name, limit in limits:
         if len(name) > limit:
             cure = f"shorten the campaign's name by {len(name) - limit}"
             yield error("campaign", f"makes a {kind}'s name longer than {limit}", seen=name, cure=cure)
@@ -43,26 +43,25 @@ def names_fit_aws(case: Case) -> Iterator[Draft]:
         yield error("campaign", "is too long", seen=f"{len(campaign)} characters", cure=cure)
 
 
-def account_is_that_of_the_credentials(case: Case) -> Iterator[Draft]:
-    """If the credentials' account was looked up, it is the spec's account."""
-    here = case.facts.account
-    if here is not None and here != case.spec.account:
-        yield error(
-            "account",
-            "the credentials are for another account",
-            seen=f"spec {case.spec.account}, credentials {here}",
-            cure="choose other credentials (AWS_PROFILE), or correct the spec",
-        )
+def credentials_account(case: Case) -> Iterator[Draft]:
+    """The credentials' account is the spec's, if it was looked up."""
+    account = case.facts.account
+    if account is not None and account != case.spec.account:
+        message = "the credentials are for another account"
+        cure = "choose other credentials (AWS_PROFILE), or correct the spec"
+        yield error("account", message, seen=f"spec {case.spec.account}, credentials {account}", cure=cure)
 
 
-def zone_belongs_to_the_region(case: Case) -> Iterator[Draft]:
+def zone_in_region(case: Case) -> Iterator[Draft]:
     """All GPU nodes are in one zone of the region; the control plane has a second zone in it."""
     spec = case.spec
-    partition, known = case.facts.regions.get(spec.region), case.facts.regions
+    partition, regions = case.facts.regions.get(spec.region), case.facts.regions
     if partition is None:
-        near = difflib.get_close_matches(spec.region, [name for name, of in known.items() if of == PARTITION])
-        near.sort(key=lambda name: sorted(name) != sorted(spec.region))  # swapped letters are the likeliest typo
-        cure = f"did you mean {near[0]}?" if near else "write one such as us-east-1"
+        nearest = difflib.get_close_matches(
+            spec.region, [name for name, owner in regions.items() if owner == PARTITION]
+        )
+        nearest.sort(key=lambda name: sorted(name) != sorted(spec.region))  # swapped letters are the likeliest typo
+        cure = f"did you mean {nearest[0]}?" if nearest else "write one such as us-east-1"
         yield error("region", "AWS has no region of this name", seen=spec.region, cure=cure)
         return
     if partition != PARTITION:
@@ -78,22 +77,22 @@ def zone_belongs_to_the_region(case: Case) -> Iterator[Draft]:
         yield error("second_zone", "the control plane needs two different zones", seen=spec.second_zone, cure=cure)
 
 
-def zones_hold_the_campaign(case: Case) -> Iterator[Draft]:
-    """If zones were looked up, the spec's zones exist and EKS accepts two for the control plane."""
+def usable_zones(case: Case) -> Iterator[Draft]:
+    """The spec's zones exist and EKS accepts two for the control plane, if zones were looked up."""
     if case.facts.zones is None:
         return
     try:
         control_plane_zones(case.spec, case.facts.zones)
     except UserError as problem:
-        seen = str(problem.seen)
-        field = "second_zone" if case.spec.second_zone is not None and case.spec.second_zone in seen else "zone"
-        yield error(field, problem.what, seen=seen, cure=problem.cure or "")
+        detail = str(problem.seen)
+        field = "second_zone" if case.spec.second_zone is not None and case.spec.second_zone in detail else "zone"
+        yield error(field, problem.what, seen=detail, cure=problem.cure or "")
 
 
-def base_image_is_there(case: Case) -> Iterator[Draft]:
+def base_image(case: Case) -> Iterator[Draft]:
     """The base images are in the account's own registry; if that was looked up, they exist."""
     spec, image = case.spec, case.spec.image
-    for field, base, refused in (
+    for field, base, refusal in (
         ("image.base", image.base, case.facts.base),
         ("image.steward_base", image.steward_base, case.facts.steward_base),
     ):
@@ -105,15 +104,15 @@ def base_image_is_there(case: Case) -> Iterator[Draft]:
             )
             yield error(field, "is no image of the account's own registry", seen=base, cure=cure)
             continue
-        if refused is not None:
-            yield error(field, refused.what, seen=refused.seen, cure=refused.cure)
+        if refusal is not None:
+            yield error(field, refusal.what, seen=refusal.seen, cure=refusal.cure)
 
 
-def node_image_is_there(case: Case) -> Iterator[Draft]:
-    """If the AMI of the GPU nodes was looked up, nodes or a bake can start from it, and a bake's base is not old."""
-    refused, base = case.facts.node_image, case.facts.node_base
-    if refused is not None:
-        yield error("image.nodes", refused.what, seen=refused.seen, cure=refused.cure)
+def node_image(case: Case) -> Iterator[Draft]:
+    """Nodes or a bake can start from the AMI of the GPU nodes, if it was looked up; a bake's base is not old."""
+    refusal, base = case.facts.node_image, case.facts.node_base
+    if refusal is not None:
+        yield error("image.nodes", refusal.what, seen=refusal.seen, cure=refusal.cure)
     if base is not None:
         days = (case.today - base.published).days
         newer = f"{len(base.newer)} newer, the newest {base.newer[-1]}" if base.newer else "none is newer"
@@ -125,7 +124,7 @@ def node_image_is_there(case: Case) -> Iterator[Draft]:
         )
 
 
-def network_is_large_enough_and_apart(case: Case) -> Iterator[Draft]:
+def network_range(case: Case) -> Iterator[Draft]:
     """The network is a private range that can be cut into subnets, apart from the services' network."""
     cidr, example = case.spec.network.cidr, "for instance 10.42.0.0/16"
     try:
@@ -142,34 +141,22 @@ def network_is_large_enough_and_apart(case: Case) -> Iterator[Draft]:
         yield error("network.cidr", "is no private range", seen=cidr, cure=example)
 
 
-def kubernetes_version_is_supported(case: Case) -> Iterator[Draft]:
+def kubernetes_support(case: Case) -> Iterator[Draft]:
     """Standard support lasts beyond the deadline: the cluster is created without extended support."""
     version, support = case.spec.kubernetes, case.facts.kubernetes
     if version not in support.standard_until:
-        known = ", ".join(support.standard_until)
+        versions = ", ".join(support.standard_until)
         message = f"is no version that EKS offered as of {support.as_of}"
-        yield error("kubernetes", message, seen=version, cure=f"write one of {known}")
+        yield error("kubernetes", message, seen=version, cure=f"write one of {versions}")
         return
     end = support.standard_until[version]
     newest = list(support.standard_until)[-1]
-    seen, cure = f"{version}, until {end}", f'write "{newest}"'
+    detail, cure = f"{version}, until {end}", f'write "{newest}"'
     if end is None:
         if case.today - support.as_of > timedelta(days=14 * 30):
             message = f"support dates are as of {support.as_of}"
-            yield info("kubernetes", message, seen=version, cure="refresh infra/plan/kubernetes_support.py")
+            yield info("kubernetes", message, seen=version, cure="refresh kubernetes_support in infra/plan/survey.py")
     elif end < case.today:
-        yield error("kubernetes", "EKS's standard support of this version has ended", seen=seen, cure=cure)
+        yield error("kubernetes", "EKS's standard support of this version has ended", seen=detail, cure=cure)
     elif end < case.today + max(SUPPORT_NOTICE, case.spec.money.deadline):
-        yield warning("kubernetes", "EKS's standard support of this version ends soon", seen=seen, cure=cure)
-
-
-RULES = (
-    names_fit_aws,
-    account_is_that_of_the_credentials,
-    zone_belongs_to_the_region,
-    zones_hold_the_campaign,
-    base_image_is_there,
-    node_image_is_there,
-    network_is_large_enough_and_apart,
-    kubernetes_version_is_supported,
-)
+        yield warning("kubernetes", "EKS's standard support of this version ends soon", seen=detail, cure=cure)

@@ -15,48 +15,49 @@ MOST_CHANCE, SMALL_CHANCE = 0.05, 0.01
 """Chance that a limit ends a healthy campaign: above the first it is an error, above the second a warning."""
 
 
-def timeouts_stand_in_order(case: Case) -> Iterator[Draft]:
-    """heartbeat, collective and first step < hang < startup < deadline, so that the nearer cause is found first."""
+def timeout_order(case: Case) -> Iterator[Draft]:
+    """Timeouts ascend: heartbeat, collective and first step < hang < startup < deadline, so that the nearer cause is
+    found first."""
     recovery = case.spec.recovery
     hang = ("recovery.hang_timeout", recovery.hang_timeout)
     startup = ("recovery.startup_timeout", recovery.startup_timeout)
     deadline = ("money.deadline", case.spec.money.deadline)
-    near = [("recovery.heartbeat_timeout", recovery.heartbeat_timeout)]
+    near_timeouts = [("recovery.heartbeat_timeout", recovery.heartbeat_timeout)]
     if (training := case.spec.training) is not None:
-        near.append(("training.collective_timeout_s", timedelta(seconds=training.collective_timeout_s)))
+        near_timeouts.append(("training.collective_timeout_s", timedelta(seconds=training.collective_timeout_s)))
         if training.first_step_timeout_s is not None:
-            near.append(("training.first_step_timeout_s", timedelta(seconds=training.first_step_timeout_s)))
-    for first in near:
-        yield from _ascending(first, hang)
-    for before, after in pairwise((hang, startup, deadline)):
-        yield from _ascending(before, after)
+            near_timeouts.append(("training.first_step_timeout_s", timedelta(seconds=training.first_step_timeout_s)))
+    for timeout in near_timeouts:
+        yield from _ascending(timeout, hang)
+    for shorter, longer in pairwise((hang, startup, deadline)):
+        yield from _ascending(shorter, longer)
     if recovery.capacity_timeout is not None:
         yield from _ascending(("recovery.capacity_timeout", recovery.capacity_timeout), deadline)
 
 
-def timeouts_outlast_healthy_work(case: Case) -> Iterator[Draft]:
+def timeout_length(case: Case) -> Iterator[Draft]:
     """No timeout ends during a healthy step, or during an evaluation for which the other ranks wait."""
     world, step = case.world_size, case.spec.job.step_seconds_estimate
     if world is None:
         return
     evaluation = work.one_evaluation_seconds(case.spec, world)
-    longest, what = max(step, evaluation), "evaluation" if evaluation > step else "step"
+    longest, work_name = max(step, evaluation), "evaluation" if evaluation > step else "step"
     timeouts = [("recovery.hang_timeout", case.spec.recovery.hang_timeout.total_seconds())]
     if (training := case.spec.training) is not None:
         timeouts.insert(0, ("training.collective_timeout_s", training.collective_timeout_s))
     for field, timeout in timeouts:
-        seen, cure = f"{timeout:g} s, one {what} about {longest:.3g} s", f"write {_seconds(3 * longest)} or more"
+        detail, cure = f"{timeout:g} s, one {work_name} about {longest:.3g} s", f"write {_seconds(3 * longest)} or more"
         if timeout <= longest:
-            yield error(field, f"is shorter than one healthy {what}", seen=seen, cure=cure)
+            yield error(field, f"is shorter than one healthy {work_name}", seen=detail, cure=cure)
         elif timeout < 3 * longest:
-            yield warning(field, f"leaves little beyond one healthy {what}", seen=seen, cure=cure)
+            yield warning(field, f"leaves little beyond one healthy {work_name}", seen=detail, cure=cure)
 
 
-def limits_leave_room_for_expected_losses(case: Case) -> Iterator[Draft]:
+def loss_limits(case: Case) -> Iterator[Draft]:
     """A limit on node losses breaks a loop; expected losses alone do not reach it in a healthy campaign."""
     recovery, hours = case.spec.recovery, case.spec.money.deadline / timedelta(hours=1)
     per_hour = case.spec.nodes.count / recovery.node_mtbf_hours
-    each = f"{case.spec.nodes.count} nodes, one loss in {recovery.node_mtbf_hours:g} h each"
+    rate = f"{case.spec.nodes.count} nodes, one loss in {recovery.node_mtbf_hours:g} h each"
     for field, limit, window in (
         ("node_replacements", recovery.node_replacements, LIMITS_WINDOW / timedelta(hours=1)),
         ("repairs_per_hour", recovery.repairs_per_hour, 1.0),
@@ -65,17 +66,17 @@ def limits_leave_room_for_expected_losses(case: Case) -> Iterator[Draft]:
         if chance <= SMALL_CHANCE:
             continue
         draft, mean = error if chance > MOST_CHANCE else warning, per_hour * min(window, hours)
-        needed = losses.limit_for(SMALL_CHANCE, per_hour, window, hours)
+        sufficient_limit = losses.limit_for(SMALL_CHANCE, per_hour, window, hours)
         yield draft(
             f"recovery.{field}",
             "losses that are expected may end the campaign",
-            seen=f"{limit} allowed within {window:g} h, {mean:.3g} expected ({each}); more come in the campaign's "
+            seen=f"{limit} allowed within {window:g} h, {mean:.3g} expected ({rate}); more come in the campaign's "
             f"{hours:g} h with a chance of up to {chance:.2g} (Poisson)",
-            cure=f"write {needed} or more: a chance of at most {SMALL_CHANCE:g}",
+            cure=f"write {sufficient_limit} or more: a chance of at most {SMALL_CHANCE:g}",
         )
 
 
-def faults_are_in_range(case: Case) -> Iterator[Draft]:
+def fault_range(case: Case) -> Iterator[Draft]:
     """A fault names a node of the gang and a step of the run, and each killed node may be replaced."""
     spec, faults = case.spec, case.spec.rehearsal.faults if case.spec.rehearsal else ()
     for index, fault in enumerate(faults):
@@ -86,51 +87,36 @@ def faults_are_in_range(case: Case) -> Iterator[Draft]:
         if fault.after_step >= spec.job.steps:
             cure = f"write less than {spec.job.steps}"
             yield error(f"{place}.after_step", "training is over by then", seen=fault.after_step, cure=cure)
-    killed = sum(fault.kills == "kill_node" for fault in faults)
-    if killed > spec.recovery.node_replacements:
-        yield error(
-            "recovery.node_replacements",
-            "more nodes are killed than may be replaced",
-            seen=f"{killed} faults, {spec.recovery.node_replacements} replacements",
-            cure=f"write {killed} or more",
-        )
+    kill_count = sum(fault.kills == "kill_node" for fault in faults)
+    if kill_count > spec.recovery.node_replacements:
+        detail = f"{kill_count} faults, {spec.recovery.node_replacements} replacements"
+        cure = f"write {kill_count} or more"
+        yield error("recovery.node_replacements", "more nodes are killed than may be replaced", seen=detail, cure=cure)
 
 
-def faults_come_after_a_checkpoint(case: Case) -> Iterator[Draft]:
+def fault_after_checkpoint(case: Case) -> Iterator[Draft]:
     """A fault before the first shared checkpoint would rehearse only a second start."""
     guess, faults = case.estimate, case.spec.rehearsal.faults if case.spec.rehearsal else ()
     if guess is None:
         return
     checkpoint = guess.saving.checkpoint
-    first = checkpoint.every_steps * checkpoint.shared_every
+    first_shared_step = checkpoint.every_steps * checkpoint.shared_every
     for index, fault in enumerate(faults):
-        if fault.after_step <= first:
+        if fault.after_step <= first_shared_step:
             yield error(
                 f"rehearsal.faults.{index}.after_step",
                 "no checkpoint has reached the shared tier by then",
-                seen=f"step {fault.after_step}, first shared checkpoint at step {first}",
-                cure=f"write more than {first}, or save more often",
+                seen=f"step {fault.after_step}, first shared checkpoint at step {first_shared_step}",
+                cure=f"write more than {first_shared_step}, or save more often",
             )
 
 
 def _ascending(shorter: tuple[str, timedelta], longer: tuple[str, timedelta]) -> Iterator[Draft]:
     if shorter[1] >= longer[1]:
-        yield error(
-            shorter[0],
-            f"must be shorter than {longer[0]}",
-            seen=f"{duration.text(shorter[1])}, {longer[0]} {duration.text(longer[1])}",
-            cure=f"write less than {duration.text(longer[1])}",
-        )
+        detail = f"{duration.text(shorter[1])}, {longer[0]} {duration.text(longer[1])}"
+        cure = f"write less than {duration.text(longer[1])}"
+        yield error(shorter[0], f"must be shorter than {longer[0]}", seen=detail, cure=cure)
 
 
 def _seconds(amount: float) -> str:
     return f"{max(1, round(amount))}"
-
-
-RULES = (
-    timeouts_stand_in_order,
-    timeouts_outlast_healthy_work,
-    limits_leave_room_for_expected_losses,
-    faults_are_in_range,
-    faults_come_after_a_checkpoint,
-)

@@ -21,7 +21,7 @@ _NEVER_FROM_OUTSIDE = tuple(
 _NOT_READ_AT_ONCE = ("GLACIER", "DEEP_ARCHIVE")
 
 
-def a_private_cluster_can_be_entered(case: Case) -> Iterator[Draft]:
+def private_endpoint_access(case: Case) -> Iterator[Draft]:
     """The driver reaches a private endpoint through a peered network of its own, or from ranges that an existing VPC
     knows."""
     network = case.spec.network
@@ -36,12 +36,9 @@ def a_private_cluster_can_be_entered(case: Case) -> Iterator[Draft]:
             )
         return
     if private and network.driver_vpc is None and case.facts.environment.driver_outside:
-        yield error(
-            "network.api_endpoint",
-            "the driver reaches a private endpoint only from a peered network",
-            seen="network.driver_vpc is not set",
-            cure="run bivouac in a VPC of this account and write driver_vpc, or write api_endpoint: public",
-        )
+        message = "the driver reaches a private endpoint only from a peered network"
+        cure = "run bivouac in a VPC of this account and write driver_vpc, or write api_endpoint: public"
+        yield error("network.api_endpoint", message, seen="network.driver_vpc is not set", cure=cure)
     if private and network.api_allowed_cidrs:
         yield error(
             "network.api_allowed_cidrs",
@@ -51,7 +48,7 @@ def a_private_cluster_can_be_entered(case: Case) -> Iterator[Draft]:
         )
 
 
-def a_public_cluster_is_open_to_whom_it_names(case: Case) -> Iterator[Draft]:
+def public_endpoint_ranges(case: Case) -> Iterator[Draft]:
     """A public endpoint names the ranges that reach it: none is open to all by an omission."""
     network = case.spec.network
     public = network.api_endpoint is ApiEndpoint.PUBLIC
@@ -65,103 +62,96 @@ def a_public_cluster_is_open_to_whom_it_names(case: Case) -> Iterator[Draft]:
         )
 
 
-def networks_are_networks_and_apart(case: Case) -> Iterator[Draft]:
+def endpoint_ranges(case: Case) -> Iterator[Draft]:
     """Ranges are written without host bits; peered networks do not overlap."""
     network = case.spec.network
     for cidr in network.api_allowed_cidrs:
-        allowed = _network(cidr)
-        if allowed is None:
+        api_range = _network(cidr)
+        if api_range is None:
             cure = "write a range such as 203.0.113.0/24"
             yield error("network.api_allowed_cidrs", "this is no network", seen=cidr, cure=cure)
-        elif any(allowed.subnet_of(private) for private in _NEVER_FROM_OUTSIDE):
-            yield error(
-                "network.api_allowed_cidrs",
-                "nobody comes to a public endpoint from this range, and EKS refuses it",
-                seen=cidr,
-                cure="write the address that the internet sees: `curl https://checkip.amazonaws.com` prints it",
-            )
+        elif any(api_range.subnet_of(private) for private in _NEVER_FROM_OUTSIDE):
+            message = "nobody comes to a public endpoint from this range, and EKS refuses it"
+            cure = "write the address that the internet sees: `curl https://checkip.amazonaws.com` prints it"
+            yield error("network.api_allowed_cidrs", message, seen=cidr, cure=cure)
     if network.driver_vpc is None:
         return
-    driver, own = _network(network.driver_vpc.cidr), _network(network.cidr)
+    driver, campaign_network = _network(network.driver_vpc.cidr), _network(network.cidr)
     if driver is None:
         cure = "write the range of the driver's subnets, such as 10.0.0.0/16"
         yield error("network.driver_vpc.cidr", "this is no network", seen=network.driver_vpc.cidr, cure=cure)
-    elif own is not None and driver.overlaps(own):
-        seen = f"{driver} and {own}"
-        yield error("network.cidr", "overlaps the driver's network", seen=seen, cure="choose another network.cidr")
+    elif campaign_network is not None and driver.overlaps(campaign_network):
+        detail = f"{driver} and {campaign_network}"
+        yield error("network.cidr", "overlaps the driver's network", seen=detail, cure="choose another network.cidr")
 
 
-def images_come_from_somewhere(case: Case) -> Iterator[Draft]:
+def image_registry(case: Case) -> Iterator[Draft]:
     """Nodes without a NAT gateway pull images only from this region's ECR."""
     spec = case.spec
     if spec.network.egress is not Egress.ENDPOINTS or not case.facts.environment.public_registries:
         return
-    here = f".dkr.ecr.{spec.region}."
+    registry_domain = f".dkr.ecr.{spec.region}."
     if spec.addons.image_mirror is None:
-        yield warning(
-            "addons.image_mirror",
-            "without internet access the charts' images cannot be pulled from public registries",
-            seen="egress: endpoints, no mirror",
-            cure="copy them to this region's ECR and write image_mirror, bake them into the node image, or take nat",
-        )
-    elif here not in spec.addons.image_mirror:
-        cure = f"write a registry of {spec.region}, as 123456789012{here}amazonaws.com/mirror"
-        seen = spec.addons.image_mirror
-        yield error("addons.image_mirror", "the endpoints reach this region's ECR only", seen=seen, cure=cure)
+        message = "without internet access the charts' images cannot be pulled from public registries"
+        cure = "copy them to this region's ECR and write image_mirror, bake them into the node image, or take nat"
+        yield warning("addons.image_mirror", message, seen="egress: endpoints, no mirror", cure=cure)
+    elif registry_domain not in spec.addons.image_mirror:
+        cure = f"write a registry of {spec.region}, as 123456789012{registry_domain}amazonaws.com/mirror"
+        mirror = spec.addons.image_mirror
+        yield error("addons.image_mirror", "the endpoints reach this region's ECR only", seen=mirror, cure=cure)
     host, slash, _ = spec.image.base.partition("/")
-    if slash and ("." in host or ":" in host) and here not in host:
+    if slash and ("." in host or ":" in host) and registry_domain not in host:
         cure = f"copy it to ECR in {spec.region}, or write egress: nat"
         yield error("image.base", "the builder cannot reach this registry", seen=host, cure=cure)
 
 
-def efa_is_handed_out_as_can_be(case: Case) -> Iterator[Draft]:
+def efa_driver(case: Case) -> Iterator[Draft]:
     """A DRA driver needs a Kubernetes version with claims, and nodes that publish their devices."""
     spec, field = case.spec, "addons.efa"
     if spec.addons.efa != "dra":
         return
     cure = "write efa: device-plugin"
     if _version(spec.kubernetes) < DRA_SINCE:
-        since = ".".join(map(str, DRA_SINCE))
-        yield error(field, f"the DRA driver needs Kubernetes {since}", seen=spec.kubernetes, cure=f"{cure}, or {since}")
+        first_version = ".".join(map(str, DRA_SINCE))
+        yield error(
+            field,
+            f"the DRA driver needs Kubernetes {first_version}",
+            seen=spec.kubernetes,
+            cure=f"{cure}, or {first_version}",
+        )
     if not case.facts.environment.claims:
         yield error(field, "the nodes publish no devices to claim", seen=f"dra, on target {spec.target}", cure=cure)
 
 
-def the_key_is_one_that_can_be_used(case: Case) -> Iterator[Draft]:
+def encryption_key(case: Case) -> Iterator[Draft]:
     """The key is of this account and region, and the file system accepts one."""
     encryption, spec = case.spec.encryption, case.spec
     if encryption.key_arn is not None:
         region, account = encryption.key_arn.split(":")[3:5]
         if (region, account) != (spec.region, spec.account):
-            yield error(
-                "encryption.key_arn",
-                "the key lies in another region or account",
-                seen=f"{account}, {region}",
-                cure=f"name a key of {spec.account}, {spec.region}; or leave it out: the foundation makes one",
-            )
+            detail = f"{account}, {region}"
+            cure = f"name a key of {spec.account}, {spec.region}; or leave it out: the foundation makes one"
+            yield error("encryption.key_arn", "the key lies in another region or account", seen=detail, cure=cure)
         if not encryption.customer_key:
             cure = "write customer_key: true, or remove key_arn"
             yield error("encryption.customer_key", "names a key and does not use it", seen=False, cure=cure)
     shared = spec.storage.shared
     if encryption.customer_key and shared is not None and shared.deployment == "SCRATCH_2":
-        yield error(
-            "storage.shared.deployment",
-            "a scratch file system is always encrypted with FSx's own key",
-            seen="SCRATCH_2 with encryption.customer_key",
-            cure="write deployment: PERSISTENT_2, or customer_key: false",
-        )
+        message = "a scratch file system is always encrypted with FSx's own key"
+        cure = "write deployment: PERSISTENT_2, or customer_key: false"
+        yield error("storage.shared.deployment", message, seen="SCRATCH_2 with encryption.customer_key", cure=cure)
 
 
-def the_archive_is_kept_as_s3_can(case: Case) -> Iterator[Draft]:
+def archive_retention(case: Case) -> Iterator[Draft]:
     """Days are whole and not fewer than S3 accepts; a class without immediate access is chosen knowingly."""
     archive = case.spec.storage.archive
-    least = _LEAST_DAYS.get(archive.storage_class, 0)
-    if archive.storage_class != "STANDARD" and (archive.move_after % _DAY or archive.move_after < least * _DAY):
+    least_days = _LEAST_DAYS.get(archive.storage_class, 0)
+    if archive.storage_class != "STANDARD" and (archive.move_after % _DAY or archive.move_after < least_days * _DAY):
         yield error(
             "storage.archive.move_after",
-            f"S3 moves objects to {archive.storage_class} after whole days, at least {least}",
+            f"S3 moves objects to {archive.storage_class} after whole days, at least {least_days}",
             seen=archive.move_after,
-            cure=f"write {max(least, -(-archive.move_after // _DAY))}d",
+            cure=f"write {max(least_days, -(-archive.move_after // _DAY))}d",
         )
     if archive.storage_class in _NOT_READ_AT_ONCE:
         yield warning(
@@ -175,12 +165,9 @@ def the_archive_is_kept_as_s3_can(case: Case) -> Iterator[Draft]:
     if archive.lock_for % _DAY or archive.lock_for < _DAY:
         cure = f"write {max(1, -(-archive.lock_for // _DAY))}d"
         yield error("storage.archive.lock_for", "a lock holds for whole days", seen=archive.lock_for, cure=cure)
-    yield warning(
-        "storage.archive.lock_for",
-        "from then on the archive bucket locks what any campaign of this account writes into it",
-        seen=f"{archive.lock_for.days} days, governance",
-        cure="a bypass needs s3:BypassGovernanceRetention; leave lock_for out if other campaigns must not be locked",
-    )
+    message = "from then on the archive bucket locks what any campaign of this account writes into it"
+    cure = "a bypass needs s3:BypassGovernanceRetention; leave lock_for out if other campaigns must not be locked"
+    yield warning("storage.archive.lock_for", message, seen=f"{archive.lock_for.days} days, governance", cure=cure)
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -192,14 +179,3 @@ def _network(cidr: str) -> IPv4Network | None:
         return IPv4Network(cidr)
     except ValueError:
         return None
-
-
-RULES = (
-    a_private_cluster_can_be_entered,
-    a_public_cluster_is_open_to_whom_it_names,
-    networks_are_networks_and_apart,
-    images_come_from_somewhere,
-    efa_is_handed_out_as_can_be,
-    the_key_is_one_that_can_be_used,
-    the_archive_is_kept_as_s3_can,
-)

@@ -12,39 +12,36 @@ _WORTH_A_WORD = 1024
 """Bytes below which nobody has forgotten data or packages."""
 
 
-def the_source_can_be_packed(case: Case) -> Iterator[Draft]:
+def source_packing(case: Case) -> Iterator[Draft]:
     """Git reads the source, its submodules are there, and it holds only files, not too large, and links inside."""
-    if (looked := case.facts.source) is not None:
-        for draft, problems in ((error, looked.refused), (warning, looked.doubtful)):
-            for why in problems:
-                yield draft("workload.source", why.what, seen=why.seen, cure=why.cure)
+    if (source := case.facts.source) is not None:
+        for draft, problems in ((error, source.refused), (warning, source.doubtful)):
+            for problem in problems:
+                yield draft("workload.source", problem.what, seen=problem.seen, cure=problem.cure)
 
 
-def what_the_job_names_is_packed(case: Case) -> Iterator[Draft]:
+def packed_programs(case: Case) -> Iterator[Draft]:
     """Programs and requirements that the spec names are in the source, and git does not ignore them."""
-    workload, looked = case.spec.workload, case.facts.source
-    if workload is None or looked is None or looked.refused:
+    workload, source = case.spec.workload, case.facts.source
+    if workload is None or source is None or source.refused:
         return
     fields = {name: f"workload.{section}.command" for section, name in workload.named_programs}
-    for name in looked.absent:
+    for name in source.absent:
         field = fields.get(name) or ("workload.script" if name == workload.script else "workload.requirements")
         cure = "give its path below the source, and take it out of .gitignore"
         yield error(field, "is not in the packed source", seen=name, cure=cure)
 
 
-def what_is_left_out_is_said(case: Case) -> Iterator[Draft]:
+def ignored_files(case: Case) -> Iterator[Draft]:
     """Prepared data and installed packages are often ignored by git; the job does not have them."""
-    workload, looked = case.spec.workload, case.facts.source
-    if workload is None or looked is None or not any(one.size_bytes >= _WORTH_A_WORD for one in looked.left_out):
+    workload, source = case.spec.workload, case.facts.source
+    if workload is None or source is None or not any(path.size_bytes >= _WORTH_A_WORD for path in source.left_out):
         return
-    parts = [f"{one.path} {'' if one.whole else 'at least '}{size(one.size_bytes)}" for one in looked.left_out]
-    rest = sum(one.size_bytes for one in looked.left_out[_LISTED:])
-    more = f", {len(parts) - _LISTED} more with {size(rest)}" if parts[_LISTED:] else ""
+    parts = [f"{path.path} {'' if path.whole else 'at least '}{size(path.size_bytes)}" for path in source.left_out]
+    remainder_bytes = sum(path.size_bytes for path in source.left_out[_LISTED:])
+    remainder = f", {len(parts) - _LISTED} more with {size(remainder_bytes)}" if parts[_LISTED:] else ""
     words = " ".join((*workload.args, *workload.command, *workload.env.values()))
-    draft = warning if any(one.path in words for one in looked.left_out) else info
+    draft = warning if any(path.path in words for path in source.left_out) else info
     cure = "data come by workload.mounts, packages by workload.requirements; git add --force takes a file along"
-    seen = ", ".join(parts[:_LISTED]) + more
-    yield draft("workload.source", "git ignores these, so the job does not have them", seen=seen, cure=cure)
-
-
-RULES = (the_source_can_be_packed, what_the_job_names_is_packed, what_is_left_out_is_said)
+    detail = ", ".join(parts[:_LISTED]) + remainder
+    yield draft("workload.source", "git ignores these, so the job does not have them", seen=detail, cure=cure)

@@ -21,7 +21,7 @@ of FSx for Lustre, configuring EFA clients)."""
 EFA_CONNECTIONS, SPARE_CLIENTS = 1024, 1
 
 
-def lustre_throughput_is_a_tier(case: Case) -> Iterator[Draft]:
+def lustre_throughput(case: Case) -> Iterator[Draft]:
     """The throughput is a tier of the deployment: PERSISTENT_2 has four, SCRATCH_2 one."""
     shared = case.spec.storage.shared
     if shared is None:
@@ -37,7 +37,7 @@ def lustre_throughput_is_a_tier(case: Case) -> Iterator[Draft]:
         yield error(field, "PERSISTENT_2 has no such throughput", seen=tier, cure=f"write one of {tiers}")
 
 
-def lustre_capacity_is_a_step(case: Case) -> Iterator[Draft]:
+def lustre_capacity(case: Case) -> Iterator[Draft]:
     """The capacity is 1200, 2400 or a multiple of 2400 GiB; with EFA a multiple of the tier's increment."""
     shared = case.spec.storage.shared
     if shared is None:
@@ -53,7 +53,7 @@ def lustre_capacity_is_a_step(case: Case) -> Iterator[Draft]:
         yield error(field, "FSx for Lustre comes in 1200, 2400 and multiples of 2400 GiB", seen=capacity, cure=cure)
 
 
-def lustre_efa_is_possible(case: Case) -> Iterator[Draft]:
+def lustre_efa(case: Case) -> Iterator[Draft]:
     """EFA to the file system needs PERSISTENT_2 and nodes that have EFA."""
     shared, instance = case.spec.storage.shared, case.facts.instance
     if shared is None or not shared.efa:
@@ -71,12 +71,12 @@ def lustre_efa_is_possible(case: Case) -> Iterator[Draft]:
     clients = case.spec.nodes.count + SPARE_CLIENTS
     if clients > EFA_CONNECTIONS:
         cure = "write efa: false: over TCP there is no such limit"
-        seen = f"{clients} nodes, including the spare one"
+        detail = f"{clients} nodes, including the spare one"
         message = f"an EFA-enabled file system takes {EFA_CONNECTIONS} connections, at least one for each node"
-        yield error("storage.shared.efa", message, seen=seen, cure=cure)
+        yield error("storage.shared.efa", message, seen=detail, cure=cure)
 
 
-def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
+def lustre_metadata(case: Case) -> Iterator[Draft]:
     """Metadata IOPS are provisioned only for PERSISTENT_2, in increments."""
     shared, field = case.spec.storage.shared, "storage.shared.metadata_iops"
     if shared is None or shared.metadata_iops is None:
@@ -85,8 +85,8 @@ def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
         cure = "remove it, or write deployment: PERSISTENT_2"
         yield error(field, "only PERSISTENT_2 has a metadata configuration", seen=shared.deployment, cure=cure)
     elif isinstance(shared.metadata_iops, int) and shared.metadata_iops not in METADATA_IOPS:
-        above = next((step for step in METADATA_IOPS if step >= shared.metadata_iops), METADATA_IOPS[-1])
-        cure = f"write {above}, or automatic"
+        next_step = next((step for step in METADATA_IOPS if step >= shared.metadata_iops), METADATA_IOPS[-1])
+        cure = f"write {next_step}, or automatic"
         yield error(field, "1500, 3000, 6000 and multiples of 12000 up to 192000 are sold", seen=shared.metadata_iops,
                     cure=cure)  # fmt: skip
     elif isinstance(shared.metadata_iops, int):
@@ -95,8 +95,8 @@ def lustre_metadata_is_for_sale(case: Case) -> Iterator[Draft]:
         yield warning(field, message, seen=shared.metadata_iops, cure=cure)
 
 
-def a_campaign_can_do_without_a_file_system(case: Case) -> Iterator[Draft]:
-    """Without a shared file system the built-in trainer runs, each checkpoint is in S3, and no lock keeps old ones."""
+def no_file_system(case: Case) -> Iterator[Draft]:
+    """Only the built-in trainer runs without a shared file system: each checkpoint is in S3, unlocked."""
     spec, field = case.spec, "storage.shared"
     if spec.storage.shared is not None:
         return
@@ -116,77 +116,77 @@ def a_campaign_can_do_without_a_file_system(case: Case) -> Iterator[Draft]:
         yield error("storage.archive.lock_for", message, seen=duration.text(lock), cure=cure)
 
 
-def local_disks_suit_their_layout(case: Case) -> Iterator[Draft]:
+def local_disk_layout(case: Case) -> Iterator[Draft]:
     """RAID10 has at least four disks."""
     instance = case.facts.instance
     if case.spec.storage.local.layout == "RAID10" and instance is not None and instance.nvme_count < 4:
-        seen = f"{instance.name} has {instance.nvme_count}"
-        yield error("storage.local.layout", "RAID10 needs four disks", seen=seen, cure="write layout: RAID0")
+        detail = f"{instance.name} has {instance.nvme_count}"
+        yield error("storage.local.layout", "RAID10 needs four disks", seen=detail, cure="write layout: RAID0")
 
 
-def checkpoints_fit_the_local_tier(case: Case) -> Iterator[Draft]:
+def local_tier_size(case: Case) -> Iterator[Draft]:
     """One node's part of (keep_local + 1) checkpoints fits its NVMe."""
     yield from _fits(case, "local", "the nodes' NVMe is too small for the checkpoints", "lower keep_local")
 
 
-def checkpoints_fit_the_shared_tier(case: Case) -> Iterator[Draft]:
-    """(keep_shared + 1) whole checkpoints fit the file system beside the data, and two of a job's own beside these."""
+def shared_tier_size(case: Case) -> Iterator[Draft]:
+    """The kept checkpoints and one more fit the file system beside the data, and two of a job's own beside these."""
     yield from _fits(case, "shared", "the file system is too small for the checkpoints", "raise capacity_gib")
 
 
-def shared_tier_keeps_up(case: Case) -> Iterator[Draft]:
+def shared_tier_speed(case: Case) -> Iterator[Draft]:
     """A checkpoint is complete on the shared tier before the next one starts to be copied."""
     guess = case.estimate
     if guess is None:
         return
     checkpoint, step = guess.saving.checkpoint, case.spec.job.step_seconds_estimate
     interval = checkpoint.shared_every * checkpoint.every_steps * step
-    needed = storage.shared_write_seconds(case.spec)
-    if needed > interval:
+    write_s = storage.shared_write_seconds(case.spec)
+    if write_s > interval:
         place = "the file system writes" if case.spec.storage.shared is not None else "S3 is written"
         yield warning(
             _checkpoint_field(case, "shared_every"),
             f"{place} more slowly than checkpoints are made",
-            seen=f"{needed:.0f} s to write, one every {interval:.0f} s",
-            cure=f"write shared_every: {-(-needed // (checkpoint.every_steps * step)):.0f}, or more throughput",
+            seen=f"{write_s:.0f} s to write, one every {interval:.0f} s",
+            cure=f"write shared_every: {-(-write_s // (checkpoint.every_steps * step)):.0f}, or more throughput",
         )
 
 
-def saving_costs_little(case: Case) -> Iterator[Draft]:
+def save_overhead(case: Case) -> Iterator[Draft]:
     """The stall of saving stays below the limit on overhead."""
     world, guess, step = case.world_size, case.estimate, case.spec.job.step_seconds_estimate
     if world is None or guess is None:
         return
-    every, stall = guess.saving.checkpoint.every_steps, storage.stall_seconds(case.spec, case.facts, world)
-    share = stall / (every * step)
+    every_steps, stall = guess.saving.checkpoint.every_steps, storage.stall_seconds(case.spec, case.facts, world)
+    share = stall / (every_steps * step)
     if share > MAX_OVERHEAD:
         yield warning(
             _checkpoint_field(case, "every_steps"),
             f"saving takes more than {MAX_OVERHEAD:.1%} of the training time",
-            seen=f"{share:.1%}: {stall:.2g} s every {every} steps",
+            seen=f"{share:.1%}: {stall:.2g} s every {every_steps} steps",
             cure=f"write {int(stall / (MAX_OVERHEAD * step)) + 1} or more, or leave `checkpoint` out",
         )
 
 
-def an_emergency_save_fits_the_grace_period(case: Case) -> Iterator[Draft]:
+def emergency_save_time(case: Case) -> Iterator[Draft]:
     """Stall, local write and copy to the shared tier fit between SIGTERM and SIGKILL of a pod."""
     if case.world_size is None or case.estimate is None:
         return
     facts = case.estimate.saving
-    needed = next((item.value for item in facts.figures if item.name == "emergency save"), None)
-    grace, ours = case.spec.job.grace_s, case.spec.workload is None
-    if needed is not None and float(needed) > grace:
+    save_s = next((item.value for item in facts.figures if item.name == "emergency save"), None)
+    grace, is_built_in = case.spec.job.grace_s, case.spec.workload is None
+    if save_s is not None and float(save_s) > grace:
         yield warning(
-            "training.collective_timeout_s" if ours else "workload.grace",
+            "training.collective_timeout_s" if is_built_in else "workload.grace",
             "an emergency save does not fit the grace period: a notice loses the work since the last checkpoint",
-            seen=f"{float(needed):.0f} s to save and replicate, {grace} s of grace",
-            cure=f"write {float(needed) / 2:.0f} or more (the grace period is twice that), or more throughput"
-            if ours
-            else f"write {float(needed):.0f}s or more, or more throughput",
+            seen=f"{float(save_s):.0f} s to save and replicate, {grace} s of grace",
+            cure=f"write {float(save_s) / 2:.0f} or more (the grace period is twice that), or more throughput"
+            if is_built_in
+            else f"write {float(save_s):.0f}s or more, or more throughput",
         )
 
 
-def a_checkpoint_reaches_the_shared_tier(case: Case) -> Iterator[Draft]:
+def shared_checkpoint(case: Case) -> Iterator[Draft]:
     """At least one checkpoint outlives its nodes before the run ends."""
     checkpoint, steps = case.spec.checkpoint, case.spec.job.steps
     if checkpoint is not None and checkpoint.every_steps * checkpoint.shared_every >= steps:
@@ -198,15 +198,15 @@ def a_checkpoint_reaches_the_shared_tier(case: Case) -> Iterator[Draft]:
         )
 
 
-def an_older_checkpoint_is_kept(case: Case) -> Iterator[Draft]:
-    """If a checkpoint is damaged, an older one exists."""
+def older_checkpoint(case: Case) -> Iterator[Draft]:
+    """An older checkpoint exists in case one is damaged."""
     checkpoint, workload = case.spec.checkpoint, case.spec.workload
-    field, kept = "checkpoint.keep_shared", checkpoint.keep_shared if checkpoint is not None else None
+    field, keep = "checkpoint.keep_shared", checkpoint.keep_shared if checkpoint is not None else None
     if workload is not None:
-        field, kept = "workload.checkpoints.keep", workload.checkpoints.keep
-    if kept is not None and kept < 2:
+        field, keep = "workload.checkpoints.keep", workload.checkpoints.keep
+    if keep is not None and keep < 2:
         message = "a damaged checkpoint would leave nothing to go back to"
-        yield warning(field, message, seen=kept, cure="write 2 or more")
+        yield warning(field, message, seen=keep, cure="write 2 or more")
 
 
 def _fits(case: Case, name: str, message: str, cure: str) -> Iterator[Draft]:
@@ -217,8 +217,8 @@ def _fits(case: Case, name: str, message: str, cure: str) -> Iterator[Draft]:
     field = "storage.shared.capacity_gib"
     if name == "local":
         field = "workload.checkpoints.keep_local" if case.spec.workload else _checkpoint_field(case, "keep_local")
-    seen = f"{tier.needed_bytes / 1e9:,.0f} GB = {tier.formula}, {usable / 1e9:,.0f} GB usable"
-    yield error(field, message, seen=seen, cure=f"{cure}, or take a smaller model")
+    detail = f"{tier.needed_bytes / 1e9:,.0f} GB = {tier.formula}, {usable / 1e9:,.0f} GB usable"
+    yield error(field, message, seen=detail, cure=f"{cure}, or take a smaller model")
 
 
 def _checkpoint_field(case: Case, field: str) -> str:
@@ -229,20 +229,3 @@ def _checkpoint_field(case: Case, field: str) -> str:
 
 def _next(value: int, step: int) -> int:
     return -(-value // step) * step
-
-
-RULES = (
-    lustre_throughput_is_a_tier,
-    lustre_capacity_is_a_step,
-    lustre_efa_is_possible,
-    lustre_metadata_is_for_sale,
-    a_campaign_can_do_without_a_file_system,
-    local_disks_suit_their_layout,
-    checkpoints_fit_the_local_tier,
-    checkpoints_fit_the_shared_tier,
-    shared_tier_keeps_up,
-    saving_costs_little,
-    a_checkpoint_reaches_the_shared_tier,
-    an_emergency_save_fits_the_grace_period,
-    an_older_checkpoint_is_kept,
-)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
-from infra.plan.facts import Memory
+from infra.plan.facts import MemoryPrediction
 from trainer.contract import Layout, Trouble, adapter_trouble, dropout_trouble, layout_trouble, model_trouble
 from trainer.contract.model.adapters import unknown_targets
 from trainer.contract.model.shape import adapter_parameters, heads_of, matrices
@@ -19,53 +19,49 @@ REPEATED = 4
 """Epochs up to which repeated text is worth nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
 
 
-def global_batch_divides(case: Case) -> Iterator[Draft]:
-    """global_batch = micro_batch x data-parallel ranks x a whole number of accumulations."""
+def global_batch_multiple(case: Case) -> Iterator[Draft]:
+    """The global batch is micro_batch x data-parallel ranks x a whole number of accumulations."""
     training, world = case.spec.built_in[0], case.data_ranks
     if not world:
         return
-    whole = training.micro_batch * world
-    if training.global_batch % whole:
-        below, above = training.global_batch // whole * whole, -(-training.global_batch // whole) * whole
+    unit = training.micro_batch * world
+    if training.global_batch % unit:
+        multiple = training.global_batch // unit * unit
         yield error(
             "training.global_batch",
             "is no multiple of micro_batch x data-parallel ranks",
-            seen=f"{training.global_batch}, with {training.micro_batch} x {world} = {whole}",
-            cure=f"write {f'{below} or ' if below else ''}{above}",
+            seen=f"{training.global_batch}, with {training.micro_batch} x {world} = {unit}",
+            cure=f"write {f'{multiple} or ' if multiple else ''}{multiple + unit}",
         )
 
 
-def heads_divide_the_width(case: Case) -> Iterator[Draft]:
+def even_head_width(case: Case) -> Iterator[Draft]:
     """Rotary positions rotate pairs: each head has an even width."""
     model = case.spec.built_in[0].model
     if not model.name and model.width % (2 * model.heads):
         nearest = max(1, round(model.width / (2 * model.heads))) * 2 * model.heads
-        yield error(
-            "training.model.width",
-            "is no multiple of 2 x heads",
-            seen=f"width {model.width}, heads {model.heads}",
-            cure=f"write {nearest}, or another number of heads",
-        )
+        message, cure = "is no multiple of 2 x heads", f"write {nearest}, or another number of heads"
+        yield error("training.model.width", message, seen=f"width {model.width}, heads {model.heads}", cure=cure)
 
 
-def layout_is_honest(case: Case) -> Iterator[Draft]:
+def layout_divides_model(case: Case) -> Iterator[Draft]:
     """The ranks form whole groups, and DeepSpeed trains, saves and reshapes in them as one process would."""
     training, world, per_node = case.spec.built_in[0], case.world_size, case.ranks_per_node
     if not Layout.of(training.parallel, 1).splits:
         return
-    found = list[Trouble | None]()
+    troubles = list[Trouble | None]()
     if world is not None and per_node is not None:
-        found.append(layout_trouble(training.parallel, world, per_node, training.zero_stage))
+        troubles.append(layout_trouble(training.parallel, world, per_node, training.zero_stage))
     if (heads := heads_of(training.model)) is not None:
-        found.append(model_trouble(training.parallel, heads, training.model.context))
+        troubles.append(model_trouble(training.parallel, heads, training.model.context))
     if training.optimizer.offload == "cpu" or training.gradients.accumulate or training.gradients.reduce:
-        seen, cure = "training.optimizer.offload or training.gradients", "leave out either"
-        yield error("training.parallel", "is not tried with offload or with other sums", seen=seen, cure=cure)
-    for trouble in filter(None, found):
+        detail, cure = "training.optimizer.offload or training.gradients", "leave out either"
+        yield error("training.parallel", "is not tried with offload or with other sums", seen=detail, cure=cure)
+    for trouble in filter(None, troubles):
         yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
 
 
-def adapters_are_honest(case: Case) -> Iterator[Draft]:
+def adapter_support(case: Case) -> Iterator[Draft]:
     """Adapters are trained beside given weights that lie whole, and the model has the matrices that are named."""
     training = case.spec.built_in[0]
     model, warm = training.model, training.init_from is not None
@@ -76,11 +72,11 @@ def adapters_are_honest(case: Case) -> Iterator[Draft]:
         cure = f"take of {', '.join(matrices(model))}"
         yield error("training.model.lora.targets", "the model has no such matrices", seen=", ".join(unknown), cure=cure)
     if model.lora is not None and training.compute is not None:
-        seen, cure = "training.compute", "write steps, global_batch and learning_rate"
-        yield error("training.model.lora", "is not what the dial's formulas were fitted to", seen=seen, cure=cure)
+        detail, cure = "training.compute", "write steps, global_batch and learning_rate"
+        yield error("training.model.lora", "is not what the dial's formulas were fitted to", seen=detail, cure=cure)
 
 
-def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
+def accelerator_memory(case: Case) -> Iterator[Draft]:
     """Weights, gradients, optimizer state and activations fit, as one micro batch on fake tensors shows."""
     instance, world, (training, _) = case.facts.instance, case.world_size, case.spec.built_in
     if instance is None or world is None:
@@ -93,46 +89,49 @@ def model_fits_the_accelerator(case: Case) -> Iterator[Draft]:
         training.model, training.precision, world, training.zero_stage, training.optimizer.offload == "cpu"
     )
     size //= training.parallel.tensor
-    seen = f"{size / sizing.GIB:.1f} GiB of state, {instance.accelerator_memory_gib:g} GiB per {instance.accelerator}"
+    detail = f"{size / sizing.GIB:.1f} GiB of state, {instance.accelerator_memory_gib:g} GiB per {instance.accelerator}"
     if memory is not None:
-        seen += f"; activations are not known: {memory.trouble}"
+        detail += f"; activations are not known: {memory.trouble}"
     cure = "raise zero_stage, take more nodes, or a smaller model"
     if size > instance.accelerator_memory_gib * sizing.GIB:
-        yield error("training.model", "does not fit one accelerator", seen=seen, cure=cure)
+        yield error("training.model", "does not fit one accelerator", seen=detail, cure=cure)
     elif size > 0.8 * instance.accelerator_memory_gib * sizing.GIB or memory is not None:
-        yield warning("training.model", "leaves little memory for activations", seen=seen, cure=cure)
+        yield warning("training.model", "leaves little memory for activations", seen=detail, cure=cure)
 
 
-def _by_prediction(memory: Memory, accelerator: str) -> Iterator[Draft]:
+def _by_prediction(memory: MemoryPrediction, accelerator: str) -> Iterator[Draft]:
     parts = ", ".join(
         f"{name.replace('_', ' ')} {size / sizing.GIB:.1f}" for name, size in memory.parts.items() if size
     )
-    seen = f"{memory.peak / sizing.GIB:.1f} GiB of {memory.usable / sizing.GIB:.1f} usable per {accelerator} ({parts})"
+    detail = (
+        f"{memory.peak / sizing.GIB:.1f} GiB of {memory.usable / sizing.GIB:.1f} usable per {accelerator} ({parts})"
+    )
     if memory.peak <= memory.usable:
         margin = (memory.usable - memory.peak) / memory.usable
         tell = info if margin >= SAFE_MARGIN else warning
         message = f"fits one accelerator with a margin of {margin:.0%}"
-        yield tell("training.model", message, seen=seen, cure="nothing to do; no real GPU has confirmed the prediction")
+        yield tell(
+            "training.model", message, seen=detail, cure="nothing to do; no real GPU has confirmed the prediction"
+        )
         return
-    cure = next((one for one in memory.cures if one.peak <= memory.usable), None)
-    words = "take more nodes with zero_stage 3, or a smaller model or context"
-    if cure is not None:
-        words = f"write {cure.words}: {cure.peak / sizing.GIB:.1f} GiB"
-    yield error("training.model", "does not fit one accelerator", seen=seen, cure=words)
+    cure = "take more nodes with zero_stage 3, or a smaller model or context"
+    if remedy := next((remedy for remedy in memory.cures if remedy.peak <= memory.usable), None):
+        cure = f"write {remedy.words}: {remedy.peak / sizing.GIB:.1f} GiB"
+    yield error("training.model", "does not fit one accelerator", seen=detail, cure=cure)
 
 
-def precision_can_be_looked_for(case: Case) -> Iterator[Draft]:
+def precision_watch(case: Case) -> Iterator[Draft]:
     """One rank computes the loss in float32 alone: it has whole weights, and the training is not in float32."""
     training = case.spec.built_in[0]
     if not training.watch.precision_every:
         return
-    together = training.zero_stage == 3 or Layout.of(training.parallel, 1).splits
-    if together or training.precision == "float32":
-        seen = "no rank has a whole model" if together else "training.precision float32"
-        yield error("training.watch.precision_every", "looks for nothing here", seen=seen, cure="leave it out")
+    no_whole_model = training.zero_stage == 3 or Layout.of(training.parallel, 1).splits
+    if no_whole_model or training.precision == "float32":
+        detail = "no rank has a whole model" if no_whole_model else "training.precision float32"
+        yield error("training.watch.precision_every", "looks for nothing here", seen=detail, cure="leave it out")
 
 
-def what_is_switched_on_can_happen(case: Case) -> Iterator[Draft]:
+def watch_needs_its_signal(case: Case) -> Iterator[Draft]:
     """An alarm with an action has what it looks at."""
     training = case.spec.built_in[0]
     watch, dead = training.watch, dict[str, str]()
@@ -140,25 +139,24 @@ def what_is_switched_on_can_happen(case: Case) -> Iterator[Draft]:
         dead |= dict.fromkeys(("layers", "weights"), "training.optimizer.offload: the device has no such figures")
     if training.zero_stage == 3 or Layout.of(training.parallel, 1).splits:
         dead["straggler"] = "ranks wait for each other in the forward pass: nobody can tell who is slow"
-    for name, seen in dead.items():
+    for name, detail in dead.items():
         if (action := getattr(watch, name)) not in ("off", "log"):
-            yield error(f"training.watch.{name}", f"never comes to {action}", seen=seen, cure="write log")
+            yield error(f"training.watch.{name}", f"never comes to {action}", seen=detail, cure="write log")
 
 
-def model_is_told(case: Case) -> Iterator[Draft]:
-    """Whoever names a model, or turns the dial, sees its size before its price."""
+def model_size(case: Case) -> Iterator[Draft]:
+    """Report the size of a model that the spec names, or that the dial derives."""
     training = case.spec.built_in[0]
     if training.model.name or training.parameters is not None or training.compute is not None:
         model = training.model
-        own = f" and {adapter_parameters(model):,} of adapters" if model.lora is not None else ""
-        seen = (
-            f"{sizing.parameters(model):,} parameters{own}, {sizing.training_flops_per_token(model):.4g} FLOP per token"
-        )
+        adapters = f" and {adapter_parameters(model):,} of adapters" if model.lora is not None else ""
+        flops = sizing.training_flops_per_token(model)
+        detail = f"{sizing.parameters(model):,} parameters{adapters}, {flops:.4g} FLOP per token"
         cure = "nothing to do; `bivouac plan` has the formulas"
-        yield info("training.model", "is of this size", seen=seen, cure=cure)
+        yield info("training.model", "is of this size", seen=detail, cure=cure)
 
 
-def weights_to_start_from_are_there(case: Case) -> Iterator[Draft]:
+def initial_weights(case: Case) -> Iterator[Draft]:
     """A folder with weights is there, and has what can be loaded; an S3 prefix is for AWS."""
     training = case.spec.built_in[0]
     if training.init_from is None:
@@ -172,30 +170,24 @@ def weights_to_start_from_are_there(case: Case) -> Iterator[Draft]:
         yield error("training.init_from", "there is no such folder", seen=training.init_from, cure=cure)
 
 
-def step_estimate_is_plausible(case: Case) -> Iterator[Draft]:
+def plausible_step_time(case: Case) -> Iterator[Draft]:
     """The estimated step time does not exceed the accelerators' speed: clock and cost depend on it."""
     world = case.world_size
-    implied = None if world is None else work.implied_mfu(case.spec, case.facts, world)
-    if implied is not None and implied > PLAUSIBLE_MFU:
+    mfu = None if world is None else work.implied_mfu(case.spec, case.facts, world)
+    if mfu is not None and mfu > PLAUSIBLE_MFU:
         step = case.spec.job.step_seconds_estimate
-        yield warning(
-            "training.step_seconds_estimate",
-            "claims more than the accelerators can do: clock and cost will be too low",
-            seen=f"{step:g} s, an MFU of {implied:.0%}",
-            cure=f"write {step * implied / 0.4:.3g}, an MFU of 40 %",
-        )
+        message = "claims more than the accelerators can do: clock and cost will be too low"
+        cure = f"write {step * mfu / 0.4:.3g}, an MFU of 40 %"
+        yield warning("training.step_seconds_estimate", message, seen=f"{step:g} s, an MFU of {mfu:.0%}", cure=cure)
 
 
-def learning_rate_makes_sense(case: Case) -> Iterator[Draft]:
+def learning_rate_schedule(case: Case) -> Iterator[Draft]:
     """The learning rate ends no higher than it begins, and warm-up ends before training."""
     optimizer, steps = case.spec.built_in[0].optimizer, case.spec.job.steps
     if optimizer.minimum_learning_rate > optimizer.learning_rate:
-        yield error(
-            "training.optimizer.minimum_learning_rate",
-            "is above the learning rate",
-            seen=f"{optimizer.minimum_learning_rate:g} above {optimizer.learning_rate:g}",
-            cure="write a tenth of the learning rate",
-        )
+        detail = f"{optimizer.minimum_learning_rate:g} above {optimizer.learning_rate:g}"
+        cure = "write a tenth of the learning rate"
+        yield error("training.optimizer.minimum_learning_rate", "is above the learning rate", seen=detail, cure=cure)
     if optimizer.warmup_steps >= steps:
         yield warning(
             "training.optimizer.warmup_steps",
@@ -205,27 +197,19 @@ def learning_rate_makes_sense(case: Case) -> Iterator[Draft]:
         )
 
 
-def data_source_exists(case: Case) -> Iterator[Draft]:
+def data_source(case: Case) -> Iterator[Draft]:
     """The data exist before anything is paid for."""
-    data, looked = case.spec.built_in[1], case.facts.data
-    if not looked.folder:
-        yield error(
-            "data.source",
-            "there is no such folder",
-            seen=looked.location,
-            cure="give a folder of text files, or python:stdlib",
-        )
-    elif not looked.matches:
-        yield error(
-            "data.pattern",
-            "no file of the source fits",
-            seen=f"{data.pattern!r} in {looked.location}",
-            cure="give a pattern relative to the source, such as **/*.txt",
-        )
+    data, data_facts = case.spec.built_in[1], case.facts.data
+    if not data_facts.folder:
+        cure = "give a folder of text files, or python:stdlib"
+        yield error("data.source", "there is no such folder", seen=data_facts.location, cure=cure)
+    elif not data_facts.matches:
+        message, cure = "no file of the source fits", "give a pattern relative to the source, such as **/*.txt"
+        yield error("data.pattern", message, seen=f"{data.pattern!r} in {data_facts.location}", cure=cure)
 
 
-def the_cluster_knows_how_much_to_prepare(case: Case) -> Iterator[Draft]:
-    """Where the cluster prepares the text, its size is known: time and cost depend on it."""
+def prepared_text_size(case: Case) -> Iterator[Draft]:
+    """The size of text that the cluster prepares is known: time and cost depend on it."""
     data = case.spec.data
     if data is not None and data.in_cluster and case.facts.data.text_bytes is None:
         cure = "write data.prepare.text_gib, or let `bivouac check --online` ask S3 for the sizes"
@@ -233,7 +217,7 @@ def the_cluster_knows_how_much_to_prepare(case: Case) -> Iterator[Draft]:
         yield warning("data.prepare.text_gib", message, seen="nothing", cure=cure)
 
 
-def a_rehearsal_has_its_text(case: Case) -> Iterator[Draft]:
+def rehearsal_text(case: Case) -> Iterator[Draft]:
     """In a rehearsal each source in S3 has a folder of this machine: the emulated S3 is empty."""
     data = case.spec.data
     if data is None or case.facts.environment.inputs:
@@ -245,47 +229,29 @@ def a_rehearsal_has_its_text(case: Case) -> Iterator[Draft]:
             yield error(f"data.rehearsal.{part.name}", "there is no such folder", seen=folder or "nothing", cure=cure)
 
 
-def samples_are_kept_apart(case: Case) -> Iterator[Draft]:
+def sample_attention(case: Case) -> Iterator[Draft]:
     """Samples of prompt and response are packed into sequences: each sees itself alone."""
     training, data = case.spec.built_in
     if data.format == "chat" and not training.model.document_attention:
         cure = "write document_attention: true, and end_of_document with the number of the data's token"
-        seen = "data.format chat"
-        yield error("training.model.document_attention", "a sample would see the ones before it", seen=seen, cure=cure)
+        detail = "data.format chat"
+        yield error(
+            "training.model.document_attention", "a sample would see the ones before it", seen=detail, cure=cure
+        )
 
 
-def data_last_for_the_steps(case: Case) -> Iterator[Draft]:
+def data_epochs(case: Case) -> Iterator[Draft]:
     """Text is not repeated so often that the model memorizes it."""
-    (training, data), looked = case.spec.built_in, case.facts.data
-    most = data.max_epochs
-    if not looked.tokens:
+    (training, data), data_facts = case.spec.built_in, case.facts.data
+    max_epochs = data.max_epochs
+    if not data_facts.tokens:
         return
     tokens = training.steps * training.global_batch * training.model.context
-    epochs = tokens / looked.tokens
-    basis = "prepared" if looked.prepared else "estimated from the files' size"
-    seen = f"{tokens:.3g} tokens trained, {looked.tokens:.3g} there ({basis}): {epochs:.3g} epochs"
-    if epochs > most:
+    epochs = tokens / data_facts.tokens
+    basis = "prepared" if data_facts.prepared else "estimated from the files' size"
+    detail = f"{tokens:.3g} tokens trained, {data_facts.tokens:.3g} there ({basis}): {epochs:.3g} epochs"
+    if epochs > max_epochs:
         cure = f"take more data or fewer steps; or write data.max_epochs: {-(-epochs // 1):.0f}, if that is meant"
-        yield error("training.steps", f"reads the data more than {most:g} times", seen=seen, cure=cure)
+        yield error("training.steps", f"reads the data more than {max_epochs:g} times", seen=detail, cure=cure)
     elif epochs > REPEATED:
-        yield warning("training.steps", "repeats the data often", seen=seen, cure="take more data, or fewer steps")
-
-
-RULES = (
-    global_batch_divides,
-    heads_divide_the_width,
-    layout_is_honest,
-    adapters_are_honest,
-    model_fits_the_accelerator,
-    precision_can_be_looked_for,
-    what_is_switched_on_can_happen,
-    model_is_told,
-    weights_to_start_from_are_there,
-    step_estimate_is_plausible,
-    learning_rate_makes_sense,
-    data_source_exists,
-    a_rehearsal_has_its_text,
-    the_cluster_knows_how_much_to_prepare,
-    samples_are_kept_apart,
-    data_last_for_the_steps,
-)
+        yield warning("training.steps", "repeats the data often", seen=detail, cure="take more data, or fewer steps")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.plan.checks import variables
 from infra.plan.checks.finding import Case, Draft, error, info, warning
-from infra.plan.checks.source import RULES as SOURCE_RULES
 from infra.plan.estimates.storage import on_disks
 from infra.spec.names import JOB_SECRETS
 from infra.spec.workload.links import INIT
@@ -15,21 +13,21 @@ from infra.spec.workload.workload import by_mpirun, in_host_network
 _SCRIPT = ("script", "give its path below the source")
 
 
-def the_source_exists(case: Case) -> Iterator[Draft]:
+def workload_source(case: Case) -> Iterator[Draft]:
     """The job's code is there before anything is paid for."""
-    looked, workload = case.facts.data, case.spec.workload
+    source, workload = case.facts.data, case.spec.workload
     if workload is None or workload.source is None:
         return
-    if not looked.folder:
+    if not source.folder:
         cure = "give a folder, as a path from where the command is run"
-        yield error("workload.source", "there is no such folder", seen=looked.location, cure=cure)
-    elif not looked.matches:
+        yield error("workload.source", "there is no such folder", seen=source.location, cure=cure)
+    elif not source.matches:
         field, cure = ("module", "name one that `python -m` starts there") if workload.module else _SCRIPT
-        seen = workload.module or workload.script
-        yield error(f"workload.{field}", "the source has no such file", seen=seen, cure=cure)
+        detail = workload.module or workload.script
+        yield error(f"workload.{field}", "the source has no such file", seen=detail, cure=cure)
 
 
-def a_script_has_a_source(case: Case) -> Iterator[Draft]:
+def script_source(case: Case) -> Iterator[Draft]:
     """A script that no source holds must be in the image, under an absolute path."""
     workload = case.spec.workload
     if workload is not None and workload.source is None and workload.script and not workload.script.startswith("/"):
@@ -37,7 +35,7 @@ def a_script_has_a_source(case: Case) -> Iterator[Draft]:
         yield error("workload.script", "is in no source", seen=workload.script, cure=cure)
 
 
-def a_rehearsal_has_its_mounts(case: Case) -> Iterator[Draft]:
+def rehearsal_mounts(case: Case) -> Iterator[Draft]:
     """In a rehearsal each mount has a folder of this machine: the emulated S3 is empty."""
     workload = case.spec.workload
     if workload is None or case.facts.environment.inputs:
@@ -50,7 +48,7 @@ def a_rehearsal_has_its_mounts(case: Case) -> Iterator[Draft]:
             yield error(field, "there is no such folder", seen=folder or "nothing", cure=cure)
 
 
-def weights_to_start_from_are_there(case: Case) -> Iterator[Draft]:
+def workload_initial_weights(case: Case) -> Iterator[Draft]:
     """A folder with weights is there; for those of an S3 prefix a rehearsal has a folder of its own."""
     workload, real = case.spec.workload, case.facts.environment.inputs
     if workload is None or workload.init_from is None:
@@ -65,7 +63,7 @@ def weights_to_start_from_are_there(case: Case) -> Iterator[Draft]:
         yield error(field, "there is no such folder", seen=folder or "nothing", cure=cure)
 
 
-def evaluation_programs_exist(case: Case) -> Iterator[Draft]:
+def evaluation_programs(case: Case) -> Iterator[Draft]:
     """The programs that evaluate and export are in the source: they run when all the training is paid for."""
     workload = case.spec.workload
     if workload is None or workload.source is None:
@@ -76,16 +74,16 @@ def evaluation_programs_exist(case: Case) -> Iterator[Draft]:
             yield error(f"workload.{section}.command", "the source has no such file", seen=name, cure=cure)
 
 
-def an_export_is_evaluated(case: Case) -> Iterator[Draft]:
-    """What is exported is evaluated: an export that has lost weights looks like any other."""
+def evaluation_of_export(case: Case) -> Iterator[Draft]:
+    """An export is evaluated: an export that has lost weights looks like any other."""
     workload = case.spec.workload
     if workload is not None and workload.export is not None and workload.evaluate is None:
         cure = "give workload.evaluate: its metrics of checkpoint and export are compared"
-        seen = "no workload.evaluate"
-        yield warning("workload.export", "nobody sees whether the export has all weights", seen=seen, cure=cure)
+        detail = "no workload.evaluate"
+        yield warning("workload.export", "nobody sees whether the export has all weights", seen=detail, cure=cure)
 
 
-def a_job_on_local_disks_has_some(case: Case) -> Iterator[Draft]:
+def local_checkpoint_disks(case: Case) -> Iterator[Draft]:
     """A job that writes to its nodes' own disks runs on nodes that have NVMe disks."""
     instance = case.facts.instance
     if on_disks(case.spec) and instance is not None and not instance.nvme_count:
@@ -93,16 +91,16 @@ def a_job_on_local_disks_has_some(case: Case) -> Iterator[Draft]:
         yield error("workload.checkpoints.tier", "the nodes have no disks of their own", seen=instance.name, cure=cure)
 
 
-def an_image_of_ones_own_brings_efa(case: Case) -> Iterator[Draft]:
-    """Where nodes have EFA, the job's own image has libfabric and the plugin: the node has only the driver."""
+def own_image_needs_efa(case: Case) -> Iterator[Draft]:
+    """The job's own image has libfabric and the plugin on nodes with EFA: the node has only the driver."""
     image, instance = case.spec.job_image, case.facts.instance
     if image is not None and instance is not None and instance.efa_interfaces:
         cure = "AWS's Deep Learning Containers have both; into others, the EFA installer with --skip-kmod"
         yield info("workload.image", "must have libfabric and aws-ofi-nccl for EFA", seen=image, cure=cure)
 
 
-def the_nodes_network_is_opened(case: Case) -> Iterator[Draft]:
-    """Where the job is in its nodes' network, that is said with what it opens."""
+def host_network_risk(case: Case) -> Iterator[Draft]:
+    """Warn about host networking and list what it exposes."""
     if in_host_network(case.spec.workload):
         yield warning(
             "workload.host_network",
@@ -113,14 +111,14 @@ def the_nodes_network_is_opened(case: Case) -> Iterator[Draft]:
         )
 
 
-def mpirun_is_in_the_image(case: Case) -> Iterator[Draft]:
+def mpirun_in_image(case: Case) -> Iterator[Draft]:
     """On AWS the job's container brings Open MPI; the trainer image has it on no path."""
     if by_mpirun(case.spec.workload) and case.facts.environment.inputs and case.spec.job_image is None:
         cure = "name an image with Open MPI 4 and python3, such as one of AWS's Deep Learning Containers"
         yield error("workload.image", "the trainer image has no mpirun", seen="none", cure=cure)
 
 
-def secrets_lie_where_the_pods_may_read(case: Case) -> Iterator[Draft]:
+def secret_access(case: Case) -> Iterator[Draft]:
     """A secret lies in the campaign's account and region, under a name that the boundary lets jobs read; a rehearsal
     has its own values."""
     spec, workload = case.spec, case.spec.workload
@@ -136,29 +134,12 @@ def secrets_lie_where_the_pods_may_read(case: Case) -> Iterator[Draft]:
     if not case.facts.environment.inputs:
         if sources and workload.rehearsal.secrets is None:
             cure = "name a file with a line NAME=value for each of them"
-            seen = ", ".join(name.removeprefix("secrets.") for name in sources)
+            detail = ", ".join(name.removeprefix("secrets.") for name in sources)
             yield error(
-                "workload.rehearsal.secrets", "the rehearsal has no values for these secrets", seen=seen, cure=cure
+                "workload.rehearsal.secrets", "the rehearsal has no values for these secrets", seen=detail, cure=cure
             )
         return
     for name, source in sources.items():
         if source.owner is not None and source.owner != (spec.region, spec.account):
             cure = f"store it in account {spec.account} in {spec.region}: the campaign's roles end there"
             yield error(f"workload.{name}.secret", "is of another account or region", seen=source.secret, cure=cure)
-
-
-RULES = (
-    the_source_exists,
-    a_rehearsal_has_its_mounts,
-    weights_to_start_from_are_there,
-    evaluation_programs_exist,
-    an_export_is_evaluated,
-    a_script_has_a_source,
-    secrets_lie_where_the_pods_may_read,
-    a_job_on_local_disks_has_some,
-    an_image_of_ones_own_brings_efa,
-    mpirun_is_in_the_image,
-    the_nodes_network_is_opened,
-    *variables.RULES,
-    *SOURCE_RULES,
-)

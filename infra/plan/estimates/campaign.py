@@ -9,7 +9,7 @@ from infra.plan.estimates.clock import StageTime, clock
 from infra.plan.estimates.cost import CostLine, cost, hours, total_usd, usd_at_deadline
 from infra.plan.estimates.preparing import preparing_time
 from infra.plan.estimates.saving import Saving, saving
-from infra.plan.estimates.storage import Tier, tiers
+from infra.plan.estimates.storage import TierSize, tiers
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec
 
@@ -17,24 +17,24 @@ from infra.spec.campaign import Spec
 @dataclass(frozen=True)
 class Estimate:
     saving: Saving
-    tiers: tuple[Tier, ...]
+    tiers: tuple[TierSize, ...]
     stages: tuple[StageTime, ...]
     lines: tuple[CostLine, ...]
     usd: Decimal
     usd_at_deadline: Decimal
 
-    def tier(self, name: str) -> Tier | None:
+    def tier(self, name: str) -> TierSize | None:
         """Return a tier; None for the nodes' own of a workload, which does not use it."""
         return next((tier for tier in self.tiers if tier.name == name), None)
 
 
 def estimate(spec: Spec, facts: Facts, world_size: int) -> Estimate:
-    chosen = saving(spec, facts, world_size)
-    stages = clock(spec, chosen, world_size, preparing_time(spec, facts))
+    cadence = saving(spec, facts, world_size)
+    stages = clock(spec, cadence, world_size, preparing_time(spec, facts))
     lines = cost(spec, facts, stages)
     return Estimate(
-        saving=chosen,
-        tiers=tiers(spec, facts, chosen.checkpoint),
+        saving=cadence,
+        tiers=tiers(spec, facts, cadence.checkpoint),
         stages=stages,
         lines=lines,
         usd=total_usd(lines),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from infra.plan.estimates import storage, work
-from infra.plan.estimates.figure import rounded
+from infra.plan.estimates.figure import round_to
 from infra.plan.estimates.preparing import PreparingTime
 from infra.plan.estimates.saving import RANKS_START_S, Saving
 from infra.plan.pilot import PILOT_TAKES, pilot_first, pilot_words
@@ -62,8 +62,8 @@ def seconds(stages: tuple[StageTime, ...], *names: str) -> Decimal:
 
 def longest_seconds(stages: tuple[StageTime, ...], *names: str) -> Decimal:
     """Return the sum over the named stages, or over all, if AWS takes its longest."""
-    wanted = (stage for stage in stages if not names or stage.stage in names)
-    return sum((stage.seconds if stage.longest is None else stage.longest for stage in wanted), Decimal(0))
+    selection = (stage for stage in stages if not names or stage.stage in names)
+    return sum((stage.seconds if stage.longest is None else stage.longest for stage in selection), Decimal(0))
 
 
 def pilot_seconds(spec: Spec) -> Decimal:
@@ -97,13 +97,13 @@ def _stage(stage: str, spec: Spec, preparing: PreparingTime | None) -> StageTime
         total += 2 * size / storage.S3_BYTES_PER_S
         formula += f"; {size / 1e9:.3g} GB out and read back at 1.25 GB/s"
         if spec.workload is not None and spec.workload.judging:
-            exported = storage.export_bytes(spec)
-            own = spec.workload.judging.total_seconds()
-            total += own + (size + 2 * exported) / storage.S3_BYTES_PER_S
-            formula += f"; the checkpoint read once more, {exported / 1e9:.3g} GB of export likewise out and back; "
-            formula += f"{own:g} s limits of workload.evaluate and workload.export"
-    longest = rounded(total + 60 * _minutes_more(stage, spec), 0)
-    return StageTime(stage=stage, seconds=rounded(total, 0), formula=formula, longest=longest)
+            export_size = storage.export_bytes(spec)
+            judging_s = spec.workload.judging.total_seconds()
+            total += judging_s + (size + 2 * export_size) / storage.S3_BYTES_PER_S
+            formula += f"; the checkpoint read once more, {export_size / 1e9:.3g} GB of export likewise out and back; "
+            formula += f"{judging_s:g} s limits of workload.evaluate and workload.export"
+    longest = round_to(total + 60 * _minutes_more(stage, spec), 0)
+    return StageTime(stage=stage, seconds=round_to(total, 0), formula=formula, longest=longest)
 
 
 def _minutes_more(stage: str, spec: Spec) -> float:
@@ -124,4 +124,4 @@ def _supervise(spec: Spec, saving: Saving, world_size: int) -> StageTime:
     # An efficiency of 0 would make an endless stage; a hundred times the work is a sufficient bound.
     total = RANKS_START_S + useful / max(saving.efficiency, 0.01)
     formula = f"{RANKS_START_S:g} s start + {useful:.5g} s training and evaluation / {saving.efficiency:.4f} efficiency"
-    return StageTime(stage="supervise", seconds=rounded(total, 0), formula=formula)
+    return StageTime(stage="supervise", seconds=round_to(total, 0), formula=formula)

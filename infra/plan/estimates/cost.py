@@ -9,7 +9,7 @@ from typing import Literal
 from infra.plan.catalogue import Prices
 from infra.plan.estimates import storage
 from infra.plan.estimates.clock import BEFORE_STACK, StageTime, gang_seconds, pilot_seconds, seconds
-from infra.plan.estimates.figure import cents, rounded
+from infra.plan.estimates.figure import cents, round_to
 from infra.plan.estimates.preparing import preparing_time
 from infra.plan.estimates.saving import archive_every
 from infra.plan.facts import Facts
@@ -72,14 +72,16 @@ def rate_usd_per_hour(lines: tuple[CostLine, ...], *, gpu: bool) -> Decimal:
 
 def usd_at_deadline(spec: Spec, lines: tuple[CostLine, ...], teardown_hours: Decimal) -> Decimal:
     """Return the cost with GPU nodes up from the first hour to the deadline, and the rest until after a teardown."""
-    until = Decimal(str(spec.money.deadline.total_seconds())) / 3600
+    deadline_hours = Decimal(str(spec.money.deadline.total_seconds())) / 3600
     # Until then a reservation bills by the nodes' rate: its line is contained in their hours.
-    others = [line for line in lines if line.name != RESERVATION_REST]
-    fixed = sum((line.usd for line in others if not line.usd_per_hour or line.name in _GONE_BY_THEN), Decimal(0))
+    bills = [line for line in lines if line.name != RESERVATION_REST]
+    fixed_usd = sum((line.usd for line in bills if not line.usd_per_hour or line.name in _GONE_BY_THEN), Decimal(0))
     for line in (line for line in lines if line.upfront_usd is not None):
-        fixed += unused_usd(line, until * sum((x.usd_per_hour for x in lines if x.gpu), Decimal(0))) - line.usd
-    with_gpu = until * rate_usd_per_hour(lines, gpu=True)
-    return cents(fixed + with_gpu + teardown_hours * rate_usd_per_hour(lines, gpu=False))
+        fixed_usd += (
+            unused_usd(line, deadline_hours * sum((x.usd_per_hour for x in lines if x.gpu), Decimal(0))) - line.usd
+        )
+    with_gpu = deadline_hours * rate_usd_per_hour(lines, gpu=True)
+    return cents(fixed_usd + with_gpu + teardown_hours * rate_usd_per_hour(lines, gpu=False))
 
 
 def unused_usd(line: CostLine, gpu_usd: Decimal) -> Decimal:
@@ -88,7 +90,7 @@ def unused_usd(line: CostLine, gpu_usd: Decimal) -> Decimal:
 
 
 def hours(stages: tuple[StageTime, ...], *names: str) -> Decimal:
-    return rounded(seconds(stages, *names) / 3600, 4)
+    return round_to(seconds(stages, *names) / 3600, 4)
 
 
 def lustre_usd_per_gb_month(spec: Spec, prices: Prices) -> Decimal | None:
@@ -101,52 +103,60 @@ def lustre_usd_per_gb_month(spec: Spec, prices: Prices) -> Decimal | None:
 
 
 def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[CostLine]:
-    prices, up = facts.prices, hours(stages, *(one.stage for one in stages if one.stage not in BEFORE_STACK))
+    prices, stack_hours = (
+        facts.prices,
+        hours(stages, *(stage.stage for stage in stages if stage.stage not in BEFORE_STACK)),
+    )
     count, bake_hours = spec.nodes.count, hours(stages, "bake")
-    gpu_hours = rounded(gang_seconds(stages, count, pilot_seconds(spec)) / 3600, 4)
+    gpu_hours = round_to(gang_seconds(stages, count, pilot_seconds(spec)) / 3600, 4)
     price = facts.offer.usd_per_hour if facts.offer else None
-    nodes = _hourly("GPU nodes", price, gpu_hours, f"{count} x {spec.nodes.instance_type}", count, gpu=True)
+    nodes = _hourly_line("GPU nodes", price, gpu_hours, f"{count} x {spec.nodes.instance_type}", count, gpu=True)
     if nodes.priced and count > 1:
         pilot = ", and while a pilot proves itself" if pilot_seconds(spec) else ""
         nodes = nodes.model_copy(update={"formula": f"{nodes.formula} (one node while the archive runs{pilot})"})
     yield nodes
     if spec.nodes.capacity is Capacity.CAPACITY_BLOCK and spec.nodes.block_fee_usd is not None:
-        yield _rest(spec.nodes.block_fee_usd, nodes)
-    named = own_reservation(spec.nodes)
-    if named and nodes.priced:
-        yield _waiting(named, nodes, hours(stages) - gpu_hours)
+        yield _block_line(spec.nodes.block_fee_usd, nodes)
+    reservation = own_reservation(spec.nodes)
+    if reservation and nodes.priced:
+        yield _reservation_line(reservation, nodes, hours(stages) - gpu_hours)
     system, systems = prices.system_node_usd_per_hour.get(spec.nodes.system_instance_type), spec.nodes.system_count
-    beside = _hourly("system node", system, up, f"{systems} x {spec.nodes.system_instance_type}", systems)
+    system_line = _hourly_line(
+        "system node", system, stack_hours, f"{systems} x {spec.nodes.system_instance_type}", systems
+    )
     stands_by = _STANDBY if systems > 1 else _NO_STANDBY
-    yield beside.model_copy(update={"formula": f"{beside.formula} ({stands_by})"})
-    yield _hourly("builder", system, bake_hours, f"1 x {spec.nodes.system_instance_type}")
+    yield system_line.model_copy(update={"formula": f"{system_line.formula} ({stands_by})"})
+    yield _hourly_line("builder", system, bake_hours, f"1 x {spec.nodes.system_instance_type}")
     if (preparing := preparing_time(spec, facts)) is not None and spec.data is not None:
-        wanted = spec.data.prepare
-        price = prices.system_node_usd_per_hour.get(wanted.instance_type)
-        what = f"{wanted.nodes} x {wanted.instance_type}"
-        line = _hourly(DATA_NODES, price, rounded(preparing.nodes_s / 3600, 4), what, wanted.nodes)
-        spot = "; at the price on demand, spot costs less" if wanted.capacity == "spot" else ""
+        prepare = spec.data.prepare
+        price = prices.system_node_usd_per_hour.get(prepare.instance_type)
+        nodes_text = f"{prepare.nodes} x {prepare.instance_type}"
+        line = _hourly_line(DATA_NODES, price, round_to(preparing.nodes_s / 3600, 4), nodes_text, prepare.nodes)
+        spot = "; at the price on demand, spot costs less" if prepare.capacity == "spot" else ""
         yield line.model_copy(update={"formula": f"{line.formula} ({preparing.formula}{spot})"})
-    yield _hourly("EKS control plane", prices.eks_cluster_usd_per_hour, up, "1 cluster")
+    yield _hourly_line("EKS control plane", prices.eks_cluster_usd_per_hour, stack_hours, "1 cluster")
     # An existing network's gateway and endpoints are on its owner's bill.
     if spec.network.made and spec.network.egress is Egress.NAT:
         gateway = prices.nat_gateway_usd_per_hour + prices.public_ipv4_usd_per_hour
-        yield _hourly("NAT gateway", gateway, up, "1 gateway with a public address")
+        yield _hourly_line("NAT gateway", gateway, stack_hours, "1 gateway with a public address")
         traffic = NAT_GB_PER_NODE * (spec.nodes.count + 1)
-        yield _sized("NAT traffic", prices.nat_gateway_usd_per_gb, Decimal(traffic), f"{traffic} GB", "nodes")
+        yield _size_line("NAT traffic", prices.nat_gateway_usd_per_gb, Decimal(traffic), f"{traffic} GB", "nodes")
     elif spec.endpoint_services:
         per_hour = prices.interface_endpoint_usd_per_hour
         services = len(spec.endpoint_services)  # each in the nodes' zone
-        yield _hourly("interface endpoints", per_hour, up, f"{services} endpoints", services)
+        yield _hourly_line("interface endpoints", per_hour, stack_hours, f"{services} endpoints", services)
     shared = spec.storage.shared
     if shared is not None:
         month = lustre_usd_per_gb_month(spec, prices)
         lustre = None if month is None else shared.capacity_gib * month / HOURS_PER_MONTH
-        yield _hourly(
-            "FSx for Lustre", lustre, up, f"{shared.capacity_gib} GB at {month} USD/month / {HOURS_PER_MONTH} h ="
+        yield _hourly_line(
+            "FSx for Lustre",
+            lustre,
+            stack_hours,
+            f"{shared.capacity_gib} GB at {month} USD/month / {HOURS_PER_MONTH} h =",
         )
-    golden = rounded((storage.checkpoint_bytes(spec) + storage.export_bytes(spec)) / 1e9, 3)
-    yield _sized("S3 archive", prices.s3_standard_usd_per_gb_month, golden, f"{golden} GB, first month", "archive")
+    golden = round_to((storage.checkpoint_bytes(spec) + storage.export_bytes(spec)) / 1e9, 3)
+    yield _size_line("S3 archive", prices.s3_standard_usd_per_gb_month, golden, f"{golden} GB, first month", "archive")
     trains = hours(stages, "supervise")
     yield _copies(spec, prices, trains) if shared is not None else _checkpoints(spec, prices, trains)
 
@@ -154,44 +164,46 @@ def _lines(spec: Spec, facts: Facts, stages: tuple[StageTime, ...]) -> Iterator[
 def _checkpoints(spec: Spec, prices: Prices, trains: Decimal) -> CostLine:
     """Return the line of the shared tier in S3, where retention removes old steps with all their versions."""
     stay = (spec.checkpoint or CheckpointConfig()).keep_shared + 1
-    size, months = rounded(storage.checkpoint_bytes(spec) * stay / 1e9, 3), rounded(trains / HOURS_PER_MONTH, 6)
+    size, months = (round_to(storage.checkpoint_bytes(spec) * stay / 1e9, 3), round_to(trains / HOURS_PER_MONTH, 6))
     line = f"{stay} checkpoints, {size} GB x {months} months"
-    return _sized("S3 checkpoints", prices.s3_standard_usd_per_gb_month, size * months, line, "training", trains)
+    return _size_line("S3 checkpoints", prices.s3_standard_usd_per_gb_month, size * months, line, "training", trains)
 
 
 def _copies(spec: Spec, prices: Prices, trains: Decimal) -> CostLine:
     """Return the line of the interval copies. They go with the golden archive, those under a lock when it ends."""
-    made = int(trains * 3600 / Decimal(str(archive_every(spec).total_seconds())))
+    copy_count = int(trains * 3600 / Decimal(str(archive_every(spec).total_seconds())))
     lock = spec.storage.archive.lock_for
-    stay, lasts = min(made, KEPT_COPIES + 1), trains
-    what = f"{stay} copies"
+    stay, lasts = min(copy_count, KEPT_COPIES + 1), trains
+    copies_text = f"{stay} copies"
     if lock is not None:
-        stay, lasts = made, trains + Decimal(str(lock.total_seconds())) / 3600
-        what = f"{stay} copies, each locked for {duration.text(lock)}"
-    size = rounded(storage.checkpoint_bytes(spec) * stay / 1e9, 3)
-    months = rounded(lasts / HOURS_PER_MONTH, 6)
-    line = f"{what}, {size} GB x {months} months"
-    return _sized("S3 interval copies", prices.s3_standard_usd_per_gb_month, size * months, line, "training", trains)
+        stay, lasts = copy_count, trains + Decimal(str(lock.total_seconds())) / 3600
+        copies_text = f"{stay} copies, each locked for {duration.text(lock)}"
+    size = round_to(storage.checkpoint_bytes(spec) * stay / 1e9, 3)
+    months = round_to(lasts / HOURS_PER_MONTH, 6)
+    line = f"{copies_text}, {size} GB x {months} months"
+    return _size_line(
+        "S3 interval copies", prices.s3_standard_usd_per_gb_month, size * months, line, "training", trains
+    )
 
 
-def _hourly(
-    name: str, price: Decimal | None, duration: Decimal, what: str, count: int = 1, *, gpu: bool = False
+def _hourly_line(
+    name: str, price: Decimal | None, duration: Decimal, unit_text: str, count: int = 1, *, gpu: bool = False
 ) -> CostLine:
-    rate = rounded((price or Decimal(0)) * count, 6)
-    glue = "" if what.endswith("=") else " x"
-    known = f"{what}{glue} {rounded(price or Decimal(0), 6)} USD/h x {duration} h"
+    rate = round_to((price or Decimal(0)) * count, 6)
+    glue = "" if unit_text.endswith("=") else " x"
+    formula = f"{unit_text}{glue} {round_to(price or Decimal(0), 6)} USD/h x {duration} h"
     return CostLine(
         name=name,
         usd_per_hour=rate,
         hours=duration,
         usd=cents(rate * duration),
-        formula=known if price is not None else f"{what}: no price known",
+        formula=formula if price is not None else f"{unit_text}: no price known",
         gpu=gpu,
         priced=price is not None,
     )
 
 
-def _rest(fee: Decimal, nodes: CostLine) -> CostLine:
+def _block_line(fee: Decimal, nodes: CostLine) -> CostLine:
     line = CostLine(
         name=BLOCK_REST,
         usd_per_hour=Decimal(0),
@@ -203,7 +215,7 @@ def _rest(fee: Decimal, nodes: CostLine) -> CostLine:
     return line.model_copy(update={"usd": cents(unused_usd(line, nodes.usd))})
 
 
-def _waiting(reservation: str, nodes: CostLine, waits: Decimal) -> CostLine:
+def _reservation_line(reservation: str, nodes: CostLine, waits: Decimal) -> CostLine:
     """Return a line without an hourly rate: once the nodes are up, their own line has it."""
     return CostLine(
         name=RESERVATION_REST,
@@ -215,11 +227,11 @@ def _waiting(reservation: str, nodes: CostLine, waits: Decimal) -> CostLine:
     )
 
 
-def _sized(
+def _size_line(
     name: str,
     price: Decimal,
     size: Decimal,
-    what: str,
+    unit_text: str,
     passes: Literal["nodes", "archive", "training"],
     hours: Decimal = Decimal(0),
 ) -> CostLine:
@@ -228,6 +240,6 @@ def _sized(
         usd_per_hour=Decimal(0),
         hours=hours,
         usd=cents(price * size),
-        formula=f"{what} x {price} USD",
+        formula=f"{unit_text} x {price} USD",
         passes=passes,
     )

@@ -19,14 +19,14 @@ class Figure(Frozen):
 
 def figure(name: str, value: Decimal | int | float, unit: str, formula: str, digits: int = 3) -> Figure:
     """Return a figure rounded to `digits` after the point, so that equal inputs give equal text everywhere."""
-    return Figure(name=name, value=rounded(value, digits), unit=unit, formula=formula)
+    return Figure(name=name, value=round_to(value, digits), unit=unit, formula=formula)
 
 
-def rounded(value: Decimal | int | float, digits: int) -> Decimal:
+def round_to(value: Decimal | int | float, digits: int) -> Decimal:
     """Round half up, without trailing zeros or an exponent."""
     exact = value if isinstance(value, Decimal) else Decimal(str(value))
-    whole = exact.quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
-    return whole.quantize(Decimal(1)) if whole == whole.to_integral_value() else whole.normalize()
+    result = exact.quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
+    return result.quantize(Decimal(1)) if result == result.to_integral_value() else result.normalize()
 
 
 def cents(amount: Decimal) -> Decimal:

@@ -14,8 +14,10 @@ def chance_of_more(limit: int, per_hour: float, window_hours: float, hours: floa
     a campaign no longer than the window; else it is about twice what a simulation gives.
     """
     mean = per_hour * min(window_hours, hours)
-    later = per_hour * hours - mean
-    return min(1.0, _at_least(limit + 1, mean) + (later * _at_least(limit, mean) if later > 0 else 0.0))
+    mean_afterwards = per_hour * hours - mean
+    return min(
+        1.0, _at_least(limit + 1, mean) + (mean_afterwards * _at_least(limit, mean) if mean_afterwards > 0 else 0.0)
+    )
 
 
 def limit_for(chance: float, per_hour: float, window_hours: float, hours: float) -> int:
@@ -33,5 +35,5 @@ def _at_least(count: int, mean: float) -> float:
         return 1.0
     if mean == 0:
         return 0.0
-    first = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
-    return min(1.0, first * (count + 1) / (count + 1 - mean))
+    first_term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
+    return min(1.0, first_term * (count + 1) / (count + 1 - mean))

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 
-from infra.plan.estimates.figure import rounded
+from infra.plan.estimates.figure import round_to
 from infra.plan.facts import Facts
 from infra.spec.campaign import Spec
 
@@ -32,10 +32,10 @@ class PreparingTime:
 def vcpus(instance_type: str) -> int | None:
     """Return the vCPUs of a general type by its size: `large` has 2, `xlarge` 4, `Nxlarge` N times as many. None for
     other sizes. https://docs.aws.amazon.com/ec2/latest/instancetypes/gp.html"""
-    found = _SIZE.match(instance_type)
-    if found is None:
+    match = _SIZE.match(instance_type)
+    if match is None:
         return None
-    times = found["times"]
+    times = match["times"]
     return 2 if times is None else 4 * int(times or 1)
 
 
@@ -43,15 +43,15 @@ def preparing_time(spec: Spec, facts: Facts) -> PreparingTime | None:
     """Return the time; None if the driver prepares the data. Of text whose size is unknown only the start counts."""
     if spec.data is None or not spec.data.in_cluster:
         return None
-    wanted, size = spec.data.prepare, facts.data.text_bytes
-    each = vcpus(wanted.instance_type)
+    prepare, size = spec.data.prepare, facts.data.text_bytes
+    node_vcpus = vcpus(prepare.instance_type)
     works, words = 0.0, "size of the text unknown: nothing counts for it"
-    if size is not None and each is not None:
-        works = size / (TEXT_BYTES_PER_VCPU_S * each * wanted.nodes)
+    if size is not None and node_vcpus is not None:
+        works = size / (TEXT_BYTES_PER_VCPU_S * node_vcpus * prepare.nodes)
         words = (
-            f"{size / 1e9:.3g} GB of text / ({wanted.nodes} nodes x {each} vCPUs x "
+            f"{size / 1e9:.3g} GB of text / ({prepare.nodes} nodes x {node_vcpus} vCPUs x "
             f"{TEXT_BYTES_PER_VCPU_S / 1e6:g} MB/s) = {works:.0f} s"
         )
-    nodes_s = rounded(JOIN_S + works, 0)
+    nodes_s = round_to(JOIN_S + works, 0)
     formula = f"data in the cluster: nodes join {JOIN_S} s, {words}, link {LINK_S} s"
     return PreparingTime(nodes_s, nodes_s + LINK_S, formula)

@@ -11,13 +11,7 @@ from infra.plan.estimates.figure import Figure, figure
 from infra.plan.facts import Facts
 from infra.spec import duration
 from infra.spec.campaign import Spec
-from infra.spec.checkpoint import (
-    FEWEST_COPIES,
-    KEPT_COPIES,
-    LONGEST_INTERVAL,
-    SHORTEST_INTERVAL,
-    archive_interval,
-)
+from infra.spec.checkpoint import FEWEST_COPIES, KEPT_COPIES, LONGEST_INTERVAL, SHORTEST_INTERVAL, archive_interval
 from trainer.contract import CheckpointConfig, cadence
 
 REPLACEMENT_S = 300.0
@@ -50,7 +44,7 @@ class _Inputs:
 
 
 def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
-    given = _Inputs(
+    inputs = _Inputs(
         step_s=spec.job.step_seconds_estimate,
         stall_s=storage.stall_seconds(spec, facts, world_size),
         write_s=storage.local_write_seconds(spec, facts),
@@ -61,49 +55,53 @@ def saving(spec: Spec, facts: Facts, world_size: int) -> Saving:
         sealing_s=0.0 if spec.workload is None else storage.sealing_seconds(spec, facts),
     )
     best = cadence.choose(
-        step_s=given.step_s,
+        step_s=inputs.step_s,
         steps=spec.job.steps,
-        stall_s=given.stall_s,
-        write_s=given.write_s,
-        mtbf_s=given.mtbf_s,
-        restart_s=given.restart_s,
+        stall_s=inputs.stall_s,
+        write_s=inputs.write_s,
+        mtbf_s=inputs.mtbf_s,
+        restart_s=inputs.restart_s,
     )
-    shared_every = max(1, math.ceil(given.shared_write_s / (best.every_steps * given.step_s)))
-    own = None if spec.checkpoint is None else spec.checkpoint.of_ranks
-    used = own or CheckpointConfig(
+    shared_every = max(1, math.ceil(inputs.shared_write_s / (best.every_steps * inputs.step_s)))
+    spec_checkpoint = None if spec.checkpoint is None else spec.checkpoint.of_ranks
+    checkpoint = spec_checkpoint or CheckpointConfig(
         every_steps=best.every_steps,
         shared_every=shared_every,
         measured=True,
         node_mtbf_hours=spec.recovery.node_mtbf_hours,
     )
     # A lost node loses its local tier, so the cost of a failure counts from the last shared checkpoint.
-    period = used.shared_every * (used.every_steps * given.step_s + given.stall_s)
+    period = checkpoint.shared_every * (checkpoint.every_steps * inputs.step_s + inputs.stall_s)
     useful = cadence.efficiency(
-        period, used.shared_every * given.stall_s, given.mtbf_s, given.restart_s, given.restore_s
+        period, checkpoint.shared_every * inputs.stall_s, inputs.mtbf_s, inputs.restart_s, inputs.restore_s
     )
-    figures = (*_rates(spec, given), *_interval(given, best), *_chosen(spec, given, best, used, useful))
-    return Saving(checkpoint=used, derived=own is None, efficiency=useful, figures=figures)
+    figures = (*_rates(spec, inputs), *_interval(inputs, best), *_choice(spec, inputs, best, checkpoint, useful))
+    return Saving(checkpoint=checkpoint, derived=spec_checkpoint is None, efficiency=useful, figures=figures)
 
 
-def _rates(spec: Spec, given: _Inputs) -> tuple[Figure, ...]:
+def _rates(spec: Spec, inputs: _Inputs) -> tuple[Figure, ...]:
     emergency = f"stall + local write + shared write; a stopped pod has {spec.job.grace_s} s"
     node = f"{spec.recovery.node_mtbf_hours:g} h per node / {spec.nodes.count}"
     return (
-        figure("save stall", given.stall_s, "s", "bytes of the busiest rank / 6 GB/s host copy + 0.005 s to gather it"),
-        figure("local write", given.write_s, "s", "bytes of a node / (1 GB/s x disks), in the background"),
-        figure("shared write", given.shared_write_s, "s", _shared_write(spec)),
-        *_sealing(spec, given),
-        figure("emergency save", given.stall_s + given.write_s + given.shared_write_s, "s", emergency),
-        figure("MTBF of the job", given.mtbf_s / 3600, "h", node),
+        figure(
+            "save stall", inputs.stall_s, "s", "bytes of the busiest rank / 6 GB/s host copy + 0.005 s to gather it"
+        ),
+        figure("local write", inputs.write_s, "s", "bytes of a node / (1 GB/s x disks), in the background"),
+        figure("shared write", inputs.shared_write_s, "s", _shared_write(spec)),
+        *_sealing(spec, inputs),
+        figure("emergency save", inputs.stall_s + inputs.write_s + inputs.shared_write_s, "s", emergency),
+        figure("MTBF of the job", inputs.mtbf_s / 3600, "h", node),
     )
 
 
-def _sealing(spec: Spec, given: _Inputs) -> tuple[Figure, ...]:
+def _sealing(spec: Spec, inputs: _Inputs) -> tuple[Figure, ...]:
     if spec.workload is None:
         return ()
-    where = "each node's disks" if storage.on_disks(spec) else "the file system's throughput, by one node"
-    words = f"bytes of a checkpoint, read and written once more / {where}, in the background: sealed files are copies"
-    return (figure("sealing", given.sealing_s, "s", words),)
+    rate_source = "each node's disks" if storage.on_disks(spec) else "the file system's throughput, by one node"
+    words = (
+        f"bytes of a checkpoint, read and written once more / {rate_source}, in the background: sealed files are copies"
+    )
+    return (figure("sealing", inputs.sealing_s, "s", words),)
 
 
 def _shared_write(spec: Spec) -> str:
@@ -112,34 +110,33 @@ def _shared_write(spec: Spec) -> str:
     return "bytes of all shards, written and read back / file system's throughput, likewise"
 
 
-def _interval(given: _Inputs, best: cadence.Cadence) -> tuple[Figure, ...]:
-    daly = (
-        f"sqrt(2 C mu) [1 + sqrt(C/2mu)/3 + (C/2mu)/9], C = {given.stall_s:.3g} s stall, mu = {given.mtbf_s:.0f} s MTBF"
-    )
+def _interval(inputs: _Inputs, best: cadence.Cadence) -> tuple[Figure, ...]:
+    daly = "sqrt(2 C mu) [1 + sqrt(C/2mu)/3 + (C/2mu)/9], "
+    daly += f"C = {inputs.stall_s:.3g} s stall, mu = {inputs.mtbf_s:.0f} s MTBF"
     fewest = f"stall at most {100 * cadence.MAX_OVERHEAD:g} % of the interval; durable before the next save"
-    most = f"at least {cadence.MIN_SAVES} saves in a run; at most {cadence.MAX_WORK_AT_RISK_S:g} s at risk"
+    most_steps = f"at least {cadence.MIN_SAVES} saves in a run; at most {cadence.MAX_WORK_AT_RISK_S:g} s at risk"
     return (
         figure("Daly's period", best.daly_period_s, "s", daly),
-        figure("Daly's interval", best.daly_steps, "steps", f"(period - stall) / {given.step_s:g} s"),
+        figure("Daly's interval", best.daly_steps, "steps", f"(period - stall) / {inputs.step_s:g} s"),
         figure("fewest steps", best.fewest_steps, "steps", fewest),
-        figure("most steps", best.most_steps, "steps", most),
+        figure("most steps", best.most_steps, "steps", most_steps),
     )
 
 
-def _chosen(
-    spec: Spec, given: _Inputs, best: cadence.Cadence, used: CheckpointConfig, useful: float
+def _choice(
+    spec: Spec, inputs: _Inputs, best: cadence.Cadence, checkpoint: CheckpointConfig, useful: float
 ) -> tuple[Figure, ...]:
-    every, shared = "spec: checkpoint.every_steps", "spec: checkpoint.shared_every"
+    every_steps, shared = "spec: checkpoint.every_steps", "spec: checkpoint.shared_every"
     if spec.checkpoint is None or spec.checkpoint.of_ranks is None:
-        every, shared = _REASONS[best.bound], "shared write / interval, rounded up"
+        every_steps, shared = _REASONS[best.bound], "shared write / interval, rounded up"
     waste = (
         "1 - (T-C) / [(mu+D) e^(R/mu) (e^(T/mu)-1)], T and C between shared checkpoints,"
-        f" D = {given.restart_s:.0f} s restart, R = the same bytes read once"
+        f" D = {inputs.restart_s:.0f} s restart, R = the same bytes read once"
     )
     return (
-        figure("save every", used.every_steps, "steps", every),
-        figure("re-evaluated", int(used.measured), "", "1: while running, from measured stall, dip and failures"),
-        figure("replicate every", used.shared_every, "saves", shared),
+        figure("save every", checkpoint.every_steps, "steps", every_steps),
+        figure("re-evaluated", int(checkpoint.measured), "", "1: while running, from measured stall, dip and failures"),
+        figure("replicate every", checkpoint.shared_every, "saves", shared),
         *_archive_figure(spec),
         figure("expected waste", 100 * (1 - useful), "%", waste),
     )

@@ -16,7 +16,9 @@ GIB = 2**30
 
 
 def training_flops_per_token(model: ModelConfig) -> int:
-    """6 N + 12 layers x width of all heads x context, N without the embedding (its use as the output layer counted).
+    """Return 6 N + 12 layers x width of all heads x context, N without the embedding.
+
+    Its use as the output layer counts.
 
     Source: Chowdhery et al., PaLM, appendix B; the form that torchtitan uses. MFU in a run has the same. Frozen weights
     have no gradient of their own: 4 N, and 6 per parameter of the adapters.
@@ -33,8 +35,8 @@ def flops_formula(model: ModelConfig) -> str:
 
 
 def checkpoint_bytes(model: ModelConfig, precision: str) -> int:
-    """All shards of one checkpoint: (weights + 12) bytes x parameters; 16 in float32, 14 in bfloat16. Of frozen weights
-    the 12 are absent."""
+    """Return the bytes of all shards of one checkpoint: (weights + 12) bytes x parameters; 16 in float32, 14 in
+    bfloat16. Frozen weights lack the 12."""
     return weight_bytes(model, precision) + OPTIMIZER_BYTES * trained_parameters(model)
 
 
@@ -77,4 +79,4 @@ def static_bytes_per_rank(
         (WEIGHT_BYTES[precision] * count, zero_stage >= 2),
         (weight_bytes(model, precision), zero_stage >= 3),
     )
-    return sum(math.ceil(size / world_size) if sharded else size for size, sharded in parts)
+    return sum(math.ceil(size / world_size) if is_sharded else size for size, is_sharded in parts)

@@ -29,7 +29,7 @@ GATHER_S = 0.005
 """Cost of a save besides the copy: DeepSpeed gathers its state; 2 ms were measured (tests/bench/saves.py)."""
 
 
-class Tier(Frozen):
+class TierSize(Frozen):
     """The checkpoints of one tier on its fullest holder (a node, the file system, the bucket)."""
 
     name: Literal["local", "shared", "archive"]
@@ -42,8 +42,8 @@ class Tier(Frozen):
     formula: str
 
 
-def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier, ...]:
-    whole, formula = checkpoint_bytes(spec), _formula(spec)
+def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[TierSize, ...]:
+    size, formula = checkpoint_bytes(spec), _formula(spec)
     nvme = facts.instance.nvme_count * facts.instance.nvme_gb * 10**9 if facts.instance else None
     if nvme is not None and spec.storage.local.layout == "RAID10":
         nvme //= 2
@@ -63,14 +63,14 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier,
     local = _tier("local", "NVMe of each node", _node_bytes(spec), keep_local, nvme, of_node, "local" in own_on)
     return (
         *([local] if spec.workload is None or on_disks(spec) else []),
-        _with_export(_tier("shared", place, whole, keep, room, formula, "shared" in own_on), spec),
+        _with_export(_tier("shared", place, size, keep, room, formula, "shared" in own_on), spec),
         _with_export(
-            Tier(
+            TierSize(
                 name="archive",
                 where="S3",
-                checkpoint_bytes=whole,
+                checkpoint_bytes=size,
                 keep=1,
-                needed_bytes=whole,
+                needed_bytes=size,
                 capacity_bytes=None,
                 formula=f"{formula}, the golden one",
             ),
@@ -80,32 +80,38 @@ def tiers(spec: Spec, facts: Facts, checkpoint: CheckpointConfig) -> tuple[Tier,
 
 
 def _tier(
-    name: Literal["local", "shared"], where: str, size: int, keep: int, capacity: int | None, formula: str, own: bool
-) -> Tier:
-    """`own`: a job writes its checkpoints there, and sealed copies of them lie beside."""
-    needed = (keep + 1 + (OWN_KEPT if own else 0)) * size
-    kept = (
+    name: Literal["local", "shared"],
+    place: str,
+    size: int,
+    keep: int,
+    capacity: int | None,
+    formula: str,
+    has_own_copies: bool,
+) -> TierSize:
+    """`has_own_copies`: a job writes its checkpoints there, and sealed copies of them lie beside."""
+    total = (keep + 1 + (OWN_KEPT if has_own_copies else 0)) * size
+    copies = (
         f"{keep} sealed copies + 1 being copied + {OWN_KEPT} of the job's own"
-        if own
+        if has_own_copies
         else f"{keep} kept + 1 being written"
     )
-    return Tier(
+    return TierSize(
         name=name,
-        where=where,
+        where=place,
         checkpoint_bytes=size,
         keep=keep,
-        needed_bytes=needed,
+        needed_bytes=total,
         capacity_bytes=capacity,
-        formula=f"({kept}) x ({formula})",
+        formula=f"({copies}) x ({formula})",
     )
 
 
-def _with_export(tier: Tier, spec: Spec) -> Tier:
-    exported = export_bytes(spec)
-    if not exported:
+def _with_export(tier: TierSize, spec: Spec) -> TierSize:
+    export_size = export_bytes(spec)
+    if not export_size:
         return tier
     formula = f"{tier.formula} + an export, as large as a checkpoint at most"
-    return tier.model_copy(update={"needed_bytes": tier.needed_bytes + exported, "formula": formula})
+    return tier.model_copy(update={"needed_bytes": tier.needed_bytes + export_size, "formula": formula})
 
 
 def shared_bytes_per_s(shared: SharedStorage, nodes: int) -> float:

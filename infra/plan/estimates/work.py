@@ -42,13 +42,13 @@ def one_evaluation_seconds(spec: Spec, world_size: int) -> float:
 def work_figures(spec: Spec, facts: Facts, world_size: int) -> tuple[Figure, ...]:
     """Return parameters, tokens and time of the training, and the MFU that the step estimate implies."""
     training = spec.training
-    found = _length(spec, "workload.estimates") if training is None else _of_model(spec, training, world_size)
-    implied = implied_mfu(spec, facts, world_size)
-    if implied is not None and facts.instance is not None:
+    figures = _length(spec, "workload.estimates") if training is None else _of_model(spec, training, world_size)
+    mfu = implied_mfu(spec, facts, world_size)
+    if mfu is not None and facts.instance is not None:
         step, peak = spec.job.step_seconds_estimate, facts.instance.peak_bf16_tflops
         formula = f"{_flop_formula(spec)} / ({step:g} s x {world_size} accelerators x {peak:g} TFLOP/s)"
-        found.append(figure("implied MFU", Decimal(str(round(100 * implied, 3))), "%", formula))
-    return tuple(found)
+        figures.append(figure("implied MFU", Decimal(str(round(100 * mfu, 3))), "%", formula))
+    return tuple(figures)
 
 
 def _length(spec: Spec, section: str) -> list[Figure]:
@@ -86,14 +86,22 @@ def _of_model(spec: Spec, training: Training, world_size: int) -> list[Figure]:
 
 def _of_dial(training: Training) -> list[Figure]:
     """Return what the dial derives, with source; of a value that the spec gives itself, what it would have been."""
-    made: list[Figure] = []
-    for one in dial.of(training):
-        held: Any = training
-        for name in one.field.split("."):
-            held = getattr(held, name)
-        own = "" if held == one.value else f"; the spec has {held:g} instead"
-        made.append(figure(f"dial: {one.field}", one.value, one.unit, f"{one.formula} ({one.source}){own}", digits=8))
-    return made
+    figures: list[Figure] = []
+    for value in dial.derived_values(training):
+        setting: Any = training
+        for name in value.field.split("."):
+            setting = getattr(setting, name)
+        difference = "" if setting == value.value else f"; the spec has {setting:g} instead"
+        figures.append(
+            figure(
+                f"dial: {value.field}",
+                value.value,
+                value.unit,
+                f"{value.formula} ({value.source}){difference}",
+                digits=8,
+            )
+        )
+    return figures
 
 
 def _flop_formula(spec: Spec) -> str:
@@ -115,7 +123,7 @@ def implied_mfu(spec: Spec, facts: Facts, world_size: int) -> float | None:
     """Return the share of the accelerators' peak that the step estimate implies; None if no peak is known."""
     if facts.instance is None or facts.instance.peak_bf16_tflops is None:
         return None
-    done = _flops_per_step(spec)
-    if done is None:
+    flops = _flops_per_step(spec)
+    if flops is None:
         return None
-    return done / (spec.job.step_seconds_estimate * world_size * facts.instance.peak_bf16_tflops * 1e12)
+    return flops / (spec.job.step_seconds_estimate * world_size * facts.instance.peak_bf16_tflops * 1e12)

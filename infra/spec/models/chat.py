@@ -32,48 +32,50 @@ class Chat(Section):
     """Likewise. The exported model ends its answers with it."""
 
 
-def resolved(given: dict[str, Any]) -> dict[str, Any]:
+def resolve_template(data: dict[str, Any]) -> dict[str, Any]:
     """Return the section `data` with the text of its chat template. Raises `ValueError`."""
-    own = given.get("chat") or {}
-    if not isinstance(own, dict) or not isinstance(stated := own.get("template", ""), str):
-        return given  # its type is refused where types are
-    if given.get("format") != "chat":
-        if own:
+    chat = data.get("chat") or {}
+    if not isinstance(chat, dict) or not isinstance(template := chat.get("template", ""), str):
+        return data  # its type is refused where types are
+    if data.get("format") != "chat":
+        if chat:
             raise ValueError("`chat` is for `format: chat`")
-        return given
-    if "{" in stated:
-        beside = {name: text for name, text in _beside(given.get("tokenizer")).items() if name != "template"}
-        return given | {"chat": {**beside, **own}}
-    if stated == PLAIN:
-        return given | {"chat": {**own, "template": PLAIN_TEMPLATE}}
-    beside = _beside(given.get("tokenizer"))
-    if stated:
+        return data
+    if "{" in template:
+        neighbours = {name: text for name, text in _neighbours(data.get("tokenizer")).items() if name != "template"}
+        return data | {"chat": {**neighbours, **chat}}
+    if template == PLAIN:
+        return data | {"chat": {**chat, "template": PLAIN_TEMPLATE}}
+    neighbours = _neighbours(data.get("tokenizer"))
+    if template:
         try:
-            beside["template"] = Path(stated).expanduser().read_text()
+            neighbours["template"] = Path(template).expanduser().read_text()
         except (OSError, ValueError) as error:
-            raise ValueError(f"chat.template {stated}: {error}; give a file with a Jinja template, or plain") from error
-    if not beside.get("template"):
-        seen = f"looked for {' and '.join(_BESIDE)} beside {given.get('tokenizer') or 'no tokenizer'}"
-        raise ValueError(f"there is no chat template: {seen}; write chat.template: a Jinja file, or plain")
-    return given | {"chat": {**beside, **{name: value for name, value in own.items() if name != "template"}}}
+            raise ValueError(
+                f"chat.template {template}: {error}; give a file with a Jinja template, or plain"
+            ) from error
+    if not neighbours.get("template"):
+        detail = f"looked for {' and '.join(_BESIDE)} beside {data.get('tokenizer') or 'no tokenizer'}"
+        raise ValueError(f"there is no chat template: {detail}; write chat.template: a Jinja file, or plain")
+    return data | {"chat": {**neighbours, **{name: value for name, value in chat.items() if name != "template"}}}
 
 
-def _beside(tokenizer: Any) -> dict[str, str]:
+def _neighbours(tokenizer: Any) -> dict[str, str]:
     """Return what Hugging Face's files beside a `tokenizer.json` say of chats."""
     if not isinstance(tokenizer, str | Path):
         return {}
     folder = Path(tokenizer).expanduser().parent
     try:
-        told = json.loads((folder / "tokenizer_config.json").read_bytes())
+        config = json.loads((folder / "tokenizer_config.json").read_bytes())
     except (OSError, ValueError):
-        told = {}
-    found = {name: _text(told.get(name)) for name in ("bos_token", "eos_token")}
-    template = told.get("chat_template")
+        config = {}
+    texts = {name: _text(config.get(name)) for name in ("bos_token", "eos_token")}
+    template = config.get("chat_template")
     if isinstance(template, list):  # several under names, of which one is the usual one
-        template = next((one.get("template") for one in template if one.get("name") == "default"), None)
+        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
     with suppress(OSError, ValueError):
         template = (folder / "chat_template.jinja").read_text()
-    return {name: value for name, value in {**found, "template": template}.items() if isinstance(value, str) and value}
+    return {name: value for name, value in {**texts, "template": template}.items() if isinstance(value, str) and value}
 
 
 def _text(token: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a model's name stands for: a model of the catalogue, a folder with `config.json`, or a function.
+"""Look-up of a model by its name: a model of the catalogue, a folder with `config.json`, or a function.
 
 The name is resolved once, when the spec is read. The record then holds all values, and nobody needs the folder again.
 """
@@ -27,76 +27,78 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def catalogue() -> dict[str, dict[str, Any]]:
     """Return name -> `source`, `context` and `config` of each model."""
     text = files("infra.spec.models").joinpath("catalogue.yaml").read_text("utf-8")
-    found: dict[str, dict[str, Any]] = yaml.load(text, Loader=_Loader)["models"]
-    return found
+    models: dict[str, dict[str, Any]] = yaml.load(text, Loader=_Loader)["models"]
+    return models
 
 
-def resolved(given: Any) -> Any:
+def resolve_model(section: Any) -> Any:
     """Return `training.model` with all values of the model that it names.
 
     Raises `ValueError` for an unknown name, and for a configuration without a formula of its size.
     """
-    if isinstance(given, ModelConfig):
-        return given
-    if isinstance(given, str):
-        given = {"name": given}
-    name = given.get("name") if isinstance(given, dict) else None
+    if isinstance(section, ModelConfig):
+        return section
+    if isinstance(section, str):
+        section = {"name": section}
+    name = section.get("name") if isinstance(section, dict) else None
     if not isinstance(name, str) or not name:
-        if isinstance(given, dict) and given.get("config"):
+        if isinstance(section, dict) and section.get("config"):
             raise ValueError("`config` belongs to a named model; give `name`")
-        return given
+        return section
     if ":" in name:
-        return _function(given)
-    return _configured(given, name)
+        return _function(section)
+    return _custom(section, name)
 
 
-def _function(given: dict[str, Any]) -> dict[str, Any]:
-    module, _, function = given["name"].partition(":")
+def _function(section: dict[str, Any]) -> dict[str, Any]:
+    module, _, function = section["name"].partition(":")
     if not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        raise ValueError(f"{given['name']} names no function; write package.module:function")
-    if not given.get("parameters"):
+        raise ValueError(f"{section['name']} names no function; write package.module:function")
+    if not section.get("parameters"):
         raise ValueError("the size of a function's model is not known here; give `parameters`, for plan and check")
-    return given
+    return section
 
 
-def _configured(given: dict[str, Any], name: str) -> dict[str, Any]:
-    own = given.get("config") or {}
-    if not isinstance(own, dict):
-        return given  # its type is refused where types are
-    if given.get("parameters") is not None:
+def _custom(section: dict[str, Any], name: str) -> dict[str, Any]:
+    custom_config = section.get("config") or {}
+    if not isinstance(custom_config, dict):
+        return section  # its type is refused where types are
+    if section.get("parameters") is not None:
         raise ValueError("`parameters` are computed for this model; leave them out")
     # A record holds the whole configuration.
-    base, context = ({}, None) if "model_type" in own else _base(name)
-    if "rope_parameters" in base and (apart := [name for name in ("rope_theta", "rope_scaling") if name in own]):
+    base, context = ({}, None) if "model_type" in custom_config else _base(name)
+    if "rope_parameters" in base and (
+        apart := [name for name in ("rope_theta", "rope_scaling") if name in custom_config]
+    ):
         raise ValueError(f"the model has rope_parameters, beside which {apart[0]} is not read; write rope_parameters")
-    config = {**base, **own}
-    if isinstance(given.get("vocabulary"), int):
-        config["vocab_size"] = given["vocabulary"]
+    config = {**base, **custom_config}
+    if isinstance(section.get("vocabulary"), int):
+        config["vocab_size"] = section["vocabulary"]
     refuse_unknown(config)
     if isinstance(kinds := config.get("layer_types"), list):
         if len(kinds) < config["num_hidden_layers"]:
             raise ValueError(f"{len(kinds)} layer_types for {config['num_hidden_layers']} layers; write one for each")
         config["layer_types"] = kinds[: config["num_hidden_layers"]]
     for field, key in _OWN.items():
-        if given.get(field) not in (None, config[key]):
+        if section.get(field) not in (None, config[key]):
             raise ValueError(f"`{field}` is the named model's, {config[key]}; to change it, write config.{key}")
     longest = config["max_position_embeddings"]
     if context is None:
         context = min(longest, MOST_CONTEXT)
-    whole = {
-        **given, "config": config, "vocabulary": config["vocab_size"], "context": given.get("context", context),
+    result = {
+        **section, "config": config, "vocabulary": config["vocab_size"], "context": section.get("context", context),
         **{field: config[key] for field, key in _OWN.items()},
     }  # fmt: skip
-    _refuse_misfit(whole, config)
-    return whole
+    _refuse_misfit(result, config)
+    return result
 
 
 def _refuse_misfit(model: dict[str, Any], config: dict[str, Any]) -> None:
     context, longest = model["context"], config["max_position_embeddings"]
     if isinstance(context, int) and context > longest:
         raise ValueError(f"context {context} is longer than the model's {longest}; write {longest} or less")
-    bounded = model.get("document_attention") or model.get("reset_positions")
-    if bounded and (window := sliding_window(config)) is not None and window < context:
+    has_document_bounds = model.get("document_attention") or model.get("reset_positions")
+    if has_document_bounds and (window := sliding_window(config)) is not None and window < context:
         raise ValueError(
             f"documents are not kept apart in a sliding window of {window}; write a context of {window} or less, or "
             "config.sliding_window: null"
@@ -105,19 +107,19 @@ def _refuse_misfit(model: dict[str, Any], config: dict[str, Any]) -> None:
 
 def _base(name: str) -> tuple[dict[str, Any], int | None]:
     """Return the configuration of a name, and the context to train with if one is known."""
-    if (known := catalogue().get(name)) is not None:
-        return known["config"], known["context"]
+    if (entry := catalogue().get(name)) is not None:
+        return entry["config"], entry["context"]
     path = Path(name).expanduser() / "config.json"
     if "/" not in name and not path.exists():
-        near = "".join(f"did you mean `{one}`? " for one in difflib.get_close_matches(name, catalogue(), n=1))
-        there = ", ".join(catalogue())
-        raise ValueError(f"no model has this name; {near}there are {there}, a folder, or package.module:function")
+        suggestion = "".join(f"did you mean `{match}`? " for match in difflib.get_close_matches(name, catalogue(), n=1))
+        names = ", ".join(catalogue())
+        raise ValueError(f"no model has this name; {suggestion}there are {names}, a folder, or package.module:function")
     try:
-        found = json.loads(path.read_bytes())
+        config = json.loads(path.read_bytes())
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; name a folder with Hugging Face's config.json") from error
     except ValueError as error:
         raise ValueError(f"{path} is no JSON: {error}; name a folder with Hugging Face's config.json") from error
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise ValueError(f"{path} holds no object; name a folder with Hugging Face's config.json")
-    return found, None
+    return config, None

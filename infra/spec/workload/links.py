@@ -1,4 +1,4 @@
-"""What the shared file system shows a job of S3: its mounts, and the weights to start from."""
+"""S3 prefixes that the shared file system shows a job: its mounts, and the weights to start from."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def refuse_unlinkable(prefixes: dict[str, str]) -> None:
     if len(prefixes) >= LINKS:
         raise ValueError(f"{len(prefixes)} are too many: a file system has {LINKS} links, one of them for the code")
     ends = sorted(prefix.rstrip("/") + "/" for prefix in prefixes.values())
-    for one, next_one in itertools.pairwise(ends):
-        if next_one.startswith(one):
-            raise ValueError(f"{one} holds {next_one}: FSx links no prefix twice")
+    for end, next_one in itertools.pairwise(ends):
+        if next_one.startswith(end):
+            raise ValueError(f"{end} holds {next_one}: FSx links no prefix twice")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from infra.spec.duration import Duration
 from infra.spec.section import Section
 
 
@@ -64,7 +66,7 @@ class Estimates(Section):
 
 
 class Resources(Section):
-    """What a pod asks of its node besides all GPUs."""
+    """Resources that a pod requests of its node besides all GPUs."""
 
     cpu: float | None = Field(default=None, gt=0)
     """Processors. None: no more than Kubernetes needs to place the pod."""
@@ -75,7 +77,7 @@ class Resources(Section):
 
 
 class SmallMachine(Section):
-    """What differs in a rehearsal."""
+    """Settings that differ in a rehearsal."""
 
     image: str | None = None
     """Image in the emulated account's registry. None: the trainer image stands in, with its Python and torch."""
@@ -93,3 +95,24 @@ class SmallMachine(Section):
     AWS. The packed source leaves this file out."""
     estimates: Estimates | None = None
     """Figures of the rehearsal."""
+
+
+class Evaluate(Section):
+    """The job's own evaluation, after the last step, in its own container on one node."""
+
+    command: tuple[str, ...] = Field(min_length=1)
+    """Program and its words. The last JSON line with numbers that it prints, such as `{"loss": 2.13}`, has the metrics.
+    It evaluates the folder `BIVOUAC_EXPORT` where that is set, else the checkpoint `BIVOUAC_RESUME_FROM`."""
+    tolerance: float = Field(default=0.01, ge=0)
+    """Largest relative difference between a metric of the checkpoint and that of its export."""
+    limit: Duration = timedelta(minutes=15)
+    """Time for one run; with `export` there are two. Plan and deadline count them whole."""
+
+
+class Export(Section):
+    """Another form of the weights, which the job's own code makes of the checkpoint and the archive keeps beside it."""
+
+    command: tuple[str, ...] = Field(min_length=1)
+    """Program and its words. It writes into the empty folder `BIVOUAC_EXPORT`, from `BIVOUAC_RESUME_FROM`."""
+    limit: Duration = timedelta(minutes=15)
+    """Time for it. Plan and deadline count it whole."""

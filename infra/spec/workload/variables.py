@@ -45,10 +45,10 @@ ELSEWHERE: dict[str, str] = {
 
 def leaves_ours(env: dict[str, str]) -> dict[str, str]:
     """Return the variables of `env`. Raises `ValueError` for one of ours."""
-    if taken := sorted(name for name in env if name.startswith(OURS)):
-        raise ValueError(f"{', '.join(taken)}: names with {OURS} are the supervisor's")
-    if taken := sorted(name for name in env if name.startswith(_SET_BY_US)):
-        raise ValueError(f"{', '.join(taken)}: `mpirun` reaches other nodes by their supervisors")
+    if reserved_names := sorted(name for name in env if name.startswith(OURS)):
+        raise ValueError(f"{', '.join(reserved_names)}: names with {OURS} are the supervisor's")
+    if reserved_names := sorted(name for name in env if name.startswith(_SET_BY_US)):
+        raise ValueError(f"{', '.join(reserved_names)}: `mpirun` reaches other nodes by their supervisors")
     return env
 
 
@@ -63,15 +63,17 @@ def are_variables(secrets: dict[str, SecretSource]) -> dict[str, SecretSource]:
 
 
 def refuse_twice(
-    env: dict[str, str], nccl: dict[str, str], secrets: dict[str, SecretSource], rehearsed: dict[str, str]
+    env: dict[str, str], nccl: dict[str, str], secrets: dict[str, SecretSource], rehearsal_env: dict[str, str]
 ) -> None:
     """Raise `ValueError` for a variable with two values, and for one in `nccl` that is not of its kind."""
-    if twice := sorted(set(secrets) & (set(env) | set(rehearsed))):
-        raise ValueError(f"{', '.join(twice)}: in `secrets` and in `env`: keep it in one of them")
-    if twice := sorted(set(nccl) & (set(env) | set(secrets))):
-        raise ValueError(f"{', '.join(twice)}: in `nccl` and in `env` or `secrets`: keep it in one of them")
-    if others := sorted(name for name in nccl if not _OF_NCCL.match(name)):
-        raise ValueError(f"nccl: {', '.join(others)}: other variables than NCCL's and libfabric's belong to `env`")
+    if duplicates := sorted(set(secrets) & (set(env) | set(rehearsal_env))):
+        raise ValueError(f"{', '.join(duplicates)}: in `secrets` and in `env`: keep it in one of them")
+    if duplicates := sorted(set(nccl) & (set(env) | set(secrets))):
+        raise ValueError(f"{', '.join(duplicates)}: in `nccl` and in `env` or `secrets`: keep it in one of them")
+    if foreign_names := sorted(name for name in nccl if not _OF_NCCL.match(name)):
+        raise ValueError(
+            f"nccl: {', '.join(foreign_names)}: other variables than NCCL's and libfabric's belong to `env`"
+        )
 
 
 def script_references(script: str) -> Iterator[tuple[str, bool]]:

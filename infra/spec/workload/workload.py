@@ -12,9 +12,8 @@ from infra.spec.duration import Duration
 from infra.spec.image_reference import ImageReference
 from infra.spec.secrets import MOST, SecretSource
 from infra.spec.section import Section
-from infra.spec.workload.judging import Evaluate, Export
 from infra.spec.workload.links import INIT, are_prefixes, refuse_no_place, refuse_unlinkable
-from infra.spec.workload.sections import Estimates, JobCheckpoints, Progress, Resources, SmallMachine
+from infra.spec.workload.sections import Estimates, Evaluate, Export, JobCheckpoints, Progress, Resources, SmallMachine
 from infra.spec.workload.variables import are_variables, leaves_ours, refuse_twice
 
 GIB = 2**30
@@ -112,7 +111,7 @@ class Workload(Section):
     grace: Duration = timedelta(seconds=60)
     """Time between SIGTERM and SIGKILL when the job is stopped."""
     rehearsal: SmallMachine = SmallMachine()
-    """What differs in a rehearsal on a small machine."""
+    """Settings that differ in a rehearsal on a small machine."""
 
     @model_validator(mode="after")
     def _links_all(self) -> Self:
@@ -152,7 +151,7 @@ class Workload(Section):
 
     @model_validator(mode="after")
     def _starts_one_thing(self) -> Self:
-        python = [one for one in (self.script, self.module) if one is not None]
+        python = [program for program in (self.script, self.module) if program is not None]
         if self.launcher == "torchrun" and (len(python) != 1 or self.command):
             raise ValueError("launcher `torchrun` needs `script` or `module`, and no `command`")
         if self.launcher != "torchrun" and (not self.command or python):
@@ -183,8 +182,8 @@ class Workload(Section):
     @property
     def links(self) -> dict[str, str]:
         """Name -> S3 prefix of all that the file system shows at `/mounts`."""
-        linked = self.init_from is not None and self.init_from.startswith("s3://")
-        return {**self.mounts, **({INIT: str(self.init_from)} if linked else {})}
+        has_link = self.init_from is not None and self.init_from.startswith("s3://")
+        return {**self.mounts, **({INIT: str(self.init_from)} if has_link else {})}
 
     @property
     def start(self) -> tuple[str, ...]:
@@ -200,9 +199,9 @@ class Workload(Section):
 
     @property
     def named_programs(self) -> tuple[tuple[str, str], ...]:
-        """(section, path) of each Python file that `evaluate` or `export` names by a relative path."""
+        """Section and path of each Python file that `evaluate` or `export` names by a relative path."""
         sections = {"evaluate": self.evaluate, "export": self.export}
-        words = ((name, word) for name, one in sections.items() if one is not None for word in one.command)
+        words = ((name, word) for name, section in sections.items() if section is not None for word in section.command)
         return tuple((name, word) for name, word in words if word.endswith(".py") and not word.startswith("/"))
 
     @property

@@ -29,24 +29,11 @@ from infra.spec.names import (
     freeze_policy,
 )
 from infra.stack.access.closing import closers_ceiling, project_arn
-from infra.stack.access.policies import EVERYTHING, AccountPlace, Statement, allow, places_of_secrets
+from infra.stack.access.policies import EVERYTHING, PUSH, AccountPlace, Statement, actions, allow, places_of_secrets
 
-_OBJECTS = (
-    "s3:AbortMultipartUpload",
-    "s3:GetObject",
-    "s3:GetObjectVersion",
-    "s3:ListMultipartUploadParts",
-    "s3:PutObject",
-)
+_OBJECTS = actions("s3", "AbortMultipartUpload GetObject GetObjectVersion ListMultipartUploadParts PutObject")
 _PULL = ("ecr:BatchCheck*", "ecr:BatchGetImage", "ecr:GetDownload*")
 """BatchCheckLayerAvailability and GetDownloadUrlForLayer alone begin so; a managed policy has 6,144 characters."""
-_PUSH = (
-    "ecr:CompleteLayerUpload",
-    "ecr:DescribeImages",
-    "ecr:InitiateLayerUpload",
-    "ecr:PutImage",
-    "ecr:UploadLayerPart",
-)
 _LOOK = (
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeScalingActivities",
@@ -66,107 +53,104 @@ _LOOK = (
 _INTERFACES = ("ec2:*NetworkInterface", "ec2:Assign*", "ec2:ModifyNetworkInterfaceAttribute", "ec2:Unassign*")
 """Attach, create, delete and detach one, and its addresses."""
 _AGENT = (
-    "ec2messages:*",
-    "ssm:DescribeAssociation",
-    "ssm:DescribeDocument",
-    "ssm:GetDeployablePatchSnapshotForInstance",
-    "ssm:GetDocument",
-    "ssm:GetManifest",
-    "ssm:ListAssociations",
-    "ssm:ListInstanceAssociations",
-    "ssm:PutComplianceItems",
-    "ssm:PutInventory",
-    "ssm:UpdateAssociationStatus",
-    "ssm:UpdateInstance*",
-    "ssmmessages:*",
+    *actions("ec2messages", "*"),
+    *actions(
+        "ssm",
+        "DescribeAssociation DescribeDocument GetDeployablePatchSnapshotForInstance GetDocument "
+        "GetManifest ListAssociations ListInstanceAssociations PutComplianceItems PutInventory "
+        "UpdateAssociationStatus UpdateInstance*",
+    ),
+    *actions("ssmmessages", "*"),
 )
 """GetParameter is missing: the stored parameters are not ours."""
 
 
-def ceiling(where: AccountPlace) -> list[Statement]:
+def ceiling(place: AccountPlace) -> list[Statement]:
     """Return all that a campaign's role may be allowed. It cannot buy anything, nor change anybody's rights except by
     the freeze."""
-    names = buckets(where.account, where.region)
-    kept = f"arn:aws:s3:::bivouac-*-{where.account}-{where.region}"
+    names = buckets(place.account, place.region)
+    bucket_arns = f"arn:aws:s3:::bivouac-*-{place.account}-{place.region}"
     of_network = [
-        where.arn("ec2", f"{kind}/*") for kind in ("network-interface", "instance", "subnet", "security-group")
+        place.arn("ec2", f"{kind}/*") for kind in ("network-interface", "instance", "subnet", "security-group")
     ]
     # Who may not read secrets gains nothing by their keys.
-    services = [f"{one}.{where.region}.amazonaws.com" for one in ("s3", "secretsmanager", "sns", "ssm")]
+    services = [f"{service}.{place.region}.amazonaws.com" for service in ("s3", "secretsmanager", "sns", "ssm")]
 
-    def only(*kinds: str, marked: str | None = None) -> dict[str, dict[str, Any]]:
-        mark = {} if marked is None else {"Null": {marked: "false"}}
-        return {"ArnLike": {"aws:PrincipalArn": [where.role(f"bivouac-*-{kind}") for kind in kinds]}, **mark}
+    def for_roles(*kinds: str, tag_key: str | None = None) -> dict[str, dict[str, Any]]:
+        mark = {} if tag_key is None else {"Null": {tag_key: "false"}}
+        return {"ArnLike": {"aws:PrincipalArn": [place.role(f"bivouac-*-{kind}") for kind in kinds]}, **mark}
 
-    freeze = f"arn:aws:iam::{where.account}:policy/{freeze_policy(where.region)}"
+    freeze = f"arn:aws:iam::{place.account}:policy/{freeze_policy(place.region)}"
     return [
         allow(_LOOK, [EVERYTHING]),
         # The least that EKS needs of a cluster's role; its policy has more, for load balancers and volumes, which no
         # campaign makes. https://docs.aws.amazon.com/eks/latest/userguide/cluster-iam-role.html
         allow(
             ["ec2:CreateTags"],
-            [where.arn("ec2", "instance/*")],
+            [place.arn("ec2", "instance/*")],
             {"ForAllValues:StringLike": {"aws:TagKeys": "kubernetes.io/cluster/*"}, "Null": {"aws:TagKeys": "false"}},
         ),
-        allow(["ec2:CreateTags"], [where.arn("ec2", "network-interface/*")]),
+        allow(["ec2:CreateTags"], [place.arn("ec2", "network-interface/*")]),
         allow(_INTERFACES, of_network),
-        allow(_OBJECTS, [f"{kept}/*"]),
-        allow(["s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:ListBucketVersions"], [kept]),
+        allow(_OBJECTS, [f"{bucket_arns}/*"]),
+        allow(["s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:ListBucketVersions"], [bucket_arns]),
         # Text lies wherever its owner keeps it and marks the bucket; the role's own policy names the prefixes.
-        allow(["s3:GetObject", "s3:ListBucket"], ["arn:aws:s3:::*"], only("data", marked=f"s3:BucketTag/{TEXT_TAG}")),
+        allow(
+            ["s3:GetObject", "s3:ListBucket"], ["arn:aws:s3:::*"], for_roles("data", tag_key=f"s3:BucketTag/{TEXT_TAG}")
+        ),
         allow(["s3:DeleteObject", "s3:DeleteObjectVersion"], [f"arn:aws:s3:::{names.archive}/{COPIES_PREFIX}*"]),
         allow(
             ["kms:Decrypt", "kms:GenerateDataKey"],
-            [where.arn("kms", "key/*")],
+            [place.arn("kms", "key/*")],
             {"StringEquals": {"kms:ViaService": services}},
         ),
         *(
             allow(
                 ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:ListGrants"],
-                [where.arn("kms", "key/*")],
-                only("cluster", marked=f"aws:ResourceTag/{tag}"),
+                [place.arn("kms", "key/*")],
+                for_roles("cluster", tag_key=f"aws:ResourceTag/{tag}"),
             )
             for tag in (FOUNDATION_TAG, KEY_TAG)
         ),
         *(
             allow(
                 ["secretsmanager:GetSecretValue", "ssm:GetParameter"],
-                [where.arn(*one) for one in places_of_secrets(beginning)],
-                only(kind),
+                [place.arn(*service) for service in places_of_secrets(beginning)],
+                for_roles(kind),
             )
             for kind, beginning in (("steward", WEBHOOK_SECRETS), ("trainer", JOB_SECRETS))
         ),
-        allow(["sns:Publish"], [where.arn("sns", f"{TOPICS}*")], only("steward", "guard")),
+        allow(["sns:Publish"], [place.arn("sns", f"{TOPICS}*")], for_roles("steward", "guard")),
         # A workload's image may be in another account's registry, such as AWS's Deep Learning Containers.
-        allow(_PULL, ["arn:aws:ecr:*:*:repository/*"], only("node")),
-        allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [where.arn("eks", "nodegroup/bivouac-*/*")]),
+        allow(_PULL, ["arn:aws:ecr:*:*:repository/*"], for_roles("node")),
+        allow(["eks:DescribeNodegroup", "eks:UpdateNodegroupConfig"], [place.arn("eks", "nodegroup/bivouac-*/*")]),
         allow(
             ["autoscaling:TerminateInstanceInAutoScalingGroup"],
-            [where.arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/eks-bivouac-*")],
+            [place.arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/eks-bivouac-*")],
         ),
         allow(
             ["iam:AttachRolePolicy", "iam:DetachRolePolicy"],
-            [where.role("*")],
-            {**only("budget"), "ArnEquals": {"iam:PolicyARN": freeze}},
+            [place.role("*")],
+            {**for_roles("budget"), "ArnEquals": {"iam:PolicyARN": freeze}},
         ),
         allow(
             ["codebuild:StartBuild"],
-            [project_arn(where)],
+            [project_arn(place)],
             {"Null": {"codebuild:serviceRole": "true", "codebuild:source.buildspec": "true"}},
         ),
     ]
 
 
-def foundation_ceiling(where: AccountPlace) -> list[Statement]:
+def foundation_ceiling(place: AccountPlace) -> list[Statement]:
     """Return all that the foundation's own roles may be allowed: its builders, who ends them, and the closer, which
     also ends instances."""
     return [
         allow([*_AGENT, "ecr:GetAuthorizationToken"], [EVERYTHING]),
-        allow(_PULL, [where.repository("*")]),
-        allow(_PUSH, [where.repository(one) for one in (REPOSITORY, STEWARD_REPOSITORY)]),
-        *closers_ceiling(where),
+        allow(_PULL, [place.repository("*")]),
+        allow(PUSH, [place.repository(name) for name in (REPOSITORY, STEWARD_REPOSITORY)]),
+        *closers_ceiling(place),
     ]
 
 
-def boundary_arn(where: AccountPlace) -> str:
-    return f"arn:aws:iam::{where.account}:policy/{boundary(where.region)}"
+def boundary_arn(place: AccountPlace) -> str:
+    return f"arn:aws:iam::{place.account}:policy/{boundary(place.region)}"

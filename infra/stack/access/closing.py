@@ -25,32 +25,19 @@ from infra.stack.access.policies import (
     EVERYTHING,
     AccountPlace,
     Statement,
+    actions,
     allow,
     keys_through_s3,
     places_of_secrets,
 )
 
 _VARIABLES = "codebuild:environment.environmentVariables"
-FIXED = (
-    "codebuild:artifacts",
-    "codebuild:cache",
-    "codebuild:encryptionKey",
-    "codebuild:environment.certificate",
-    "codebuild:environment.computeType",
-    "codebuild:environment.fleet.fleetArn",
-    "codebuild:environment.image",
-    "codebuild:environment.imagePullCredentialsType",
-    "codebuild:environment.privilegedMode",
-    "codebuild:environment.registryCredential",
-    "codebuild:environment.type",
-    "codebuild:logsConfig",
-    "codebuild:secondaryArtifacts",
-    "codebuild:secondarySources",
-    "codebuild:serviceRole",
-    "codebuild:source",
-    "codebuild:source.auth.type",
-    "codebuild:source.buildspec",
-    "codebuild:source.location",
+FIXED = actions(
+    "codebuild",
+    "artifacts cache encryptionKey environment.certificate environment.computeType environment.fleet.fleetArn "
+    "environment.image environment.imagePullCredentialsType environment.privilegedMode "
+    "environment.registryCredential environment.type logsConfig secondaryArtifacts secondarySources serviceRole "
+    "source source.auth.type source.buildspec source.location",
 )
 """What a request to start the build must leave alone."""
 
@@ -91,114 +78,83 @@ _LOOKS = {
     "ssm": "DescribeParameters ListTagsForResource",
     "tag": "GetResources",
 }
-LOOK = tuple(f"{service}:{name}" for service, names in _LOOKS.items() for name in names.split())
+LOOK = tuple(action for service, names in _LOOKS.items() for action in actions(service, names))
 """The certificate proves that nothing is left by listing all there is; most of these calls know no resource."""
-_CLUSTER = (
-    "eks:DeleteAccessEntry",
-    "eks:DeleteAddon",
-    "eks:DeleteCluster",
-    "eks:DeleteNodegroup",
-    "eks:DeletePodIdentityAssociation",
-    "eks:DisassociateAccessPolicy",
-    "eks:UpdateNodegroupConfig",
+_CLUSTER = actions(
+    "eks",
+    "DeleteAccessEntry DeleteAddon DeleteCluster DeleteNodegroup DeletePodIdentityAssociation "
+    "DisassociateAccessPolicy UpdateNodegroupConfig",
 )
-_NETWORK = (
-    "ec2:CancelCapacityReservation",
-    "ec2:CancelSpotInstanceRequests",
-    "ec2:DeleteFlowLogs",
-    "ec2:DeleteInternetGateway",
-    "ec2:DeleteKeyPair",
-    "ec2:DeleteLaunchTemplate",
-    "ec2:DeleteNatGateway",
-    "ec2:DeleteRoute",
-    "ec2:DeleteRouteTable",
-    "ec2:DeleteSecurityGroup",
-    "ec2:DeleteSnapshot",
-    "ec2:DeleteSubnet",
-    "ec2:DeleteVolume",
-    "ec2:DeleteVpc",
-    "ec2:DeleteVpcEndpoints",
-    "ec2:DeleteVpcPeeringConnection",
-    "ec2:DeregisterImage",
-    "ec2:DetachInternetGateway",
-    "ec2:DetachNetworkInterface",
-    "ec2:DisassociateAddress",
-    "ec2:DisassociateRouteTable",
-    "ec2:ReleaseAddress",
-    "ec2:RevokeSecurityGroupEgress",
-    "ec2:RevokeSecurityGroupIngress",
-    "ec2:StopInstances",
-    "ec2:TerminateInstances",
+_NETWORK = actions(
+    "ec2",
+    "CancelCapacityReservation CancelSpotInstanceRequests DeleteFlowLogs DeleteInternetGateway DeleteKeyPair "
+    "DeleteLaunchTemplate DeleteNatGateway DeleteRoute DeleteRouteTable DeleteSecurityGroup DeleteSnapshot "
+    "DeleteSubnet DeleteVolume DeleteVpc DeleteVpcEndpoints DeleteVpcPeeringConnection DeregisterImage "
+    "DetachInternetGateway DetachNetworkInterface DisassociateAddress DisassociateRouteTable ReleaseAddress "
+    "RevokeSecurityGroupEgress RevokeSecurityGroupIngress StopInstances TerminateInstances",
 )
 _STRAYS = ("cloudwatch:DeleteAlarms", "events:DeleteRule", "events:RemoveTargets", "ssm:DeleteParameter")
 _BALANCERS = ("elasticloadbalancing:DeleteLoadBalancer", "elasticloadbalancing:DeleteTargetGroup")
 _SHARED = ("fsx:DeleteDataRepositoryAssociation", "fsx:DeleteFileSystem")
-_NODES = (
-    "autoscaling:DeleteAutoScalingGroup",
-    "autoscaling:DeleteLaunchConfiguration",
-    "autoscaling:TerminateInstanceInAutoScalingGroup",
-)
+_NODES = actions("autoscaling", "DeleteAutoScalingGroup DeleteLaunchConfiguration TerminateInstanceInAutoScalingGroup")
 _ROLES = ("iam:DeleteRole", "iam:DeleteRolePolicy", "iam:DetachRolePolicy")
-_RIGHTS = (
-    "iam:DeleteInstanceProfile",
-    "iam:DeletePolicy",
-    "iam:DeletePolicyVersion",
-    "iam:RemoveRoleFromInstanceProfile",
-)
+_RIGHTS = actions("iam", "DeleteInstanceProfile DeletePolicy DeletePolicyVersion RemoveRoleFromInstanceProfile")
 _GROUPS = ("ec2:DeleteSecurityGroup", "ec2:RevokeSecurityGroupIngress")
 _EKS_GROUP = {"StringLike": {"aws:ResourceTag/aws:eks:cluster-name": "bivouac-*"}}
 _OURS = {"Null": {"aws:ResourceTag/bivouac:campaign": "false"}}
 
 
-def closer(where: AccountPlace) -> list[Statement]:
+def closer(place: AccountPlace) -> list[Statement]:
     """Allow what `bivouac down` takes: to look, to delete what is a campaign's by tag or name, to keep the record."""
-    kept = buckets(where.account, where.region)
-    state, archive, data = (f"arn:aws:s3:::{name}" for name in (kept.state, kept.archive, kept.data))
-    iam = f"arn:aws:iam::{where.account}"
-    freeze = {"ArnEquals": {"iam:PolicyARN": f"{iam}:policy/{freeze_policy(where.region)}"}}
+    bucket_names = buckets(place.account, place.region)
+    state, archive, data = (
+        f"arn:aws:s3:::{name}" for name in (bucket_names.state, bucket_names.archive, bucket_names.data)
+    )
+    iam = f"arn:aws:iam::{place.account}"
+    freeze = {"ArnEquals": {"iam:PolicyARN": f"{iam}:policy/{freeze_policy(place.region)}"}}
     driver = {"Null": {"aws:ResourceTag/bivouac:driver": "false"}}
     return [
         allow(LOOK, [EVERYTHING]),
-        allow(_CLUSTER, [where.arn("eks", f"{kind}/bivouac-*") for kind in _EKS]),
+        allow(_CLUSTER, [place.arn("eks", f"{kind}/bivouac-*") for kind in _EKS]),
         allow(
             _NODES,
             [
-                where.arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/eks-bivouac-*"),
-                where.arn("autoscaling", "launchConfiguration:*:launchConfigurationName/bivouac-*"),
+                place.arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/eks-bivouac-*"),
+                place.arn("autoscaling", "launchConfiguration:*:launchConfigurationName/bivouac-*"),
             ],
         ),
-        allow(_SHARED, [where.arn("fsx", "association/*"), where.arn("fsx", "file-system/*")], _OURS),
+        allow(_SHARED, [place.arn("fsx", "association/*"), place.arn("fsx", "file-system/*")], _OURS),
         # Images and snapshots belong to no account in their ARNs.
-        allow(_NETWORK, [where.arn("ec2", "*/*"), f"arn:aws:ec2:{where.region}::*/*"], _OURS),
+        allow(_NETWORK, [place.arn("ec2", "*/*"), f"arn:aws:ec2:{place.region}::*/*"], _OURS),
         # What the network plugin leaves carries no tag of ours; one in use cannot be deleted.
-        allow(["ec2:DeleteNetworkInterface"], [where.arn("ec2", "network-interface/*")]),
-        allow(["ec2:DeletePlacementGroup"], [where.arn("ec2", "placement-group/bivouac-*")]),
+        allow(["ec2:DeleteNetworkInterface"], [place.arn("ec2", "network-interface/*")]),
+        allow(["ec2:DeletePlacementGroup"], [place.arn("ec2", "placement-group/bivouac-*")]),
         # EKS's own group of a cluster, which EKS at times leaves, and what GuardDuty puts into a VPC.
-        allow(_GROUPS, [where.arn("ec2", "security-group/*")], _EKS_GROUP),
+        allow(_GROUPS, [place.arn("ec2", "security-group/*")], _EKS_GROUP),
         allow(
             [*_GROUPS, "ec2:DeleteVpcEndpoints", "ec2:RevokeSecurityGroupEgress"],
-            [where.arn("ec2", f"{kind}/*") for kind in ("security-group", "vpc-endpoint")],
+            [place.arn("ec2", f"{kind}/*") for kind in ("security-group", "vpc-endpoint")],
             {"StringEquals": {"aws:ResourceTag/GuardDutyManaged": "true"}},
         ),
-        allow(["ec2:DeleteRoute"], [where.arn("ec2", "route-table/*")], driver),
-        allow(_BALANCERS, [where.arn("elasticloadbalancing", "*/*")], _OURS),
+        allow(["ec2:DeleteRoute"], [place.arn("ec2", "route-table/*")], driver),
+        allow(_BALANCERS, [place.arn("elasticloadbalancing", "*/*")], _OURS),
         allow(
             ["budgets:DeleteBudgetAction", "budgets:ModifyBudget"],
-            [f"arn:aws:budgets::{where.account}:budget/bivouac-*"],
+            [f"arn:aws:budgets::{place.account}:budget/bivouac-*"],
         ),
-        allow(["sns:DeleteTopic"], [where.arn("sns", "bivouac-*")]),
-        allow(["scheduler:DeleteSchedule"], [where.arn("scheduler", "schedule/default/bivouac-*")]),
-        allow(["logs:DeleteLogGroup"], [where.arn("logs", "log-group:/aws/eks/bivouac-*")]),
+        allow(["sns:DeleteTopic"], [place.arn("sns", "bivouac-*")]),
+        allow(["scheduler:DeleteSchedule"], [place.arn("scheduler", "schedule/default/bivouac-*")]),
+        allow(["logs:DeleteLogGroup"], [place.arn("logs", "log-group:/aws/eks/bivouac-*")]),
         allow(
             _STRAYS,
             [
-                where.arn("cloudwatch", "alarm:bivouac-*"),
-                where.arn("events", "rule/bivouac-*"),
-                where.arn("ssm", "parameter/bivouac-*"),
+                place.arn("cloudwatch", "alarm:bivouac-*"),
+                place.arn("events", "rule/bivouac-*"),
+                place.arn("ssm", "parameter/bivouac-*"),
             ],
         ),
-        allow(_ROLES, [where.role("bivouac-*")]),
-        allow(["iam:DetachRolePolicy"], [where.role("*")], freeze),
+        allow(_ROLES, [place.role("bivouac-*")]),
+        allow(["iam:DetachRolePolicy"], [place.role("*")], freeze),
         allow(_RIGHTS, [f"{iam}:instance-profile/bivouac-*", f"{iam}:policy/bivouac-*"]),
         allow(["s3:DeleteObject", "s3:GetObject", "s3:PutObject"], [f"{state}/*"]),
         allow(["s3:GetObject"], [f"{archive}/*"]),
@@ -206,27 +162,27 @@ def closer(where: AccountPlace) -> list[Statement]:
         # Unfinished uploads bill, and no other listing shows them.
         allow(["s3:ListBucketMultipartUploads"], [archive, data, state]),
         allow(["s3:AbortMultipartUpload"], [f"{bucket}/campaigns/*" for bucket in (archive, data, state)]),
-        allow(["logs:CreateLogStream", "logs:PutLogEvents"], [where.arn("logs", f"log-group:{LOG_GROUP}:*")]),
-        *keys_through_s3(where, [kept.archive, kept.state]),
-        allow(["kms:Decrypt"], [where.arn("kms", "key/*")], _ENGINES),
-        *_telling(where),
+        allow(["logs:CreateLogStream", "logs:PutLogEvents"], [place.arn("logs", f"log-group:{LOG_GROUP}:*")]),
+        *keys_through_s3(place, [bucket_names.archive, bucket_names.state]),
+        allow(["kms:Decrypt"], [place.arn("kms", "key/*")], _ENGINES),
+        *_telling(place),
     ]
 
 
-def _telling(where: AccountPlace) -> list[Statement]:
+def _telling(place: AccountPlace) -> list[Statement]:
     """Allow to tell people of what no driver is there to tell, as the operator may: on topics and by a webhook's
     address that are called `bivouac*`."""
-    named = [where.arn(*one) for one in places_of_secrets(WEBHOOK_SECRETS)]
-    keys = [where.arn("kms", "key/*")]
+    secret_arns = [place.arn(*resource) for resource in places_of_secrets(WEBHOOK_SECRETS)]
+    keys = [place.arn("kms", "key/*")]
 
-    def through(*services: str) -> dict[str, dict[str, list[str]]]:
-        return {"StringEquals": {"kms:ViaService": [f"{one}.{where.region}.amazonaws.com" for one in services]}}
+    def via(*services: str) -> dict[str, dict[str, list[str]]]:
+        return {"StringEquals": {"kms:ViaService": [f"{service}.{place.region}.amazonaws.com" for service in services]}}
 
     return [
-        allow(["sns:Publish"], [where.arn("sns", f"{TOPICS}*")]),
-        allow(["kms:Decrypt", "kms:GenerateDataKey"], keys, through("sns")),
-        allow(["secretsmanager:GetSecretValue", "ssm:GetParameter"], named),
-        allow(["kms:Decrypt"], keys, through("secretsmanager", "ssm")),
+        allow(["sns:Publish"], [place.arn("sns", f"{TOPICS}*")]),
+        allow(["kms:Decrypt", "kms:GenerateDataKey"], keys, via("sns")),
+        allow(["secretsmanager:GetSecretValue", "ssm:GetParameter"], secret_arns),
+        allow(["kms:Decrypt"], keys, via("secretsmanager", "ssm")),
     ]
 
 
@@ -236,42 +192,42 @@ _EKS = ("access-entry", "addon", "cluster", "nodegroup", "podidentityassociation
 LOG_GROUP = f"/aws/codebuild/{CLOSER}"
 
 
-def project_arn(where: AccountPlace) -> str:
-    return where.arn("codebuild", f"project/{CLOSER}")
+def project_arn(place: AccountPlace) -> str:
+    return place.arn("codebuild", f"project/{CLOSER}")
 
 
-def asking(where: AccountPlace, campaign: str, code: str) -> Statement:
+def asking(place: AccountPlace, campaign: str, code: str) -> Statement:
     """Allow to start the closer for this campaign, with this code, as its project says."""
-    wanted = {CAMPAIGN_VARIABLE: campaign, CODE_VARIABLE: code}
+    variables = {CAMPAIGN_VARIABLE: campaign, CODE_VARIABLE: code}
     return allow(
         ["codebuild:StartBuild"],
-        [project_arn(where)],
+        [project_arn(place)],
         {
             # In an Allow, every test must hold, so that a request without them, or with others, is refused.
-            "StringEquals": {f"{_VARIABLES}/{name}.value": value for name, value in wanted.items()},
-            "ForAllValues:StringEquals": {f"{_VARIABLES}.name": sorted(wanted)},
+            "StringEquals": {f"{_VARIABLES}/{name}.value": value for name, value in variables.items()},
+            "ForAllValues:StringEquals": {f"{_VARIABLES}.name": sorted(variables)},
             "Null": dict.fromkeys(FIXED, "true"),
         },
     )
 
 
-def closers_ceiling(where: AccountPlace) -> list[Statement]:
+def closers_ceiling(place: AccountPlace) -> list[Statement]:
     """Return the closer's part of the foundation's boundary: coarse, since only the founder writes policies of roles
     under it. A builder's policy, which is AWS's, reads any parameter."""
-    alone = {"ArnEquals": {"aws:PrincipalArn": where.role(closer_role(where.region))}}
-    iam, kept = f"arn:aws:iam::{where.account}", f"arn:aws:s3:::bivouac-*-{where.account}-{where.region}"
-    freeze = {"ArnEquals": {"iam:PolicyARN": f"{iam}:policy/{freeze_policy(where.region)}"}}
+    closer_only = {"ArnEquals": {"aws:PrincipalArn": place.role(closer_role(place.region))}}
+    iam, bucket_arns = f"arn:aws:iam::{place.account}", f"arn:aws:s3:::bivouac-*-{place.account}-{place.region}"
+    freeze = {"ArnEquals": {"iam:PolicyARN": f"{iam}:policy/{freeze_policy(place.region)}"}}
     return [
         allow([*_BY_LETTER, *_ALSO], [EVERYTHING]),
         allow(
             [*_ROLES, "iam:DeleteInstanceProfile", "iam:DeletePolicy*", "iam:Remove*"],
             [f"{iam}:{kind}/bivouac-*" for kind in ("instance-profile", "policy", "role")],
         ),
-        allow(["iam:DetachRolePolicy"], [where.role("*")], freeze),
-        allow(["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"], [f"{kept}/*"]),
-        allow(["s3:ListBucket", "s3:ListBucketMultipartUploads"], [kept]),
-        allow(["s3:DeleteObject"], [f"arn:aws:s3:::{buckets(where.account, where.region).state}/*"]),
-        *(statement | {"Condition": alone} for statement in _telling(where) if "Condition" not in statement),
+        allow(["iam:DetachRolePolicy"], [place.role("*")], freeze),
+        allow(["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"], [f"{bucket_arns}/*"]),
+        allow(["s3:ListBucket", "s3:ListBucketMultipartUploads"], [bucket_arns]),
+        allow(["s3:DeleteObject"], [f"arn:aws:s3:::{buckets(place.account, place.region).state}/*"]),
+        *(statement | {"Condition": closer_only} for statement in _telling(place) if "Condition" not in statement),
     ]
 
 
@@ -286,25 +242,16 @@ _BY_LETTER = tuple(
 )  # fmt: skip
 """Delete, Describe, Detach and so on; List. By first letters, since a managed policy has 6,144 characters."""
 _ALSO = (
-    "autoscaling:Term*",
-    "budgets:*Budget",
-    "ec2:Cancel*",
-    "ec2:ReleaseAddress",
-    "ec2:Revoke*",
-    "ec2:Stop*",
-    "ec2:Term*",
-    "eks:UpdateNodegroupConfig",
-    "events:Remove*",
-    "iam:Get*",
-    "iam:List*",
-    "kms:Decrypt",
-    "kms:DescribeKey",
-    "kms:GenerateDataKey",
-    "logs:CreateLogStream",
-    "logs:PutLogEvents",
-    "s3:GetBucket*",
-    "s3:ListAll*",
-    "scheduler:Get*",
-    "sns:Get*",
-    "tag:Get*",
+    *actions("autoscaling", "Term*"),
+    *actions("budgets", "*Budget"),
+    *actions("ec2", "Cancel* ReleaseAddress Revoke* Stop* Term*"),
+    *actions("eks", "UpdateNodegroupConfig"),
+    *actions("events", "Remove*"),
+    *actions("iam", "Get* List*"),
+    *actions("kms", "Decrypt DescribeKey GenerateDataKey"),
+    *actions("logs", "CreateLogStream PutLogEvents"),
+    *actions("s3", "GetBucket* ListAll*"),
+    *actions("scheduler", "Get*"),
+    *actions("sns", "Get*"),
+    *actions("tag", "Get*"),
 )

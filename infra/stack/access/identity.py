@@ -18,6 +18,30 @@ CNI_POLICIES = ("AmazonEKS_CNI_Policy",)
 """Not on the node's role: any pod without its own role could then change network interfaces."""
 
 
+def limited_role(
+    label: str,
+    name: str,
+    trust: str,
+    boundary: pulumi.Input[str],
+    statements: list[policies.Statement],
+    opts: ResourceOptions,
+    *,
+    role_opts: ResourceOptions | None = None,
+    max_session_s: int | None = None,
+) -> tuple[aws.iam.Role, aws.iam.RolePolicy]:
+    """Make a role under a permissions boundary, and its own policy. `role_opts`: the role's, if they differ."""
+    role = aws.iam.Role(
+        label,
+        name=name,
+        assume_role_policy=trust,
+        permissions_boundary=boundary,
+        max_session_duration=max_session_s,
+        opts=role_opts or opts,
+    )
+    document = policies.document(statements)
+    return role, aws.iam.RolePolicy(label, name=label, role=role.name, policy=document, opts=opts)
+
+
 class Roles(pulumi.ComponentResource):
     """Roles `cluster`, `node`, `cni`, `steward`, `trainer`, `archive`, and `data` where the cluster prepares it.
 
@@ -35,30 +59,30 @@ class Roles(pulumi.ComponentResource):
         """`key_arn`: the customer's key for the cluster's secrets. `closer_code`: with which the steward may start the
         closer."""
         super().__init__("bivouac:infra:Identity", "identity", None, opts)
-        names, where = Names(spec), policies.place(spec)
-        self._boundary = boundary_arn(where)
-        self.cluster = self._role("cluster", names.role("cluster"), policies.trust("eks.amazonaws.com", where))
-        self.cluster_ready = self._managed("cluster", self.cluster, CLUSTER_POLICIES)
+        names, place = Names(spec), policies.place(spec)
+        self._boundary = boundary_arn(place)
+        self.cluster = self._role("cluster", names.role("cluster"), policies.trust("eks.amazonaws.com", place))
+        self.cluster_ready = self._attach("cluster", self.cluster, CLUSTER_POLICIES)
         if key_arn is not None:
             self._inline("cluster", self.cluster, policies.cluster_secrets(key_arn))
-        self.node = self._role("node", names.role("node"), policies.trust(policies.EC2, where))
-        self.cni = self._role("cni", names.role("cni"), policies.pod_trust(where))
+        self.node = self._role("node", names.role("node"), policies.trust(policies.EC2, place))
+        self.cni = self._role("cni", names.role("cni"), policies.pod_trust(place))
         self.node_ready = [
-            *self._managed("node", self.node, NODE_POLICIES),
-            *self._managed("cni", self.cni, CNI_POLICIES),
+            *self._attach("node", self.node, NODE_POLICIES),
+            *self._attach("cni", self.cni, CNI_POLICIES),
         ]
-        self.steward = self._role("steward", names.role("steward"), policies.pod_trust(where))
-        asks = [] if closer_code is None else [asking(where, spec.campaign, closer_code)]
-        self._inline("steward", self.steward, [*policies.steward(spec), *asks])
+        self.steward = self._role("steward", names.role("steward"), policies.pod_trust(place))
+        closer_rights = [] if closer_code is None else [asking(place, spec.campaign, closer_code)]
+        self._inline("steward", self.steward, [*policies.steward(spec), *closer_rights])
         # Without secrets the trainer's role has no policies; without a role its pods would look for the node's.
-        self.trainer = self._role("trainer", names.role("trainer"), policies.pod_trust(where))
+        self.trainer = self._role("trainer", names.role("trainer"), policies.pod_trust(place))
         if rights := policies.trainer(spec):
             self._inline("trainer", self.trainer, rights)
-        self.archive = self._role("archive", names.role("archive"), policies.pod_trust(where))
+        self.archive = self._role("archive", names.role("archive"), policies.pod_trust(place))
         self._inline("archive", self.archive, policies.archive(spec))
         self.data: aws.iam.Role | None = None
         if spec.prepares_data:
-            self.data = self._role("data", names.of("role", "data"), policies.pod_trust(where))
+            self.data = self._role("data", names.of("role", "data"), policies.pod_trust(place))
             self._inline("data", self.data, policies.preparation(spec))
         self.register_outputs({"node_role_arn": self.node.arn, "steward_role_arn": self.steward.arn})
 
@@ -71,7 +95,7 @@ class Roles(pulumi.ComponentResource):
             opts=ResourceOptions(parent=self),
         )
 
-    def _managed(self, label: str, role: aws.iam.Role, names: tuple[str, ...]) -> list[pulumi.Resource]:
+    def _attach(self, label: str, role: aws.iam.Role, names: tuple[str, ...]) -> list[pulumi.Resource]:
         return [
             aws.iam.RolePolicyAttachment(
                 f"{label}-{name}",
@@ -84,9 +108,5 @@ class Roles(pulumi.ComponentResource):
 
     def _inline(self, label: str, role: aws.iam.Role, statements: list[policies.Statement]) -> None:
         aws.iam.RolePolicy(
-            label,
-            name=label,
-            role=role.name,
-            policy=policies.document(statements),
-            opts=ResourceOptions(parent=self),
+            label, name=label, role=role.name, policy=policies.document(statements), opts=ResourceOptions(parent=self)
         )

@@ -46,7 +46,7 @@ def key_policy(account: str, region: str) -> dict[str, Any]:
         }
 
     scaling = service_role("autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling*")
-    linked = service_role("s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_*")
+    data_role = service_role("s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_*")
     log_groups = f"arn:aws:logs:{region}:{account}:log-group:/aws/eks/{FOUNDATION_PREFIX}*"
     return {
         "Version": "2012-10-17",
@@ -60,7 +60,7 @@ def key_policy(account: str, region: str) -> dict[str, Any]:
                 ("kms:CreateGrant",),
                 scaling | {"Bool": {"kms:GrantIsForAWSResource": "true"}},
             ),
-            _statement("LinkedDataSets", {"AWS": "*"}, _USE, linked),
+            _statement("LinkedDataSets", {"AWS": "*"}, _USE, data_role),
             _statement(
                 "ControlPlaneLogs",
                 {"Service": f"logs.{region}.amazonaws.com"},

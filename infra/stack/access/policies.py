@@ -30,15 +30,15 @@ Statement = dict[str, Any]
 EVERYTHING = "*"
 """Resource of calls that cannot be limited: describing instances and groups, the registry's login."""
 
+
+def actions(service: str, names: str) -> tuple[str, ...]:
+    """Return the actions of a service whose names stand in a text."""
+    return tuple(f"{service}:{name}" for name in names.split())
+
+
 _OF_UPLOADS = ("s3:AbortMultipartUpload", "s3:GetObjectVersion", "s3:ListMultipartUploadParts")
 _PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
-_PUSH = (
-    "ecr:CompleteLayerUpload",
-    "ecr:DescribeImages",
-    "ecr:InitiateLayerUpload",
-    "ecr:PutImage",
-    "ecr:UploadLayerPart",
-)
+PUSH = actions("ecr", "CompleteLayerUpload DescribeImages InitiateLayerUpload PutImage UploadLayerPart")
 
 
 @dataclass(frozen=True)
@@ -84,31 +84,33 @@ https://docs.aws.amazon.com/scheduler/latest/UserGuide/cross-service-confused-de
 https://docs.aws.amazon.com/codebuild/latest/userguide/cross-service-confused-deputy-prevention.html"""
 
 
-def trust(service: str, where: AccountPlace, actions: Sequence[str] = ("sts:AssumeRole",)) -> str:
+def trust(service: str, account_place: AccountPlace, actions: Sequence[str] = ("sts:AssumeRole",)) -> str:
     """Return the trust policy for an AWS service, such as `scheduler.amazonaws.com`, limited to this account. EC2 sends
     no source account; an instance profile is its account's own."""
     statement: Statement = {"Effect": "Allow", "Action": sorted(actions), "Principal": {"Service": service}}
     if service == EC2:
         return document([statement])
-    condition = {"StringEquals": {"aws:SourceAccount": where.account}}
+    condition = {"StringEquals": {"aws:SourceAccount": account_place.account}}
     if service in SOURCES:
-        condition["ArnLike"] = {"aws:SourceArn": SOURCES[service].format(account=where.account, region=where.region)}
+        condition["ArnLike"] = {
+            "aws:SourceArn": SOURCES[service].format(account=account_place.account, region=account_place.region)
+        }
     return document([statement | {"Condition": condition}])
 
 
-def pod_trust(where: AccountPlace) -> str:
+def pod_trust(account_place: AccountPlace) -> str:
     """Return the trust policy for EKS pod identities."""
-    return trust("pods.eks.amazonaws.com", where, ("sts:AssumeRole", "sts:TagSession"))
+    return trust("pods.eks.amazonaws.com", account_place, ("sts:AssumeRole", "sts:TagSession"))
 
 
 def steward(spec: Spec) -> list[Statement]:
     """Allow to resize the GPU node group, end single instances, use the campaign's folder of the state bucket, and
     tell people."""
-    where, names = place(spec), Names(spec)
-    group = where.arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
+    account_place, names = place(spec), Names(spec)
+    group = account_place.arn("eks", f"nodegroup/{names.cluster}/{names.gpu_group}/*")
     # EKS names a node group's Auto Scaling group `eks-<node group>-<uuid>`, a prefix that may match another campaign's;
     # EKS's tags tell whose it is.
-    scaling = where.arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/eks-{names.gpu_group}-*")
+    scaling = account_place.arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/eks-{names.gpu_group}-*")
     of_group = {
         "StringEquals": {
             "aws:ResourceTag/eks:cluster-name": names.cluster,
@@ -129,7 +131,9 @@ def steward(spec: Spec) -> list[Statement]:
         ),
         *_folder(_buckets(spec).state, names.state_prefix),
         *_tier_looks(spec),
-        *keys_through_s3(where, [_buckets(spec).state, *([] if spec.storage.shared else [_buckets(spec).archive])]),
+        *keys_through_s3(
+            account_place, [_buckets(spec).state, *([] if spec.storage.shared else [_buckets(spec).archive])]
+        ),
         *notices(spec),
     ]
 
@@ -145,13 +149,13 @@ def _tier(spec: Spec) -> list[Statement]:
     """Allow what ranks do with a shared tier in S3, and to read the prepared data."""
     if spec.storage.shared is not None:
         return []
-    where = _buckets(spec)
+    names = _buckets(spec)
     return [
         *_copies(spec),
         # Needed to abort unfinished uploads of a killed rank; IAM has no condition on the prefix for it.
-        allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{where.archive}"]),
+        allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{names.archive}"]),
         *_data(spec),
-        *keys_through_s3(place(spec), [where.archive, where.data]),
+        *keys_through_s3(place(spec), [names.archive, names.data]),
     ]
 
 
@@ -159,21 +163,21 @@ def _tier_looks(spec: Spec) -> list[Statement]:
     """Allow what the steward does with a shared tier in S3: read it, and remove what a person prunes."""
     if spec.storage.shared is not None:
         return []
-    where, copies = _buckets(spec), f"{copies_prefix(spec.campaign)}/"
+    names, copies = _buckets(spec), f"{copies_prefix(spec.campaign)}/"
     return [
-        allow(["s3:DeleteObject", "s3:GetObject"], [f"arn:aws:s3:::{where.archive}/{copies}*"]),
-        allow(["s3:ListBucket"], [f"arn:aws:s3:::{where.archive}"], {"StringLike": {"s3:prefix": [f"{copies}*"]}}),
+        allow(["s3:DeleteObject", "s3:GetObject"], [f"arn:aws:s3:::{names.archive}/{copies}*"]),
+        allow(["s3:ListBucket"], [f"arn:aws:s3:::{names.archive}"], {"StringLike": {"s3:prefix": [f"{copies}*"]}}),
     ]
 
 
 def _copies(spec: Spec) -> list[Statement]:
     """Allow to make and to remove checkpoints, with their versions, in the campaign's folder of copies."""
-    where, copies = _buckets(spec), f"{copies_prefix(spec.campaign)}/"
+    names, copies = _buckets(spec), f"{copies_prefix(spec.campaign)}/"
     extra = (*_OF_UPLOADS, "s3:DeleteObject", "s3:DeleteObjectVersion")
     by_prefix = {"StringLike": {"s3:prefix": [f"{copies}*"]}}
     return [
-        *_folder(where.archive, copies, extra=extra),
-        allow(["s3:ListBucketVersions"], [f"arn:aws:s3:::{where.archive}"], by_prefix),
+        *_folder(names.archive, copies, extra=extra),
+        allow(["s3:ListBucketVersions"], [f"arn:aws:s3:::{names.archive}"], by_prefix),
     ]
 
 
@@ -181,25 +185,27 @@ def _data(spec: Spec) -> list[Statement]:
     return [allow(["s3:GetObject"], [f"arn:aws:s3:::{_buckets(spec).data}/{DATASETS_PREFIX}*"])]
 
 
-def _reading(where: AccountPlace, sources: Sequence[SecretSource]) -> list[Statement]:
+def _reading(account_place: AccountPlace, sources: Sequence[SecretSource]) -> list[Statement]:
     # Secrets Manager ends each ARN with a dash and six characters of its own.
     secrets = {
-        one.secret if one.owner else where.arn("secretsmanager", f"secret:{one.secret}-??????")
-        for one in sources
-        if one.secret is not None
+        source.secret if source.owner else account_place.arn("secretsmanager", f"secret:{source.secret}-??????")
+        for source in sources
+        if source.secret is not None
     }
     parameters = {
-        where.arn("ssm", f"parameter/{one.parameter.lstrip('/')}") for one in sources if one.parameter is not None
+        account_place.arn("ssm", f"parameter/{source.parameter.lstrip('/')}")
+        for source in sources
+        if source.parameter is not None
     }
-    made, keepers = list[Statement](), list[str]()
+    statements, keepers = list[Statement](), list[str]()
     for action, arns in (("secretsmanager:GetSecretValue", secrets), ("ssm:GetParameter", parameters)):
         if arns:
-            made.append(allow([action], sorted(arns)))
-            keepers.append(f"{action.partition(':')[0]}.{where.region}.amazonaws.com")
+            statements.append(allow([action], sorted(arns)))
+            keepers.append(f"{action.partition(':')[0]}.{account_place.region}.amazonaws.com")
     if keepers:
-        through = {"StringEquals": {"kms:ViaService": keepers}}
-        made.append(allow(["kms:Decrypt"], [where.arn("kms", "key/*")], through))
-    return made
+        condition = {"StringEquals": {"kms:ViaService": keepers}}
+        statements.append(allow(["kms:Decrypt"], [account_place.arn("kms", "key/*")], condition))
+    return statements
 
 
 def places_of_secrets(beginning: str) -> list[tuple[str, str]]:
@@ -218,26 +224,30 @@ def publishing(spec: Spec) -> list[Statement]:
 
     A publisher asks the key for both (Amazon SNS Developer Guide, "Managing Amazon SNS encryption keys and costs").
     """
-    where = place(spec)
-    by_sns = {"StringEquals": {"kms:ViaService": f"sns.{where.region}.amazonaws.com"}}
+    account_place = place(spec)
+    by_sns = {"StringEquals": {"kms:ViaService": f"sns.{account_place.region}.amazonaws.com"}}
     return [
         allow(["sns:Publish"], [spec.notices_topic]),
-        allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_sns),
+        allow(["kms:Decrypt", "kms:GenerateDataKey"], [account_place.arn("kms", "key/*")], by_sns),
     ]
 
 
 def archive(spec: Spec) -> list[Statement]:
     """Allow to use the campaign's folders in the archive and state buckets, and to read the image manifests. Of the
     interval copies, and of nothing else, it may remove old ones, with their versions."""
-    names, where = Names(spec), _buckets(spec)
-    by_s3 = [where.archive, where.state] if spec.storage.shared else [where.archive, where.data, where.state]
+    names, bucket_names = Names(spec), _buckets(spec)
+    by_s3 = (
+        [bucket_names.archive, bucket_names.state]
+        if spec.storage.shared
+        else [bucket_names.archive, bucket_names.data, bucket_names.state]
+    )
     return [
         *_copies(spec),
-        *_folder(where.archive, names.state_prefix, extra=_OF_UPLOADS),
+        *_folder(bucket_names.archive, names.state_prefix, extra=_OF_UPLOADS),
         # Needed to abort unfinished uploads of a killed archive; IAM has no condition on the prefix for it.
-        allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{where.archive}"]),
-        *_folder(where.state, names.state_prefix),
-        allow(["s3:GetObject"], [f"arn:aws:s3:::{where.state}/images/*"]),
+        allow(["s3:ListBucketMultipartUploads"], [f"arn:aws:s3:::{bucket_names.archive}"]),
+        *_folder(bucket_names.state, names.state_prefix),
+        allow(["s3:GetObject"], [f"arn:aws:s3:::{bucket_names.state}/images/*"]),
         *([] if spec.storage.shared else _data(spec)),
         *keys_through_s3(place(spec), by_s3),
     ]
@@ -245,14 +255,14 @@ def archive(spec: Spec) -> list[Statement]:
 
 def preparation(spec: Spec) -> list[Statement]:
     """Allow to read the text's sources in S3, and to write parts, results and data sets to the data bucket."""
-    where, data = place(spec), _buckets(spec).data
+    account_place, data = place(spec), _buckets(spec).data
     homes, objects = defaultdict[str, list[str]](list), list[str]()
     for part in spec.data.parts if spec.data is not None else ():
         bucket, _, prefix = part.source.removeprefix("s3://").partition("/")
         homes[bucket].append(prefix)
-        below = f"{bucket}/{prefix}".rstrip("/")
+        path = f"{bucket}/{prefix}".rstrip("/")
         # `s3://texts/web` is one object or a folder, and not `web-old/` beside it.
-        objects += [f"arn:aws:s3:::{below}/*", *([f"arn:aws:s3:::{below}"] if prefix else [])]
+        objects += [f"arn:aws:s3:::{path}/*", *([f"arn:aws:s3:::{path}"] if prefix else [])]
     listing = [
         allow(
             ["s3:ListBucket"],
@@ -266,7 +276,7 @@ def preparation(spec: Spec) -> list[Statement]:
         allow(["s3:GetObject"], objects),
         *_folder(data, PARTS),
         allow(["s3:PutObject"], [f"arn:aws:s3:::{data}/{prefix}*" for prefix in (DATASETS_PREFIX, RESULTS)]),
-        *keys_through_s3(where, [data, *homes]),
+        *keys_through_s3(account_place, [data, *homes]),
     ]
 
 
@@ -278,32 +288,32 @@ def guard(spec: Spec) -> list[Statement]:
     return [allow(["eks:UpdateNodegroupConfig"], arns), *publishing(spec)]
 
 
-def builder(where: AccountPlace) -> list[Statement]:
+def builder(account_place: AccountPlace) -> list[Statement]:
     """Allow to push to the repositories of our images and to pull any base; files come by presigned URLs."""
     return [
         allow(["ecr:GetAuthorizationToken"], [EVERYTHING]),
-        allow(_PUSH, [where.repository(one) for one in (REPOSITORY, STEWARD_REPOSITORY)]),
+        allow(PUSH, [account_place.repository(name) for name in (REPOSITORY, STEWARD_REPOSITORY)]),
         # Any repository: each campaign names its own base, and the build network serves all.
-        allow(_PULL, [where.repository("*")]),
+        allow(_PULL, [account_place.repository("*")]),
     ]
 
 
-def builder_guard(where: AccountPlace) -> list[Statement]:
+def builder_guard(account_place: AccountPlace) -> list[Statement]:
     """Allow only to end instances with a builder's tag."""
-    tagged = {"StringEquals": {f"aws:ResourceTag/{ROLE_TAG}": BUILDER}}
-    return [allow(["ec2:TerminateInstances"], [where.arn("ec2", "instance/*")], tagged)]
+    condition = {"StringEquals": {f"aws:ResourceTag/{ROLE_TAG}": BUILDER}}
+    return [allow(["ec2:TerminateInstances"], [account_place.arn("ec2", "instance/*")], condition)]
 
 
-def keys_through_s3(where: AccountPlace, names: Sequence[str]) -> list[Statement]:
+def keys_through_s3(account_place: AccountPlace, names: Sequence[str]) -> list[Statement]:
     """Allow S3 to use any key of the account for objects in the buckets `names`. Not only the spec's key: all campaigns
     share the buckets, whose key is the last one asked for, and an object needs its first key for ever."""
-    about = [arn for name in sorted(names) for arn in (f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*")]
+    arns = [arn for name in sorted(names) for arn in (f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*")]
     by_s3 = {
-        "StringEquals": {"kms:ViaService": f"s3.{where.region}.amazonaws.com"},
+        "StringEquals": {"kms:ViaService": f"s3.{account_place.region}.amazonaws.com"},
         # The bucket's ARN if it has a bucket key, else the object's.
-        "StringLike": {"kms:EncryptionContext:aws:s3:arn": about},
+        "StringLike": {"kms:EncryptionContext:aws:s3:arn": arns},
     }
-    return [allow(["kms:Decrypt", "kms:GenerateDataKey"], [where.arn("kms", "key/*")], by_s3)]
+    return [allow(["kms:Decrypt", "kms:GenerateDataKey"], [account_place.arn("kms", "key/*")], by_s3)]
 
 
 def cluster_secrets(key_arn: str) -> list[Statement]:

@@ -12,16 +12,16 @@ from pulumi import Input, ResourceOptions
 
 from infra.plan import catalogue
 from infra.spec import waits
-from infra.spec.campaign import Addons as Wanted
+from infra.spec.campaign import Addons
 from infra.spec.names import POOL_LABEL, SYSTEM_POOL
-from infra.stack.timeouts import bounded
+from infra.stack.timeouts import timeouts_of
 
 Stage = Literal["before-nodes", "after-nodes"]
 CSI_DRIVER = "aws-fsx-csi-driver"
 _SYSTEM_ONLY = {POOL_LABEL: SYSTEM_POOL}
 
 
-class Addons(pulumi.ComponentResource):
+class AddonStage(pulumi.ComponentResource):
     """The add-ons of one stage. Node groups depend on the first stage, so they go before `vpc-cni`, which must outlive
     every node: interfaces that it left behind would keep the VPC from being deleted."""
 
@@ -31,20 +31,20 @@ class Addons(pulumi.ComponentResource):
         cluster_name: Input[str],
         interface_tags: dict[str, str],
         depends_on: Sequence[pulumi.Resource] = (),
-        wanted: Wanted | None = None,
+        choice: Addons | None = None,
         kubernetes: str = "",
-        without: Collection[str] = (),
+        unused_addons: Collection[str] = (),
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`wanted`: the spec's choice of optional add-ons. `kubernetes`: the cluster's version. `without`: add-ons that
-        this campaign has no use for."""
+        """`choice`: the spec's choice of optional add-ons. `kubernetes`: the cluster's version. `unused_addons`: of
+        no use to this campaign."""
         super().__init__("bivouac:infra:Addons", f"addons-{stage}", None, opts)
         self.all: list[pulumi.Resource] = []
         for addon in catalogue.addons():
             if (
                 addon.stage != stage
-                or addon.name in without
-                or not catalogue.asked_for(addon.option, wanted or Wanted())
+                or addon.name in unused_addons
+                or not catalogue.asked_for(addon.option, choice or Addons())
             ):
                 continue
             values = configuration(addon.name, interface_tags)
@@ -59,9 +59,7 @@ class Addons(pulumi.ComponentResource):
                     resolve_conflicts_on_update="OVERWRITE",
                     preserve=False,
                     opts=ResourceOptions(
-                        parent=self,
-                        depends_on=list(depends_on),
-                        custom_timeouts=bounded(waits.ADD_ON),
+                        parent=self, depends_on=list(depends_on), custom_timeouts=timeouts_of(waits.ADD_ON)
                     ),
                 )
             )

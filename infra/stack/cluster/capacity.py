@@ -15,7 +15,7 @@ SPARE_NODES = 1
 
 
 @dataclass(frozen=True)
-class Purchase:
+class PurchaseTerms:
     capacity_type: str
     """The node group's: ON_DEMAND, SPOT or CAPACITY_BLOCK."""
     market_type: str | None
@@ -25,12 +25,12 @@ class Purchase:
     placement_group: bool
 
 
-def purchase(nodes: Nodes, item: InstanceType) -> Purchase:
+def purchase(nodes: Nodes, item: InstanceType) -> PurchaseTerms:
     """Return the purchase. Raises `UserError` for an option that AWS does not sell."""
     for problem in purchase_problems(nodes, item):
         raise UserError(problem.what, seen=problem.seen, cure=problem.cure)
     kinds = {Capacity.SPOT: "SPOT", Capacity.CAPACITY_BLOCK: "CAPACITY_BLOCK"}
-    return Purchase(
+    return PurchaseTerms(
         capacity_type=kinds.get(nodes.capacity, "ON_DEMAND"),
         market_type="capacity-block" if nodes.capacity is Capacity.CAPACITY_BLOCK else None,
         reservation=_reservation(nodes.reservation_id),
@@ -38,18 +38,18 @@ def purchase(nodes: Nodes, item: InstanceType) -> Purchase:
     )
 
 
-def _reservation(named: str | None) -> dict[str, Any] | None:
+def _reservation(reservation: str | None) -> dict[str, Any] | None:
     """Return the launch template's reservation. `open` and a group are limited to reservations: else EC2 would buy on
     demand once they are full.
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservationSpecification.html"""
-    if not named:
+    if not reservation:
         return None
-    only = {"capacity_reservation_preference": RESERVATIONS_ONLY}
-    if named == OPEN:
-        return only
-    if named.startswith("arn:"):
-        return {**only, "capacity_reservation_target": {"capacity_reservation_resource_group_arn": named}}
-    return {"capacity_reservation_target": {"capacity_reservation_id": named}}
+    preference = {"capacity_reservation_preference": RESERVATIONS_ONLY}
+    if reservation == OPEN:
+        return preference
+    if reservation.startswith("arn:"):
+        return {**preference, "capacity_reservation_target": {"capacity_reservation_resource_group_arn": reservation}}
+    return {"capacity_reservation_target": {"capacity_reservation_id": reservation}}
 
 
 def wants_placement_group(nodes: Nodes) -> bool:

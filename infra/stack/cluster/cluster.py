@@ -26,7 +26,7 @@ from infra.spec.names import (
 )
 from infra.stack.access.identity import Roles
 from infra.stack.network.addresses import SERVICE_CIDR
-from infra.stack.timeouts import bounded
+from infra.stack.timeouts import timeouts_of
 
 _POLICIES = "arn:aws:eks::aws:cluster-access-policy/"
 ADMINISTRATION = f"{_POLICIES}AmazonEKSClusterAdminPolicy"
@@ -40,7 +40,7 @@ RIGHTS: dict[Role, tuple[str, AccessPolicyAssociationAccessScopeArgsDict]] = {
 _SESSION = re.compile(r"^arn:(?P<partition>[\w-]+):sts::(?P<account>\d{12}):assumed-role/(?P<role>[^/]+)/.+$")
 
 
-class Cluster(pulumi.ComponentResource):
+class EksCluster(pulumi.ComponentResource):
     """`eks`, and `roles` by service account."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Cluster(pulumi.ComponentResource):
             opts=ResourceOptions(
                 parent=self,
                 depends_on=[logs, *identity.cluster_ready, *depends_on],
-                custom_timeouts=bounded(waits.CLUSTER),
+                custom_timeouts=timeouts_of(waits.CLUSTER),
             ),
         )
         self.endpoint = self.eks.endpoint
@@ -126,9 +126,9 @@ class Cluster(pulumi.ComponentResource):
     def _let_in(self, operator_arn: str | None) -> list[pulumi.Resource]:
         """Make the access entries of the spec, and the driver's own unless the spec has it: the cluster's creator has
         no access by itself. A driver that the spec names keeps one entry whoever drives next."""
-        named = self._spec.access
-        doors = [self._entry(label_of(one.principal), one.principal, one.role) for one in named]
-        if operator_arn in {one.principal for one in named}:
+        grants = self._spec.access
+        doors = [self._entry(label_of(grant.principal), grant.principal, grant.role) for grant in grants]
+        if operator_arn in {grant.principal for grant in grants}:
             return doors
         caller = aws.get_caller_identity_output(opts=InvokeOptions(parent=self)).arn if operator_arn is None else None
         principal: Input[str] = operator_arn or (caller.apply(principal_arn) if caller is not None else "")
@@ -191,11 +191,13 @@ def kubeconfig(name: str, region: str, endpoint: Input[str], authority: Input[st
         }
     }
     return Output.all(endpoint, authority).apply(
-        lambda at: json.dumps(
+        lambda address: json.dumps(
             {
                 "apiVersion": "v1",
                 "kind": "Config",
-                "clusters": [{"name": name, "cluster": {"server": at[0], "certificate-authority-data": at[1]}}],
+                "clusters": [
+                    {"name": name, "cluster": {"server": address[0], "certificate-authority-data": address[1]}}
+                ],
                 "users": [{"name": name, "user": user}],
                 "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
                 "current-context": name,

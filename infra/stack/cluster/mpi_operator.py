@@ -35,10 +35,7 @@ class MpiOperator(pulumi.ComponentResource):
         super().__init__("bivouac:infra:MpiOperator", NAME, None, ResourceOptions(parent=child.parent))
         self._child = child
         definition = kubernetes.apiextensions.v1.CustomResourceDefinition(
-            NAME,
-            metadata={"name": f"mpijobs.{GROUP}"},
-            spec=_definition(),
-            opts=self._opts(),
+            NAME, metadata={"name": f"mpijobs.{GROUP}"}, spec=_definition(), opts=self._opts()
         )
         account = kubernetes.core.v1.ServiceAccount(
             NAME, metadata={"name": NAME, "namespace": NAMESPACE}, opts=self._opts()
@@ -53,7 +50,7 @@ class MpiOperator(pulumi.ComponentResource):
     def _opts(self, depends_on: list[pulumi.Resource] | None = None) -> ResourceOptions:
         return ResourceOptions.merge(self._child, ResourceOptions(parent=self, depends_on=depends_on))
 
-    def _deployment(self, image: str, after: list[pulumi.Resource]) -> None:
+    def _deployment(self, image: str, depends_on: list[pulumi.Resource]) -> None:
         labels = {"app.kubernetes.io/name": NAME}
         kubernetes.apps.v1.Deployment(
             NAME,
@@ -92,7 +89,7 @@ class MpiOperator(pulumi.ComponentResource):
                     },
                 },
             },
-            opts=self._opts(after),
+            opts=self._opts(depends_on),
         )
 
 
@@ -129,17 +126,17 @@ def _definition() -> CustomResourceDefinitionSpecArgs:
 def schema() -> JSONSchemaPropsArgs:
     """Return the schema of an MPIJob v2beta1. Pod templates are not checked here, since their pods are, nor the status,
     which is the operator's own."""
-    text, anything = _field("string"), _field("object", x_kubernetes_preserve_unknown_fields=True)
-    whole, long = _field("integer", format="int32"), _field("integer", format="int64")
-    replicas = _section({"replicas": whole, "restartPolicy": text, "template": anything})
+    text, free_form = _field("string"), _field("object", x_kubernetes_preserve_unknown_fields=True)
+    number, long = _field("integer", format="int32"), _field("integer", format="int64")
+    replicas = _section({"replicas": number, "restartPolicy": text, "template": free_form})
     policy = {
         "activeDeadlineSeconds": long,
-        "backoffLimit": whole,
+        "backoffLimit": number,
         "cleanPodPolicy": text,
         "managedBy": text,
-        "schedulingPolicy": anything,
+        "schedulingPolicy": free_form,
         "suspend": _field("boolean", default=False),
-        "ttlSecondsAfterFinished": whole,
+        "ttlSecondsAfterFinished": number,
     }
     job = {
         "launcherCreationPolicy": _field("string", default="AtStartup"),
@@ -150,13 +147,13 @@ def schema() -> JSONSchemaPropsArgs:
         "slotsPerWorker": _field("integer", format="int32", default=1),
         "sshAuthMountPath": _field("string", default="/root/.ssh"),
     }
-    top = {"spec": _section(job, required=["mpiReplicaSpecs"]), "status": anything, "metadata": _field("object")}
+    top = {"spec": _section(job, required=["mpiReplicaSpecs"]), "status": free_form, "metadata": _field("object")}
     return _section({"apiVersion": text, "kind": text, **top})
 
 
-def _field(kind: str, **more: Any) -> JSONSchemaPropsArgs:
-    return JSONSchemaPropsArgs(type=kind, **more)
+def _field(kind: str, **attributes: Any) -> JSONSchemaPropsArgs:
+    return JSONSchemaPropsArgs(type=kind, **attributes)
 
 
-def _section(fields: Mapping[str, JSONSchemaPropsArgs], **more: Any) -> JSONSchemaPropsArgs:
-    return _field("object", properties=fields, **more)
+def _section(fields: Mapping[str, JSONSchemaPropsArgs], **attributes: Any) -> JSONSchemaPropsArgs:
+    return _field("object", properties=fields, **attributes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import pulumi
 import pulumi_aws as aws
@@ -11,23 +12,40 @@ from pulumi import Input, InvokeOptions, Output, ResourceOptions
 from pulumi_aws.eks import NodeGroupScalingConfigArgs
 
 from infra.aws.given.node_image import image_parameter
-from infra.plan.catalogue import instance_type
+from infra.plan.catalogue import InstanceType, instance_type
 from infra.spec import waits
 from infra.spec.campaign import Spec
 from infra.spec.names import DATA_POOL, GPU_POOL, GPU_TAINT, HUGE_PAGES, POOL_LABEL, SYSTEM_POOL, Names
 from infra.stack.cluster.capacity import SPARE_NODES, purchase
-from infra.stack.cluster.cluster import Cluster
+from infra.stack.cluster.cluster import EksCluster
 from infra.stack.cluster.tuning import tuning_script
 from infra.stack.cluster.user_data import huge_pages, node_config, user_data
 from infra.stack.lustre import boot_script, client_script
-from infra.stack.network.efa import efa_layout
-from infra.stack.timeouts import bounded
+from infra.stack.timeouts import timeouts_of
 
 ROOT_VOLUME_GIB = 100
 
 
-class _Wanted(NamedTuple):
-    """What tells one node group from another."""
+@dataclass(frozen=True)
+class Interface:
+    """`device` counts per card."""
+
+    card: int
+    device: int
+    kind: Literal["interface", "efa-only"]
+
+
+def efa_layout(item: InstanceType) -> tuple[Interface, ...]:
+    """Return one plain interface with the node's only address, and an `efa-only` on every card that can carry one.
+    `efa-only` interfaces take no address; the one on card 0 is that card's second device."""
+    primary = Interface(0, 0, "interface")
+    card_0 = [Interface(0, 1, "efa-only")] if item.efa_on_first_card else []
+    interfaces = [Interface(card, 0, "efa-only") for card in range(1, item.network_cards)]
+    return (primary, *[*card_0, *interfaces][: item.efa_interfaces])
+
+
+class _GroupSettings(NamedTuple):
+    """Settings of one node group."""
 
     group: str
     instance: str
@@ -38,7 +56,7 @@ class _Wanted(NamedTuple):
     """Further arguments of the launch template."""
     capacity_type: str = "ON_DEMAND"
     maker: str | None = None
-    """Of the accelerators; None: the nodes have none."""
+    """Maker of the accelerators; None: the nodes have none."""
     taint: str | None = None
     raid: str | None = None
     scripts: tuple[str, ...] = ()
@@ -56,7 +74,7 @@ class _NodeGroup(pulumi.ComponentResource):
     def __init__(
         self,
         spec: Spec,
-        cluster: Cluster,
+        cluster: EksCluster,
         marks: Mapping[str, str],
         role_arn: Input[str],
         subnet_id: Input[str],
@@ -70,24 +88,24 @@ class _NodeGroup(pulumi.ComponentResource):
         super().__init__(f"bivouac:infra:{type(self).__name__}", f"{self.pool}-nodes", None, opts)
         self._spec, self._names, self._cluster = spec, Names(spec), cluster
         self._tags, self._key_arn = dict(marks), key_arn
-        self._wanted = self._want(security_group_ids)
-        template = self._template(image or self._image(self._wanted.maker), self._wanted.template)
+        self._settings = self._group_settings(security_group_ids)
+        template = self._template(image or self._image(self._settings.maker), self._settings.template)
         self.group = self._node_group(template, role_arn, subnet_id, depends_on)
         self.register_outputs({"name": self.group.node_group_name})
 
-    def _want(self, security_group_ids: Sequence[Input[str]]) -> _Wanted:
+    def _group_settings(self, security_group_ids: Sequence[Input[str]]) -> _GroupSettings:
         raise NotImplementedError
 
     def _image(self, maker: str | None) -> Output[str]:
         parameter = image_parameter(self._spec.kubernetes, maker)
         return aws.ssm.get_parameter_output(name=parameter, opts=InvokeOptions(parent=self)).value
 
-    def _template(self, image: Input[str], more: Mapping[str, Any]) -> aws.ec2.LaunchTemplate:
+    def _template(self, image: Input[str], arguments: Mapping[str, Any]) -> aws.ec2.LaunchTemplate:
         return aws.ec2.LaunchTemplate(
             f"{self.pool}-nodes",
-            name=self._wanted.group,
+            name=self._settings.group,
             image_id=image,
-            instance_type=self._wanted.instance,
+            instance_type=self._settings.instance,
             update_default_version=True,
             user_data=self._user_data(),
             # One hop: pods have their own roles and must not reach the node's.
@@ -106,22 +124,22 @@ class _NodeGroup(pulumi.ComponentResource):
             ],
             # The provider's default tags do not reach what Auto Scaling launches.
             tag_specifications=[
-                {"resource_type": kind, "tags": {**self._tags, "Name": self._wanted.group}}
+                {"resource_type": kind, "tags": {**self._tags, "Name": self._settings.group}}
                 for kind in ("instance", "volume", "network-interface")
             ],
             # A newer image or a later deadline during a campaign would roll every node.
             opts=ResourceOptions(parent=self, ignore_changes=["imageId", "tagSpecifications"]),
-            **more,
+            **arguments,
         )
 
     def _user_data(self) -> Output[str]:
-        wanted = self._wanted
-        labels = {POOL_LABEL: self.pool, "eks.amazonaws.com/nodegroup": wanted.group}
+        settings = self._settings
+        labels = {POOL_LABEL: self.pool, "eks.amazonaws.com/nodegroup": settings.group}
         return Output.all(self._cluster.endpoint, self._cluster.authority).apply(
-            lambda at: user_data(
-                node_config(self._names.cluster, at[0], at[1], labels, wanted.taint, raid=wanted.raid),
-                *((huge_pages(wanted.huge_pages),) if wanted.huge_pages else ()),
-                *wanted.scripts,
+            lambda address: user_data(
+                node_config(self._names.cluster, address[0], address[1], labels, settings.taint, raid=settings.raid),
+                *((huge_pages(settings.huge_pages),) if settings.huge_pages else ()),
+                *settings.scripts,
             )
         )
 
@@ -132,25 +150,25 @@ class _NodeGroup(pulumi.ComponentResource):
         subnet_id: Input[str],
         depends_on: Sequence[pulumi.Resource],
     ) -> aws.eks.NodeGroup:
-        size, most = self._wanted.size, self._wanted.most
+        size, largest = self._settings.size, self._settings.most
         return aws.eks.NodeGroup(
             f"{self.pool}-nodes",
             cluster_name=self._cluster.eks.name,
-            node_group_name=self._wanted.group,
+            node_group_name=self._settings.group,
             node_role_arn=role_arn,
             subnet_ids=[subnet_id],
-            capacity_type=self._wanted.capacity_type,
-            scaling_config=NodeGroupScalingConfigArgs(min_size=size, desired_size=size, max_size=most),
+            capacity_type=self._settings.capacity_type,
+            scaling_config=NodeGroupScalingConfigArgs(min_size=size, desired_size=size, max_size=largest),
             launch_template={"id": template.id, "version": template.latest_version.apply(lambda v: str(int(v)))},
             update_config={"max_unavailable": 1},
             # Explicit, so that switching EKS's repair on for GPU nodes shows in a preview.
-            node_repair_config={"enabled": self._wanted.repaired_by_eks},
+            node_repair_config={"enabled": self._settings.repaired_by_eks},
             opts=ResourceOptions(
                 parent=self,
                 depends_on=list(depends_on),
                 ignore_changes=["scalingConfig.desiredSize"],
                 delete_before_replace=True,
-                custom_timeouts=bounded(waits.NODE_GROUP),
+                custom_timeouts=timeouts_of(waits.NODE_GROUP),
             ),
         )
 
@@ -160,9 +178,9 @@ class SystemNodes(_NodeGroup):
 
     pool = SYSTEM_POOL
 
-    def _want(self, security_group_ids: Sequence[Input[str]]) -> _Wanted:
+    def _group_settings(self, security_group_ids: Sequence[Input[str]]) -> _GroupSettings:
         nodes = self._spec.nodes
-        return _Wanted(
+        return _GroupSettings(
             self._names.system_group,
             nodes.system_instance_type,
             size=nodes.system_count,
@@ -179,15 +197,15 @@ class DataNodes(_NodeGroup):
 
     pool = DATA_POOL
 
-    def _want(self, security_group_ids: Sequence[Input[str]]) -> _Wanted:
-        wanted = self._spec.built_in[1].prepare
-        return _Wanted(
+    def _group_settings(self, security_group_ids: Sequence[Input[str]]) -> _GroupSettings:
+        prepare = self._spec.built_in[1].prepare
+        return _GroupSettings(
             self._names.of("node group", DATA_POOL),
-            wanted.instance_type,
+            prepare.instance_type,
             size=0,
-            most=wanted.nodes,
+            most=prepare.nodes,
             template={"vpc_security_group_ids": list(security_group_ids)},
-            capacity_type="SPOT" if wanted.capacity == "spot" else "ON_DEMAND",
+            capacity_type="SPOT" if prepare.capacity == "spot" else "ON_DEMAND",
         )
 
 
@@ -196,38 +214,38 @@ class GpuNodes(_NodeGroup):
 
     pool = GPU_POOL
 
-    def _want(self, security_group_ids: Sequence[Input[str]]) -> _Wanted:
+    def _group_settings(self, security_group_ids: Sequence[Input[str]]) -> _GroupSettings:
         spec, shared = self._spec, self._spec.storage.shared
         item = instance_type(spec.nodes.instance_type)
-        bought = purchase(spec.nodes, item)
+        order = purchase(spec.nodes, item)
         interfaces = [
             {
-                "network_card_index": one.card,
-                "device_index": one.device,
-                "interface_type": one.kind,
+                "network_card_index": interface.card,
+                "device_index": interface.device,
+                "interface_type": interface.kind,
                 "delete_on_termination": "true",
                 "security_groups": list(security_group_ids),
             }
-            for one in efa_layout(item)
+            for interface in efa_layout(item)
         ]
         template: dict[str, Any] = {"network_interfaces": interfaces}
-        if bought.market_type:
-            template["instance_market_options"] = {"market_type": bought.market_type}
-        if bought.reservation is not None:
-            template["capacity_reservation_specification"] = bought.reservation
-        if bought.placement_group:
+        if order.market_type:
+            template["instance_market_options"] = {"market_type": order.market_type}
+        if order.reservation is not None:
+            template["capacity_reservation_specification"] = order.reservation
+        if order.placement_group:
             template["placement"] = {"group_name": self._placement_group().name}
         # The client's script does nothing where the image has one; somebody's own image is set up no further.
         client = () if spec.image.nodes == "bake" or shared is None else (client_script(),)
         tuning = (tuning_script(),) if spec.image.nodes == "eks" else ()
         boot = None if shared is None else boot_script(shared, item, spec.nodes.count + SPARE_NODES)
-        return _Wanted(
+        return _GroupSettings(
             self._names.gpu_group,
             item.name,
             size=0,
             most=spec.nodes.count + SPARE_NODES,
             template=template,
-            capacity_type=bought.capacity_type,
+            capacity_type=order.capacity_type,
             maker=item.maker,
             taint=GPU_TAINT,
             raid=spec.storage.local.layout,

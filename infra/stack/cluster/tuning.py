@@ -1,4 +1,4 @@
-"""What the bake sets up in a node image, as a boot script for EKS's own image. The content is that of the playbooks'
+"""A boot script that sets up EKS's own image as the bake sets up ours. The content is that of the playbooks'
 roles, so both kinds of nodes are set up alike. It downloads nothing."""
 
 from __future__ import annotations
@@ -61,5 +61,5 @@ def _content(role: str, source: str) -> str:
     if "system_tuning_sysctl" in defaults:
         defaults["system_tuning_sysctl"].pop(_HUGE_PAGES)
     # As ansible does: a block's own line is no line of the file.
-    made = Environment(loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True)
-    return made.get_template(source).render(defaults).rstrip("\n")
+    environment = Environment(loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True)
+    return environment.get_template(source).render(defaults).rstrip("\n")

@@ -54,12 +54,15 @@ def user_data(config: Mapping[str, Any], *scripts: str) -> str:
     """Return NodeConfig and scripts as multi-part MIME in base64, as a launch template wants it. nodeadm reads the
     NodeConfig first, then the scripts run, then kubelet starts. Raises `UserError` if it exceeds EC2's limit."""
     text = yaml.safe_dump(dict(config), sort_keys=True, default_flow_style=False, width=10_000)
-    parts = [("application/node.eks.aws", text), *(('text/x-shellscript; charset="us-ascii"', one) for one in scripts)]
+    parts = [
+        ("application/node.eks.aws", text),
+        *(('text/x-shellscript; charset="us-ascii"', script) for script in scripts),
+    ]
     lines = ["MIME-Version: 1.0", f'Content-Type: multipart/mixed; boundary="{_BOUNDARY}"', ""]
     for kind, body in parts:
         lines += [f"--{_BOUNDARY}", f"Content-Type: {kind}", "", body]
-    whole = "\n".join([*lines, f"--{_BOUNDARY}--", ""]).encode()
-    if len(whole) > MOST_BYTES:
+    content = "\n".join([*lines, f"--{_BOUNDARY}--", ""]).encode()
+    if len(content) > MOST_BYTES:
         cure = "a certificate authority of so many bytes is none of EKS's: look at the cluster"
-        raise UserError(f"the nodes' user data exceeds EC2's {MOST_BYTES} bytes", seen=len(whole), cure=cure)
-    return base64.b64encode(whole).decode()
+        raise UserError(f"the nodes' user data exceeds EC2's {MOST_BYTES} bytes", seen=len(content), cure=cure)
+    return base64.b64encode(content).decode()

@@ -34,10 +34,10 @@ from infra.spec.names import (
     Names,
 )
 from infra.spec.workload.workload import by_mpirun, in_host_network
-from infra.stack.cluster.cluster import Cluster
+from infra.stack.cluster.cluster import EksCluster
 from infra.stack.cluster.mpi_operator import MpiOperator
 from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
-from infra.stack.storage import Storage
+from infra.stack.storage import LustreStorage
 
 EFA_CLASS = "efa.networking.k8s.aws"
 
@@ -64,11 +64,11 @@ def node_rules() -> list[PolicyRuleArgs]:
 def wanted_charts(item: InstanceType, addons: Addons | None = None) -> tuple[Chart, ...]:
     """Return the charts for nodes of this type and those that the spec asks for."""
     present = {"all": True, item.maker: True, "efa": item.efa_interfaces > 0}
-    asked = addons or Addons()
+    choice = addons or Addons()
     return tuple(
         chart
         for chart in catalogue.charts()
-        if present.get(chart.wanted_for) and catalogue.asked_for(chart.option, asked)
+        if present.get(chart.wanted_for) and catalogue.asked_for(chart.option, choice)
     )
 
 
@@ -78,8 +78,8 @@ class Workloads(pulumi.ComponentResource):
     def __init__(
         self,
         spec: Spec,
-        cluster: Cluster,
-        storage: Storage | None,
+        cluster: EksCluster,
+        storage: LustreStorage | None,
         runs_on: Sequence[pulumi.Resource],
         opts: ResourceOptions | None = None,
     ) -> None:
@@ -120,18 +120,20 @@ class Workloads(pulumi.ComponentResource):
     def _child(self, depends_on: Sequence[pulumi.Resource]) -> ResourceOptions:
         return ResourceOptions(parent=self, deleted_with=self._cluster.eks, depends_on=list(depends_on))
 
-    def _inside(self) -> ResourceOptions:
+    def _in_namespace(self) -> ResourceOptions:
         return self._child([self._namespace])
 
     def _admission(self, spec: Spec) -> list[pulumi.Resource]:
         """Make the policies and their bindings; return the bindings."""
         api, bindings = kubernetes.admissionregistration.v1, list[pulumi.Resource]()
-        theirs = None if spec.job_image is None else ImageReference.parse(spec.job_image).name
-        ours = repository_url(spec.account, spec.region)
+        job_image = None if spec.job_image is None else ImageReference.parse(spec.job_image).name
+        repository = repository_url(spec.account, spec.region)
         mpi = spec.campaign if self._by_mpirun else None
-        own = repository_url(spec.account, spec.region, STEWARD_REPOSITORY)
-        made = admission.policies(self._names.prefix, ours, theirs, mpi, own, self._host_network)
-        for name, document in made.items():
+        steward_repository = repository_url(spec.account, spec.region, STEWARD_REPOSITORY)
+        policies = admission.policies(
+            self._names.prefix, repository, job_image, mpi, steward_repository, self._host_network
+        )
+        for name, document in policies.items():
             bound = admission.binding(document)
             policy = api.ValidatingAdmissionPolicy(
                 name, metadata=document["metadata"], spec=document["spec"], opts=self._child([])
@@ -152,16 +154,16 @@ class Workloads(pulumi.ComponentResource):
                 account,
                 metadata={"name": account, "namespace": NAMESPACE},
                 automount_service_account_token=token,
-                opts=self._inside(),
+                opts=self._in_namespace(),
             )
         # The right to make pods depends on the policies that bound it.
-        bounded = self._child([self._namespace, *self._bounds])
-        grant_here(STEWARD_ACCOUNT, steward_rules(self._by_mpirun), self._inside(), bounded)
+        binding_opts = self._child([self._namespace, *self._bounds])
+        grant_here(STEWARD_ACCOUNT, steward_rules(self._by_mpirun), self._in_namespace(), binding_opts)
         grant_everywhere(
-            STEWARD_ACCOUNT, f"{self._names.prefix}-steward", node_rules(), self._child([]), self._inside()
+            STEWARD_ACCOUNT, f"{self._names.prefix}-steward", node_rules(), self._child([]), self._in_namespace()
         )
 
-    def _shared_volume(self, shared: SharedStorage, storage: Storage) -> None:
+    def _shared_volume(self, shared: SharedStorage, storage: LustreStorage) -> None:
         """Make a static volume: the file system is Pulumi's, so nothing is left when the CSI driver is gone. With a new
         file system both are made anew, the claim deleted first: Kubernetes keeps a volume while a claim has it."""
         anew = ResourceOptions(delete_before_replace=True, replace_on_changes=["spec"])
@@ -209,7 +211,7 @@ class Workloads(pulumi.ComponentResource):
         name: str,
         volume: kubernetes.core.v1.PersistentVolume,
         size: Mapping[str, pulumi.Input[str]],
-        more: ResourceOptions | None = None,
+        extra_opts: ResourceOptions | None = None,
     ) -> None:
         kubernetes.core.v1.PersistentVolumeClaim(
             name,
@@ -220,12 +222,12 @@ class Workloads(pulumi.ComponentResource):
                 "volume_name": volume.metadata.apply(lambda metadata: metadata.name or ""),
                 "resources": {"requests": size},
             },
-            opts=ResourceOptions.merge(self._child([self._namespace, volume]), more),
+            opts=ResourceOptions.merge(self._child([self._namespace, volume]), extra_opts),
         )
 
     def _efa_claim(self, item: InstanceType) -> None:
         """Make the template of each pod's claim: all of a node's EFA devices, or the pod is not placed."""
-        every: ExactDeviceRequestArgsDict = {
+        request: ExactDeviceRequestArgsDict = {
             "device_class_name": EFA_CLASS,
             "allocation_mode": "ExactCount",
             "count": item.efa_interfaces,
@@ -233,16 +235,16 @@ class Workloads(pulumi.ComponentResource):
         kubernetes.resource.v1.ResourceClaimTemplate(
             EFA_CLAIM,
             metadata={"name": EFA_CLAIM, "namespace": NAMESPACE},
-            spec={"spec": {"devices": {"requests": [{"name": EFA_CLAIM, "exactly": every}]}}},
-            opts=self._inside(),
+            spec={"spec": {"devices": {"requests": [{"name": EFA_CLAIM, "exactly": request}]}}},
+            opts=self._in_namespace(),
         )
 
     def _charts(self, item: InstanceType, addons: Addons, runs_on: Sequence[pulumi.Resource]) -> None:
         charts = wanted_charts(item, addons)
-        own = {chart.namespace for chart in charts} - {"kube-system"}
+        namespaces = {chart.namespace for chart in charts} - {"kube-system"}
         spaces: Mapping[str, pulumi.Resource] = {
             name: kubernetes.core.v1.Namespace(name, metadata={"name": name}, opts=self._child([]))
-            for name in sorted(own)
+            for name in sorted(namespaces)
         }
         for chart in charts:
             space = [spaces[chart.namespace]] if chart.namespace in spaces else []
@@ -255,7 +257,7 @@ class Workloads(pulumi.ComponentResource):
                 version=chart.version,
                 repository_opts={"repo": chart.repository} if chart.repository else None,
                 namespace=chart.namespace,
-                values=chart.mirrored(addons.image_mirror),
+                values=chart.values_from(addons.image_mirror),
                 timeout=600,
                 opts=self._child([*waits_for, *space]),
             )

@@ -13,6 +13,7 @@ from pulumi import Input, ResourceOptions
 
 from infra.spec.names import BUILD_NETWORK, builder_guard_role, builder_role
 from infra.stack.access import policies
+from infra.stack.access.identity import limited_role
 from infra.stack.access.policies import AccountPlace
 
 CIDR = "10.254.0.0/24"
@@ -32,15 +33,15 @@ class BuildNetwork(pulumi.ComponentResource):
         zone: str | None = None,
         opts: ResourceOptions | None = None,
         *,
-        own: bool = True,
+        make_network: bool = True,
     ) -> None:
-        """`boundary`: ARN of the permissions boundary. `zone`: one that sells the builders' type; None: any. `own`:
-        False makes the roles only."""
+        """`boundary`: ARN of the permissions boundary. `zone`: one that sells the builders' type; None: any.
+        `make_network`: False makes the roles only."""
         super().__init__("bivouac:infra:BuildNetwork", "build-network", None, opts)
         self._child = ResourceOptions(parent=self)
         # Older foundations have names without the region, which stay: builders may run under them.
         self._named = ResourceOptions(parent=self, ignore_changes=["name"])
-        if own:
+        if make_network:
             self._network(zone)
         self._place, self._boundary = place, boundary
         role = self._role("builder", builder_role(place.region), policies.EC2, policies.builder(place))
@@ -107,12 +108,6 @@ class BuildNetwork(pulumi.ComponentResource):
         )
 
     def _role(self, label: str, name: str, service: str, statements: list[policies.Statement]) -> aws.iam.Role:
-        role = aws.iam.Role(
-            label,
-            name=name,
-            assume_role_policy=policies.trust(service, self._place),
-            permissions_boundary=self._boundary,
-            opts=self._named,
-        )
-        aws.iam.RolePolicy(label, name=label, role=role.name, policy=policies.document(statements), opts=self._child)
+        trust = policies.trust(service, self._place)
+        role, _ = limited_role(label, name, trust, self._boundary, statements, self._child, role_opts=self._named)
         return role

@@ -15,8 +15,8 @@ from infra.stack.network.addresses import subnet_plan
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the campaign stands: in a network of its own, or in one that existed before and stays."""
+class NetworkPlace:
+    """The campaign's network: its own, or one that existed before and stays."""
 
     vpc_id: Input[str]
     control_plane: tuple[Input[str], Input[str]]
@@ -24,21 +24,22 @@ class Place:
     gpu: Input[str]
     """The subnet in the campaign's zone."""
     made: tuple[pulumi.Resource, ...] = ()
-    """What is made before nodes and falls after them: the network that the campaign makes, and what comes before it."""
+    """Resources that nodes depend on: Pulumi makes them first and deletes them last."""
 
 
 def place_of(
-    spec: Spec, zones: tuple[str, str], before: Sequence[pulumi.Resource] = (), opts: ResourceOptions | None = None
-) -> Place:
-    """Return the existing network that the spec names, else make one with a control plane in `zones`. `before`: what is
-    made before all that bills and falls after it."""
+    spec: Spec, zones: tuple[str, str], depends_on: Sequence[pulumi.Resource] = (), opts: ResourceOptions | None = None
+) -> NetworkPlace:
+    """Return the existing network that the spec names, else make one with a control plane in `zones`.
+
+    `depends_on`: what Pulumi makes before, and deletes after, all that bills."""
     network = spec.network
     if network.vpc_id is None or network.subnet_ids is None:
-        return Network(spec, zones, before, opts).place
-    return Place(network.vpc_id, network.subnet_ids.control_plane, network.subnet_ids.gpu, tuple(before))
+        return OwnNetwork(spec, zones, depends_on, opts).place
+    return NetworkPlace(network.vpc_id, network.subnet_ids.control_plane, network.subnet_ids.gpu, tuple(depends_on))
 
 
-class Network(pulumi.ComponentResource):
+class OwnNetwork(pulumi.ComponentResource):
     """`control_plane_subnets` (two zones; the first is `system_subnet`) and `gpu_subnet` (the campaign's zone); all
     private. `place` is what the rest of the campaign knows of them."""
 
@@ -46,11 +47,11 @@ class Network(pulumi.ComponentResource):
         self,
         spec: Spec,
         zones: tuple[str, str],
-        before: Sequence[pulumi.Resource] = (),
+        depends_on: Sequence[pulumi.Resource] = (),
         opts: ResourceOptions | None = None,
     ) -> None:
-        """`zones`: of the control plane; neither is the nodes' zone if EKS does not take that. `before`: what is made
-        before the network and falls after it."""
+        """`zones`: of the control plane; neither is the nodes' zone if EKS does not take that.
+        `depends_on`: what Pulumi makes before the network and deletes after it."""
         super().__init__("bivouac:infra:Network", "network", None, opts)
         self._names, self._spec = Names(spec), spec
         self._plan = subnet_plan(spec.network.cidr)
@@ -60,7 +61,7 @@ class Network(pulumi.ComponentResource):
             enable_dns_hostnames=True,
             enable_dns_support=True,
             tags={"Name": self._names.of("VPC")},
-            opts=self._child(depends_on=list(before)),
+            opts=self._child(depends_on=list(depends_on)),
         )
         self.control_plane_subnets = [
             self._subnet("control-plane-a", self._plan.control_plane[0], zones[0]),
@@ -76,8 +77,8 @@ class Network(pulumi.ComponentResource):
             self._interface_endpoints()
         if spec.network.driver_vpc is not None:
             self._peer(spec.network.driver_vpc)
-        first, second = self.control_plane_subnets
-        self.place = Place(self.vpc.id, (first.id, second.id), self.gpu_subnet.id, (self,))
+        first_zone, second = self.control_plane_subnets
+        self.place = NetworkPlace(self.vpc.id, (first_zone.id, second.id), self.gpu_subnet.id, (self,))
         self.register_outputs({"vpc_id": self.vpc.id, "gpu_subnet_id": self.gpu_subnet.id})
 
     def _child(self, **changes: object) -> ResourceOptions:

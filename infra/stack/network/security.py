@@ -24,7 +24,7 @@ class Security(pulumi.ComponentResource):
         self._names, self._vpc_id = Names(spec), vpc_id
         self.nodes = self._group("nodes", "GPU and system nodes, EFA")
         self._rules("nodes-self", self.nodes, self.nodes)
-        self._rules("nodes-self", self.nodes, self.nodes, out=True)
+        self._rules("nodes-self", self.nodes, self.nodes, egress=True)
         self._way_out("nodes", self.nodes)
 
         shared = spec.storage.shared
@@ -33,13 +33,13 @@ class Security(pulumi.ComponentResource):
         self.register_outputs({"nodes": self.nodes.id, **lustre})
 
     def _file_system(self, lustre: aws.ec2.SecurityGroup, efa: bool) -> aws.ec2.SecurityGroup:
-        for first, last in ((-1, -1),) if efa else LUSTRE_PORTS:
+        for first_port, last_port in ((-1, -1),) if efa else LUSTRE_PORTS:
             for peer, label in ((self.nodes, "nodes"), (lustre, "self")):
-                self._rules(f"lustre-{label}", lustre, peer, first, last)
-                self._rules(f"lustre-{label}", lustre, peer, first, last, out=True)
-            self._rules("nodes-lustre", self.nodes, lustre, first, last)
+                self._rules(f"lustre-{label}", lustre, peer, first_port, last_port)
+                self._rules(f"lustre-{label}", lustre, peer, first_port, last_port, egress=True)
+            self._rules("nodes-lustre", self.nodes, lustre, first_port, last_port)
             if efa:
-                self._rules("nodes-lustre", self.nodes, lustre, first, last, out=True)
+                self._rules("nodes-lustre", self.nodes, lustre, first_port, last_port, egress=True)
         return lustre
 
     def let_driver_in(self, cluster_group: Input[str], cidrs: Sequence[str]) -> None:
@@ -73,21 +73,21 @@ class Security(pulumi.ComponentResource):
         label: str,
         group: aws.ec2.SecurityGroup,
         peer: aws.ec2.SecurityGroup,
-        first: int = -1,
-        last: int = -1,
+        first_port: int = -1,
+        last_port: int = -1,
         *,
-        out: bool = False,
+        egress: bool = False,
     ) -> None:
         """Make a rule between two groups; ports -1 mean every protocol."""
-        kind = aws.vpc.SecurityGroupEgressRule if out else aws.vpc.SecurityGroupIngressRule
-        every = first == -1
+        kind = aws.vpc.SecurityGroupEgressRule if egress else aws.vpc.SecurityGroupIngressRule
+        all_ports = first_port == -1
         kind(
-            f"{label}-{'out' if out else 'in'}" + ("" if every else f"-{first}"),
+            f"{label}-{'out' if egress else 'in'}" + ("" if all_ports else f"-{first_port}"),
             security_group_id=group.id,
             referenced_security_group_id=peer.id,
-            ip_protocol="-1" if every else "tcp",
-            from_port=None if every else first,
-            to_port=None if every else last,
+            ip_protocol="-1" if all_ports else "tcp",
+            from_port=None if all_ports else first_port,
+            to_port=None if all_ports else last_port,
             opts=ResourceOptions(parent=self),
         )
 

@@ -3,50 +3,44 @@ function; all findings are reported, never only the first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from infra.plan.checks.finding import Level
+from infra.plan.checks.finding import Draft, Level, rule_name, rules_of
 from infra.spec.campaign import Spec
 from infra.stack.rules import access, network, nodes, pods, rights, safety
-from infra.stack.rules.finding import Rule, RuleFinding
-from infra.stack.rules.graph import Graph, Resource
+from infra.stack.rules.graph import Graph, GraphResource
+from trainer.contract.frozen import Frozen
 
-RULES: tuple[Rule, ...] = (
-    safety.tags_everywhere,
-    network.no_public_ingress,
-    network.nodes_reach_each_other,
-    nodes.efa_devices,
-    network.one_zone,
-    nodes.purchase,
-    nodes.metadata_service,
-    nodes.encrypted_volumes,
-    nodes.none_before_asked,
-    nodes.one_hands_out_efa,
-    nodes.the_steward_repairs,
-    safety.deadline_guard,
-    safety.budget_exists,
-    safety.cni_outlives_nodes,
-    safety.nothing_made_from_inside,
-    access.closed_buckets,
-    rights.no_wildcard_rights,
-    access.cluster_is_closed,
-    network.control_plane_from_outside,
-    pods.pods_are_bounded,
-    pods.no_host_paths_but_ours,
-    pods.confined_pods,
-)
+
+class RuleFinding(Frozen):
+    """A finding in a resource graph."""
+
+    level: Level
+    rule: str
+    resource: str
+    """`LaunchTemplate gpu-nodes`; `stack` where a resource is missing."""
+    message: str
+    seen: str
+    cure: str
+
+
+Rule = Callable[[Graph, Spec], Iterator[Draft]]
+"""Yields nothing when all is well; its function name is its name, its docstring its demand."""
+
+
+RULES: tuple[Rule, ...] = rules_of("graph", safety, network, nodes, rights, access, pods)
 _ORDER = (Level.ERROR, Level.WARNING, Level.INFO)
 
-__all__ = ["RULES", "Finding", "Graph", "Level", "Resource", "broken", "findings"]
+__all__ = ["RULES", "Graph", "GraphResource", "Level", "RuleFinding", "broken", "findings"]
 
 
 def findings(graph: Graph, spec: Spec) -> tuple[RuleFinding, ...]:
     """Return all findings, the worst first."""
-    found = [
+    results = [
         RuleFinding(
             level=draft.level,
-            rule=rule.__name__,
-            resource=draft.resource,
+            rule=rule_name(rule),
+            resource=draft.place,
             message=draft.message,
             seen=draft.seen,
             cure=draft.cure,
@@ -54,9 +48,9 @@ def findings(graph: Graph, spec: Spec) -> tuple[RuleFinding, ...]:
         for rule in RULES
         for draft in rule(graph, spec)
     ]
-    return tuple(sorted(found, key=lambda one: _ORDER.index(one.level)))
+    return tuple(sorted(results, key=lambda finding: _ORDER.index(finding.level)))
 
 
-def broken(found: Iterable[RuleFinding]) -> bool:
+def broken(results: Iterable[RuleFinding]) -> bool:
     """Return whether any finding is an error."""
-    return any(one.level is Level.ERROR for one in found)
+    return any(finding.level is Level.ERROR for finding in results)

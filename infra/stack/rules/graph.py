@@ -12,7 +12,7 @@ _CUSTOM = ("aws:", "kubernetes:", "pulumi:providers:")
 
 
 @dataclass(frozen=True)
-class Resource:
+class GraphResource:
     urn: str
     type: str
     """`aws:ec2/subnet:Subnet`."""
@@ -34,7 +34,7 @@ class Resource:
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
-    def known(self, name: str) -> Any:
+    def literal(self, name: str) -> Any:
         """Return the input, or None if only AWS will give it."""
         value = self.inputs.get(name)
         return None if value == UNKNOWN else value
@@ -44,35 +44,35 @@ class Graph:
     """Resources by URN, in the order of the program."""
 
     def __init__(self) -> None:
-        self.resources: dict[str, Resource] = {}
+        self.resources: dict[str, GraphResource] = {}
 
-    def add(self, resource: Resource) -> None:
+    def add(self, resource: GraphResource) -> None:
         self.resources[resource.urn] = resource
 
-    def __iter__(self) -> Iterator[Resource]:
+    def __iter__(self) -> Iterator[GraphResource]:
         return iter(self.resources.values())
 
     def __len__(self) -> int:
-        return sum(one.type.startswith(_CUSTOM) for one in self)
+        return sum(resource.type.startswith(_CUSTOM) for resource in self)
 
-    def of(self, *kinds: str) -> list[Resource]:
-        return [one for one in self if one.kind in kinds and one.type.startswith(_CUSTOM)]
+    def of(self, *kinds: str) -> list[GraphResource]:
+        return [resource for resource in self if resource.kind in kinds and resource.type.startswith(_CUSTOM)]
 
-    def behind(self, resource: Resource, name: str, kind: str) -> list[Resource]:
+    def origins(self, resource: GraphResource, name: str, kind: str) -> list[GraphResource]:
         """Return the resources of a kind from which the value of a property comes."""
         urns = resource.refers.get(name, frozenset())
-        return [one for urn, one in self.resources.items() if urn in urns and one.kind == kind]
+        return [origin for urn, origin in self.resources.items() if urn in urns and origin.kind == kind]
 
-    def after(self, later: Resource, earlier: Resource) -> bool:
-        """Return whether `later` is made after `earlier`, and so deleted before it."""
-        seen, todo = set[str](), [later.urn]
+    def depends_on(self, descendant: GraphResource, ancestor: GraphResource) -> bool:
+        """Return whether `descendant` is made after `ancestor`, and so deleted before it."""
+        visited_urns, todo = set[str](), [descendant.urn]
         while todo:
             urn = todo.pop()
-            if urn == earlier.urn:
+            if urn == ancestor.urn:
                 return True
-            if urn not in seen and urn in self.resources:
-                seen.add(urn)
-                one = self.resources[urn]
-                todo += [*one.depends, *(urns for several in one.refers.values() for urns in several)]
-                todo += [one.provider.rpartition("::")[0]] if one.provider else []
+            if urn not in visited_urns and urn in self.resources:
+                visited_urns.add(urn)
+                resource = self.resources[urn]
+                todo += [*resource.depends, *(urns for origins in resource.refers.values() for urns in origins)]
+                todo += [resource.provider.rpartition("::")[0]] if resource.provider else []
         return False

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
+from infra.plan.checks.finding import Draft, error, info
 from infra.spec.campaign import Spec
-from infra.stack.rules.finding import Draft, error, info
-from infra.stack.rules.graph import Graph, Resource
+from infra.stack.rules.graph import Graph, GraphResource
 
 GPU_TEMPLATE = "gpu-nodes"
 _INSIDE = "name a security group, or the VPC's own range"
@@ -16,15 +16,15 @@ _INSIDE = "name a security group, or the VPC's own range"
 def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """No rule admits addresses outside the VPC; only the NAT gateway and a builder have public addresses."""
     # The range of an existing VPC is not known here: no rule needs it.
-    inside = IPv4Network(spec.network.cidr) if spec.network.made else None
+    vpc_range = IPv4Network(spec.network.cidr) if spec.network.made else None
     for rule in graph.of("SecurityGroupIngressRule"):
-        cidr = rule.known("cidrIpv4")
-        within = cidr is None or (inside is not None and IPv4Network(cidr).subnet_of(inside))
-        if not within and not _admits_the_driver(graph, rule, spec):
+        cidr = rule.literal("cidrIpv4")
+        is_local = cidr is None or (vpc_range is not None and IPv4Network(cidr).subnet_of(vpc_range))
+        if not is_local and not _is_driver_rule(graph, rule, spec):
             yield error(rule, "lets in addresses outside the VPC", seen=cidr, cure=_INSIDE)
-        if rule.known("cidrIpv6") is not None or rule.known("prefixListId") is not None:
-            seen = rule.known("cidrIpv6") or rule.known("prefixListId")
-            yield error(rule, "lets in addresses outside the VPC", seen=seen, cure=_INSIDE)
+        if rule.literal("cidrIpv6") is not None or rule.literal("prefixListId") is not None:
+            source = rule.literal("cidrIpv6") or rule.literal("prefixListId")
+            yield error(rule, "lets in addresses outside the VPC", seen=source, cure=_INSIDE)
     for group in graph.of("SecurityGroup"):
         if group.inputs.get("ingress"):
             yield error(group, "has inline rules", seen="ingress", cure="one resource per rule, so that each is seen")
@@ -33,93 +33,89 @@ def no_public_ingress(graph: Graph, spec: Spec) -> Iterator[Draft]:
         if subnet.inputs.get("mapPublicIpOnLaunch") and not graph.of("Repository"):
             yield error(subnet, "gives its instances public addresses", seen=True, cure="leave it private")
     for template in graph.of("LaunchTemplate"):
-        for one in template.inputs.get("networkInterfaces") or ():
-            if str(one.get("associatePublicIpAddress", "false")).lower() == "true":
+        for interface in template.inputs.get("networkInterfaces") or ():
+            if str(interface.get("associatePublicIpAddress", "false")).lower() == "true":
                 yield error(template, "gives its nodes public addresses", seen=True, cure="leave them private")
 
 
-def _admits_the_driver(graph: Graph, rule: Resource, spec: Spec) -> bool:
+def _is_driver_rule(graph: Graph, rule: GraphResource, spec: Spec) -> bool:
     """Return whether the rule is the one ingress of a private endpoint: the driver's addresses to the cluster's API, by
     HTTPS alone."""
-    if not graph.behind(rule, "securityGroupId", "Cluster"):
+    if not graph.origins(rule, "securityGroupId", "Cluster"):
         return False
     door = tuple(rule.inputs.get(name) for name in ("ipProtocol", "fromPort", "toPort"))
     cidr = IPv4Network(str(rule.inputs["cidrIpv4"]))
-    return door == ("tcp", 443, 443) and any(cidr.subnet_of(IPv4Network(one)) for one in spec.network.driver_cidrs)
+    return door == ("tcp", 443, 443) and any(
+        cidr.subnet_of(IPv4Network(driver_cidr)) for driver_cidr in spec.network.driver_cidrs
+    )
 
 
-def control_plane_from_outside(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def public_control_plane(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """Reports an API server that the whole internet reaches: only authentication protects it."""
     for cluster in graph.of("Cluster"):
         config = cluster.inputs.get("vpcConfig") or {}
         ranges = config.get("publicAccessCidrs") or ["0.0.0.0/0"]
         if config.get("endpointPublicAccess") and "0.0.0.0/0" in ranges:
-            yield info(
-                cluster,
-                "its API endpoint answers the whole internet (with authentication)",
-                seen=", ".join(ranges),
-                cure="a private endpoint, or the ranges that you come from",
-            )
+            message = "its API endpoint answers the whole internet (with authentication)"
+            cure = "a private endpoint, or the ranges that you come from"
+            yield info(cluster, message, seen=", ".join(ranges), cure=cure)
 
 
-def nodes_reach_each_other(graph: Graph, spec: Spec) -> Iterator[Draft]:
+def node_to_node_traffic(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """Every interface of the GPU nodes has a group with rules to itself, all protocols, both ways: only such rules
     match EFA's traffic, and without them collectives hang silently."""
-    closed = _selfish(graph, "SecurityGroupIngressRule") & _selfish(graph, "SecurityGroupEgressRule")
-    cure = "a rule each way that names the nodes' own group, every protocol"
+    self_urns = _self_connected(graph, "SecurityGroupIngressRule") & _self_connected(graph, "SecurityGroupEgressRule")
     for template in graph.of("LaunchTemplate"):
         if template.name != GPU_TEMPLATE:
             continue
         interfaces = template.inputs.get("networkInterfaces") or []
-        groups = [one.get("securityGroups") or [] for one in interfaces]
-        carried = {one.urn for one in graph.behind(template, "networkInterfaces", "SecurityGroup")}
+        groups = [entry.get("securityGroups") or [] for entry in interfaces]
+        group_urns = {entry.urn for entry in graph.origins(template, "networkInterfaces", "SecurityGroup")}
         if not interfaces:
             yield error(template, "has no network interfaces", seen="none", cure="one per EFA device and a plain one")
-        elif not closed & carried:
-            named = ", ".join(graph.resources[urn].name for urn in carried) or "none"
-            yield error(template, "its interfaces carry no group that names itself both ways", seen=named, cure=cure)
-        elif any(sorted(map(str, one)) != sorted(map(str, groups[0])) or not one for one in groups):
-            counts = sorted({len(one) for one in groups})
-            yield error(
-                template,
-                "its interfaces carry different groups",
-                seen=f"{counts} groups each",
-                cure="the same groups on every interface: EKS adds none where we name some",
-            )
+        elif not self_urns & group_urns:
+            group_names = ", ".join(graph.resources[urn].name for urn in group_urns) or "none"
+            message = "its interfaces carry no group that names itself both ways"
+            cure = "a rule each way that names the nodes' own group, every protocol"
+            yield error(template, message, seen=group_names, cure=cure)
+        elif any(sorted(map(str, entry)) != sorted(map(str, groups[0])) or not entry for entry in groups):
+            counts = sorted({len(entry) for entry in groups})
+            cure = "the same groups on every interface: EKS adds none where we name some"
+            yield error(template, "its interfaces carry different groups", seen=f"{counts} groups each", cure=cure)
 
 
-def _selfish(graph: Graph, kind: str) -> set[str]:
+def _self_connected(graph: Graph, kind: str) -> set[str]:
     """Return URNs of groups that a rule of this kind connects with themselves, every protocol."""
-    found = set[str]()
+    group_urns = set[str]()
     for rule in graph.of(kind):
-        mine = {one.urn for one in graph.behind(rule, "securityGroupId", "SecurityGroup")}
-        theirs = {one.urn for one in graph.behind(rule, "referencedSecurityGroupId", "SecurityGroup")}
+        owners = {group.urn for group in graph.origins(rule, "securityGroupId", "SecurityGroup")}
+        peers = {group.urn for group in graph.origins(rule, "referencedSecurityGroupId", "SecurityGroup")}
         if rule.inputs.get("ipProtocol") == "-1":
-            found |= mine & theirs
-    return found
+            group_urns |= owners & peers
+    return group_urns
 
 
 def one_zone(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """GPU nodes and file system share a subnet of the campaign's zone: EFA does not leave a zone, and traffic between
     zones bills."""
-    places: list[tuple[Resource, str]] = [
-        *((one, "subnetIds") for one in graph.of("NodeGroup") if one.name == GPU_TEMPLATE),
-        *((one, "subnetIds") for one in graph.of("LustreFileSystem")),
+    places: list[tuple[GraphResource, str]] = [
+        *((candidate, "subnetIds") for candidate in graph.of("NodeGroup") if candidate.name == GPU_TEMPLATE),
+        *((candidate, "subnetIds") for candidate in graph.of("LustreFileSystem")),
     ]
-    given = spec.network.subnet_ids
+    subnet_ids = spec.network.subnet_ids
     for resource, name in places:
-        if given is not None:
+        if subnet_ids is not None:
             # Its zone is AWS's word, which `check --online` and `run` ask for.
-            named = resource.inputs.get(name)
-            if named not in (given.gpu, [given.gpu]):
-                yield error(resource, "is not in the given subnet of the GPU nodes", seen=named, cure=given.gpu)
+            subnet_id = resource.inputs.get(name)
+            if subnet_id not in (subnet_ids.gpu, [subnet_ids.gpu]):
+                yield error(
+                    resource, "is not in the given subnet of the GPU nodes", seen=subnet_id, cure=subnet_ids.gpu
+                )
             continue
-        subnets = graph.behind(resource, name, "Subnet")
-        zones = sorted({str(one.inputs.get("availabilityZone")) for one in subnets})
+        subnets = graph.origins(resource, name, "Subnet")
+        zones = sorted({str(candidate.inputs.get("availabilityZone")) for candidate in subnets})
         if len(subnets) != 1 or zones != [spec.zone]:
-            yield error(
-                resource,
-                "is not in one subnet of the campaign's zone",
-                seen=f"{', '.join(one.name for one in subnets) or 'no subnet'} in {', '.join(zones) or 'no zone'}",
-                cure=f"one subnet in {spec.zone}",
-            )
+            subnet_names = ", ".join(subnet.name for subnet in subnets)
+            detail = f"{subnet_names or 'no subnet'} in {', '.join(zones) or 'no zone'}"
+            cure = f"one subnet in {spec.zone}"
+            yield error(resource, "is not in one subnet of the campaign's zone", seen=detail, cure=cure)

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from infra.plan.checks.finding import Draft, error
 from infra.spec.campaign import Spec
 from infra.stack.access.closing import LOOK
-from infra.stack.rules.finding import Draft, error
-from infra.stack.rules.graph import UNKNOWN, Graph, Resource
+from infra.stack.rules.graph import UNKNOWN, Graph, GraphResource
 
 TO_EVERYTHING = {
     "autoscaling:DescribeAutoScalingGroups": "the API knows no resource for it",
@@ -42,86 +42,63 @@ CEILINGS = ("boundary", "foundation-boundary")
 def no_wildcard_rights(graph: Graph, spec: Spec) -> Iterator[Draft]:
     """No role may use all actions of a service or change every resource, however it got its rights; each trusts one AWS
     service."""
-    for one in graph:
-        if one.type.startswith("aws:iam/") and one.kind not in _READ:
-            yield error(
-                one,
-                "gives rights in a way that no rule reads",
-                seen=one.type,
-                cure="a RolePolicy, or a RolePolicyAttachment of a policy listed in infra/stack/rules/rights.py",
-            )
+    for resource in graph:
+        if resource.type.startswith("aws:iam/") and resource.kind not in _READ:
+            cure = "a RolePolicy, or a RolePolicyAttachment of a policy listed in infra/stack/rules/rights.py"
+            yield error(resource, "gives rights in a way that no rule reads", seen=resource.type, cure=cure)
     for policy in graph.of("RolePolicy", "Policy"):
         if policy.kind == "Policy" and policy.name in CEILINGS:
             continue
         for statement in _statements(policy.inputs.get("policy")):
-            yield from _judged(policy, statement)
+            yield from _statement_drafts(policy, statement)
     for attachment in graph.of("RolePolicyAttachment"):
-        yield from _attached(graph, attachment)
+        yield from _attachment_drafts(graph, attachment)
     for role in graph.of("Role"):
         if role.type.startswith("aws:"):
-            yield from _lent(role)
+            yield from _role_drafts(role)
 
 
-def _judged(policy: Resource, statement: dict[str, Any]) -> Iterator[Draft]:
+def _statement_drafts(policy: GraphResource, statement: dict[str, Any]) -> Iterator[Draft]:
     if statement["Effect"] != "Allow":
         return
-    if inverted := sorted({"NotAction", "NotResource"} & set(statement)):
-        yield error(
-            policy,
-            "allows all but what it names",
-            seen=", ".join(inverted),
-            cure="name what it needs: Action and Resource",
-        )
+    if inverted_keys := sorted({"NotAction", "NotResource"} & set(statement)):
+        cure = "name what it needs: Action and Resource"
+        yield error(policy, "allows all but what it names", seen=", ".join(inverted_keys), cure=cure)
         return
-    actions = _listed(statement["Action"])
+    actions = _as_list(statement["Action"])
     if wild := [action for action in actions if "*" in action or "?" in action]:
         yield error(policy, "allows whole groups of actions", seen=", ".join(wild), cure="name each action")
-    if any(_ALL_OF_A_SERVICE.match(resource) for resource in _listed(statement.get("Resource", "*"))):
-        known = {action.lower() for action in (*TO_EVERYTHING, *LISTS.get(policy.name, ()))}
-        if loose := [action for action in actions if action.lower() not in known]:
-            yield error(
-                policy,
-                "allows for every resource what could be limited to some",
-                seen=", ".join(loose),
-                cure="name the resources, by ARN or by prefix; or say why not in TO_EVERYTHING of this module",
-            )
+    if any(_ALL_OF_A_SERVICE.match(resource) for resource in _as_list(statement.get("Resource", "*"))):
+        reviewed_actions = {action.lower() for action in (*TO_EVERYTHING, *LISTS.get(policy.name, ()))}
+        if loose := [action for action in actions if action.lower() not in reviewed_actions]:
+            message = "allows for every resource what could be limited to some"
+            cure = "name the resources, by ARN or by prefix; or say why not in TO_EVERYTHING of this module"
+            yield error(policy, message, seen=", ".join(loose), cure=cure)
 
 
-def _attached(graph: Graph, attachment: Resource) -> Iterator[Draft]:
-    roles = graph.behind(attachment, "role", "Role")
+def _attachment_drafts(graph: Graph, attachment: GraphResource) -> Iterator[Draft]:
+    roles = graph.origins(attachment, "role", "Role")
     arn = str(attachment.inputs.get("policyArn"))
-    allowed = {_OF_AWS + name for role in roles for name in MANAGED.get(role.name, ())}
-    if len(roles) != 1 or arn not in allowed:
-        yield error(
-            attachment,
-            "attaches a policy that is not this role's",
-            seen=f"{'unknown' if arn == UNKNOWN else arn} to {', '.join(role.name for role in roles) or 'whom?'}",
-            cure="statements of the role's own; or the policy in MANAGED, infra/stack/rules/rights.py, with its reason",
-        )
+    allowed_arns = {_OF_AWS + name for role in roles for name in MANAGED.get(role.name, ())}
+    if len(roles) != 1 or arn not in allowed_arns:
+        detail = f"{'unknown' if arn == UNKNOWN else arn} to {', '.join(role.name for role in roles) or 'whom?'}"
+        cure = "statements of the role's own; or the policy in MANAGED, infra/stack/rules/rights.py, with its reason"
+        yield error(attachment, "attaches a policy that is not this role's", seen=detail, cure=cure)
 
 
-def _lent(role: Resource) -> Iterator[Draft]:
-    if inside := [name for name in ("managedPolicyArns", "inlinePolicies") if role.inputs.get(name)]:
-        yield error(
-            role, "carries rights of its own", seen=", ".join(inside), cure="a resource each, so that each is seen"
-        )
+def _role_drafts(role: GraphResource) -> Iterator[Draft]:
+    if inline_fields := [name for name in ("managedPolicyArns", "inlinePolicies") if role.inputs.get(name)]:
+        cure = "a resource each, so that each is seen"
+        yield error(role, "carries rights of its own", seen=", ".join(inline_fields), cure=cure)
     if not role.inputs.get("permissionsBoundary"):
-        yield error(
-            role,
-            "is under no permissions boundary",
-            seen="no permissionsBoundary",
-            cure="boundary_arn of infra/stack/access/ceiling.py",
-        )
+        cure = "boundary_arn of infra/stack/access/ceiling.py"
+        yield error(role, "is under no permissions boundary", seen="no permissionsBoundary", cure=cure)
     for statement in _statements(role.inputs.get("assumeRolePolicy")):
         principal = statement.get("Principal")
         services = principal.get("Service") if isinstance(principal, dict) and len(principal) == 1 else None
         if statement["Effect"] == "Allow" and (not isinstance(services, str) or "*" in services):
-            yield error(
-                role,
-                "is lent to more than one AWS service",
-                seen=json.dumps(principal or statement.get("NotPrincipal")),
-                cure="one service as Principal",
-            )
+            message, cure = "is lent to more than one AWS service", "one service as Principal"
+            yield error(role, message, seen=json.dumps(principal or statement.get("NotPrincipal")), cure=cure)
 
 
 def _statements(document: Any) -> list[dict[str, Any]]:
@@ -129,8 +106,8 @@ def _statements(document: Any) -> list[dict[str, Any]]:
     if document in (None, UNKNOWN):
         return []
     content = json.loads(document) if isinstance(document, str) else document
-    return [dict(one) for one in _listed(content["Statement"])]
+    return [dict(statement) for statement in _as_list(content["Statement"])]
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]

@@ -26,7 +26,7 @@ from typing import Any
 from infra.archive import archive
 from infra.archive.bucket import ArchiveBucket
 from infra.archive.files import workspace
-from infra.aws.parts import Parts
+from infra.aws.parts import PartTransfers
 from infra.aws.transfer import Transfer
 from infra.errors import PermanentError
 from tests.drills.parts.storage_aws import account, start_aws
@@ -281,7 +281,7 @@ def _archive(camp: Camp, bucket: str, config: TrainConfig, data: Path, log: Path
     return 0
 
 
-class _Struck(Parts):
+class _Struck(PartTransfers):
     """SIGKILL before, or right after, the Nth call to S3, of the client's and of those that carry parts."""
 
     def __init__(self, s3: Any, number: int, after: bool) -> None:

@@ -20,7 +20,7 @@ from infra.archive import archive
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content
 from infra.archive.manifest import MANIFEST_NAME, RECORD, EvaluationProof
 from infra.archive.model_card import model_card
-from infra.aws.parts import Altered, Parts
+from infra.aws.parts import Altered, PartTransfers
 from infra.aws.transfer import MIB, Transfer
 from infra.errors import PermanentError
 from infra.rehearsal.aws.world import World
@@ -33,7 +33,7 @@ IDENTITY = "20261101T000000Z-0a1b2c3d"
 PREFIX = f"campaigns/{CAMPAIGN}"
 
 
-class Wire(Parts):
+class Wire(PartTransfers):
     """Counts requests; the `cut`-th and later ones are lost on the way."""
 
     def __init__(self, s3: Any) -> None:

@@ -86,11 +86,11 @@ def test_check_tells_of_zones_quota_and_base_only_when_it_is_told_to_ask(
     assert errors(path, online=False) == {}
     found = errors(path)
     assert set(found) == {
-        "zones-hold-the-campaign", "the-zone-sells-the-types", "quota-allows-the-nodes", "base-image-is-there"
+        "usable-zones", "zone-offers", "gpu-node-quota", "base-image"
     }  # fmt: skip
-    assert found["quota-allows-the-nodes"]["seen"] == "384 vCPUs wanted, 383 left"
-    assert "us-east-1a" in found["zones-hold-the-campaign"]["cure"]
-    assert "docker push" in found["base-image-is-there"]["cure"]
+    assert found["gpu-node-quota"]["seen"] == "384 vCPUs wanted, 383 left"
+    assert "us-east-1a" in found["usable-zones"]["cure"]
+    assert "docker push" in found["base-image"]["cure"]
     quota(384)
     assert errors(write(nodes=NODES, image={"base": "bivouac/base:host"})) == {}
 
@@ -120,7 +120,7 @@ def test_places_of_a_reservation_are_held_against_no_quota_a_second_time(
     try:
         used = quota_use(here, item, spot=False)
         assert free is not None and used is not None and (free.free, used.free) == (400, 16)
-        assert "quota-allows-the-nodes" in errors(write(nodes=NODES, image={"base": "bivouac/base:host"}))
+        assert "gpu-node-quota" in errors(write(nodes=NODES, image={"base": "bivouac/base:host"}))
         held = {**NODES, "capacity": "reservation", "reservation_id": made}
         assert errors(write(nodes=held, image={"base": "bivouac/base:host"})) == {}
     finally:
@@ -212,7 +212,7 @@ def findings_on_quotas(path: Path) -> dict[str, dict[str, Any]]:
     """By field and code."""
     said = io.StringIO()
     check_command(path, json=True, console=Console(file=said), online=True)
-    found = [one for one in json.loads(said.getvalue())["findings"] if one["rule"] == "quotas-hold-the-campaign"]
+    found = [one for one in json.loads(said.getvalue())["findings"] if one["rule"] == "service-quotas"]
     return {one["cure"].partition("(")[2].partition(")")[0].split()[1]: one for one in found}
 
 

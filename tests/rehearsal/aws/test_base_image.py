@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from infra.aws.account import Account
-from infra.aws.asked import asked
+from infra.aws.asked import ask_aws
 from infra.aws.base_image import find_base, find_steward_base
 from infra.aws.manifests import DOCKER, INDEXES, OCI, Family
 from infra.aws.registry import Registry, layer_of
@@ -198,7 +198,7 @@ def test_a_layer_store_that_cannot_be_reached_is_no_traceback_and_no_verdict(
     spec, said = example_spec(image={"base": f"{REPO}:far"}), list[str]()
     with pytest.raises(TemporaryError, match="cannot be fetched"):
         find_base(here, spec)
-    assert asked(here, spec, survey(spec), said.append).base is None
+    assert ask_aws(here, spec, survey(spec), said.append).base is None
     assert any("cannot be fetched" in line for line in said)
 
 
@@ -242,7 +242,7 @@ def test_a_stewards_base_is_as_small_as_it_must_be_and_one_byte_more_is_refused(
     assert find_base(here, large), "the trainer's may be of any size"
     with pytest.raises(UserError, match=r"too large; seen: .*large-steward: 400 MB packed, at most 400"):
         find_steward_base(here, large)
-    facts = asked(here, large, survey(large), lambda _: None)
+    facts = ask_aws(here, large, survey(large), lambda _: None)
     assert facts.base is None and facts.steward_base is not None and "too large" in facts.steward_base.what
 
 

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from infra.aws.account import Account
-from infra.aws.cost_tag import Counting, activated, cost_tag
+from infra.aws.cost_tag import Counting, activate, cost_tag
 from infra.cli.prepare.offers import offers_command
 from infra.errors import LeaseLost
 from infra.spec.names import CAMPAIGN_TAG
@@ -37,21 +37,21 @@ def test_an_inactive_tag_is_told_by_a_look_and_activated_by_a_run_once(world: Wo
     seen = cost_tag(here)
     assert seen.counting is Counting.INACTIVE and not seen.counts and "NOTHING" in seen.sentence()
     assert tags(world)["listed"] == {CAMPAIGN_TAG: "Inactive"}, "a look changes nothing"
-    assert activated(here).counting is Counting.ACTIVATED
+    assert activate(here).counting is Counting.ACTIVATED
     assert tags(world)["listed"] == {CAMPAIGN_TAG: "Active"}
-    assert activated(here).counting is Counting.ACTIVE and cost_tag(here).counts
+    assert activate(here).counting is Counting.ACTIVE and cost_tag(here).counts
 
 
 def test_a_key_that_aws_does_not_list_yet_is_not_activated_and_the_cure_says_when(world: World, here: Account) -> None:
     tags(world, listed={"team": "Active"})
-    seen = activated(here)
+    seen = activate(here)
     assert seen.counting is Counting.UNLISTED and "up to a day" in seen.sentence()
     assert tags(world)["listed"] == {"team": "Active"}
 
 
 def test_a_member_of_an_organization_is_sent_to_the_paying_account(world: World, here: Account) -> None:
     tags(world, linked=True)
-    seen = activated(here)
+    seen = activate(here)
     assert seen.counting is Counting.PAYERS and not seen.counts
     assert "paying account" in seen.sentence() and "update-cost-allocation-tags-status" in seen.sentence()
 
@@ -65,7 +65,7 @@ def test_whoever_may_look_but_not_activate_is_told_both(
         key, secret = make_user(world, name, statement)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
-        seen = activated(Account("us-east-1"))
+        seen = activate(Account("us-east-1"))
         assert seen.counting is counting and "AccessDenied" in seen.sentence()
 
 
@@ -74,7 +74,7 @@ def test_an_answer_that_never_comes_is_no_error(here: Account, monkeypatch: pyte
     account = Account("us-east-1")
     # Clients share it: put back afterwards.
     monkeypatch.setitem(account.client("ce").meta.config.retries, "total_max_attempts", 1)
-    assert activated(account).counting is Counting.UNKNOWN
+    assert activate(account).counting is Counting.UNKNOWN
 
 
 def test_a_driver_without_its_lease_activates_nothing(world: World, here: Account) -> None:
@@ -83,7 +83,7 @@ def test_a_driver_without_its_lease_activates_nothing(world: World, here: Accoun
 
     here.guard = lost
     with pytest.raises(LeaseLost):
-        activated(here)
+        activate(here)
     assert tags(world)["listed"] == {CAMPAIGN_TAG: "Inactive"}
 
 

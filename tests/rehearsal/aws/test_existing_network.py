@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.aws.account import Account
-from infra.aws.asked import asked
+from infra.aws.asked import ask_aws
 from infra.plan.checks import Finding, check
 from infra.plan.survey import survey
 from infra.spec.campaign import SpecFile
@@ -44,7 +44,7 @@ def told(here: Account) -> Callable[..., list[Finding]]:
     def tell(network: dict[str, Any]) -> list[Finding]:
         spec = example_spec(network=network)
         said = list[str]()
-        facts = asked(here, spec, survey(spec), said.append)
+        facts = ask_aws(here, spec, survey(spec), said.append)
         assert not said, "every question about the network was answered"
         found = check(SpecFile(path=ROOT / "spec.yaml", spec=spec, lines={}), facts, TODAY)
         return [one for one in found if "network" in one.rule or "zone" in one.rule]
@@ -91,7 +91,7 @@ def test_each_lack_is_told_with_its_value_and_its_cure(told: Any, ec2: Any, nat:
     seen = " | ".join(one.seen for one in found)
     for word in ("10.9.0.5", "no default route", "enableDnsHostnames is off", f"{nat.gpu} has MapPublicIpOnLaunch"):
         assert word in seen, seen
-    assert {one.rule for one in found} == {"the-existing-network-resolves-names", "the-existing-network-reaches-aws"}
+    assert {one.rule for one in found} == {"existing-network-dns", "existing-network-egress"}
     assert told(nat.section) == [], "and all is as it was"
 
 
@@ -110,7 +110,7 @@ def test_a_lost_endpoint_a_closed_one_and_a_closed_acl_are_told(told: Any, ec2: 
     ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[narrow])
     ec2.delete_vpc_endpoints(VpcEndpointIds=[closed.parts["fsx"]])
     found = told(section)
-    reaches, blocks = "the-existing-network-reaches-aws", "the-existing-network-blocks-nothing"
+    reaches, blocks = "existing-network-egress", "existing-network-acl"
     by_place = {(one.rule, one.field): one for one in found}
     assert by_place[reaches, "network.egress"].seen == "fsx"
     assert "10.19.1.0/24" in by_place[reaches, "network.subnet_ids.gpu"].cure
@@ -123,13 +123,13 @@ def test_a_subnet_without_enough_addresses_is_told_with_what_takes_them(told: An
     ec2.associate_route_table(RouteTableId=nat.table, SubnetId=small["SubnetId"])
     section = nat.section | {"subnet_ids": {"gpu": small["SubnetId"], "control_plane": nat.control_plane}}
     (found,) = told(section)
-    assert found.rule == "the-existing-network-has-room" and "11 free, 42 wanted" in found.seen
+    assert found.rule == "existing-network-room" and "11 free, 42 wanted" in found.seen
 
 
 def test_a_given_network_asks_for_no_quota_of_networks_and_costs_none(here: Account, nat: Existing) -> None:
     spec = example_spec(network=nat.section)
-    wanted = {room.quota.name: room.wanted for room in asked(here, spec, survey(spec), print).quotas}
-    other = {room.quota.name: room.wanted for room in asked(here, example_spec(), survey(spec), print).quotas}
+    wanted = {room.quota.name: room.wanted for room in ask_aws(here, spec, survey(spec), print).quotas}
+    other = {room.quota.name: room.wanted for room in ask_aws(here, example_spec(), survey(spec), print).quotas}
     assert other["VPCs per Region"] == wanted["VPCs per Region"] + 1
     assert {"EC2-VPC Elastic IPs", "NAT gateways per Availability Zone"} == set(other) - set(wanted)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.aws.account import Account
-from infra.aws.asked import asked
+from infra.aws.asked import ask_aws
 from infra.aws.given.node_image import base_release, find_image, image_parameter
 from infra.bake import node_image
 from infra.errors import UserError
@@ -82,7 +82,7 @@ def test_an_image_from_which_no_node_could_start_is_refused_before_the_yes(
 
     def told(ami: str) -> str | None:
         chosen = spec(ami)
-        found = asked(here, chosen, survey(chosen), lambda text: None).node_image
+        found = ask_aws(here, chosen, survey(chosen), lambda text: None).node_image
         return None if found is None else f"{found.what}: {found.seen}"
 
     assert told(fit) is None and told("eks") is None and told("bake") is None
@@ -102,7 +102,7 @@ def test_the_base_of_a_bake_is_told_with_its_age_and_what_aws_has_published_sinc
 ) -> None:
     def facts(nodes: str = "bake", **changes: Any) -> Any:
         chosen = example_spec(image={"base": BASE, "nodes": nodes}, **changes)
-        return asked(here, chosen, survey(chosen), lambda text: None)
+        return ask_aws(here, chosen, survey(chosen), lambda text: None)
 
     base = facts().node_base
     pinned, newest = sorted(name for name in named if "x86_64-nvidia" in name)

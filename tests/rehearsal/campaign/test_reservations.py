@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from infra import target
 from infra.aws import blocks
 from infra.aws.account import Account
-from infra.aws.asked import asked
+from infra.aws.asked import ask_aws
 from infra.campaign import billing, capacity
 from infra.campaign.reserved import bills_on
 from infra.errors import UserError
@@ -61,10 +61,10 @@ def reserved(named: str, zone: str = ZONE, **nodes: Any) -> Spec:
 def found(here: Account, spec: Spec) -> dict[str, Finding]:
     """What `bivouac check` says of reservation and types once AWS was asked, by rule."""
     told: list[str] = []
-    facts = asked(here, spec, survey(spec), told.append)
+    facts = ask_aws(here, spec, survey(spec), told.append)
     assert not told
     seen = check(SpecFile(path=Path("spec.yaml"), spec=spec, lines={}), facts, date(2026, 11, 21))
-    return {one.rule: one for one in seen if one.rule.startswith("the-")}
+    return {one.rule: one for one in seen if one.rule in ("zone-offers", "reservation-room")}
 
 
 def test_a_reservation_that_cannot_hold_the_nodes_is_refused_before_the_yes(here: Account, ec2: Any, held: str) -> None:
@@ -76,11 +76,11 @@ def test_a_reservation_that_cannot_hold_the_nodes_is_refused_before_the_yes(here
         "fewer free places": reserved(held, count=16),
     }
     for what, spec in wrong.items():
-        finding = found(here, spec)["the-reservation-holds-the-nodes"]
+        finding = found(here, spec)["reservation-room"]
         assert (finding.level, finding.field) == (Level.ERROR, "nodes.reservation_id")
         assert what in finding.message and finding.seen and finding.cure, finding
     ec2.cancel_capacity_reservation(CapacityReservationId=held)
-    gone = found(here, reserved(held))["the-reservation-holds-the-nodes"]
+    gone = found(here, reserved(held))["reservation-room"]
     assert gone.level is Level.ERROR and "never be active" in gone.message and "cancelled" in gone.seen
 
 
@@ -91,7 +91,7 @@ GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/training"
 def test_where_no_reservation_matches_a_group_or_open_that_is_said(here: Account, held: str, named: str) -> None:
     assert not found(here, reserved(named))
     for spec in (reserved(named, count=9), reserved(named, zone="us-east-1b")):
-        finding = found(here, spec)["the-reservation-holds-the-nodes"]
+        finding = found(here, spec)["reservation-room"]
         assert finding.level is Level.WARNING and "free in" in finding.seen
 
 
@@ -134,7 +134,7 @@ def test_a_rehearsed_reservation_that_somebody_cancelled_stays_so(here: Account,
     spec = rehearsed(reserved("cr-0aaaaaaaaaaaaaaaa"))
     ec2.cancel_capacity_reservation(CapacityReservationId="cr-0aaaaaaaaaaaaaaaa")
     rehearsed(spec)
-    assert "never be active" in found(here, spec)["the-reservation-holds-the-nodes"].message
+    assert "never be active" in found(here, spec)["reservation-room"].message
 
 
 def test_a_rehearsal_has_the_block_that_its_spec_names_begun_and_for_a_day(here: Account, rehearsed: Any) -> None:
@@ -165,7 +165,7 @@ def test_a_zone_that_does_not_sell_a_type_is_refused_before_the_yes(here: Accoun
         ({"instance_type": "p5en.48xlarge"}, "nodes.instance_type"),
         ({"system_instance_type": "m9.giant"}, "nodes.system_instance_type"),
     ):
-        finding = found(here, example_spec(zone="us-east-1b", nodes=nodes))["the-zone-sells-the-types"]
+        finding = found(here, example_spec(zone="us-east-1b", nodes=nodes))["zone-offers"]
         assert (finding.level, finding.field) == (Level.ERROR, field)
     assert not found(here, example_spec(zone="us-east-1c", nodes={"instance_type": "p5en.48xlarge"}))
 

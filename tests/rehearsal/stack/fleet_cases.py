@@ -22,8 +22,7 @@ import pytest
 from infra.plan.catalogue import InstanceType, instance_types
 from infra.spec.campaign import Capacity, Spec
 from infra.spec.names import Names
-from infra.stack.cluster.nodes import GpuNodes
-from infra.stack.network.efa import efa_layout
+from infra.stack.cluster.nodes import GpuNodes, efa_layout
 from infra.stack.tags import tags
 from tests.example import DEADLINE, example_spec
 from tests.rehearsal.aws_fakes import Site, fake_site, resize, until

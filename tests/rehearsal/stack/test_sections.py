@@ -312,7 +312,7 @@ def test_another_campaign_that_asks_for_less_takes_nothing_away(camped: Camp, co
     settings = keeping.foundation_settings(context.store, Spec.model_validate(plain))
     assert settings.keeping == keeping.foundation_settings(context.store, camped.spec).keeping
     assert settings.keeping.lock_days == 30 and settings.keeping.own_key
-    more = settings.keeping.joined(Keeping(lock_days=90))
+    more = settings.keeping.merge(Keeping(lock_days=90))
     assert more.lock_days == 90 and more.classes == settings.keeping.classes
 
 

@@ -16,7 +16,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, HTTPClientError
 
-from infra.aws.parts import Altered, Parts, translated
+from infra.aws.parts import Altered, PartTransfers, as_client_error
 from infra.rehearsal.kubernetes.pki import Authority
 from tests.serving import serve
 
@@ -67,15 +67,15 @@ def server() -> Iterator[Server]:
     server.server_close()
 
 
-def parts_of(port: int, scheme: str = "http") -> Parts:
+def parts_of(port: int, scheme: str = "http") -> PartTransfers:
     config = Config(signature_version="s3v4", s3={"addressing_style": "path"})
     endpoint = f"{scheme}://127.0.0.1:{port}"
-    return Parts(boto3.client("s3", "eu-north-1", endpoint_url=endpoint, aws_access_key_id="AKID",
+    return PartTransfers(boto3.client("s3", "eu-north-1", endpoint_url=endpoint, aws_access_key_id="AKID",
                               aws_secret_access_key="secret", config=config))  # fmt: skip
 
 
 @pytest.fixture
-def parts(server: Server) -> Parts:
+def parts(server: Server) -> PartTransfers:
     return parts_of(server.server_port)
 
 
@@ -90,13 +90,13 @@ def an_object(body: bytes, total: int | None = None, sent: int | None = None) ->
     return answer
 
 
-def fetched(parts: Parts, start: int, length: int, of: int = len(BODY)) -> bytes:
+def fetched(parts: PartTransfers, start: int, length: int, of: int = len(BODY)) -> bytes:
     into = bytearray(length)
     assert parts.get(WHERE, start, memoryview(into), of).result(30) == length
     return bytes(into)
 
 
-def test_a_part_is_sent_once_signed_and_its_answer_kept(server: Server, parts: Parts) -> None:
+def test_a_part_is_sent_once_signed_and_its_answer_kept(server: Server, parts: PartTransfers) -> None:
     server.answer = lambda *_: (200, {"ETag": '"tag"', "X-Own": "1"}, b"", None)
     answer = parts.put(PART, {"x-amz-checksum-crc32c": "AAAA"}, io.BytesIO(BODY), len(BODY)).result(30)
     assert answer["etag"] == '"tag"' and answer["x-own"] == "1"
@@ -110,7 +110,7 @@ def test_a_part_is_sent_once_signed_and_its_answer_kept(server: Server, parts: P
     assert headers["content-length"] == str(len(BODY)) and headers["x-amz-checksum-crc32c"] == "AAAA"
 
 
-def test_a_part_comes_into_its_place(server: Server, parts: Parts) -> None:
+def test_a_part_comes_into_its_place(server: Server, parts: PartTransfers) -> None:
     server.answer = an_object(BODY)
     assert fetched(parts, 0, 1000) == BODY[:1000]
     assert fetched(parts, 1003, 5000) == BODY[1003:6003]
@@ -123,20 +123,20 @@ def test_a_part_comes_into_its_place(server: Server, parts: Parts) -> None:
     assert int(parse_qs(urlsplit(server.asked[0][1]).query)["X-Amz-Expires"][0]) >= 900
 
 
-def test_a_version_that_was_read_back_is_the_one_that_is_asked_for(server: Server, parts: Parts) -> None:
+def test_a_version_that_was_read_back_is_the_one_that_is_asked_for(server: Server, parts: PartTransfers) -> None:
     server.answer = an_object(BODY)
     parts.get({**WHERE, "VersionId": "v7"}, 0, memoryview(bytearray(10)), len(BODY)).result(30)
     assert parse_qs(urlsplit(server.asked[0][1]).query)["versionId"] == ["v7"]
 
 
 @pytest.mark.parametrize("total", [len(BODY) - 1, len(BODY) + 1])
-def test_an_object_of_another_size_is_altered(server: Server, parts: Parts, total: int) -> None:
+def test_an_object_of_another_size_is_altered(server: Server, parts: PartTransfers, total: int) -> None:
     server.answer = an_object(BODY, total)
     with pytest.raises(Altered, match=f"a shard: {total} bytes, not {len(BODY)}"):
         fetched(parts, 0, 1000)
 
 
-def test_an_answer_without_a_range_counts_by_its_bytes(server: Server, parts: Parts) -> None:
+def test_an_answer_without_a_range_counts_by_its_bytes(server: Server, parts: PartTransfers) -> None:
     server.answer = lambda *_: (200, {}, BODY, None)
     assert fetched(parts, 0, len(BODY)) == BODY
     server.answer = lambda *_: (200, {}, BODY[:-1], None)
@@ -144,21 +144,21 @@ def test_an_answer_without_a_range_counts_by_its_bytes(server: Server, parts: Pa
         fetched(parts, 0, len(BODY))
 
 
-def test_more_bytes_than_were_asked_for_are_no_part(server: Server, parts: Parts) -> None:
+def test_more_bytes_than_were_asked_for_are_no_part(server: Server, parts: PartTransfers) -> None:
     """They would run over the next part's place."""
     server.answer = lambda *_: (200, {}, BODY + b"!", None)
     with pytest.raises(HTTPClientError, match="bytes came"):
         fetched(parts, 0, len(BODY))
 
 
-def test_a_part_that_broke_off_is_fetched_from_its_beginning(server: Server, parts: Parts) -> None:
+def test_a_part_that_broke_off_is_fetched_from_its_beginning(server: Server, parts: PartTransfers) -> None:
     whole, broken = an_object(BODY), an_object(BODY, sent=40_000)
     server.answer = lambda *asked: (broken if len(server.asked) == 1 else whole)(*asked)
     assert fetched(parts, 100, 90_000) == BODY[100:90_100]
     assert len(server.asked) == 2
 
 
-def test_what_s3_is_too_busy_for_is_asked_again(server: Server, parts: Parts) -> None:
+def test_what_s3_is_too_busy_for_is_asked_again(server: Server, parts: PartTransfers) -> None:
     def busy(*_: Any) -> tuple[int, dict[str, str], bytes, int | None]:
         if len(server.asked) == 1:
             return 503, {}, b"<Error><Code>SlowDown</Code><Message>reduce</Message></Error>", None
@@ -179,7 +179,7 @@ def test_what_s3_is_too_busy_for_is_asked_again(server: Server, parts: Parts) ->
     ],
 )
 def test_what_s3_refuses_is_refused_as_boto3_says_it(
-    server: Server, parts: Parts, status: int, body: bytes, code: str, message: str | None
+    server: Server, parts: PartTransfers, status: int, body: bytes, code: str, message: str | None
 ) -> None:
     server.answer = lambda *_: (status, {}, body, None)
     asks: list[tuple[str, Callable[[], Any]]] = [
@@ -205,12 +205,12 @@ def test_a_server_that_is_not_there_is_an_error_on_the_way() -> None:
 def test_an_error_after_a_good_status_is_one_of_the_way(status: int | None) -> None:
     error = OSError("the line broke")
     error.status_code = status  # type: ignore[attr-defined]
-    assert isinstance(translated(error, "GetObject"), HTTPClientError)
+    assert isinstance(as_client_error(error, "GetObject"), HTTPClientError)
     error.status_code = 300  # type: ignore[attr-defined]
-    assert isinstance(translated(error, "GetObject"), ClientError)
+    assert isinstance(as_client_error(error, "GetObject"), ClientError)
 
 
-def test_many_parts_at_once_share_one_runtime(server: Server, parts: Parts) -> None:
+def test_many_parts_at_once_share_one_runtime(server: Server, parts: PartTransfers) -> None:
     server.answer = an_object(BODY)
     buffers = [bytearray(1000) for _ in range(40)]
     started: list[Any] = []

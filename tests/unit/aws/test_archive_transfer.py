@@ -264,5 +264,5 @@ def test_the_upload_that_was_begun_last_is_gone_on_with(transfer: Transfer, s3: 
 def test_parts_go_through_the_runtime_unless_another_sender_is_given(
     s3: S3, wire: Late, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.aws.transfer.Parts", lambda of: ("the runtime", of))
+    monkeypatch.setattr("infra.aws.transfer.PartTransfers", lambda of: ("the runtime", of))
     assert Transfer(s3, "b").parts == ("the runtime", s3) and Transfer(s3, "b", parts=wire).parts is wire

@@ -6,7 +6,7 @@ import pytest
 
 from infra.campaign.expecting import baked_versions, expectation_of, read_versions, shared_floor_mb_s
 from infra.plan.catalogue import instance_type, instance_types
-from infra.plan.catalogue.hardware import gpu_expectation
+from infra.plan.catalogue.expectations import gpu_expectation
 from infra.plan.catalogue.reading import read
 from tests.example import example_spec
 

@@ -35,16 +35,16 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_old_prices_are_one_line_a_day_and_no_finding_of_the_spec(tmp_path: Path) -> None:
     line = "the catalogue's prices are older than 90 days: as of 2026-07-20, 128 days\n"
-    assert printed("prices-are-fresh") == line + "spec.yaml: can be run (nothing found)\n"
-    assert printed("prices-are-fresh") == "spec.yaml: can be run (nothing found)\n"
-    assert "(1 warning)" in printed("prices-are-fresh", "another-rule") and line not in printed("prices-are-fresh")
-    (tmp_path / "cache/shown-prices-are-fresh").write_text("2026-01-01")
-    assert line in printed("prices-are-fresh"), "of another day"
+    assert printed("price-age") == line + "spec.yaml: can be run (nothing found)\n"
+    assert printed("price-age") == "spec.yaml: can be run (nothing found)\n"
+    assert "(1 warning)" in printed("price-age", "another-rule") and line not in printed("price-age")
+    (tmp_path / "cache/shown-price-age").write_text("2026-01-01")
+    assert line in printed("price-age"), "of another day"
 
 
 def test_a_cache_that_cannot_be_written_hides_nothing(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
-    assert printed("prices-are-fresh") == printed("prices-are-fresh") != printed()
+    assert printed("price-age") == printed("price-age") != printed()
 
 
 @pytest.mark.parametrize("there", ["AWS_PROFILE", "AWS_ACCESS_KEY_ID", ".aws/config", ".aws/credentials", ""])
@@ -56,4 +56,4 @@ def test_a_refresh_is_offered_where_credentials_are_there(
     elif there:
         (tmp_path / ".aws").mkdir()
         (tmp_path / there).write_text("[default]\n")
-    assert ("catalogue refresh" in printed("prices-are-fresh")) is bool(there)
+    assert ("catalogue refresh" in printed("price-age")) is bool(there)

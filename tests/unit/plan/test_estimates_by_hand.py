@@ -11,7 +11,7 @@ import pytest
 from infra.plan.estimates import cost, sizing, storage, work
 from infra.plan.estimates.campaign import estimate
 from infra.plan.estimates.clock import StageTime, clock, gang_seconds, longest_seconds, seconds
-from infra.plan.estimates.figure import figure, rounded
+from infra.plan.estimates.figure import figure, round_to
 from infra.plan.estimates.losses import chance_of_more, limit_for
 from infra.plan.estimates.saving import Saving, saving
 from infra.plan.facts import Facts
@@ -360,9 +360,9 @@ def test_a_tier_is_found_by_its_name(spec_file: Callable[..., Any]) -> None:
 
 
 def test_figures_are_rounded_half_up_and_plain() -> None:
-    assert [str(rounded(value, 2)) for value in (0.125, 0.124, 100, Decimal("1.50"), 1e6, -0.125)] == [
+    assert [str(round_to(value, 2)) for value in (0.125, 0.124, 100, Decimal("1.50"), 1e6, -0.125)] == [
         "0.13", "0.12", "100", "1.5", "1000000", "-0.13",
     ]  # fmt: skip
-    assert str(rounded(0.5, 0)) == "1" and str(figure("x", 1.23456, "s", "f").value) == "1.235"
+    assert str(round_to(0.5, 0)) == "1" and str(figure("x", 1.23456, "s", "f").value) == "1.235"
     assert str(figure("x", 1.23456, "s", "f", digits=1).value) == "1.2"
     assert str(cost.cents(Decimal("2.345"))) == "2.35"

@@ -54,8 +54,8 @@ def test_no_quota_of_fsx_is_asked_for(spec: Spec) -> None:
 
 def test_a_job_of_ones_own_is_refused_with_reason_and_cure(spec: Spec) -> None:
     job = spec.model_copy(update={"workload": object(), "training": None, "data": None, "checkpoint": None})
-    (draft,) = rules.a_campaign_can_do_without_a_file_system(Case(job, survey(spec), FRESH))
-    assert draft.field == "storage.shared" and draft.level.value == "error"
+    (draft,) = rules.no_file_system(Case(job, survey(spec), FRESH))
+    assert draft.place == "storage.shared" and draft.level.value == "error"
     assert "folder that all nodes share" in draft.message and "1200 GiB" in draft.cure
 
 

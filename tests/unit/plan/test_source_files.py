@@ -216,18 +216,18 @@ def test_check_finds_it_all_before_anything_is_made(tmp_path: Path, monkeypatch:
     job = repository(tmp_path / "job", train__py="", other__py="")
     assert not findings(job, tmp_path)
     written(job / "data", tokens__bin="x" * 5000)
-    assert findings(job, tmp_path)["what-is-left-out-is-said"].startswith("info workload.source: git ignores these")
-    said = findings(job, tmp_path, args=["--text", "data/tokens.bin"])["what-is-left-out-is-said"]
+    assert findings(job, tmp_path)["ignored-files"].startswith("info workload.source: git ignores these")
+    said = findings(job, tmp_path, args=["--text", "data/tokens.bin"])["ignored-files"]
     assert said.startswith("warning") and "data 5.0 kB" in said and "workload.mounts" in said
-    said = findings(job, tmp_path, requirements="requirements.txt")["what-the-job-names-is-packed"]
+    said = findings(job, tmp_path, requirements="requirements.txt")["packed-programs"]
     assert said.startswith("error workload.requirements: is not in the packed source; requirements.txt")
     (job / "requirements.txt").write_text("einops\n")
-    assert "what-the-job-names-is-packed" not in findings(job, tmp_path, requirements="requirements.txt")
+    assert "packed-programs" not in findings(job, tmp_path, requirements="requirements.txt")
     (job / "out").symlink_to("../elsewhere")
-    assert findings(job, tmp_path)["the-source-can-be-packed"].startswith("error workload.source: a link leads out")
+    assert findings(job, tmp_path)["source-packing"].startswith("error workload.source: a link leads out")
     (job / "out").unlink(), (job / "image").symlink_to("/opt/of-the-image")
-    assert findings(job, tmp_path)["the-source-can-be-packed"].startswith("warning workload.source")
+    assert findings(job, tmp_path)["source-packing"].startswith("warning workload.source")
     (job / ".gitignore").write_text("train.py\n"), git(job, "rm", "-q", "--cached", "train.py")
-    assert "is not in the packed source; train.py" in findings(job, tmp_path)["what-the-job-names-is-packed"]
+    assert "is not in the packed source; train.py" in findings(job, tmp_path)["packed-programs"]
     (job / "image").unlink(), monkeypatch.setattr(module, "MOST_BYTES", 10)
-    assert "too large" in findings(job, tmp_path)["the-source-can-be-packed"]
+    assert "too large" in findings(job, tmp_path)["source-packing"]

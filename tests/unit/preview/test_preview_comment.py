@@ -42,7 +42,7 @@ def a_preview(*found: RuleFinding, rows: tuple[Row, ...] = (CLUSTER, SUBNET, ROL
 
 
 def finding(level: Level) -> RuleFinding:
-    return RuleFinding(level=level, rule="efa_devices", resource="LaunchTemplate gpu-nodes", message="too | few",
+    return RuleFinding(level=level, rule="efa-devices", resource="LaunchTemplate gpu-nodes", message="too | few",
                    seen="31 of 32", cure="attach all")  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def test_an_error_makes_the_preview_fail_and_stands_first() -> None:
     seen = a_preview(finding(Level.ERROR))
     text = markdown.of(seen)
     assert seen.exit_code == UserError.exit_code and "must not be merged" in text.splitlines()[1]
-    assert text.startswith(markdown.MARK) and "too \\| few (`efa_devices`)" in text
+    assert text.startswith(markdown.MARK) and "too \\| few (`efa-devices`)" in text
     assert text.index("#### Findings") < text.index("#### Cost") < text.index("<details>")
     assert a_preview(finding(Level.WARNING)).exit_code == 2
     assert a_preview(rows=()).exit_code == 0 and "nothing to change" in markdown.of(a_preview(rows=()))
@@ -95,7 +95,7 @@ def test_what_cannot_be_previewed_is_a_comment_too() -> None:
 
 def test_machines_get_the_same_facts() -> None:
     facts = as_facts(a_preview(finding(Level.ERROR)))
-    assert facts["ok"] is False and facts["findings"][0]["rule"] == "efa_devices"
+    assert facts["ok"] is False and facts["findings"][0]["rule"] == "efa-devices"
     assert facts["stacks"][0]["planned"][0]["component"] == "Cluster" and facts["total_usd"] == Decimal("4711.5")
 
 

@@ -12,7 +12,7 @@ import yaml
 from infra.cli.prepare.checked import checked
 from infra.plan.checks import check, failed
 from infra.plan.checks.finding import Case
-from infra.plan.checks.workload import a_job_on_local_disks_has_some
+from infra.plan.checks.workload import local_checkpoint_disks
 from infra.plan.job_config import workload_config
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
@@ -258,9 +258,9 @@ def test_a_job_on_its_nodes_disks_is_told_where_and_planned_with_their_room_and_
     assert float(plan.figure("sealing").value) == pytest.approx(2 * 10 * 2**30 / 1e9, rel=0.01), "read and written"
     assert facts.instance is not None
     bare = facts.model_copy(update={"instance": facts.instance.model_copy(update={"nvme_count": 0})})
-    (draft,) = a_job_on_local_disks_has_some(Case(found, bare, FRESH))
-    assert draft.field == "workload.checkpoints.tier" and draft.seen == facts.instance.name
-    assert not list(a_job_on_local_disks_has_some(Case(found, facts, FRESH)))
+    (draft,) = local_checkpoint_disks(Case(found, bare, FRESH))
+    assert draft.place == "workload.checkpoints.tier" and draft.seen == facts.instance.name
+    assert not list(local_checkpoint_disks(Case(found, facts, FRESH)))
 
 
 def test_the_supervisor_is_told_what_to_evaluate_and_where_weights_lie(spec: Any) -> None:

@@ -64,7 +64,7 @@ REFUSED: tuple[tuple[dict[str, Any], str, str, str], ...] = (
 
 def errors(file: Any) -> list[tuple[str, str, str]]:
     found = check(file, survey(file.spec), survey(file.spec).prices.as_of)
-    return [(one.field, one.seen, one.cure) for one in found if failed((one,)) and one.rule == "variables-are-known"]
+    return [(one.field, one.seen, one.cure) for one in found if failed((one,)) and one.rule == "known-variables"]
 
 
 @pytest.mark.parametrize("changes", SOUND, ids=lambda one: str(one)[:60])

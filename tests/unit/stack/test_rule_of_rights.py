@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.stack.rules.graph import UNKNOWN, Graph, Resource
+from infra.stack.rules.graph import UNKNOWN, Graph, GraphResource
 from infra.stack.rules.rights import no_wildcard_rights
 from tests.example import example_spec
 
@@ -29,13 +29,13 @@ def lent(to: Any = "ec2.amazonaws.com", effect: str = "Allow") -> dict[str, Any]
     return {"Effect": effect, "Action": "sts:AssumeRole", "Principal": {"Service": to}}
 
 
-def a(kind: str, name: str, refers: tuple[str, ...] = (), **inputs: Any) -> Resource:
+def a(kind: str, name: str, refers: tuple[str, ...] = (), **inputs: Any) -> GraphResource:
     folder = {"Role": "role", "RolePolicy": "rolePolicy", "Policy": "policy"}.get(kind, kind)
     kept = {"role": frozenset(f"Role {one}" for one in refers)} if refers else {}
-    return Resource(f"{kind} {name}", f"aws:iam/{folder}:{kind}", name, inputs, kept)
+    return GraphResource(f"{kind} {name}", f"aws:iam/{folder}:{kind}", name, inputs, kept)
 
 
-def a_role(name: str, *trust: dict[str, Any], **inputs: Any) -> Resource:
+def a_role(name: str, *trust: dict[str, Any], **inputs: Any) -> GraphResource:
     return a(
         "Role", name, **{"permissionsBoundary": BOUNDARY, "assumeRolePolicy": document(*trust or (lent(),)), **inputs}
     )
@@ -53,15 +53,15 @@ SOUND = (
     a("Policy", "freeze", policy=document({"Effect": "Deny", "Action": "*", "Resource": "*"})),
     a("RolePolicyAttachment", "node-worker", ("node",), policyArn=WORKER),
     a("RolePolicyAttachment", "node-pull", ("node",), policyArn=PULL_ONLY),
-    Resource("Role k", "kubernetes:rbac.authorization.k8s.io/v1:Role", "k", {}),
+    GraphResource("Role k", "kubernetes:rbac.authorization.k8s.io/v1:Role", "k", {}),
 )  # fmt: skip
 
 
-def messages(*more: Resource) -> list[str]:
+def messages(*more: GraphResource) -> list[str]:
     graph = Graph()
     for one in (*SOUND, *more):
         graph.add(one)
-    return [f"{one.resource}: {one.message}: {one.seen}" for one in no_wildcard_rights(graph, SPEC)]
+    return [f"{one.place}: {one.message}: {one.seen}" for one in no_wildcard_rights(graph, SPEC)]
 
 
 def test_what_is_sound_is_let_be() -> None:
@@ -165,4 +165,4 @@ def test_a_way_to_rights_that_no_rule_reads_is_told() -> None:
     for kind in ("UserPolicyAttachment", "GroupPolicy", "PolicyAttachment", "RolePoliciesExclusive"):
         (told,) = messages(a(kind, "x"))
         assert "no rule reads" in told and kind in told
-    assert messages(a("InstanceProfile", "x")) == messages(Resource("u", "aws:ec2/vpc:Vpc", "v", {})) == []
+    assert messages(a("InstanceProfile", "x")) == messages(GraphResource("u", "aws:ec2/vpc:Vpc", "v", {})) == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from infra.plan import catalogue
 from infra.plan.catalogue import limits, thresholds
-from infra.plan.catalogue.hardware import gpu_expectation
+from infra.plan.catalogue.expectations import gpu_expectation
 from tests.unit.campaign.test_gang_verdicts import probe, report
 from tests.unit.trainer.test_health_parsers import sample
 from trainer.contract import GpuExpectation, HealthReport, Probe, Verdict

@@ -16,8 +16,7 @@ from images import build_args
 from infra.campaign.expecting import baked_versions, expectation_of, read_versions
 from infra.campaign.verdicts import judge, of_all
 from infra.plan.catalogue import instance_type, limits
-from infra.plan.catalogue.expectations import least_versions
-from infra.plan.catalogue.hardware import gpu_expectation
+from infra.plan.catalogue.expectations import gpu_expectation, least_versions
 from infra.plan.catalogue.reading import read
 from tests.example import example_spec
 from tests.root import ROOT

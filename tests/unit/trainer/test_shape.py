@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from infra.plan.estimates.sizing import training_flops_per_token
-from infra.spec.models.named import catalogue, resolved
+from infra.spec.models.named import catalogue, resolve_model
 from tests.trainer.builtin.model.families import FAMILIES, config_of
 from trainer.builtin.model.named import network_of
 from trainer.contract import ModelConfig
@@ -27,7 +27,7 @@ PUBLISHED = {
 
 
 def named(name: str, **fields: Any) -> ModelConfig:
-    return ModelConfig.model_validate(resolved({"name": name, **fields}))
+    return ModelConfig.model_validate(resolve_model({"name": name, **fields}))
 
 
 def counted(model: ModelConfig) -> int:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from infra.plan.estimates.sizing import training_flops_per_token
-from infra.spec.models.named import resolved
+from infra.spec.models.named import resolve_model
 from trainer.builtin.watch.figures import PARTS, Mine, Utilisation, pack, step_figures, unpack
 from trainer.contract import ModelConfig, RecomputeConfig, TrainConfig
 
@@ -68,7 +68,7 @@ def test_the_flop_of_a_token_are_those_of_the_plan() -> None:
     ],
 )
 def test_the_flop_of_a_named_model_are_its_own(name: str, used: int, layers: int, block: int, queries: int) -> None:
-    model = ModelConfig.model_validate(resolved(name))
+    model = ModelConfig.model_validate(resolve_model(name))
     given = config(model=model, recompute=RecomputeConfig(policy="full"))
     found = Utilisation.of(given, 8, accelerated=True)
     assert found.flop == (6 * used + 12 * layers * queries * model.context) * given.tokens_per_step()

@@ -35,7 +35,7 @@ def cases(spec_file: Callable[..., Any]) -> Callable[..., Case]:
 
 
 def told(rule: Callable[[Case], Any], case: Case) -> Told:
-    return [(draft.level.value, draft.field.rpartition(".")[2]) for draft in rule(case)]
+    return [(draft.level.value, draft.place.rpartition(".")[2]) for draft in rule(case)]
 
 
 def estimated(**told: Any) -> Any:

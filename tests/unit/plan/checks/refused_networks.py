@@ -69,57 +69,57 @@ def row(rule: str, field: str, facts: Callable[[Facts], Facts], cure: str, level
 
 IN_GPU, IN_CONTROL = "network.subnet_ids.gpu", "network.subnet_ids.control_plane"
 THERE, REACHES, BLOCKS = (
-    "the-existing-network-is-there", "the-existing-network-reaches-aws", "the-existing-network-blocks-nothing"
+    "existing-network", "existing-network-egress", "existing-network-acl"
 )  # fmt: skip
-NAMES, ROOM = "the-existing-network-resolves-names", "the-existing-network-has-room"
-WHOLE, APART = "an-existing-network-is-named-whole", "the-existing-network-is-apart"
-BUILDS = "a-builder-can-work-in-its-place"
+NAMES, ROOM = "existing-network-dns", "existing-network-room"
+WHOLE, APART = "existing-network-fields", "existing-network-overlap"
+BUILDS = "builder-network"
 BUILDERS = {"image.builders": {"subnet_id": FIRST, "security_group_id": "sg-01234567"}}
 IN_PLACE, IN_GROUP = "image.builders.subnet_id", "image.builders.security_group_id"
 CLOSED = (entry(90, True, False, (443, 443), protocol="6"), *OPEN)
 DOORS = (
-    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "10.42.0.1/16"}, cure="10.42.0.0/16"),
-    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "10.42.0.0/24"}),
-    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "172.20.0.0/16"}, cure="stay out"),
-    Row("network-is-large-enough-and-apart", E, "network.cidr", {"network.cidr": "8.8.0.0/16"}),
-    Row("a-private-cluster-can-be-entered", E, "network.api_endpoint", {**ON_AWS, **PRIVATE}, cure="driver_vpc"),
+    Row("network-range", E, "network.cidr", {"network.cidr": "10.42.0.1/16"}, cure="10.42.0.0/16"),
+    Row("network-range", E, "network.cidr", {"network.cidr": "10.42.0.0/24"}),
+    Row("network-range", E, "network.cidr", {"network.cidr": "172.20.0.0/16"}, cure="stay out"),
+    Row("network-range", E, "network.cidr", {"network.cidr": "8.8.0.0/16"}),
+    Row("private-endpoint-access", E, "network.api_endpoint", {**ON_AWS, **PRIVATE}, cure="driver_vpc"),
     Row(
-        "a-private-cluster-can-be-entered",
+        "private-endpoint-access",
         E,
         "network.api_allowed_cidrs",
         {**PRIVATE, "network.api_allowed_cidrs": ["203.0.113.0/24"]},
         cure="public",
     ),
     Row(
-        "a-public-cluster-is-open-to-whom-it-names",
+        "public-endpoint-ranges",
         E,
         "network.api_allowed_cidrs",
         {**ON_AWS, "network.api_allowed_cidrs": []},
         cure="0.0.0.0/0",
     ),
     Row(
-        "networks-are-networks-and-apart",
+        "endpoint-ranges",
         E,
         "network.api_allowed_cidrs",
         {"network.api_allowed_cidrs": ["192.168.1.7/32"]},
         cure="checkip",
     ),
     Row(
-        "networks-are-networks-and-apart",
+        "endpoint-ranges",
         E,
         "network.api_allowed_cidrs",
         {"network.api_allowed_cidrs": ["203.0.113.7/24"]},
         cure="203.0.113.0/24",
     ),
     Row(
-        "networks-are-networks-and-apart",
+        "endpoint-ranges",
         E,
         "network.driver_vpc.cidr",
         {**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": "ten"}},
         cure="10.0.0.0/16",
     ),
     Row(
-        "networks-are-networks-and-apart",
+        "endpoint-ranges",
         E,
         "network.cidr",
         {**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": "10.42.128.0/20"}},
@@ -135,7 +135,7 @@ VPCS = (
     Row(WHOLE, E, "second_zone", {**SOUND, "second_zone": "us-east-1c"}, cure="remove"),
     Row(WHOLE, E, "network.driver_vpc", {**SOUND, "network.driver_vpc": DRIVER},
         cure="api_allowed_cidrs"),
-    Row("a-private-cluster-can-be-entered", E, "network.api_allowed_cidrs", {**SOUND, **ON_AWS, **PRIVATE},
+    Row("private-endpoint-access", E, "network.api_allowed_cidrs", {**SOUND, **ON_AWS, **PRIVATE},
         cure="the driver's range"),
     row(THERE, "network.vpc_id", existing(exists=False), "describe-vpcs"),
     row(THERE, "network.vpc_id", existing(owner="999999999999"), "the spec's account"),

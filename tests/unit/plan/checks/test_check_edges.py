@@ -38,7 +38,7 @@ def test_the_nearer_cause_is_seen_before_the_wider_one(case: Callable[..., Case]
         "recovery.heartbeat_timeout": "10s", "recovery.hang_timeout": "100s", "recovery.startup_timeout": "200s",
         "recovery.capacity_timeout": "300s", "money.deadline": "400s",
     }  # fmt: skip
-    rule = recovery.timeouts_stand_in_order
+    rule = recovery.timeout_order
     assert told(rule, case(times)) == []
     just = int(times[longer].removesuffix("s"))
     assert told(rule, case({**times, shorter: f"{just - 1}s"}))[:1] != [("error", shorter.partition(".")[2])]
@@ -51,7 +51,7 @@ def test_the_nearer_cause_is_seen_before_the_wider_one(case: Callable[..., Case]
 
 def test_a_timeout_is_three_healthy_steps_or_evaluations_long(case: Callable[..., Case]) -> None:
     # one evaluation of the base spec: 8 x 0.3 / 3 = 0.8 s, longer than its step of 0.3 s
-    rule, field = recovery.timeouts_outlast_healthy_work, "training.collective_timeout_s"
+    rule, field = recovery.timeout_length, "training.collective_timeout_s"
     hang, few = "recovery.hang_timeout", {"training.evaluate_batches": 1}
     for changes, wanted in (
         ({"training.step_seconds_estimate": 3.0, **few, field: 9}, []),
@@ -92,10 +92,10 @@ def test_a_limit_is_refused_at_one_in_twenty_and_told_at_one_in_a_hundred(
     made = case({**changes, "recovery.repairs_per_hour": 5})
     fields = ("node_replacements", "repairs_per_hour")
     expected = [(level, field) for field in fields for level in wanted]
-    assert told(recovery.limits_leave_room_for_expected_losses, made) == expected
+    assert told(recovery.loss_limits, made) == expected
     # eight nodes fail eight times as often as one
     assert asked[:2] == [(3, 0.008, 24.0, 4.0), (5, 0.008, 1.0, 4.0)]
-    needed = [draft.cure for draft in recovery.limits_leave_room_for_expected_losses(made)]
+    needed = [draft.cure for draft in recovery.loss_limits(made)]
     assert [cure.startswith("write [7, 0.01, 0.008, ") for cure in needed] == [True] * len(expected)
 
 
@@ -103,7 +103,7 @@ def test_a_fault_is_within_the_gang_and_the_run_and_after_a_checkpoint(case: Cal
     def faults(*each: tuple[int, int], **more: Any) -> tuple[Told, Told]:
         listed = [{"kill_node": node, "after_step": step} for node, step in each]
         made = case({"rehearsal.faults": listed, **more})
-        return told(recovery.faults_are_in_range, made), told(recovery.faults_come_after_a_checkpoint, made)
+        return told(recovery.fault_range, made), told(recovery.fault_after_checkpoint, made)
 
     assert faults((0, 11), (1, 99)) == ([], [])
     assert faults((2, 50)) == ([("error", "kill_node")], [])
@@ -113,18 +113,16 @@ def test_a_fault_is_within_the_gang_and_the_run_and_after_a_checkpoint(case: Cal
     assert faults((1, 50), (1, 60), **{"recovery.node_replacements": 1}) == ([("error", "node_replacements")], [])
     assert faults((1, 30), **{"checkpoint.shared_every": 3}) == ([], [("error", "after_step")])
     assert faults((1, 31), **{"checkpoint.shared_every": 3}) == ([], [])
-    for rule in (recovery.faults_are_in_range, recovery.faults_come_after_a_checkpoint):
+    for rule in (recovery.fault_range, recovery.fault_after_checkpoint):
         assert told(rule, case({"rehearsal": None})) == []
-    assert (
-        told(recovery.faults_come_after_a_checkpoint, case({"rehearsal.faults.0.after_step": 1}, facts=unknown)) == []
-    )
+    assert told(recovery.fault_after_checkpoint, case({"rehearsal.faults.0.after_step": 1}, facts=unknown)) == []
     ranks = case(
         {
             "rehearsal.faults": [{"kill_rank": rank, "after_step": 50} for rank in (0, 1, 2)],
             "recovery.node_replacements": 0,
         }
     )
-    assert told(recovery.faults_are_in_range, ranks) == [("error", "kill_rank")], "no node is replaced for a rank"
+    assert told(recovery.fault_range, ranks) == [("error", "kill_rank")], "no node is replaced for a rank"
 
 
 @pytest.mark.parametrize("both", [{}, {"kill_node": 0, "kill_rank": 0}])
@@ -155,7 +153,7 @@ def test_four_fifths_of_a_tier_are_for_checkpoints(
         return SimpleNamespace(capacity_bytes=size, needed_bytes=needed, formula="f")
 
     local = name == "local"
-    rule = storage.checkpoints_fit_the_local_tier if local else storage.checkpoints_fit_the_shared_tier
+    rule = storage.local_tier_size if local else storage.shared_tier_size
     size: int | None = 1000
     guess = estimated(tier=tier)
     assert told(rule, case(estimate=guess)) == ([] if fits else [("error", "keep_local" if local else "capacity_gib")])
@@ -167,7 +165,7 @@ def test_four_fifths_of_a_tier_are_for_checkpoints(
 
 def test_the_shared_tier_has_a_checkpoint_before_the_next_one(case: Callable[..., Case]) -> None:
     # 40,922,112 B at 250 x 1,200 / 1,024 MB/s = 0.13968 s, and as long to read them back
-    rule = storage.shared_tier_keeps_up
+    rule = storage.shared_tier_speed
     for every, shared, step, cure in (
         (1, 1, 0.2794, None),
         (1, 1, 0.2793, "2"),
@@ -182,7 +180,7 @@ def test_the_shared_tier_has_a_checkpoint_before_the_next_one(case: Callable[...
 
 def test_saving_takes_a_hundredth_of_the_time_at_most(case: Callable[..., Case]) -> None:
     # (10,230,528 + 15,345,792) / 6e9 + 0.005 = 0.0092627 s: a hundredth of 0.92627 s
-    rule = storage.saving_costs_little
+    rule = storage.save_overhead
     for every, step, cure in ((1, 0.927, None), (1, 0.926, "2"), (10, 0.0927, None), (10, 0.0926, "11")):
         made = case({"training.step_seconds_estimate": step}, saved(every))
         assert told(rule, made) == ([("warning", "every_steps")] if cure else [])
@@ -191,7 +189,7 @@ def test_saving_takes_a_hundredth_of_the_time_at_most(case: Callable[..., Case])
 
 
 def test_an_emergency_save_fits_twice_the_collective_timeout(case: Callable[..., Case]) -> None:
-    rule = storage.an_emergency_save_fits_the_grace_period
+    rule = storage.emergency_save_time
     short = case({"training.collective_timeout_s": 100}, saved(save_stall=10_000, emergency_save=200))
     long = case({"training.collective_timeout_s": 100}, saved(save_stall=1, emergency_save=201))
     assert told(rule, short) == [] and told(rule, long) == [("warning", "collective_timeout_s")]
@@ -199,13 +197,13 @@ def test_an_emergency_save_fits_twice_the_collective_timeout(case: Callable[...,
 
 
 def test_some_checkpoint_outlives_its_nodes_and_has_one_behind_it(case: Callable[..., Case]) -> None:
-    rule = storage.a_checkpoint_reaches_the_shared_tier
+    rule = storage.shared_checkpoint
     assert told(rule, case({"checkpoint.every_steps": 33, "checkpoint.shared_every": 3})) == []  # 99 of 100
     (late,) = rule(case({"checkpoint.every_steps": 10, "checkpoint.shared_every": 10}))
     assert late.cure.startswith("write 3,")  # a third of ten saves
     (never,) = rule(case({"checkpoint.every_steps": 60, "checkpoint.shared_every": 2}))
     assert never.cure.startswith("write 1,")
-    older = storage.an_older_checkpoint_is_kept
+    older = storage.older_checkpoint
     assert told(older, case({"checkpoint.keep_shared": 2})) == told(older, case({"checkpoint": None})) == []
     assert told(older, case({"checkpoint.keep_shared": 1})) == [("warning", "keep_shared")]
     assert told(rule, case({"checkpoint": None})) == []
@@ -216,7 +214,7 @@ def test_some_checkpoint_outlives_its_nodes_and_has_one_behind_it(case: Callable
 
 def test_a_model_leaves_a_fifth_of_the_memory_to_activations(case: Callable[..., Case]) -> None:
     # weights and gradients 2 x 10,230,528, half of the optimizer 15,345,792: 35,806,848 B
-    rule, size = training.model_fits_the_accelerator, 35_806_848 / 2**30
+    rule, size = training.accelerator_memory, 35_806_848 / 2**30
     for share, wanted in ((0.9999, ["error"]), (1.0, ["warning"]), (1.2499, ["warning"]), (1.2501, [])):
         made = case(facts=of_instance(accelerator_memory_gib=size * share))
         assert [level for level, _ in told(rule, made)] == wanted
@@ -225,7 +223,7 @@ def test_a_model_leaves_a_fifth_of_the_memory_to_activations(case: Callable[...,
 
 def test_a_step_claims_no_more_than_was_ever_seen(case: Callable[..., Case]) -> None:
     # 1.69220506e10 FLOP a step (test_estimates_by_hand) of 2 x 989e12: 65 % at 13.16 us
-    rule, field = training.step_estimate_is_plausible, "training.step_seconds_estimate"
+    rule, field = training.plausible_step_time, "training.step_seconds_estimate"
     assert told(rule, case({field: 1.3164e-5})) == []
     (claim,) = rule(case({field: 1.3159e-5}))
     assert "65%" in claim.seen and claim.cure.startswith("write 2.14e-05")  # 1.3159e-5 x 65.02 / 40
@@ -234,17 +232,17 @@ def test_a_step_claims_no_more_than_was_ever_seen(case: Callable[..., Case]) -> 
 
 def test_a_batch_a_width_and_a_rate_at_their_edges(case: Callable[..., Case]) -> None:
     for batch, cure in ((16, None), (17, "write 16 or 24"), (7, "write 8"), (23, "write 16 or 24")):
-        cures = [one.cure for one in training.global_batch_divides(case({"training.global_batch": batch}))]
+        cures = [one.cure for one in training.global_batch_multiple(case({"training.global_batch": batch}))]
         assert cures == ([cure] if cure else [])
     for width, heads, cure in ((192, 6, None), (198, 6, "write 192,"), (199, 6, "write 204,"), (17, 16, "write 32,")):
         changes = {"training.model.width": width, "training.model.heads": heads}
-        cures = [one.cure for one in training.heads_divide_the_width(case(changes))]
+        cures = [one.cure for one in training.even_head_width(case(changes))]
         assert [text.startswith(cure or "") for text in cures] == ([True] if cure else []), (width, cures)
     rate = "training.optimizer."
     same = {f"{rate}learning_rate": 1e-3, f"{rate}minimum_learning_rate": 1e-3, f"{rate}warmup_steps": 99}
-    assert told(training.learning_rate_makes_sense, case(same)) == []
+    assert told(training.learning_rate_schedule, case(same)) == []
     both = {f"{rate}learning_rate": 1e-3, f"{rate}minimum_learning_rate": 1.1e-3, f"{rate}warmup_steps": 100}
-    drafts = list(training.learning_rate_makes_sense(case(both)))
+    drafts = list(training.learning_rate_schedule(case(both)))
     assert [draft.level.value for draft in drafts] == ["error", "warning"] and drafts[1].cure == "write 5"
     short = {f"{rate}warmup_steps": 9, "training.steps": 9}
-    assert [draft.cure for draft in training.learning_rate_makes_sense(case(short))] == ["write 1"]
+    assert [draft.cure for draft in training.learning_rate_schedule(case(short))] == ["write 1"]

@@ -26,7 +26,7 @@ def case(spec_file: Callable[..., Any]) -> Callable[..., Case]:
 
 
 def test_a_plan_may_cost_its_whole_budget_and_not_a_cent_more(case: Callable[..., Case]) -> None:
-    rule = money.planned_cost_is_within_the_budget
+    rule = money.cost_within_budget
     assert told(rule, case(estimate=estimated(usd="60.00"))) == []
     assert told(rule, case(estimate=estimated(usd="60.01"))) == [("error", "budget_usd")]
     assert told(rule, case(facts=unknown)) == []
@@ -35,7 +35,7 @@ def test_a_plan_may_cost_its_whole_budget_and_not_a_cent_more(case: Callable[...
 def test_a_deadline_that_costs_more_than_the_budget_is_told_where_the_plan_is_within_it(
     case: Callable[..., Case],
 ) -> None:
-    rule = money.deadline_caps_the_cost_below_the_budget
+    rule = money.cost_at_deadline
     for usd, at_deadline, wanted in (
         ("10", "60", []), ("10", "60.01", [("warning", "deadline")]), ("60", "61", [("warning", "deadline")]),
         ("60.01", "61", []),
@@ -45,7 +45,7 @@ def test_a_deadline_that_costs_more_than_the_budget_is_told_where_the_plan_is_wi
 
 
 def test_a_deadline_leaves_a_tenth_to_spare(case: Callable[..., Case]) -> None:
-    rule = money.deadline_leaves_room_for_the_plan
+    rule = money.deadline_margin
     # 4 h = 14,400 s; 14,400 / 1.1 = 13,090.9
     for seconds, wanted, cure in (
         (13_090, [], ""),
@@ -80,10 +80,10 @@ def test_what_has_no_price_is_an_error_only_for_nodes_that_nobody_paid_for(case:
         (block, ("error", "instance_type")),
         ({**block, "nodes.block_fee_usd": 100}, ("warning", "instance_type")),
     ):
-        drafts = list(money.everything_has_a_price(case(changes, guess)))
-        assert [(one.level.value, one.field.rpartition(".")[2]) for one in drafts] == [nodes, *rest]
+        drafts = list(money.known_prices(case(changes, guess)))
+        assert [(one.level.value, one.place.rpartition(".")[2]) for one in drafts] == [nodes, *rest]
         assert ["usd_per_hour" in one.cure for one in drafts] == [True, False, False, False]
-    assert told(money.everything_has_a_price, case(facts=unknown)) == []
+    assert told(money.known_prices, case(facts=unknown)) == []
 
 
 def test_prices_are_old_after_90_days_and_the_oldest_is_told(case: Callable[..., Case]) -> None:
@@ -97,7 +97,7 @@ def test_prices_are_old_after_90_days_and_the_oldest_is_told(case: Callable[...,
 
         return bend
 
-    rule, new = money.prices_are_fresh, date(2026, 7, 30)
+    rule, new = money.price_age, date(2026, 7, 30)
     # 90 days before 1 August are 3 May
     for gpus, rest, seen in (
         ((date(2026, 5, 3), new), date(2026, 5, 3), None),
@@ -117,7 +117,7 @@ def test_prices_of_another_region_are_named_by_what_they_are_of(case: Callable[.
             price = facts.instance.price.model_copy(update={"region": region})
             return of_instance(price=price)(facts)
 
-        return [draft.message for draft in money.prices_are_of_the_region(case(changes, facts=bend))]
+        return [draft.message for draft in money.price_region(case(changes, facts=bend))]
 
     europe = {"region": "eu-west-1", "zone": "eu-west-1a"}
     assert foreign({}, None) == foreign({}, "us-east-1") == []
@@ -128,7 +128,7 @@ def test_prices_of_another_region_are_named_by_what_they_are_of(case: Callable[.
     assert "GPU nodes are those of eu-west-1" in nodes and "the rest" not in nodes
     (own,) = foreign({**europe, "nodes.usd_per_hour": "5"}, None)
     assert "GPU nodes" not in own
-    assert told(money.prices_are_of_the_region, case(facts=unknown)) == []
+    assert told(money.price_region, case(facts=unknown)) == []
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_prices_of_another_region_are_named_by_what_they_are_of(case: Callable[.
 def test_an_alarm_goes_to_an_address(case: Callable[..., Case], address: str, sound: bool) -> None:
     topic = {"money.alarm_topic_arn": "arn:aws:sns:us-east-1:123456789012:pager"}
     for more in ({}, topic):
-        found = told(money.budget_alarm_reaches_someone, case({"money.alarm_email": address, **more}))
+        found = told(money.budget_alarm, case({"money.alarm_email": address, **more}))
         assert found == ([] if sound else [("error", "alarm_email")])
 
 
@@ -161,7 +161,7 @@ def test_a_campaign_over_the_new_year_is_told(
     case: Callable[..., Case], today: date, deadline: str, block_end: str | None, new_year: bool
 ) -> None:
     changes = {"money.deadline": deadline} | ({"nodes.block_end": block_end} if block_end else {})
-    found = told(money.budget_lasts_to_the_end, case(changes, today=today))
+    found = told(money.budget_year, case(changes, today=today))
     assert found == ([("info", "deadline")] if new_year else [])
 
 
@@ -172,7 +172,7 @@ def test_a_campaign_over_the_new_year_is_told(
 def test_a_block_leaves_room_until_forty_minutes_before_its_end(
     case: Callable[..., Case], seconds: int, wanted: Told
 ) -> None:
-    rule = capacity.block_leaves_room_for_the_plan
+    rule = capacity.block_end
     block = {"nodes.capacity": "capacity-block", "nodes.reservation_id": "cr-0123456789abcdef0"}
     block["nodes.block_end"] = "2026-08-01T10:00:00Z"
     assert told(rule, case(block, taking(seconds))) == wanted

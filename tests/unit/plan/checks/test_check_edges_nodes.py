@@ -25,7 +25,7 @@ def test_a_quota_may_be_used_to_its_last_place(
     case: Callable[..., Case], used: int, wanted: int, needed: int | None
 ) -> None:
     room = QuotaRoom(quota=Quota(code="L-1", name="a quota"), field="network", allowed=5, used=used, wanted=wanted)
-    drafts = list(capacity.quotas_hold_the_campaign(case(facts=of(quotas=(room,)))))
+    drafts = list(capacity.service_quotas(case(facts=of(quotas=(room,)))))
     assert [draft.cure.startswith(f"ask for {needed} ") for draft in drafts] == ([True] if needed else [])
 
 
@@ -37,7 +37,7 @@ def test_the_vcpus_of_all_nodes_fit_the_quota(case: Callable[..., Case]) -> None
 
         return bend
 
-    rule = nodes.quota_allows_the_nodes  # two p5.4xlarge of 16 vCPUs
+    rule = nodes.gpu_node_quota  # two p5.4xlarge of 16 vCPUs
     assert levels(rule, case(facts=left(32))) == levels(rule, case(facts=left(None))) == []
     (short,) = rule(case(facts=left(31)))
     assert short.seen.startswith("32 vCPUs wanted, 31 left") and "ec2 L-" in short.cure
@@ -49,7 +49,7 @@ def test_the_vcpus_of_all_nodes_fit_the_quota(case: Callable[..., Case]) -> None
 def test_the_zone_sells_both_types_of_nodes(case: Callable[..., Case]) -> None:
     def seen(**sold: tuple[str, ...]) -> list[tuple[str, str]]:
         named = {name.replace("_", "."): zones for name, zones in sold.items()}
-        return [(one.field, one.cure) for one in capacity.the_zone_sells_the_types(case(facts=of(sold=named)))]
+        return [(one.place, one.cure) for one in capacity.zone_offers(case(facts=of(sold=named)))]
 
     assert seen(p5_4xlarge=("us-east-1c", "us-east-1a"), m7i_large=("us-east-1a",)) == seen() == []
     ((field, cure),) = seen(p5_4xlarge=("us-east-1b", "us-east-1c"))
@@ -58,14 +58,14 @@ def test_the_zone_sells_both_types_of_nodes(case: Callable[..., Case]) -> None:
 
 
 def test_ranks_are_as_many_as_accelerators(case: Callable[..., Case]) -> None:
-    rule, eight = nodes.ranks_fit_the_accelerators, {"nodes.instance_type": "p5.48xlarge"}
+    rule, eight = nodes.ranks_per_accelerator, {"nodes.instance_type": "p5.48xlarge"}
     for ranks, wanted in ((7, ["warning"]), (8, []), (9, ["error"]), (None, [])):
         assert levels(rule, case({**eight, "nodes.ranks_per_node": ranks})) == wanted
     assert levels(rule, case({"nodes.ranks_per_node": 3}, facts=unknown)) == []
 
 
 def test_a_type_without_a_price_by_the_hour_is_bought_as_a_block(case: Callable[..., Case]) -> None:
-    rule = nodes.type_is_for_sale
+    rule = nodes.on_demand_price
     held = {"nodes.capacity": "reservation", "nodes.reservation_id": "open"}
     for price, block, changes, wanted in (
         (None, True, {}, ["warning"]), (None, True, {"nodes.capacity": "spot"}, ["warning"]), (None, True, held, []),
@@ -85,7 +85,7 @@ def test_a_type_without_a_price_by_the_hour_is_bought_as_a_block(case: Callable[
 
 def test_the_floor_of_the_bandwidth_is_a_share_of_something_or_a_figure(case: Callable[..., Case]) -> None:
     rule, share, own = (
-        nodes.the_floor_of_bandwidth_is_one, {"preflight.bus_bandwidth_share": 0.9}, {"preflight.bus_bandwidth_gb_s": 5}
+        nodes.one_bandwidth_floor, {"preflight.bus_bandwidth_share": 0.9}, {"preflight.bus_bandwidth_gb_s": 5}
     )  # fmt: skip
     for changes, floor, fields in (
         ({}, 0.0, []), (own, 0.0, []), (share, 10.0, []), (share, 0.0, ["bus_bandwidth_share"]),
@@ -101,7 +101,7 @@ def test_what_the_catalogue_lacks_is_told_where_it_is_missed(case: Callable[...,
             facts = of(all_reduce_gb_s=measured)(environment(hardware=hardware)(facts))
             return of_instance(peak_bf16_tflops=peak)(facts)
 
-        return [draft.seen for draft in capacity.absent_figures_are_told(case(changes, facts=bend))]
+        return [draft.seen for draft in capacity.absent_figures(case(changes, facts=bend))]
 
     one = {"nodes.count": 1, "training.global_batch": 4}
     assert lacks({}, 1.0, 2.0) == lacks(one, 1.0, None) == lacks({}, None, None, hardware=False) == []
@@ -109,14 +109,11 @@ def test_what_the_catalogue_lacks_is_told_where_it_is_missed(case: Callable[...,
     (peak,), (reduce,), (both,) = lacks({}, None, 2.0), lacks({}, 1.0, None), lacks({}, None, None)
     assert "FLOP/s" in peak and "all-reduce" not in peak and "FLOP/s" not in reduce and "all-reduce" in reduce
     assert "FLOP/s" in both and "all-reduce" in both
-    assert (
-        told(capacity.absent_figures_are_told, case(facts=lambda facts: unknown(environment(hardware=True)(facts))))
-        == []
-    )
+    assert told(capacity.absent_figures, case(facts=lambda facts: unknown(environment(hardware=True)(facts)))) == []
 
 
 def test_a_blocks_fee_belongs_to_a_block(case: Callable[..., Case]) -> None:
-    rule, fee, price = capacity.a_blocks_fee_is_counted, "nodes.block_fee_usd", "nodes.usd_per_hour"
+    rule, fee, price = capacity.block_fee, "nodes.block_fee_usd", "nodes.usd_per_hour"
     block = {name: value for name, value in P5EN_BLOCK.items() if name not in (fee, price)}
     for changes, wanted in (
         ({}, []), ({fee: 5}, ["error"]), (block, []), ({**block, price: "4"}, ["warning"]), ({**block, fee: 5}, []),

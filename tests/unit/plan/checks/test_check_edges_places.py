@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.plan.checks import capacity, check, failed, placement, services, shape_findings, storage
-from infra.plan.checks.finding import Case, Level, error, shown
+from infra.plan.checks.finding import Case, Level, error, one_line
 from infra.plan.facts import Facts
 from infra.spec.campaign import MAX_NAME, SpecError, load
 from tests.unit.plan.checks.edges import cases, environment, levels, of, of_instance, told, unknown
@@ -33,7 +33,7 @@ def test_each_name_is_told_from_the_first_character_beyond_its_services_limit(ca
     base, first = case(), dict[str, int]()
     for length in range(MAX_NAME, 256):
         made = Case(base.spec.model_copy(update={"campaign": "c" * length}), base.facts, FRESH)
-        drafts = list(placement.names_fit_aws(made))
+        drafts = list(placement.aws_name_length(made))
         assert ("is too long" in [draft.message for draft in drafts]) == (length > MAX_NAME)
         for draft in drafts:
             kind = next((kind for kind in limits if f"makes a {kind}" in draft.message), "")
@@ -41,7 +41,7 @@ def test_each_name_is_told_from_the_first_character_beyond_its_services_limit(ca
                 first[kind] = max(len(one.seen) for one in drafts if kind in one.message)
                 assert "name by 1" in draft.cure
     assert first == {kind: limit + 1 for kind, limit in limits.items()}
-    assert list(placement.names_fit_aws(base)) == []
+    assert list(placement.aws_name_length(base)) == []
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_each_name_is_told_from_the_first_character_beyond_its_services_limit(ca
 def test_a_zone_is_its_region_and_one_letter(
     case: Callable[..., Case], region: str, zone: str, fields: list[str]
 ) -> None:
-    rule = placement.zone_belongs_to_the_region
+    rule = placement.zone_in_region
     assert [field for _, field in told(rule, case({"region": region, "zone": zone}))] == fields
     assert told(rule, case({"second_zone": "us-east-1b"})) == []
     assert told(rule, case({"second_zone": "us-east-2b"})) == told(rule, case({"second_zone": "us-east-1a"}))
@@ -75,7 +75,7 @@ def test_a_network_is_private_of_a_size_that_can_be_cut_and_not_the_services(
     made = case()
     network = made.spec.network.model_copy(update={"cidr": cidr})
     made = Case(made.spec.model_copy(update={"network": network}), made.facts, FRESH)
-    assert levels(placement.network_is_large_enough_and_apart, made) == ["error"] * wrong
+    assert levels(placement.network_range, made) == ["error"] * wrong
 
 
 def test_support_of_a_version_ends_on_a_day(case: Callable[..., Case]) -> None:
@@ -87,7 +87,7 @@ def test_support_of_a_version_ends_on_a_day(case: Callable[..., Case]) -> None:
             return facts.model_copy(update={"kubernetes": support})
 
         made = case({"money.deadline": deadline}, facts=bend, today=today)
-        return levels(placement.kubernetes_version_is_supported, made)
+        return levels(placement.kubernetes_support, made)
 
     end = date(2026, 10, 1)
     assert supported(end, date(2026, 8, 2)) == []
@@ -101,11 +101,11 @@ def test_support_of_a_version_ends_on_a_day(case: Callable[..., Case]) -> None:
 def test_zones_account_and_base_are_told_only_where_they_were_looked_up(case: Callable[..., Case]) -> None:
     made = case(facts=of(zones=None, account=None, base=None, sold=None, reservation=None, quotas=()))
     for rule in (
-        placement.zones_hold_the_campaign, placement.account_is_that_of_the_credentials, placement.base_image_is_there,
-        capacity.the_zone_sells_the_types, capacity.the_reservation_holds_the_nodes, capacity.quotas_hold_the_campaign,
+        placement.usable_zones, placement.credentials_account, placement.base_image,
+        capacity.zone_offers, capacity.reservation_room, capacity.service_quotas,
     ):  # fmt: skip
         assert told(rule, made) == []
-    assert told(placement.account_is_that_of_the_credentials, case(facts=of(account="123456789012"))) == []
+    assert told(placement.credentials_account, case(facts=of(account="123456789012"))) == []
 
 
 # Storage
@@ -124,17 +124,17 @@ def test_a_file_system_comes_in_steps(
     case: Callable[..., Case], capacity_gib: int, efa: bool, tier: int, cure: str | None
 ) -> None:
     shared = {"capacity_gib": capacity_gib, "efa": efa, "throughput_mbs_per_tib": tier}
-    drafts = list(storage.lustre_capacity_is_a_step(case({"storage.shared": shared})))
+    drafts = list(storage.lustre_capacity(case({"storage.shared": shared})))
     assert [draft.cure for draft in drafts] == ([f"write {cure}"] if cure else [])
     scratch = {**shared, "deployment": "SCRATCH_2", "throughput_mbs_per_tib": None, "capacity_gib": 2400}
-    assert told(storage.lustre_capacity_is_a_step, case({"storage.shared": scratch})) == []
+    assert told(storage.lustre_capacity, case({"storage.shared": scratch})) == []
 
 
 def test_throughput_and_metadata_are_sold_in_tiers(case: Callable[..., Case]) -> None:
     def wrong(rule: Any, **shared: Any) -> list[str]:
         return [draft.cure for draft in rule(case({"storage.shared": {"capacity_gib": 2400, **shared}}))]
 
-    tier, iops = storage.lustre_throughput_is_a_tier, storage.lustre_metadata_is_for_sale
+    tier, iops = storage.lustre_throughput, storage.lustre_metadata
     assert not any(wrong(tier, throughput_mbs_per_tib=each) for each in (125, 250, 500, 1000))
     assert all(wrong(tier, throughput_mbs_per_tib=each) for each in (124, 126, 200, 2000))
     scratch = {"deployment": "SCRATCH_2"}
@@ -149,7 +149,7 @@ def test_throughput_and_metadata_are_sold_in_tiers(case: Callable[..., Case]) ->
 
 
 def test_efa_reaches_the_file_system_from_so_many_nodes(case: Callable[..., Case]) -> None:
-    rule, efa = storage.lustre_efa_is_possible, {"storage.shared.efa": True, "nodes.instance_type": "p5.48xlarge"}
+    rule, efa = storage.lustre_efa, {"storage.shared.efa": True, "nodes.instance_type": "p5.48xlarge"}
     assert levels(rule, case({**efa, "nodes.count": 1023})) == []  # and a spare one: 1,024
     assert levels(rule, case({**efa, "nodes.count": 1024})) == ["error"]
     assert levels(rule, case({"nodes.count": 1024})) == []
@@ -162,7 +162,7 @@ def test_efa_reaches_the_file_system_from_so_many_nodes(case: Callable[..., Case
 
 @pytest.mark.parametrize(("disks", "wrong"), [(3, ["error"]), (4, []), (8, [])])
 def test_mirrored_disks_are_four(case: Callable[..., Case], disks: int, wrong: list[str]) -> None:
-    rule, mirrored = storage.local_disks_suit_their_layout, {"storage.local.layout": "RAID10"}
+    rule, mirrored = storage.local_disk_layout, {"storage.local.layout": "RAID10"}
     assert levels(rule, case(mirrored, facts=of_instance(nvme_count=disks))) == wrong
     assert levels(rule, case(facts=of_instance(nvme_count=disks))) == levels(rule, case(mirrored, facts=unknown)) == []
 
@@ -171,7 +171,7 @@ def test_mirrored_disks_are_four(case: Callable[..., Case], disks: int, wrong: l
 
 
 def test_a_private_door_needs_a_driver_inside(case: Callable[..., Case]) -> None:
-    rule, outside = services.a_private_cluster_can_be_entered, environment(driver_outside=True)
+    rule, outside = services.private_endpoint_access, environment(driver_outside=True)
     assert levels(rule, case(PRIVATE, facts=outside)) == ["error"]
     assert levels(rule, case({**PRIVATE, "network.driver_vpc": DRIVER}, facts=outside)) == []
     assert (
@@ -194,14 +194,14 @@ def test_a_private_door_needs_a_driver_inside(case: Callable[..., Case]) -> None
     ],
 )
 def test_an_archive_is_kept_for_whole_days(case: Callable[..., Case], kept: dict[str, str], wrong: list[str]) -> None:
-    drafts = list(services.the_archive_is_kept_as_s3_can(case({"storage.archive": kept})))
+    drafts = list(services.archive_retention(case({"storage.archive": kept})))
     assert [draft.cure for draft in drafts if draft.level is Level.ERROR] == wrong
     locked = [draft for draft in drafts if draft.level is Level.WARNING]
     assert len(locked) == ("lock_for" in kept)
 
 
 def test_claims_need_a_kubernetes_and_nodes_that_know_them(case: Callable[..., Case]) -> None:
-    rule, dra = services.efa_is_handed_out_as_can_be, {"addons.efa": "dra"}
+    rule, dra = services.efa_driver, {"addons.efa": "dra"}
     for version, known, count in (("1.35", True, 0), ("1.34", True, 1), ("1.34", False, 2), ("1.36", False, 1)):
         assert levels(rule, case({**dra, "kubernetes": version}, facts=environment(claims=known))) == ["error"] * count
     assert levels(rule, case({"kubernetes": "1.30"}, facts=environment(claims=False))) == []
@@ -212,7 +212,7 @@ def test_images_come_from_the_regions_own_registry(case: Callable[..., Case]) ->
     mirror, base, public = "addons.image_mirror", "image.base", environment(public_registries=True)
 
     def fields(changes: dict[str, Any], facts: Any = public) -> list[tuple[str, str]]:
-        return told(services.images_come_from_somewhere, case(changes, facts=facts))
+        return told(services.image_registry, case(changes, facts=facts))
 
     assert fields({**closed, mirror: here}) == fields({}) == fields(closed, environment(public_registries=False)) == []
     assert fields(closed) == [("warning", "image_mirror")]
@@ -225,7 +225,7 @@ def test_images_come_from_the_regions_own_registry(case: Callable[..., Case]) ->
 
 
 def test_a_key_is_this_accounts_in_this_region(case: Callable[..., Case]) -> None:
-    rule = services.the_key_is_one_that_can_be_used
+    rule = services.encryption_key
     for key, wrong in (
         ("arn:aws:kms:us-east-1:123456789012:key/1", 0), ("arn:aws:kms:eu-west-1:123456789012:key/1", 1),
         ("arn:aws:kms:us-east-1:999999999999:key/1", 1),
@@ -238,7 +238,7 @@ def test_a_key_is_this_accounts_in_this_region(case: Callable[..., Case]) -> Non
 
 
 def test_networks_that_meet_do_not_overlap(case: Callable[..., Case]) -> None:
-    rule = services.networks_are_networks_and_apart  # ours is 10.42.0.0/16
+    rule = services.endpoint_ranges  # ours is 10.42.0.0/16
     for cidr, wrong in (("10.43.0.0/16", 0), ("10.42.255.0/24", 1), ("10.0.0.0/8", 1), ("ten", 1)):
         made = case({**PRIVATE, "network.driver_vpc": {**DRIVER, "cidr": cidr}})
         assert levels(rule, made) == ["error"] * wrong
@@ -250,9 +250,9 @@ def test_networks_that_meet_do_not_overlap(case: Callable[..., Case]) -> None:
 
 
 def test_what_was_seen_is_one_line_of_a_bearable_length() -> None:
-    assert shown("a\nb\tc") == "a?b?c" and shown("  ") == shown("") == "nothing" and shown(False) == "False"
-    assert shown("x" * 400) == "x" * 400
-    long = shown("x" * 401)
+    assert one_line("a\nb\tc") == "a?b?c" and one_line("  ") == one_line("") == "nothing" and one_line(False) == "False"
+    assert one_line("x" * 400) == "x" * 400
+    long = one_line("x" * 401)
     assert len(long) == 400 and long == "x" * 397 + "..."
     assert error("f", "m", seen=7, cure="c").seen == "7"
 
@@ -264,9 +264,9 @@ def test_numbers_beyond_arithmetic_are_told_and_hide_nothing(
         raise OverflowError
 
     file = spec_file({"zone": "us-west-2a"})
-    monkeypatch.setattr("infra.plan.checks.RULES", (overflows, placement.zone_belongs_to_the_region))
+    monkeypatch.setattr("infra.plan.checks.RULES", (overflows, placement.zone_in_region))
     found = check(file, case().facts, FRESH)
-    assert {one.rule for one in found} == {"overflows", "zone-belongs-to-the-region"} and failed(found)
+    assert {one.rule for one in found} == {"overflows", "zone-in-region"} and failed(found)
     assert not failed(tuple(one.model_copy(update={"level": Level.WARNING}) for one in found)) and not failed(())
     assert failed((found[0].model_copy(update={"level": Level.INFO}), found[1]))
 

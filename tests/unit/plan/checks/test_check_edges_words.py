@@ -35,10 +35,10 @@ def test_a_rule_that_fails_is_a_mistake_of_ours_unless_a_part_of_the_spec_is_mis
 
     monkeypatch.setattr("infra.plan.checks.RULES", (fails,))
     file, facts = spec_file(), case().facts
-    for whole in ({}, {"whole": True}):
+    for options in ({}, {"complete": True}):
         with pytest.raises(type(mistake), match=str(mistake)):
-            check(file, facts, FRESH, **whole)
-    assert [one.message for one in check(file, facts, FRESH, whole=False)] == ["is told before"]
+            check(file, facts, FRESH, **options)
+    assert [one.message for one in check(file, facts, FRESH, complete=False)] == ["is told before"]
 
 
 def test_a_finding_points_at_its_field_s_line_and_else_at_the_file_s_first(
@@ -66,7 +66,7 @@ def test_a_file_that_cannot_be_read_at_all_is_told_at_its_first_line() -> None:
 def test_an_unknown_type_is_told_with_the_three_nearest_of_the_catalogue_or_with_all(case: Callable[..., Case]) -> None:
     def cure(*names: str) -> list[str]:
         made = case({"nodes.instance_type": "p5.4xlarge"}, facts=lambda facts: of(instance_names=names)(unknown(facts)))
-        return cures(nodes.instance_type_is_in_the_catalogue, made)
+        return cures(nodes.known_instance_type, made)
 
     near = ("p5.48xlarge", "p5e.4xlarge", "p5n.4xlarge", "p4.4xlarge", "p5.40xlarge")
     (proposed,) = cure(*near)
@@ -88,12 +88,12 @@ def test_the_diagnostic_s_tools_are_told_of_where_real_nodes_run_it(
     case: Callable[..., Case], level: int | None, hardware: bool, count: int
 ) -> None:
     made = case({"preflight.dcgm_level": level}, facts=environment(hardware=hardware))
-    assert len(list(nodes.the_diagnostic_has_its_tools(made))) == count
+    assert len(list(nodes.dcgm_in_image(made))) == count
 
 
 def test_an_unknown_profile_is_told_with_the_three_nearest(case: Callable[..., Case]) -> None:
     made = case({"preflight.profile": "p5"}, facts=of(profiles={name: None for name in ("p5a", "p5b", "p5c", "p5d")}))
-    (cure,) = cures(nodes.preflight_profile_is_known, made)
+    (cure,) = cures(nodes.preflight_profile, made)
     assert cure.count("p5") == 3 and cure.startswith("did you mean ")
 
 
@@ -106,7 +106,7 @@ def test_an_unknown_region_is_told_with_the_nearest_of_aws_own_partition(case: C
 
         base = case(facts=bend)
         return cures(
-            placement.zone_belongs_to_the_region,
+            placement.zone_in_region,
             Case(base.spec.model_copy(update={"region": region, "zone": f"{region}a"}), base.facts, FRESH),
         )
 
@@ -120,7 +120,7 @@ def test_a_bucket_s_name_has_at_most_63_characters(case: Callable[..., Case]) ->
     base = case()
     for length in range(9, 60):
         made = Case(base.spec.model_copy(update={"region": "r" * length}), base.facts, FRESH)
-        told = [draft for draft in placement.names_fit_aws(made) if "makes a bucket's" in draft.message]
+        told = [draft for draft in placement.aws_name_length(made) if "makes a bucket's" in draft.message]
         if told:
             assert max(len(draft.seen) for draft in told) == 64 and length > 9
             return
@@ -135,4 +135,4 @@ def test_a_mistake_of_ours_in_choosing_zones_is_raised(
 
     monkeypatch.setattr(placement, "control_plane_zones", mistaken)
     with pytest.raises(KeyError, match="mine"):
-        list(placement.zones_hold_the_campaign(case(facts=of(zones=()))))
+        list(placement.usable_zones(case(facts=of(zones=()))))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from infra.plan.catalogue import instance_types
-from infra.plan.checks import RULES, failed, nccl, rule_name, workload
+from infra.plan.checks import RULES, WORKLOAD_RULES, failed, nccl
+from infra.plan.checks.finding import rule_name, rules_of
 from infra.plan.facts import Facts
 from infra.spec.campaign import MAX_NAME
 from tests.unit.plan.checks.refused import (
@@ -88,7 +89,7 @@ def test_free_addresses_that_just_suffice_are_enough(findings: Any) -> None:
     free = {GPU: 26, FIRST: 46, SECOND: 6}
     assert findings(SOUND, existing({one: {"free_addresses": count} for one, count in free.items()})) == ()
     seen = findings(SOUND, existing({one: {"free_addresses": count - 1} for one, count in free.items()}))
-    assert {one.rule for one in seen} == {"the-existing-network-has-room"} and len(seen) == 3
+    assert {one.rule for one in seen} == {"existing-network-room"} and len(seen) == 3
     assert "25 free, 26 wanted" in seen[0].seen
 
 
@@ -98,8 +99,8 @@ def test_data_that_are_read_four_times_or_cannot_be_weighed_are_no_finding(enoug
 
 
 def test_every_rule_has_a_case_that_it_refuses() -> None:
-    assert {row.rule for row in REFUSED} | {"lustre-efa-is-possible"} == {
-        rule_name(rule) for rule in RULES if rule not in (*workload.RULES, *nccl.RULES)
+    assert {row.rule for row in REFUSED} | {"lustre-efa"} == {
+        rule_name(rule) for rule in RULES if rule not in (*WORKLOAD_RULES, *rules_of("case", nccl))
     }
 
 
@@ -117,7 +118,7 @@ def test_a_type_without_a_price_runs_only_with_one_of_the_specs_own(item: Any, h
     chosen = {**how, "nodes.instance_type": item.name, "training.global_batch": 64, "money.budget_usd": 5000}
 
     def of_price(**more: Any) -> list[Any]:
-        return [one for one in findings(chosen | more) if one.rule == "everything-has-a-price"]
+        return [one for one in findings(chosen | more) if one.rule == "known-prices"]
 
     (refused,) = of_price()
     assert failed((refused,)) and "nodes.usd_per_hour" in refused.cure and item.name in refused.seen
@@ -131,7 +132,7 @@ def test_old_prices_name_the_way_to_new_ones_of_just_what_is_old(findings: Any) 
             prices = facts.prices.model_copy(update={"as_of": rest})
             return facts.model_copy(update={"offers": offers, "prices": prices})
 
-        found = [one for one in findings(facts=dated, today=date(2026, 12, 1)) if one.rule == "prices-are-fresh"]
+        found = [one for one in findings(facts=dated, today=date(2026, 12, 1)) if one.rule == "price-age"]
         return found[0].cure if found else None
 
     old, fresh = date(2026, 7, 1), date(2026, 11, 1)

@@ -15,14 +15,14 @@ import yaml
 from infra.plan import catalogue
 from infra.plan.checks import training
 from infra.plan.checks.finding import Case, Level
-from infra.plan.facts import Memory, MemoryCure
-from infra.plan.memory import is_close, predicted
+from infra.plan.facts import MemoryCure, MemoryPrediction
+from infra.plan.memory import is_close, predict_memory
 from infra.spec.campaign import Spec, load
 from tests.root import ROOT
 from tests.unit.plan.checks.edges import cases
 
 GIB = 2**30
-RULE = training.model_fits_the_accelerator
+RULE = training.accelerator_memory
 
 
 def campaign(folder: Path, **changes: Any) -> Spec:
@@ -36,13 +36,15 @@ def campaign(folder: Path, **changes: Any) -> Spec:
 
 
 @pytest.fixture
-def case(spec_file: Callable[..., Any]) -> Callable[[Memory], Case]:
+def case(spec_file: Callable[..., Any]) -> Callable[[MemoryPrediction], Case]:
     return lambda memory: cases(spec_file)(facts=lambda facts: facts.model_copy(update={"memory": memory}))
 
 
-def test_the_first_cure_that_fits_is_named(case: Callable[[Memory], Case]) -> None:
+def test_the_first_cure_that_fits_is_named(case: Callable[[MemoryPrediction], Case]) -> None:
     cures = (MemoryCure(words="one", peak=11 * GIB), MemoryCure(words="two", peak=9 * GIB))
-    memory = Memory(parts={"weights": 3 * GIB, "micro_batch": 9 * GIB}, peak=12 * GIB, usable=10 * GIB, cures=cures)
+    memory = MemoryPrediction(
+        parts={"weights": 3 * GIB, "micro_batch": 9 * GIB}, peak=12 * GIB, usable=10 * GIB, cures=cures
+    )
     (found,) = RULE(case(memory))
     assert (found.level, found.cure) == (Level.ERROR, "write two: 9.0 GiB")
     assert found.seen.startswith("12.0 GiB of 10.0 usable") and "micro batch 9.0" in found.seen
@@ -51,13 +53,15 @@ def test_the_first_cure_that_fits_is_named(case: Callable[[Memory], Case]) -> No
 
 
 @pytest.mark.parametrize(("peak", "level"), [(9.01, Level.WARNING), (8.99, Level.INFO), (10.0, Level.WARNING)])
-def test_the_margin_is_told(case: Callable[[Memory], Case], peak: float, level: Level) -> None:
-    (found,) = RULE(case(Memory(parts={"weights": GIB}, peak=int(peak * GIB), usable=10 * GIB)))
+def test_the_margin_is_told(case: Callable[[MemoryPrediction], Case], peak: float, level: Level) -> None:
+    (found,) = RULE(case(MemoryPrediction(parts={"weights": GIB}, peak=int(peak * GIB), usable=10 * GIB)))
     assert found.level == level and "margin" in found.message
 
 
-def test_without_a_prediction_the_state_alone_is_judged_and_the_reason_is_told(case: Callable[[Memory], Case]) -> None:
-    (found,) = RULE(case(Memory(trouble="no torch here")))
+def test_without_a_prediction_the_state_alone_is_judged_and_the_reason_is_told(
+    case: Callable[[MemoryPrediction], Case],
+) -> None:
+    (found,) = RULE(case(MemoryPrediction(trouble="no torch here")))
     assert found.level == Level.WARNING and "no torch here" in found.seen
 
 
@@ -89,7 +93,7 @@ def test_a_prediction_is_kept_for_equal_questions_and_equal_code_alone(
     h100 = catalogue.instance_type("p5.48xlarge")
 
     def peak(spec: Spec) -> int:
-        return predicted(spec, h100).peak
+        return predict_memory(spec, h100).peak
 
     plain, replays = campaign(tmp_path, zero_stage=2), campaign(tmp_path, zero_stage=2, watch={"replay_every": 50})
     assert [peak(plain), peak(plain), peak(replays), peak(plain), peak(replays)] == [1, 1, 2, 1, 2]
@@ -105,11 +109,11 @@ def test_a_prediction_is_kept_for_equal_questions_and_equal_code_alone(
 @pytest.mark.nightly
 def test_the_shipped_campaign_fits_and_would_not_without_recomputation() -> None:
     spec, h100 = load(ROOT / "infra/campaigns/p5-32-nodes.yaml").spec, catalogue.instance_type("p5.48xlarge")
-    fits = predicted(spec, h100)
+    fits = predict_memory(spec, h100)
     assert fits.peak < fits.usable and not fits.cures
     kept = spec.built_in[0].recompute.model_copy(update={"policy": "none"})
     changed = spec.built_in[0].model_copy(update={"recompute": kept})
-    refused = predicted(spec.model_copy(update={"training": changed}), h100)
+    refused = predict_memory(spec.model_copy(update={"training": changed}), h100)
     assert refused.peak > refused.usable
     assert [cure.words for cure in refused.cures] == ["training.recompute: {policy: selective}"]
     assert refused.cures[0].peak == fits.peak
@@ -119,8 +123,8 @@ def test_the_shipped_campaign_fits_and_would_not_without_recomputation() -> None
 def test_the_memory_of_a_replay_is_predicted(tmp_path: Path) -> None:
     """With stage 2 a replay keeps the gradients of all weights, which no step does."""
     h100, lean = catalogue.instance_type("p5.48xlarge"), {"policy": "full"}
-    plain = predicted(campaign(tmp_path, zero_stage=2, micro_batch=1, recompute=lean), h100)
-    replayed = predicted(
+    plain = predict_memory(campaign(tmp_path, zero_stage=2, micro_batch=1, recompute=lean), h100)
+    replayed = predict_memory(
         campaign(tmp_path, zero_stage=2, micro_batch=1, recompute=lean, watch={"replay_every": 50}), h100
     )
     assert replayed.peak > plain.peak
