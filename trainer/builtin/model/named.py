@@ -173,9 +173,11 @@ def _recompute(layer: Any, config: RecomputeConfig, number: int) -> None:
 
 
 def _renew_rotations(network: Any) -> None:
-    """Compute the rotations' frequencies again: ZeRO 3 makes every new tensor in the parameters' type."""
+    """Compute the rotations' frequencies again, on the parameters' device: ZeRO 3 makes every new tensor in the
+    parameters' type."""
+    device = network.get_output_embeddings().weight.device
     for module in network.modules():
         if hasattr(module, "original_inv_freq"):
             fresh = type(module)(module.config)
             for name, buffer in fresh.named_buffers():
-                setattr(module, name, buffer)
+                setattr(module, name, buffer.to(device))

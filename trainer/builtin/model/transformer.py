@@ -127,9 +127,11 @@ class Transformer(nn.Module):
     def initialize(self, whole: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext) -> None:
         """Draw new weights and compute the rotation table. `whole` makes a parameter whole that is spread over ranks.
 
-        Both are computed in float32 whatever the parameters' type, so that they are equal with every ZeRO stage.
+        Both are computed in float32 whatever the parameters' type, so that they are equal with every ZeRO stage, and
+        the table lies where the parameters do: with stage 3 they are on the device already, and nobody moves it later.
         """
-        self.cosine, self.sine = _rotation_table(self.config)
+        device = self.embedding.weight.device
+        self.cosine, self.sine = (table.to(device) for table in _rotation_table(self.config))
         for name, parameter in self.named_parameters():
             with whole(parameter), torch.no_grad():
                 if parameter.dim() < 2:
