@@ -42,6 +42,9 @@ def device_of(local_rank: int) -> torch.device:
 
 def initialize_distributed(config: TrainConfig) -> None:
     """Join the gang named by torch's environment variables (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, ...)."""
+    if config.watch.replay_every:
+        # cuBLAS reads it at its start, and torch refuses deterministic kernels without it.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     deepspeed = import_deepspeed()
     backend = "nccl" if accelerated() else "gloo"
     timeout = timedelta(seconds=config.collective_timeout_s)

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
 from infra.plan.facts import Memory
-from trainer.contract import Layout, Trouble, adapter_trouble, dropout_trouble, layout_trouble, model_trouble
+from trainer.contract import (
+    Layout,
+    Trouble,
+    adapter_trouble,
+    dropout_trouble,
+    layout_trouble,
+    model_trouble,
+    replay_trouble,
+)
 from trainer.contract.model.adapters import unknown_targets
 from trainer.contract.model.shape import adapter_parameters, heads_of, matrices
 
@@ -133,7 +141,7 @@ def precision_can_be_looked_for(case: Case) -> Iterator[Draft]:
 
 
 def what_is_switched_on_can_happen(case: Case) -> Iterator[Draft]:
-    """An alarm with an action has what it looks at."""
+    """An alarm with an action has what it looks at, and can tell who is wrong."""
     training = case.spec.built_in[0]
     watch, dead = training.watch, dict[str, str]()
     if training.optimizer.offload == "cpu":
@@ -143,6 +151,8 @@ def what_is_switched_on_can_happen(case: Case) -> Iterator[Draft]:
     for name, seen in dead.items():
         if (action := getattr(watch, name)) not in ("off", "log"):
             yield error(f"training.watch.{name}", f"never comes to {action}", seen=seen, cure="write log")
+    if (trouble := replay_trouble(watch)) is not None:
+        yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
 
 
 def model_is_told(case: Case) -> Iterator[Draft]:

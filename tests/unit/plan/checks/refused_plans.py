@@ -65,6 +65,13 @@ PLANS = (
         cure="write log",
     ),
     Row(
+        "what-is-switched-on-can-happen",
+        E,
+        "training.watch.replay",
+        {"training.watch": {"replay_every": 50, "replay": "quarantine", "replay_kernels": "training"}},
+        cure="replay_kernels: deterministic",
+    ),
+    Row(
         "layout-is-honest",
         E,
         "training.parallel.sequence",
