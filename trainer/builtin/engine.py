@@ -101,7 +101,9 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
         lr=config.optimizer.learning_rate,
         betas=(config.optimizer.beta1, config.optimizer.beta2),
     )
-    settings["zero_optimization"]["reduce_bucket_size"] = min(GRADIENT_BUCKET, parameter_count(model, trained=True))
+    settings["zero_optimization"]["reduce_bucket_size"] = min(
+        GRADIENT_BUCKET, parameter_count(model, trainable_only=True)
+    )
     settings |= tensor_settings(layout, model)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, mpu=groups)
     save_every_part(engine, layout)

@@ -34,47 +34,47 @@ Activation Recomputation in Large Transformer Models")."""
 
 def runner(config: RecomputeConfig, block: int) -> Callable[..., Tensor]:
     """Return the function that applies the `block`-th block to its arguments."""
-    return recomputed(config, block) or _apply
+    return recompute_function(config, block) or _apply
 
 
-def recomputed(config: RecomputeConfig, block: int) -> Callable[..., Tensor] | None:
+def recompute_function(config: RecomputeConfig, block: int) -> Callable[..., Tensor] | None:
     """Return the function that applies the `block`-th block and computes it again; None if all of it is kept."""
     if config.policy == "none" or block % config.every:
         return None
     if config.policy == "full":
         return partial(checkpoint, use_reentrant=False)
-    kept = partial(create_selective_checkpoint_contexts, _keep)
-    return partial(checkpoint, use_reentrant=False, context_fn=kept)
+    contexts = partial(create_selective_checkpoint_contexts, _keep)
+    return partial(checkpoint, use_reentrant=False, context_fn=contexts)
 
 
-def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor, among: Tensor | None = None) -> Tensor:
+def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor, total_count: Tensor | None = None) -> Tensor:
     """Return the mean cross entropy in nats of `hidden @ weight.T`, computed in float32.
 
     `hidden`: (positions, width); `weight`: (vocabulary, width); `targets`: (positions), of which negative ones count
-    neither in the sum nor in the mean: at least one has to count. Scores are made for as many
-    positions at a time as `LOGITS_AT_ONCE` allows, and made again in the backward pass: memory does not grow with
-    positions x vocabulary. What fits into one part is computed at once, and kept. `among`: the number of positions to
-    divide the sum by, where these are a part of them.
+    neither in the sum nor in the mean: at least one has to count. Scores are made for as many positions at a time as
+    `LOGITS_AT_ONCE` allows, and made again in the backward pass: memory does not grow with positions x vocabulary. What
+    fits into one part is computed at once, and kept. `total_count`: the number of positions to divide the sum by, where
+    these are a part of them.
     """
     rows = max(1, LOGITS_AT_ONCE // len(weight))
-    counted = targets >= 0
-    targets = torch.where(counted, targets, _IGNORED)
+    valid = targets >= 0
+    targets = torch.where(valid, targets, _IGNORED)
     if len(hidden) <= rows:
-        if among is not None:
-            return _summed_loss(hidden, weight, targets) / among
+        if total_count is not None:
+            return _summed_loss(hidden, weight, targets) / total_count
         return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=_IGNORED)
     parts = zip(hidden.split(rows), targets.split(rows), strict=True)
-    sums = [checkpoint(_summed_loss, part, weight, wanted, use_reentrant=False) for part, wanted in parts]
-    return torch.stack(sums).sum() / (counted.sum() if among is None else among)
+    sums = [checkpoint(_summed_loss, part, weight, part_targets, use_reentrant=False) for part, part_targets in parts]
+    return torch.stack(sums).sum() / (valid.sum() if total_count is None else total_count)
 
 
 def _summed_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=_IGNORED, reduction="sum")
 
 
-def _apply(block: Callable[..., Tensor], *given: Any) -> Tensor:
-    return block(*given)
+def _apply(block: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    return block(*arguments)
 
 
-def _keep(context: Any, operation: Any, *given: Any, **named: Any) -> CheckpointPolicy:
+def _keep(context: Any, operation: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operation in _COSTLY else CheckpointPolicy.PREFER_RECOMPUTE

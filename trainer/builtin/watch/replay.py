@@ -57,7 +57,7 @@ class Corruption(NamedTuple):
 def compute(engine: Any, tokens: Tensor, together: bool, kernels: Kernels = "deterministic") -> Digests:
     """Return this rank's digests; the engine's gradients and states stay as they are."""
     model = engine.module
-    parameters = [one for one in model.parameters() if one.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def run() -> Sequence[Tensor | None]:
         if not together:
@@ -65,7 +65,7 @@ def compute(engine: Any, tokens: Tensor, together: bool, kernels: Kernels = "det
         with torch.no_grad():
             return [engine(tokens).detach()]
 
-    weights = 0 if together else _digest([one.detach() for one in parameters])
+    weights = 0 if together else _digest([parameter.detach() for parameter in parameters])
     if kernels == "training":
         return Digests(weights, 0, 0, (sketch(run()), sketch(run())))
     try:
@@ -80,18 +80,18 @@ def compute(engine: Any, tokens: Tensor, together: bool, kernels: Kernels = "det
 @contextmanager
 def _deterministic_kernels() -> Iterator[None]:
     """Use deterministic kernels alone. With `warn_only` torch leaves the backward pass of attention as it is."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    modes = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.use_deterministic_algorithms(modes[0], warn_only=modes[1])
 
 
 def _digest(tensors: Sequence[Tensor | None]) -> int:
     """`None`: the gradient of a weight that the batch did not use."""
-    given = [one.contiguous() for one in tensors if one is not None]
-    sums = [one.view(_OF_SIZE[one.element_size()]).sum(dtype=torch.int64) for one in given]
+    whole_tensors = [tensor.contiguous() for tensor in tensors if tensor is not None]
+    sums = [tensor.view(_OF_SIZE[tensor.element_size()]).sum(dtype=torch.int64) for tensor in whole_tensors]
     return int(torch.stack(sums).sum().item())
 
 
@@ -105,10 +105,10 @@ def sketch(tensors: Sequence[Tensor | None]) -> list[float]:
     for tensor in tensors:
         for piece in () if tensor is None else tensor.flatten().split(_SKETCHED_AT_ONCE):
             index = torch.arange(begin, begin + len(piece), device=piece.device)
-            mixed = index * -7046029254386353131
-            mixed = (mixed ^ (mixed >> 32)) * -4417276706812531889
-            signed = torch.where(mixed < 0, -piece, piece).float()
-            sums.append(F.pad(signed, (0, -len(piece) % _SKETCH)).view(-1, _SKETCH).sum(0, dtype=torch.float64))
+            hashes = index * -7046029254386353131
+            hashes = (hashes ^ (hashes >> 32)) * -4417276706812531889
+            elements = torch.where(hashes < 0, -piece, piece).float()
+            sums.append(F.pad(elements, (0, -len(piece) % _SKETCH)).view(-1, _SKETCH).sum(0, dtype=torch.float64))
             begin += len(piece)
     total: list[float] = torch.stack(sums).sum(0).tolist()
     return total
@@ -116,36 +116,38 @@ def sketch(tensors: Sequence[Tensor | None]) -> list[float]:
 
 def verdict(digests: Sequence[Digests]) -> Corruption:
     """Judge the digests of all ranks, by rank."""
-    if refusal := next((one.refusal for one in digests if one.refusal), ""):
+    if refusal := next((digest.refusal for digest in digests if digest.refusal), ""):
         return Corruption({}, "", refusal)
-    named = {rank: "two runs of one micro batch differ" for rank, one in enumerate(digests) if one.first != one.again}
-    for name, values in (("weights", [one.weights for one in digests]), ("gradients", [one.first for one in digests])):
-        ((value, count), *others) = Counter(values).most_common()
-        if not others:
+    differing = [rank for rank, digest in enumerate(digests) if digest.first != digest.again]
+    reasons = dict.fromkeys(differing, "two runs of one micro batch differ")
+    weights, gradients = ([getattr(digest, name) for digest in digests] for name in ("weights", "first"))
+    for name, values in (("weights", weights), ("gradients", gradients)):
+        ((value, count), *minorities) = Counter(values).most_common()
+        if not minorities:
             continue
         if 2 * count > len(values):
-            why = f"its {name} differ from those of {count} ranks"
-            named = {**{rank: why for rank, one in enumerate(values) if one != value}, **named}
-        elif not named:
-            told = f"{len(others) + 1} different {name} on {len(values)} ranks: nobody can tell which is right"
-            return Corruption({}, told)
-    if not named and digests[0].sketches[0]:
-        return _beyond_tolerance([one.sketches for one in digests])
-    return _of(named)
+            reason = f"its {name} differ from those of {count} ranks"
+            reasons = {**{rank: reason for rank, digest in enumerate(values) if digest != value}, **reasons}
+        elif not reasons:
+            text = f"{len(minorities) + 1} different {name} on {len(values)} ranks: nobody can tell which is right"
+            return Corruption({}, text)
+    if not reasons and digests[0].sketches[0]:
+        return _beyond_tolerance([digest.sketches for digest in digests])
+    return _corruption(reasons)
 
 
 def _beyond_tolerance(sketches: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Corruption:
     """Judge gradients that differ between sound runs: by the distance of a rank's two runs, and from the median."""
-    first, again = (torch.tensor([pair[run] for pair in sketches], dtype=torch.float64) for run in range(2))
-    middle = first.median(dim=0).values
-    spread, distance = (first - again).norm(dim=1), (first - middle).norm(dim=1)
+    first_runs, second_runs = (torch.tensor([pair[run] for pair in sketches], dtype=torch.float64) for run in range(2))
+    middle = first_runs.median(dim=0).values
+    spread, distance = (first_runs - second_runs).norm(dim=1), (first_runs - middle).norm(dim=1)
     scale = middle.norm()
     tolerance = torch.maximum(_TIMES * spread.median(), _LEAST * scale)
     # What is no number is outside.
     outside = torch.nonzero(~((spread <= tolerance) & (distance <= tolerance))).flatten().tolist()
     if 2 * len(outside) >= len(sketches) and outside:
         return Corruption({}, f"gradients of {len(outside)} of {len(sketches)} ranks are apart: nobody can tell")
-    return _of(
+    return _corruption(
         {
             rank: f"its runs differ by {float(spread[rank] / scale):.2g} of the gradient, and by "
             f"{float(distance[rank] / scale):.2g} from most; tolerance {float(tolerance / scale):.2g}"
@@ -154,5 +156,5 @@ def _beyond_tolerance(sketches: Sequence[tuple[Sequence[float], Sequence[float]]
     )
 
 
-def _of(named: dict[int, str]) -> Corruption:
-    return Corruption(named, "; ".join(f"rank {rank}: {why}" for rank, why in sorted(named.items())))
+def _corruption(reasons: dict[int, str]) -> Corruption:
+    return Corruption(reasons, "; ".join(f"rank {rank}: {reason}" for rank, reason in sorted(reasons.items())))
