@@ -8,22 +8,20 @@ import platform
 import statistics
 import time
 import warnings
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.bench import in_place
 from tests.bench.gpu import Machine
-from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
+from tests.bench.saves import Bench
 from trainer.builtin.checkpoint.convert.universal import convert, load_universal
-from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.builtin.checkpoint.tiers import campaign_tiers
 from trainer.builtin.data.feed import Fed
 from trainer.builtin.engine import build_engine, import_deepspeed, initialize_distributed
@@ -35,7 +33,7 @@ from trainer.builtin.model.named import import_transformers
 from trainer.builtin.watch import replay
 from trainer.builtin.watch.figures import Mine
 from trainer.builtin.watch.overseer import Overseer
-from trainer.contract import CheckpointConfig, ModelConfig, TrainConfig, attempt_folder
+from trainer.contract import ModelConfig, TrainConfig
 
 DEEPSPEED, TRANSFORMERS = import_deepspeed(), import_transformers()
 _WIDE = {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64}
@@ -57,8 +55,8 @@ def train_config(
     values = {"model_type": "llama", "num_attention_heads": 32, "max_position_embeddings": context, **MODELS[model]}
     values |= {} if machine.gpu else _TINY
     sizes: dict[str, Any] = {"context": context, "vocabulary": values["vocab_size"]}
-    described = ModelConfig(name=model, config=values, document_attention=documents, **sizes)
-    base = TrainConfig(campaign="bench", model=described, steps=1000, global_batch=batch, micro_batch=batch)
+    model_config = ModelConfig(name=model, config=values, document_attention=documents, **sizes)
+    base = TrainConfig(campaign="bench", model=model_config, steps=1000, global_batch=batch, micro_batch=batch)
     settings = {"precision": "bfloat16", "collective_timeout_s": 600.0, "peak_bf16_tflops": H100_TFLOPS, **settings}
     return TrainConfig.model_validate(base.model_dump() | settings)
 
@@ -71,11 +69,9 @@ class Rank:
             os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
             os.environ["MASTER_PORT"] = str(torch.distributed.TCPStore("127.0.0.1", 0, is_master=True).port)
             initialize_distributed(config)
-        self.config, self.gang = config, Gang.join(timedelta(minutes=10))
-        self.tiers = campaign_tiers(machine.folder / "local", machine.folder / "shared", config.campaign)
-        self.engine = build_engine(config, 1)
-        self.engine.checkpoint_engine = HostCopyEngine(lambda path, file: None)
-        self.overseer = Overseer(config, self.gang, self.engine, self.tiers.shared, 1)
+        self.config, self.engine = config, build_engine(config, 1)
+        tiers = campaign_tiers(machine.folder, machine.folder, config.campaign)
+        self.overseer = Overseer(config, Gang.join(timedelta(minutes=10)), self.engine, tiers.shared, 1)
         shape = (config.micro_batch, config.model.context + 1)
         self.tokens = torch.randint(0, config.model.vocabulary, shape, generator=torch.Generator().manual_seed(1))
         self.batch = self.tokens.to(self.engine.device)
@@ -84,33 +80,21 @@ class Rank:
         """Compute a step as the loop does; it ends when the device has ended."""
         return self.overseer.compute(Fed(0, (self.tokens.numpy(),), 0))
 
-    def steps(self, machine: Machine) -> list[Mine]:
-        return [self.step() for _ in range(10 if machine.gpu else 1)]
-
-    def saving(self) -> Committer:
-        """Return a committer whose buffers are made, after a step."""
-        keep = CheckpointConfig(every_steps=1, shared_every=10**6, keep_local=1, neighbour=False)
-        committer = Committer(self.gang, self.tiers, keep, ManifestIdentity("bench", 1, 1, "", "", "", ""), Begun())
-        self.step()
-        committer.make_ready(self.engine)
-        committer.drain(replicate=False)
-        return committer
-
 
 def timed(work: Callable[[], Any]) -> float:
     synchronize: Callable[[], Any] = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     synchronize()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     work()
     synchronize()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def medians(machine: Machine, **works: Callable[[], Any]) -> dict[str, float]:
     """Return the median seconds of 20 turns of each work, after 5 warm ones; without a GPU of one, after one."""
     warm, turns = (5, 25) if machine.gpu else (1, 2)
     rounds = [{name: timed(work) for name, work in works.items()} for _ in range(turns)]
-    return {name: statistics.median(each[name] for each in rounds[warm:]) for name in works}
+    return {name: statistics.median(seconds[name] for seconds in rounds[warm:]) for name in works}
 
 
 def peak_gib(work: Callable[[], Any]) -> float:
@@ -136,11 +120,10 @@ def zero_3(machine: Machine) -> None:
 def reshaped(machine: Machine) -> None:
     """A step after a checkpoint in the universal format: fused AdamW needs its step count on the device."""
     rank = Rank(machine, train_config(machine).model_copy(update={"model": DECODER}))
-    committer, target = rank.saving(), machine.folder / "universal" / "step"
-    committer.save(rank.engine, TrainingProgress(1, 0, 0, 1.0))
-    committer.drain(replicate=False)
-    convert(rank.tiers.local.folder(1) / attempt_folder(1), target)
-    load_universal(rank.engine, target)
+    rank.step()
+    rank.engine.save_checkpoint(str(machine.folder), tag="saved")
+    convert(machine.folder / "saved", machine.folder / "universal" / "saved")
+    load_universal(rank.engine, machine.folder / "universal" / "saved")
     machine.tell("reshaped", "a step", loss=rank.step().loss)
 
 
@@ -149,7 +132,7 @@ def replays(machine: Machine, backend: SDPBackend | None) -> None:
     documents = backend is None
     rank = Rank(machine, train_config(machine, "1b-shallow", documents=documents, watch={"replay_every": 1}))
     # cuDNN's attention has no deterministic backward pass.
-    for kernels in ("training", "deterministic")[: 1 if backend == SDPBackend.CUDNN_ATTENTION else 2]:
+    for kernels in get_args(replay.Kernels)[int(backend == SDPBackend.CUDNN_ATTENTION) :]:
         run = partial(replay.compute, rank.engine, rank.batch, False, kernels)
         with sdpa_kernel(backend) if backend else nullcontext():
             digests = run()
@@ -160,18 +143,24 @@ def replays(machine: Machine, backend: SDPBackend | None) -> None:
         machine.tell("replays", case, equal=first == again, apart=apart, **figures)
 
 
-def parts(machine: Machine) -> None:
-    """Where a step's time goes, how often it waits for the device, and the loss alone by rows at once."""
-    rank, split = Rank(machine, train_config(machine)), list[dict[str, float]]()
-    step = medians(machine, step=lambda: split.append(rank.step().parts))["step"]
-    figures = {name: statistics.median(each[name] for each in split) for name in split[-1]}
+def steps(machine: Machine, model: str, context: int, mask: str, stage: int = 1, policy: str = "none") -> None:
+    """Where a step's time goes, how often it waits for the device, and its memory beside the prediction."""
+    settings = {"documents": mask != "causal", "zero_stage": stage, "recompute": {"policy": policy}}
+    rank, split = Rank(machine, train_config(machine, model, context, **settings)), list[dict[str, float]]()
+    if mask == "dense":
+        rank.engine.module.network.set_attn_implementation("sdpa")
+        rank.engine.module._blockwise = False
+    step_s = medians(machine, step=lambda: split.append(rank.step().parts))["step"]
+    figures = {name: statistics.median(parts[name] for parts in split) for name in split[-1]}
+    figures |= {"seconds": step_s, "gap": step_s - sum(figures.values()), "peak_gib": peak_gib(rank.step)}
+    figures["predicted_gib"] = footprint(rank.config, 1, overlaps=machine.gpu).peak / 2**30
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if machine.gpu:
             torch.cuda.set_sync_debug_mode("warn")
         rank.step()
-    waits = sum("synchroniz" in str(warning.message) for warning in caught)
-    machine.tell("parts", "a step", seconds=step, gap=step - sum(figures.values()), waits=waits, **figures)
+    figures["waits"] = sum("synchroniz" in str(warning.message) for warning in caught)
+    machine.tell("steps", f"{model} {context} {mask}, ZeRO {stage}, {policy}", **figures)
 
 
 def loss(machine: Machine) -> None:
@@ -182,7 +171,8 @@ def loss(machine: Machine) -> None:
     targets = torch.randint(0, vocabulary, (rows,), device=device)
 
     def work() -> None:
-        recompute.next_token_loss(*(one.detach().requires_grad_() for one in inputs), targets).backward()
+        hidden, weight = (tensor.detach().requires_grad_() for tensor in inputs)
+        recompute.next_token_loss(hidden, weight, targets).backward()
 
     for at_once in (130, 512, 2048, rows):
         recompute.LOGITS_AT_ONCE = at_once * vocabulary
@@ -197,7 +187,7 @@ def speed(machine: Machine, model: str, context: int, compiled: bool) -> None:
         rank.engine.module.compile()
     seconds = medians(machine, ours=rank.step, plain=plain)
     usage, tokens = rank.overseer.utilisation, rank.config.tokens_per_step()
-    figures: dict[str, Any] = {name: tokens / each for name, each in seconds.items()}
+    figures: dict[str, Any] = {name: tokens / median for name, median in seconds.items()}
     figures |= {"mfu": usage.mfu(seconds["ours"]), "hfu": usage.hfu(seconds["ours"])}
     figures |= {"ratio": seconds["plain"] / seconds["ours"], "card": card("clocks.sm,power.draw,power.limit")}
     machine.tell("speed", f"{model}, {context} tokens{', compiled' if compiled else ''}", **figures)
@@ -205,9 +195,9 @@ def speed(machine: Machine, model: str, context: int, compiled: bool) -> None:
 
 def plain_step(rank: Rank, compiled: bool) -> Callable[[], float]:
     """Return a step of `transformers`' own model and loss, in bfloat16 with fused AdamW, on the same tokens."""
-    described = TRANSFORMERS.AutoConfig.for_model(**rank.config.model.config)
+    model_config = TRANSFORMERS.AutoConfig.for_model(**rank.config.model.config)
     with rank.engine.device:
-        network = TRANSFORMERS.AutoModelForCausalLM.from_config(described, dtype=torch.bfloat16)
+        network = TRANSFORMERS.AutoModelForCausalLM.from_config(model_config, dtype=torch.bfloat16)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
     run, tokens = torch.compile(network) if compiled else network, rank.batch[:, :-1]
 
@@ -223,31 +213,12 @@ def plain_step(rank: Rank, compiled: bool) -> Callable[[], float]:
 
 
 def saves(machine: Machine) -> None:
-    """A save's stall and what the next ten steps lose, beside DCP's `async_save` with kept, pinned staging."""
-    rank = Rank(machine, train_config(machine))
-    committer, stager = rank.saving(), DefaultStager(StagingOptions(machine.gpu, False, machine.gpu, machine.gpu))
-
-    def ours(number: int) -> Callable[[], Any]:
-        committer.save(rank.engine, TrainingProgress(number, 0, 0, 1.0))
-        return partial(committer.drain, replicate=False)
-
-    def theirs(number: int) -> Callable[[], Any]:
-        state = {"model": rank.engine.module.state_dict(), "optimizer": rank.engine.optimizer.state_dict()}
-        answer: Any = dcp.async_save(state, checkpoint_id=str(machine.folder / "dcp"), async_stager=stager)
-        return getattr(answer, "upload_completion", answer).result  # type: ignore[no-any-return]
-
-    for number in range(1, 3 if machine.gpu else 2):
-        for save in (ours, theirs):
-            quiet = timed(partial(rank.steps, machine))
-            begun = time.perf_counter()
-            wait = save(number)
-            stall = time.perf_counter() - begun
-            dip = timed(partial(rank.steps, machine)) - quiet
-            wait()
-            durable = time.perf_counter() - begun
-            machine.tell("saves", save.__name__, stall_s=stall, dip_s=dip, durable_s=durable)
-    pinned = sum(one.nbytes for one in rank.engine.checkpoint_engine.buffers.values() if one.is_pinned())
-    machine.tell("saves", "pinned buffers", gib=pinned / 2**30)
+    """A save's stall, and what the steps beside it lose, beside DCP's `async_save` with kept, pinned staging."""
+    bench = Bench(Namespace(width=2016 if machine.gpu else 48, layers=24 if machine.gpu else 1), machine.folder)
+    for name, save in [("ours", bench.bivouac), ("DCP", bench.async_save_cached)] * (2 if machine.gpu else 1):
+        machine.tell("saves", name, **bench.round(save))
+    pinned_bytes = sum(buffer.nbytes for buffer in bench.ours.buffers.values() if buffer.is_pinned())
+    machine.tell("saves", "pinned buffers", gib=pinned_bytes / 2**30)
 
 
 def evaluation(machine: Machine) -> None:
@@ -266,33 +237,17 @@ def restart(machine: Machine) -> None:
     machine.tell("restart", "one rank", **in_place.pair(world, 1, nodes=1))
 
 
-def documents(machine: Machine, mask: str) -> None:
-    """Documents kept apart by a mask of all pairs and by FlexAttention, beside plain causal attention."""
-    rank = Rank(machine, train_config(machine, "1b-shallow", 4096, documents=mask != "none"))
-    if mask == "dense":
-        rank.engine.module.network.set_attn_implementation("sdpa")
-        rank.engine.module._blockwise = False
-    machine.tell("documents", mask, seconds=medians(machine, step=rank.step)["step"], peak_gib=peak_gib(rank.step))
-
-
-def memory(machine: Machine, stage: int, policy: str) -> None:
-    """What was predicted for a rank, and what the allocator held at the most."""
-    config = train_config(machine, zero_stage=stage, recompute={"policy": policy})
-    predicted, rank = footprint(config, 1, overlaps=machine.gpu).peak / 2**30, Rank(machine, config)
-    seen = max(peak_gib(rank.step) for _ in range(2))
-    machine.tell("memory", f"stage {stage}, {policy}", predicted_gib=predicted, seen_gib=seen)
-
-
 def description() -> dict[str, str]:
     packages = {"torch": torch, "transformers": TRANSFORMERS, "deepspeed": DEEPSPEED}
     versions = {name: str(module.__version__) for name, module in packages.items()}
     return versions | {"python": platform.python_version(), "card": card("name,driver_version")}
 
 
+_LEAN = ((1, "selective"), (1, "full"), (0, "full"), (3, "full"))
 CASES: dict[str, list[tuple[Any, ...]]] = {
     "replays": [(backend,) for backend in BACKENDS],
     "speed": [(model, length, False) for model in ("1b", "1b-wide") for length in (2048, 4096)] + [("1b", 2048, True)],
-    "documents": [("dense",), ("FlexAttention",), ("none",)],
-    "memory": [(1, "none"), (1, "selective"), (1, "full"), (0, "full"), (2, "full"), (3, "full")],
+    "steps": [("1b-shallow", 4096, mask) for mask in ("causal", "dense", "FlexAttention")]
+    + [("1b", 2048, "causal", stage, policy) for stage, policy in _LEAN],
 }
 """Arguments of the measurements that have several."""

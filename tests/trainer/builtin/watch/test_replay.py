@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -82,84 +82,64 @@ def test_a_weight_that_the_batch_does_not_use_is_no_trouble() -> None:
     assert compute(engine, TOKENS, together=False).first == compute(engine, TOKENS, together=False).again != 0
 
 
-class Blurred(torch.autograd.Function):
-    """Add with a drawn last bit, as kernels do that add in no fixed order, and note which kernels torch asks for."""
+def noisy(noise: float) -> tuple[SimpleNamespace, list[tuple[bool, bool]]]:
+    """Return an engine whose gradients differ in each run, like those of flash attention, and a list that gets the
+    modes of torch in each backward pass: deterministic, with warnings only."""
+    module, modes = model(), list[tuple[bool, bool]]()
 
-    asked: ClassVar[list[tuple[bool, bool]]] = []
-    blur: ClassVar[float] = 0.0
+    def backward(gradient: torch.Tensor) -> torch.Tensor:
+        enabled = torch.are_deterministic_algorithms_enabled()
+        modes.append((enabled, torch.is_deterministic_algorithms_warn_only_enabled()))
+        return gradient * (1 + noise * torch.randn_like(gradient))
 
-    @staticmethod
-    def forward(context: Any, value: torch.Tensor) -> torch.Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        Blurred.asked.append(
-            (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled())
-        )
-        return gradients[0] * (1 + Blurred.blur * torch.randn_like(gradients[0]))
+    module.blocks[0].register_forward_hook(lambda block, inputs, output: output.register_hook(backward) and None)
+    return SimpleNamespace(module=module), modes
 
 
-def blurred(blur: float) -> SimpleNamespace:
-    """Return an engine whose kernels give other last bits in each run, like flash attention's backward pass."""
-    Blurred.blur, module = blur, model()
-    Blurred.asked.clear()
-    module.blocks[0].register_forward_hook(lambda block, given, out: Blurred.apply(out))
-    return SimpleNamespace(module=module)
+def digests_of(ranks: int, noise: float = 1e-6) -> list[Digests]:
+    engine, _ = noisy(noise)
+    return [compute(engine, TOKENS, together=False, kernels="training") for _ in range(ranks)]
 
 
 def test_a_replay_insists_on_deterministic_kernels_in_the_backward_pass_too() -> None:
     """With `warn_only` torch keeps the attention kernels that add in no fixed order. Without a GPU, what torch is asked
     for is all that can be seen."""
-    compute(blurred(0.0), TOKENS, together=False)
-    assert Blurred.asked == [(True, False)] * 2
-    assert not torch.are_deterministic_algorithms_enabled()
-    compute(blurred(0.0), TOKENS, together=False, kernels="training")
-    assert Blurred.asked == [(False, False)] * 2
+    engine, modes = noisy(0.0)
+    compute(engine, TOKENS, together=False)
+    compute(engine, TOKENS, together=False, kernels="training")
+    assert modes == [(True, False), (True, False), (False, False), (False, False)]
 
 
 def test_a_kernel_without_a_deterministic_version_is_named_and_no_rank() -> None:
-    engine = SimpleNamespace(module=model())
-    engine.module.norm.register_forward_hook(lambda *_: unordered())
-    found = compute(engine, TOKENS, together=False)
-    judged = verdict([found, SOUND])
+    refusal = RuntimeError("put_ does not have a deterministic implementation, but you set ...\nYou can turn it off")
+    engine = SimpleNamespace(module=Mock(side_effect=refusal, parameters=model().parameters))
+    judged = verdict([compute(engine, TOKENS, together=False), SOUND])
     assert "put_" in judged.refusal and not judged.named and not judged.told
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def unordered() -> None:
-    raise RuntimeError("put_ does not have a deterministic implementation, but you set ...\nYou can turn it off")
-
-
-def runs(ranks: int, blur: float = 1e-6) -> list[Digests]:
-    engine = blurred(blur)
-    return [compute(engine, TOKENS, together=False, kernels="training") for _ in range(ranks)]
-
-
 def test_sound_ranks_whose_kernels_add_in_no_fixed_order_are_not_accused() -> None:
-    found = runs(4)
-    assert len({tuple(run) for one in found for run in one.sketches}) == 8, "no two runs are equal"
-    assert verdict(found) == ({}, "", "") == verdict(runs(4, blur=0.0))
+    digests = digests_of(4)
+    assert len({tuple(run) for digest in digests for run in digest.sketches}) == 8, "no two runs are equal"
+    assert verdict(digests) == ({}, "", "") == verdict(digests_of(4, noise=0.0))
 
 
-@pytest.mark.parametrize("places", [(0,), (0, 1)], ids=["in one run", "in both"])
-def test_a_rank_beyond_the_others_spread_is_named(places: tuple[int, ...]) -> None:
-    found = runs(4)
-    pair = [list(run) for run in found[2].sketches]
-    for place in places:
-        pair[place] = [one + 1e-3 * math.sqrt(sum(each * each for each in pair[place])) / 16 for one in pair[place]]
-    found[2] = found[2]._replace(sketches=(pair[0], pair[1]))
-    assert set(verdict(found).named) == {2}
-    told = verdict(found[2:])
-    assert not told.named and "nobody can tell" in told.told, "two ranks outvote no one"
+@pytest.mark.parametrize("wrong_runs", [1, 2])
+def test_a_rank_beyond_the_others_spread_is_named(wrong_runs: int) -> None:
+    digests = digests_of(4)
+    runs = list(digests[2].sketches)
+    for number in range(wrong_runs):
+        runs[number] = [value + 1e-3 * math.hypot(*runs[number]) / 16 for value in runs[number]]
+    digests[2] = digests[2]._replace(sketches=(runs[0], runs[1]))
+    assert set(verdict(digests).named) == {2}
+    of_two = verdict(digests[2:])
+    assert not of_two.named and "nobody can tell" in of_two.told
 
 
 def test_a_sketch_keeps_distances_and_sees_one_element() -> None:
-    first, noise = (torch.randn(3, 70_001, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
-    other = first + 1e-3 * noise
-    assert math.dist(sketch([first, None]), sketch([other])) == pytest.approx(1e-3 * noise.norm().item(), rel=0.3)
-    single = first.clone()
-    single[1, 5] += 3.0
-    assert torch.dist(torch.tensor(sketch([first])), torch.tensor(sketch([single]))).item() == pytest.approx(
-        3, abs=0.01
-    )
+    gradient, noise = (torch.randn(3, 70_001, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    distance = math.dist(sketch([gradient, None]), sketch([gradient + 1e-3 * noise]))
+    assert distance == pytest.approx(1e-3 * noise.norm().item(), rel=0.3)
+    flipped = gradient.clone()
+    flipped[1, 5] += 3.0
+    assert math.dist(sketch([gradient]), sketch([flipped])) == pytest.approx(3, abs=0.01)
