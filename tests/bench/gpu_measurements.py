@@ -164,45 +164,45 @@ def steps(machine: Machine, model: str, context: int, mask: str, stage: int = 1,
 
 
 def loss(machine: Machine) -> None:
-    """The loss and its gradients alone, by rows at once."""
-    rows, width, vocabulary = (MICRO_BATCH_TOKENS, 2048, 128256) if machine.gpu else (128, 64, 512)
+    """The loss and its gradients alone by rows at once, and the error of the weight's gradient from one in float32."""
+    rows, width, vocabulary = (MICRO_BATCH_TOKENS, 2048, 128256) if machine.gpu else (1024, 64, 512)
     device = "cuda" if machine.gpu else "cpu"
-    inputs = [torch.randn(size, width, device=device, dtype=torch.bfloat16) for size in (rows, vocabulary)]
+    inputs = [torch.randn(size, width, device=device, dtype=torch.bfloat16) / 8 for size in (rows, vocabulary)]
     targets = torch.randint(0, vocabulary, (rows,), device=device)
 
-    def work() -> None:
-        hidden, weight = (tensor.detach().requires_grad_() for tensor in inputs)
-        recompute.next_token_loss(hidden, weight, targets).backward()
+    def gradient(kind: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        hidden, weight = (tensor.to(kind).requires_grad_() for tensor in inputs)
+        return torch.autograd.grad(recompute.next_token_loss(hidden, weight, targets), weight)[0].float()
 
-    for at_once in (130, 512, 2048, rows):
+    exact = gradient(torch.float32)
+    for at_once in (rows, 130, 512, 2048):
         recompute.LOGITS_AT_ONCE = at_once * vocabulary
-        machine.tell("loss", f"{at_once} rows", seconds=medians(machine, loss=work)["loss"], peak_gib=peak_gib(work))
+        error = float(torch.dist(gradient(), exact) / exact.norm())
+        seconds = medians(machine, loss=gradient)["loss"]
+        machine.tell("loss", f"{at_once} rows", seconds=seconds, peak_gib=peak_gib(gradient), gradient_error=error)
 
 
-def speed(machine: Machine, model: str, context: int, compiled: bool) -> None:
+def speed(machine: Machine, model: str, context: int) -> None:
     """Tokens/s, MFU and HFU beside a plain loop of the same model, in turns."""
     rank = Rank(machine, train_config(machine, model, context))
-    plain = plain_step(rank, compiled)
-    if compiled:
-        rank.engine.module.compile()
-    seconds = medians(machine, ours=rank.step, plain=plain)
+    seconds = medians(machine, ours=rank.step, plain=plain_step(rank))
     usage, tokens = rank.overseer.utilisation, rank.config.tokens_per_step()
     figures: dict[str, Any] = {name: tokens / median for name, median in seconds.items()}
     figures |= {"mfu": usage.mfu(seconds["ours"]), "hfu": usage.hfu(seconds["ours"])}
     figures |= {"ratio": seconds["plain"] / seconds["ours"], "card": card("clocks.sm,power.draw,power.limit")}
-    machine.tell("speed", f"{model}, {context} tokens{', compiled' if compiled else ''}", **figures)
+    machine.tell("speed", f"{model}, {context} tokens", **figures)
 
 
-def plain_step(rank: Rank, compiled: bool) -> Callable[[], float]:
+def plain_step(rank: Rank) -> Callable[[], float]:
     """Return a step of `transformers`' own model and loss, in bfloat16 with fused AdamW, on the same tokens."""
     model_config = TRANSFORMERS.AutoConfig.for_model(**rank.config.model.config)
     with rank.engine.device:
         network = TRANSFORMERS.AutoModelForCausalLM.from_config(model_config, dtype=torch.bfloat16)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
-    run, tokens = torch.compile(network) if compiled else network, rank.batch[:, :-1]
+    tokens = rank.batch[:, :-1]
 
     def step() -> float:
-        result = run(input_ids=tokens, labels=tokens, use_cache=False).loss
+        result = network(input_ids=tokens, labels=tokens, use_cache=False).loss
         result.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
@@ -226,8 +226,8 @@ def evaluation(machine: Machine) -> None:
     rank = Rank(machine, train_config(machine, "1b-shallow", evaluate_batches=1))
     reader: Any = type("Reader", (), {"held_out": lambda self, sequences: rank.tokens.numpy()})()
     losses = [evaluation_loss(rank.engine.module, reader, rank.config, rank.engine.device) for _ in range(2)]
-    before = [row["loss"] for row in machine.rows("evaluation")]
-    machine.tell("evaluation", f"process {len(before) + 1}", loss=losses[0], equal=len({*losses, *before}) == 1)
+    earlier = [row["loss"] for row in machine.rows() if row["measurement"] == "evaluation"]
+    machine.tell("evaluation", f"process {len(earlier) + 1}", loss=losses[0], equal=len({*losses, *earlier}) == 1)
 
 
 def restart(machine: Machine) -> None:
@@ -246,7 +246,7 @@ def description() -> dict[str, str]:
 _LEAN = ((1, "selective"), (1, "full"), (0, "full"), (3, "full"))
 CASES: dict[str, list[tuple[Any, ...]]] = {
     "replays": [(backend,) for backend in BACKENDS],
-    "speed": [(model, length, False) for model in ("1b", "1b-wide") for length in (2048, 4096)] + [("1b", 2048, True)],
+    "speed": [(model, context) for model in ("1b", "1b-wide") for context in (2048, 4096)],
     "steps": [("1b-shallow", 4096, mask) for mask in ("causal", "dense", "FlexAttention")]
     + [("1b", 2048, "causal", stage, policy) for stage, policy in _LEAN],
 }
