@@ -25,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 from trainer.builtin.model.adapters import adapt
 from trainer.builtin.model.building import Model, build, parameter_count
 from trainer.builtin.model.named import NamedModel
-from trainer.builtin.model.recompute import LOGITS_AT_ONCE
+from trainer.builtin.model.recompute import rows_at_once
 from trainer.builtin.model.tensor import dealt_out, rules_of
 from trainer.contract import GRADIENT_BUCKET, Layout, ModelConfig, TrainConfig
 
@@ -93,7 +93,8 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     returned_bytes = 2 * min(kept_away, sum_size * math.ceil(bucket / spread)) if stage == 3 and overlaps else 0
     # Seen, not explained: a rank that shares sequences has its scores once more.
     positions = config.micro_batch * config.model.context // layout.sequence
-    scores = 4 * min(LOGITS_AT_ONCE, positions * config.model.vocabulary) if layout.sequence > 1 else 0
+    rows = min(rows_at_once(config.model.vocabulary), positions)
+    scores = 4 * rows * config.model.vocabulary if layout.sequence > 1 else 0
     buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
     deep = _deep(config, spread, buffers, accumulates)
     if config.watch.replay_every and stage == 2 and layout.sequence == layout.tensor == 1:

@@ -19,6 +19,8 @@ from trainer.contract import RecomputeConfig
 _IGNORED = -100
 LOGITS_AT_ONCE = 2**24
 """Scores (positions x vocabulary) of one part of the loss: 64 MiB in float32, twice that with their gradient."""
+LEAST_ROWS = 2048
+"""Positions of one part at least, whatever the vocabulary: a GPU is slow on products of few rows."""
 _COSTLY = (
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
@@ -56,16 +58,51 @@ def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor, total_count
     fits into one part is computed at once, and kept. `total_count`: the number of positions to divide the sum by, where
     these are a part of them.
     """
-    rows = max(1, LOGITS_AT_ONCE // len(weight))
     valid = targets >= 0
     targets = torch.where(valid, targets, _IGNORED)
-    if len(hidden) <= rows:
-        if total_count is not None:
-            return _summed_loss(hidden, weight, targets) / total_count
-        return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=_IGNORED)
-    parts = zip(hidden.split(rows), targets.split(rows), strict=True)
-    sums = [checkpoint(_summed_loss, part, weight, part_targets, use_reentrant=False) for part, part_targets in parts]
-    return torch.stack(sums).sum() / (valid.sum() if total_count is None else total_count)
+    if len(hidden) > rows_at_once(len(weight)):
+        total: Tensor = _LossInParts.apply(hidden, weight, targets)  # type: ignore[no-untyped-call]
+        return total / (valid.sum() if total_count is None else total_count)
+    if total_count is not None:
+        return _summed_loss(hidden, weight, targets) / total_count
+    return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=_IGNORED)
+
+
+def rows_at_once(vocabulary: int) -> int:
+    """Return the most positions of one part of the loss."""
+    return max(LEAST_ROWS, LOGITS_AT_ONCE // vocabulary)
+
+
+class _LossInParts(torch.autograd.Function):
+    """The summed loss of one part of the positions after the other; the backward pass makes each part's scores again.
+
+    It adds the parts' gradients of the weight in float32. A sum in bfloat16 would round them to 8 bits each time.
+    """
+
+    @staticmethod
+    def forward(context: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        context.save_for_backward(hidden, weight, targets)
+        rows = rows_at_once(len(weight))
+        parts = zip(hidden.split(rows), targets.split(rows), strict=True)
+        return torch.stack([_summed_loss(part, weight, part_targets) for part, part_targets in parts]).sum()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Any:
+        hidden, weight, targets = (tensor.detach() for tensor in context.saved_tensors)
+        trained, rows = context.needs_input_grad[1], rows_at_once(len(weight))
+        weight.requires_grad_(trained)
+        weight_sum = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False) if trained else None
+        hidden_parts = list[Tensor]()
+        # Autograd adds the last part first.
+        for part, part_targets in reversed(list(zip(hidden.split(rows), targets.split(rows), strict=True))):
+            with torch.enable_grad():
+                inputs = (part.requires_grad_(), weight) if trained else (part.requires_grad_(),)
+                loss = _summed_loss(part, weight, part_targets)
+            part_gradient, *weight_gradient = torch.autograd.grad(loss, inputs, gradients[0])
+            hidden_parts.insert(0, part_gradient)
+            if weight_sum is not None:
+                weight_sum += weight_gradient[0]
+        return torch.cat(hidden_parts), None if weight_sum is None else weight_sum.to(weight.dtype), None
 
 
 def _summed_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
