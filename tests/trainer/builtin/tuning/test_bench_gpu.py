@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.bench.gpu import ORDER, Machine, supervise
+from tests.bench.gpu.machine import ORDER, Machine, supervise
 from tests.root import ROOT
 
 ABSENT = ("boto3", "botocore", "infra", "moto", "pulumi", "ruamel", "typer", "zstandard")
@@ -38,7 +38,7 @@ def test_every_measurement_runs_without_a_gpu_and_without_what_the_infrastructur
 def test_a_measurement_that_fails_or_finds_no_end_leaves_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(gpu=False, folder=tmp_path)
     broken = SimpleNamespace(CASES={}, loss=lambda machine: 1 / 0, speed=lambda machine: time.sleep(600))
-    monkeypatch.setitem(sys.modules, "tests.bench.gpu_measurements", broken)
+    monkeypatch.setitem(sys.modules, "tests.bench.gpu.measurements", broken)
     supervise("loss", machine, 60.0)
     supervise("speed", machine, 0.5)
     errors = [row["error"].partition(":")[0] for row in machine.rows()]

@@ -19,7 +19,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.bench import in_place
-from tests.bench.gpu import Machine
+from tests.bench.gpu.machine import Machine
 from tests.bench.saves import Bench
 from trainer.builtin.checkpoint.convert.universal import convert, load_universal
 from trainer.builtin.checkpoint.tiers import campaign_tiers
@@ -145,7 +145,7 @@ def replays(machine: Machine, backend: SDPBackend | None) -> None:
 
 def steps(machine: Machine, model: str, context: int, mask: str, stage: int = 1, policy: str = "none") -> None:
     """Where a step's time goes, how often it waits for the device, and its memory beside the prediction."""
-    settings = {"documents": mask != "causal", "zero_stage": stage, "recompute": {"policy": policy}}
+    settings: dict[str, Any] = {"documents": mask != "causal", "zero_stage": stage, "recompute": {"policy": policy}}
     rank, split = Rank(machine, train_config(machine, model, context, **settings)), list[dict[str, float]]()
     if mask == "dense":
         rank.engine.module.network.set_attn_implementation("sdpa")

@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -54,7 +53,7 @@ class Machine:
 def measure(name: str, machine: Machine) -> None:
     """Run all cases of a measurement, each for itself; without a GPU the first, which is the same code."""
     os.setsid()
-    module = import_module("tests.bench.gpu_measurements")
+    module = import_module("tests.bench.gpu.measurements")
     cases = module.CASES.get(name, [()])
     for case in cases if machine.gpu else cases[:1]:
         try:
@@ -92,7 +91,7 @@ def main() -> int:
     os.environ |= {"DS_ACCELERATOR": options.device, "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     if options.device == "cpu":
         os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    description = import_module("tests.bench.gpu_measurements").description()
+    description = import_module("tests.bench.gpu.measurements").description()
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as folder:
         machine = Machine(options.device == "cuda", Path(folder))
         for name in options.only or ORDER:
@@ -105,7 +104,3 @@ def main() -> int:
         errors = sum("error" in row for row in machine.rows())
     print(f"{errors} rows with an error, {time.monotonic() - start:.0f} s, {options.table}")
     return int(errors > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
