@@ -89,14 +89,14 @@ class _LossInParts(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
         hidden, weight, targets = (tensor.detach() for tensor in context.saved_tensors)
-        trained, rows = context.needs_input_grad[1], rows_at_once(len(weight))
-        weight.requires_grad_(trained)
-        weight_sum = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False) if trained else None
+        weight_learns, rows = context.needs_input_grad[1], rows_at_once(len(weight))
+        weight.requires_grad_(weight_learns)
+        weight_sum = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False) if weight_learns else None
         hidden_parts = list[Tensor]()
         # Autograd adds the last part first.
         for part, part_targets in reversed(list(zip(hidden.split(rows), targets.split(rows), strict=True))):
             with torch.enable_grad():
-                inputs = (part.requires_grad_(), weight) if trained else (part.requires_grad_(),)
+                inputs = (part.requires_grad_(), weight) if weight_learns else (part.requires_grad_(),)
                 loss = _summed_loss(part, weight, part_targets)
             part_gradient, *weight_gradient = torch.autograd.grad(loss, inputs, gradients[0])
             hidden_parts.insert(0, part_gradient)
