@@ -5,7 +5,8 @@ SPEC   ?= infra/campaigns/rehearsal.yaml
 # A file's tests share a world, so a file stays with one worker; whole campaigns, the longest, come first as they stand.
 WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup venv lock tools rehearsal open-mpi test test-all test-aws test-unit drills mutants docs lint doctor down clean
+.PHONY: help setup venv lock tools rehearsal open-mpi test test-all test-aws test-unit drills mutants docs gpu-wheels bench-gpu lint \
+	doctor down clean
 
 help:  ## What there is to make
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -70,6 +71,23 @@ docs: venv  ## The generated pages anew: spec, commands, waits, index of decisio
 
 bench-%: setup  ## One benchmark, a table with its peer: see tests/bench for the names
 	@PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.bench.$* $(BENCH)
+
+GPU_WHEELS := .whl
+GPU_TABLE ?= gpu.json
+CARRIED := hjson|pydantic|pydantic-core|annotated-types|typing-inspection
+PLATFORMS := --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64
+gpu-wheels: venv  ## What a GPU machine without network lacks for bench-gpu, as wheels in .whl
+	@rm -rf $(GPU_WHEELS)
+	@$(PIP) wheel --no-deps --no-build-isolation -w $(GPU_WHEELS) $$(grep -oE '^deepspeed==[^ ]+' requirements/image.txt)
+	@$(PIP) download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp $(PLATFORMS) \
+	-d $(GPU_WHEELS) $$(grep -oE '^($(CARRIED))==[^ ]+' requirements/image.txt)
+	@du -sh $(GPU_WHEELS)
+
+bench-gpu:  ## One GPU, by python3 with torch and the wheels in .whl, without network: docs/benchmarks.md
+	@rm -rf build/gpu && python3 -m pip install -q --no-index --no-deps --target build/gpu $(GPU_WHEELS)/*.whl
+	@touch tests/__init__.py  # another package may have a folder of this name
+	@PYTHONPATH="build/gpu:$(CURDIR)" python3 -m tests.bench.gpu --table $(GPU_TABLE) $(BENCH); \
+	code=$$?; rm -f tests/__init__.py; exit $$code
 
 lint: venv  ## Style, types, layers, structure
 	@$(BIN)/ruff check .

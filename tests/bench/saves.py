@@ -65,8 +65,9 @@ class Bench:
         self.committer = self._committer("bivouac")
         self.ours = HostCopyEngine(lambda path, file: None)
         # Pinned memory and streams need a GPU's driver; what is left is that the staged copy is kept and used again.
-        self.staging = DefaultStager(StagingOptions(False, False, False, False))
-        self.batch = torch.randint(0, 4096, (1, 33))
+        gpu = torch.cuda.is_available()
+        self.staging = DefaultStager(StagingOptions(gpu, False, gpu, gpu))
+        self.batch = torch.randint(0, 4096, (1, 33), device=self.engine.device)
         for _ in range(3):
             self.step()
         self.plain = [(tensor, torch.zeros_like(tensor).fill_(1)) for tensor in self.tensors()]
@@ -102,6 +103,8 @@ class Bench:
         started = time.monotonic()
         self.engine.backward(self.engine(self.batch))
         self.engine.step()
+        if self.batch.is_cuda:
+            torch.cuda.synchronize()
         self.step_number += 1
         return time.monotonic() - started
 

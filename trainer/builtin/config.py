@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from trainer.contract import Layout, TrainConfig, adapter_trouble, dropout_trouble
+from trainer.contract import Layout, TrainConfig, adapter_trouble, dropout_trouble, replay_trouble
 from trainer.errors import ConfigError, unread
 
 
@@ -60,6 +60,7 @@ def _check(config: TrainConfig) -> None:
             f"make model.width a multiple of {2 * model.heads}",
         )
     trouble = adapter_trouble(model, config.parallel, bool(config.init_from)) or dropout_trouble(model, config.watch)
+    trouble = trouble or replay_trouble(config.watch)
     if trouble is not None:
         raise ConfigError(f"training.{trouble.field} {trouble.message}", trouble.seen, trouble.cure)
     if config.precision not in ("float32", "bfloat16"):

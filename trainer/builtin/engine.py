@@ -42,6 +42,9 @@ def device_of(local_rank: int) -> torch.device:
 
 def initialize_distributed(config: TrainConfig) -> None:
     """Join the gang named by torch's environment variables (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, ...)."""
+    if config.watch.replay_every:
+        # cuBLAS reads it at its start, and torch refuses deterministic kernels without it.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     deepspeed = import_deepspeed()
     backend = "nccl" if accelerated() else "gloo"
     timeout = timedelta(seconds=config.collective_timeout_s)
@@ -98,7 +101,9 @@ def build_engine(config: TrainConfig, world_size: int) -> Any:
         lr=config.optimizer.learning_rate,
         betas=(config.optimizer.beta1, config.optimizer.beta2),
     )
-    settings["zero_optimization"]["reduce_bucket_size"] = min(GRADIENT_BUCKET, parameter_count(model, trained=True))
+    settings["zero_optimization"]["reduce_bucket_size"] = min(
+        GRADIENT_BUCKET, parameter_count(model, trainable_only=True)
+    )
     settings |= tensor_settings(layout, model)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, mpu=groups)
     save_every_part(engine, layout)

@@ -59,7 +59,7 @@ from trainer.contract.job import (
     grace_seconds,
 )
 from trainer.contract.ledger import Consumed
-from trainer.contract.model.adapters import adapter_trouble, dropout_trouble
+from trainer.contract.model.adapters import adapter_trouble, dropout_trouble, replay_trouble
 from trainer.contract.model.layout import TOLERANCES, Heads, Layout, Trouble, layout_trouble, model_trouble
 from trainer.contract.training import (
     GRADIENT_BUCKET,
@@ -153,6 +153,7 @@ __all__ = [
     "layout_trouble",
     "model_trouble",
     "parse_manifest",
+    "replay_trouble",
     "step_folder",
     "step_of_folder",
 ]

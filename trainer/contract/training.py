@@ -198,6 +198,10 @@ class WatchConfig(Frozen, allow_inf_nan=False):
     replay_every: int = Field(default=0, ge=0)
     """Steps between two searches for silent data corruption: all ranks compute the same gradients twice, and every bit
     must be equal. Each costs two micro batches. 0: none."""
+    replay_kernels: Literal["deterministic", "training"] = "deterministic"
+    """Kernels of these searches. `deterministic`: those that add in a fixed order, slower and with more memory in the
+    backward pass of attention. `training`: those of a step, of which two runs on one sound GPU may differ: gradients
+    are compared within a tolerance from all ranks' own spread, and `replay: quarantine` is refused."""
     precision_every: int = Field(default=0, ge=0)
     """Steps between two searches for a loss of precision: rank 0 computes the loss of one micro batch also in float32,
     while the others wait. With `precision: bfloat16`, where each rank has a whole model. 0: none."""

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from infra.plan.checks.finding import Case, Draft, error, info, warning
 from infra.plan.estimates import sizing, work
 from infra.plan.facts import MemoryPrediction
-from trainer.contract import Layout, Trouble, adapter_trouble, dropout_trouble, layout_trouble, model_trouble
+from trainer.contract import (
+    Layout,
+    Trouble,
+    adapter_trouble,
+    dropout_trouble,
+    layout_trouble,
+    model_trouble,
+    replay_trouble,
+)
 from trainer.contract.model.adapters import unknown_targets
 from trainer.contract.model.shape import adapter_parameters, heads_of, matrices
 
@@ -132,7 +140,7 @@ def precision_watch(case: Case) -> Iterator[Draft]:
 
 
 def watch_needs_its_signal(case: Case) -> Iterator[Draft]:
-    """An alarm with an action has what it looks at."""
+    """An alarm with an action has what it looks at, and can tell who is wrong."""
     training = case.spec.built_in[0]
     watch, dead = training.watch, dict[str, str]()
     if training.optimizer.offload == "cpu":
@@ -142,6 +150,8 @@ def watch_needs_its_signal(case: Case) -> Iterator[Draft]:
     for name, detail in dead.items():
         if (action := getattr(watch, name)) not in ("off", "log"):
             yield error(f"training.watch.{name}", f"never comes to {action}", seen=detail, cure="write log")
+    if (trouble := replay_trouble(watch)) is not None:
+        yield error(f"training.{trouble.field}", trouble.message, seen=trouble.seen, cure=trouble.cure)
 
 
 def model_size(case: Case) -> Iterator[Draft]:

@@ -7,7 +7,7 @@ import torch
 
 from trainer.builtin.data.feed import Share
 from trainer.builtin.model.recompute import next_token_loss
-from trainer.builtin.model.tensor import Rule, joined
+from trainer.builtin.model.tensor import Rule, join
 from trainer.contract import Heads, Layout, ParallelConfig, layout_trouble, model_trouble
 from trainer.errors import StorageError
 
@@ -62,17 +62,17 @@ def test_parts_are_joined_as_they_were_dealt_out() -> None:
     gain = torch.ones(3)
     names = ("x.attention.in.weight", "x.attention.out.weight", "x.attention.out.bias")
     parts = [dict(zip(names, (mine[rank], flat[:, 2 * rank : 2 * rank + 2], gain), strict=True)) for rank in range(2)]
-    found = joined(parts, RULES)
+    found = join(parts, RULES)
     assert torch.equal(found[names[0]], stacked)
     assert torch.equal(found[names[1]], flat)
     assert torch.equal(found[names[2]], gain)
 
     parts[1][names[2]] = gain + 1e-7
     with pytest.raises(StorageError, match="differ in a tensor that each has whole"):
-        joined(parts, RULES)
+        join(parts, RULES)
     del parts[1][names[2]]
     with pytest.raises(StorageError, match="hold different tensors"):
-        joined(parts, RULES)
+        join(parts, RULES)
 
 
 def test_parts_of_a_sequence_add_up_to_its_loss_even_if_nothing_of_one_counts() -> None:

@@ -70,6 +70,7 @@ def test_the_loss_in_parts_is_the_loss_and_never_holds_all_scores(monkeypatch: p
     targets = torch.randint(0, vocabulary, (positions,))
     whole = F.cross_entropy(hidden @ weight.T, targets)
     wanted = torch.autograd.grad(whole, (hidden, weight))
+    monkeypatch.setattr(recompute, "LEAST_ROWS", 1)
     for rows in (1, 7, 32):
         monkeypatch.setattr(recompute, "LOGITS_AT_ONCE", rows * vocabulary)
         with Largest() as largest:
@@ -82,3 +83,19 @@ def test_the_loss_in_parts_is_the_loss_and_never_holds_all_scores(monkeypatch: p
         monkeypatch.setattr(recompute, "LOGITS_AT_ONCE", positions * vocabulary)
         assert torch.equal(recompute.next_token_loss(hidden, weight, targets), whole)
     assert largest.elements == positions * vocabulary, "what fits is computed at once"
+
+
+def test_the_gradient_of_64_parts_in_bfloat16_is_as_exact_as_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, vocabulary = torch.Generator().manual_seed(6), 512
+    inputs = [torch.randn(size, 16, generator=draw).bfloat16() for size in (512, vocabulary)]
+    targets = torch.randint(0, vocabulary, (512,), generator=draw)
+
+    def gradient(rows: int, kind: torch.dtype = torch.bfloat16) -> Tensor:
+        monkeypatch.setattr(recompute, "LEAST_ROWS", rows)
+        monkeypatch.setattr(recompute, "LOGITS_AT_ONCE", 1)
+        hidden, weight = (one.to(kind).requires_grad_() for one in inputs)
+        return torch.autograd.grad(recompute.next_token_loss(hidden, weight, targets), weight)[0].float()
+
+    exact = gradient(512, torch.float32)
+    one_part, parts = ((gradient(rows) - exact).norm() for rows in (512, 8))
+    assert parts < 1.2 * one_part, "a sum in bfloat16 has three times the error"

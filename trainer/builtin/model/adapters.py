@@ -28,16 +28,16 @@ def adapt(model: NamedModel, config: LoraConfig) -> None:
 
     Raises `ConfigError` for targets that the model does not have.
     """
-    there = {
+    matrices = {
         name.rpartition(".")[2]
         for layer in layers_of(model.network)
-        for name, one in layer.named_modules()
-        if isinstance(one, nn.Linear)
+        for name, module in layer.named_modules()
+        if isinstance(module, nn.Linear)
     }
-    wanted = there if config.targets == "all-linear" else set(config.targets)
-    if unknown := sorted(wanted - there):
-        raise ConfigError("the model has no such matrices", f"{unknown}", f"take of {', '.join(sorted(there))}")
-    import_peft().inject_adapter_in_model(_described(config, wanted), model.network, _NAME)
+    chosen_names = matrices if config.targets == "all-linear" else set(config.targets)
+    if unknown := sorted(chosen_names - matrices):
+        raise ConfigError("the model has no such matrices", f"{unknown}", f"take of {', '.join(sorted(matrices))}")
+    import_peft().inject_adapter_in_model(_peft_config(config, chosen_names), model.network, _NAME)
     model.requires_grad_(False)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(is_adapter(name))
@@ -53,31 +53,32 @@ def is_adapter(name: str) -> bool:
     return f".{_NAME}." in name
 
 
-def merged(weights: dict[str, Tensor], config: LoraConfig) -> dict[str, Tensor]:
+def merge(weights: dict[str, Tensor], config: LoraConfig) -> dict[str, Tensor]:
     """Return a plain model's tensors: each adapter is added to its matrix in float32, and the sum rounded once."""
-    found = {name.replace(_BASE, ""): tensor for name, tensor in weights.items() if not is_adapter(name)}
-    for name, up in weights.items():
+    tensors = {name.replace(_BASE, ""): tensor for name, tensor in weights.items() if not is_adapter(name)}
+    for name, up_matrix in weights.items():
         if f".lora_B.{_NAME}." in name:
             target = name.replace(f".lora_B.{_NAME}", "")
             down = weights[name.replace("lora_B", "lora_A")]
-            change = (config.alpha / config.rank) * (up.float() @ down.float())
-            found[target] = (found[target].float() + change).to(found[target].dtype)
-    return found
+            change = (config.alpha / config.rank) * (up_matrix.float() @ down.float())
+            tensors[target] = (tensors[target].float() + change).to(tensors[target].dtype)
+    return tensors
 
 
-def write_adapters(weights: dict[str, Tensor], config: LoraConfig, base: str, out: Path) -> None:
+def write_adapters(weights: dict[str, Tensor], config: LoraConfig, base: str, folder: Path) -> None:
     """Write the adapters alone, in `peft`'s form, into a new folder. `base`: the name of the model that they change."""
-    mine = {name: tensor.contiguous() for name, tensor in weights.items() if is_adapter(name)}
-    out.mkdir()
-    theirs = {
-        f"base_model.model.{name.removeprefix(PREFIX).replace(f'.{_NAME}.', '.')}": one for name, one in mine.items()
+    adapter_weights = {name: tensor.contiguous() for name, tensor in weights.items() if is_adapter(name)}
+    folder.mkdir()
+    peft_weights = {
+        f"base_model.model.{name.removeprefix(PREFIX).replace(f'.{_NAME}.', '.')}": weight
+        for name, weight in adapter_weights.items()
     }
-    save_file(theirs, out / "adapter_model.safetensors", metadata={"format": "pt"})
-    targets = {name.partition(".lora_")[0].rpartition(".")[2] for name in mine}
-    _described(config, targets, base).save_pretrained(str(out))
+    save_file(peft_weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    targets = {name.partition(".lora_")[0].rpartition(".")[2] for name in adapter_weights}
+    _peft_config(config, targets, base).save_pretrained(str(folder))
 
 
-def _described(config: LoraConfig, targets: set[str], base: str | None = None) -> Any:
+def _peft_config(config: LoraConfig, targets: set[str], base: str | None = None) -> Any:
     return import_peft().LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,

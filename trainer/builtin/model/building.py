@@ -27,7 +27,11 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return layers_of(model.network) if isinstance(model, NamedModel) else list(getattr(model, "blocks", ()))
 
 
-def parameter_count(model: nn.Module, trained: bool = False) -> int:
+def parameter_count(model: nn.Module, trainable_only: bool = False) -> int:
     """Return the whole model's, though with ZeRO stage 3 a rank holds a part of each: DeepSpeed notes its size.
-    `trained`: of those that are not frozen."""
-    return sum(getattr(one, "ds_numel", one.numel()) for one in model.parameters() if one.requires_grad or not trained)
+    `trainable_only`: of those that are not frozen."""
+    return sum(
+        getattr(parameter, "ds_numel", parameter.numel())
+        for parameter in model.parameters()
+        if parameter.requires_grad or not trainable_only
+    )

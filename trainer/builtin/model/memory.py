@@ -13,6 +13,7 @@ import math
 import sys
 from collections import OrderedDict
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 from trainer.builtin.model.adapters import adapt
 from trainer.builtin.model.building import Model, build, parameter_count
 from trainer.builtin.model.named import NamedModel
-from trainer.builtin.model.recompute import LOGITS_AT_ONCE
+from trainer.builtin.model.recompute import rows_at_once
 from trainer.builtin.model.tensor import dealt_out, rules_of
 from trainer.contract import GRADIENT_BUCKET, Layout, ModelConfig, TrainConfig
 
@@ -65,12 +66,12 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     """Return the bytes that the fullest rank of `world_size` needs at once. `overlaps`: gradients are exchanged beside
     the backward pass, as on accelerators."""
     size, stage = _DTYPES[config.precision].itemsize, config.zero_stage
-    summed, moved = (4 if config.sums_in_float32(kind) else size for kind in ("accumulate", "reduce"))
+    sum_size, reduce_size = (4 if config.sums_in_float32(kind) else size for kind in ("accumulate", "reduce"))
     with FakeTensorMode():
-        whole = _model(config, _layers(config.model))
-        everything, count = parameter_count(whole), parameter_count(whole, trained=True)
-        largest = max(one.numel() for one in whole.parameters() if one.requires_grad)
-        small = sum(one.numel() for one in whole.parameters() if one.numel() <= PERSISTENT)
+        full_model = _model(config, _layers(config.model))
+        parameter_total, count = parameter_count(full_model), parameter_count(full_model, trainable_only=True)
+        largest = max(parameter.numel() for parameter in full_model.parameters() if parameter.requires_grad)
+        small = sum(parameter.numel() for parameter in full_model.parameters() if parameter.numel() <= PERSISTENT)
     layout = Layout.of(config.parallel, world_size)
     # ZeRO spreads over the ranks that hold equal matrices.
     spread = world_size // layout.tensor
@@ -78,63 +79,65 @@ def footprint(config: TrainConfig, world_size: int, overlaps: bool = False) -> F
     accumulates = config.global_batch > config.micro_batch * layout.data
     away = config.optimizer.offload == "cpu"
     # Of the gradients stage 3 keeps this rank's part from the start, and stage 2 from one micro batch to the next.
-    kept = summed * part if stage == 3 or (stage == 2 and accumulates) else 0
+    partition_gradients = sum_size * part if stage == 3 or (stage == 2 and accumulates) else 0
     # Stage 2 keeps them on the device all the same where it sums in another format than that of the weights.
-    kept_away = kept if away and (stage == 3 or summed == size) else 0
-    here = kept - kept_away
-    update = (size + 4) * count if not stage else 0 if away else (2 * summed + 4) * part
-    if moved != size and stage < 3:
+    kept_away = partition_gradients if away and (stage == 3 or sum_size == size) else 0
+    device_gradients = partition_gradients - kept_away
+    update = (size + 4) * count if not stage else 0 if away else (2 * sum_size + 4) * part
+    if reduce_size != size and stage < 3:
         # At the end of the backward pass: gradients, the buffer of those on their way, and two copies of it.
-        update = max(update, (size * count if stage < 2 else summed * part) + (2 * size + moved) * bucket)
-    held = moved * bucket + here if stage == 3 else 0
+        update = max(update, (size * count if stage < 2 else sum_size * part) + (2 * size + reduce_size) * bucket)
+    stage_3_gradients = reduce_size * bucket + device_gradients if stage == 3 else 0
     # Stage 3 brings a bucket's part of gradients that are kept away back to the accelerator, beside what it adds
     # (`partition_grads` in stage3.py). Where both are one memory, it does not.
-    brought = 2 * min(kept_away, summed * math.ceil(bucket / spread)) if stage == 3 and overlaps else 0
+    returned_bytes = 2 * min(kept_away, sum_size * math.ceil(bucket / spread)) if stage == 3 and overlaps else 0
     # Seen, not explained: a rank that shares sequences has its scores once more.
     positions = config.micro_batch * config.model.context // layout.sequence
-    scores = 4 * min(LOGITS_AT_ONCE, positions * config.model.vocabulary) if layout.sequence > 1 else 0
+    rows = min(rows_at_once(config.model.vocabulary), positions)
+    scores = 4 * rows * config.model.vocabulary if layout.sequence > 1 else 0
     buffers = bucket * (2 if overlaps and stage == 2 else 1) if stage in (1, 2) else 0
     deep = _deep(config, spread, buffers, accumulates)
     if config.watch.replay_every and stage == 2 and layout.sequence == layout.tensor == 1:
         # A replay keeps all gradients to its end, as stage 1 does, and exchanges none.
         deep = max(deep, _deep(config.model_copy(update={"zero_stage": 1}), spread, 0, False))
     return Footprint(
-        weights=size * (math.ceil(everything / spread) if stage == 3 else everything),
+        weights=size * (math.ceil(parameter_total / spread) if stage == 3 else parameter_total),
         optimizer=0 if away else OPTIMIZER_BYTES * (part if stage else count),
-        gathered=held + size * (min(everything, LIVE) + small) if stage == 3 else 0,
-        accumulated=size * count if stage < 2 and accumulates else here if stage == 2 else 0,
-        micro_batch=deep + size * largest * away + brought + scores,
-        update=held + update,
+        gathered=stage_3_gradients + size * (min(parameter_total, LIVE) + small) if stage == 3 else 0,
+        accumulated=size * count if stage < 2 and accumulates else device_gradients if stage == 2 else 0,
+        micro_batch=deep + size * largest * away + returned_bytes + scores,
+        update=stage_3_gradients + update,
         host=_host(config, part, largest, kept_away) if away else 0,
     )
 
 
-def _host(config: TrainConfig, part: int, largest: int, kept: int) -> int:
+def _host(config: TrainConfig, part: int, largest: int, host_gradients: int) -> int:
     """Return what lies in the node's memory: the optimizer's states, the gradients in float32 that the update reads,
     those that are kept, and with stages 1 and 2 the new weights and a buffer on their way."""
     size = _DTYPES[config.precision].itemsize
-    return (OPTIMIZER_BYTES + 4) * part + kept + (size * (part + largest) if config.zero_stage < 3 else 0)
+    return (OPTIMIZER_BYTES + 4) * part + host_gradients + (size * (part + largest) if config.zero_stage < 3 else 0)
 
 
-def _deep(config: TrainConfig, *given: Any) -> int:
+def _deep(config: TrainConfig, spread: int, bucket: int, accumulates: bool) -> int:
     """Return the peak of one micro batch through all layers; those beyond the probe's take what its last ones take."""
-    layers, every = _layers(config.model), config.recompute.every
-    probe = math.ceil(_PROBED / every) * every
-    if layers <= probe + every:
-        return _probed(config, layers, *given)
-    first, second = _probed(config, probe, *given), _probed(config, probe + every, *given)
-    return second + (second - first) * math.ceil((layers - probe - every) / every)
+    layers, stride = _layers(config.model), config.recompute.every
+    probe = math.ceil(_PROBED / stride) * stride
+    ask = partial(_probe_peak, config, spread=spread, bucket=bucket, accumulates=accumulates)
+    if layers <= probe + stride:
+        return ask(layers)
+    probe_peak, longer_peak = ask(probe), ask(probe + stride)
+    return longer_peak + (longer_peak - probe_peak) * math.ceil((layers - probe - stride) / stride)
 
 
 def _layers(model: ModelConfig) -> int:
     return int(model.config.get("num_hidden_layers", model.layers))
 
 
-def _probed(config: TrainConfig, layers: int, spread: int, bucket: int, accumulates: bool) -> int:
+def _probe_peak(config: TrainConfig, layers: int, spread: int, bucket: int, accumulates: bool) -> int:
     """Return the peak of all that is alive besides weights, in a model of so many layers. `spread`: ranks that hold
     equal matrices. A rank that shares sequences has all positions of some heads in attention: as much as its positions
     of all heads."""
-    kept, buffers = list[torch.Tensor](), list[torch.Tensor]()
+    gradients, buffers = list[torch.Tensor](), list[torch.Tensor]()
 
     def exchange(parameter: torch.Tensor) -> None:
         assert parameter.grad is not None
@@ -143,7 +146,7 @@ def _probed(config: TrainConfig, layers: int, spread: int, bucket: int, accumula
         if config.zero_stage == 1 and not accumulates:
             return  # stage 1 exchanges them at the end
         if config.zero_stage in (1, 2):
-            kept.append(parameter.grad.flatten()[::spread].clone())
+            gradients.append(parameter.grad.flatten()[::spread].clone())
         parameter.grad = None
 
     with FakeTensorMode():
@@ -151,13 +154,13 @@ def _probed(config: TrainConfig, layers: int, spread: int, bucket: int, accumula
         length = config.model.context // config.parallel.sequence
         tokens = torch.zeros(config.micro_batch, length + 1, dtype=torch.long)
         if config.zero_stage or accumulates:
-            for one in filter(lambda one: one.requires_grad, model.parameters()):
-                one.register_post_accumulate_grad_hook(exchange)
-        tracker, nothing = MemTracker(), OrderedDict[int, Any]()
-        for one in model.parameters():
-            if not one.requires_grad:
+            for weight in filter(lambda weight: weight.requires_grad, model.parameters()):
+                weight.register_post_accumulate_grad_hook(exchange)
+        tracker, no_hooks = MemTracker(), OrderedDict[int, Any]()
+        for weight in model.parameters():
+            if not weight.requires_grad:
                 # It hooks into each parameter's gradient, and a frozen one has none.
-                tracker._param_to_grad_hook_handles[one] = (RemovableHandle(nothing), RemovableHandle(nothing))
+                tracker._param_to_grad_hook_handles[weight] = (RemovableHandle(no_hooks), RemovableHandle(no_hooks))
         tracker.track_external(model, tokens)
         with tracker:
             if config.zero_stage == 1 and accumulates:  # it stays from one micro batch to the next
@@ -165,8 +168,8 @@ def _probed(config: TrainConfig, layers: int, spread: int, bucket: int, accumula
             loss = model(tokens)
             loss.backward()
             buffers.clear()
-        (seen,) = tracker.get_tracker_snapshot("peak").values()
-    parts = {str(kind).rpartition(".")[2]: size for kind, size in seen.items()}
+        (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+    parts = {str(kind).rpartition(".")[2]: size for kind, size in snapshot.items()}
     return int(parts["Total"] - parts["PARAM"] - parts["BUFFER"])
 
 
@@ -185,23 +188,23 @@ def _model(config: TrainConfig, layers: int) -> Model:
         with unset_fake_temporarily(), torch.device("meta"):
             adapt(model, config.model.lora)
     rules = rules_of(model) if config.parallel.tensor > 1 else ()
-    kept = dict[nn.Parameter, nn.Parameter]()
+    replacements = dict[nn.Parameter, nn.Parameter]()
     for place, module in model.named_modules():
-        for name, one in module._parameters.items():
-            if one is not None:
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
                 # Not `model.to`, which swaps tensors: fake ones cannot be swapped. A tied one stays one.
-                if one not in kept:
-                    mine = dealt_out(f"{place}.{name}", one, rules, config.parallel.tensor)
-                    fake = torch.empty(mine.shape, dtype=_DTYPES[config.precision])
-                    kept[one] = nn.Parameter(fake, requires_grad=one.requires_grad)
-                module._parameters[name] = kept[one]
+                if parameter not in replacements:
+                    shard = dealt_out(f"{place}.{name}", parameter, rules, config.parallel.tensor)
+                    fake = torch.empty(shard.shape, dtype=_DTYPES[config.precision])
+                    replacements[parameter] = nn.Parameter(fake, requires_grad=parameter.requires_grad)
+                module._parameters[name] = replacements[parameter]
     return model
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
-    seen = footprint(TrainConfig.model_validate(asked["config"]), asked["world_size"], overlaps=True)
-    print(json.dumps(asdict(seen) | {"peak": seen.peak}))
+    request = json.load(sys.stdin)
+    prediction = footprint(TrainConfig.model_validate(request["config"]), request["world_size"], overlaps=True)
+    print(json.dumps(asdict(prediction) | {"peak": prediction.peak}))
 
 
 if __name__ == "__main__":

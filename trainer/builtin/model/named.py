@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.builtin.model.documents import bounds, mask_of, split
-from trainer.builtin.model.recompute import recomputed
+from trainer.builtin.model.recompute import recompute_function
 from trainer.builtin.model.sequence import Spread, shared_loss, use_in_transformers
 from trainer.contract import ModelConfig, RecomputeConfig
 from trainer.errors import ConfigError
@@ -61,19 +61,19 @@ class NamedModel(nn.Module):
             if position is None:
                 position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
             tokens, position = self.spread.part(tokens), self.spread.part(position)
-        given = {"input_ids": tokens, "attention_mask": mask, "position_ids": position, "use_cache": False}
-        hidden: Tensor = self.network.base_model(**given).last_hidden_state
+        inputs = {"input_ids": tokens, "attention_mask": mask, "position_ids": position, "use_cache": False}
+        hidden: Tensor = self.network.base_model(**inputs).last_hidden_state
         return hidden
 
-    def initialize(self, whole: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext) -> None:
-        """Draw new weights and compute the rotation table. `whole` makes a parameter whole that is spread over ranks.
+    def initialize(self, gather: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext) -> None:
+        """Draw new weights and compute the rotation table. `gather` makes a parameter whole that is spread over ranks.
 
         Both are computed in float32 whatever the parameters' type, so that they are equal with every ZeRO stage.
         """
         _renew_rotations(self.network)
         deviation = getattr(self.network.config, "initializer_range", 0.02)
         for name, parameter in self.named_parameters():
-            with whole(parameter), torch.no_grad():
+            with gather(parameter), torch.no_grad():
                 if name.endswith("bias"):
                     parameter.zero_()
                 elif parameter.dim() < 2:
@@ -83,14 +83,14 @@ class NamedModel(nn.Module):
 
     def _apply(self, function: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Keep the rotations' frequencies in float32, as `transformers` does: `model.to(bfloat16)` would round them."""
-        kept = {name: one for name, one in self.named_buffers() if one.dtype == torch.float32}
+        float_buffers = {name: buffer for name, buffer in self.named_buffers() if buffer.dtype == torch.float32}
         super()._apply(function, recurse)
-        for name, before in kept.items():
+        for name, exact in float_buffers.items():
             owner, _, leaf = name.rpartition(".")
             buffers = self.get_submodule(owner)._buffers
-            now = buffers[leaf]
-            if now is not None and now.dtype != before.dtype:
-                buffers[leaf] = before.to(now.device)
+            cast_buffer = buffers[leaf]
+            if cast_buffer is not None and cast_buffer.dtype != exact.dtype:
+                buffers[leaf] = exact.to(cast_buffer.device)
         return self
 
 
@@ -103,24 +103,24 @@ def network_of(config: ModelConfig) -> Any:
     blockwise = config.document_attention and torch.cuda.is_available()
     attention = "flex_attention" if blockwise else "sdpa"
     if config.is_function:
-        built = _function(config.name)(config)
-        if isinstance(built, transformers.PreTrainedModel):
-            built.set_attn_implementation(attention)
+        network = _function(config.name)(config)
+        if isinstance(network, transformers.PreTrainedModel):
+            network.set_attn_implementation(attention)
     else:
         # `transformers` writes into nested values.
         values = copy.deepcopy(config.config)
         try:
-            described = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+            model_config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
             with no_init_weights():
-                built = transformers.AutoModelForCausalLM.from_config(
-                    described, attn_implementation=attention, dtype=torch.float32
+                network = transformers.AutoModelForCausalLM.from_config(
+                    model_config, attn_implementation=attention, dtype=torch.float32
                 )
             # What is left out with the drawing of weights.
-            built.tie_weights()
+            network.tie_weights()
         except (KeyError, TypeError, ValueError, StrictDataclassError) as error:
             raise ConfigError("transformers cannot build this model", f"{config.name}: {error}") from error
-    _refuse_unfit(config, built)
-    return built
+    _refuse_unfit(config, network)
+    return network
 
 
 def import_transformers() -> Any:
@@ -135,47 +135,49 @@ def import_transformers() -> Any:
 def _function(name: str) -> Callable[[ModelConfig], Any]:
     module, _, function = name.partition(":")
     try:
-        found: Callable[[ModelConfig], Any] = getattr(importlib.import_module(module), function)
+        factory: Callable[[ModelConfig], Any] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         cure = "put it into the trainer image: the project's code and what the base image installs"
         raise ConfigError("there is no such function", f"{name}: {error}", cure) from error
-    return found
+    return factory
 
 
-def _refuse_unfit(config: ModelConfig, built: Any) -> None:
-    if not hasattr(built, "get_output_embeddings") or not hasattr(built, "base_model"):
-        seen = f"{config.name} returned a {type(built).__name__}"
-        raise ConfigError("this is no model of transformers", seen, "return an AutoModelForCausalLM's class")
-    output = built.get_output_embeddings()
+def _refuse_unfit(config: ModelConfig, network: Any) -> None:
+    if not hasattr(network, "get_output_embeddings") or not hasattr(network, "base_model"):
+        description = f"{config.name} returned a {type(network).__name__}"
+        raise ConfigError("this is no model of transformers", description, "return an AutoModelForCausalLM's class")
+    output = network.get_output_embeddings()
     if output is None or getattr(output, "bias", None) is not None:
         raise ConfigError("the model has no plain output layer", config.name, "return a causal language model")
-    if other := [name for name in _OTHER_SCORES if getattr(built.config, name, None) not in (None, 1.0)]:
-        raise ConfigError("the model's scores are not hidden states x output layer", f"{config.name}: {other}")
-    window = getattr(built.config, "sliding_window", None)
+    if settings := [name for name in _OTHER_SCORES if getattr(network.config, name, None) not in (None, 1.0)]:
+        raise ConfigError("the model's scores are not hidden states x output layer", f"{config.name}: {settings}")
+    window = getattr(network.config, "sliding_window", None)
     if (config.document_attention or config.reset_positions) and window is not None and window < config.context:
-        seen = f"{config.name}: a window of {window}, a context of {config.context}"
-        raise ConfigError("documents are not kept apart in a sliding window", seen, "shorten the context")
+        description = f"{config.name}: a window of {window}, a context of {config.context}"
+        raise ConfigError("documents are not kept apart in a sliding window", description, "shorten the context")
     if len(output.weight) != config.vocabulary and not hasattr(output.weight, "ds_shape"):
-        seen = f"model.vocabulary {config.vocabulary}, output layer {len(output.weight)}"
-        raise ConfigError("the model has another vocabulary", seen, "correct model.vocabulary")
+        description = f"model.vocabulary {config.vocabulary}, output layer {len(output.weight)}"
+        raise ConfigError("the model has another vocabulary", description, "correct model.vocabulary")
 
 
 def layers_of(network: Any) -> list[Any]:
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    return [one for one in network.modules() if isinstance(one, GradientCheckpointingLayer)]
+    return [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def _recompute(layer: Any, config: RecomputeConfig, number: int) -> None:
-    again = recomputed(config, number)
-    layer.gradient_checkpointing = again is not None
-    layer._gradient_checkpointing_func = again
+    checkpointing = recompute_function(config, number)
+    layer.gradient_checkpointing = checkpointing is not None
+    layer._gradient_checkpointing_func = checkpointing
 
 
 def _renew_rotations(network: Any) -> None:
-    """Compute the rotations' frequencies again: ZeRO 3 makes every new tensor in the parameters' type."""
+    """Compute the rotations' frequencies again, on the parameters' device: ZeRO 3 makes every new tensor in the
+    parameters' type."""
+    device = network.get_output_embeddings().weight.device
     for module in network.modules():
         if hasattr(module, "original_inv_freq"):
             fresh = type(module)(module.config)
             for name, buffer in fresh.named_buffers():
-                setattr(module, name, buffer)
+                setattr(module, name, buffer.to(device))

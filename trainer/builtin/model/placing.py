@@ -24,23 +24,23 @@ def place(model: Model, devices: Sequence[torch.device], free: Sequence[int]) ->
 
     Raises `ConfigError` if all of them together have no room for it.
     """
-    room, first = [int(FOR_WEIGHTS * one) for one in free], devices[0]
+    room, first_device = [int(FOR_WEIGHTS * free_bytes) for free_bytes in free], devices[0]
     if bytes_of(model) <= room[0]:
-        model.to(first)
-        return first
+        model.to(first_device)
+        return first_device
     layers = blocks_of(model)
-    at, within = 0, {id(module) for layer in layers for module in layer.modules()}
+    index, layer_modules = 0, {id(module) for layer in layers for module in layer.modules()}
     room[0] -= bytes_of(model) - sum(map(bytes_of, layers))
     for layer in layers:
-        while at < len(room) and bytes_of(layer) > room[at]:
-            at += 1
-        if at == len(room) or room[0] < 0:
+        while index < len(room) and bytes_of(layer) > room[index]:
+            index += 1
+        if index == len(room) or room[0] < 0:
             raise _no_room(model, free)
-        room[at] -= bytes_of(layer)
-        _own(layer, devices[at])
-    _move([module for module in model.modules() if id(module) not in within], first)
-    layers[-1].register_forward_hook(lambda layer, given, made: _moved(made, first))
-    return first
+        room[index] -= bytes_of(layer)
+        _bind(layer, devices[index])
+    _move([module for module in model.modules() if id(module) not in layer_modules], first_device)
+    layers[-1].register_forward_hook(lambda layer, inputs, output: _on_device(output, first_device))
+    return first_device
 
 
 def local_devices() -> tuple[list[torch.device], list[int]]:
@@ -52,39 +52,44 @@ def local_devices() -> tuple[list[torch.device], list[int]]:
 
 
 def bytes_of(module: nn.Module) -> int:
-    return sum(one.numel() * one.element_size() for one in (*module.parameters(), *module.buffers()))
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
 
 
-def _own(layer: nn.Module, device: torch.device) -> None:
+def _bind(layer: nn.Module, device: torch.device) -> None:
     """Move a layer to a device, and what it is given each time."""
     _move(layer.modules(), device)
     layer.register_forward_pre_hook(
-        lambda layer, given, named: (_moved(given, device), _moved(named, device)), with_kwargs=True
+        lambda layer, arguments, keywords: (_on_device(arguments, device), _on_device(keywords, device)),
+        with_kwargs=True,
     )
 
 
 def _move(modules: Iterable[nn.Module], device: torch.device) -> None:
     """Move what modules themselves hold; a tied parameter stays one."""
-    moved = dict[nn.Parameter, nn.Parameter]()
+    replacements = dict[nn.Parameter, nn.Parameter]()
     for module in modules:
-        for name, one in module._parameters.items():
-            if one is not None:
-                if one not in moved:
-                    moved[one] = nn.Parameter(one.detach().to(device), requires_grad=one.requires_grad)
-                module._parameters[name] = moved[one]
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if parameter not in replacements:
+                    replacements[parameter] = nn.Parameter(
+                        parameter.detach().to(device), requires_grad=parameter.requires_grad
+                    )
+                module._parameters[name] = replacements[parameter]
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.to(device)
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def _on_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, tuple | list):
-        return type(value)(_moved(one, device) for one in value)
+        return type(value)(_on_device(item, device) for item in value)
     if isinstance(value, dict):
-        return {name: _moved(one, device) for name, one in value.items()}
+        return {name: _on_device(item, device) for name, item in value.items()}
     return value.to(device) if hasattr(value, "to") else value  # a tensor, or FlexAttention's mask
 
 
 def _no_room(model: nn.Module, free: Sequence[int]) -> ConfigError:
-    seen = f"weights of {bytes_of(model) / 2**30:.1f} GiB, {sum(free) / 2**30:.1f} GiB free on {len(free)} devices"
+    description = (
+        f"weights of {bytes_of(model) / 2**30:.1f} GiB, {sum(free) / 2**30:.1f} GiB free on {len(free)} devices"
+    )
     cure = "evaluate on a node with more devices; nothing is evaluated by several nodes together"
-    return ConfigError("the model does not fit the devices of one node", seen, cure)
+    return ConfigError("the model does not fit the devices of one node", description, cure)

@@ -19,6 +19,8 @@ from trainer.contract import RecomputeConfig
 _IGNORED = -100
 LOGITS_AT_ONCE = 2**24
 """Scores (positions x vocabulary) of one part of the loss: 64 MiB in float32, twice that with their gradient."""
+LEAST_ROWS = 2048
+"""Positions of one part at least, whatever the vocabulary: a GPU is slow on products of few rows."""
 _COSTLY = (
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
@@ -34,47 +36,82 @@ Activation Recomputation in Large Transformer Models")."""
 
 def runner(config: RecomputeConfig, block: int) -> Callable[..., Tensor]:
     """Return the function that applies the `block`-th block to its arguments."""
-    return recomputed(config, block) or _apply
+    return recompute_function(config, block) or _apply
 
 
-def recomputed(config: RecomputeConfig, block: int) -> Callable[..., Tensor] | None:
+def recompute_function(config: RecomputeConfig, block: int) -> Callable[..., Tensor] | None:
     """Return the function that applies the `block`-th block and computes it again; None if all of it is kept."""
     if config.policy == "none" or block % config.every:
         return None
     if config.policy == "full":
         return partial(checkpoint, use_reentrant=False)
-    kept = partial(create_selective_checkpoint_contexts, _keep)
-    return partial(checkpoint, use_reentrant=False, context_fn=kept)
+    contexts = partial(create_selective_checkpoint_contexts, _keep)
+    return partial(checkpoint, use_reentrant=False, context_fn=contexts)
 
 
-def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor, among: Tensor | None = None) -> Tensor:
+def next_token_loss(hidden: Tensor, weight: Tensor, targets: Tensor, total_count: Tensor | None = None) -> Tensor:
     """Return the mean cross entropy in nats of `hidden @ weight.T`, computed in float32.
 
     `hidden`: (positions, width); `weight`: (vocabulary, width); `targets`: (positions), of which negative ones count
-    neither in the sum nor in the mean: at least one has to count. Scores are made for as many
-    positions at a time as `LOGITS_AT_ONCE` allows, and made again in the backward pass: memory does not grow with
-    positions x vocabulary. What fits into one part is computed at once, and kept. `among`: the number of positions to
-    divide the sum by, where these are a part of them.
+    neither in the sum nor in the mean: at least one has to count. Scores are made for as many positions at a time as
+    `LOGITS_AT_ONCE` allows, and made again in the backward pass: memory does not grow with positions x vocabulary. What
+    fits into one part is computed at once, and kept. `total_count`: the number of positions to divide the sum by, where
+    these are a part of them.
     """
-    rows = max(1, LOGITS_AT_ONCE // len(weight))
-    counted = targets >= 0
-    targets = torch.where(counted, targets, _IGNORED)
-    if len(hidden) <= rows:
-        if among is not None:
-            return _summed_loss(hidden, weight, targets) / among
-        return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=_IGNORED)
-    parts = zip(hidden.split(rows), targets.split(rows), strict=True)
-    sums = [checkpoint(_summed_loss, part, weight, wanted, use_reentrant=False) for part, wanted in parts]
-    return torch.stack(sums).sum() / (counted.sum() if among is None else among)
+    valid = targets >= 0
+    targets = torch.where(valid, targets, _IGNORED)
+    if len(hidden) > rows_at_once(len(weight)):
+        total: Tensor = _LossInParts.apply(hidden, weight, targets)  # type: ignore[no-untyped-call]
+        return total / (valid.sum() if total_count is None else total_count)
+    if total_count is not None:
+        return _summed_loss(hidden, weight, targets) / total_count
+    return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=_IGNORED)
+
+
+def rows_at_once(vocabulary: int) -> int:
+    """Return the most positions of one part of the loss."""
+    return max(LEAST_ROWS, LOGITS_AT_ONCE // vocabulary)
+
+
+class _LossInParts(torch.autograd.Function):
+    """The summed loss of one part of the positions after the other; the backward pass makes each part's scores again.
+
+    It adds the parts' gradients of the weight in float32. A sum in bfloat16 would round them to 8 bits each time.
+    """
+
+    @staticmethod
+    def forward(context: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        context.save_for_backward(hidden, weight, targets)
+        rows = rows_at_once(len(weight))
+        parts = zip(hidden.split(rows), targets.split(rows), strict=True)
+        return torch.stack([_summed_loss(part, weight, part_targets) for part, part_targets in parts]).sum()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Any:
+        hidden, weight, targets = (tensor.detach() for tensor in context.saved_tensors)
+        weight_learns, rows = context.needs_input_grad[1], rows_at_once(len(weight))
+        weight.requires_grad_(weight_learns)
+        weight_sum = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False) if weight_learns else None
+        hidden_parts = list[Tensor]()
+        # Autograd adds the last part first.
+        for part, part_targets in reversed(list(zip(hidden.split(rows), targets.split(rows), strict=True))):
+            with torch.enable_grad():
+                inputs = (part.requires_grad_(), weight) if weight_learns else (part.requires_grad_(),)
+                loss = _summed_loss(part, weight, part_targets)
+            part_gradient, *weight_gradient = torch.autograd.grad(loss, inputs, gradients[0])
+            hidden_parts.insert(0, part_gradient)
+            if weight_sum is not None:
+                weight_sum += weight_gradient[0]
+        return torch.cat(hidden_parts), None if weight_sum is None else weight_sum.to(weight.dtype), None
 
 
 def _summed_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(F.linear(hidden, weight).float(), targets, ignore_index=_IGNORED, reduction="sum")
 
 
-def _apply(block: Callable[..., Tensor], *given: Any) -> Tensor:
-    return block(*given)
+def _apply(block: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    return block(*arguments)
 
 
-def _keep(context: Any, operation: Any, *given: Any, **named: Any) -> CheckpointPolicy:
+def _keep(context: Any, operation: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operation in _COSTLY else CheckpointPolicy.PREFER_RECOMPUTE

@@ -35,16 +35,16 @@ class Spread:
         """Return this rank's part of what has one entry per position."""
         return positions.chunk(self.ranks, dim=dim)[self.rank]
 
-    def mixed(self, mix: Mix, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, mix: Mix, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Apply an attention of whole sequences to parts; all have the shape (batch, heads, positions, width)."""
         from deepspeed.sequence.layer import DistributedAttention
 
-        def whole(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return mix(*(one.transpose(1, 2) for one in (query, key, value))).transpose(1, 2)
+        def attend_whole(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return mix(*(tensor.transpose(1, 2) for tensor in (query, key, value))).transpose(1, 2)
 
-        exchange = DistributedAttention(whole, self.group, scatter_idx=2, gather_idx=1)
-        given = (one.transpose(1, 2).contiguous() for one in (query, key, value))
-        result: Tensor = exchange(*given, batch_dim_idx=0)
+        exchange = DistributedAttention(attend_whole, self.group, scatter_idx=2, gather_idx=1)
+        parts = (tensor.transpose(1, 2).contiguous() for tensor in (query, key, value))
+        result: Tensor = exchange(*parts, batch_dim_idx=0)
         return result.transpose(1, 2)
 
     def sum(self, loss: Tensor) -> Tensor:
@@ -74,8 +74,8 @@ def shared_loss(hidden: Tensor, weight: Tensor, targets: Tensor, spread: Spread 
     """
     if spread is None:
         return next_token_loss(hidden, weight, targets.flatten())
-    counted = (targets >= 0).sum()
-    return spread.sum(next_token_loss(hidden, weight, spread.part(targets).flatten(), counted))
+    valid_count = (targets >= 0).sum()
+    return spread.sum(next_token_loss(hidden, weight, spread.part(targets).flatten(), valid_count))
 
 
 def use_in_transformers(network: Any, spread: Spread) -> None:
@@ -85,13 +85,13 @@ def use_in_transformers(network: Any, spread: Spread) -> None:
     inner = AttentionInterface()[network.config._attn_implementation]
 
     def attention(
-        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **named: Any
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **keywords: Any
     ) -> tuple[Tensor, None]:
         def mix(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            found: Tensor = inner(module, query, key, value, attention_mask, **named)[0]
-            return found.transpose(1, 2)
+            output: Tensor = inner(module, query, key, value, attention_mask, **keywords)[0]
+            return output.transpose(1, 2)
 
-        return spread.mixed(mix, query, key, value).transpose(1, 2).contiguous(), None
+        return spread.attend(mix, query, key, value).transpose(1, 2).contiguous(), None
 
     AttentionInterface.register(ATTENTION, attention)
     # The mask is made for whole sequences by us, or there is none and attention is causal.

@@ -41,16 +41,16 @@ class Rule:
     """Each rank computes a part of the gradient of what stays whole."""
 
     def for_deepspeed(self) -> dict[str, Any]:
-        packed = {"shape": [self.pieces, -1], "partition_dim": 0} if self.pieces > 1 else {}
-        named = {"patterns": [rf"(.*\.)?{self.layer}\.weight$"], "partition_type": self.kind}
-        return {**named, "grad_allreduce": self.summed, **packed}
+        shape_entry = {"shape": [self.pieces, -1], "partition_dim": 0} if self.pieces > 1 else {}
+        entry = {"patterns": [rf"(.*\.)?{self.layer}\.weight$"], "partition_type": self.kind}
+        return {**entry, "grad_allreduce": self.summed, **shape_entry}
 
     def cut(self, parameter: str) -> int | None:
         """Return the dimension by which a parameter is dealt out; None if it stays whole."""
-        found = re.fullmatch(rf"(.*\.)?{self.layer}\.(weight|bias)", parameter)
-        if found is None or self.kind == "skip":
+        match = re.fullmatch(rf"(.*\.)?{self.layer}\.(weight|bias)", parameter)
+        if match is None or self.kind == "skip":
             return None
-        if found[2] == "bias":
+        if match[2] == "bias":
             return 0 if self.kind == "column" else None
         return 0 if self.kind == "column" else 1
 
@@ -74,13 +74,15 @@ def rules_of(model: nn.Module) -> tuple[Rule, ...]:
     if not isinstance(model, NamedModel):
         return _DECODER
     plan = getattr(model.network.config, "base_model_tp_plan", None) or {}
-    other = sorted({style for style in plan.values() if style not in _STYLES})
-    if not plan or other:
-        seen = f"{model.config.name}: {', '.join(other) or 'no base_model_tp_plan'}"
-        raise ConfigError("the model has no plan for tensor parallelism", seen, "write training.parallel.tensor: 1")
+    unknown_styles = sorted({style for style in plan.values() if style not in _STYLES})
+    if not plan or unknown_styles:
+        description = f"{model.config.name}: {', '.join(unknown_styles) or 'no base_model_tp_plan'}"
+        raise ConfigError(
+            "the model has no plan for tensor parallelism", description, "write training.parallel.tensor: 1"
+        )
     return tuple(
-        Rule(re.escape(layer).replace(r"\*", r"\d+"), kind, summed=summed)
-        for layer, (kind, summed) in ((layer, _STYLES[style]) for layer, style in plan.items())
+        Rule(re.escape(layer).replace(r"\*", r"\d+"), kind, summed=sums_gradients)
+        for layer, (kind, sums_gradients) in ((layer, _STYLES[style]) for layer, style in plan.items())
     )
 
 
@@ -90,20 +92,20 @@ def dealt_out(name: str, tensor: Tensor, rules: Sequence[Rule], ranks: int) -> T
     return tensor.detach().chunk(ranks, dim=dims[0])[0].clone() if dims else tensor
 
 
-def joined(parts: Sequence[dict[str, Tensor]], rules: Sequence[Rule]) -> dict[str, Tensor]:
+def join(parts: Sequence[dict[str, Tensor]], rules: Sequence[Rule]) -> dict[str, Tensor]:
     """Return whole tensors from those of each rank of a group. Raises `StorageError` where they do not fit together."""
     if len({frozenset(part) for part in parts}) > 1:
         raise StorageError("the ranks of a tensor-parallel group hold different tensors", f"{len(parts)} files")
-    whole = {}
-    for name, first in parts[0].items():
+    weights = {}
+    for name, shard in parts[0].items():
         tensors = [part[name] for part in parts]
-        found = [(rule, dim) for rule in rules if (dim := rule.cut(name)) is not None]
-        if not found:
-            if any(not torch.equal(one, first) for one in tensors[1:]):
+        matches = [(rule, dim) for rule in rules if (dim := rule.cut(name)) is not None]
+        if not matches:
+            if any(not torch.equal(tensor, shard) for tensor in tensors[1:]):
                 raise StorageError("the ranks of a tensor-parallel group differ in a tensor that each has whole", name)
-            whole[name] = first
+            weights[name] = shard
             continue
-        (rule, dim), *_ = found
-        pieces = zip(*(one.chunk(rule.pieces, dim=dim) for one in tensors), strict=True)
-        whole[name] = torch.cat([part for piece in pieces for part in piece], dim=dim)
-    return whole
+        (rule, dim), *_ = matches
+        pieces = zip(*(tensor.chunk(rule.pieces, dim=dim) for tensor in tensors), strict=True)
+        weights[name] = torch.cat([part for piece in pieces for part in piece], dim=dim)
+    return weights

@@ -42,8 +42,8 @@ class Attention(nn.Module):
         def mix(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
 
-        mixed = self.spread.mixed(mix, query, key, value) if self.spread else mix(query, key, value)
-        return self.project_out(mixed.transpose(1, 2).reshape(batch, length, -1))
+        mixture = self.spread.attend(mix, query, key, value) if self.spread else mix(query, key, value)
+        return self.project_out(mixture.transpose(1, 2).reshape(batch, length, -1))
 
 
 class FeedForward(nn.Module):
@@ -124,14 +124,16 @@ class Transformer(nn.Module):
             cosine, sine = self.spread.part(cosine, 0), self.spread.part(sine, 0)
         return (cosine, sine), mask
 
-    def initialize(self, whole: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext) -> None:
-        """Draw new weights and compute the rotation table. `whole` makes a parameter whole that is spread over ranks.
+    def initialize(self, gather: Callable[[Tensor], AbstractContextManager[Any]] = nullcontext) -> None:
+        """Draw new weights and compute the rotation table. `gather` makes a parameter whole that is spread over ranks.
 
-        Both are computed in float32 whatever the parameters' type, so that they are equal with every ZeRO stage.
+        Both are computed in float32 whatever the parameters' type, so that they are equal with every ZeRO stage, and
+        the table lies where the parameters do: with stage 3 they are on the device already, and nobody moves it later.
         """
-        self.cosine, self.sine = _rotation_table(self.config)
+        device = self.embedding.weight.device
+        self.cosine, self.sine = (table.to(device) for table in _rotation_table(self.config))
         for name, parameter in self.named_parameters():
-            with whole(parameter), torch.no_grad():
+            with gather(parameter), torch.no_grad():
                 if parameter.dim() < 2:
                     continue
                 residual = name.endswith("project_out.weight")
@@ -142,9 +144,9 @@ class Transformer(nn.Module):
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, object]]:
     """Return AdamW's groups of what is trained: weight decay applies to matrices, not to gains."""
     matrices, gains = list[nn.Parameter](), list[nn.Parameter]()
-    for one in filter(lambda one: one.requires_grad, model.parameters()):
+    for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
         # A parameter that is spread over ranks is empty, and DeepSpeed notes its shape.
-        (matrices if len(getattr(one, "ds_shape", one.shape)) >= 2 else gains).append(one)
+        (matrices if len(getattr(parameter, "ds_shape", parameter.shape)) >= 2 else gains).append(parameter)
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": gains, "weight_decay": 0.0}]
     # DeepSpeed flattens each group, and none may be empty, as that of the gains is with adapters.
     return [group for group in groups if group["params"]]
@@ -165,5 +167,5 @@ def _rotation_table(config: ModelConfig) -> tuple[Tensor, Tensor]:
 
 def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     cosine, sine = rotation
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+    left, right = x.chunk(2, dim=-1)
+    return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)

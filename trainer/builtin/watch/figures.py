@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trainer.builtin.model.recompute import LOGITS_AT_ONCE
+from trainer.builtin.model.recompute import rows_at_once
 from trainer.builtin.watch.times import relative
 from trainer.contract import StepFigures, TrainConfig
 from trainer.contract.model.shape import work_of
@@ -130,7 +130,7 @@ class Utilisation:
         if recompute.policy == "full":
             covered = -(-work.layers // recompute.every)
             again += covered * (2 * work.block + 4 * work.queries * model.context)
-        if config.micro_batch * model.context > max(1, LOGITS_AT_ONCE // model.vocabulary):
+        if config.micro_batch * model.context > rows_at_once(model.vocabulary):
             again += 2 * work.output
         token = work.flop(model.context)
         tokens, peak = config.tokens_per_step(), config.peak_bf16_tflops

@@ -54,6 +54,8 @@ class Overseer:
     split: Split = field(init=False)
     signals: Signals = field(init=False)
     utilisation: Utilisation = field(init=False)
+    replays: bool = field(default=True, init=False)
+    """Whether this attempt's model can be replayed, as far as known."""
 
     def __post_init__(self) -> None:
         device = self.engine.device
@@ -220,14 +222,20 @@ class Overseer:
     def replay(self, step: int, fed: Fed) -> Decision:
         """Search for silent data corruption before the 1-based `step`, when it is time to."""
         every = self.config.watch.replay_every
-        if not every or step % every:
+        if not every or step % every or not self.replays:
             return Decision()
         mine = torch.from_numpy(fed.micro_batches[0])
         tokens = self.gang.of_first(mine).to(self.engine.device)
-        found = replay.verdict(self.gang.gather(replay.compute(self.engine, tokens, computes_together(self.config))))
+        together, kernels = computes_together(self.config), self.config.watch.replay_kernels
+        found = replay.verdict(self.gang.gather(replay.compute(self.engine, tokens, together, kernels)))
         self.split.taken()
-        if not found.told:
+        if found.refusal:
+            self.replays = False
+            did = "no replay in this attempt; `watch.replay_kernels: training` does without"
+            self._tell(step, "replay", 0.0, 0.0, self.config.watch.replay, found.refusal, did)
+        elif not found.told:
             self.watch.sound_step = step - 1
+        if not found.told:
             return Decision()
         self.watch.alarms += 1
         action, did, decision = self.config.watch.replay, "logged", Decision()

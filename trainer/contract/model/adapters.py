@@ -1,4 +1,4 @@
-"""What cannot be trained with adapters, or with dropout."""
+"""What cannot be trained with adapters or with dropout, and what a replay cannot tell."""
 
 from __future__ import annotations
 
@@ -35,6 +35,14 @@ def dropout_trouble(model: ModelConfig, watch: WatchConfig) -> Trouble | None:
         return None
     seen = f"dropout {found[1]:g}, watch.{looks[0]} {getattr(watch, looks[0])}"
     return Trouble(found[0], "makes each replay differ from what it repeats", seen, f"write 0, or {looks[0]}: 0")
+
+
+def replay_trouble(watch: WatchConfig) -> Trouble | None:
+    """Return why a replay may name no node: two runs of one sound GPU may differ."""
+    if watch.replay != "quarantine" or watch.replay_kernels == "deterministic":
+        return None
+    cure = "write log, or replay_kernels: deterministic"
+    return Trouble("watch.replay", "would replace sound nodes", "quarantine, with watch.replay_kernels training", cure)
 
 
 def unknown_targets(model: ModelConfig) -> list[str]:

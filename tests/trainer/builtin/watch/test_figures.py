@@ -77,11 +77,11 @@ def test_the_flop_of_a_named_model_are_its_own(name: str, used: int, layers: int
 
 
 def test_mfu_and_hfu_by_hand() -> None:
-    given = config(peak_bf16_tflops=989.0)
+    given = config(peak_bf16_tflops=989.0, micro_batch=2)
     found = Utilisation.of(given, 8, accelerated=True)
     second = found.flop / (8 * 989e12)
     assert found.mfu(second) == 1.0 and found.mfu(2 * second) == 0.5
-    full = Utilisation.of(config(peak_bf16_tflops=989.0, recompute=RecomputeConfig(policy="full")), 8, True)
+    full = Utilisation.of(given.model_copy(update={"recompute": RecomputeConfig(policy="full")}), 8, True)
     assert full.mfu(second) == 1.0
     # All forward passes are made again, a third of the whole: the output layer's too, as the loss is made in parts.
     assert full.hfu(second) == pytest.approx(4 / 3, rel=1e-3)

@@ -8,8 +8,9 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -20,6 +21,7 @@ from tests.trainer.test_loop_pace import alone
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.builtin.data.feed import Fed
 from trainer.builtin.gang import Gang
+from trainer.builtin.watch import replay
 from trainer.builtin.watch.bans import RolledBack, read_bans, write_ban
 from trainer.builtin.watch.figures import All, Mine
 from trainer.builtin.watch.overseer import Decision, Overseer
@@ -263,8 +265,8 @@ import torch
 from trainer.builtin import agent
 from trainer.builtin.watch import replay
 compute = replay.compute
-def flipped(engine, tokens, together):
-    found = compute(engine, tokens, together)
+def flipped(*given):
+    engine, found = given[0], compute(*given)
     wrong = torch.distributed.get_rank() == 1 and engine.global_steps >= 39
     return found._replace(again=found.again ^ 4) if wrong else found
 replay.compute = flipped
@@ -291,6 +293,25 @@ def test_a_rank_that_computes_differently_ends_with_its_own_code_and_newer_check
     assert second.events("restored")[0]["step"] <= 29
     assert [agent.returncode for agent in second.agents] == [0, 0], second.log(0).read_text()
     assert second.losses()[60] == twin.losses()[60]
+
+
+def test_a_model_without_deterministic_kernels_is_told_once_and_names_no_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, tries = overseer(tmp_path, replay_every=10, replay="quarantine"), []
+
+    def refused(*given: Any) -> replay.Digests:
+        tries.append(given)
+        return replay.Digests(7, 0, 0, refusal="cumsum_cuda_kernel does not have a deterministic implementation")
+
+    alone_here = SimpleNamespace(rank=0, first=True, of_first=lambda tensor: tensor, gather=lambda mine: [mine])
+    made.gang = cast(Gang, alone_here)
+    monkeypatch.setattr(replay, "compute", refused)
+    fed = SimpleNamespace(micro_batches=[np.zeros((1, 17), dtype=np.int64)])
+    assert [made.replay(step, cast(Fed, fed)) for step in (10, 20)] == [Decision(), Decision()]
+    (event,) = told(capsys)
+    assert (event["detector"], event["step"]) == ("replay", 10) and "cumsum" in event["text"]
+    assert len(tries) == 1 and made.watch.sound_step == -1, "what nobody has looked at is not called sound"
 
 
 def test_what_was_sound_is_known_over_a_restart_and_a_ban_goes_back_to_it(tmp_path: Path) -> None:

@@ -63,6 +63,13 @@ PLANS = (
         cure="write log",
     ),
     Row(
+        "watch-needs-its-signal",
+        E,
+        "training.watch.replay",
+        {"training.watch": {"replay_every": 50, "replay": "quarantine", "replay_kernels": "training"}},
+        cure="replay_kernels: deterministic",
+    ),
+    Row(
         "layout-divides-model",
         E,
         "training.parallel.sequence",

@@ -25,7 +25,7 @@ from trainer.builtin.config import load_config
 from trainer.builtin.data.held_out import end_of_document
 from trainer.builtin.data.reader import load_manifest
 from trainer.builtin.model import NORM_EPSILON, ROTARY_BASE, swiglu_width
-from trainer.builtin.model.adapters import FOLDER, merged, write_adapters
+from trainer.builtin.model.adapters import FOLDER, merge, write_adapters
 from trainer.builtin.model.named import PREFIX, network_of
 from trainer.contract import DATA_MOUNT, TOKENIZER_NAME, Chat, TrainConfig
 from trainer.errors import ConfigError, StorageError, TrainerError
@@ -56,7 +56,7 @@ def export(checkpoint: Path, config: TrainConfig, data: Path, out: Path, shard_b
     form = _form_of(config)
     whole = load_weights(checkpoint, manifest, config.model)
     lora = config.model.lora
-    plain = whole if lora is None else merged(whole, lora)
+    plain = whole if lora is None else merge(whole, lora)
     weights = {name: tensor for name, tensor in plain.items() if name not in form.tied}
     tensors = renamed(weights, form.targets)
     prepared = load_manifest(data, manifest.data_digest)

@@ -129,12 +129,13 @@ def load_universal(engine: Any, folder: Path) -> None:
 
 def _set_apart(optimizer: Any, settings: list[dict[str, Any]]) -> None:
     """Restore each group's settings and step count. Under ZeRO 3 DeepSpeed 0.19.8 gives all groups those of the first:
-    gains would decay like matrices, and each group would increment one common count."""
+    gains would decay like matrices, and each group would increment one common count. DeepSpeed leaves the count in the
+    node's memory, and fused AdamW reads it where the parameter lies, in float32."""
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)
-    for state in optimizer.optimizer.state.values():
+    for parameter, state in optimizer.optimizer.state.items():
         if torch.is_tensor(state.get("step")):
-            state["step"] = state["step"].clone()
+            state["step"] = state["step"].to(parameter.device, torch.float32, copy=True)
 
 
 def main() -> int:

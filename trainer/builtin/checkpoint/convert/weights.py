@@ -14,7 +14,7 @@ from trainer.builtin.checkpoint.convert.universal import only_allowed
 from trainer.builtin.checkpoint.deepspeed_engine import load_safely
 from trainer.builtin.checkpoint.files import open_regular
 from trainer.builtin.checkpoint.search import verified
-from trainer.builtin.model.tensor import joined, rules_for
+from trainer.builtin.model.tensor import join, rules_for
 from trainer.contract import COMMITTED_NAME, Manifest, ModelConfig, attempt_folder, parse_manifest, step_of_folder
 from trainer.errors import StorageError
 
@@ -53,7 +53,7 @@ def load_weights(checkpoint: Path, manifest: Manifest, model: ModelConfig) -> di
         seen = f"{sorted(files.values())}, of {manifest.layout.tensor} ranks that share matrices"
         raise StorageError("the checkpoint does not hold every file of weights once", seen)
     parts = [dict(load_shard(checkpoint / files[rank])["module"]) for rank in sorted(files)]
-    return parts[0] if len(parts) == 1 else joined(parts, rules_for(model))
+    return parts[0] if len(parts) == 1 else join(parts, rules_for(model))
 
 
 def _consolidated(checkpoint: Path, manifest: Manifest) -> dict[str, Tensor]:
