@@ -134,7 +134,9 @@ def check_targets(words: list[str]) -> None:
             assert f"$({variable})" in MAKEFILE, f"the Makefile reads no {variable}"
         elif word.startswith("bench-"):
             name = word.removeprefix("bench-")
-            assert name == "NAME" or (ROOT / f"tests/bench/{name}.py").exists(), f"no benchmark {name}"
+            assert name == "NAME" or any(
+                (ROOT / "tests/bench" / place).exists() for place in (f"{name}.py", f"{name}/__main__.py")
+            ), name
         else:
             assert word in targets, f"no target {word!r}; there are {sorted(targets)}"
 
