@@ -9,10 +9,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from infra.record.events import Event, Kind, Stage, ordered
+from infra.record.events import Event, Stage, ordered
 from infra.record.payloads.attempts import AttemptLaunched, AttemptRunning, NodesAtZero
+from infra.record.payloads.checkpoints import Doubt
 from infra.record.payloads.stages import Certified, StageFailed, StageFinished, StageStarted
-from infra.record.payloads.training import FileSystemLost
+from infra.record.payloads.training import (
+    ArchiveBegun,
+    FileSystemLost,
+    FileSystemReplaced,
+    Held,
+    Relaunched,
+    TrainingFinished,
+)
 from infra.spec.notify import Change
 
 FIRST_REMINDER = timedelta(hours=1)
@@ -20,13 +28,7 @@ NEXT_REMINDERS = timedelta(hours=6)
 STALE = timedelta(days=1)
 """Age from which a change is no longer told: nobody was there to tell it, and something else has followed."""
 
-_ENDS_A_WAIT = (
-    Kind.FILE_SYSTEM_REPLACED,
-    Kind.RELAUNCHED,
-    Kind.ATTEMPT_LAUNCHED,
-    Kind.TRAINING_FINISHED,
-    Kind.ARCHIVE_BEGUN,
-)
+_ENDS_A_WAIT = FileSystemReplaced | Relaunched | AttemptLaunched | TrainingFinished | ArchiveBegun
 _ACTING = (Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH, Stage.TEARDOWN)
 """Stages whose begin shows that somebody acts; in the others a driver only watches."""
 
@@ -44,14 +46,14 @@ class Told:
 
 def changes(events: Iterable[Event], now: datetime) -> tuple[Told, ...]:
     """Return every change worth telling that is younger than a day, and the newest reminder that is due."""
-    told, wait, doubted = list[Told](), _Wait(), set[Kind]()
+    told, wait, doubted = list[Told](), _Wait(), set[str]()
     for event in ordered(events):
         again = wait.goes_on(event)
         wait.hear(event, again)
         again = again or event.kind in doubted
-        if event.kind is Kind.ATTEMPT_LAUNCHED:
+        if isinstance(event.payload, AttemptLaunched):
             doubted.clear()
-        elif event.payload.in_doubt:
+        elif isinstance(event.payload, Doubt):
             doubted.add(event.kind)
         told += [] if again else _of(event, told)
     return (*(one for one in told if now - one.event.at < STALE), *wait.reminder(now))
@@ -108,7 +110,7 @@ class _Wait:
     def hear(self, event: Event, again: bool) -> None:
         if again:
             self.last = event
-        elif event.kind in (Kind.HELD, Kind.NODES_AT_ZERO, Kind.STAGE_FAILED) or _left_lost(event):
+        elif isinstance(event.payload, Held | NodesAtZero | StageFailed) or _left_lost(event):
             self.first = self.last = event
         elif self._ends_with(event):
             self.first = self.last = None
@@ -118,7 +120,7 @@ class _Wait:
         if isinstance(payload, AttemptLaunched) and self.first is not None and _left_lost(self.first):
             return False  # it finds no file system either
         if self.first is None or not isinstance(payload, StageStarted | StageFinished):
-            return event.kind in _ENDS_A_WAIT
+            return isinstance(payload, _ENDS_A_WAIT)
         if isinstance(payload, StageFinished):
             return payload.stage in (Stage.TEARDOWN, getattr(self.first.payload, "stage", None))
         # Another try of a teardown ends nothing: it may fail as well.

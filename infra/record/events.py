@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel
+from pydantic import AfterValidator, AwareDatetime, BaseModel
 
 from infra.errors import first_line
-from infra.record.kinds import Kind as Kind
-from infra.record.kinds import Stage as Stage
-from infra.record.payloads import Payload, payload_of
+from infra.record.fold import after
+from infra.record.payloads import PAYLOADS, Payload, payload_of
 from infra.record.payloads.stages import UnreadableRecord
+from infra.record.stage import Stage as Stage
 from infra.record.state import CampaignState as CampaignState
 from trainer.contract.frozen import Frozen
 
@@ -29,11 +29,17 @@ class _Stored(BaseModel):
     data: dict[str, Any] = {}
 
 
+def _known(kind: str) -> str:
+    if kind not in PAYLOADS:
+        raise ValueError(f"no kind of event: {kind}")
+    return kind
+
+
 class Event(Frozen):
     at: datetime
     writer: str
     sequence: int
-    kind: Kind
+    kind: Annotated[str, AfterValidator(_known)]
     data: dict[str, Any] = {}
 
     @classmethod
@@ -54,11 +60,10 @@ def stored(body: bytes) -> Event | None:
     an older steward runs: kinds that change a state need a new steward anyway. Raises `ValueError` for anything else.
     """
     content = _Stored.model_validate_json(body)
-    if content.kind not in set(Kind) and _KIND.fullmatch(content.kind):
+    if content.kind not in PAYLOADS and _KIND.fullmatch(content.kind):
         return None
     event = Event.model_validate_json(body)
-    blank = CampaignState(attempts=({"attempt": event.data.get("attempt", 1)},))
-    CampaignState.model_validate(_apply(blank, event).model_dump(warnings=False))  # folding a misfit would end readers
+    after(CampaignState(), event.payload, event.at)  # folding a misfit would end readers
     return event
 
 
@@ -87,9 +92,5 @@ def fold(events: Iterable[Event]) -> CampaignState:
     """Return where a campaign stands."""
     state = CampaignState()
     for event in ordered(events):
-        state = _apply(state, event)
+        state = after(state, event.payload, event.at)
     return state
-
-
-def _apply(state: CampaignState, event: Event) -> CampaignState:
-    return state.model_copy(update=dict(event.payload.update(state, event.at)))

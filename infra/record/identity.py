@@ -46,6 +46,6 @@ def archive_prefix(campaign: str, identity: str) -> str:
 def archive_prefix_of(store: CampaignStore) -> str:
     """Return the archive folder of a record's campaign: from its archive event, else from its identity."""
     archived, known = store.state().archive, read_identity(store)
-    if archived is not None and (known is None or known.adopted or "identity" in archived):
-        return archive_prefix(store.campaign, str(archived.get("identity", "")))
+    if archived is not None and (known is None or known.adopted or "identity" in archived.model_fields_set):
+        return archive_prefix(store.campaign, archived.identity)
     return archive_prefix(store.campaign, "" if known is None else known.identity)

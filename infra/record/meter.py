@@ -14,16 +14,16 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from infra.plan.estimates.cost import CostLine
-from infra.record.events import Event, Kind, Stage, ordered
+from infra.record.events import Event, Stage, ordered
 from infra.record.payloads import Payload
 from infra.record.payloads.attempts import AttemptLaunched, NodesAtZero, NodeShare, PilotProven
 from infra.record.payloads.stages import DataBegun, DataEnded, DriverTookOver, StageFailed, StageFinished, StageStarted
+from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven, ArchiveVerified, TrainingFinished
 
 _MICROSECOND = timedelta(microseconds=1)
 _HOUR = 3_600_000_000
 """Microseconds."""
 _WITHOUT_STACK = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.CERTIFY, Stage.REPORT)
-_ARCHIVED = (Kind.ARCHIVE_VERIFIED, Kind.ARCHIVE_UNPROVEN, Kind.ARCHIVE_FAILED)
 
 
 class Billing(StrEnum):
@@ -159,13 +159,13 @@ def _passed(
     record: tuple[Event, ...], windows: Mapping[Billing, tuple[Up, ...]], until: datetime
 ) -> dict[str, Fraction]:
     """Return how far each sort of the plan's estimates has passed: a share, or microseconds."""
-    gpu = windows[Billing.GPU_NODES]
-    launched = next((event.at for event in record if event.kind is Kind.ATTEMPT_LAUNCHED), until)
-    finished = max((event.at for event in record if event.kind is Kind.TRAINING_FINISHED), default=until)
+    gpu, ended = windows[Billing.GPU_NODES], ArchiveVerified | ArchiveUnproven | ArchiveFailed
+    launched = next((event.at for event in record if isinstance(event.payload, AttemptLaunched)), until)
+    finished = max((event.at for event in record if isinstance(event.payload, TrainingFinished)), default=until)
     return {
         "at once": Fraction(1),
         "nodes": max((up.share for up in gpu), default=Fraction(0)),
-        "archive": Fraction(any(event.kind in _ARCHIVED for event in record)),
+        "archive": Fraction(any(isinstance(event.payload, ended) for event in record)),
         "training": Fraction((finished - launched) // _MICROSECOND),
         "waiting": Fraction(sum(map(_micros, windows[Billing.STACK])) - sum(map(_micros, gpu))),
     }

@@ -1,7 +1,8 @@
-"""The lines that a training pod prints for the infrastructure: one JSON object each, by a schema for every event.
+"""The lines that a training pod prints for the infrastructure: one JSON object each.
 
-Whatever else a pod prints is a job's text. A supervisor's own lines begin with a mark that no line of the job has when
-it is passed on, so what a job prints is never taken for ours.
+Here are the lines of steps; `PrintedPayload` is the base of those that the record keeps. Whatever else a pod prints is
+a job's text. A supervisor's own lines begin with a mark that no line of the job has when it is passed on, so what a job
+prints is never taken for ours.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import Field, FiniteFloat, ValidationError
 
 from trainer.contract.frozen import Frozen
 from trainer.contract.job import Count, Measure, Name
@@ -17,7 +18,6 @@ from trainer.contract.job import Count, Measure, Name
 MARK = "\x1e"
 """Begins each line of a supervisor's own (RFC 7464); `trainer.supervisor.running` replaces it in the job's lines."""
 _MOST_CHARACTERS = 2**16
-Text = Annotated[str, AfterValidator(lambda text: text[:2000])]
 
 
 class TrainerLine(Frozen, strict=True):
@@ -32,10 +32,8 @@ class TrainerLine(Frozen, strict=True):
     rank: Count | None = None
 
 
-class StepLine(TrainerLine):
+class StepLine(TrainerLine, extra="ignore"):
     """A finished step, or an evaluation after it; further figures are for people."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     step: Count
     loss: Measure = None
@@ -53,78 +51,11 @@ class BegunLine(TrainerLine):
     parameters: Count | None = None
 
 
-class StepTroubleLine(TrainerLine):
-    step: Annotated[int, Field(ge=-1, le=10**15)]
-    """-1: none yet."""
-    of_attempt: Count | None = None
-    why: Text = ""
-
-
-class RefusedShardLine(TrainerLine):
-    step: Count
-    tier: Name = ""
-    file: Text = ""
-    seen: Text = ""
-    wanted: Text = ""
-
-
-class RestartedInPlaceLine(TrainerLine):
-    step: Count | None = None
-    culprit: Count | None = None
-    of_node: Text | None = None
-    cause: Text = ""
-    seconds: FiniteFloat | None = None
-
-
-class WatchLine(TrainerLine):
-    step: Count
-    detector: Name
-    text: Text = ""
-    did: Text = ""
-    action: Name = ""
-    value: float | Name | None = None
-    threshold: float | Name | None = None
-    onset: Count | None = None
-    ranks: Annotated[list[Count], Field(max_length=2**16)] | None = None
-
-
-class WeightsOnlyLine(TrainerLine):
-    why: Text
-
-
-class UnrecognisedLine(TrainerLine):
-    files: Count
-    bytes: Count
-    newest: Text = ""
-    why: Text = ""
-    fits: Text = ""
-
-
-class ResumedElsewhereLine(TrainerLine):
-    offered: Count
-    first: Count
-
-
-class LossJumpedLine(TrainerLine):
-    step: Count
-    before: FiniteFloat
-    now: FiniteFloat
-
-
 LINES: dict[str, type[TrainerLine]] = {
     "step": StepLine,
     "evaluated": StepLine,
     "restored": BegunLine,
     "started_fresh": BegunLine,
-    "refused_shard": RefusedShardLine,
-    "refused_step": StepTroubleLine,
-    "not_sealed": StepTroubleLine,
-    "restarted_in_place": RestartedInPlaceLine,
-    "watch": WatchLine,
-    "unrecognised": UnrecognisedLine,
-    "weights_only": WeightsOnlyLine,
-    "resumed_elsewhere": ResumedElsewhereLine,
-    "loss_jumped": LossJumpedLine,
 }
 
 
@@ -141,7 +72,7 @@ def event_of(text: str, marked: bool) -> dict[str, Any] | None:
 
 
 def line_of(event: dict[str, Any]) -> TrainerLine | None:
-    """Return an event by the schema of its kind; None for a kind that nobody reads, or for one that does not fit."""
+    """Return the line of a step or of a beginning; None for any other, and for one that does not fit its schema."""
     try:
         return model.model_validate(event) if (model := LINES.get(event["event"])) is not None else None
     except ValidationError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from infra.record.events import CampaignState, Kind, Stage, fold
+from infra.record.events import CampaignState, Stage, fold
+from infra.record.payloads.stages import Certified
 from infra.report import sentences, trainer_log, verdict
 from infra.report.causes import TimeCause
 from infra.report.facts import facts, spec_text
@@ -76,7 +77,7 @@ def build(record: Record) -> Report:
 def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training:
     provision = state.finished_stages.get(Stage.PROVISION, {})
     logged = max((line.step for lines in log.steps.values() for line in lines), default=0)
-    ended = (attempt.get("step") for attempt in state.attempts)
+    ended = [attempt.ended.step or 0 for attempt in state.attempts if attempt.ended is not None]
     return Training(
         losses=thinned(trainer_log.losses(log)),
         norms=thinned(trainer_log.norms(log)),
@@ -85,7 +86,7 @@ def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training
         unigram_loss=provision.get("unigram_loss"),
         repeats=trainer_log.repeats(log, trainer_log.relaunched_after(record)),
         steps_logged=logged,
-        steps_done=logged or max((step for step in ended if isinstance(step, int)), default=0),
+        steps_done=logged or max(ended, default=0),
         steps_wanted=record.spec.job.steps,
     )
 
@@ -120,16 +121,16 @@ def _certificate(record: Record, state: CampaignState) -> CertificateSummary | N
         )
         for look in stored.get("looks", ())
     )
-    certified = [event for event in record.events if event.kind is Kind.CERTIFIED]
+    certified = [event for event in record.events if isinstance(event.payload, Certified)]
     return CertificateSummary(
-        clean=bool(concluded["clean"]),
+        clean=concluded.clean,
         at=certified[-1].at,
         principal=stored.get("principal"),
-        looks=int(concluded.get("looks", len(rows))),
+        looks=len(rows) if concluded.looks is None else concluded.looks,
         listed=sum(row.listed for row in rows),
-        found=tuple(concluded.get("found", ())),
-        suspects=tuple(str(item) for item in concluded.get("suspects", stored.get("suspects", ()))),
-        could_not_look=tuple(concluded.get("could_not_look", ())),
-        kept=tuple(concluded.get("kept", stored.get("kept", ()))),
+        found=concluded.found,
+        suspects=tuple(map(str, stored.get("suspects", ()) if concluded.suspects is None else concluded.suspects)),
+        could_not_look=concluded.could_not_look,
+        kept=tuple(stored.get("kept", ())) if concluded.kept is None else concluded.kept,
         rows=rows,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra.record.events import CampaignState
+from infra.record.payloads.training import ArchiveVerified
 from infra.report.model import CommandRecipe, Golden, StoredFile
 from infra.report.record import Record
 
@@ -29,26 +30,26 @@ END"""
 def golden(record: Record, state: CampaignState) -> Golden | None:
     """Return the golden checkpoint; None if the archive has no verified one."""
     found = state.archive
-    if found is None or "manifest" not in found:
+    if found is None or found.manifest is None:
         return None
-    root = str(found["manifest"]).rpartition("/")[0]
-    folder = f"{root}/golden/step-{int(found['step']):08d}"
+    root = found.manifest.rpartition("/")[0]
+    folder = f"{root}/golden/step-{found.step:08d}"
     return Golden(
-        step=int(found["step"]),
+        step=found.step,
         tokens=(record.archive or {}).get("tokens"),
-        manifest=str(found["manifest"]),
+        manifest=found.manifest,
         folder=folder,
-        objects=int(found.get("objects", 0)),
-        bytes=int(found.get("bytes", 0)),
-        proof=found.get("proof", "recorded in training"),
-        reference_loss=found.get("reference_evaluation_loss", found.get("recorded_evaluation_loss")),
-        restored_loss=found.get("restored_evaluation_loss"),
-        metrics=found.get("metrics", {}),
-        export_metrics=found.get("export_metrics", {}),
-        tolerance=found.get("tolerance"),
+        objects=found.objects or 0,
+        bytes=found.bytes,
+        proof=found.proof,
+        reference_loss=found.wanted_loss,
+        restored_loss=found.restored_evaluation_loss,
+        metrics=found.metrics,
+        export_metrics=found.export_metrics,
+        tolerance=found.tolerance,
         files=_files(record),
-        recipes=_recipes(record, state, root, folder),
-        refused=tuple(str(item) for item in found.get("refused", ())),
+        recipes=_recipes(record, found, root, folder),
+        refused=tuple(map(str, found.refused)),
     )
 
 
@@ -75,14 +76,14 @@ def _of_workload(campaign: str, step: int, root: str, export: str) -> tuple[Comm
     return fetch, CommandRecipe(title="Fetch what the job has exported", commands=copy, note=note)
 
 
-def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tuple[CommandRecipe, ...]:
-    campaign, archived = record.spec.campaign, state.archive or {}
+def _recipes(record: Record, archived: ArchiveVerified, root: str, folder: str) -> tuple[CommandRecipe, ...]:
+    campaign = record.spec.campaign
     if record.spec.workload is not None:
-        return _of_workload(campaign, int(archived["step"]), root, str(archived.get("export", "")))
-    kept = "/".join(filter(None, ("archive", archived.get("identity", ""))))
+        return _of_workload(campaign, archived.step, root, archived.export or "")
+    kept = "/".join(filter(None, ("archive", archived.identity)))
     fetch = "\n".join(
         (
-            f"bivouac checkpoints restore {campaign} . --step {int(archived['step'])}",
+            f"bivouac checkpoints restore {campaign} . --step {archived.step}",
             f"mv {folder.rpartition('/')[2]} golden",
             f"aws s3 cp {root}/train.json train.json",
             f"aws s3 cp --recursive {root}/data/ data/",

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from infra.console.words import clock
-from infra.record.events import Event, Kind
+from infra.record.events import Event
 from infra.record.payloads.attempts import (
     AttemptEnded,
     AttemptRestartedInPlace,
@@ -137,7 +137,7 @@ def _answer(
 
 def _action(record: Record, events: Sequence[Event], row: AttemptTime, following: AttemptTime | None) -> str:
     mine = [event for event in events if _between(record, event, row.ended_s, row.next_launch_s)]
-    if any(event.kind is Kind.NODE_QUARANTINED for event in mine):
+    if any(isinstance(event.payload, NodeQuarantined) for event in mine):
         return "replaced"
     if following is not None:
         return "restarted"

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from infra.plan.estimates.cost import CostLine
 from infra.record import meter
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.meter import Billing, price
-from infra.record.payloads.attempts import AttemptRestartedInPlace
+from infra.record.payloads.attempts import AttemptRestartedInPlace, NodesAtZero
 from infra.report.causes import TimeCause
 from infra.report.model import AttemptTime, StageTime
 from infra.report.record import Record
@@ -247,7 +247,7 @@ def _attempts(record: Record, attempts: Sequence[AttemptTime]) -> list[Span]:
         else:
             failed = None
             rows.append(Span(trained_until, over, TimeCause.SAVING))
-    zero = [record.seconds(e.at) for e in record.events if e.kind is Kind.NODES_AT_ZERO]
+    zero = [record.seconds(e.at) for e in record.events if isinstance(e.payload, NodesAtZero)]
     if finished is not None and (ends := [at for at in zero if at >= finished]):
         rows.append(Span(finished, ends[0], TimeCause.ARCHIVE))
     return _disjoint(rows)

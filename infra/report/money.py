@@ -128,9 +128,9 @@ def kept(record: Record, state: CampaignState) -> tuple[KeptResource, ...]:
     """Return resources that stay on purpose, with S3's monthly price."""
     bucket, rows = buckets(record.spec.account, record.spec.region), []
     if state.archive is not None:
-        root = str(state.archive.get("manifest", "")).rpartition("/")[0]
-        name = f"golden checkpoint of step {state.archive.get('step')}, with record"
-        rows.append(_stored(name, f"{root}/", int(state.archive.get("bytes", 0))))
+        root = (state.archive.manifest or "").rpartition("/")[0]
+        name = f"golden checkpoint of step {state.archive.step}, with record"
+        rows.append(_stored(name, f"{root}/", state.archive.bytes))
     provision = state.finished_stages.get(Stage.PROVISION, {})
     if digest := provision.get("data_digest"):
         where = f"s3://{bucket.data}/{data_prefix(digest)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.payloads.attempts import (
     AttemptEnded,
     AttemptLaunched,
@@ -15,6 +15,7 @@ from infra.record.payloads.attempts import (
 )
 from infra.record.payloads.checkpoints import CheckpointFetched, CheckpointRefused
 from infra.record.payloads.stages import DriverTookOver, StageFailed, StageFinished, StageStarted
+from infra.record.payloads.training import TrainingFinished
 from infra.report.model import AttemptTime, Gap, Mark, StageTime
 from infra.report.record import Record
 from infra.report.trainer_log import TrainerLog
@@ -55,7 +56,7 @@ def attempts(record: Record, log: TrainerLog) -> tuple[AttemptTime, ...]:
 
 
 def training_finished_s(record: Record) -> float | None:
-    return next((record.seconds(e.at) for e in record.events if e.kind is Kind.TRAINING_FINISHED), None)
+    return next((record.seconds(e.at) for e in record.events if isinstance(e.payload, TrainingFinished)), None)
 
 
 def marks(record: Record) -> tuple[Mark, ...]:

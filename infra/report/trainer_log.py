@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from infra.record import trainer_lines as lines
-from infra.record.events import Kind
 from infra.record.payloads.attempts import AttemptLaunched
-from infra.record.payloads.training import WatchRaised
+from infra.record.payloads.training import Relaunched, WatchRaised
 from infra.report.model import Evaluated, Losses, LossPoint, Repeats, WatchAlarm
 from infra.report.record import Record
 
@@ -175,7 +174,7 @@ def relaunched_after(record: Record) -> frozenset[int]:
     for event in record.events:
         if isinstance(event.payload, AttemptLaunched):
             newest = event.payload.attempt
-        elif event.kind is Kind.RELAUNCHED:
+        elif isinstance(event.payload, Relaunched):
             ends.add(newest)
     return frozenset(ends)
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from infra.console.words import clock, plural, share, usd
 from infra.plan.layout import layout
-from infra.record.events import CampaignState, Kind, Stage
-from infra.record.payloads.checkpoints import CheckpointUnrecognised
-from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven
+from infra.record.events import CampaignState, Stage
+from infra.record.payloads.checkpoints import CheckpointUnrecognised, Doubt
+from infra.record.payloads.training import ArchiveFailed
 from infra.report.model import CertificateSummary, Golden, Interruption, KeyFigure, Money, Notice, StageTime, Training
 from infra.report.record import Record
 
@@ -200,30 +200,31 @@ def _of_unrecognised(state: CampaignState, level: Literal["bad", "warning"]) -> 
     that was trained."""
     left = state.unrecognised
     if state.unproven is not None:
-        yield Notice(level=level, text=f"{ArchiveUnproven.model_validate(state.unproven).sentence()}.")
-    elif left is not None and left.get("files"):
-        yield Notice(level=level, text=f"{CheckpointUnrecognised.model_validate(left).sentence()}.")
+        yield Notice(level=level, text=f"{state.unproven.sentence()}.")
+    elif left is not None and left.files:
+        yield Notice(level=level, text=f"{left.sentence()}.")
     elif state.attempts and state.outcome is not None and state.archive is None and not state.left_nothing:
         yield Notice(level=level, text="Nobody could look at what the job left, and no checkpoint of it is proven.")
 
 
 def _of_doubts(record: Record) -> Iterator[Notice]:
     """Return one line for each kind of doubt about a checkpoint, the newest of the newest attempt's."""
-    newest = dict[Kind, str]()
+    newest = dict[str, str]()
     for event in record.events:
-        if event.payload.in_doubt and event.kind is not Kind.CHECKPOINT_UNRECOGNISED:
+        if isinstance(event.payload, Doubt) and not isinstance(event.payload, CheckpointUnrecognised):
             newest[event.kind] = event.payload.sentence()
     for text in newest.values():
         yield Notice(level="warning", text=f"{text[0].upper()}{text[1:]}.")
 
 
 def _of_training(training: Training, broken: tuple[Interruption, ...], state: CampaignState) -> Iterator[Notice]:
+    ended = state.attempts[-1].ended if state.attempts else None
     if state.outcome == "held":
-        error = f": {state.attempts[-1].get('detail')}" if state.attempts else ""
+        error = f": {ended.detail if ended is not None else None}" if state.attempts else ""
         text = f"Training is held and a person must act, since a retry would repeat its last error{error}."
         yield Notice(level="bad", text=text)
-    elif state.outcome == "done" and state.attempts and (words := state.attempts[-1].get("words")):
-        yield Notice(level="warning", text=f"The job ended by itself: {words}.")
+    elif state.outcome == "done" and ended is not None and ended.words:
+        yield Notice(level="warning", text=f"The job ended by itself: {ended.words}.")
     elif state.outcome == "stopped":
         done, wanted = training.steps_done, training.steps_wanted
         yield Notice(level="warning", text=f"Training was stopped at step {done:,} of {wanted:,}.")
