@@ -8,55 +8,32 @@ prints is never taken for ours.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, ValidationError
 
 from trainer.contract.frozen import Frozen
-from trainer.contract.job import Count, Measure, Name
+from trainer.contract.job import Count, Measure
 
 MARK = "\x1e"
 """Begins each line of a supervisor's own (RFC 7464); `trainer.supervisor.running` replaces it in the job's lines."""
 _MOST_CHARACTERS = 2**16
 
 
-class TrainerLine(Frozen, strict=True):
-    """The fields that every line may have."""
+class StepLine(Frozen, extra="ignore", strict=True):
+    """A finished step, an evaluation after it, or the step from which an attempt goes on; further figures are for
+    people."""
 
-    event: Name
+    event: Literal["step", "evaluated", "restored", "started_fresh"]
     time: FiniteFloat | None = None
     """Seconds since 1970."""
-    node: Name | None = None
-    attempt: Count | None = None
     generation: Count | None = None
-    rank: Count | None = None
-
-
-class StepLine(TrainerLine, extra="ignore"):
-    """A finished step, or an evaluation after it; further figures are for people."""
-
     step: Count
+    """0 for a fresh start."""
     loss: Measure = None
     seconds: Annotated[float, Field(ge=0, le=10**9)] = 0.0
     norm: Measure = None
-
-
-class BegunLine(TrainerLine):
-    """The step from which an attempt goes on, 0 for a fresh start."""
-
-    step: Count
-    of_attempt: Count | None = None
-    position: Count | None = None
-    tier: Name | None = None
     parameters: Count | None = None
-
-
-LINES: dict[str, type[TrainerLine]] = {
-    "step": StepLine,
-    "evaluated": StepLine,
-    "restored": BegunLine,
-    "started_fresh": BegunLine,
-}
 
 
 def event_of(text: str, marked: bool) -> dict[str, Any] | None:
@@ -71,9 +48,9 @@ def event_of(text: str, marked: bool) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
 
 
-def line_of(event: dict[str, Any]) -> TrainerLine | None:
-    """Return the line of a step or of a beginning; None for any other, and for one that does not fit its schema."""
+def line_of(event: dict[str, Any]) -> StepLine | None:
+    """Return the line of a step; None for any other, and for one that does not fit the schema."""
     try:
-        return model.model_validate(event) if (model := LINES.get(event["event"])) is not None else None
+        return StepLine.model_validate(event)
     except ValidationError:
         return None

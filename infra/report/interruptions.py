@@ -9,13 +9,7 @@ from typing import Any
 
 from infra.console.words import clock
 from infra.record.events import Event
-from infra.record.payloads.attempts import (
-    AttemptEnded,
-    AttemptRestartedInPlace,
-    NodeQuarantined,
-    NodeVerdict,
-    short,
-)
+from infra.record.payloads.attempts import AttemptEnded, AttemptRestartedInPlace, NodeQuarantined, NodeVerdict, short
 from infra.record.payloads.checkpoints import CheckpointRefused
 from infra.record.payloads.stages import DriverTookOver, StageFailed, StageStarted
 from infra.record.payloads.training import TrainingFinished
@@ -152,7 +146,6 @@ def _stage(record: Record, at: datetime, failure: StageFailed) -> Interruption:
     again = next(map(record.seconds, starts), None)
     return Interruption(
         at_s=now,
-        attempt=None,
         cause=f"{stage} failed",
         what=str(failure.error),
         answer=("none yet",) if again is None else (f"entered again after {clock(again - now)}",),
@@ -166,7 +159,6 @@ def _takeover(now: float, takeover: DriverTookOver, attempts: Sequence[AttemptTi
     training = any(row.launched_s <= now <= row.ended_s for row in attempts)
     return Interruption(
         at_s=now,
-        attempt=None,
         cause="driver gone",
         what=f"{takeover.previous} no longer drove",
         answer=(
@@ -183,7 +175,6 @@ def _in_place(now: float, restart: AttemptRestartedInPlace) -> Interruption:
     who = f"rank {restart.culprit}" if restart.culprit is not None else "a rank"
     return Interruption(
         at_s=max(now - seconds, 0.0),
-        attempt=None,
         cause="process died",
         what=f"{who} on {short(restart.of_node)}, attempt {restart.attempt}: {restart.cause}",
         answer=(f"its pods stayed: all ranks started again and made step {restart.step:,}",),
@@ -198,7 +189,6 @@ def _unfit(now: float, verdict: NodeVerdict) -> Interruption:
     seen = "; ".join(f"{p.get('name')}: {p.get('seen')}, wanted {p.get('wanted')}" for p in bad)
     return Interruption(
         at_s=now,
-        attempt=None,
         cause="unfit node",
         what=f"{short(verdict.node)}: {seen or 'unfit'}",
         answer=(f"{verdict.instance} replaced before training; its time is in preflight",),

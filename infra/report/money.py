@@ -9,7 +9,7 @@ from infra.console.words import clock, size
 from infra.plan.catalogue.prices import service_prices
 from infra.record.events import CampaignState, Stage
 from infra.record.meter import price
-from infra.report.causes import LABELS, TimeCause
+from infra.report.causes import TimeCause
 from infra.report.ledger import TimeLedger
 from infra.report.model import Item, KeptResource, Money, Share
 from infra.report.record import Record
@@ -40,8 +40,8 @@ def shares(record: Record, book: TimeLedger) -> tuple[Share, ...]:
     return tuple(
         Share(
             cause=cause,
-            label=LABELS[cause][0],
-            meaning=LABELS[cause][1],
+            label=cause.label,
+            meaning=cause.meaning,
             seconds=float(took),
             time_share=book.seconds(cause) / book.paid_s,
             usd=usd,
@@ -138,14 +138,10 @@ def kept(record: Record, state: CampaignState) -> tuple[KeptResource, ...]:
         rows.append(_stored(what, where, _data_bytes(record)))
     if state.started_at is not None:
         where = f"s3://{bucket.state}/campaigns/{record.spec.campaign}/"
-        rows.append(
-            KeptResource(
-                name="record", where=where, bytes=None, usd_per_month=None, formula="its size is not on record"
-            )
-        )
+        rows.append(_stored("record", where, None))
     baked, formula = state.finished_stages.get(Stage.BAKE, {}), "its size and ECR's price are not on record"
     rows += [
-        KeptResource(name=kind, where=str(baked[name]), bytes=None, usd_per_month=None, formula=formula)
+        KeptResource(name=kind, where=str(baked[name]), formula=formula)
         for name, kind in (("image", "trainer image"), ("steward_image", "steward image"))
         if baked.get(name)
     ]
@@ -155,7 +151,7 @@ def kept(record: Record, state: CampaignState) -> tuple[KeptResource, ...]:
 def _stored(name: str, where: str, count: int | None) -> KeptResource:
     prices = service_prices()
     if count is None:
-        return KeptResource(name=name, where=where, bytes=None, usd_per_month=None, formula="its size is not on record")
+        return KeptResource(name=name, where=where, formula="its size is not on record")
     rate = prices.s3_standard_usd_per_gb_month
     formula = f"{size(count)} x {rate} USD per GB and month (S3 standard, {prices.as_of})"
     return KeptResource(name=name, where=where, bytes=count, usd_per_month=rate * count / 10**9, formula=formula)

@@ -62,11 +62,7 @@ def render(report: Report) -> str:
 
 @cache
 def _page() -> tuple[Environment, Template]:
-    from jinja2 import (
-        Environment,
-        PackageLoader,
-        StrictUndefined,
-    )  # late: `status` reads records but renders no page
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: `status` reads records but renders no page
 
     environment = Environment(
         loader=PackageLoader("infra.report", "templates"),

@@ -113,16 +113,16 @@ def read(record: Record) -> TrainerLog:
     begun = (record.begun_at or record.at).timestamp()
     for attempt, at, line in _lines(record):
         ended = at - begun
-        if isinstance(line, lines.BegunLine):
+        if line.event in ("restored", "started_fresh"):
             restored.setdefault(attempt, line.step)
             parameters = line.parameters or parameters
-        elif isinstance(line, lines.StepLine) and line.event == "step":
+        elif line.event == "step":
             generation = line.generation or 0
             row = StepLine(attempt, line.step, line.loss, ended, line.seconds, norm=line.norm, generation=generation)
             known = steps.get(key := (attempt, generation, line.step))
             if known is None or (known.loss is None and line.loss is not None):
                 steps[key] = row
-        elif isinstance(line, lines.StepLine) and line.loss is not None:
+        elif line.loss is not None:
             evaluation = EvaluationLine(attempt, line.step, line.loss, ended, line.seconds)
             evaluations.setdefault((attempt, line.step), evaluation)
     marked = _marked(steps)
@@ -207,7 +207,7 @@ def repeats(log: TrainerLog, relaunched: frozenset[int] = frozenset()) -> Repeat
     )
 
 
-def _lines(record: Record) -> Iterator[tuple[int, float, lines.TrainerLine]]:
+def _lines(record: Record) -> Iterator[tuple[int, float, lines.StepLine]]:
     """Yield what is ours of each pod's log: of a job's pod, the lines with its supervisor's mark, if there are any."""
     pods = [(place, name) for name in record.logs if (place := place_of(name)) is not None]
     for place, name in sorted(pods):

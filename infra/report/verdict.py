@@ -13,6 +13,8 @@ from infra.record.payloads.training import ArchiveFailed
 from infra.report.model import CertificateSummary, Golden, Interruption, KeyFigure, Money, Notice, StageTime, Training
 from infra.report.record import Record
 
+Row = tuple[str, str]
+"""Level and text of a notice."""
 Parts = tuple[Training, tuple[Interruption, ...], Money, Golden | None, CertificateSummary | None]
 
 
@@ -119,7 +121,7 @@ def _left(certificate: CertificateSummary) -> str:
 def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[StageTime, ...]) -> tuple[Notice, ...]:
     """Return all problems, the worst first."""
     training, broken, money, golden, certificate = parts
-    found = [
+    found: list[Row] = [
         *_of_certificate(certificate, state, record),
         *_of_archive(record, golden, state),
         *_of_doubts(record),
@@ -127,33 +129,28 @@ def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[Stag
         *_of_stages(rows),
     ]
     if money.total_usd > money.budget_usd:
-        found.append(
-            Notice(level="bad", text=f"The budget of {usd(money.budget_usd)} is exceeded: {usd(money.total_usd)}.")
-        )
+        found.append(("bad", f"The budget of {usd(money.budget_usd)} is exceeded: {usd(money.total_usd)}."))
     elif money.total_usd > money.planned_usd:
-        found.append(
-            Notice(level="warning", text=f"Costlier than planned: {usd(money.total_usd)} of {usd(money.planned_usd)}.")
-        )
-    found += [
-        Notice(level="warning", text=f"{name}: no price is known, it counts as nothing.") for name in money.unpriced
-    ]
-    found += [Notice(level="warning", text=f"Could not be read: {item}") for item in record.unread]
-    return tuple(sorted(found, key=lambda row: ("bad", "warning", "open").index(row.level)))
+        found.append(("warning", f"Costlier than planned: {usd(money.total_usd)} of {usd(money.planned_usd)}."))
+    found += [("warning", f"{name}: no price is known, it counts as nothing.") for name in money.unpriced]
+    found += [("warning", f"Could not be read: {item}") for item in record.unread]
+    in_order = sorted(found, key=lambda row: ("bad", "warning", "open").index(row[0]))
+    return tuple(Notice(level=level, text=text) for level, text in in_order)
 
 
-def _of_certificate(certificate: CertificateSummary | None, state: CampaignState, record: Record) -> Iterator[Notice]:
+def _of_certificate(certificate: CertificateSummary | None, state: CampaignState, record: Record) -> Iterator[Row]:
     if certificate is None:
         if Stage.TEARDOWN in state.finished_stages:
-            yield Notice(level="warning", text="Torn down, but not certified yet: run certify.")
+            yield "warning", "Torn down, but not certified yet: run certify."
         elif state.started_at is not None:
-            yield Notice(level="open", text=f"The campaign is not torn down: until it is, {_rate(record)}.")
+            yield "open", f"The campaign is not torn down: until it is, {_rate(record)}."
         return
     if certificate.found:
-        yield Notice(level="bad", text=f"Left behind and billing, perhaps: {', '.join(certificate.found[:5])}.")
+        yield "bad", f"Left behind and billing, perhaps: {', '.join(certificate.found[:5])}."
     if certificate.could_not_look:
-        yield Notice(level="bad", text=f"Could not look: {'; '.join(certificate.could_not_look[:3])}.")
+        yield "bad", f"Could not look: {'; '.join(certificate.could_not_look[:3])}."
     if certificate.suspects:
-        yield Notice(level="warning", text=f"For a person to judge: {', '.join(certificate.suspects[:5])}.")
+        yield "warning", f"For a person to judge: {', '.join(certificate.suspects[:5])}."
 
 
 def _rate(record: Record) -> str:
@@ -164,131 +161,120 @@ def _rate(record: Record) -> str:
     return f"{'AWS would bill' if record.site is not None else 'it bills'} {rate}"
 
 
-def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> Iterator[Notice]:
+def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> Iterator[Row]:
     failed = [event.payload for event in record.events if isinstance(event.payload, ArchiveFailed)]
     if golden is None:
         if failed:
             step = failed[-1].step
             safe = "" if step is None else f". Step {step} is in it all the same, every byte read back."
-            yield Notice(level="bad", text=f"The archive failed: {failed[-1].error}{safe}")
+            yield "bad", f"The archive failed: {failed[-1].error}{safe}"
         if state.abandoned:
-            yield Notice(level="warning", text="Torn down with --abandon: the trained model was not archived.")
+            yield "warning", "Torn down with --abandon: the trained model was not archived."
         elif state.attempts and state.outcome in ("done", "stopped") and not failed and state.unproven is None:
-            yield Notice(level="warning", text="Training is over and nothing is archived yet.")
+            yield "warning", "Training is over and nothing is archived yet."
         yield from _of_unrecognised(state, "bad")
         return
     yield from _of_unrecognised(state, "warning")
     if golden.restored_loss is None and record.spec.workload is None:
-        yield Notice(level="warning", text="The archived checkpoint was read back but not evaluated.")
+        yield "warning", "The archived checkpoint was read back but not evaluated."
     elif golden.restored_loss is not None and golden.reference_loss is None:
-        yield Notice(
-            level="warning", text="The archived checkpoint was evaluated, but there is no loss to compare it with."
-        )
+        yield "warning", "The archived checkpoint was evaluated, but there is no loss to compare it with."
     elif golden.near:
         wanted = f"{golden.reference_loss!r}, {golden.proof}: {golden.tolerance:g}"
-        yield Notice(level="warning", text=f"The archived checkpoint evaluates to {golden.restored_loss!r}; {wanted}.")
+        yield "warning", f"The archived checkpoint evaluates to {golden.restored_loss!r}; {wanted}."
     elif golden.restored_loss is not None and not golden.proven:
         wanted = f"{golden.reference_loss!r} ({golden.proof})"
         text = f"The archived checkpoint evaluates to {golden.restored_loss!r}, not {wanted}."
-        yield Notice(level="bad", text=text)
+        yield "bad", text
     if golden.refused:
-        yield Notice(level="warning", text=f"Newer checkpoints were not sound: {'; '.join(golden.refused[:3])}.")
+        yield "warning", f"Newer checkpoints were not sound: {'; '.join(golden.refused[:3])}."
 
 
-def _of_unrecognised(state: CampaignState, level: Literal["bad", "warning"]) -> Iterator[Notice]:
+def _of_unrecognised(state: CampaignState, level: Literal["bad", "warning"]) -> Iterator[Row]:
     """Return what the job left that no format recognised, and where it lies. Without a golden checkpoint it may be all
     that was trained."""
     left = state.unrecognised
     if state.unproven is not None:
-        yield Notice(level=level, text=f"{state.unproven.sentence()}.")
+        yield level, f"{state.unproven.sentence()}."
     elif left is not None and left.files:
-        yield Notice(level=level, text=f"{left.sentence()}.")
+        yield level, f"{left.sentence()}."
     elif state.attempts and state.outcome is not None and state.archive is None and not state.left_nothing:
-        yield Notice(level=level, text="Nobody could look at what the job left, and no checkpoint of it is proven.")
+        yield level, "Nobody could look at what the job left, and no checkpoint of it is proven."
 
 
-def _of_doubts(record: Record) -> Iterator[Notice]:
+def _of_doubts(record: Record) -> Iterator[Row]:
     """Return one line for each kind of doubt about a checkpoint, the newest of the newest attempt's."""
     newest = dict[str, str]()
     for event in record.events:
         if isinstance(event.payload, Doubt) and not isinstance(event.payload, CheckpointUnrecognised):
             newest[event.kind] = event.payload.sentence()
     for text in newest.values():
-        yield Notice(level="warning", text=f"{text[0].upper()}{text[1:]}.")
+        yield "warning", f"{text[0].upper()}{text[1:]}."
 
 
-def _of_training(training: Training, broken: tuple[Interruption, ...], state: CampaignState) -> Iterator[Notice]:
+def _of_training(training: Training, broken: tuple[Interruption, ...], state: CampaignState) -> Iterator[Row]:
     ended = state.attempts[-1].ended if state.attempts else None
     if state.outcome == "held":
         error = f": {ended.detail if ended is not None else None}" if state.attempts else ""
         text = f"Training is held and a person must act, since a retry would repeat its last error{error}."
-        yield Notice(level="bad", text=text)
+        yield "bad", text
     elif state.outcome == "done" and ended is not None and ended.words:
-        yield Notice(level="warning", text=f"The job ended by itself: {ended.words}.")
+        yield "warning", f"The job ended by itself: {ended.words}."
     elif state.outcome == "stopped":
         done, wanted = training.steps_done, training.steps_wanted
-        yield Notice(level="warning", text=f"Training was stopped at step {done:,} of {wanted:,}.")
+        yield "warning", f"Training was stopped at step {done:,} of {wanted:,}."
     repeats = training.repeats
     if not repeats.bitwise_equal:
         differ = repeats.compared - repeats.equal
-        yield Notice(
-            level="warning", text=f"{differ:,} of {repeats.compared:,} repeated steps gave another loss than before."
-        )
+        yield "warning", f"{differ:,} of {repeats.compared:,} repeated steps gave another loss than before."
     if state.attempts and not training.steps_logged:
-        yield Notice(
-            level="warning", text="No step is in the logs that were read: loss, goodput and repeats are unknown."
-        )
+        yield "warning", "No step is in the logs that were read: loss, goodput and repeats are unknown."
     elif state.attempts and not training.losses:
         text = "The job told of no loss: its steps are counted, and what was run again is not compared."
-        yield Notice(level="warning", text=text)
+        yield "warning", text
     last = [row for row in broken if row.attempt is not None][-1:]
     if last and last[0].action == "none yet":
-        yield Notice(
-            level="bad", text=f"Attempt {last[0].attempt} has failed and no answer is on record yet: {last[0].what}"
-        )
+        yield "bad", f"Attempt {last[0].attempt} has failed and no answer is on record yet: {last[0].what}"
 
 
-def _of_stages(rows: tuple[StageTime, ...]) -> Iterator[Notice]:
+def _of_stages(rows: tuple[StageTime, ...]) -> Iterator[Row]:
     if rows and rows[-1].ending == "failed":
-        yield Notice(level="bad", text=f"{rows[-1].stage} failed: {rows[-1].error}")
+        yield "bad", f"{rows[-1].stage} failed: {rows[-1].error}"
 
 
 def figures(parts: Parts, goodput: float | None, gpu_goodput: float | None, paid_s: float) -> tuple[KeyFigure, ...]:
     """Return the six most important figures, each with its meaning."""
     training, broken, money, _, certificate = parts
-    rows = []
+    rows: list[tuple[str, ...]] = []
     if goodput is not None:
         gpu = f"; {share(gpu_goodput)} of the time that GPU nodes were paid" if gpu_goodput is not None else ""
-        rows.append(
-            KeyFigure(name="Goodput", value=share(goodput), meaning=f"new training steps of {clock(paid_s)} paid{gpu}")
-        )
+        rows.append(("Goodput", share(goodput), f"new training steps of {clock(paid_s)} paid{gpu}"))
     last = max(training.evaluations, key=lambda row: row.step, default=None)
     if last is not None:
         base = f"; knowing only how often tokens occur: {training.unigram_loss:.3f}" if training.unigram_loss else ""
-        rows.append(
-            KeyFigure(
-                name="Held-out loss", value=f"{last.loss:.3f}", meaning=f"nats per token at step {last.step:,}{base}"
-            )
-        )
+        rows.append(("Held-out loss", f"{last.loss:.3f}", f"nats per token at step {last.step:,}{base}"))
     wanted = f"{training.steps_done / training.steps_wanted:.0%} of the {training.steps_wanted:,} wanted"
-    rows.append(KeyFigure(name="Training steps", value=f"{training.steps_done:,}", meaning=wanted))
+    rows.append(("Training steps", f"{training.steps_done:,}", wanted))
     failures = [row for row in broken if row.attempt is not None]
     lost, price = sum(row.seconds or 0.0 for row in failures), sum(row.usd or 0 for row in failures)
     meaning = f"{clock(lost)} of training time lost, worth {usd(price)}" if failures else "nothing was lost"
-    rows.append(KeyFigure(name="Failures", value=str(len(failures)), meaning=meaning))
+    rows.append(("Failures", str(len(failures)), meaning))
     over = "bad" if money.total_usd > money.budget_usd else ""
     plan = f"planned {usd(money.planned_usd)}, budget {usd(money.budget_usd)}"
     name = "What AWS would have billed" if money.notional else "Cost"
-    rows.append(KeyFigure(name=name, value=usd(money.total_usd), meaning=plan, level=over))
+    rows.append((name, usd(money.total_usd), plan, over))
     rows.append(_left_behind(certificate))
-    return tuple(rows)
+    return tuple(
+        KeyFigure(name=name, value=value, meaning=meaning, level="".join(level))
+        for name, value, meaning, *level in rows
+    )
 
 
-def _left_behind(certificate: CertificateSummary | None) -> KeyFigure:
+def _left_behind(certificate: CertificateSummary | None) -> tuple[str, ...]:
     if certificate is None:
-        return KeyFigure(name="Left behind", value="not known", meaning="checked after teardown")
+        return "Left behind", "not known", "checked after teardown"
     looked = f"{certificate.looks} kinds of resources checked"
     if certificate.clean and not certificate.suspects:
-        return KeyFigure(name="Left behind", value="nothing", meaning=looked, level="good")
+        return "Left behind", "nothing", looked, "good"
     level = "warning" if certificate.clean else "bad"
-    return KeyFigure(name="Left behind", value="not proven", meaning=f"{_left(certificate)}; {looked}", level=level)
+    return "Left behind", "not proven", f"{_left(certificate)}; {looked}", level

@@ -7,7 +7,7 @@ from typing import Any
 from infra.record.objects import Unreadable
 from infra.record.payloads.base import PRINTED
 from infra.record.store import LIVE, CampaignStore
-from infra.record.trainer_lines import StepLine, line_of
+from infra.record.trainer_lines import line_of
 
 _MOST_OF_A_KIND = 300
 """Events of a kind in a campaign's record that pods told; later ones are in the logs."""
@@ -25,7 +25,7 @@ class TrainerEvents:
         """Take one event of a pod; one that does not fit the schema of its kind is text. A repeated event is recorded
         once. Raises S3's errors."""
         line, model = line_of(event), PRINTED.get(event["event"])
-        if isinstance(line, StepLine) and line.event == "step" and line.loss is not None:
+        if line is not None and line.event == "step" and line.loss is not None:
             self.loss = line.loss
         payload = None if model is None or model.kind in self._full else model.of_line(pod, event)
         if payload is None:
