@@ -15,18 +15,15 @@ import json
 import shutil
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive import judged
-from infra.archive.all_tiers import source_of
-from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
-from infra.archive.data import held_out
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently
 from infra.archive.files import workspace
-from infra.archive.from_s3 import places_of
+from infra.archive.from_s3 import places_of, source_of
 from infra.archive.judged import Unproven
 from infra.archive.leftovers import Leftovers, OnlyCopied
 from infra.archive.manifest import (
@@ -43,9 +40,9 @@ from infra.archive.manifest import (
 )
 from infra.archive.model import model_on
 from infra.archive.model_card import job_card, model_card
-from infra.archive.record import records_of
 from infra.archive.removal import forget_copies
 from infra.archive.settings import ArchiveConfig, Model, Places
+from infra.archive.surroundings import held_out, records_of
 from infra.aws.account import Account
 from infra.aws.parts import Altered
 from infra.errors import BivouacError, PermanentError
@@ -230,13 +227,8 @@ class Archiver:
 
     def _place_all(self, contents: dict[str, Content]) -> list[ArchivedObject]:
         """Place objects concurrently: large files share the transfer's memory limit, small ones mostly wait for S3."""
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            running = [pool.submit(self._place, name, content) for name, content in contents.items()]
-            try:
-                return [each.result() for each in running]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        placed = concurrently(lambda item: self._place(*item), contents.items(), _AT_ONCE)
+        return sorted(placed, key=lambda item: item.key)
 
     def _place(self, name: str, content: Content) -> ArchivedObject:
         """Upload what is missing, and read it back. An existing object is never replaced, even if it proves wrong.

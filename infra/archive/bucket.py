@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from trainer.contract.frozen import Frozen
 DIGEST = "sha256"
 """Metadata key of an object's claimed digest."""
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 
 
 class ArchivedObject(Frozen):
@@ -209,6 +211,22 @@ class ArchiveBucket:
             raise
         if digest.hexdigest() != item.sha256:
             raise Unsound(f"{item.key}: its bytes have {digest.hexdigest()}, wanted {item.sha256}")
+
+
+def concurrently(call: Callable[[Item], Answer], items: Iterable[Item], at_once: int) -> Iterator[Answer]:
+    """Yield the answers as they come; at most twice `at_once` calls wait. After an error no further call begins."""
+    with ThreadPoolExecutor(at_once) as pool:
+        running: set[Future[Answer]] = set()
+        try:
+            for item in items:
+                running.add(pool.submit(call, item))
+                if len(running) >= 2 * at_once:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+            yield from (future.result() for future in running)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _small(source: Path, content: Content) -> bytes:

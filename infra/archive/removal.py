@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.record.objects import DELETE_AT_ONCE
+from infra.record.objects import delete_objects, keys_below
 from trainer.contract import COMMITTED_NAME, step_folder, step_of_folder
 
 
@@ -16,8 +16,7 @@ def forget_copies(s3: Any, bucket: str, prefix: str, say: Callable[..., None], a
     `archived`. A newer one stays: it was refused, and may be all that is left of its step. Each manifest goes first, so
     that no half removed copy is taken for a whole one. Return how many objects stay, -1 after an error."""
     try:
-        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
-        there = [item["Key"] for page in pages for item in page.get("Contents", ())]
+        there = keys_below(s3, bucket, f"{prefix}/")
         steps = {step for key in there if (step := _step_of(key, prefix)) is not None and step > archived}
         newer = tuple(f"{prefix}/{step_folder(step)}/" for step in steps)
         keys = [key for key in there if not key.startswith(newer)]
@@ -47,18 +46,9 @@ def forget_versions(s3: Any, bucket: str, prefix: str, spared: tuple[str, ...] =
             current |= {one["Key"]} if one.get("IsLatest") else set()
         markers += [{"Key": one["Key"], "VersionId": one["VersionId"]} for one in page.get("DeleteMarkers", ())]
     markers = [one for one in markers if not one["Key"].startswith(spared)]
-    refused = _delete(s3, bucket, versions)
+    refused = delete_objects(s3, bucket, versions)
     kept = {one["Key"] for one in refused}
-    _delete(s3, bucket, [{"Key": key} for key in sorted(kept & current)])
+    delete_objects(s3, bucket, [{"Key": key} for key in sorted(kept & current)])
     # The marker of a version that stays hides it.
-    _delete(s3, bucket, [one for one in markers if one["Key"] not in kept])
+    delete_objects(s3, bucket, [one for one in markers if one["Key"] not in kept])
     return len(refused)
-
-
-def _delete(s3: Any, bucket: str, named: list[dict[str, str]]) -> list[dict[str, Any]]:
-    """Delete; return the refused ones."""
-    refused: list[dict[str, Any]] = []
-    for start in range(0, len(named), DELETE_AT_ONCE):
-        some = {"Objects": named[start : start + DELETE_AT_ONCE], "Quiet": True}
-        refused += s3.delete_objects(Bucket=bucket, Delete=some).get("Errors", ())
-    return refused

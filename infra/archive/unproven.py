@@ -12,15 +12,14 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently
 from infra.archive.manifest import UNPROVEN
 from infra.aws.parts import Altered
 from infra.errors import PermanentError
@@ -221,12 +220,7 @@ class UnprovenCopy:
                 raise PermanentError("a file cannot be read to be copied", seen=f"{name}: {error.strerror}") from error
             return CopiedFile(path=name, object=self._placed(f"{self.folder}/{_key(name)}", content))
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            try:
-                yield from _bounded(pool, copy, left.files)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        return concurrently(copy, left.files, _AT_ONCE)
 
     def _placed(self, name: str, content: Content) -> ArchivedObject:
         try:
@@ -239,18 +233,6 @@ class UnprovenCopy:
                 cure="nothing is overwritten: look at it",
             ) from error
         return item
-
-
-def _bounded(
-    pool: ThreadPoolExecutor, copy: Callable[[Path], CopiedFile], paths: Iterable[Path]
-) -> Iterator[CopiedFile]:
-    running: set[Future[CopiedFile]] = set()
-    for path in paths:
-        running.add(pool.submit(copy, path))
-        if len(running) >= 2 * _AT_ONCE:
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (each.result() for each in done)
-    yield from (each.result() for each in running)
 
 
 def encoded(folder: Path, path: Path) -> str:

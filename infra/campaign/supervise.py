@@ -23,7 +23,6 @@ from infra.record.payloads.attempts import NodesAtZero
 from infra.record.payloads.base import data_of
 from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven
 from infra.record.store import LIVE
-from infra.report.sentences import sentence
 from infra.session.context import Context
 
 _LOOK_EVERY_S = 5.0
@@ -225,7 +224,7 @@ class _Teller:
             if (event.writer, event.sequence) not in self._known:
                 self._known.add((event.writer, event.sequence))
                 if event.payload.watched:
-                    self.context.progress.note(sentence(event))
+                    self.context.progress.note(event.sentence())
         live = live_figures(self.context.store)
         if live is not None:
             loss = f", loss {live['loss']:.3f}" if live["loss"] is not None else ""

@@ -12,14 +12,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive.archive import FAILURES, last_word, say
-from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently
 from infra.archive.removal import forget_versions
 from infra.archive.source import Source
 from infra.aws.account import Account
@@ -30,7 +29,7 @@ from infra.checkpoints.place import BucketPlace
 from infra.errors import BivouacError, PermanentError
 from infra.spec.checkpoint import KEPT_COPIES
 from infra.spec.names import copies_prefix
-from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, ExitCode, Manifest, parse_manifest, step_folder
+from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, ExitCode, Manifest, Shard, parse_manifest, step_folder
 from trainer.contract.bans import distrust
 from trainer.contract.frozen import Frozen
 
@@ -140,16 +139,10 @@ class Copies:
             self.bucket.read_back(item, None)
             return item
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            running = [
-                pool.submit(one, s.file, Content(folder / s.file, s.size_bytes, s.sha256)) for s in manifest.shards
-            ]
-            try:
-                placed = [each.result() for each in running]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        return [*placed, one(COMMITTED_NAME, Content.of(manifest.serialize()))]
+        def place(shard: Shard) -> ArchivedObject:
+            return one(shard.file, Content(folder / shard.file, shard.size_bytes, shard.sha256))
+
+        return [*concurrently(place, manifest.shards, _AT_ONCE), one(COMMITTED_NAME, Content.of(manifest.serialize()))]
 
     def _retain(self, newest: int) -> tuple[list[int], int]:
         """Remove all steps but the newest few up to `newest`: a later one was refused, or training has gone back behind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from infra.archive.manifest import GOLDEN, MANIFEST_NAME, ArchiveManifest
@@ -13,12 +14,16 @@ from infra.checkpoints.requests import CARRIED
 from infra.errors import UserError
 from infra.folders import kept_results
 from infra.record.events import Stage
-from infra.record.identity import archive_prefix_of
+from infra.record.identity import archive_prefix_of, read_identity
+from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.record.store import CampaignStore
 from infra.spec import names
+from infra.spec.names import copies_prefix
 from trainer.contract import step_of_folder
 from trainer.contract.listing import Listed, Listing
 
+COPY = "copy"
+"""Tier of an interval copy."""
 TIERS = "checkpoints.json"
 """Key in the record: the steward's newest listing of local and shared tier."""
 TIERS_EVERY_S = 15.0
@@ -142,3 +147,23 @@ def _manifest(place: BucketPlace, key: str) -> tuple[ArchiveManifest | None, str
         return (None if content is None else ArchiveManifest.model_validate_json(content)), ""
     except ValueError as error:
         return None, f"s3://{place.bucket}/{key}: {str(error).splitlines()[0]}"
+
+
+@dataclass(frozen=True)
+class Copied:
+    """An interval copy in S3."""
+
+    row: Listed
+    read_back_at: datetime | None
+    """When its last byte was read back, by the record; None if the record does not say so, or it is whole no more."""
+
+
+def copies_of(store: CampaignStore, archive_bucket: str) -> tuple[BucketPlace, tuple[Copied, ...]]:
+    """Return the place of the copies, and each, newest first."""
+    known = read_identity(store)
+    prefix = copies_prefix(store.campaign, known.identity if known else "")
+    place = BucketPlace(store.s3, archive_bucket, prefix, Transfer(store.s3, archive_bucket))
+    read_back = {e.payload.step: e.at for e in store.events() if isinstance(e.payload, CheckpointCopied)}
+    rows = [row.model_copy(update={"tier": COPY}) for row in place.rows()]
+    whole = {row.step for row in rows if row.committed and not row.why}
+    return place, tuple(Copied(row, read_back.get(row.step) if row.step in whole else None) for row in rows)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -17,7 +17,7 @@ from infra.aws.parts import Altered
 from infra.aws.transfer import Transfer
 from infra.errors import UserError
 from infra.plain_files import open_plain, plain_bytes
-from infra.record.objects import DELETE_AT_ONCE, is_missing, object_or_none
+from infra.record.objects import delete_objects, is_missing, object_or_none
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, parse_manifest, step_folder, step_of_folder
 from trainer.contract.listing import Listed, list_folder, listed
 
@@ -30,9 +30,20 @@ class Place(ABC):
 
     name: str
 
+    tier: ClassVar[str]
+    """Tier that the rows of a place outside of a campaign name."""
+
     @abstractmethod
-    def rows(self) -> list[Listed]:
+    def listed(self, tier: str, campaign: str | None = None) -> list[Listed]:
         """Return every step, committed or not, newest first."""
+
+    def rows(self) -> list[Listed]:
+        """Return every step of a place outside of a campaign."""
+        return self.listed(self.tier)
+
+    def shared_rows(self, campaign: str) -> list[Listed]:
+        """Return the rows of the place as a campaign's shared tier."""
+        return self.listed(SHARED, campaign)
 
     @abstractmethod
     def manifest_bytes(self, step: int) -> bytes | None: ...
@@ -51,10 +62,6 @@ class Place(ABC):
 
         Raises `Altered` if the place does not have the shard's bytes.
         """
-
-    @abstractmethod
-    def shared_rows(self, campaign: str) -> list[Listed]:
-        """Return the rows of the place as a campaign's shared tier."""
 
     @abstractmethod
     def newest(self) -> int:
@@ -87,17 +94,16 @@ class Place(ABC):
 
 @dataclass(frozen=True)
 class FolderPlace(Place):
+    tier = "folder"
+
     root: Path
 
     @property
     def name(self) -> str:  # type: ignore[override]
         return str(self.root)
 
-    def rows(self) -> list[Listed]:
-        return list_folder(self.root, "folder")
-
-    def shared_rows(self, campaign: str) -> list[Listed]:
-        return list_folder(self.root, SHARED, campaign)
+    def listed(self, tier: str, campaign: str | None = None) -> list[Listed]:
+        return list_folder(self.root, tier, campaign)
 
     def newest(self) -> int:
         found = [path.parent.name for path in self.root.glob(f"step-*/{COMMITTED_NAME}")]
@@ -154,6 +160,8 @@ class FolderPlace(Place):
 
 @dataclass(frozen=True)
 class BucketPlace(Place):
+    tier = "archive"
+
     s3: Any
     bucket: str
     prefix: str
@@ -163,12 +171,6 @@ class BucketPlace(Place):
     @property
     def name(self) -> str:  # type: ignore[override]
         return f"s3://{self.bucket}/{self.prefix}"
-
-    def rows(self) -> list[Listed]:
-        return self._rows("archive", None)
-
-    def shared_rows(self, campaign: str) -> list[Listed]:
-        return self._rows(SHARED, campaign)
 
     def newest(self) -> int:
         try:
@@ -181,7 +183,7 @@ class BucketPlace(Place):
     def send(self, step: int, shard: Shard, s3: Any, bucket: str, key: str) -> None:
         s3.copy({"Bucket": self.bucket, "Key": self.key(step, shard.file)}, bucket, key, SourceClient=self.s3)
 
-    def _rows(self, tier: str, campaign: str | None) -> list[Listed]:
+    def listed(self, tier: str, campaign: str | None = None) -> list[Listed]:
         sizes: dict[int, dict[str, int]] = {}
         for key, size in self.objects(f"{self.prefix}/" if self.prefix else ""):
             folder, _, name = key.removeprefix(f"{self.prefix}/").partition("/")
@@ -257,12 +259,9 @@ class BucketPlace(Place):
         self.remove_keys([key for key, _ in self.objects(self.key(step, ""))])
 
     def remove_keys(self, keys: list[str]) -> None:
-        for start in range(0, len(keys), DELETE_AT_ONCE):
-            named = [{"Key": key} for key in keys[start : start + DELETE_AT_ONCE]]
-            answer = self.s3.delete_objects(Bucket=self.bucket, Delete={"Objects": named, "Quiet": True})
-            for error in answer.get("Errors", ()):
-                seen = f"{error.get('Key')}: {error.get('Code')}"
-                raise UserError("an object cannot be removed", seen=seen, cure="use credentials that may delete it")
+        for error in delete_objects(self.s3, self.bucket, [{"Key": key} for key in keys]):
+            seen = f"{error.get('Key')}: {error.get('Code')}"
+            raise UserError("an object cannot be removed", seen=seen, cure="use credentials that may delete it")
 
     def _download(self, step: int, shard: Shard, file: Any, start: int, digest: Any) -> None:
         if start == shard.size_bytes:

@@ -29,10 +29,7 @@ class Notice:
 
 def notice(told: Told, campaign: str, region: str, cost: str) -> Notice:
     """`cost`: a sentence that says what bills now."""
-    try:
-        happened = visible(_happened(told))
-    except ValueError:
-        happened = f"{told.event.kind}: its data cannot be read"
+    happened = visible(_happened(told))
     lines = [
         f"{happened[:_LONGEST]}.",
         f"Cost: {cost}.",

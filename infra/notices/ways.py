@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.aws.account import Account
+from infra.aws.account import Account, every
 from infra.cluster.secrets import Refused, text_of, value_of
 from infra.errors import TemporaryError
 from infra.notices.notice import Notice
@@ -95,3 +95,19 @@ def post(address: str, notice: Notice, trust: ssl.SSLContext | None = None) -> N
         raise NotSent(f"the webhook cannot be reached: {type(reason).__name__}") from None
     if status not in _WELL:
         raise NotSent(f"the webhook answers with status {status}")
+
+
+def subscribe(account: Account, spec: Spec) -> list[str]:
+    """Subscribe the addresses that are not yet; return them. Each gets one mail from AWS with a link to confirm.
+
+    One that never confirmed stays as it is: AWS would write to it again, at each campaign.
+    """
+    if not spec.notify.email:
+        return []
+    sns, topic = account.client("sns"), spec.notices_topic
+    listed = every(sns, "list_subscriptions_by_topic", "Subscriptions", TopicArn=topic)
+    known = {one["Endpoint"] for one in listed if one["Protocol"] == "email"}
+    new = [address for address in spec.notify.email if address not in known]
+    for address in new:
+        sns.subscribe(TopicArn=topic, Protocol="email", Endpoint=address)
+    return new

@@ -8,8 +8,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel
+from pydantic import AfterValidator, AwareDatetime, BaseModel, model_validator
 
+from infra.console.visible import visible
 from infra.errors import first_line
 from infra.record.fold import after
 from infra.record.payloads import PAYLOADS, Payload, payload_of
@@ -48,8 +49,18 @@ class Event(Frozen):
 
     @cached_property
     def payload(self) -> Payload:
-        """What the event says. Raises `ValueError` where its data do not fit its kind."""
+        """What the event says."""
         return payload_of(self.kind, self.data)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Event:
+        """Raise `ValueError` where the data do not fit the kind."""
+        payload_of(self.kind, self.data)
+        return self
+
+    def sentence(self) -> str:
+        """Return the event in one line; control characters of foreign text are made visible."""
+        return visible(self.payload.sentence(), lines=False)
 
 
 _KIND = re.compile(r"[a-z]+(-[a-z]+)*(\.[a-z]+(-[a-z]+)*)?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.record.events import CampaignState, Stage, fold
 from infra.record.payloads.stages import Certified
-from infra.report import sentences, trainer_log, verdict
+from infra.report import trainer_log, verdict
 from infra.report.causes import TimeCause
 from infra.report.facts import facts, spec_text
 from infra.report.golden import golden
@@ -13,7 +13,6 @@ from infra.report.ledger import ledger
 from infra.report.model import CertificateSummary, Happened, LookRow, PlannedStage, Report, StageTime, Training
 from infra.report.money import money, shares
 from infra.report.record import Record
-from infra.report.thinning import thinned
 from infra.report.timeline import attempts, gaps, marks, stages
 from infra.report.trainer_log import TrainerLog
 
@@ -68,8 +67,7 @@ def build(record: Record) -> Report:
         emulated=tuple(str(item) for item in site.get("emulated", ())),
         not_rehearsed=tuple(str(item) for item in site.get("not_rehearsed", ())),
         happened=tuple(
-            Happened(at_s=record.seconds(e.at), writer=e.writer, kind=e.kind, text=sentences.sentence(e))
-            for e in record.events
+            Happened(at_s=record.seconds(e.at), writer=e.writer, kind=e.kind, text=e.sentence()) for e in record.events
         ),
     )
 
@@ -79,8 +77,8 @@ def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training
     logged = max((line.step for lines in log.steps.values() for line in lines), default=0)
     ended = [attempt.ended.step or 0 for attempt in state.attempts if attempt.ended is not None]
     return Training(
-        losses=thinned(trainer_log.losses(log)),
-        norms=thinned(trainer_log.norms(log)),
+        losses=trainer_log.thinned(trainer_log.losses(log)),
+        norms=trainer_log.thinned(trainer_log.norms(log)),
         alarms=trainer_log.alarms(record),
         evaluations=trainer_log.evaluated(log),
         unigram_loss=provision.get("unigram_loss"),
@@ -111,16 +109,7 @@ def _certificate(record: Record, state: CampaignState) -> CertificateSummary | N
     concluded, stored = state.certificate, record.certificate or {}
     if concluded is None:
         return None
-    rows = tuple(
-        LookRow(
-            service=look["service"],
-            kind=look["kind"],
-            listed=look["listed"],
-            found=tuple(look.get("found", ())),
-            could_not_look=look.get("could_not_look"),
-        )
-        for look in stored.get("looks", ())
-    )
+    rows = tuple(map(LookRow.model_validate, stored.get("looks", ())))
     certified = [event for event in record.events if isinstance(event.payload, Certified)]
     return CertificateSummary(
         clean=concluded.clean,

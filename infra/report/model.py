@@ -242,7 +242,7 @@ class Golden(Frozen):
         return abs(self.restored_loss - self.reference_loss) <= self.tolerance * abs(self.reference_loss)
 
 
-class LookRow(Frozen):
+class LookRow(Frozen, extra="ignore"):
     service: str
     kind: str
     listed: int

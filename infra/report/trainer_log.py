@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 from infra.record import trainer_lines as lines
@@ -20,6 +21,8 @@ READ = 2
 """Pods read per attempt: rank 0's, and the next one's in case a killed node lost lines. The loss in every pod's log is
 the same mean over all ranks. If neither told a step, the others are read until one did, the last one first: that is
 where some programs print."""
+MOST_POINTS = 3000
+"""Points of a curve, approximately, for all attempts together."""
 _STEP = b'"event": "step"'
 
 
@@ -255,3 +258,24 @@ def _with_steps_between(
             known.add(line.step)
         found[attempt] = tuple(filled)
     return found
+
+
+def thinned(series: Sequence[Losses], most: int = MOST_POINTS) -> tuple[Losses, ...]:
+    """Return short series unchanged; of long ones each piece keeps its lowest and highest value, so nothing is hidden.
+    No piece spans repeated and new steps."""
+    total = sum(len(row.points) for row in series)
+    if total <= most:
+        return tuple(series)
+    size = -(-2 * total // most)
+    return tuple(row.model_copy(update={"points": tuple(_extremes(row.points, size))}) for row in series)
+
+
+def _extremes(points: Sequence[LossPoint], size: int) -> Iterator[LossPoint]:
+    for _, group in groupby(points, key=lambda point: point.repeated):
+        run = list(group)
+        for begin in range(0, len(run), size):
+            piece = run[begin : begin + size]
+            low, high = min(piece, key=lambda p: p.loss), max(piece, key=lambda p: p.loss)
+            ends = {piece[0].step: piece[0]} if begin == 0 else {}
+            ends |= {run[-1].step: run[-1]} if begin + size >= len(run) else {}
+            yield from sorted((ends | {low.step: low, high.step: high}).values(), key=lambda p: p.step)

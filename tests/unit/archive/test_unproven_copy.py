@@ -7,14 +7,13 @@ import itertools
 import json
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from infra.archive import unproven
+from infra.archive.bucket import concurrently
 from infra.archive.judged import Unproven
 from infra.archive.leftovers import OnlyCopied
 from infra.archive.manifest import MANIFEST_NAME
@@ -323,7 +322,6 @@ def test_sixteen_files_are_copied_at_once_and_few_more_wait() -> None:
 
     asked = itertools.count()
     paths = (Path(str(next(asked))) for _ in range(100))
-    with ThreadPoolExecutor(16) as pool:
-        found = unproven._bounded(pool, copy, paths)
-        assert next(found) and next(asked) <= 33
-        assert len(list(found)) == 99
+    found = concurrently(copy, paths, 16)
+    assert next(found) and next(asked) <= 33
+    assert len(list(found)) == 99

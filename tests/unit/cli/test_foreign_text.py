@@ -25,7 +25,6 @@ from infra.errors import UserError
 from infra.notices.history import history
 from infra.record.payloads.stages import StageFailed
 from infra.record.pod_logs import piece
-from infra.report.sentences import sentence
 from tests.unit.cli.test_unreadable_objects import SPEC, Recorded
 
 EVIL = "a\x1b[2J\x1b]0;title\x07b\rc\x9b31m\u202ed\x00\x7f[red]e[/red]"
@@ -141,4 +140,4 @@ def test_an_error_shows_what_it_saw(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_a_sentence_is_one_line() -> None:
     event = Recorded().store.append(StageFailed(stage="archive", error="a\nb\x1b[1m"))
-    assert sentence(event) == r"archive failed: a\nb\x1b[1m"
+    assert event.sentence() == r"archive failed: a\nb\x1b[1m"

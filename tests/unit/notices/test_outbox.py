@@ -10,8 +10,7 @@ import pytest
 
 from infra.errors import LeaseLost
 from infra.notices.notice import Notice
-from infra.notices.outbox import AGAIN, TRIES, Outbox
-from infra.notices.teller import Teller
+from infra.notices.outbox import AGAIN, TRIES, Outbox, Teller
 from infra.notices.ways import NotSent
 from infra.record.payloads.attempts import AttemptRunning, NodeQuarantined
 from infra.record.store import CampaignStore

@@ -8,7 +8,6 @@ import pytest
 
 from infra.record.events import Event, fold, stored
 from infra.record.payloads.base import PAYLOADS
-from infra.report.sentences import sentence
 from tests.root import ROOT
 
 LINES = (ROOT / "tests/unit/record/stored_events.jsonl").read_text().splitlines()
@@ -28,7 +27,7 @@ def test_there_is_a_sample_of_each_kind() -> None:
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_a_stored_event_is_read_said_and_stored_again_without_a_difference(kind: str) -> None:
     event = read(kind)
-    assert "cannot be read" not in sentence(event) or kind == "record.unreadable"
+    assert "cannot be read" not in event.sentence() or kind == "record.unreadable"
     again = Event.of(event.payload, event.at, event.writer, event.sequence)
     assert again.data.keys() == event.data.keys() and again.payload == event.payload
 

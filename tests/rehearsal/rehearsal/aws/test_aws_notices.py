@@ -13,8 +13,7 @@ import pytest
 from infra.errors import UserError
 from infra.notices.notice import Notice
 from infra.notices.outbox import Outbox
-from infra.notices.subscribing import subscribe
-from infra.notices.ways import NotSent, ways
+from infra.notices.ways import NotSent, subscribe, ways
 from infra.record.payloads import payload_of
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World

@@ -1,16 +1,35 @@
-"""The archived part of the campaign's record: spec, plan, events, and each pod's log as one file."""
+"""What the archive has beside the checkpoint: held-out data for evaluations anywhere, and the campaign's record."""
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from infra.archive.bucket import ArchiveBucket, Content
 from infra.archive.manifest import RECORD
 from infra.errors import PermanentError
 from infra.record import pod_logs
 from infra.record.store import CampaignStore
+from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME
+
+
+def held_out(data: Path) -> dict[str, Content]:
+    """Return file name -> content of the prepared data at `data`, without its training tokens."""
+    manifest = (data / DATA_MANIFEST_NAME).read_bytes()
+    found = {DATA_MANIFEST_NAME: Content.of(manifest), TOKENIZER_NAME: Content.of((data / TOKENIZER_NAME).read_bytes())}
+    for shard in json.loads(manifest)["validation"]:
+        digests = {shard["file"]: shard["sha256"]}
+        if "index_sha256" in shard:
+            digests[str(PurePosixPath(shard["file"]).with_suffix(".idx"))] = shard["index_sha256"]
+        for name, sha256 in digests.items():
+            try:
+                found[name] = Content(data / name, (data / name).stat().st_size, sha256)
+            except OSError as error:
+                raise PermanentError("a held-out shard is missing", seen=f"{name}: {error.strerror}") from error
+    return found
+
 
 _AT_ONCE = 8
 _LEFT_OUT = ("/leases/", "/bake/", "/requests/", "/carried/")
