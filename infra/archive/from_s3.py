@@ -42,8 +42,8 @@ class BucketSource(Source):
         """Return the steps with a manifest, newest first."""
         bucket = self._bucket
         names = map(PurePosixPath, keys_below(bucket.s3, bucket.bucket, f"{bucket.prefix}/step-"))
-        found = {step_of_folder(name.parent.name) for name in names if name.name == COMMITTED_NAME}
-        return sorted((step for step in found if step is not None), reverse=True)
+        step_set = {step_of_folder(name.parent.name) for name in names if name.name == COMMITTED_NAME}
+        return sorted((step for step in step_set if step is not None), reverse=True)
 
     def candidates(self) -> Iterator[tuple[Path, Manifest]]:
         bans = self.bans()
@@ -60,8 +60,8 @@ class BucketSource(Source):
     def _notes(self) -> dict[str, bytes]:
         bucket = self._bucket
         names = (key.rpartition("/")[2] for key in keys_below(bucket.s3, bucket.bucket, f"{bucket.prefix}/{BANS}/"))
-        found = {name: self._bucket.get(f"{BANS}/{name}") for name in names}
-        return {name: content for name, content in found.items() if content is not None}
+        notes = {name: self._bucket.get(f"{BANS}/{name}") for name in names}
+        return {name: content for name, content in notes.items() if content is not None}
 
     def brought(self, step: int, folder: Path, bans: tuple[Ban, ...]) -> Manifest:
         """Read a step into a folder. Raises `Unsound` or `ValueError` if any byte of it is not as it was committed, or
@@ -72,8 +72,8 @@ class BucketSource(Source):
         manifest = parse_manifest(content, step, self.root.name, self.identity)
         if not manifest.shards:
             raise ValueError("it names no shards")
-        if why := distrust(bans, manifest):
-            raise ValueError(why)
+        if reason := distrust(bans, manifest):
+            raise ValueError(reason)
         for shard in manifest.shards:
             (folder / shard.file).parent.mkdir(parents=True, exist_ok=True)
 

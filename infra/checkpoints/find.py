@@ -46,21 +46,21 @@ class FoundPlace:
     """Record of a campaign, if it can be reached; requests to its steward go through it."""
 
 
-def is_campaign(typed: str) -> bool:
+def is_campaign(text: str) -> bool:
     """Return True if the text can only be a campaign's name."""
-    return not typed.startswith("s3://") and "/" not in typed and not Path(typed).exists()
+    return not text.startswith("s3://") and "/" not in text and not Path(text).exists()
 
 
-def find(typed: str, region: str, archive: bool = True) -> FoundPlace:
+def find(text: str, region: str, archive: bool = True) -> FoundPlace:
     """Find a place. Without `archive` a campaign's archive is not read, so that its errors do not hide the live tiers.
 
     Raises `UserError` if the text is neither a folder, nor a prefix, nor a known campaign.
     """
-    if typed.startswith("s3://"):
-        return _in_bucket(typed, region)
-    if not is_campaign(typed):
-        return _in_folder(Path(typed))
-    return _of_campaign(typed, region, archive)
+    if text.startswith("s3://"):
+        return _in_bucket(text, region)
+    if not is_campaign(text):
+        return _in_folder(Path(text))
+    return _of_campaign(text, region, archive)
 
 
 def _in_folder(path: Path) -> FoundPlace:
@@ -70,19 +70,19 @@ def _in_folder(path: Path) -> FoundPlace:
         return FoundPlace(FolderPlace(path.resolve().parent), step)
     holding = [folder for folder in (path, path / GOLDEN) if _holds_steps(folder)]
     if not holding:
-        below = sorted(folder.name for folder in path.iterdir() if folder.is_dir() and _holds_steps(folder))
-        cure = f"one of: {', '.join(below)}" if below else "name the folder in which step-<8 digits> lie"
+        names = sorted(folder.name for folder in path.iterdir() if folder.is_dir() and _holds_steps(folder))
+        cure = f"one of: {', '.join(names)}" if names else "name the folder in which step-<8 digits> lie"
         raise UserError("there are no checkpoints in this folder", seen=path, cure=cure)
     return FoundPlace(FolderPlace(holding[0]))
 
 
-def _in_bucket(typed: str, region: str) -> FoundPlace:
-    bucket, _, prefix = typed.removeprefix("s3://").partition("/")
+def _in_bucket(address: str, region: str) -> FoundPlace:
+    bucket, _, prefix = address.removeprefix("s3://").partition("/")
     prefix = prefix.rstrip("/")
     s3 = Account(region).client("s3")
     transfer = Transfer(s3, bucket)
-    head, _, last = prefix.rpartition("/")
-    if (step := step_of_folder(last)) is not None:
+    head, _, name = prefix.rpartition("/")
+    if (step := step_of_folder(name)) is not None:
         return FoundPlace(BucketPlace(s3, bucket, head, transfer), step)
     inner = "/".join(filter(None, (prefix, GOLDEN)))
     archive = BucketPlace(s3, bucket, inner, transfer)
@@ -97,24 +97,24 @@ def _of_campaign(campaign: str, region: str, archive: bool) -> FoundPlace:
     s3 = account.client("s3")
     try:
         identity = account.identity()
-        where = names.buckets(identity["Account"], region)
-        store = CampaignStore(s3, where.state, campaign, "checkpoints")
-        known = store.has("spec.json")
+        campaign_buckets = names.buckets(identity["Account"], region)
+        store = CampaignStore(s3, campaign_buckets.state, campaign, "checkpoints")
+        exists = store.has("spec.json")
     except UserError:
         if not exported(campaign, region).is_dir():
             raise
-        known = False
-    if not known:
+        exists = False
+    if not exists:
         if exported(campaign, region).is_dir():
             return _in_folder(exported(campaign, region))
         cure = "name a campaign of this account, a folder, or an s3:// prefix"
         raise UserError("there is no such campaign here", seen=campaign, cure=cure)
     if archive:
-        found = _in_bucket(f"s3://{where.archive}/{archive_prefix_of(store)}", region)
+        place = _in_bucket(f"s3://{campaign_buckets.archive}/{archive_prefix_of(store)}", region)
     else:
         golden = f"{archive_prefix_of(store)}/{GOLDEN}"
-        found = FoundPlace(BucketPlace(s3, where.archive, golden, Transfer(s3, where.archive)))
-    return replace(found, tiers=_tiers(store), store=store)
+        place = FoundPlace(BucketPlace(s3, campaign_buckets.archive, golden, Transfer(s3, campaign_buckets.archive)))
+    return replace(place, tiers=_tiers(store), store=store)
 
 
 def carried(store: CampaignStore) -> BucketPlace:
@@ -160,10 +160,10 @@ class Copied:
 
 def copies_of(store: CampaignStore, archive_bucket: str) -> tuple[BucketPlace, tuple[Copied, ...]]:
     """Return the place of the copies, and each, newest first."""
-    known = read_identity(store)
-    prefix = copies_prefix(store.campaign, known.identity if known else "")
+    owner = read_identity(store)
+    prefix = copies_prefix(store.campaign, owner.identity if owner else "")
     place = BucketPlace(store.s3, archive_bucket, prefix, Transfer(store.s3, archive_bucket))
     read_back = {e.payload.step: e.at for e in store.events() if isinstance(e.payload, CheckpointCopied)}
     rows = [row.model_copy(update={"tier": COPY}) for row in place.rows()]
-    whole = {row.step for row in rows if row.committed and not row.why}
-    return place, tuple(Copied(row, read_back.get(row.step) if row.step in whole else None) for row in rows)
+    whole_steps = {row.step for row in rows if row.committed and not row.why}
+    return place, tuple(Copied(row, read_back.get(row.step) if row.step in whole_steps else None) for row in rows)

@@ -43,7 +43,7 @@ class Claim(BaseModel):
 
 
 def claim_of(store: CampaignStore, key: str) -> Claim:
-    """Return a claim; an empty one if it cannot be read: the try was made, nobody knows when."""
+    """Return a claim; an empty one if it cannot be read: the try was make_notice, nobody knows when."""
     return store.figures(key.removeprefix(f"{store.prefix}/"), Claim) or Claim()
 
 
@@ -60,23 +60,23 @@ class Outbox:
 
         Raises what the record raises; a way that fails is recorded once.
         """
-        due = [one for one in changes(self._store.events(), self._now()) if one.change in self._notify.on]
-        priced = cache(cost)
+        due = [news for news in changes(self._store.events(), self._now()) if news.change in self._notify.on]
+        cost_text = cache(cost)
 
-        def made(one: Told) -> Notice:
-            return notice(one, self._store.campaign, self._store.region, priced())
+        def make_notice(change: Told) -> Notice:
+            return notice(change, self._store.campaign, self._store.region, cost_text())
 
-        return self.say({one.key: partial(made, one) for one in due})
+        return self.say({news.key: partial(make_notice, news) for news in due})
 
     def say(self, notices: Mapping[str, Callable[[], Notice]]) -> int:
         """Send each notice once in the campaign's life, by its key; return the number sent."""
         waiting = [
             (way, key) for key in notices for way in self._ways if self._folder(way, key) not in self._over
         ]  # fmt: skip
-        known = set(self._store.keys(f"{FOLDER}/")) if waiting else set[str]()
-        sent, silent = 0, set[str]()
+        folder_keys = set(self._store.keys(f"{FOLDER}/")) if waiting else set[str]()
+        count, silent = 0, set[str]()
         for way, key in waiting:
-            if way in silent or not self._claimed(self._folder(way, key), known):
+            if way in silent or not self._claim(self._folder(way, key), folder_keys):
                 continue
             try:
                 self._ways[way](notices[key]())
@@ -85,20 +85,20 @@ class Outbox:
                 silent.add(way)  # its next try would take as long
             else:
                 self._end(self._folder(way, key), SENT)
-                sent += 1
-        return sent
+                count += 1
+        return count
 
     def _folder(self, way: str, key: str) -> str:
         return f"{self._store.prefix}/{FOLDER}/{way}/{key}"
 
-    def _claimed(self, folder: str, known: set[str]) -> bool:
+    def _claim(self, folder: str, keys: set[str]) -> bool:
         """Return True if this process may try now."""
-        tries = sorted(key for key in known if key.startswith(f"{folder}/try-"))
-        if f"{folder}/over.json" in known:
+        tries = sorted(key for key in keys if key.startswith(f"{folder}/try-"))
+        if f"{folder}/over.json" in keys:
             self._over.add(folder)
             return False
-        claimed = claim_of(self._store, tries[-1]).at if tries else None
-        if claimed is not None and self._now() - claimed < AGAIN:
+        claim_time = claim_of(self._store, tries[-1]).at if tries else None
+        if claim_time is not None and self._now() - claim_time < AGAIN:
             return False
         if len(tries) == TRIES:
             self._end(folder, GIVEN_UP)
@@ -106,9 +106,9 @@ class Outbox:
         claim = {"at": self._now().isoformat(), "by": self._store.writer}
         return self._store.put_if_absent(f"{folder}/try-{len(tries) + 1}.json", json.dumps(claim).encode())
 
-    def _end(self, folder: str, how: str) -> None:
+    def _end(self, folder: str, result: str) -> None:
         self._over.add(folder)
-        self._store.put_if_absent(f"{folder}/over.json", json.dumps({"how": how}).encode())
+        self._store.put_if_absent(f"{folder}/over.json", json.dumps({"how": result}).encode())
 
     def _record(self, way: str, error: str) -> None:
         log.warning("a notice was not sent by %s: %s", way, error)

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, model_validator
 
 from infra.console.visible import visible
 from infra.errors import first_line
-from infra.record.fold import after
+from infra.record.fold import next_state
 from infra.record.payloads import PAYLOADS, Payload, payload_of
 from infra.record.payloads.stages import UnreadableRecord
 from infra.record.stage import Stage as Stage
@@ -30,7 +30,7 @@ class _Stored(BaseModel):
     data: dict[str, Any] = {}
 
 
-def _known(kind: str) -> str:
+def _kind_in_use(kind: str) -> str:
     if kind not in PAYLOADS:
         raise ValueError(f"no kind of event: {kind}")
     return kind
@@ -40,12 +40,12 @@ class Event(Frozen):
     at: datetime
     writer: str
     sequence: int
-    kind: Annotated[str, AfterValidator(_known)]
+    kind: Annotated[str, AfterValidator(_kind_in_use)]
     data: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, payload: Payload, at: datetime, writer: str, sequence: int) -> Event:
-        return cls(at=at, writer=writer, sequence=sequence, kind=payload.kind, data=payload.data())
+    def of(cls, payload: Payload, time: datetime, writer: str, sequence: int) -> Event:
+        return cls(at=time, writer=writer, sequence=sequence, kind=payload.kind, data=payload.data())
 
     @cached_property
     def payload(self) -> Payload:
@@ -74,16 +74,16 @@ def stored(body: bytes) -> Event | None:
     if content.kind not in PAYLOADS and _KIND.fullmatch(content.kind):
         return None
     event = Event.model_validate_json(body)
-    after(CampaignState(), event.payload, event.at)  # folding a misfit would end readers
+    next_state(CampaignState(), event.payload, event.at)  # folding a misfit would end readers
     return event
 
 
-def unreadable(key: str, error: Exception, at: datetime) -> Event:
-    """Return what stands for an event object that cannot be read. `at`: the time at which it was written."""
+def unreadable(key: str, error: Exception, written_at: datetime) -> Event:
+    """Return what stands for an event object that cannot be read. `written_at`: the time of its write."""
     _, writer, name = key.rsplit("/", 2)
     number = name.removesuffix(".json")
     sequence = int(number) if number.isascii() and number.isdigit() else 0
-    return Event.of(UnreadableRecord(key=key, why=first_line(error)), at, writer, sequence)
+    return Event.of(UnreadableRecord(key=key, why=first_line(error)), written_at, writer, sequence)
 
 
 def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -92,16 +92,16 @@ def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
     If a writer's clock is set back, its later events are dated to its latest time until the clock has caught up.
     """
     latest: dict[str, datetime] = {}
-    dated = []
+    events_in_order = []
     for event in sorted(events, key=lambda e: (e.writer, e.sequence)):
-        at = latest[event.writer] = max(event.at, latest.get(event.writer, event.at))
-        dated.append(event if event.at == at else event.model_copy(update={"at": at}))
-    return tuple(sorted(dated, key=lambda e: (e.at, e.writer, e.sequence)))
+        time = latest[event.writer] = max(event.at, latest.get(event.writer, event.at))
+        events_in_order.append(event if event.at == time else event.model_copy(update={"at": time}))
+    return tuple(sorted(events_in_order, key=lambda e: (e.at, e.writer, e.sequence)))
 
 
 def fold(events: Iterable[Event]) -> CampaignState:
     """Return where a campaign stands."""
     state = CampaignState()
     for event in ordered(events):
-        state = after(state, event.payload, event.at)
+        state = next_state(state, event.payload, event.at)
     return state

@@ -47,10 +47,10 @@ def keys_below(s3: Any, bucket: str, prefix: str) -> list[str]:
     return [row["Key"] for page in pages for row in page.get("Contents", ())]
 
 
-def delete_objects(s3: Any, bucket: str, named: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+def delete_objects(s3: Any, bucket: str, targets: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
     """Delete objects or versions; return S3's error for each that it refuses."""
-    refused: list[dict[str, Any]] = []
-    for start in range(0, len(named), _DELETE_AT_ONCE):
-        wanted = {"Objects": named[start : start + _DELETE_AT_ONCE], "Quiet": True}
-        refused += s3.delete_objects(Bucket=bucket, Delete=wanted).get("Errors", ())
-    return refused
+    errors: list[dict[str, Any]] = []
+    for start in range(0, len(targets), _DELETE_AT_ONCE):
+        request = {"Objects": targets[start : start + _DELETE_AT_ONCE], "Quiet": True}
+        errors += s3.delete_objects(Bucket=bucket, Delete=request).get("Errors", ())
+    return errors

@@ -81,12 +81,12 @@ class CampaignState(Frozen, extra="ignore"):
         """Step of the newest recorded checkpoint on the shared tier; -1: none is known."""
         if self.committed_at_finish is not None:
             return self.committed_at_finish
-        since, least = (0, -1) if self.fetched is None else (self.fetched.attempt, self.fetched.step)
-        return max((attempt.committed for attempt in self.attempts if attempt.number >= since), default=least)
+        first_attempt, floor = (0, -1) if self.fetched is None else (self.fetched.attempt, self.fetched.step)
+        return max((attempt.committed for attempt in self.attempts if attempt.number >= first_attempt), default=floor)
 
     def node_rank(self, attempt: int, index: int) -> int:
         """Return the node rank of a pod by its index: the same, until the attempt trains in another order."""
-        ranks = next((known.node_ranks for known in self.attempts if known.number == attempt), ())
+        ranks = next((record.node_ranks for record in self.attempts if record.number == attempt), ())
         rank = ranks[index] if index < len(ranks) else None
         return index if rank is None else rank
 
@@ -126,8 +126,8 @@ class CampaignState(Frozen, extra="ignore"):
     @property
     def ended_without_golden(self) -> bool:
         """True if it is over, something trained, no checkpoint is proven, and nobody gave that up on purpose."""
-        trained = any(attempt.began for attempt in self.attempts)
-        return self.ended and trained and self.archive is None and not self.abandoned
+        any_began = any(attempt.began for attempt in self.attempts)
+        return self.ended and any_began and self.archive is None and not self.abandoned
 
     @property
     def over(self) -> bool:

@@ -36,16 +36,16 @@ class StepLine(Frozen, extra="ignore", strict=True):
     parameters: Count | None = None
 
 
-def event_of(text: str, marked: bool) -> dict[str, Any] | None:
-    """Return a line's object if it may be ours, else None. `marked`: only one that begins with the mark may be."""
-    own = text.startswith(MARK)
-    if len(text) > _MOST_CHARACTERS or not (own or (text.startswith("{") and not marked)):
+def event_of(text: str, marks: bool) -> dict[str, Any] | None:
+    """Return a line's object if it may be ours, else None. `marks`: only one that begins with the mark may be."""
+    is_own = text.startswith(MARK)
+    if len(text) > _MOST_CHARACTERS or not (is_own or (text.startswith("{") and not marks)):
         return None
     try:
-        found = json.loads(text.removeprefix(MARK))
+        content = json.loads(text.removeprefix(MARK))
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
+    return content if isinstance(content, dict) and isinstance(content.get("event"), str) else None
 
 
 def line_of(event: dict[str, Any]) -> StepLine | None:

@@ -74,17 +74,17 @@ def build(record: Record) -> Report:
 
 def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training:
     provision = state.finished_stages.get(Stage.PROVISION, {})
-    logged = max((line.step for lines in log.steps.values() for line in lines), default=0)
-    ended = [attempt.ended.step or 0 for attempt in state.attempts if attempt.ended is not None]
+    newest_logged = max((line.step for lines in log.steps.values() for line in lines), default=0)
+    end_steps = [attempt.ended.step or 0 for attempt in state.attempts if attempt.ended is not None]
     return Training(
-        losses=trainer_log.thinned(trainer_log.losses(log)),
-        norms=trainer_log.thinned(trainer_log.norms(log)),
+        losses=trainer_log.thin(trainer_log.losses(log)),
+        norms=trainer_log.thin(trainer_log.norms(log)),
         alarms=trainer_log.alarms(record),
-        evaluations=trainer_log.evaluated(log),
+        evaluations=trainer_log.evaluations_of(log),
         unigram_loss=provision.get("unigram_loss"),
         repeats=trainer_log.repeats(log, trainer_log.relaunched_after(record)),
-        steps_logged=logged,
-        steps_done=logged or max(ended, default=0),
+        steps_logged=newest_logged,
+        steps_done=newest_logged or max(end_steps, default=0),
         steps_wanted=record.spec.job.steps,
     )
 
@@ -106,20 +106,20 @@ def _plan(record: Record, rows: tuple[StageTime, ...]) -> tuple[PlannedStage, ..
 
 def _certificate(record: Record, state: CampaignState) -> CertificateSummary | None:
     """Combine the event, which has the conclusion, and the stored certificate, which has each look."""
-    concluded, stored = state.certificate, record.certificate or {}
-    if concluded is None:
+    conclusion, document = state.certificate, record.certificate or {}
+    if conclusion is None:
         return None
-    rows = tuple(map(LookRow.model_validate, stored.get("looks", ())))
-    certified = [event for event in record.events if isinstance(event.payload, Certified)]
+    rows = tuple(map(LookRow.model_validate, document.get("looks", ())))
+    certificates = [event for event in record.events if isinstance(event.payload, Certified)]
     return CertificateSummary(
-        clean=concluded.clean,
-        at=certified[-1].at,
-        principal=stored.get("principal"),
-        looks=len(rows) if concluded.looks is None else concluded.looks,
+        clean=conclusion.clean,
+        at=certificates[-1].at,
+        principal=document.get("principal"),
+        looks=len(rows) if conclusion.looks is None else conclusion.looks,
         listed=sum(row.listed for row in rows),
-        found=concluded.found,
-        suspects=tuple(map(str, stored.get("suspects", ()) if concluded.suspects is None else concluded.suspects)),
-        could_not_look=concluded.could_not_look,
-        kept=tuple(stored.get("kept", ())) if concluded.kept is None else concluded.kept,
+        found=conclusion.found,
+        suspects=tuple(map(str, document.get("suspects", ()) if conclusion.suspects is None else conclusion.suspects)),
+        could_not_look=conclusion.could_not_look,
+        kept=tuple(document.get("kept", ())) if conclusion.kept is None else conclusion.kept,
         rows=rows,
     )

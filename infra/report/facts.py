@@ -45,8 +45,8 @@ def _purpose(record: Record) -> Iterator[Row]:
     yield "purpose", spec.purpose
     yield "owner", spec.owner
     if record.begun_at is not None:
-        last = max(event.at for event in record.events)
-        yield "when", f"{moment(record.begun_at)} to {moment(last)}"
+        newest = max(event.at for event in record.events)
+        yield "when", f"{moment(record.begun_at)} to {moment(newest)}"
     yield (
         "limits",
         f"budget {spec.money.budget_usd} USD, deadline {clock(spec.money.deadline.total_seconds())} after the start",
@@ -79,10 +79,10 @@ def _source(record: Record, state: CampaignState) -> Iterator[Row]:
 
 def _model(record: Record, log: TrainerLog) -> Iterator[Row]:
     (training, _), plan = record.spec.built_in, record.plan
-    model, counted = training.model, log.parameters
+    model, model_parameters = training.model, log.parameters
     kind = model.name or "decoder-only transformer"
-    parameters = counted or int(plan.figure("parameters").value)
-    source = "counted by the trainer" if counted else plan.figure("parameters").formula
+    parameters = model_parameters or int(plan.figure("parameters").value)
+    source = "counted by the trainer" if model_parameters else plan.figure("parameters").formula
     yield (
         "model",
         f"{kind}, {parameters:,} parameters ({source}): {model.layers} layers,"
@@ -109,20 +109,20 @@ def _model(record: Record, log: TrainerLog) -> Iterator[Row]:
         f"clipped at {optimizer.clip:g}; seed {training.seed}",
     )
     saving = plan.checkpoint
-    derived = "derived from the failure rate" if plan.checkpoint_derived else "as the spec asks"
+    source_of_interval = "derived from the failure rate" if plan.checkpoint_derived else "as the spec asks"
     yield (
         "checkpoints",
         f"every {saving.every_steps:,} steps on each node, "
-        f"every {saving.every_steps * saving.shared_every:,} steps on the shared tier ({derived})",
+        f"every {saving.every_steps * saving.shared_every:,} steps on the shared tier ({source_of_interval})",
     )
 
 
 def _machines(record: Record) -> Iterator[Row]:
     spec, shape = record.spec, layout(record.spec)
-    where = "rehearsed on one machine as " if record.site is not None else ""
+    prefix = "rehearsed on one machine as " if record.site is not None else ""
     yield (
         "nodes",
-        f"{where}{shape.nodes} x {spec.nodes.instance_type}, {spec.nodes.capacity}, "
+        f"{prefix}{shape.nodes} x {spec.nodes.instance_type}, {spec.nodes.capacity}, "
         f"{shape.ranks_per_node} rank{'s' if shape.ranks_per_node > 1 else ''} each",
     )
     yield "zone", f"{spec.zone}, account {spec.account}"
@@ -133,8 +133,8 @@ def _machines(record: Record) -> Iterator[Row]:
 
 def _data(record: Record, state: CampaignState) -> Iterator[Row]:
     (_, spec), provision = record.spec.built_in, state.finished_stages.get(Stage.PROVISION, {})
-    where = "; ".join(f"{part.source} ({part.pattern})" for part in spec.parts)
-    yield "source", f"{where}, {spec.held_out:.0%} held out, seed {spec.seed}"
+    sources = "; ".join(f"{part.source} ({part.pattern})" for part in spec.parts)
+    yield "source", f"{sources}, {spec.held_out:.0%} held out, seed {spec.seed}"
     data = record.data
     if data is not None:
         yield (
@@ -150,20 +150,20 @@ def _data(record: Record, state: CampaignState) -> Iterator[Row]:
         yield "manifest digest", str(digest), True
     else:
         yield "manifest digest", "none yet: the data is prepared in provision"
-    stated = dict.fromkeys(part.licence for part in spec.parts if part.licence)
-    yield "licence", ", ".join(stated) or "not stated: see `data.licence` of the spec"
+    licences = dict.fromkeys(part.licence for part in spec.parts if part.licence)
+    yield "licence", ", ".join(licences) or "not stated: see `data.licence` of the spec"
 
 
 def _code(record: Record, state: CampaignState) -> Iterator[Row]:
     bake, image = state.finished_stages.get(Stage.BAKE, {}), record.image
     for name, key in (("code digest", "code"), ("image", "image")):
-        known = bake.get(key)
-        yield name, str(known) if known else "none yet: it comes with the bake", bool(known)
+        digest = bake.get(key)
+        yield name, str(digest) if digest else "none yet: it comes with the bake", bool(digest)
     if image is not None:
         base = image.get("base_packages", {})
         packages = {**base, **image.get("layer_packages", {})}
-        counted = "in all" if base else "in the layer; the base image's packages are not listed, its digest fixes them"
-        shown = [f"{name} {packages[name]}" for name in SHOWN_PACKAGES if name in packages]
-        yield "versions", f"{', '.join(shown)}; {len(packages)} packages {counted}"
+        scope = "in all" if base else "in the layer; the base image's packages are not listed, its digest fixes them"
+        package_texts = [f"{name} {packages[name]}" for name in SHOWN_PACKAGES if name in packages]
+        yield "versions", f"{', '.join(package_texts)}; {len(packages)} packages {scope}"
         yield "base image", f"{image.get('base')} {image.get('base_digest')}", True
     yield "spec digest", record.plan.spec_digest, True

@@ -75,7 +75,7 @@ def _page() -> tuple[Environment, Template]:
         "clock": lambda seconds: _unbroken(words.clock(seconds)),
         "stamp": words.stamp,
         "moment": words.moment,
-        "after": _after,
+        "after": _moment_after,
         "size": lambda count: _unbroken(words.size(count)),
         "usd": lambda amount: _unbroken(words.usd(amount)),
         "fine": words.fine,
@@ -87,7 +87,7 @@ def _page() -> tuple[Environment, Template]:
     return environment, environment.get_template("report.html.j2")
 
 
-def _after(begun_at: datetime, seconds: float) -> str:
+def _moment_after(begun_at: datetime, seconds: float) -> str:
     return words.moment(begun_at + timedelta(seconds=seconds))
 
 

@@ -124,8 +124,8 @@ class AttemptRestartedInPlace(
     """From the death to a new step."""
 
     def sentence(self) -> str:
-        who = f"a process on {short(self.of_node)}: {self.cause}"
-        return f"attempt {self.attempt} trains again in its pods after {self.seconds} s, since {who}"
+        process = f"a process on {short(self.of_node)}: {self.cause}"
+        return f"attempt {self.attempt} trains again in its pods after {self.seconds} s, since {process}"
 
 
 class AttemptEnded(Payload, kind="attempt.ended", watched=True):

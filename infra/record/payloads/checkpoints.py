@@ -64,8 +64,8 @@ class CheckpointFetched(Payload, kind="checkpoint.fetched", watched=True):
     refused: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        refused = f"; refused: {'; '.join(self.refused)}" if self.refused else ""
-        return f"step {self.step} is back from S3, {size(self.bytes)}{refused}"
+        refusals = f"; refused: {'; '.join(self.refused)}" if self.refused else ""
+        return f"step {self.step} is back from S3, {size(self.bytes)}{refusals}"
 
 
 class CheckpointFetchFailed(Payload, kind="checkpoint.fetch-failed", watched=True):
@@ -125,8 +125,8 @@ class TrainingStartedOver(Doubt, kind="training.started-over"):
     """Newest step that was trained."""
 
     def sentence(self) -> str:
-        begun = f"attempt {self.attempt} begins again at step 0 although step {self.before} was trained"
-        return f"{begun}: {self.why}"
+        beginning = f"attempt {self.attempt} begins again at step 0 although step {self.before} was trained"
+        return f"{beginning}: {self.why}"
 
 
 class TrainingResumedElsewhere(
@@ -137,8 +137,8 @@ class TrainingResumedElsewhere(
     """The first step that the job reports."""
 
     def sentence(self) -> str:
-        begun = f"the job was given the checkpoint of step {self.offered}, and the first step it reports is"
-        return f"{begun} {self.first}: it did not go on from there"
+        beginning = f"the job was given the checkpoint of step {self.offered}, and the first step it reports is"
+        return f"{beginning} {self.first}: it did not go on from there"
 
 
 class TrainingLossJumped(Doubt, kind="training.loss-jumped", line="loss_jumped", needed=("step", "before", "now")):

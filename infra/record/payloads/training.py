@@ -26,8 +26,8 @@ class FileSystemLost(Payload, kind="file-system.lost", notice=Change.FAILED):
     """It does not; or what that costs."""
 
     def sentence(self) -> str:
-        then = "made again, since" if self.repair else "not made again by itself:"
-        return f"the file system {self.id} {self.word}; it is {then} {self.why}"
+        consequence = "made again, since" if self.repair else "not made again by itself:"
+        return f"the file system {self.id} {self.word}; it is {consequence} {self.why}"
 
 
 class FileSystemReplaced(Payload, kind="file-system.replaced"):
@@ -133,8 +133,8 @@ class ArchiveVerified(Payload, kind="archive.verified", notice=Change.ARCHIVED):
 
     @property
     def wanted_loss(self) -> float | None:
-        compared = "reference_evaluation_loss" in self.model_fields_set
-        return self.reference_evaluation_loss if compared else self.recorded_evaluation_loss
+        has_reference = "reference_evaluation_loss" in self.model_fields_set
+        return self.reference_evaluation_loss if has_reference else self.recorded_evaluation_loss
 
     def sentence(self) -> str:
         return f"step {self.step} archived: {self.objects} objects, {size(self.bytes)} read back"
@@ -151,8 +151,8 @@ class ArchiveUnproven(Payload, kind="archive.unproven", notice=Change.ARCHIVED):
     fits: str = ""
 
     def sentence(self) -> str:
-        where = f"in S3 as they are, with digests: {self.prefix}"
-        return f"{amount(self.files, self.bytes)} that are no proven checkpoint are {where}; {self.why}"
+        place = f"in S3 as they are, with digests: {self.prefix}"
+        return f"{amount(self.files, self.bytes)} that are no proven checkpoint are {place}; {self.why}"
 
 
 class ArchiveFailed(Payload, kind="archive.failed", notice=Change.FAILED):

@@ -10,6 +10,7 @@ import pytest
 from infra.record.payloads.base import PRINTED, PrintedPayload
 from infra.record.trainer_lines import StepLine
 from tests.root import ROOT
+from trainer.contract.frozen import Frozen
 
 
 def calls() -> Iterator[tuple[str, str, set[str]]]:
@@ -36,7 +37,8 @@ CALLS = [call for call in calls() if call[1] in STEPS or call[1] in PRINTED]
 
 @pytest.mark.parametrize(("place", "event", "fields"), CALLS, ids=[f"{place} {event}" for place, event, _ in CALLS])
 def test_a_line_has_fields_of_its_schema(place: str, event: str, fields: set[str]) -> None:
-    for model in filter(None, (StepLine if event in STEPS else None, PRINTED.get(event))):
+    models: list[type[Frozen]] = [StepLine] if event in STEPS else []
+    for model in (*models, *filter(None, [PRINTED.get(event)])):
         assert model.model_config.get("extra") == "ignore" or fields <= set(model.model_fields), place
         needed = {name for name, field in model.model_fields.items() if field.is_required()} - {"event"}
         needed |= set(model.needed) if issubclass(model, PrintedPayload) else set()

@@ -233,10 +233,10 @@ def test_the_rate_is_that_of_what_is_up(upto: int, rate: int) -> None:
 
 
 def test_losses_before_and_after_a_relaunch_are_not_compared() -> None:
-    from infra.report.trainer_log import StepLine, TrainerLog, repeats
+    from infra.report.trainer_log import LoggedStep, TrainerLog, repeats
 
-    def line(step: int, loss: float) -> StepLine:
-        return StepLine(attempt=0, step=step, loss=loss, ended_s=0.0, seconds=0.0)
+    def line(step: int, loss: float) -> LoggedStep:
+        return LoggedStep(attempt=0, step=step, loss=loss, ended_s=0.0, seconds=0.0)
 
     log = TrainerLog(steps={1: (line(1, 7.0), line(2, 6.0)), 2: (line(1, 5.0), line(2, 4.0)), 3: (line(2, 4.0),)})
     assert (repeats(log).steps, repeats(log).equal) == (3, 0)
