@@ -15,18 +15,15 @@ import json
 import shutil
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive import judged
-from infra.archive.all_tiers import source_of
-from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
-from infra.archive.data import held_out
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently
 from infra.archive.files import workspace
-from infra.archive.from_s3 import places_of
+from infra.archive.from_s3 import places_of, source_of
 from infra.archive.judged import Unproven
 from infra.archive.leftovers import Leftovers, OnlyCopied
 from infra.archive.manifest import (
@@ -43,9 +40,9 @@ from infra.archive.manifest import (
 )
 from infra.archive.model import model_on
 from infra.archive.model_card import job_card, model_card
-from infra.archive.record import records_of
 from infra.archive.removal import forget_copies
 from infra.archive.settings import ArchiveConfig, Model, Places
+from infra.archive.surroundings import held_out, records_of
 from infra.aws.account import Account
 from infra.aws.parts import Altered
 from infra.errors import BivouacError, PermanentError
@@ -92,29 +89,29 @@ class Archiver:
         Raises `OnlyCopied` if no checkpoint was ever committed and what the job left is safe as it is; `Unproven` if
         the checkpoint is archived and something that belongs to it is not.
         """
-        published = self._published()
-        if published is not None:
-            self.source.refuse_stale(published, self.bucket.place_of(MANIFEST_NAME))
-            self._confirm(published)
-        for folder, golden in self.source.sound() if published is None else ():
+        manifest = self._earlier_manifest()
+        if manifest is not None:
+            self.source.refuse_stale(manifest, self.bucket.place_of(MANIFEST_NAME))
+            self._confirm(manifest)
+        for folder, golden in self.source.sound() if manifest is None else ():
             try:
-                carried = self._carry(folder, golden)
-                published = self._publish(carried.model_copy(update={"unproven": self.leftovers.manifest_key()}))
+                manifest = self._carry(folder, golden)
+                manifest = self._publish(manifest.model_copy(update={"unproven": self.leftovers.manifest_key()}))
                 break
             except SourceLost as error:
                 self.source.refuse(folder, str(error))
                 # The copy that was read back takes the room that the next checkpoint needs.
                 shutil.rmtree(self.work / GOLDEN, ignore_errors=True)
             except Unproven as unproven:
-                copied = self.leftovers.copy_beside(unproven.summary["step"])
-                unproven.summary |= {"copied": copied} if copied else {}
+                copy = self.leftovers.copy_beside(unproven.summary["step"])
+                unproven.summary |= {"copied": copy} if copy else {}
                 raise
-        if published is None:
+        if manifest is None:
             self.leftovers.end()
-        self.copied = self.leftovers.copy_beside(published.step)
+        self.copied = self.leftovers.copy_beside(manifest.step)
         # Only now: a later try continues parts that a killed or failed try has sent.
         self._abort_uploads()
-        return published
+        return manifest
 
     def _carry(self, folder: Path, golden: Manifest) -> ArchiveManifest:
         say("golden", step=golden.step, shards=len(golden.shards))
@@ -124,62 +121,62 @@ class Archiver:
         reference, proof = golden.evaluation_loss, EvaluationProof.RECORDED
         if reference is None or golden.layout.splits:  # ranks that share a sequence sum in another order
             reference, proof = self._evaluated_here(folder, golden), EvaluationProof.EVALUATED
-        placed = self._place_all(self._checkpoint(folder, golden) | self._surroundings())
-        restored = self.work / GOLDEN / folder.name
-        loss = self.model.evaluate(restored)
+        objects = self._place_all(self._checkpoint(folder, golden) | self._surroundings())
+        restoration = self.work / GOLDEN / folder.name
+        loss = self.model.evaluate(restoration)
         proof = judged.proof_by(loss, reference, proof, self.config.tolerance)
         tolerance = self.config.tolerance if loss != reference else None
         say("evaluated", step=golden.step, loss=loss, reference=reference, proof=proof, tolerance=tolerance)
         records = records_of(self.bucket, self.state, self.config.image_manifest, self.work)
-        placed += self._place_all(self._export(restored, golden, loss, records))
-        placed += self._place_all(records)
-        return self._carried(golden, placed, proof, reference, loss).model_copy(update={"tolerance": tolerance})
+        objects += self._place_all(self._export(restoration, golden, loss, records))
+        objects += self._place_all(records)
+        return self._manifest(golden, objects, proof, reference, loss).model_copy(update={"tolerance": tolerance})
 
     def _carried_as_it_is(self, folder: Path, golden: Manifest) -> ArchiveManifest:
         """Archive a workload's checkpoint, code and record. Every byte is read back from S3 and compared.
 
         Raises `Unproven` after that if its own evaluation or export is missing or bad.
         """
-        given = self.places.config.with_name(WORKLOAD_CONFIG).read_bytes()
-        job, files = WorkloadConfig.model_validate_json(given), {WORKLOAD_CONFIG: Content.of(given)}
+        config_bytes = self.places.config.with_name(WORKLOAD_CONFIG).read_bytes()
+        job, files = WorkloadConfig.model_validate_json(config_bytes), {WORKLOAD_CONFIG: Content.of(config_bytes)}
         if job.source:
             files[f"{SOURCE}/source.tar"] = Content.of_file(self.places.data / Path(job.source).name)
         if job.requirements:
             files[f"{SOURCE}/requirements.tar"] = Content.of_file(self.places.data / Path(job.requirements).name)
-        placed = self._place_all(self._checkpoint(folder, golden) | files)
-        found = judged.read(self.source.root, golden.step, self.config.judgement, self.config.unjudged)
+        objects = self._place_all(self._checkpoint(folder, golden) | files)
+        verdict = judged.read(self.source.root, golden.step, self.config.judgement, self.config.unjudged)
         # Another try's export may differ, and nothing in the archive is overwritten: each has a folder of its own.
-        place = f"{JOB_EXPORT}/{self.config.judgement[:12]}" if found is not None and found.files else ""
-        exported, why = self._job_export(found, place)
+        place = f"{JOB_EXPORT}/{self.config.judgement[:12]}" if verdict is not None and verdict.files else ""
+        export_objects, reason = self._job_export(verdict, place)
         records = records_of(self.bucket, self.state, self.config.image_manifest, self.work)
-        told: dict[str, Any] = {}
-        if found is not None and not why:
-            tolerance = job.judging.tolerance if job.judging and found.exported is not None else None
-            told = {"metrics": found.metrics, "export_metrics": found.exported, "tolerance": tolerance}
-            told["export"] = place
+        facts: dict[str, Any] = {}
+        if verdict is not None and not reason:
+            tolerance = job.judging.tolerance if job.judging and verdict.exported is not None else None
+            facts = {"metrics": verdict.metrics, "export_metrics": verdict.exported, "tolerance": tolerance}
+            facts["export"] = place
             texts = {name: content.source for name, content in records.items() if isinstance(content.source, bytes)}
-            records[JOB_CARD] = Content.of(job_card(golden, texts, **told).encode())
-        placed += exported + self._place_all(records)
-        if why:
-            raise Unproven(why, golden.step, placed)
-        return self._carried(golden, placed, judged.proof_of(found)).model_copy(update=told)
+            records[JOB_CARD] = Content.of(job_card(golden, texts, **facts).encode())
+        objects += export_objects + self._place_all(records)
+        if reason:
+            raise Unproven(reason, golden.step, objects)
+        return self._manifest(golden, objects, judged.proof_of(verdict)).model_copy(update=facts)
 
-    def _job_export(self, found: Judgement | None, place: str) -> tuple[list[ArchivedObject], str]:
+    def _job_export(self, judgement: Judgement | None, place: str) -> tuple[list[ArchivedObject], str]:
         """Archive what the job has exported. Return its objects, and why the job's judgement proves nothing."""
-        if found is None or found.why:
-            return [], found.why if found is not None else ""
+        if judgement is None or judgement.why:
+            return [], judgement.why if judgement is not None else ""
         try:
-            contents = judged.exported(self.source.root, found)
+            contents = judged.export_contents(self.source.root, judgement)
             return self._place_all({f"{place}/{name}": content for name, content in contents.items()}), ""
         except PermanentError as error:
             return [], f"the export is not archived: {error}"
 
-    def _carried(
-        self, golden: Manifest, placed: list[ArchivedObject], proof: EvaluationProof, *losses: float
+    def _manifest(
+        self, golden: Manifest, archived_objects: list[ArchivedObject], proof: EvaluationProof, *losses: float
     ) -> ArchiveManifest:
         """Return the manifest. `losses`: the one to be equalled, and that of what was read back; none of a workload."""
         reference, loss = losses or (None, None)
-        say("read-back", objects=len(placed), bytes=sum(item.size_bytes for item in placed))
+        say("read-back", objects=len(archived_objects), bytes=sum(item.size_bytes for item in archived_objects))
         return ArchiveManifest(
             campaign=self.config.campaign,
             identity=self.config.identity,
@@ -189,7 +186,7 @@ class Archiver:
             recorded_evaluation_loss=golden.evaluation_loss,
             reference_evaluation_loss=reference,
             restored_evaluation_loss=loss,
-            objects=tuple(placed),
+            objects=tuple(archived_objects),
             refused=tuple(row for row in self.source.refused if not row.startswith(f"{step_folder(golden.step)}:")),
         )
 
@@ -198,7 +195,7 @@ class Archiver:
         try:
             loss = self.model.evaluate(folder)
         except PermanentError as error:
-            if wrong := _damaged(folder, golden):
+            if wrong := _damaged_file(folder, golden):
                 raise SourceLost(f"{wrong} does not have its digest") from error
             raise
         say("evaluated before upload", step=golden.step, loss=loss)
@@ -212,31 +209,28 @@ class Archiver:
 
     def _surroundings(self) -> dict[str, Content]:
         """Return the other inputs of an evaluation: configuration, tokenizer, held-out split."""
-        found = {"train.json": Content.of(self.places.config.read_bytes())}
-        return found | {f"{DATA}/{name}": content for name, content in held_out(self.places.data).items()}
+        contents = {"train.json": Content.of(self.places.config.read_bytes())}
+        return contents | {f"{DATA}/{name}": content for name, content in held_out(self.places.data).items()}
 
-    def _export(self, restored: Path, golden: Manifest, loss: float, records: dict[str, Content]) -> dict[str, Content]:
+    def _export(
+        self, checkpoint: Path, golden: Manifest, loss: float, records: dict[str, Content]
+    ) -> dict[str, Content]:
         """Export the model from the bytes that were read back."""
-        out = self.work / EXPORT
-        shutil.rmtree(out, ignore_errors=True)
-        self.model.export(restored, out)
+        target = self.work / EXPORT
+        shutil.rmtree(target, ignore_errors=True)
+        self.model.export(checkpoint, target)
         data = json.loads(plain_bytes(self.places.data / DATA_MANIFEST_NAME))
         texts = {name: content.source for name, content in records.items() if isinstance(content.source, bytes)}
-        (out / CARD.rpartition("/")[2]).write_text(model_card(golden, loss, data, texts))
-        files = (path for path in sorted(out.rglob("*")) if path.is_file())
-        found = {path.relative_to(out).as_posix(): Content.of_file(path) for path in files}
-        say("exported", files=len(found), bytes=sum(content.size_bytes for content in found.values()))
-        return {f"{EXPORT}/{name}": content for name, content in found.items()}
+        (target / CARD.rpartition("/")[2]).write_text(model_card(golden, loss, data, texts))
+        files = (path for path in sorted(target.rglob("*")) if path.is_file())
+        contents = {path.relative_to(target).as_posix(): Content.of_file(path) for path in files}
+        say("exported", files=len(contents), bytes=sum(content.size_bytes for content in contents.values()))
+        return {f"{EXPORT}/{name}": content for name, content in contents.items()}
 
     def _place_all(self, contents: dict[str, Content]) -> list[ArchivedObject]:
         """Place objects concurrently: large files share the transfer's memory limit, small ones mostly wait for S3."""
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            running = [pool.submit(self._place, name, content) for name, content in contents.items()]
-            try:
-                return [each.result() for each in running]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        objects = concurrently(lambda item: self._place(*item), contents.items(), _AT_ONCE)
+        return sorted(objects, key=lambda item: item.key)
 
     def _place(self, name: str, content: Content) -> ArchivedObject:
         """Upload what is missing, and read it back. An existing object is never replaced, even if it proves wrong.
@@ -265,34 +259,34 @@ class Archiver:
                 raise SourceLost(str(error)) from error
             raise PermanentError("a file changed or went while it was archived", seen=f"{name}: {error}") from error
 
-    def _published(self) -> ArchiveManifest | None:
+    def _earlier_manifest(self) -> ArchiveManifest | None:
         """Return the manifest of an earlier complete try; its objects are read back and not sent again."""
         body = self.bucket.get(MANIFEST_NAME)
         return None if body is None else parse(body, self.config.campaign, self.config.identity)
 
-    def _confirm(self, published: ArchiveManifest) -> None:
-        for item in published.objects:
+    def _confirm(self, manifest: ArchiveManifest) -> None:
+        for item in manifest.objects:
             self.bucket.read_back(item, None)
-        say("read-back", objects=len(published.objects), bytes=sum(item.size_bytes for item in published.objects))
+        say("read-back", objects=len(manifest.objects), bytes=sum(item.size_bytes for item in manifest.objects))
 
     def _publish(self, manifest: ArchiveManifest) -> ArchiveManifest:
         """Write the manifest, last of all; if another archiver was first, its manifest is the campaign's."""
         body = self.bucket.publish(MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
-        stored = parse(body, self.config.campaign, self.config.identity)
-        if stored != manifest:
-            say("another archiver was first", step=stored.step)
-            self.source.refuse_stale(stored, self.bucket.place_of(MANIFEST_NAME))
-            self._confirm(stored)
-        return stored
+        winner = parse(body, self.config.campaign, self.config.identity)
+        if winner != manifest:
+            say("another archiver was first", step=winner.step)
+            self.source.refuse_stale(winner, self.bucket.place_of(MANIFEST_NAME))
+            self._confirm(winner)
+        return winner
 
     def _check_room(self, golden: Manifest) -> None:
         # The checkpoint once as it is read back, and its weights again for the export.
-        needed = sum(shard.size_bytes * (2 if "model_states" in shard.file else 1) for shard in golden.shards)
+        needed_bytes = sum(shard.size_bytes * (2 if "model_states" in shard.file else 1) for shard in golden.shards)
         free = shutil.disk_usage(self.work).free
-        if needed > free:
-            seen = f"{self.work}: {needed / _MIB:.1f} MiB needed, {free / _MIB:.1f} MiB free"
+        if needed_bytes > free:
+            room = f"{self.work}: {needed_bytes / _MIB:.1f} MiB needed, {free / _MIB:.1f} MiB free"
             cure = "make room on the node's local disk; the shared tier still holds the checkpoint"
-            raise PermanentError("the local disk has no room to read the checkpoint back", seen=seen, cure=cure)
+            raise PermanentError("the local disk has no room to read the checkpoint back", seen=room, cure=cure)
 
     def _abort_uploads(self) -> None:
         """Abort incomplete uploads, also of killed tries; the bucket's lifecycle rule would bill them for a week."""
@@ -303,7 +297,7 @@ class Archiver:
             say("uploads not aborted", why=str(error)[:300])
 
 
-def _damaged(folder: Path, golden: Manifest) -> str | None:
+def _damaged_file(folder: Path, golden: Manifest) -> str | None:
     return next((shard.file for shard in golden.shards if sha256_of(folder / shard.file) != shard.sha256), None)
 
 

@@ -46,14 +46,14 @@ class Bounds:
     cure: str
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
-    def over(self, begun: bool, seconds: float) -> str | None:
+    def over(self, has_begun: bool, seconds: float) -> str | None:
         """Return a sentence about the exceeded limit after `seconds`; None if none is exceeded."""
         if self.now() > self.end_by:
             return f"the archive did not end by the deadline, {self.end_by.isoformat(timespec='seconds')}"
-        longest = self.start_within + (self.end_within if begun else timedelta())
+        longest = self.start_within + (self.end_within if has_begun else timedelta())
         if seconds <= longest.total_seconds():
             return None
-        return f"the archive {'did not end' if begun else 'found no GPU node'} within {longest}"
+        return f"the archive {'did not end' if has_begun else 'found no GPU node'} within {longest}"
 
 
 def out_of_cluster(spec: Spec) -> str:
@@ -68,7 +68,7 @@ def manifest(config: ArchiveConfig, image: str, accelerators: int) -> dict[str, 
     whom permissions do not bind, and cannot write where they lie.
     """
     pod_volumes, mounts = volumes(CONFIG, shares=not config.shared_tier)
-    mounts = [one | {"readOnly": True} if one["mountPath"] == SHARED_CHECKPOINTS else one for one in mounts]
+    mounts = [place | {"readOnly": True} if place["mountPath"] == SHARED_CHECKPOINTS else place for place in mounts]
     user, rights = (ROOT, {"capabilities": READS_ALL}) if config.workload else (NOBODY, {})
     labels = {CAMPAIGN_LABEL: config.campaign, "bivouac.dev/role": "archive"}
     container = {
@@ -125,7 +125,7 @@ def run(
     attempts.create_config(client, CONFIG, labels, files)
     _forget_failed(client, pause)
     create(client, from_dict(job))
-    begun, waited = False, time.monotonic()
+    has_begun, start = False, time.monotonic()
     while True:
         guard()
         # The Job is read before its pods: if it reports an end, the later listing shows the pod's end too.
@@ -133,7 +133,7 @@ def run(
         pods = list(client.list(Pod, labels={"bivouac.dev/role": "archive"}))
         for pod in pods:
             if pod.status and pod.status.phase != "Pending" and pod.metadata:
-                begun = True
+                has_begun = True
                 follow(str(pod.metadata.name))
         if status.get("succeeded"):
             return verdict_of(pods)
@@ -141,9 +141,9 @@ def run(
             raise PermanentError(
                 "the archive failed", seen=last_message(pods) or "no message", cure="see the archive pods' logs"
             )
-        if over := bounds.over(begun, time.monotonic() - waited):
+        if excess := bounds.over(has_begun, time.monotonic() - start):
             remove(client)
-            raise PermanentError(over, seen=_seen(pods), cure=bounds.cure)
+            raise PermanentError(excess, seen=_pod_states(pods), cure=bounds.cure)
         pause()
 
 
@@ -183,7 +183,7 @@ def status_of(client: Client, name: str) -> dict[str, int]:
     }
 
 
-def _seen(pods: list[Pod]) -> str:
+def _pod_states(pods: list[Pod]) -> str:
     """Return the state of the pods with Kubernetes' reasons, for a Job that did not end."""
     states = []
     for pod in pods:
@@ -196,12 +196,14 @@ def _seen(pods: list[Pod]) -> str:
 
 def _messages(pods: list[Pod]) -> list[tuple[str, str]]:
     """Return (phase, termination message) of each ended pod, in the order of their ends."""
-    found = []
+    messages = []
     for pod in pods:
         for container in (pod.status.containerStatuses if pod.status else None) or ():
             if container.state and (end := container.state.terminated):
-                found.append((end.finishedAt or _LAST, str(pod.status.phase if pod.status else ""), end.message or ""))
-    return [(phase, message) for _, phase, message in sorted(found, key=itemgetter(0))]
+                messages.append(
+                    (end.finishedAt or _LAST, str(pod.status.phase if pod.status else ""), end.message or "")
+                )
+    return [(phase, message) for _, phase, message in sorted(messages, key=itemgetter(0))]
 
 
 def verdict_of(pods: list[Pod]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from trainer.contract.frozen import Frozen
 DIGEST = "sha256"
 """Metadata key of an object's claimed digest."""
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 
 
 class ArchivedObject(Frozen):
@@ -89,18 +91,18 @@ class ArchiveBucket:
         key = f"{self.prefix}/{name}"
 
         def try_once() -> ArchivedObject:
-            held = self._held(key)
-            if held is None:
+            current = self._head(key)
+            if current is None:
                 if self._send(key, content):
                     self.say("uploaded", key=key, bytes=content.size_bytes)
-                held = self._held(key)
-            if held is None:
+                current = self._head(key)
+            if current is None:
                 raise Unsound(f"{key} was sent but is not there")
-            ours = (held.size_bytes, held.sha256) == (content.size_bytes, content.sha256)
-            if not ours and not (first_stays and held.sha256):
-                seen = f"{held.size_bytes} bytes, SHA-256 {held.sha256 or 'unknown'}"
-                raise Clash(f"{key} holds {seen}, wanted {content.size_bytes} bytes, {content.sha256}")
-            return held
+            same = (current.size_bytes, current.sha256) == (content.size_bytes, content.sha256)
+            if not same and not (first_stays and current.sha256):
+                content_text = f"{current.size_bytes} bytes, SHA-256 {current.sha256 or 'unknown'}"
+                raise Clash(f"{key} holds {content_text}, wanted {content.size_bytes} bytes, {content.sha256}")
+            return current
 
         return self.patiently(try_once)
 
@@ -124,10 +126,10 @@ class ArchiveBucket:
                 if not is_precondition_failure(error):
                     raise
             # Read after a successful answer too: only the read proves the content.
-            there = self.get(name)
-            if there is None:
+            body_read = self.get(name)
+            if body_read is None:
                 raise Unsound(f"{name} was published but is not there")
-            return there
+            return body_read
 
         return self.patiently(try_once)
 
@@ -139,8 +141,8 @@ class ArchiveBucket:
             if not upload["Key"].startswith(f"{self.prefix}/"):
                 continue
             try:
-                where = {"Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
-                self.s3.abort_multipart_upload(**where)
+                target = {"Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                self.s3.abort_multipart_upload(**target)
                 count += 1
             except ClientError as error:
                 if error.response["Error"]["Code"] != "NoSuchUpload":
@@ -161,7 +163,7 @@ class ArchiveBucket:
             pause *= 2
         raise AssertionError("tries is at least 1")
 
-    def _held(self, key: str) -> ArchivedObject | None:
+    def _head(self, key: str) -> ArchivedObject | None:
         """Return the object under a key with its claimed digest; None if there is none."""
         try:
             head = self.s3.head_object(Bucket=self.bucket, Key=key)
@@ -178,8 +180,8 @@ class ArchiveBucket:
         metadata, source = {DIGEST: content.sha256}, content.source
         try:
             if isinstance(source, Path) and content.size_bytes > self._transfer.part_bytes:
-                if there := self._transfer.upload(key, source, content.size_bytes, content.sha256, metadata):
-                    self.say("resumed", key=key, parts_already_there=there)
+                if resumed_parts := self._transfer.upload(key, source, content.size_bytes, content.sha256, metadata):
+                    self.say("resumed", key=key, parts_already_there=resumed_parts)
                 return True
             body = source if isinstance(source, bytes) else _small(source, content)
             self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, Metadata=metadata, IfNoneMatch="*")
@@ -190,14 +192,14 @@ class ArchiveBucket:
         return True
 
     def _read(self, item: ArchivedObject, target: Path | None) -> None:
-        where = {"Key": item.key} | ({"VersionId": item.version} if item.version else {})
+        object_key = {"Key": item.key} | ({"VersionId": item.version} if item.version else {})
         digest = hashlib.sha256()
         try:
             with contextlib.nullcontext() if target is None else target.open("wb") as file:
                 if item.size_bytes > self._transfer.part_bytes:
-                    self._transfer.download(where, item.size_bytes, file, 0, digest)
+                    self._transfer.download(object_key, item.size_bytes, file, 0, digest)
                 else:
-                    body = self.s3.get_object(Bucket=self.bucket, **where)["Body"].read()
+                    body = self.s3.get_object(Bucket=self.bucket, **object_key)["Body"].read()
                     digest.update(body)
                     if file is not None:
                         file.write(body)
@@ -211,13 +213,29 @@ class ArchiveBucket:
             raise Unsound(f"{item.key}: its bytes have {digest.hexdigest()}, wanted {item.sha256}")
 
 
+def concurrently(call: Callable[[Item], Answer], items: Iterable[Item], at_once: int) -> Iterator[Answer]:
+    """Yield the answers as they come; at most twice `at_once` calls wait. After an error no further call begins."""
+    with ThreadPoolExecutor(at_once) as pool:
+        running: set[Future[Answer]] = set()
+        try:
+            for item in items:
+                running.add(pool.submit(call, item))
+                if len(running) >= 2 * at_once:
+                    finished_futures, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in finished_futures)
+            yield from (future.result() for future in running)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
 def _small(source: Path, content: Content) -> bytes:
     try:
         body = plain_bytes(source)
     except OSError as error:
         raise Altered(f"{source.name} cannot be read: {error.strerror or error}") from error
-    if (seen := hashlib.sha256(body).hexdigest()) != content.sha256:
-        raise Altered(f"{source.name}: {seen}, not {content.sha256}")
+    if (digest := hashlib.sha256(body).hexdigest()) != content.sha256:
+        raise Altered(f"{source.name}: {digest}, not {content.sha256}")
     return body
 
 

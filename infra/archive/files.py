@@ -17,14 +17,14 @@ _WORK = "archive-"
 def workspace(local: Path) -> Iterator[Path]:
     """Create a folder for this run; remove those of killed runs, whose locks nobody holds."""
     for left in local.glob(f"{_WORK}*"):
-        with contextlib.suppress(OSError), _locked(left):
+        with contextlib.suppress(OSError), _lock(left):
             shutil.rmtree(left)
-    with tempfile.TemporaryDirectory(prefix=_WORK, dir=local) as work, _locked(Path(work)):
+    with tempfile.TemporaryDirectory(prefix=_WORK, dir=local) as work, _lock(Path(work)):
         yield Path(work)
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,6 +13,8 @@ from infra.archive.bucket import ArchiveBucket, ArchivedObject, Unsound
 from infra.archive.settings import ArchiveConfig, Places
 from infra.archive.source import Source
 from infra.errors import PermanentError
+from infra.record.objects import keys_below
+from infra.spec.names import copies_prefix
 from trainer.contract import (
     COMMITTED_NAME,
     DATA_MANIFEST_NAME,
@@ -38,12 +40,10 @@ class BucketSource(Source):
 
     def steps(self) -> list[int]:
         """Return the steps with a manifest, newest first."""
-        pages = self._bucket.s3.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket.bucket, Prefix=f"{self._bucket.prefix}/step-"
-        )
-        names = (PurePosixPath(row["Key"]) for page in pages for row in page.get("Contents", ()))
-        found = {step_of_folder(name.parent.name) for name in names if name.name == COMMITTED_NAME}
-        return sorted((step for step in found if step is not None), reverse=True)
+        bucket = self._bucket
+        names = map(PurePosixPath, keys_below(bucket.s3, bucket.bucket, f"{bucket.prefix}/step-"))
+        step_set = {step_of_folder(name.parent.name) for name in names if name.name == COMMITTED_NAME}
+        return sorted((step for step in step_set if step is not None), reverse=True)
 
     def candidates(self) -> Iterator[tuple[Path, Manifest]]:
         bans = self.bans()
@@ -58,11 +58,10 @@ class BucketSource(Source):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _notes(self) -> dict[str, bytes]:
-        where = f"{self._bucket.prefix}/{BANS}/"
-        pages = self._bucket.s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket.bucket, Prefix=where)
-        names = (PurePosixPath(row["Key"]).name for page in pages for row in page.get("Contents", ()))
-        found = {name: self._bucket.get(f"{BANS}/{name}") for name in names}
-        return {name: content for name, content in found.items() if content is not None}
+        bucket = self._bucket
+        names = (key.rpartition("/")[2] for key in keys_below(bucket.s3, bucket.bucket, f"{bucket.prefix}/{BANS}/"))
+        notes = {name: self._bucket.get(f"{BANS}/{name}") for name in names}
+        return {name: content for name, content in notes.items() if content is not None}
 
     def brought(self, step: int, folder: Path, bans: tuple[Ban, ...]) -> Manifest:
         """Read a step into a folder. Raises `Unsound` or `ValueError` if any byte of it is not as it was committed, or
@@ -73,8 +72,8 @@ class BucketSource(Source):
         manifest = parse_manifest(content, step, self.root.name, self.identity)
         if not manifest.shards:
             raise ValueError("it names no shards")
-        if why := distrust(bans, manifest):
-            raise ValueError(why)
+        if reason := distrust(bans, manifest):
+            raise ValueError(reason)
         for shard in manifest.shards:
             (folder / shard.file).parent.mkdir(parents=True, exist_ok=True)
 
@@ -122,3 +121,45 @@ def _bring_held_out(bucket: ArchiveBucket, data: Path) -> None:
         bring(shard["file"])
         if "index_sha256" in shard:
             bring(str(PurePosixPath(shard["file"]).with_suffix(".idx")))
+
+
+class AllTiers(Source):
+    """The newest sound step of both is the first one. Of the same step, the shared tier's comes first."""
+
+    def __init__(self, shared: Source, copies: BucketSource) -> None:
+        super().__init__(shared.root, shared.identity, shared.committed_step, shared._say)
+        self.shared, self.copies = shared, copies
+        shared.refused = copies.refused = self.refused
+
+    def steps(self) -> list[int]:
+        return [*self.shared.steps(), *self.copies.steps()]
+
+    def candidates(self) -> Iterator[tuple[Path, Manifest]]:
+        shared = self.shared.candidates()
+        row = next(shared, None)
+        for step in self.copies.steps():
+            while row is not None and row[1].step >= step:
+                yield row
+                row = next(shared, None)
+            # Whoever asks on has refused all that came before.
+            folder = self.copies.root / step_folder(step)
+            try:
+                manifest = self.copies.brought(step, folder, self.shared.bans())
+            except (Unsound, ValueError) as error:
+                self.refuse(folder, f"its copy in S3: {error}")
+            else:
+                yield folder, manifest
+            shutil.rmtree(folder, ignore_errors=True)
+        while row is not None:
+            yield row
+            row = next(shared, None)
+
+
+def source_of(config: ArchiveConfig, s3: Any, places: Places, work: Path, say: Callable[..., None]) -> Source:
+    """Return all that the archive may choose from. `work`: a folder of the node's disk for what comes from S3."""
+    root = places.shared / config.campaign
+    if config.shared_tier:
+        return BucketSource(config, s3, root, say)
+    copies = f"s3://{config.archive_bucket}/{copies_prefix(config.campaign, config.identity)}"
+    shared = Source(root, config.identity, config.committed_step, say)
+    return AllTiers(shared, BucketSource(config, s3, work / "copies" / config.campaign, say, copies))

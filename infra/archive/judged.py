@@ -17,33 +17,33 @@ class Unproven(Exception):
     """All bytes of the checkpoint are archived and read back, but the job's own judgement is missing or bad, or another
     `part` of the archive has failed."""
 
-    def __init__(self, why: str, step: int, placed: list[ArchivedObject], part: str = "") -> None:
-        super().__init__(why)
-        size = sum(item.size_bytes for item in placed)
-        self.summary: dict[str, Any] = {"unproven": why, "step": step, "objects": len(placed), "bytes": size}
+    def __init__(self, reason: str, step: int, objects: list[ArchivedObject], part: str = "") -> None:
+        super().__init__(reason)
+        size = sum(item.size_bytes for item in objects)
+        self.summary: dict[str, Any] = {"unproven": reason, "step": step, "objects": len(objects), "bytes": size}
         self.summary |= {"part": part} if part else {}
 
 
-def read(root: Path, step: int, sha256: str, unjudged: str) -> Judgement | None:
+def read(root: Path, step: int, sha256: str, no_judgement: str) -> Judgement | None:
     """Return the judgement of an archived step; None if the spec asks for none. `root`: the campaign's folder on the
-    shared tier; `sha256`: of the judgement; `unjudged`: why there is none. What is wrong with it is its `why`."""
-    if unjudged:
-        return Judgement(step=step, why=unjudged)
+    shared tier; `sha256`: of the judgement; `no_judgement`: why there is none. What is wrong with it is its `why`."""
+    if no_judgement:
+        return Judgement(step=step, why=no_judgement)
     if not sha256:
         return None
     try:
         body = plain_bytes(root / EXPORT_FOLDER / JUDGEMENT)
         if hashlib.sha256(body).hexdigest() != sha256:
             return Judgement(step=step, why="the job's judgement is not the one that its pod has told of")
-        found = Judgement.model_validate_json(body)
+        judgement = Judgement.model_validate_json(body)
     except (OSError, ValueError) as error:
         return Judgement(step=step, why=f"the job's judgement cannot be read: {error}"[:500])
-    if found.step != step and not found.why:
-        return Judgement(step=step, why=f"the job has judged step {found.step}, and step {step} is archived")
-    return found
+    if judgement.step != step and not judgement.why:
+        return Judgement(step=step, why=f"the job has judged step {judgement.step}, and step {step} is archived")
+    return judgement
 
 
-def exported(root: Path, judgement: Judgement) -> dict[str, Content]:
+def export_contents(root: Path, judgement: Judgement) -> dict[str, Content]:
     """Return path in the export -> its content. Raises `PermanentError` for one that leads out of the export."""
     base = (root / EXPORT_FOLDER / EXPORTED).resolve()
     for file in judgement.files:

@@ -18,9 +18,9 @@ from trainer.contract.workload import WORKLOAD_CONFIG, WorkloadConfig
 class OnlyCopied(Exception):
     """No checkpoint was ever committed; what the job left is copied as it is."""
 
-    def __init__(self, copied: dict[str, Any]) -> None:
-        super().__init__(copied["why"])
-        self.summary = {"copied": copied}
+    def __init__(self, copy: dict[str, Any]) -> None:
+        super().__init__(copy["why"])
+        self.summary = {"copied": copy}
 
 
 class Leftovers:
@@ -50,22 +50,22 @@ class Leftovers:
 
         Raises `OnlyCopied` if none was ever committed, else `PermanentError`: damaged ones are for a person.
         """
-        left = self._left(whole=True)
-        copied = self.copy.send(left) if left else {}
-        if copied and not self.source.refused and self.config.committed_step < 0:
-            raise OnlyCopied(copied)
-        also = f"; all that the job left is at {copied['prefix']} as it is" if copied else ""
+        left = self._left(entire=True)
+        copy_summary = self.copy.send(left) if left else {}
+        if copy_summary and not self.source.refused and self.config.committed_step < 0:
+            raise OnlyCopied(copy_summary)
+        copy_note = f"; all that the job left is at {copy_summary['prefix']} as it is" if copy_summary else ""
         raise PermanentError(
             "no sound checkpoint is on the shared tier",
-            seen=("; ".join(self.source.refused) or "none at all") + also,
+            seen=("; ".join(self.source.refused) or "none at all") + copy_note,
             cure="nothing can be archived; see the trainer's logs",
         )
 
-    def _left(self, whole: bool = False) -> Left:
+    def _left(self, entire: bool = False) -> Left:
         """Return what is to be copied as it is. A job whose newest steps were refused may still have them itself, and
         nodes with disks of their own bring only what is unrecognised: then it is all of the folder."""
         job = self.places.config.with_name(WORKLOAD_CONFIG)
         local = (
             self.config.workload and WorkloadConfig.model_validate_json(job.read_bytes()).checkpoints.tier == "local"
         )
-        return left_of(self.source.root, whole or local or bool(self.source.refused))
+        return left_of(self.source.root, entire or local or bool(self.source.refused))

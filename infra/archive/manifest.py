@@ -74,7 +74,7 @@ class ArchiveManifest(Frozen):
 
     def summary(self) -> dict[str, Any]:
         """Return what the campaign's record has of it."""
-        found = {
+        facts = {
             "step": self.step,
             "identity": self.identity,
             "accounts_for": self.accounts_for,
@@ -87,9 +87,9 @@ class ArchiveManifest(Frozen):
             "refused": list(self.refused)[:5],
         }
         if self.proof is not EvaluationProof.READ_BACK or self.export:
-            told = ("metrics", "export_metrics", "tolerance", "export")
-            found |= {name: value for name in told if (value := getattr(self, name))}
-        return found
+            optional = ("metrics", "export_metrics", "tolerance", "export")
+            facts |= {name: value for name in optional if (value := getattr(self, name))}
+        return facts
 
     def names(self, step: int) -> bool:
         """Return True if a step is archived or listed as refused."""
@@ -104,9 +104,9 @@ def parse(body: bytes, campaign: str, identity: str = "") -> ArchiveManifest:
     try:
         manifest = ArchiveManifest.model_validate_json(body)
     except ValueError as error:
-        seen = f"{MANIFEST_NAME}: {str(error).splitlines()[0]}"
+        summary = f"{MANIFEST_NAME}: {str(error).splitlines()[0]}"
         cure = "look at it, move it away, and run the archive again: the shared tier still holds the checkpoint"
-        raise PermanentError("the archive manifest is damaged", seen=seen, cure=cure) from error
+        raise PermanentError("the archive manifest is damaged", seen=summary, cure=cure) from error
     if manifest.campaign != campaign:
         raise PermanentError("the archive manifest is of another campaign", seen=manifest.campaign, cure="look at it")
     if manifest.identity != identity:

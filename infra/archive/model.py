@@ -31,21 +31,21 @@ def evaluate(checkpoint: Path, data: Path = Path(DATA_MOUNT)) -> float:
     ]
     answer = _run("the checkpoint could not be evaluated", arguments)
     if answer.get("recorded") is not None and not answer["equal"]:
-        seen = f"{answer['evaluation_loss']}, recorded {answer['recorded']}"
+        losses = f"{answer['evaluation_loss']}, recorded {answer['recorded']}"
         cure = "keep the cluster: compare the checkpoint's config and the image's versions"
-        raise PermanentError("the checkpoint does not evaluate as it did in training", seen=seen, cure=cure)
+        raise PermanentError("the checkpoint does not evaluate as it did in training", seen=losses, cure=cure)
     return float(str(answer["evaluation_loss"]))
 
 
-def export(checkpoint: Path, out: Path, data: Path = Path(DATA_MOUNT)) -> None:
+def export(checkpoint: Path, target: Path, data: Path = Path(DATA_MOUNT)) -> None:
     """Write the checkpoint's model as safetensors with config and tokenizer; raise `PermanentError`."""
-    arguments = ["trainer.builtin.checkpoint.convert.export", "--checkpoint", str(checkpoint), "--out", str(out)]
+    arguments = ["trainer.builtin.checkpoint.convert.export", "--checkpoint", str(checkpoint), "--out", str(target)]
     _run("the model could not be exported", [*arguments, "--config", CONFIG_FILE, "--data", str(data)])
 
 
 def _run(failure: str, arguments: list[str]) -> dict[str, object]:
-    done = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise PermanentError(failure, seen=done.stderr[-500:], cure="see above")
-    answer: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    process = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True)
+    if process.returncode != 0:
+        raise PermanentError(failure, seen=process.stderr[-500:], cure="see above")
+    answer: dict[str, object] = json.loads(process.stdout.strip().splitlines()[-1])
     return answer

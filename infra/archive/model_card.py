@@ -14,19 +14,19 @@ _UNSTATED = "not stated in the data's manifest"
 
 def model_card(golden: Manifest, loss: float, data: dict[str, Any], records: Mapping[str, bytes]) -> str:
     """Return Markdown with the header of model hubs. `records`: name below the archive -> content."""
-    spec, live, emulated = (_json(records, name) for name in ("spec.json", "live.json", "site.json"))
+    spec, live, site = (_json(records, name) for name in ("spec.json", "live.json", "site.json"))
     licence = _licence(data)
     sections = [
         "\n".join(_head(licence)),
         f"# {golden.campaign}, step {golden.step:,}",
         str(spec.get("purpose", "")).strip(),
-        _table(dict(_facts(golden, loss, data, spec, live, bool(emulated), licence))),
+        _table(dict(_facts(golden, loss, data, spec, live, bool(site), licence))),
         "## Load it",
         "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         'model = AutoModelForCausalLM.from_pretrained(".")\ntokenizer = AutoTokenizer.from_pretrained(".")\n```',
         f"{_weights(spec)} "
         "Documents end with the tokenizer's end token, and generation may begin with it. "
-        f"{_tuned(data)} No filtering of its output was done.",
+        f"{_tuning_text(data)} No filtering of its output was done.",
         "## Data",
         _sources(data),
     ]
@@ -43,7 +43,7 @@ def _weights(spec: dict[str, Any]) -> str:
     )
 
 
-def _tuned(data: dict[str, Any]) -> str:
+def _tuning_text(data: dict[str, Any]) -> str:
     if data.get("parameters", {}).get("chat") is None:
         return "No instruction tuning was done."
     return "It was fine-tuned on prompts and responses; the tokenizer has the chat template."
@@ -59,11 +59,11 @@ def job_card(
     export: str,
 ) -> str:
     """Return Markdown about a workload's checkpoint, with what its own evaluation has shown."""
-    spec, live, emulated = (_json(records, name) for name in ("spec.json", "live.json", "site.json"))
+    spec, live, site = (_json(records, name) for name in ("spec.json", "live.json", "site.json"))
     sections = [
         f"# {golden.campaign}, step {golden.step:,}",
         str(spec.get("purpose", "")).strip(),
-        _table(dict(_of_job(golden, spec, live, bool(emulated)))),
+        _table(dict(_of_job(golden, spec, live, bool(site)))),
         "## Evaluation by the job's own command" if metrics else "",
         _metrics(metrics, export_metrics),
         f"The export is within the relative tolerance {tolerance:g}." if tolerance is not None else "",
@@ -72,32 +72,35 @@ def job_card(
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _metrics(metrics: Mapping[str, float], exported: Mapping[str, float] | None) -> str:
+def _metrics(metrics: Mapping[str, float], export_metrics: Mapping[str, float] | None) -> str:
     if not metrics:
         return ""
-    head = ["metric", "checkpoint", *(["export"] if exported is not None else [])]
-    rows = [[name, repr(value), *([repr(exported[name])] if exported else [])] for name, value in metrics.items()]
+    head = ["metric", "checkpoint", *(["export"] if export_metrics is not None else [])]
+    rows = [
+        [name, repr(value), *([repr(export_metrics[name])] if export_metrics else [])]
+        for name, value in metrics.items()
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
-def _of_job(golden: Manifest, spec: dict[str, Any], live: dict[str, Any], emulated: bool) -> Iterator[tuple[str, str]]:
+def _of_job(golden: Manifest, spec: dict[str, Any], live: dict[str, Any], rehearsal: bool) -> Iterator[tuple[str, str]]:
     yield "trained by", str(spec.get("owner", "unknown"))
     if golden.tokens:
         yield "tokens seen", f"{golden.tokens:,}"
     if golden.loss is not None:
         yield "loss in training", f"{golden.loss!r}, at this step"
-    yield from _machines(golden, spec, live, emulated)
+    yield from _machines(golden, spec, live, rehearsal)
 
 
 def _machines(
-    golden: Manifest, spec: dict[str, Any], live: dict[str, Any], emulated: bool
+    golden: Manifest, spec: dict[str, Any], live: dict[str, Any], rehearsal: bool
 ) -> Iterator[tuple[str, str]]:
     nodes = spec.get("nodes", {})
     yield "trained on", f"{golden.world_size} ranks, {nodes.get('count')} x {nodes.get('instance_type')}"
-    if emulated:
+    if rehearsal:
         yield "but really", "on one machine without GPU: a rehearsal, whose cost is what AWS would have billed"
-    spent = live.get("spent_usd")
-    yield "cost", "not known" if spent is None else f"{float(spent):.2f} USD when the archive was written"
+    spent_usd = live.get("spent_usd")
+    yield "cost", "not known" if spent_usd is None else f"{float(spent_usd):.2f} USD when the archive was written"
     yield "code", golden.code_digest or "no digest recorded"
     yield "image", golden.image_digest or "no digest recorded"
     yield "configuration", golden.config_digest
@@ -118,7 +121,7 @@ def _facts(
     data: dict[str, Any],
     spec: dict[str, Any],
     live: dict[str, Any],
-    emulated: bool,
+    rehearsal: bool,
     licence: str,
 ) -> Iterator[tuple[str, str]]:
     yield "trained by", str(spec.get("owner", "unknown"))
@@ -128,14 +131,14 @@ def _facts(
     yield "held-out loss", f"{loss!r} nats per token, of the model read back from the archive"
     if (unigram := data.get("unigram_loss")) is not None:
         yield "held-out loss without context", f"{unigram!r} (unigram distribution of the training part)"
-    yield from _machines(golden, spec, live, emulated)
+    yield from _machines(golden, spec, live, rehearsal)
     yield "data", golden.data_digest
     yield "licence of the data", licence
 
 
 def _licence(data: dict[str, Any]) -> str:
-    stated = dict.fromkeys(source.get("licence") for source in data.get("sources", ()))
-    return ", ".join(licence for licence in stated if licence) or _UNSTATED
+    licences = dict.fromkeys(source.get("licence") for source in data.get("sources", ()))
+    return ", ".join(licence for licence in licences if licence) or _UNSTATED
 
 
 def _sources(data: dict[str, Any]) -> str:
@@ -157,7 +160,7 @@ def _table(facts: dict[str, str]) -> str:
 def _json(records: Mapping[str, bytes], name: str) -> dict[str, Any]:
     """Return a record; empty if it is no JSON object, so that the card states what is known."""
     try:
-        found = json.loads(records.get(f"{RECORD}/{name}", b"{}"))
+        content = json.loads(records.get(f"{RECORD}/{name}", b"{}"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -7,58 +7,50 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.record.objects import DELETE_AT_ONCE
+from infra.record.objects import delete_objects, keys_below
 from trainer.contract import COMMITTED_NAME, step_folder, step_of_folder
 
 
-def forget_copies(s3: Any, bucket: str, prefix: str, say: Callable[..., None], archived: int) -> int:
+def forget_copies(s3: Any, bucket: str, prefix: str, say: Callable[..., None], archived_step: int) -> int:
     """Remove the copies in a campaign's folder for which its golden checkpoint now stands: those of steps up to
-    `archived`. A newer one stays: it was refused, and may be all that is left of its step. Each manifest goes first, so
-    that no half removed copy is taken for a whole one. Return how many objects stay, -1 after an error."""
+    `archived_step`. A newer one stays: it was refused, and may be all that is left of its step. Each manifest goes
+    first, so that no half removed copy is taken for a whole one. Return how many objects stay, -1 after an error."""
     try:
-        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
-        there = [item["Key"] for page in pages for item in page.get("Contents", ())]
-        steps = {step for key in there if (step := _step_of(key, prefix)) is not None and step > archived}
+        keys_now = keys_below(s3, bucket, f"{prefix}/")
+        steps = {step for key in keys_now if (step := _step_of(key, prefix)) is not None and step > archived_step}
         newer = tuple(f"{prefix}/{step_folder(step)}/" for step in steps)
-        keys = [key for key in there if not key.startswith(newer)]
+        keys = [key for key in keys_now if not key.startswith(newer)]
         for manifest in (key for key in keys if key.endswith(f"/{COMMITTED_NAME}")):
             s3.delete_object(Bucket=bucket, Key=manifest)
-        locked = forget_versions(s3, bucket, f"{prefix}/", newer)
+        locks = forget_versions(s3, bucket, f"{prefix}/", newer)
     except (ClientError, BotoCoreError) as error:
         say("copies not removed", why=str(error)[:300])
         return -1
     if keys:
-        say("copies removed", objects=len(keys), locked=locked)
-    return locked + len(there) - len(keys)
+        say("copies removed", objects=len(keys), locked=locks)
+    return locks + len(keys_now) - len(keys)
 
 
 def _step_of(key: str, prefix: str) -> int | None:
     return step_of_folder(key.removeprefix(f"{prefix}/").partition("/")[0])
 
 
-def forget_versions(s3: Any, bucket: str, prefix: str, spared: tuple[str, ...] = ()) -> int:
-    """Delete every version and delete marker below a prefix, but for keys that begin as one `spared`; return how many a
-    lock keeps. A locked version gets a marker, and the bucket's lifecycle removes it when its lock is over."""
+def forget_versions(s3: Any, bucket: str, prefix: str, exempt: tuple[str, ...] = ()) -> int:
+    """Delete every version and delete marker below a prefix, but for keys that begin with one of `exempt`; return how
+    many a lock keeps. A locked version gets a marker, and the bucket's lifecycle removes it when its lock is over."""
     pages = s3.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=prefix)
     versions, markers, current = list[dict[str, str]](), list[dict[str, str]](), set[str]()
     for page in pages:
-        for one in (one for one in page.get("Versions", ()) if not one["Key"].startswith(spared)):
-            versions.append({"Key": one["Key"], "VersionId": one["VersionId"]})
-            current |= {one["Key"]} if one.get("IsLatest") else set()
-        markers += [{"Key": one["Key"], "VersionId": one["VersionId"]} for one in page.get("DeleteMarkers", ())]
-    markers = [one for one in markers if not one["Key"].startswith(spared)]
-    refused = _delete(s3, bucket, versions)
-    kept = {one["Key"] for one in refused}
-    _delete(s3, bucket, [{"Key": key} for key in sorted(kept & current)])
+        for version in (version for version in page.get("Versions", ()) if not version["Key"].startswith(exempt)):
+            versions.append({"Key": version["Key"], "VersionId": version["VersionId"]})
+            current |= {version["Key"]} if version.get("IsLatest") else set()
+        markers += [
+            {"Key": version["Key"], "VersionId": version["VersionId"]} for version in page.get("DeleteMarkers", ())
+        ]
+    markers = [version for version in markers if not version["Key"].startswith(exempt)]
+    refusals = delete_objects(s3, bucket, versions)
+    locked_keys = {version["Key"] for version in refusals}
+    delete_objects(s3, bucket, [{"Key": key} for key in sorted(locked_keys & current)])
     # The marker of a version that stays hides it.
-    _delete(s3, bucket, [one for one in markers if one["Key"] not in kept])
-    return len(refused)
-
-
-def _delete(s3: Any, bucket: str, named: list[dict[str, str]]) -> list[dict[str, Any]]:
-    """Delete; return the refused ones."""
-    refused: list[dict[str, Any]] = []
-    for start in range(0, len(named), DELETE_AT_ONCE):
-        some = {"Objects": named[start : start + DELETE_AT_ONCE], "Quiet": True}
-        refused += s3.delete_objects(Bucket=bucket, Delete=some).get("Errors", ())
-    return refused
+    delete_objects(s3, bucket, [version for version in markers if version["Key"] not in locked_keys])
+    return len(refusals)

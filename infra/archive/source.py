@@ -22,8 +22,8 @@ class Source:
 
     def steps(self) -> list[int]:
         """Return the steps with a manifest."""
-        found = self.root.glob(f"step-*/{COMMITTED_NAME}")
-        return [step for path in found if (step := step_of_folder(path.parent.name)) is not None]
+        paths = self.root.glob(f"step-*/{COMMITTED_NAME}")
+        return [step for path in paths if (step := step_of_folder(path.parent.name)) is not None]
 
     def sound(self) -> Iterator[tuple[Path, Manifest]]:
         """Yield committed checkpoints, newest first; their digests are compared later, during the upload. Raises
@@ -44,8 +44,8 @@ class Source:
             except (OSError, ValueError) as error:
                 self.refuse(folder, f"{COMMITTED_NAME}: {error}")
                 continue
-            if why := distrust(bans, manifest):
-                self.refuse(folder, why)
+            if reason := distrust(bans, manifest):
+                self.refuse(folder, reason)
                 continue
             wrong = next((s.file for s in manifest.shards if not has_size(folder / s.file, s.size_bytes)), None)
             if wrong is None and manifest.shards:
@@ -64,29 +64,29 @@ class Source:
     def _notes(self) -> dict[str, bytes]:
         return {path.name: plain_bytes(path) for path in (self.root / BANS).glob("[!.]*")}
 
-    def refuse(self, folder: Path, why: str) -> None:
-        self.refused.append(f"{folder.name}: {why}"[:200])
-        self._say("refused", tier="shared", folder=folder.name, why=why[:500])
+    def refuse(self, folder: Path, reason: str) -> None:
+        self.refused.append(f"{folder.name}: {reason}"[:200])
+        self._say("refused", tier="shared", folder=folder.name, why=reason[:500])
 
-    def refuse_stale(self, published: ArchiveManifest, place: str) -> None:
+    def refuse_stale(self, manifest: ArchiveManifest, place: str) -> None:
         """Raise `PermanentError` if a newer step is committed than an archive has or lists as refused."""
-        newer = {step for step in (*self.steps(), self.committed_step) if step > published.step}
-        unnamed = sorted((step for step in newer if not published.names(step)), reverse=True)
-        if unnamed:
+        newer = {step for step in (*self.steps(), self.committed_step) if step > manifest.step}
+        unnamed_steps = sorted((step for step in newer if not manifest.names(step)), reverse=True)
+        if unnamed_steps:
             raise PermanentError(
                 "the campaign has an archive that is older than its newest checkpoint",
-                seen=f"{place} is of step {published.step}, newest committed step: {unnamed[0]}",
+                seen=f"{place} is of step {manifest.step}, newest committed step: {unnamed_steps[0]}",
                 cure=f"nothing in the archive is overwritten: {self._by_hand()}, or move the older archive to another "
                 "place and run the archive again",
             )
 
     def refuse_lost(self, golden: Manifest) -> None:
         """Raise `PermanentError` if the newest step that was ever committed is neither found nor refused."""
-        wanted = self.committed_step
-        if golden.step < wanted and not any(row.startswith(f"{step_folder(wanted)}:") for row in self.refused):
+        newest = self.committed_step
+        if golden.step < newest and not any(row.startswith(f"{step_folder(newest)}:") for row in self.refused):
             raise PermanentError(
                 "the newest committed checkpoint is not on the shared tier",
-                seen=f"step {wanted} by the record, newest sound one in {self.root}: step {golden.step}",
+                seen=f"step {newest} by the record, newest sound one in {self.root}: step {golden.step}",
                 cure=f"check that this is the campaign's file system; {self._by_hand()}",
             )
 

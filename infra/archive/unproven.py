@@ -12,15 +12,14 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently
 from infra.archive.manifest import UNPROVEN
 from infra.aws.parts import Altered
 from infra.errors import PermanentError
@@ -86,42 +85,42 @@ class Left:
         return bool(self.files or self.links or self.others)
 
 
-def left_of(root: Path, whole: bool) -> Left:
+def left_of(root: Path, entire: bool) -> Left:
     """Return what is to be copied as it is: what the supervisor's account names, or, if there is no account of the
     job's end, all that no sealed checkpoint came from. Raises `OSError` for what cannot be listed.
 
-    `root`: the campaign's folder on the shared tier. `whole`: all of the job's folder.
+    `root`: the campaign's folder on the shared tier. `entire`: all of the job's folder.
     """
-    own, account = root / OWN_FOLDER, account_of(root)
-    left = Left(own, account.why, account.fits) if account is not None else Left(own, _NO_ACCOUNT)
-    if account is not None and not whole:
-        entries, sealed = [entry_path(own, entry) for entry in account.entries], dict[Path, float]()
+    base, account = root / OWN_FOLDER, account_of(root)
+    left = Left(base, account.why, account.fits) if account is not None else Left(base, _NO_ACCOUNT)
+    if account is not None and not entire:
+        entries, seals = [entry_path(base, entry) for entry in account.entries], dict[Path, float]()
     else:
-        entries, sealed = [own], {} if whole else _sealed(root)
+        entries, seals = [base], {} if entire else _seal_times(root)
     for entry in entries:
-        _walk(left, entry, sealed)
+        _walk(left, entry, seals)
     if account is not None and account.files and not left:
         raise PermanentError(
             "what the job left and no format recognises is not on the shared tier",
-            seen=f"{account.files} files by its supervisor's account, the newest {account.newest!r}; none in {own}",
+            seen=f"{account.files} files by its supervisor's account, the newest {account.newest!r}; none in {base}",
             cure="look for it by `bivouac exec` while its nodes are there",
         )
     return left
 
 
-def _sealed(root: Path) -> dict[Path, float]:
+def _seal_times(root: Path) -> dict[Path, float]:
     """Return the job's files and folders from which committed steps came -> when the newest of these was committed, in
     seconds since 1970. A step of which that cannot be read saves nothing from being copied."""
-    found = dict[Path, float]()
+    seals = dict[Path, float]()
     for manifest in root.glob(f"step-*/{COMMITTED_NAME}"):
         with contextlib.suppress(OSError, ValueError):
-            folder, at = manifest.parent, manifest.lstat().st_mtime
+            folder, committed_at = manifest.parent, manifest.lstat().st_mtime
             shards = (shard.file for shard in parse_manifest(plain_bytes(manifest)).shards)
             tree = tree_of(shards, partial(_shard_bytes, folder))
             if tree is not None and not tree.part and tree.root != ".":
                 path = root / OWN_FOLDER / path_of(tree.root)
-                found[path] = max(at, found.get(path, 0.0))
-    return found
+                seals[path] = max(committed_at, seals.get(path, 0.0))
+    return seals
 
 
 def _shard_bytes(folder: Path, name: str) -> bytes:
@@ -133,30 +132,30 @@ def account_of(root: Path) -> UnrecognisedFile | None:
     trusted."""
     try:
         account = UnrecognisedFile.model_validate_json(plain_bytes(root / UNRECOGNISED_NAME))
-        own = root / OWN_FOLDER
-        for path in (entry_path(own, entry) for entry in account.entries):
-            if any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(own)):
+        base = root / OWN_FOLDER
+        for path in (entry_path(base, entry) for entry in account.entries):
+            if any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(base)):
                 return None
     except (OSError, ValueError):
         return None
     return account if account.ended else None
 
 
-def _walk(left: Left, start: Path, sealed: Mapping[Path, float]) -> None:
+def _walk(left: Left, start: Path, seals: Mapping[Path, float]) -> None:
     """Add all entries from `start` on, but not what was sealed and did not change since."""
     todo = [start]
     while todo:
         path = todo.pop()
-        if path in sealed and _is_unchanged(path, sealed[path]):
+        if path in seals and _is_unchanged(path, seals[path]):
             continue
         try:
             mode = path.lstat().st_mode
         except FileNotFoundError:
             continue
         if stat.S_ISDIR(mode):
-            below = [Path(entry.path) for entry in os.scandir(path)]
-            left.empty_folders += [] if below else [path]
-            todo += below
+            entries = [Path(entry.path) for entry in os.scandir(path)]
+            left.empty_folders += [] if entries else [path]
+            todo += entries
         else:
             kind = left.links if stat.S_ISLNK(mode) else left.files if stat.S_ISREG(mode) else left.others
             kind.append(path)
@@ -166,7 +165,7 @@ def _is_unchanged(path: Path, sealed_at: float) -> bool:
     """Return whether nothing of a file or folder was written after a step was sealed from it. One that we may not read
     counts as what was sealed: the archive's pod may read all, so it meets none."""
     try:
-        return max(each.lstat().st_mtime for each in (path, *path.rglob("*"))) <= sealed_at
+        return max(entry.lstat().st_mtime for entry in (path, *path.rglob("*"))) <= sealed_at
     except PermissionError:
         return True
 
@@ -187,7 +186,7 @@ class UnprovenCopy:
 
         Raises `PermanentError` if a file cannot be read, changes, or clashes with another object; S3's last error.
         """
-        files = tuple(sorted(self._copied(left), key=lambda file: file.path))
+        files = tuple(sorted(self._copy_files(left), key=lambda file: file.path))
         manifest = UnprovenManifest(
             campaign=self.campaign,
             identity=self.identity,
@@ -200,7 +199,7 @@ class UnprovenCopy:
             not_copied=tuple(encoded(left.folder, path) for path in left.others),
         )
         body = manifest.model_dump_json(indent=1).encode()
-        self._placed(f"{self.folder}/{_MANIFEST}", Content.of(body))
+        self._place(f"{self.folder}/{_MANIFEST}", Content.of(body))
         size = sum(file.object.size_bytes for file in files)
         return {
             "prefix": self.bucket.place_of(self.folder),
@@ -210,7 +209,7 @@ class UnprovenCopy:
             "fits": left.fits,
         }
 
-    def _copied(self, left: Left) -> Iterator[CopiedFile]:
+    def _copy_files(self, left: Left) -> Iterator[CopiedFile]:
         """Copy the files, a bounded number at once: there may be a hundred thousand small ones."""
 
         def copy(path: Path) -> CopiedFile:
@@ -219,16 +218,11 @@ class UnprovenCopy:
                 content = Content.of_file(path)
             except OSError as error:
                 raise PermanentError("a file cannot be read to be copied", seen=f"{name}: {error.strerror}") from error
-            return CopiedFile(path=name, object=self._placed(f"{self.folder}/{_key(name)}", content))
+            return CopiedFile(path=name, object=self._place(f"{self.folder}/{_key(name)}", content))
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            try:
-                yield from _bounded(pool, copy, left.files)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        return concurrently(copy, left.files, _AT_ONCE)
 
-    def _placed(self, name: str, content: Content) -> ArchivedObject:
+    def _place(self, name: str, content: Content) -> ArchivedObject:
         try:
             item = self.bucket.place(name, content)
             self.bucket.read_back(item, None)
@@ -239,18 +233,6 @@ class UnprovenCopy:
                 cure="nothing is overwritten: look at it",
             ) from error
         return item
-
-
-def _bounded(
-    pool: ThreadPoolExecutor, copy: Callable[[Path], CopiedFile], paths: Iterable[Path]
-) -> Iterator[CopiedFile]:
-    running: set[Future[CopiedFile]] = set()
-    for path in paths:
-        running.add(pool.submit(copy, path))
-        if len(running) >= 2 * _AT_ONCE:
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (each.result() for each in done)
-    yield from (each.result() for each in running)
 
 
 def encoded(folder: Path, path: Path) -> str:

@@ -135,7 +135,7 @@ def deadline_passed(context: Context, seen: str) -> UserError:
 def kept(context: Context) -> str | None:
     """Return the sentence for nodes that stay after a failure, since their places bill in any case; None if they go."""
     budget = context.state().launch_budget
-    until = min(context.deadline, *(budget[:1] if budget else (context.deadline,)))
+    until = context.deadline if budget is None else min(context.deadline, budget.until)
     if context.spec.nodes.capacity not in RESERVED or datetime.now(UTC) >= until:
         return None
     return (

@@ -61,7 +61,7 @@ class View:
 
     def silence(self, lease: StoredLease | None) -> timedelta:
         """Return for how long a lease was not renewed; without one, the time since the newest launch, or the begin."""
-        begun = [attempt["launched_at"] for attempt in self.state.attempts] or [self.state.started_at or self.now]
+        begun = [attempt.launched_at for attempt in self.state.attempts] or [self.state.started_at or self.now]
         return self.now - max(begun) if lease is None else timedelta(seconds=lease.age_s)
 
     @property
@@ -127,10 +127,10 @@ def _forsaken(view: View) -> str:
         return ""
     if state.attempts:
         return f"the steward has been silent for {view.silence(view.steward) // timedelta(minutes=1)} minutes"
-    if budget is not None and view.now >= budget[0]:
-        return f"training did not run by {moment(budget[0])}, the end of its launch budget"
-    if budget is not None and view.money is not None and view.money[0] > budget[1]:
-        return f"training did not run before {budget[1]} USD were spent, the end of its launch budget"
+    if budget is not None and view.now >= budget.until:
+        return f"training did not run by {moment(budget.until)}, the end of its launch budget"
+    if budget is not None and view.money is not None and view.money[0] > budget.usd:
+        return f"training did not run before {budget.usd} USD were spent, the end of its launch budget"
     return ""
 
 

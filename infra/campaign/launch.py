@@ -33,8 +33,8 @@ from infra.plan import catalogue
 from infra.plan.estimates.saving import archive_every
 from infra.plan.job_config import train_config, workload_config
 from infra.plan.layout import layout
-from infra.record.events import Kind, Stage
-from infra.record.payloads.attempts import NodesAtZero
+from infra.record.events import Stage
+from infra.record.payloads.attempts import AttemptRunning, NodesAtZero
 from infra.record.store import CampaignStore
 from infra.session.context import Context
 from infra.spec.names import (
@@ -172,11 +172,11 @@ def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
         if state.attempts and not steward_lives:
             launch_budget.switch_off(context)  # the steward lives, and ends the nodes from here on
             steward_lives = True
-        events = {event.kind for event in context.store.events()}
-        if Kind.ATTEMPT_RUNNING in events or state.outcome is not None or any(a.get("failure") for a in state.attempts):
+        runs = any(isinstance(event.payload, AttemptRunning) for event in context.store.events())
+        if runs or state.outcome is not None or any(attempt.failure for attempt in state.attempts):
             return {"attempts": len(state.attempts)}
         if state.attempts:
-            said = f"attempt {state.attempts[-1]['attempt']} is starting"
+            said = f"attempt {state.attempts[-1].number} is starting"
     stay = kept(context)
     if stay is None:
         # The nodes go first: they bill, and the cluster may not answer. The record is written before: otherwise a

@@ -204,9 +204,10 @@ def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]
                     seen=f"outcome {state.outcome}",
                     cure="`bivouac run` goes on with what was trained: archive, teardown; or start another campaign",
                 )
+        hold = context.state().hold
         raise PermanentError(
             "the steward did not take up the new configuration",
             seen=f"version {context.state().version} after {_TAKE_UP_S:.0f} s",
             cure="see `kubectl logs deployment/steward`; a hold goes on until its end, "
-            f"{(context.state().hold or {}).get('until', 'which has come')}",
+            f"{'which has come' if hold is None else hold.until}",
         )

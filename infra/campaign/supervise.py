@@ -21,10 +21,9 @@ from infra.errors import PermanentError
 from infra.record.events import CampaignState
 from infra.record.live import live_figures
 from infra.record.payloads.attempts import NodesAtZero
-from infra.record.payloads.checkpoints import CheckpointUnrecognised
+from infra.record.payloads.base import data_of
 from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven
 from infra.record.store import LIVE
-from infra.report.sentences import sentence
 from infra.session.context import Context
 
 _LOOK_EVERY_S = 5.0
@@ -58,20 +57,18 @@ def archive(context: Context) -> dict[str, Any]:
         state = context.state()
         if state.closed:
             if state.unproven is not None:
-                context.progress.note(_copied(ArchiveUnproven.model_validate(state.unproven)))
+                context.progress.note(_copied(state.unproven))
             found = state.archive
             if found is None:
                 return _without_golden(context, state)
-            restored, wanted = found["restored_evaluation_loss"], found["reference_evaluation_loss"]
-            loss = "" if restored is None else f"; evaluation loss {restored} restored, {wanted} {found['proof']}"
-            if restored is not None and (tolerance := found.get("tolerance")):
-                loss += f" {tolerance:g}"
-            if metrics := found.get("metrics"):
-                loss = f"; {', '.join(f'{name} {value:g}' for name, value in metrics.items())}, {found['proof']}"
-            context.progress.note(
-                f"step {found['step']}: {found['objects']} objects, {found['bytes']} bytes read back{loss}"
-            )
-            return found if state.unproven is None else found | {"unproven": state.unproven}
+            restored, wanted = found.restored_evaluation_loss, found.reference_evaluation_loss
+            loss = "" if restored is None else f"; evaluation loss {restored} restored, {wanted} {found.proof}"
+            if restored is not None and found.tolerance:
+                loss += f" {found.tolerance:g}"
+            if found.metrics:
+                loss = f"; {', '.join(f'{name} {value:g}' for name, value in found.metrics.items())}, {found.proof}"
+            context.progress.note(f"step {found.step}: {found.objects} objects, {found.bytes} bytes read back{loss}")
+            return found.data() if state.unproven is None else found.data() | {"unproven": state.unproven.data()}
         # The steward writes no figures while it archives, so only its lease shows that it lives.
         context.progress.step(watch.look(False) or "the golden checkpoint goes to the archive and is read back")
     raise PermanentError(
@@ -86,7 +83,7 @@ def _without_golden(context: Context, state: CampaignState) -> dict[str, Any]:
     lost."""
     if state.copied_as_it_is:
         context.progress.note("no checkpoint is proven: the campaign ends without a golden one")
-        return {"unproven": state.unproven}
+        return {"unproven": data_of(state.unproven)}
     payloads = [event.payload for event in context.store.events()]
     if failures := [payload for payload in payloads if isinstance(payload, ArchiveFailed)]:
         raise _failed(context, failures[-1])
@@ -95,8 +92,8 @@ def _without_golden(context: Context, state: CampaignState) -> dict[str, Any]:
         return {"nothing_committed": True}
     newest = f"newest checkpoint: step {state.newest_committed}" if state.newest_committed >= 0 else ""
     left = "nobody could look at what the job left"
-    if state.unrecognised is not None and state.unrecognised.get("files"):
-        left = CheckpointUnrecognised.model_validate(state.unrecognised).sentence()
+    if state.unrecognised is not None and state.unrecognised.files:
+        left = state.unrecognised.sentence()
     raise PermanentError(
         "the steward has ended and archived nothing",
         seen=newest or left,
@@ -229,14 +226,14 @@ class _Teller:
             if (event.writer, event.sequence) not in self._known:
                 self._known.add((event.writer, event.sequence))
                 if event.payload.watched:
-                    self.context.progress.note(sentence(event))
+                    self.context.progress.note(event.sentence())
         live = live_figures(self.context.store)
         if live is not None:
             loss = f", loss {live['loss']:.3f}" if live["loss"] is not None else ""
             held = self.context.state().hold
             if held is not None:
                 self.line = (
-                    f"held until {held['until']}, bills {live['usd_per_hour']:.2f} USD/h, {live['spent_usd']:.2f} USD "
+                    f"held until {held.until}, bills {live['usd_per_hour']:.2f} USD/h, {live['spent_usd']:.2f} USD "
                     f"so far; Ctrl-C, then `bivouac relaunch {self.context.spec.campaign} --spec FILE`"
                 )
                 return

@@ -10,8 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.aws.account import explained
 from infra.errors import LeaseLost
 from infra.notices.outbox import Outbox
-from infra.notices.subscribing import subscribe
-from infra.notices.ways import ways
+from infra.notices.ways import subscribe, ways
 from infra.session.context import Context
 
 

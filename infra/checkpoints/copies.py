@@ -12,14 +12,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive.archive import FAILURES, last_word, say
-from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound
+from infra.archive.bucket import ArchiveBucket, ArchivedObject, Clash, Content, Unsound, concurrently
 from infra.archive.removal import forget_versions
 from infra.archive.source import Source
 from infra.aws.account import Account
@@ -30,7 +29,7 @@ from infra.checkpoints.place import BucketPlace
 from infra.errors import BivouacError, PermanentError
 from infra.spec.checkpoint import KEPT_COPIES
 from infra.spec.names import copies_prefix
-from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, ExitCode, Manifest, parse_manifest, step_folder
+from trainer.contract import COMMITTED_NAME, SHARED_CHECKPOINTS, ExitCode, Manifest, Shard, parse_manifest, step_folder
 from trainer.contract.bans import distrust
 from trainer.contract.frozen import Frozen
 
@@ -59,25 +58,25 @@ class Copies:
 
     def send(self) -> dict[str, Any]:
         """Copy the newest sound step and return a summary; raise `PermanentError` if there is none to copy."""
-        begun, source = time.monotonic(), Source(self.root, self.config.identity, -1, say)
+        start, source = time.monotonic(), Source(self.root, self.config.identity, -1, say)
         try:
             for folder, manifest in source.sound():
                 if manifest.step <= self.config.above:
                     break
                 try:
-                    placed = self._sent(folder, manifest)
+                    objects = self._send_step(folder, manifest)
                 except Altered as error:
                     source.refuse(folder, str(error))
                     continue
-                removed, locked = self._retain(manifest.step)
+                removed_steps, locked_count = self._retain(manifest.step)
                 return {
                     "step": manifest.step,
                     "place": self.bucket.place_of(step_folder(manifest.step)),
-                    "objects": len(placed),
-                    "bytes": sum(item.size_bytes for item in placed),
-                    "seconds": round(time.monotonic() - begun, 1),
-                    "removed": removed,
-                    "locked": locked,
+                    "objects": len(objects),
+                    "bytes": sum(item.size_bytes for item in objects),
+                    "seconds": round(time.monotonic() - start, 1),
+                    "removed": removed_steps,
+                    "locked": locked_count,
                 }
         finally:
             self._abort_uploads()
@@ -92,40 +91,40 @@ class Copies:
 
         A copy that is damaged, or that the watch distrusts, is refused, and the one before it is taken.
         """
-        begun, refused = time.monotonic(), list[str]()
+        start, refusals = time.monotonic(), list[str]()
         bans = Source(self.root, self.config.identity, -1, say).bans()
         for step in (row.step for row in self.place.rows()):
             try:
-                manifest = self._checked(step)
-                if why := distrust(bans, manifest):
-                    raise ValueError(why)
-                work.restore(self.place, step, self.root, lambda said: say("fetching", said=said))
+                manifest = self._check(step)
+                if reason := distrust(bans, manifest):
+                    raise ValueError(reason)
+                work.restore(self.place, step, self.root, lambda text: say("fetching", said=text))
             except (BivouacError, ValueError) as error:
-                refused.append(f"{step_folder(step)}: {error}"[:200])
+                refusals.append(f"{step_folder(step)}: {error}"[:200])
                 say("refused", tier="archive", folder=step_folder(step), why=str(error)[:500])
                 if not (self.root / step_folder(step) / COMMITTED_NAME).exists():
                     shutil.rmtree(self.root / step_folder(step), ignore_errors=True)
                 continue
             size = sum(shard.size_bytes for shard in manifest.shards)
-            seconds = round(time.monotonic() - begun, 1)
-            return {"step": step, "bytes": size, "seconds": seconds, "refused": refused[:5]}
+            seconds = round(time.monotonic() - start, 1)
+            return {"step": step, "bytes": size, "seconds": seconds, "refused": refusals[:5]}
         raise PermanentError(
             "no copy in S3 is sound",
-            seen="; ".join(refused)[:1000] or f"{self.place.name} is empty",
+            seen="; ".join(refusals)[:1000] or f"{self.place.name} is empty",
             cure=f"look at {self.place.name}: `bivouac checkpoints verify` reads every byte",
         )
 
-    def _checked(self, step: int) -> Manifest:
+    def _check(self, step: int) -> Manifest:
         content = self.place.manifest_bytes(step)
         if content is None:
             raise ValueError("no manifest: the copy was never finished, or is being removed")
         return parse_manifest(content, step, self.config.campaign, self.config.identity)
 
-    def _sent(self, folder: Path, manifest: Manifest) -> list[ArchivedObject]:
+    def _send_step(self, folder: Path, manifest: Manifest) -> list[ArchivedObject]:
         """Place and read back all shards, then the manifest. What stands in its place and is another, or damaged, is
         removed and sent anew."""
-        there = self.place.manifest_bytes(manifest.step)
-        if there not in (None, manifest.serialize()):
+        stored_manifest = self.place.manifest_bytes(manifest.step)
+        if stored_manifest not in (None, manifest.serialize()):
             self._remove(manifest.step)
         try:
             return self._place(folder, manifest)
@@ -135,35 +134,32 @@ class Copies:
             return self._place(folder, manifest)
 
     def _place(self, folder: Path, manifest: Manifest) -> list[ArchivedObject]:
-        def one(name: str, content: Content) -> ArchivedObject:
+        def place_file(name: str, content: Content) -> ArchivedObject:
             item = self.bucket.place(f"{step_folder(manifest.step)}/{name}", content)
             self.bucket.read_back(item, None)
             return item
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            running = [
-                pool.submit(one, s.file, Content(folder / s.file, s.size_bytes, s.sha256)) for s in manifest.shards
-            ]
-            try:
-                placed = [each.result() for each in running]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        return [*placed, one(COMMITTED_NAME, Content.of(manifest.serialize()))]
+        def place(shard: Shard) -> ArchivedObject:
+            return place_file(shard.file, Content(folder / shard.file, shard.size_bytes, shard.sha256))
+
+        return [
+            *concurrently(place, manifest.shards, _AT_ONCE),
+            place_file(COMMITTED_NAME, Content.of(manifest.serialize())),
+        ]
 
     def _retain(self, newest: int) -> tuple[list[int], int]:
         """Remove all steps but the newest few up to `newest`: a later one was refused, or training has gone back behind
         it. Return them, and how many of their objects a lock keeps. What cannot be removed is tried again next time."""
-        locked, removed = 0, list[int]()
+        locked_count, removed_steps = 0, list[int]()
         try:
             rows = self.place.rows()
-            kept = [row.step for row in rows if row.committed and row.step <= newest][:KEPT_COPIES]
-            for step in sorted({row.step for row in rows} - {*kept, newest}):
-                locked += self._remove(step)
-                removed.append(step)
+            kept_steps = [row.step for row in rows if row.committed and row.step <= newest][:KEPT_COPIES]
+            for step in sorted({row.step for row in rows} - {*kept_steps, newest}):
+                locked_count += self._remove(step)
+                removed_steps.append(step)
         except (BivouacError, ClientError, BotoCoreError) as error:
             say("not removed", why=str(error)[:300])
-        return removed, locked
+        return removed_steps, locked_count
 
     def _remove(self, step: int) -> int:
         self.place.remove(step)

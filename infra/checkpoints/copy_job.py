@@ -49,11 +49,11 @@ def manifest(job: CopyJob, campaign: str, image: str, longest: timedelta) -> dic
     """Return the Job: on a GPU node, whose network is fast, without a GPU and without any claim on its processors and
     memory, so that it takes only what the training leaves."""
     pod_volumes, mounts = volumes(job.name)
-    kept = {"config", "shared"}
+    names = {"config", "shared"}
     mounts = [
-        one if one["name"] == "config" else one | {"readOnly": not job.writes}
-        for one in mounts
-        if one["name"] in kept and one.get("subPath") != "data"
+        mount if mount["name"] == "config" else mount | {"readOnly": not job.writes}
+        for mount in mounts
+        if mount["name"] in names and mount.get("subPath") != "data"
     ]
     labels = {CAMPAIGN_LABEL: campaign, ROLE_LABEL: job.name}
     pod = {
@@ -62,7 +62,7 @@ def manifest(job: CopyJob, campaign: str, image: str, longest: timedelta) -> dic
         "serviceAccountName": ARCHIVE_ACCOUNT,
         "automountServiceAccountToken": False,
         "securityContext": pod_context(job.user),
-        "volumes": [one for one in pod_volumes if one["name"] in kept],
+        "volumes": [mount for mount in pod_volumes if mount["name"] in names],
         "containers": [
             {
                 "name": job.name,

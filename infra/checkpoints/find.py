@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from infra.archive.manifest import GOLDEN, MANIFEST_NAME, ArchiveManifest
@@ -13,12 +14,16 @@ from infra.checkpoints.requests import CARRIED
 from infra.errors import UserError
 from infra.folders import kept_results
 from infra.record.events import Stage
-from infra.record.identity import archive_prefix_of
+from infra.record.identity import archive_prefix_of, read_identity
+from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.record.store import CampaignStore
 from infra.spec import names
+from infra.spec.names import copies_prefix
 from trainer.contract import step_of_folder
 from trainer.contract.listing import Listed, Listing
 
+COPY = "copy"
+"""Tier of an interval copy."""
 TIERS = "checkpoints.json"
 """Key in the record: the steward's newest listing of local and shared tier."""
 TIERS_EVERY_S = 15.0
@@ -41,21 +46,21 @@ class FoundPlace:
     """Record of a campaign, if it can be reached; requests to its steward go through it."""
 
 
-def is_campaign(typed: str) -> bool:
+def is_campaign(text: str) -> bool:
     """Return True if the text can only be a campaign's name."""
-    return not typed.startswith("s3://") and "/" not in typed and not Path(typed).exists()
+    return not text.startswith("s3://") and "/" not in text and not Path(text).exists()
 
 
-def find(typed: str, region: str, archive: bool = True) -> FoundPlace:
+def find(text: str, region: str, archive: bool = True) -> FoundPlace:
     """Find a place. Without `archive` a campaign's archive is not read, so that its errors do not hide the live tiers.
 
     Raises `UserError` if the text is neither a folder, nor a prefix, nor a known campaign.
     """
-    if typed.startswith("s3://"):
-        return _in_bucket(typed, region)
-    if not is_campaign(typed):
-        return _in_folder(Path(typed))
-    return _of_campaign(typed, region, archive)
+    if text.startswith("s3://"):
+        return _in_bucket(text, region)
+    if not is_campaign(text):
+        return _in_folder(Path(text))
+    return _of_campaign(text, region, archive)
 
 
 def _in_folder(path: Path) -> FoundPlace:
@@ -65,19 +70,19 @@ def _in_folder(path: Path) -> FoundPlace:
         return FoundPlace(FolderPlace(path.resolve().parent), step)
     holding = [folder for folder in (path, path / GOLDEN) if _holds_steps(folder)]
     if not holding:
-        below = sorted(folder.name for folder in path.iterdir() if folder.is_dir() and _holds_steps(folder))
-        cure = f"one of: {', '.join(below)}" if below else "name the folder in which step-<8 digits> lie"
+        names = sorted(folder.name for folder in path.iterdir() if folder.is_dir() and _holds_steps(folder))
+        cure = f"one of: {', '.join(names)}" if names else "name the folder in which step-<8 digits> lie"
         raise UserError("there are no checkpoints in this folder", seen=path, cure=cure)
     return FoundPlace(FolderPlace(holding[0]))
 
 
-def _in_bucket(typed: str, region: str) -> FoundPlace:
-    bucket, _, prefix = typed.removeprefix("s3://").partition("/")
+def _in_bucket(address: str, region: str) -> FoundPlace:
+    bucket, _, prefix = address.removeprefix("s3://").partition("/")
     prefix = prefix.rstrip("/")
     s3 = Account(region).client("s3")
     transfer = Transfer(s3, bucket)
-    head, _, last = prefix.rpartition("/")
-    if (step := step_of_folder(last)) is not None:
+    head, _, name = prefix.rpartition("/")
+    if (step := step_of_folder(name)) is not None:
         return FoundPlace(BucketPlace(s3, bucket, head, transfer), step)
     inner = "/".join(filter(None, (prefix, GOLDEN)))
     archive = BucketPlace(s3, bucket, inner, transfer)
@@ -92,24 +97,24 @@ def _of_campaign(campaign: str, region: str, archive: bool) -> FoundPlace:
     s3 = account.client("s3")
     try:
         identity = account.identity()
-        where = names.buckets(identity["Account"], region)
-        store = CampaignStore(s3, where.state, campaign, "checkpoints")
-        known = store.has("spec.json")
+        campaign_buckets = names.buckets(identity["Account"], region)
+        store = CampaignStore(s3, campaign_buckets.state, campaign, "checkpoints")
+        exists = store.has("spec.json")
     except UserError:
         if not exported(campaign, region).is_dir():
             raise
-        known = False
-    if not known:
+        exists = False
+    if not exists:
         if exported(campaign, region).is_dir():
             return _in_folder(exported(campaign, region))
         cure = "name a campaign of this account, a folder, or an s3:// prefix"
         raise UserError("there is no such campaign here", seen=campaign, cure=cure)
     if archive:
-        found = _in_bucket(f"s3://{where.archive}/{archive_prefix_of(store)}", region)
+        place = _in_bucket(f"s3://{campaign_buckets.archive}/{archive_prefix_of(store)}", region)
     else:
         golden = f"{archive_prefix_of(store)}/{GOLDEN}"
-        found = FoundPlace(BucketPlace(s3, where.archive, golden, Transfer(s3, where.archive)))
-    return replace(found, tiers=_tiers(store), store=store)
+        place = FoundPlace(BucketPlace(s3, campaign_buckets.archive, golden, Transfer(s3, campaign_buckets.archive)))
+    return replace(place, tiers=_tiers(store), store=store)
 
 
 def carried(store: CampaignStore) -> BucketPlace:
@@ -142,3 +147,23 @@ def _manifest(place: BucketPlace, key: str) -> tuple[ArchiveManifest | None, str
         return (None if content is None else ArchiveManifest.model_validate_json(content)), ""
     except ValueError as error:
         return None, f"s3://{place.bucket}/{key}: {str(error).splitlines()[0]}"
+
+
+@dataclass(frozen=True)
+class Copied:
+    """An interval copy in S3."""
+
+    row: Listed
+    read_back_at: datetime | None
+    """When its last byte was read back, by the record; None if the record does not say so, or it is whole no more."""
+
+
+def copies_of(store: CampaignStore, archive_bucket: str) -> tuple[BucketPlace, tuple[Copied, ...]]:
+    """Return the place of the copies, and each, newest first."""
+    owner = read_identity(store)
+    prefix = copies_prefix(store.campaign, owner.identity if owner else "")
+    place = BucketPlace(store.s3, archive_bucket, prefix, Transfer(store.s3, archive_bucket))
+    read_back = {e.payload.step: e.at for e in store.events() if isinstance(e.payload, CheckpointCopied)}
+    rows = [row.model_copy(update={"tier": COPY}) for row in place.rows()]
+    whole_steps = {row.step for row in rows if row.committed and not row.why}
+    return place, tuple(Copied(row, read_back.get(row.step) if row.step in whole_steps else None) for row in rows)

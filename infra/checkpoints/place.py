@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -17,7 +17,7 @@ from infra.aws.parts import Altered
 from infra.aws.transfer import Transfer
 from infra.errors import UserError
 from infra.plain_files import open_plain, plain_bytes
-from infra.record.objects import DELETE_AT_ONCE, is_missing, object_or_none
+from infra.record.objects import delete_objects, is_missing, object_or_none
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, parse_manifest, step_folder, step_of_folder
 from trainer.contract.listing import Listed, list_folder, listed
 
@@ -30,9 +30,20 @@ class Place(ABC):
 
     name: str
 
+    tier: ClassVar[str]
+    """Tier that the rows of a place outside of a campaign name."""
+
     @abstractmethod
-    def rows(self) -> list[Listed]:
+    def list_steps(self, tier: str, campaign: str | None = None) -> list[Listed]:
         """Return every step, committed or not, newest first."""
+
+    def rows(self) -> list[Listed]:
+        """Return every step of a place outside of a campaign."""
+        return self.list_steps(self.tier)
+
+    def shared_rows(self, campaign: str) -> list[Listed]:
+        """Return the rows of the place as a campaign's shared tier."""
+        return self.list_steps(SHARED, campaign)
 
     @abstractmethod
     def manifest_bytes(self, step: int) -> bytes | None: ...
@@ -51,10 +62,6 @@ class Place(ABC):
 
         Raises `Altered` if the place does not have the shard's bytes.
         """
-
-    @abstractmethod
-    def shared_rows(self, campaign: str) -> list[Listed]:
-        """Return the rows of the place as a campaign's shared tier."""
 
     @abstractmethod
     def newest(self) -> int:
@@ -87,21 +94,20 @@ class Place(ABC):
 
 @dataclass(frozen=True)
 class FolderPlace(Place):
+    tier = "folder"
+
     root: Path
 
     @property
     def name(self) -> str:  # type: ignore[override]
         return str(self.root)
 
-    def rows(self) -> list[Listed]:
-        return list_folder(self.root, "folder")
-
-    def shared_rows(self, campaign: str) -> list[Listed]:
-        return list_folder(self.root, SHARED, campaign)
+    def list_steps(self, tier: str, campaign: str | None = None) -> list[Listed]:
+        return list_folder(self.root, tier, campaign)
 
     def newest(self) -> int:
-        found = [path.parent.name for path in self.root.glob(f"step-*/{COMMITTED_NAME}")]
-        return max((step for name in found if (step := step_of_folder(name)) is not None), default=-1)
+        folders = [path.parent.name for path in self.root.glob(f"step-*/{COMMITTED_NAME}")]
+        return max((step for name in folders if (step := step_of_folder(name)) is not None), default=-1)
 
     def send(self, step: int, shard: Shard, s3: Any, bucket: str, key: str) -> None:
         s3.upload_file(str(self.root / step_folder(step) / shard.file), bucket, key)
@@ -121,13 +127,13 @@ class FolderPlace(Place):
     def fault(self, step: int, shard: Shard) -> str | None:
         try:
             with open_plain(self.root / step_folder(step) / shard.file) as file:
-                seen = hashlib.file_digest(file, "sha256").hexdigest()
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
                 size = file.tell()
         except FileNotFoundError:
             return "missing"
         except OSError as error:
             return f"unreadable: {error.strerror or error}"
-        return None if seen == shard.sha256 else f"{size} of {shard.size_bytes} bytes, SHA-256 {seen}"
+        return None if digest == shard.sha256 else f"{size} of {shard.size_bytes} bytes, SHA-256 {digest}"
 
     def fetch(self, step: int, shard: Shard, target: Path) -> int:
         partial = target.with_name(f".{target.name}.partial")
@@ -154,6 +160,8 @@ class FolderPlace(Place):
 
 @dataclass(frozen=True)
 class BucketPlace(Place):
+    tier = "archive"
+
     s3: Any
     bucket: str
     prefix: str
@@ -164,24 +172,18 @@ class BucketPlace(Place):
     def name(self) -> str:  # type: ignore[override]
         return f"s3://{self.bucket}/{self.prefix}"
 
-    def rows(self) -> list[Listed]:
-        return self._rows("archive", None)
-
-    def shared_rows(self, campaign: str) -> list[Listed]:
-        return self._rows(SHARED, campaign)
-
     def newest(self) -> int:
         try:
             names = [key.removeprefix(f"{self.prefix}/") for key, _ in self.objects(f"{self.prefix}/step-")]
         except (ClientError, BotoCoreError, UserError) as error:
             raise OSError(str(error)) from error
-        found = [name.partition("/")[0] for name in names if name.endswith(f"/{COMMITTED_NAME}")]
-        return max((step for name in found if (step := step_of_folder(name)) is not None), default=-1)
+        folders = [name.partition("/")[0] for name in names if name.endswith(f"/{COMMITTED_NAME}")]
+        return max((step for name in folders if (step := step_of_folder(name)) is not None), default=-1)
 
     def send(self, step: int, shard: Shard, s3: Any, bucket: str, key: str) -> None:
         s3.copy({"Bucket": self.bucket, "Key": self.key(step, shard.file)}, bucket, key, SourceClient=self.s3)
 
-    def _rows(self, tier: str, campaign: str | None) -> list[Listed]:
+    def list_steps(self, tier: str, campaign: str | None = None) -> list[Listed]:
         sizes: dict[int, dict[str, int]] = {}
         for key, size in self.objects(f"{self.prefix}/" if self.prefix else ""):
             folder, _, name = key.removeprefix(f"{self.prefix}/").partition("/")
@@ -218,10 +220,10 @@ class BucketPlace(Place):
         return self.get(self.key(step, COMMITTED_NAME))
 
     def content(self, step: int, name: str) -> bytes:
-        found = self.get(self.key(step, name))
-        if found is None:
+        body = self.get(self.key(step, name))
+        if body is None:
             raise Altered(f"{name}: missing")
-        return found
+        return body
 
     def fault(self, step: int, shard: Shard) -> str | None:
         digest = hashlib.sha256()
@@ -229,8 +231,8 @@ class BucketPlace(Place):
             self._download(step, shard, None, 0, digest)
         except Altered as error:
             return str(error)
-        seen = digest.hexdigest()
-        return None if seen == shard.sha256 else f"SHA-256 {seen}"
+        hex_digest = digest.hexdigest()
+        return None if hex_digest == shard.sha256 else f"SHA-256 {hex_digest}"
 
     def fetch(self, step: int, shard: Shard, target: Path) -> int:
         partial, digest = target.with_name(f".{target.name}.partial"), hashlib.sha256()
@@ -238,31 +240,28 @@ class BucketPlace(Place):
             file.seek(0)
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
-            there = file.tell()
-            if there > shard.size_bytes:
+            resumed_bytes = file.tell()
+            if resumed_bytes > shard.size_bytes:
                 file.truncate(0)
-                there, digest = 0, hashlib.sha256()
-            self._download(step, shard, file, there, digest)
+                resumed_bytes, digest = 0, hashlib.sha256()
+            self._download(step, shard, file, resumed_bytes, digest)
         if digest.hexdigest() != shard.sha256:
             partial.unlink()
-            if there:
+            if resumed_bytes:
                 # The bytes of an earlier try may be wrong.
                 return self.fetch(step, shard, target)
             raise Altered(f"{shard.file}: {digest.hexdigest()}, not {shard.sha256}")
         partial.replace(target)
-        return there
+        return resumed_bytes
 
     def remove(self, step: int) -> None:
         self.remove_keys([self.key(step, COMMITTED_NAME)])
         self.remove_keys([key for key, _ in self.objects(self.key(step, ""))])
 
     def remove_keys(self, keys: list[str]) -> None:
-        for start in range(0, len(keys), DELETE_AT_ONCE):
-            named = [{"Key": key} for key in keys[start : start + DELETE_AT_ONCE]]
-            answer = self.s3.delete_objects(Bucket=self.bucket, Delete={"Objects": named, "Quiet": True})
-            for error in answer.get("Errors", ()):
-                seen = f"{error.get('Key')}: {error.get('Code')}"
-                raise UserError("an object cannot be removed", seen=seen, cure="use credentials that may delete it")
+        for error in delete_objects(self.s3, self.bucket, [{"Key": key} for key in keys]):
+            refusal = f"{error.get('Key')}: {error.get('Code')}"
+            raise UserError("an object cannot be removed", seen=refusal, cure="use credentials that may delete it")
 
     def _download(self, step: int, shard: Shard, file: Any, start: int, digest: Any) -> None:
         if start == shard.size_bytes:

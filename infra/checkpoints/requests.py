@@ -65,13 +65,13 @@ def ask(store: CampaignStore, request: TierRequest, tell: Callable[[str], None])
         for key in (f"{name}.json", f"{name}{SUFFIX}"):
             store.s3.delete_object(Bucket=store.bucket, Key=f"{store.prefix}/{key}")
     if answer.refused is not None:
-        what, seen, cure = answer.refused
-        raise PermanentError(what, seen=seen, cure=cure)
+        problem, evidence, cure = answer.refused
+        raise PermanentError(problem, seen=evidence, cure=cure)
     return answer
 
 
 def _await(store: CampaignStore, name: str, tell: Callable[[str], None]) -> Answer:
-    began, looked = time.monotonic(), time.monotonic()
+    start, last_look = time.monotonic(), time.monotonic()
     tell("asking the steward")
     while True:
         answer = store.model(f"{name}{SUFFIX}", Answer) or Answer()
@@ -79,20 +79,20 @@ def _await(store: CampaignStore, name: str, tell: Callable[[str], None]) -> Answ
             return answer
         if answer.said:
             tell(answer.said)
-        elif time.monotonic() - began > _FIRST_WORD_S:
+        elif time.monotonic() - start > _FIRST_WORD_S:
             cure = "see `kubectl logs deployment/steward`; a steward of an older image answers no requests"
-            seen = f"no answer in {_FIRST_WORD_S:.0f} s"
-            raise PermanentError("the steward does not answer requests", seen=seen, cure=cure)
-        if time.monotonic() - looked > _LOOK_AT_LEASE_S:
+            evidence = f"no answer in {_FIRST_WORD_S:.0f} s"
+            raise PermanentError("the steward does not answer requests", seen=evidence, cure=cure)
+        if time.monotonic() - last_look > _LOOK_AT_LEASE_S:
             _insist_on_steward(store)
-            looked = time.monotonic()
+            last_look = time.monotonic()
         time.sleep(_POLL_S)
 
 
 def has_steward(store: CampaignStore) -> bool:
     """Return True if a steward holds its lease now."""
-    found = store.lease(STEWARD_LEASE, LEASE_TTL).current()
-    return found is not None and not found.record.released and found.age_s <= found.record.ttl_s
+    current = store.lease(STEWARD_LEASE, LEASE_TTL).current()
+    return current is not None and not current.record.released and current.age_s <= current.record.ttl_s
 
 
 def _insist_on_steward(store: CampaignStore) -> None:

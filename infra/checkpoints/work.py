@@ -42,8 +42,10 @@ def verify(place: Place, steps: list[int], tell: Tell) -> Iterator[StepVerdict]:
             raise
         reading = partial(_read, place, step, manifest, tell)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = list(pool.map(reading, manifest.shards))
-        faults = [(shard.file, why) for shard, why in zip(manifest.shards, found, strict=True) if why is not None]
+            results = list(pool.map(reading, manifest.shards))
+        faults = [
+            (shard.file, fault) for shard, fault in zip(manifest.shards, results, strict=True) if fault is not None
+        ]
         if faults and place.manifest_bytes(step) is None:
             continue
         faults = _by_job_names(place, manifest, faults)
@@ -59,8 +61,8 @@ def job_tree(place: Place, manifest: Manifest) -> Tree | None:
 
     def read(name: str) -> bytes:
         content = place.content(manifest.step, name)
-        if (seen := hashlib.sha256(content).hexdigest()) != shards[name].sha256:
-            raise Altered(f"{name}: SHA-256 {seen}")
+        if (digest := hashlib.sha256(content).hexdigest()) != shards[name].sha256:
+            raise Altered(f"{name}: SHA-256 {digest}")
         return content
 
     try:
@@ -106,7 +108,7 @@ def restore_for_use(place: Place, step: int, out: Path, tell: Tell, sealed: bool
             if _is_there(path, shard):
                 before += shard.size_bytes
             else:
-                before += _fetched(place, step, shard, arriving / file.shard)
+                before += _fetch(place, step, shard, arriving / file.shard)
                 os.replace(arriving / file.shard, path)
             _to_disk(path)
             done += shard.size_bytes
@@ -118,19 +120,19 @@ def restore_for_use(place: Place, step: int, out: Path, tell: Tell, sealed: bool
 
 def difference(first: tuple[Tree, Manifest], second: tuple[Tree, Manifest]) -> dict[str, Any]:
     """Compare two steps of jobs by the digests of their files, each under its path below the checkpoint."""
-    ours, theirs = (_digests(*each) for each in (first, second))
-    described = [
+    digests, other_digests = (_digests(*pair) for pair in (first, second))
+    descriptions = [
         (tree.links, sorted(tree.folders), manifest.loss, manifest.tokens) for tree, manifest in (first, second)
     ]
     names = ("links", "folders", "loss", "tokens")
     return {
         "steps": [first[1].step, second[1].step],
-        "metadata": {name: [a, b] for name, a, b in zip(names, *described, strict=True) if a != b},
-        "only_in_first": sorted(ours.keys() - theirs.keys()),
-        "only_in_second": sorted(theirs.keys() - ours.keys()),
+        "metadata": {name: [a, b] for name, a, b in zip(names, *descriptions, strict=True) if a != b},
+        "only_in_first": sorted(digests.keys() - other_digests.keys()),
+        "only_in_second": sorted(other_digests.keys() - digests.keys()),
         "shards": [
-            {"shard": name, "equal": ours[name] == theirs[name], "tensors": []}
-            for name in sorted(ours.keys() & theirs.keys())
+            {"shard": name, "equal": digests[name] == other_digests[name], "tensors": []}
+            for name in sorted(digests.keys() & other_digests.keys())
         ],
     }
 
@@ -147,13 +149,13 @@ def newest_sound(place: Place, steps: list[int], tell: Tell) -> int | None:
 
 def _insist_on_room(target: Path, tree: Tree) -> None:
     """Raise `UserError` if other files lie where a job's tree is to come: they would be taken for the checkpoint's."""
-    known = {target / path_of(path) for path in (*tree.files, *tree.links, *tree.folders)}
-    others = () if target.is_file() else (path for path in target.rglob("*") if not path.is_dir() and path not in known)
-    if (other := next(iter(others), None)) is not None:
-        raise UserError("other files lie where the checkpoint is to come", seen=other, cure="name an empty folder")
+    paths = {target / path_of(path) for path in (*tree.files, *tree.links, *tree.folders)}
+    strays = () if target.is_file() else (path for path in target.rglob("*") if not path.is_dir() and path not in paths)
+    if (stray := next(iter(strays), None)) is not None:
+        raise UserError("other files lie where the checkpoint is to come", seen=stray, cure="name an empty folder")
 
 
-def _fetched(place: Place, step: int, shard: Shard, target: Path) -> int:
+def _fetch(place: Place, step: int, shard: Shard, target: Path) -> int:
     try:
         return place.fetch(step, shard, target)
     except Altered as error:
@@ -179,7 +181,7 @@ def restore(place: Place, step: int, out: Path, tell: Tell) -> tuple[Path, int]:
         if _is_there(target, shard):
             before += shard.size_bytes
         else:
-            before += _fetched(place, step, shard, target)
+            before += _fetch(place, step, shard, target)
         _to_disk(target)
         done += shard.size_bytes
     _write_last(folder / COMMITTED_NAME, manifest.serialize())
@@ -193,8 +195,8 @@ def _by_job_names(place: Place, manifest: Manifest, faults: list[tuple[str, str]
     except PermanentError as error:
         return faults or [(COMMITTED_NAME, str(error.seen))]
     names = {} if tree is None else tree.names
-    named = {file: names.get(file.rpartition("/")[2]) for file, _ in faults}
-    return [(f"{file} ({named[file]})" if named[file] else file, why) for file, why in faults]
+    job_names = {file: names.get(file.rpartition("/")[2]) for file, _ in faults}
+    return [(f"{file} ({job_names[file]})" if job_names[file] else file, fault) for file, fault in faults]
 
 
 @dataclass(frozen=True)
@@ -212,18 +214,18 @@ def pruning(place: Place, keep: int, protected: Collection[int], tell: Tell) -> 
     Raises `PermanentError` if no step is proven: then nothing may be removed.
     """
     rows, unsound = place.rows(), set[int]()
-    committed = [row.step for row in rows if row.committed]
-    for verdict in verify(place, committed, tell):
+    committed_steps = [row.step for row in rows if row.committed]
+    for verdict in verify(place, committed_steps, tell):
         if verdict.sound:
             break
         unsound.add(verdict.step)
     else:
-        seen = f"{len(committed)} committed steps at {place.name}, none of them sound"
-        raise PermanentError("no step is proven, so nothing is removed", seen=seen, cure="see `checkpoints verify`")
+        evidence = f"{len(committed_steps)} committed steps at {place.name}, none of them sound"
+        raise PermanentError("no step is proven, so nothing is removed", seen=evidence, cure="see `checkpoints verify`")
     unsound |= {row.step for row in rows if not row.committed or row.here != row.shards}
-    gone = set(removable([row.step for row in rows], keep, unsound, {verdict.step, *protected}))
-    kept = tuple(step for step in committed if step not in gone)
-    return Pruning(kept, tuple(row for row in rows if row.step in gone), verdict.step)
+    removable_steps = set(removable([row.step for row in rows], keep, unsound, {verdict.step, *protected}))
+    kept_steps = tuple(step for step in committed_steps if step not in removable_steps)
+    return Pruning(kept_steps, tuple(row for row in rows if row.step in removable_steps), verdict.step)
 
 
 def prune(place: Place, plan: Pruning, tell: Tell) -> None:
@@ -247,8 +249,8 @@ def _bytes(manifest: Manifest) -> int:
 
 def _to_disk(path: Path) -> None:
     """Flush a file and its folder entry: the manifest that follows vouches for both."""
-    for each in (path, path.parent):
-        descriptor = os.open(each, os.O_RDONLY)
+    for entry in (path, path.parent):
+        descriptor = os.open(entry, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 from rich.console import Console
 
+from infra.record.payloads.base import data_of
 from infra.record.payloads.stages import StageFinished
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ def ending(context: Context) -> dict[str, object]:
             for event in context.store.events()
             if isinstance(event.payload, StageFinished)
         ],
-        "archive": state.archive,
-        "unproven": state.unproven,
-        "certificate": state.certificate,
+        "archive": data_of(state.archive),
+        "unproven": data_of(state.unproven),
+        "certificate": data_of(state.certificate),
         "results": str(context.results),
     }
 

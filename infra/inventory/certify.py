@@ -327,13 +327,13 @@ def kept(context: Context) -> tuple[str, ...]:
     campaign = context.spec.campaign
     rows = [f"s3://{context.buckets.state}/campaigns/{campaign}/ (record)"]
     if state.archive is not None:
-        rows.insert(0, f"{state.archive['manifest']} (golden checkpoint of step {state.archive['step']})")
+        rows.insert(0, f"{state.archive.manifest} (golden checkpoint of step {state.archive.step})")
     if (copied := context.outputs.get(Stage.ARCHIVE, {}).get("unproven")) is not None:
         rows.insert(0, f"{copied['prefix']} (what the job left, as it is; no checkpoint is proven in it)")
     what, newest = "interval copies", state.copied
     if context.spec.storage.shared is None:
         what, newest = "checkpoints", state.newest_committed
-    if newest >= 0 and (state.archive is None or state.archive.get("copies_left")):
+    if newest >= 0 and (state.archive is None or state.archive.copies_left):
         copies = f"s3://{context.buckets.archive}/{copies_prefix(campaign, context.identity)}/"
         why = "the campaign has no archive" if state.archive is None else "locked, or not removed"
         rows.append(f"{copies} ({what} up to step {newest}; {why}; they bill until they are removed)")

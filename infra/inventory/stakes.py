@@ -20,7 +20,6 @@ from infra.kinds import KINDS, Checkpoints, Thing
 from infra.record.events import CampaignState, Stage
 from infra.record.identity import CampaignIdentity, archive_prefix
 from infra.record.objects import is_missing, object_or_none
-from infra.record.payloads.checkpoints import CheckpointUnrecognised
 from infra.spec.names import CAMPAIGN_ID_TAG, CAMPAIGN_TAG
 
 MAY_HOLD = frozenset(kind.name for kind in KINDS if kind.checkpoints is Checkpoints.HOLDS)
@@ -105,8 +104,7 @@ def _left(state: CampaignState) -> str:
     """Return what the job left that no format recognises, as far as it is known; empty if there is none."""
     if state.unrecognised is None:
         return "and nobody could look at what the job left" if state.outcome is not None else ""
-    left = CheckpointUnrecognised.model_validate(state.unrecognised)
-    return left.sentence() if left.files else ""
+    return state.unrecognised.sentence() if state.unrecognised.files else ""
 
 
 def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | None:
@@ -121,9 +119,9 @@ def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | N
     if archive is None:
         return "no verified archive"
     own = "" if known is None else known.identity
-    told = str(archive.get("identity", ""))
+    told = archive.identity
     if told != own and (told or (known is not None and not known.adopted)):
-        return f"the archive of step {archive['step']} is of campaign {told or 'without identity'}, not of {own}"
-    if int(archive.get("accounts_for", archive["step"])) < state.newest_committed:
-        return f"the archive is of step {archive['step']}"
+        return f"the archive of step {archive.step} is of campaign {told or 'without identity'}, not of {own}"
+    if (archive.step if archive.accounts_for is None else archive.accounts_for) < state.newest_committed:
+        return f"the archive is of step {archive.step}"
     return None

@@ -9,10 +9,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from infra.record.events import Event, Kind, Stage, ordered
+from infra.record.events import Event, Stage, ordered
 from infra.record.payloads.attempts import AttemptLaunched, AttemptRunning, NodesAtZero
+from infra.record.payloads.checkpoints import Doubt
 from infra.record.payloads.stages import Certified, StageFailed, StageFinished, StageStarted
-from infra.record.payloads.training import FileSystemLost
+from infra.record.payloads.training import (
+    ArchiveBegun,
+    FileSystemLost,
+    FileSystemReplaced,
+    Held,
+    Relaunched,
+    TrainingFinished,
+)
 from infra.spec.notify import Change
 
 FIRST_REMINDER = timedelta(hours=1)
@@ -20,13 +28,7 @@ NEXT_REMINDERS = timedelta(hours=6)
 STALE = timedelta(days=1)
 """Age from which a change is no longer told: nobody was there to tell it, and something else has followed."""
 
-_ENDS_A_WAIT = (
-    Kind.FILE_SYSTEM_REPLACED,
-    Kind.RELAUNCHED,
-    Kind.ATTEMPT_LAUNCHED,
-    Kind.TRAINING_FINISHED,
-    Kind.ARCHIVE_BEGUN,
-)
+_ENDS_A_WAIT = FileSystemReplaced | Relaunched | AttemptLaunched | TrainingFinished | ArchiveBegun
 _ACTING = (Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH, Stage.TEARDOWN)
 """Stages whose begin shows that somebody acts; in the others a driver only watches."""
 
@@ -44,35 +46,35 @@ class Told:
 
 def changes(events: Iterable[Event], now: datetime) -> tuple[Told, ...]:
     """Return every change worth telling that is younger than a day, and the newest reminder that is due."""
-    told, wait, doubted = list[Told](), _Wait(), set[Kind]()
+    changes_told, wait, doubts = list[Told](), _Wait(), set[str]()
     for event in ordered(events):
-        again = wait.goes_on(event)
-        wait.hear(event, again)
-        again = again or event.kind in doubted
-        if event.kind is Kind.ATTEMPT_LAUNCHED:
-            doubted.clear()
-        elif event.payload.in_doubt:
-            doubted.add(event.kind)
-        told += [] if again else _of(event, told)
-    return (*(one for one in told if now - one.event.at < STALE), *wait.reminder(now))
+        repeats = wait.goes_on(event)
+        wait.hear(event, repeats)
+        repeats = repeats or event.kind in doubts
+        if isinstance(event.payload, AttemptLaunched):
+            doubts.clear()
+        elif isinstance(event.payload, Doubt):
+            doubts.add(event.kind)
+        changes_told += [] if repeats else _changes_of(event, changes_told)
+    return (*(change for change in changes_told if now - change.event.at < STALE), *wait.reminder(now))
 
 
 def told_by(key: str, events: Iterable[Event]) -> Told | None:
     """Return the change that was told under this key, however old; None if the record does not have its event."""
-    own, _, reminder = key.partition("+")
-    found = next((event for event in events if key_of(event) == own), None)
-    if found is None:
+    event_key, _, reminder = key.partition("+")
+    event_of_key = next((event for event in events if key_of(event) == event_key), None)
+    if event_of_key is None:
         return None
     if reminder:
-        return Told(key, Change.BILLING, found, found.at)
-    change = next((one.change for one in _of(found, [])), None)
-    return None if change is None else Told(key, change, found)
+        return Told(key, Change.BILLING, event_of_key, event_of_key.at)
+    change = next((change_of_event.change for change_of_event in _changes_of(event_of_key, [])), None)
+    return None if change is None else Told(key, change, event_of_key)
 
 
-def _of(event: Event, before: list[Told]) -> Iterator[Told]:
+def _changes_of(event: Event, earlier: list[Told]) -> Iterator[Told]:
     change = event.payload.notice
     match event.payload:
-        case AttemptRunning() if _begins(before):
+        case AttemptRunning() if _begins(earlier):
             change = Change.TRAINING
         case NodesAtZero(why=why) if why:
             change = Change.FAILED
@@ -84,9 +86,9 @@ def _of(event: Event, before: list[Told]) -> Iterator[Told]:
         yield Told(key_of(event), change, event)
 
 
-def _begins(before: list[Told]) -> bool:
+def _begins(earlier: list[Told]) -> bool:
     """Return True for the first attempt that trains, or the first one after a hold: later ones follow by themselves."""
-    steps = [one.change for one in before if one.change in (Change.TRAINING, Change.HELD)]
+    steps = [notice.change for notice in earlier if notice.change in (Change.TRAINING, Change.HELD)]
     return not steps or steps[-1] is Change.HELD
 
 
@@ -105,10 +107,10 @@ class _Wait:
         """Return True if a teardown fails once more. Each try would tell of it: the reminders do."""
         return _failed_teardown(event) and self.first is not None and _failed_teardown(self.first)
 
-    def hear(self, event: Event, again: bool) -> None:
-        if again:
+    def hear(self, event: Event, repeats: bool) -> None:
+        if repeats:
             self.last = event
-        elif event.kind in (Kind.HELD, Kind.NODES_AT_ZERO, Kind.STAGE_FAILED) or _left_lost(event):
+        elif isinstance(event.payload, Held | NodesAtZero | StageFailed) or _left_lost(event):
             self.first = self.last = event
         elif self._ends_with(event):
             self.first = self.last = None
@@ -118,7 +120,7 @@ class _Wait:
         if isinstance(payload, AttemptLaunched) and self.first is not None and _left_lost(self.first):
             return False  # it finds no file system either
         if self.first is None or not isinstance(payload, StageStarted | StageFinished):
-            return event.kind in _ENDS_A_WAIT
+            return isinstance(payload, _ENDS_A_WAIT)
         if isinstance(payload, StageFinished):
             return payload.stage in (Stage.TEARDOWN, getattr(self.first.payload, "stage", None))
         # Another try of a teardown ends nothing: it may fail as well.

@@ -42,50 +42,55 @@ class Entry(Frozen, extra="ignore"):
     """The way's newest kind of failure, if the notice is not through."""
 
 
-def history(store: CampaignStore, notify: Notify, now: datetime, most: int = MOST) -> tuple[Entry, ...]:
+def history(store: CampaignStore, notify: Notify, now: datetime, limit: int = MOST) -> tuple[Entry, ...]:
     """Return the newest notices, newest first. Reads one listing, and a few small objects."""
     events = store.events()
-    tries, over = _tried(store.keys(f"{FOLDER}/"), f"{store.prefix}/{FOLDER}/")
-    told: dict[tuple[str, str], Told] = {}
+    tries, ends = _tries(store.keys(f"{FOLDER}/"), f"{store.prefix}/{FOLDER}/")
+    pairs: dict[tuple[str, str], Told] = {}
     for way, key in tries:
-        if (one := told_by(key, events)) is not None:
-            told[way, key] = one
-    due = [one for one in changes(events, now) if one.change in notify.on]
+        if (news := told_by(key, events)) is not None:
+            pairs[way, key] = news
+    due = [news for news in changes(events, now) if news.change in notify.on]
     for way in (TOPIC, *([WEBHOOK] if notify.webhook is not None else [])):
-        told |= {(way, one.key): one for one in due if (way, one.key) not in told}
-    newest = sorted(told.items(), key=lambda item: (item[1].event.at, item[1].key, item[0][0]), reverse=True)[:most]
+        pairs |= {(way, news.key): news for news in due if (way, news.key) not in pairs}
+    newest = sorted(pairs.items(), key=lambda item: (item[1].event.at, item[1].key, item[0][0]), reverse=True)[:limit]
     trouble = _troubles(events)
     return tuple(
-        _entry(store, way, one, tries.get((way, key), []), over.get((way, key)), trouble)
-        for (way, key), one in newest
+        _entry(store, way, news, tries.get((way, key), []), ends.get((way, key)), trouble)
+        for (way, key), news in newest
     )  # fmt: skip
 
 
-def _tried(keys: Iterable[str], above: str) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], str]]:
+def _tries(keys: Iterable[str], prefix: str) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], str]]:
     """Return (way, key) -> the tries, and -> the end, as keys of the bucket."""
     tries: dict[tuple[str, str], list[str]] = {}
-    over: dict[tuple[str, str], str] = {}
+    ends: dict[tuple[str, str], str] = {}
     for key in sorted(keys):
-        way, _, rest = key.removeprefix(above).partition("/")
-        notice_key, _, name = rest.partition("/")
+        way, _, name_part = key.removeprefix(prefix).partition("/")
+        notice_key, _, name = name_part.partition("/")
         if name == "over.json":
-            over[way, notice_key] = key
+            ends[way, notice_key] = key
         elif name.startswith("try-"):
             tries.setdefault((way, notice_key), []).append(key)
-    return tries, over
+    return tries, ends
 
 
 def _entry(
-    store: CampaignStore, way: str, one: Told, tries: list[str], over: str | None, trouble: Mapping[str, str]
+    store: CampaignStore,
+    way: str,
+    news: Told,
+    tries: list[str],
+    end_key: str | None,
+    trouble: Mapping[str, str],
 ) -> Entry:
     claim = claim_of(store, tries[-1]) if tries else None
     delivery = Delivery.TRYING if tries else Delivery.WAITING
-    if over is not None:
-        delivery = {SENT: Delivery.SENT, GIVEN_UP: Delivery.GIVEN_UP}.get(claim_of(store, over).how, Delivery.TRYING)
+    if end_key is not None:
+        delivery = {SENT: Delivery.SENT, GIVEN_UP: Delivery.GIVEN_UP}.get(claim_of(store, end_key).how, Delivery.TRYING)
     return Entry(
-        at=one.event.at if claim is None or claim.at is None else claim.at,
-        change=one.change,
-        subject=notice(one, store.campaign, store.region, "").subject,
+        at=news.event.at if claim is None or claim.at is None else claim.at,
+        change=news.change,
+        subject=notice(news, store.campaign, store.region, "").subject,
         way=way,
         delivery=delivery,
         tries=len(tries),

@@ -27,27 +27,24 @@ class Notice:
     text: str
 
 
-def notice(told: Told, campaign: str, region: str, cost: str) -> Notice:
+def notice(change: Told, campaign: str, region: str, cost: str) -> Notice:
     """`cost`: a sentence that says what bills now."""
-    try:
-        happened = visible(_happened(told))
-    except ValueError:
-        happened = f"{told.event.kind}: its data cannot be read"
+    event_text = visible(_event_text(change))
     lines = [
-        f"{happened[:_LONGEST]}.",
+        f"{event_text[:_LONGEST]}.",
         f"Cost: {cost}.",
-        f"Next: {_next(told, campaign)}",
-        f"Campaign {campaign} in {region}, {moment(told.event.at)}.",
+        f"Next: {_next(change, campaign)}",
+        f"Campaign {campaign} in {region}, {moment(change.event.at)}.",
     ]
-    plain = re.sub(r"[^\x20-\x7e]+", " ", f"bivouac {campaign}: {happened}")
+    plain = re.sub(r"[^\x20-\x7e]+", " ", f"bivouac {campaign}: {event_text}")
     return Notice(plain if len(plain) <= SUBJECT else f"{plain[: SUBJECT - 3]}...", "\n".join(lines))
 
 
-def _happened(told: Told) -> str:
-    if told.change is Change.BILLING:
-        assert told.since is not None, "a reminder knows since when"
-        return f"still billing, and waiting for somebody since {moment(told.since)}: {_waits(told.event)}"
-    match told.event.payload:
+def _event_text(news: Told) -> str:
+    if news.change is Change.BILLING:
+        assert news.since is not None, "a reminder knows since when"
+        return f"still billing, and waiting for somebody since {moment(news.since)}: {_waits(news.event)}"
+    match news.event.payload:
         case AttemptRunning(attempt=attempt, nodes=nodes):
             return f"training has begun: attempt {attempt} on {plural(len(nodes), 'node')}"
         case NodeQuarantined(node=node, instance=instance, reason=reason):
@@ -60,16 +57,16 @@ def _happened(told: Told) -> str:
             return f"step {step} is in the archive, {objects} objects read back"
         case StageFinished(outputs=outputs):
             return f"torn down, {plural(outputs.get('resources', 0), 'resource')} destroyed"
-    return _failed(told.event)
+    return _failure_text(news.event)
 
 
-def _failed(event: Event) -> str:
+def _failure_text(event: Event) -> str:
     match event.payload:
         case StageFailed(stage=stage, error=error):
             return f"{stage} has failed: {error}"
         case FileSystemLost(id=id, word=word, repair=repair, why=why):
-            then = "a new one is made" if repair else "training stands still, and each hour of it bills"
-            return f"file system {id} {word}; {then}: {why}"
+            consequence = "a new one is made" if repair else "training stands still, and each hour of it bills"
+            return f"file system {id} {word}; {consequence}: {why}"
         case NodesAtZero(why=why):
             return f"the closer gave the GPU nodes back: {why}"
         case Certified(found=found):
@@ -85,18 +82,18 @@ def _waits(event: Event) -> str:
             return f"the cluster is held until {until}"
         case NodesAtZero():
             return "no GPU node is left, but nobody has torn down the rest"
-    return _failed(event)
+    return _failure_text(event)
 
 
-def _next(told: Told, campaign: str) -> str:
+def _next(news: Told, campaign: str) -> str:
     down = f"`bivouac down {campaign}` ends it"
-    if isinstance(lost := told.event.payload, FileSystemLost):
-        if lost.repair:
+    if isinstance(loss := news.event.payload, FileSystemLost):
+        if loss.repair:
             return f"nothing; `bivouac status {campaign}` shows it"
-        if lost.copied < 0:
+        if loss.copied < 0:
             return f"{down}: S3 has no copy to go on from"
-        return f"`bivouac repair {campaign}` makes a new one and goes on from step {lost.copied}; {down}"
-    match told.change:
+        return f"`bivouac repair {campaign}` makes a new one and goes on from step {loss.copied}; {down}"
+    match news.change:
         case Change.TRAINING | Change.NODE:
             return f"nothing; `bivouac status {campaign}` shows it"
         case Change.CHECKPOINTS:

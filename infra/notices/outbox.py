@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import cache, partial
 
+from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import AwareDatetime, BaseModel
 
+from infra.errors import BivouacError, LeaseUnproven
 from infra.notices.changes import Told, changes
 from infra.notices.notice import Notice, notice
 from infra.notices.ways import NotSent, Way
@@ -28,6 +32,7 @@ SENT, GIVEN_UP = "sent", "given up"
 TRIES = 3
 AGAIN = timedelta(minutes=2)
 """Time from one try to the next, also where the first one's process died."""
+_EVERY_S = 5.0
 
 
 class Claim(BaseModel):
@@ -38,7 +43,7 @@ class Claim(BaseModel):
 
 
 def claim_of(store: CampaignStore, key: str) -> Claim:
-    """Return a claim; an empty one if it cannot be read: the try was made, nobody knows when."""
+    """Return a claim; an empty one if it cannot be read: the try was make_notice, nobody knows when."""
     return store.figures(key.removeprefix(f"{store.prefix}/"), Claim) or Claim()
 
 
@@ -55,23 +60,23 @@ class Outbox:
 
         Raises what the record raises; a way that fails is recorded once.
         """
-        due = [one for one in changes(self._store.events(), self._now()) if one.change in self._notify.on]
-        priced = cache(cost)
+        due = [news for news in changes(self._store.events(), self._now()) if news.change in self._notify.on]
+        cost_text = cache(cost)
 
-        def made(one: Told) -> Notice:
-            return notice(one, self._store.campaign, self._store.region, priced())
+        def make_notice(change: Told) -> Notice:
+            return notice(change, self._store.campaign, self._store.region, cost_text())
 
-        return self.say({one.key: partial(made, one) for one in due})
+        return self.say({news.key: partial(make_notice, news) for news in due})
 
     def say(self, notices: Mapping[str, Callable[[], Notice]]) -> int:
         """Send each notice once in the campaign's life, by its key; return the number sent."""
         waiting = [
             (way, key) for key in notices for way in self._ways if self._folder(way, key) not in self._over
         ]  # fmt: skip
-        known = set(self._store.keys(f"{FOLDER}/")) if waiting else set[str]()
-        sent, silent = 0, set[str]()
+        folder_keys = set(self._store.keys(f"{FOLDER}/")) if waiting else set[str]()
+        count, silent = 0, set[str]()
         for way, key in waiting:
-            if way in silent or not self._claimed(self._folder(way, key), known):
+            if way in silent or not self._claim(self._folder(way, key), folder_keys):
                 continue
             try:
                 self._ways[way](notices[key]())
@@ -80,20 +85,20 @@ class Outbox:
                 silent.add(way)  # its next try would take as long
             else:
                 self._end(self._folder(way, key), SENT)
-                sent += 1
-        return sent
+                count += 1
+        return count
 
     def _folder(self, way: str, key: str) -> str:
         return f"{self._store.prefix}/{FOLDER}/{way}/{key}"
 
-    def _claimed(self, folder: str, known: set[str]) -> bool:
+    def _claim(self, folder: str, keys: set[str]) -> bool:
         """Return True if this process may try now."""
-        tries = sorted(key for key in known if key.startswith(f"{folder}/try-"))
-        if f"{folder}/over.json" in known:
+        tries = sorted(key for key in keys if key.startswith(f"{folder}/try-"))
+        if f"{folder}/over.json" in keys:
             self._over.add(folder)
             return False
-        claimed = claim_of(self._store, tries[-1]).at if tries else None
-        if claimed is not None and self._now() - claimed < AGAIN:
+        claim_time = claim_of(self._store, tries[-1]).at if tries else None
+        if claim_time is not None and self._now() - claim_time < AGAIN:
             return False
         if len(tries) == TRIES:
             self._end(folder, GIVEN_UP)
@@ -101,12 +106,39 @@ class Outbox:
         claim = {"at": self._now().isoformat(), "by": self._store.writer}
         return self._store.put_if_absent(f"{folder}/try-{len(tries) + 1}.json", json.dumps(claim).encode())
 
-    def _end(self, folder: str, how: str) -> None:
+    def _end(self, folder: str, result: str) -> None:
         self._over.add(folder)
-        self._store.put_if_absent(f"{folder}/over.json", json.dumps({"how": how}).encode())
+        self._store.put_if_absent(f"{folder}/over.json", json.dumps({"how": result}).encode())
 
     def _record(self, way: str, error: str) -> None:
         log.warning("a notice was not sent by %s: %s", way, error)
         failure = NoticeFailed(way=way, error=error)
         if failure not in [event.payload for event in self._store.events()]:
             self._store.append(failure)
+
+
+class Teller:
+    """A thread that tells what the record says, so that nobody's decisions wait for it."""
+
+    def __init__(self, outbox: Outbox, guard: Callable[[], None], cost: Callable[[], str]) -> None:
+        self._outbox, self._guard, self._cost = outbox, guard, cost
+
+    def open(self) -> None:
+        threading.Thread(target=self._run, name="notices", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.look()
+            except (ClientError, BotoCoreError, OSError, LeaseUnproven) as error:
+                log.info("notices wait: %s", error)
+            except BivouacError:
+                return  # the lease is lost: another process tells from here on
+            except Exception:
+                log.exception("notices wait")  # a fault of ours: the next change may be told
+            time.sleep(_EVERY_S)
+
+    def look(self) -> int:
+        """Send what is due; return the number sent. Raises `LeaseLost` before anything is sent."""
+        self._guard()
+        return self._outbox.tell(self._cost)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.aws.account import Account
+from infra.aws.account import Account, every
 from infra.cluster.secrets import Refused, text_of, value_of
 from infra.errors import TemporaryError
 from infra.notices.notice import Notice
@@ -39,20 +39,20 @@ Way = Callable[[Notice], None]
 
 def ways(spec: Spec, guard: Callable[[], None] | None = None) -> dict[str, Way]:
     """Return name -> function that sends one notice within seconds or raises `NotSent`. `guard`: see `Account`."""
-    own = Account(spec.region, SHORT)
-    own.guard = guard
-    found: dict[str, Way] = {TOPIC: lambda notice: publish(own, spec.notices_topic, notice)}
+    account = Account(spec.region, SHORT)
+    account.guard = guard
+    functions: dict[str, Way] = {TOPIC: lambda notice: publish(account, spec.notices_topic, notice)}
     if (source := spec.notify.webhook) is not None:
 
         def post_it(notice: Notice) -> None:
             try:
-                address = value_of(text_of(own, source), source).strip()
+                address = value_of(text_of(account, source), source).strip()
             except (Refused, TemporaryError) as error:
                 raise NotSent(f"the webhook's address cannot be read: {error}") from None
             post(address, notice)
 
-        found[WEBHOOK] = post_it
-    return found
+        functions[WEBHOOK] = post_it
+    return functions
 
 
 def publish(account: Account, topic: str, notice: Notice) -> None:
@@ -79,12 +79,12 @@ def post(address: str, notice: Notice, trust: ssl.SSLContext | None = None) -> N
     if urlsplit(address).scheme != "https":
         raise NotSent("the webhook's address does not begin with https://")
     # The three characters that Slack's text must escape.
-    said = f"*{notice.subject}*\n{notice.text}".replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    body = json.dumps({"text": said}).encode()
+    slack_text = f"*{notice.subject}*\n{notice.text}".replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    body = json.dumps({"text": slack_text}).encode()
     opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=trust))
     try:
-        asked = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-        with opener.open(asked, timeout=_TIMEOUT_S) as answer:
+        http_request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        with opener.open(http_request, timeout=_TIMEOUT_S) as answer:
             status = answer.status
     except urllib.error.HTTPError as error:
         error.close()
@@ -95,3 +95,19 @@ def post(address: str, notice: Notice, trust: ssl.SSLContext | None = None) -> N
         raise NotSent(f"the webhook cannot be reached: {type(reason).__name__}") from None
     if status not in _WELL:
         raise NotSent(f"the webhook answers with status {status}")
+
+
+def subscribe(account: Account, spec: Spec) -> list[str]:
+    """Subscribe the addresses that are not yet; return them. Each gets one mail from AWS with a link to confirm.
+
+    One that never confirmed stays as it is: AWS would write to it again, at each campaign.
+    """
+    if not spec.notify.email:
+        return []
+    sns, topic = account.client("sns"), spec.notices_topic
+    subscriptions = every(sns, "list_subscriptions_by_topic", "Subscriptions", TopicArn=topic)
+    addresses = {subscription["Endpoint"] for subscription in subscriptions if subscription["Protocol"] == "email"}
+    new = [address for address in spec.notify.email if address not in addresses]
+    for address in new:
+        sns.subscribe(TopicArn=topic, Protocol="email", Endpoint=address)
+    return new

@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel
+from pydantic import AfterValidator, AwareDatetime, BaseModel, model_validator
 
+from infra.console.visible import visible
 from infra.errors import first_line
-from infra.record.kinds import Kind as Kind
-from infra.record.kinds import Stage as Stage
-from infra.record.payloads import Payload, payload_of
+from infra.record.fold import next_state
+from infra.record.payloads import PAYLOADS, Payload, payload_of
 from infra.record.payloads.stages import UnreadableRecord
+from infra.record.stage import Stage as Stage
 from infra.record.state import CampaignState as CampaignState
 from trainer.contract.frozen import Frozen
 
@@ -29,21 +30,37 @@ class _Stored(BaseModel):
     data: dict[str, Any] = {}
 
 
+def _kind_in_use(kind: str) -> str:
+    if kind not in PAYLOADS:
+        raise ValueError(f"no kind of event: {kind}")
+    return kind
+
+
 class Event(Frozen):
     at: datetime
     writer: str
     sequence: int
-    kind: Kind
+    kind: Annotated[str, AfterValidator(_kind_in_use)]
     data: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, payload: Payload, at: datetime, writer: str, sequence: int) -> Event:
-        return cls(at=at, writer=writer, sequence=sequence, kind=payload.kind, data=payload.data())
+    def of(cls, payload: Payload, time: datetime, writer: str, sequence: int) -> Event:
+        return cls(at=time, writer=writer, sequence=sequence, kind=payload.kind, data=payload.data())
 
     @cached_property
     def payload(self) -> Payload:
-        """What the event says. Raises `ValueError` where its data do not fit its kind."""
+        """What the event says."""
         return payload_of(self.kind, self.data)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Event:
+        """Raise `ValueError` where the data do not fit the kind."""
+        payload_of(self.kind, self.data)
+        return self
+
+    def sentence(self) -> str:
+        """Return the event in one line; control characters of foreign text are made visible."""
+        return visible(self.payload.sentence(), lines=False)
 
 
 _KIND = re.compile(r"[a-z]+(-[a-z]+)*(\.[a-z]+(-[a-z]+)*)?")
@@ -54,20 +71,19 @@ def stored(body: bytes) -> Event | None:
     an older steward runs: kinds that change a state need a new steward anyway. Raises `ValueError` for anything else.
     """
     content = _Stored.model_validate_json(body)
-    if content.kind not in set(Kind) and _KIND.fullmatch(content.kind):
+    if content.kind not in PAYLOADS and _KIND.fullmatch(content.kind):
         return None
     event = Event.model_validate_json(body)
-    blank = CampaignState(attempts=({"attempt": event.data.get("attempt", 1)},))
-    CampaignState.model_validate(_apply(blank, event).model_dump(warnings=False))  # folding a misfit would end readers
+    next_state(CampaignState(), event.payload, event.at)  # folding a misfit would end readers
     return event
 
 
-def unreadable(key: str, error: Exception, at: datetime) -> Event:
-    """Return what stands for an event object that cannot be read. `at`: the time at which it was written."""
+def unreadable(key: str, error: Exception, written_at: datetime) -> Event:
+    """Return what stands for an event object that cannot be read. `written_at`: the time of its write."""
     _, writer, name = key.rsplit("/", 2)
     number = name.removesuffix(".json")
     sequence = int(number) if number.isascii() and number.isdigit() else 0
-    return Event.of(UnreadableRecord(key=key, why=first_line(error)), at, writer, sequence)
+    return Event.of(UnreadableRecord(key=key, why=first_line(error)), written_at, writer, sequence)
 
 
 def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -76,20 +92,16 @@ def ordered(events: Iterable[Event]) -> tuple[Event, ...]:
     If a writer's clock is set back, its later events are dated to its latest time until the clock has caught up.
     """
     latest: dict[str, datetime] = {}
-    dated = []
+    events_in_order = []
     for event in sorted(events, key=lambda e: (e.writer, e.sequence)):
-        at = latest[event.writer] = max(event.at, latest.get(event.writer, event.at))
-        dated.append(event if event.at == at else event.model_copy(update={"at": at}))
-    return tuple(sorted(dated, key=lambda e: (e.at, e.writer, e.sequence)))
+        time = latest[event.writer] = max(event.at, latest.get(event.writer, event.at))
+        events_in_order.append(event if event.at == time else event.model_copy(update={"at": time}))
+    return tuple(sorted(events_in_order, key=lambda e: (e.at, e.writer, e.sequence)))
 
 
 def fold(events: Iterable[Event]) -> CampaignState:
     """Return where a campaign stands."""
     state = CampaignState()
     for event in ordered(events):
-        state = _apply(state, event)
+        state = next_state(state, event.payload, event.at)
     return state
-
-
-def _apply(state: CampaignState, event: Event) -> CampaignState:
-    return state.model_copy(update=dict(event.payload.update(state, event.at)))

@@ -54,8 +54,8 @@ class Holder(Frozen):
 
     def provably_gone(self) -> bool:
         """Return True only if this is the holder's machine and PID namespace and its process does not exist."""
-        here = self.boot_id == _boot_id() and self.pid_namespace == _pid_namespace() and self.boot_id != ""
-        return here and start_ticks(self.pid) != self.start_ticks
+        same_machine = self.boot_id == _boot_id() and self.pid_namespace == _pid_namespace() and self.boot_id != ""
+        return same_machine and start_ticks(self.pid) != self.start_ticks
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host} (process {self.pid})"

@@ -25,9 +25,9 @@ class CampaignIdentity(Frozen):
 def claim_identity(store: CampaignStore, adopted: bool) -> CampaignIdentity:
     """Return the campaign's identity; make it if the record has none. The first writer wins, all read its value."""
     token = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-    made = CampaignIdentity(identity=token, adopted=adopted)
-    store.put_if_absent(f"{store.prefix}/{IDENTITY}", made.model_dump_json().encode())
-    return read_identity(store) or made
+    new_identity = CampaignIdentity(identity=token, adopted=adopted)
+    store.put_if_absent(f"{store.prefix}/{IDENTITY}", new_identity.model_dump_json().encode())
+    return read_identity(store) or new_identity
 
 
 def read_identity(store: CampaignStore) -> CampaignIdentity | None:
@@ -45,7 +45,7 @@ def archive_prefix(campaign: str, identity: str) -> str:
 
 def archive_prefix_of(store: CampaignStore) -> str:
     """Return the archive folder of a record's campaign: from its archive event, else from its identity."""
-    archived, known = store.state().archive, read_identity(store)
-    if archived is not None and (known is None or known.adopted or "identity" in archived):
-        return archive_prefix(store.campaign, str(archived.get("identity", "")))
-    return archive_prefix(store.campaign, "" if known is None else known.identity)
+    event, owner = store.state().archive, read_identity(store)
+    if event is not None and (owner is None or owner.adopted or "identity" in event.model_fields_set):
+        return archive_prefix(store.campaign, event.identity)
+    return archive_prefix(store.campaign, "" if owner is None else owner.identity)

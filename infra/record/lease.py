@@ -75,16 +75,16 @@ _EXPIRED = re.compile(r"Expired|Token has expired|refresh failed", re.IGNORECASE
 """Words of S3, or of whoever renews credentials, about those that are over."""
 
 
-def lease_ttl(typed: str) -> timedelta:
+def lease_ttl(text: str) -> timedelta:
     """Parse the duration of a lease from seconds; raise `UserError` if it is no number or out of range."""
     try:
-        seconds = float(typed)
+        seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not _SHORTEST_S <= seconds <= _LONGEST_S:  # also false for NaN
         raise UserError(
             "BIVOUAC_LEASE_SECONDS is no valid duration of a lease",
-            seen=repr(typed),
+            seen=repr(text),
             cure=f"set a number from {_SHORTEST_S:g} to {_LONGEST_S:g}, or unset it: 30 is enough if S3 is near",
         )
     return timedelta(seconds=seconds)
@@ -150,10 +150,10 @@ class Lease(Generic[Where]):
 
         Raises `LeaseHeld` with a living holder.
         """
-        found = self.current()
+        lease = self.current()
         previous, self._etag = None, None
-        if found is not None:
-            record, self._etag, age = found
+        if lease is not None:
+            record, self._etag, age = lease
             self.lapsed = record.lapsed
             if not record.released and record.holder != self.holder:
                 if age < record.ttl_s and not record.holder.provably_gone():
@@ -171,8 +171,8 @@ class Lease(Generic[Where]):
         self._thread.start()
         return previous
 
-    def _remember(self, holder: Holder, until: datetime) -> None:
-        self.lapsed = (Lapse(holder=holder, until=until), *self.lapsed)[:_LAPSED_KEPT]
+    def _remember(self, holder: Holder, advice: datetime) -> None:
+        self.lapsed = (Lapse(holder=holder, until=advice), *self.lapsed)[:_LAPSED_KEPT]
 
     @contextmanager
     def lasting(self, ttl: timedelta) -> Iterator[None]:
@@ -197,14 +197,16 @@ class Lease(Generic[Where]):
                     cure="nothing is changed until S3 accepts its renewal",
                     delay=self._usual / 20,
                 )
-            why = self._refusal or "the process was stopped, or S3 could not be reached"
-            self._lost = f"it was not renewed in time ({why})"
+            reason = self._refusal or "the process was stopped, or S3 could not be reached"
+            self._lost = f"it was not renewed in time ({reason})"
         if self._lost is not None:
-            first = "renew the credentials (for instance `aws sso login`), then " if _EXPIRED.search(self._lost) else ""
+            advice = (
+                "renew the credentials (for instance `aws sso login`), then " if _EXPIRED.search(self._lost) else ""
+            )
             raise LeaseLost(
                 f"the {self.role} lease of {self.store.campaign} is lost",
                 seen=self._lost,
-                cure=f"nothing more is changed; {first}run the same command again to continue",
+                cure=f"nothing more is changed; {advice}run the same command again to continue",
             )
 
     def release(self) -> None:
@@ -222,11 +224,11 @@ class Lease(Generic[Where]):
     def _write(self, *, released: bool) -> None:
         """Raise `LeaseHeld` if another holder was quicker."""
         with self._writing:
-            written = any(self._written(released) for _ in range(_RACES))
-        if not written:
+            accepted = any(self._write_once(released) for _ in range(_RACES))
+        if not accepted:
             raise LeaseHeld(f"the {self.role} of {self.store.campaign} races with itself", seen=self.holder)
 
-    def _written(self, released: bool) -> bool:
+    def _write_once(self, released: bool) -> bool:
         """Make one conditional write; return False if an earlier write of ours, now known, made its condition fail."""
         record = LeaseRecord(
             holder=self.holder,
@@ -236,7 +238,7 @@ class Lease(Generic[Where]):
             lapsed=self.lapsed,
         )
         condition: dict[str, str] = {"IfMatch": self._etag} if self._etag else {"IfNoneMatch": "*"}
-        begun = _monotonic()
+        start = _monotonic()
         try:
             answer = self.s3.put_object(
                 Bucket=self.store.bucket, Key=self.key, Body=record.model_dump_json().encode(), **condition
@@ -244,21 +246,21 @@ class Lease(Generic[Where]):
         except ClientError as error:
             if not is_precondition_failure(error):
                 raise
-            found = self.current()
-            if found is not None and found.record == record:
+            lease = self.current()
+            if lease is not None and lease.record == record:
                 # Our own write succeeded; only its answer was lost, and the client tried again.
-                self._etag, self._renewed, self.ttl = found.etag, begun, timedelta(seconds=record.ttl_s)
+                self._etag, self._renewed, self.ttl = lease.etag, start, timedelta(seconds=record.ttl_s)
                 return True
-            if found is not None and found.record.holder == self.holder and not found.record.released:
+            if lease is not None and lease.record.holder == self.holder and not lease.record.released:
                 # An earlier write of ours succeeded without an answer; this one failed its condition or (409) raced it.
-                self._etag = found.etag
+                self._etag = lease.etag
                 return False
             raise LeaseHeld(
                 f"another {self.role} of {self.store.campaign} was quicker",
-                seen=found.record.holder if found else "nobody",
+                seen=lease.record.holder if lease else "nobody",
                 cure="watch it with `bivouac status`",
             ) from error
-        self._etag, self._renewed, self.ttl = answer["ETag"], begun, timedelta(seconds=record.ttl_s)
+        self._etag, self._renewed, self.ttl = answer["ETag"], start, timedelta(seconds=record.ttl_s)
         return True
 
     def _renew(self) -> None:
@@ -288,11 +290,11 @@ class Lease(Generic[Where]):
 
 def _age_s(answer: dict[str, Any], record: LeaseRecord) -> float:
     """Return the age of a lease. Both times are S3's, so that no machine's wrong clock can steal a lease."""
-    asked = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    written = answer.get("LastModified")
-    if asked and isinstance(written, datetime):
+    date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    modified = answer.get("LastModified")
+    if date and isinstance(modified, datetime):
         # Both are whole seconds; one is subtracted so that the age is never overestimated.
-        return max(0.0, (parsedate_to_datetime(asked) - written).total_seconds() - 1.0)
+        return max(0.0, (parsedate_to_datetime(date) - modified).total_seconds() - 1.0)
     return (datetime.now(UTC) - record.renewed_at).total_seconds()
 
 

@@ -14,16 +14,16 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from infra.plan.estimates.cost import CostLine
-from infra.record.events import Event, Kind, Stage, ordered
+from infra.record.events import Event, Stage, ordered
 from infra.record.payloads import Payload
 from infra.record.payloads.attempts import AttemptLaunched, NodesAtZero, NodeShare, PilotProven
 from infra.record.payloads.stages import DataBegun, DataEnded, DriverTookOver, StageFailed, StageFinished, StageStarted
+from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven, ArchiveVerified, TrainingFinished
 
 _MICROSECOND = timedelta(microseconds=1)
 _HOUR = 3_600_000_000
 """Microseconds."""
 _WITHOUT_STACK = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.CERTIFY, Stage.REPORT)
-_ARCHIVED = (Kind.ARCHIVE_VERIFIED, Kind.ARCHIVE_UNPROVEN, Kind.ARCHIVE_FAILED)
 
 
 class Billing(StrEnum):
@@ -90,91 +90,95 @@ def read(lines: Iterable[CostLine], events: Iterable[Event], now: datetime) -> R
     record = ordered(events)
     until = max([now, *(event.at for event in record[-1:])])
     windows, bills = _windows(record, until)
-    hourly, sized = list[CostLine](), list[CostLine]()
+    hourly, by_size = list[CostLine](), list[CostLine]()
     for line in lines:
-        (hourly if line.usd_per_hour else sized).append(line)
-    lasted = {part: sum((_micros(up) * up.share for up in each), Fraction(0)) for part, each in windows.items()}
-    metered = {line.name: price(line, lasted[Billing.of(line)]) for line in hourly}
-    gpu_usd = sum((metered[line.name] for line in hourly if line.gpu), Decimal(0))
-    passed = _passed(record, windows, until)
-    estimated = {one.name: _estimate(one, passed, gpu_usd) if any(windows.values()) else Decimal(0) for one in sized}
-    prepaid = any(estimated[line.name] for line in sized if line.upfront_usd is not None)
+        (hourly if line.usd_per_hour else by_size).append(line)
+    durations = {
+        part: sum((_micros(window) * window.share for window in ups), Fraction(0)) for part, ups in windows.items()
+    }
+    amounts = {line.name: price(line, durations[Billing.of(line)]) for line in hourly}
+    gpu_usd = sum((amounts[line.name] for line in hourly if line.gpu), Decimal(0))
+    progress = _progress(record, windows, until)
+    estimates = {
+        fee.name: _estimate(fee, progress, gpu_usd) if any(windows.values()) else Decimal(0) for fee in by_size
+    }
+    prepaid = any(estimates[line.name] for line in by_size if line.upfront_usd is not None)
     adding = [line for line in hourly if not (line.gpu and prepaid)]
-    rate = sum((price(one, _HOUR * bills.get(Billing.of(one), Fraction(0))) for one in adding), Decimal(0))
-    return Reading(metered, estimated, rate, prepaid, windows, bills.get(Billing.GPU_NODES, Fraction(0)))
+    rate = sum((price(fee, _HOUR * bills.get(Billing.of(fee), Fraction(0))) for fee in adding), Decimal(0))
+    return Reading(amounts, estimates, rate, prepaid, windows, bills.get(Billing.GPU_NODES, Fraction(0)))
 
 
 def _windows(record: tuple[Event, ...], until: datetime) -> tuple[dict[Billing, tuple[Up, ...]], Bills]:
     """Return the times for which each part billed, and what bills at the end."""
     windows: dict[Billing, tuple[Up, ...]] = {part: () for part in Billing}
-    bills, since = Bills(), dict[Billing, datetime]()
-    for at, event in [*((event.at, event) for event in record), (until, None)]:
-        after = {} if event is None else bills | _changes(event.payload, bills)
+    bills, starts = Bills(), dict[Billing, datetime]()
+    for time, event in [*((event.at, event) for event in record), (until, None)]:
+        bills_now = {} if event is None else bills | _changes(event.payload, bills)
         for part in Billing:
             share = bills.get(part, Fraction(0))
-            if share != after.get(part, 0):
-                if share and at > since[part]:
-                    windows[part] += (Up(since[part], at, share),)
-                since[part] = at
+            if share != bills_now.get(part, 0):
+                if share and time > starts[part]:
+                    windows[part] += (Up(starts[part], time, share),)
+                starts[part] = time
         if event is None:
             break
-        bills = after
+        bills = bills_now
         if isinstance(event.payload, StageFinished) and event.payload.outputs.get("baked") is False:
             windows[Billing.BUILDER] = ()  # the inputs were baked before: there was no builder
     return windows, bills
 
 
-def _changes(payload: Payload, before: Bills) -> Bills:
+def _changes(payload: Payload, bills: Bills) -> Bills:
     """Return what an event changes of what bills."""
-    one, none = Fraction(1), Fraction(0)
+    full, zero = Fraction(1), Fraction(0)
     match payload:
         case StageStarted(stage=stage):
-            stack = {} if stage in _WITHOUT_STACK else {Billing.STACK: one}
-            nodes = {Billing.GPU_NODES: one} if stage is Stage.PREFLIGHT else {}
+            stack = {} if stage in _WITHOUT_STACK else {Billing.STACK: full}
+            nodes = {Billing.GPU_NODES: full} if stage is Stage.PREFLIGHT else {}
             return {Billing.BUILDER: Fraction(stage is Stage.BAKE), **stack, **nodes}
         case StageFinished(stage=Stage.TEARDOWN):
-            return dict.fromkeys(Billing, none)
+            return dict.fromkeys(Billing, zero)
         case StageFinished(stage=Stage.PROVISION):
-            return {Billing.BUILDER: none, Billing.DATA_NODES: none}
+            return {Billing.BUILDER: zero, Billing.DATA_NODES: zero}
         case StageFailed(gave_nodes_back=True):
-            return {Billing.BUILDER: none, Billing.GPU_NODES: none}
+            return {Billing.BUILDER: zero, Billing.GPU_NODES: zero}
         case StageFinished() | StageFailed() | DriverTookOver():
-            return {Billing.BUILDER: none}
+            return {Billing.BUILDER: zero}
         case DataBegun() | DataEnded():
             return {Billing.DATA_NODES: Fraction(isinstance(payload, DataBegun))}
         case PilotProven() | AttemptLaunched():
-            return {Billing.GPU_NODES: max(one, before.get(Billing.GPU_NODES, one))}
+            return {Billing.GPU_NODES: max(full, bills.get(Billing.GPU_NODES, full))}
         case NodesAtZero():
-            return {Billing.GPU_NODES: none}
+            return {Billing.GPU_NODES: zero}
         case NodeShare(share=share):
             return {Billing.GPU_NODES: share}
     return {}
 
 
-def _micros(up: Up) -> int:
-    return (up.ended - up.begun) // _MICROSECOND
+def _micros(window: Up) -> int:
+    return (window.ended - window.begun) // _MICROSECOND
 
 
-def _passed(
+def _progress(
     record: tuple[Event, ...], windows: Mapping[Billing, tuple[Up, ...]], until: datetime
 ) -> dict[str, Fraction]:
     """Return how far each sort of the plan's estimates has passed: a share, or microseconds."""
-    gpu = windows[Billing.GPU_NODES]
-    launched = next((event.at for event in record if event.kind is Kind.ATTEMPT_LAUNCHED), until)
-    finished = max((event.at for event in record if event.kind is Kind.TRAINING_FINISHED), default=until)
+    gpu, archive_end = windows[Billing.GPU_NODES], ArchiveVerified | ArchiveUnproven | ArchiveFailed
+    launch = next((event.at for event in record if isinstance(event.payload, AttemptLaunched)), until)
+    finish = max((event.at for event in record if isinstance(event.payload, TrainingFinished)), default=until)
     return {
         "at once": Fraction(1),
-        "nodes": max((up.share for up in gpu), default=Fraction(0)),
-        "archive": Fraction(any(event.kind in _ARCHIVED for event in record)),
-        "training": Fraction((finished - launched) // _MICROSECOND),
+        "nodes": max((window.share for window in gpu), default=Fraction(0)),
+        "archive": Fraction(any(isinstance(event.payload, archive_end) for event in record)),
+        "training": Fraction((finish - launch) // _MICROSECOND),
         "waiting": Fraction(sum(map(_micros, windows[Billing.STACK])) - sum(map(_micros, gpu))),
     }
 
 
-def _estimate(line: CostLine, passed: Mapping[str, Fraction], gpu_usd: Decimal) -> Decimal:
+def _estimate(line: CostLine, progress: Mapping[str, Fraction], gpu_usd: Decimal) -> Decimal:
     """Return the part of a line by size that has passed, or what a fee exceeds the cost of the GPU nodes by."""
     if line.upfront_usd is not None:
         return max(Decimal(0), line.upfront_usd - gpu_usd)
-    part = passed[line.passes] / (Fraction(line.hours) * _HOUR if line.hours else 1)
+    part = progress[line.passes] / (Fraction(line.hours) * _HOUR if line.hours else 1)
     part = min(max(part, Fraction(0)), Fraction(1))
     return line.usd * part.numerator / part.denominator

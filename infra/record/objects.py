@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from infra.errors import PermanentError, first_line
 
-DELETE_AT_ONCE = 1000
+_DELETE_AT_ONCE = 1000
 """Objects of one `delete_objects` call: S3's limit."""
 
 
@@ -38,3 +39,18 @@ def object_or_none(s3: Any, bucket: str, key: str) -> bytes | None:
         if is_missing(error):
             return None
         raise
+
+
+def keys_below(s3: Any, bucket: str, prefix: str) -> list[str]:
+    """Return the keys that begin with `prefix`."""
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    return [row["Key"] for page in pages for row in page.get("Contents", ())]
+
+
+def delete_objects(s3: Any, bucket: str, targets: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Delete objects or versions; return S3's error for each that it refuses."""
+    errors: list[dict[str, Any]] = []
+    for start in range(0, len(targets), _DELETE_AT_ONCE):
+        request = {"Objects": targets[start : start + _DELETE_AT_ONCE], "Quiet": True}
+        errors += s3.delete_objects(Bucket=bucket, Delete=request).get("Errors", ())
+    return errors

@@ -24,13 +24,13 @@ class Position(NamedTuple):
         return f"{self.at} {self.lines}"
 
     @classmethod
-    def parse(cls, stored: str) -> Position:
+    def parse(cls, text: str) -> Position:
         """Return it; the log's beginning for anything else: lines that are read twice are better than none."""
         try:
-            at, lines = map(int, stored.split())
+            time, lines = map(int, text.split())
         except ValueError:
             return cls()
-        return cls(at, lines)
+        return cls(time, lines)
 
 
 def piece(pod: str, number: int) -> str:
@@ -49,16 +49,16 @@ def pieces(store: CampaignStore, pod: str) -> list[str]:
 
 def read(store: CampaignStore, key: str) -> tuple[Position, str]:
     """Return a piece: its end in the pod's log, and its lines. Raises S3's errors."""
-    found = store.s3.get_object(Bucket=store.bucket, Key=key)
-    return Position.parse(found["Metadata"].get(UNTIL, "")), found["Body"].read().decode(errors="replace")
+    piece = store.s3.get_object(Bucket=store.bucket, Key=key)
+    return Position.parse(piece["Metadata"].get(UNTIL, "")), piece["Body"].read().decode(errors="replace")
 
 
 def by_pod(keys: Iterable[str]) -> dict[str, list[str]]:
     """Return pod -> keys of its pieces in order, from all keys of a record."""
-    found: dict[str, list[str]] = {}
+    keys_by_pod: dict[str, list[str]] = {}
     for key in sorted(keys):
         folder, _, _ = key.rpartition("/")
-        above, _, pod = folder.rpartition("/")
-        if f"{above}/".endswith(f"/{FOLDER}"):
-            found.setdefault(pod, []).append(key)
-    return found
+        parent, _, pod = folder.rpartition("/")
+        if f"{parent}/".endswith(f"/{FOLDER}"):
+            keys_by_pod.setdefault(pod, []).append(key)
+    return keys_by_pod

@@ -26,27 +26,27 @@ class Rehearsal(Frozen):
 
 def remember(rehearsal: Rehearsal) -> None:
     """Keep the rehearsal in this machine's cache."""
-    known = _known() | {rehearsal.digest: rehearsal.model_dump(mode="json")}
-    keep(cache_root() / _FILE, json.dumps(known, indent=1), lambda note: None)
+    rehearsals = _rehearsals() | {rehearsal.digest: rehearsal.model_dump(mode="json")}
+    keep(cache_root() / _FILE, json.dumps(rehearsals, indent=1), lambda note: None)
 
 
 def last(spec: Spec) -> Rehearsal | None:
     """Return the newest rehearsal of this very spec; None if there is none on this machine."""
-    found = _known().get(spec.digest())
-    return None if found is None else Rehearsal.model_validate(found)
+    entry = _rehearsals().get(spec.digest())
+    return None if entry is None else Rehearsal.model_validate(entry)
 
 
 def sentence(spec: Spec) -> str:
     """Return what is known of the spec's rehearsal, for people who are about to spend."""
-    found = last(spec)
-    if found is None:
+    rehearsal = last(spec)
+    if rehearsal is None:
         return "this spec has not been rehearsed on this machine: `bivouac rehearse` shows it without cost"
-    end = "it ended well" if found.ended_well else "it did not end well"
-    return f"this spec was rehearsed at {found.at:%Y-%m-%d %H:%M} UTC: {end}"
+    end = "it ended well" if rehearsal.ended_well else "it did not end well"
+    return f"this spec was rehearsed at {rehearsal.at:%Y-%m-%d %H:%M} UTC: {end}"
 
 
-def _known() -> dict[str, object]:
+def _rehearsals() -> dict[str, object]:
     with suppress(OSError, ValueError):
-        found = json.loads((cache_root() / _FILE).read_text())
-        return found if isinstance(found, dict) else {}
+        content = json.loads((cache_root() / _FILE).read_text())
+        return content if isinstance(content, dict) else {}
     return {}

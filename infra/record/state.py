@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
-from pydantic import AwareDatetime
-
-from infra.record.kinds import Stage
+from infra.record.payloads.attempts import AttemptRecord, LaunchBudget
+from infra.record.payloads.checkpoints import CheckpointFetched, CheckpointUnrecognised
+from infra.record.payloads.stages import Certified
+from infra.record.payloads.training import ArchiveBegun, ArchiveUnproven, ArchiveVerified, FileSystemLost, Held
+from infra.record.stage import Stage
 from trainer.contract.frozen import Frozen
 
 _BEFORE_TRAINING = (Stage.CHECK, Stage.PLAN, Stage.BAKE, Stage.PROVISION, Stage.PREFLIGHT, Stage.LAUNCH)
@@ -21,9 +22,7 @@ class CampaignState(Frozen, extra="ignore"):
     finished_stages: dict[Stage, dict[str, Any]] = {}
     """Stage -> its outputs, for stages that finished and did not start again since."""
     running_stage: Stage | None = None
-    attempts: tuple[dict[str, Any], ...] = ()
-    """One per launch: attempt and committed_step at launch; once it trains its pods' node ranks; after its end also
-    failure, detail, step."""
+    attempts: tuple[AttemptRecord, ...] = ()
     restarted_in_place: int = 0
     """Times that an attempt went on in its pods after a process had died."""
     ran: bool = False
@@ -34,15 +33,16 @@ class CampaignState(Frozen, extra="ignore"):
     """Newest step with an interval copy in S3 that counts: after a fetch, the one that came back."""
     copy_tried_at: datetime | None = None
     """Time of the last copy, or of its failure."""
-    fetched: tuple[int, int] | None = None
-    """(attempt, step) of the last copy that came back from S3: what was committed before is lost beyond that step."""
-    lost: dict[str, Any] | None = None
-    """The data of FILE_SYSTEM_LOST until the file system is replaced."""
+    fetched: CheckpointFetched | None = None
+    """The last copy that came back from S3: what was committed before is lost beyond its step."""
+    lost: FileSystemLost | None = None
+    """Set until the file system is replaced."""
     replacements: int = 0
     """Times that a driver of its own accord began to make a lost file system again."""
     repairs: tuple[datetime, ...] = ()
-    hold: dict[str, Any] | None = None
-    """The data of HELD, and `since`, while the warm cluster waits for a relaunch."""
+    hold: Held | None = None
+    """Set while the warm cluster waits for a relaunch."""
+    held_since: datetime | None = None
     version: int = 0
     """Version of spec and steward configuration in force; 0 is `spec.json`, later ones are `specs/<n>.json`."""
     judged: int = 0
@@ -51,20 +51,20 @@ class CampaignState(Frozen, extra="ignore"):
     """True from preflight's request until the group is at zero, according to the record."""
     pilot_proved: str = ""
     """Digest of what the newest pilot proved: images and expectation."""
-    launch_budget: tuple[AwareDatetime, Decimal] | None = None
-    """(time, USD of the whole bill) by which training must run; None again once it runs."""
-    archives_on: tuple[int, int] | None = None
-    """(nodes in use, nodes of the spec) while the archive runs on some of the gang's nodes."""
+    launch_budget: LaunchBudget | None = None
+    """Set until training runs."""
+    archives_on: ArchiveBegun | None = None
+    """Set while the archive runs on some of the gang's nodes."""
     outcome: str | None = None
     committed_at_finish: int | None = None
     """Newest checkpoint on the shared tier when training ended; -1: nothing to archive."""
-    unrecognised: dict[str, Any] | None = None
-    """What the job left that is no known checkpoint (TRAINING_FINISHED); None: nobody could look."""
-    unproven: dict[str, Any] | None = None
-    """The data of ARCHIVE_UNPROVEN while no failure follows it: what is unrecognised is safe in S3, as it is."""
+    unrecognised: CheckpointUnrecognised | None = None
+    """What the job left that is no known checkpoint; None: nobody could look."""
+    unproven: ArchiveUnproven | None = None
+    """Set while no failure follows it: what is unrecognised is safe in S3, as it is."""
     closed: bool = False
     """The steward is done: training is over, its archive is verified or has failed, and GPU nodes are at zero."""
-    archive: dict[str, Any] | None = None
+    archive: ArchiveVerified | None = None
     detached: datetime | None = None
     """Since then the campaign needs no driver: one left on purpose, or died and the closer began to end it. None again
     once somebody drives it by `run`."""
@@ -74,20 +74,21 @@ class CampaignState(Frozen, extra="ignore"):
     """One of them may have come after the verified archive: what it began would not be archived."""
     abandoned: bool = False
     """A person gave up what is not archived: teardown and later sweeps may delete it."""
-    certificate: dict[str, Any] | None = None
+    certificate: Certified | None = None
 
     @property
     def newest_committed(self) -> int:
         """Step of the newest recorded checkpoint on the shared tier; -1: none is known."""
         if self.committed_at_finish is not None:
             return self.committed_at_finish
-        since, least = self.fetched or (0, -1)
-        return max((_committed(attempt) for attempt in self.attempts if attempt["attempt"] >= since), default=least)
+        first_attempt, floor = (0, -1) if self.fetched is None else (self.fetched.attempt, self.fetched.step)
+        return max((attempt.committed for attempt in self.attempts if attempt.number >= first_attempt), default=floor)
 
     def node_rank(self, attempt: int, index: int) -> int:
         """Return the node rank of a pod by its index: the same, until the attempt trains in another order."""
-        told = next((one for one in self.attempts if one["attempt"] == attempt), {}).get("node_ranks", ())
-        return index if index >= len(told) or told[index] is None else int(told[index])
+        ranks = next((record.node_ranks for record in self.attempts if record.number == attempt), ())
+        rank = ranks[index] if index < len(ranks) else None
+        return index if rank is None else rank
 
     @property
     def nothing_to_lose(self) -> bool:
@@ -100,10 +101,10 @@ class CampaignState(Frozen, extra="ignore"):
     def left_nothing(self) -> bool:
         """True if no checkpoint was committed, and the job's folder was seen empty or no attempt began. What nobody
         recognised, or nobody saw, may be all that there is."""
-        if any(_committed(attempt) >= 0 for attempt in self.attempts):
+        if any(attempt.committed >= 0 for attempt in self.attempts):
             return False
-        empty = self.unrecognised is not None and self.unrecognised.get("files") == 0
-        return empty or not any(attempt.get("began", True) for attempt in self.attempts)
+        empty = self.unrecognised is not None and self.unrecognised.empty
+        return empty or not any(attempt.began for attempt in self.attempts)
 
     @property
     def tells_nothing(self) -> bool:
@@ -125,8 +126,8 @@ class CampaignState(Frozen, extra="ignore"):
     @property
     def ended_without_golden(self) -> bool:
         """True if it is over, something trained, no checkpoint is proven, and nobody gave that up on purpose."""
-        trained = any(attempt.get("began", True) for attempt in self.attempts)
-        return self.ended and trained and self.archive is None and not self.abandoned
+        any_began = any(attempt.began for attempt in self.attempts)
+        return self.ended and any_began and self.archive is None and not self.abandoned
 
     @property
     def over(self) -> bool:
@@ -136,7 +137,3 @@ class CampaignState(Frozen, extra="ignore"):
     @property
     def ended(self) -> bool:
         return Stage.REPORT in self.finished_stages
-
-
-def _committed(attempt: dict[str, Any]) -> int:
-    return int(attempt.get("committed_at_end", attempt.get("committed_step", -1)))

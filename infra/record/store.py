@@ -78,19 +78,19 @@ class CampaignStore:
         counts as an event of the kind `UNREADABLE`, and is fetched again each time: somebody may mend it."""
         keys = self._keys(f"{self.prefix}/events/")
         missing = [key for key in keys if key not in self._cache]
-        found = [self._cache[key] for key in keys if key in self._cache]
+        event_list = [self._cache[key] for key in keys if key in self._cache]
         if missing:
             with ThreadPoolExecutor(8) as pool:
                 for key, body in zip(missing, pool.map(self.get, missing), strict=True):
                     try:
                         event = None if body is None else stored(body)
                     except ValueError as error:
-                        found.append(unreadable(key, error, self._written(key)))
+                        event_list.append(unreadable(key, error, self._modified_at(key)))
                         continue
                     if event is not None:
                         self._cache[key] = event
-                        found.append(event)
-        return ordered(found)
+                        event_list.append(event)
+        return ordered(event_list)
 
     def state(self) -> CampaignState:
         return fold(self.events())
@@ -111,9 +111,9 @@ class CampaignStore:
             except ClientError as error:
                 if not is_precondition_failure(error):
                     raise
-                found = self.get(key)
-                if found is not None:
-                    return found == body
+                stored_body = self.get(key)
+                if stored_body is not None:
+                    return stored_body == body
                 if attempt == _RACES - 1:
                     raise
                 # 409: another write of this key is under way and may fail, so nobody has won yet.
@@ -169,22 +169,22 @@ class CampaignStore:
 
     def folders(self, name: str) -> list[str]:
         """Return the names of the folders directly below `name`, without listing their objects."""
-        above = f"{self.prefix}/{name}"
-        found = self._listed("CommonPrefixes", Prefix=above, Delimiter="/")
-        return [item["Prefix"].removeprefix(above).rstrip("/") for item in found]
+        parent = f"{self.prefix}/{name}"
+        prefixes = self._list_pages("CommonPrefixes", Prefix=parent, Delimiter="/")
+        return [item["Prefix"].removeprefix(parent).rstrip("/") for item in prefixes]
 
-    def _written(self, key: str) -> datetime:
+    def _modified_at(self, key: str) -> datetime:
         """Return when an object was written, by S3."""
-        written = self.s3.get_object(Bucket=self.bucket, Key=key).get("LastModified")
-        return written if isinstance(written, datetime) else self._now()
+        modified = self.s3.get_object(Bucket=self.bucket, Key=key).get("LastModified")
+        return modified if isinstance(modified, datetime) else self._now()
 
     def _keys(self, prefix: str) -> list[str]:
-        return [item["Key"] for item in self._listed("Contents", Prefix=prefix)]
+        return [item["Key"] for item in self._list_pages("Contents", Prefix=prefix)]
 
-    def _listed(self, what: str, **wanted: str) -> list[dict[str, Any]]:
-        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, **wanted)
+    def _list_pages(self, field: str, **arguments: str) -> list[dict[str, Any]]:
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, **arguments)
         try:
-            return [item for page in pages for item in page.get(what, ())]
+            return [item for page in pages for item in page.get(field, ())]
         except ClientError as error:
             if is_missing(error):
                 return []
@@ -204,8 +204,8 @@ class CampaignStore:
         key = f"{self.prefix}/{name}"
         if self.put_if_absent(key, spec_json.encode()):
             return
-        stored, ours = self.get_json(name), json.loads(spec_json)
-        differing = [field for field in ours if ours[field] != dict(stored or {}).get(field)]
+        old, new = self.get_json(name), json.loads(spec_json)
+        differing = [field for field in new if new[field] != dict(old or {}).get(field)]
         if differing:
             raise UserError(
                 f"campaign {self.campaign} exists with another spec",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from infra.record.events import CampaignState, Kind, Stage, fold
-from infra.report import sentences, trainer_log, verdict
+from infra.record.events import CampaignState, Stage, fold
+from infra.record.payloads.stages import Certified
+from infra.report import trainer_log, verdict
 from infra.report.causes import TimeCause
 from infra.report.facts import facts, spec_text
 from infra.report.golden import golden
@@ -12,7 +13,6 @@ from infra.report.ledger import ledger
 from infra.report.model import CertificateSummary, Happened, LookRow, PlannedStage, Report, StageTime, Training
 from infra.report.money import money, shares
 from infra.report.record import Record
-from infra.report.thinning import thinned
 from infra.report.timeline import attempts, gaps, marks, stages
 from infra.report.trainer_log import TrainerLog
 
@@ -67,25 +67,24 @@ def build(record: Record) -> Report:
         emulated=tuple(str(item) for item in site.get("emulated", ())),
         not_rehearsed=tuple(str(item) for item in site.get("not_rehearsed", ())),
         happened=tuple(
-            Happened(at_s=record.seconds(e.at), writer=e.writer, kind=e.kind, text=sentences.sentence(e))
-            for e in record.events
+            Happened(at_s=record.seconds(e.at), writer=e.writer, kind=e.kind, text=e.sentence()) for e in record.events
         ),
     )
 
 
 def _training(record: Record, state: CampaignState, log: TrainerLog) -> Training:
     provision = state.finished_stages.get(Stage.PROVISION, {})
-    logged = max((line.step for lines in log.steps.values() for line in lines), default=0)
-    ended = (attempt.get("step") for attempt in state.attempts)
+    newest_logged = max((line.step for lines in log.steps.values() for line in lines), default=0)
+    end_steps = [attempt.ended.step or 0 for attempt in state.attempts if attempt.ended is not None]
     return Training(
-        losses=thinned(trainer_log.losses(log)),
-        norms=thinned(trainer_log.norms(log)),
+        losses=trainer_log.thin(trainer_log.losses(log)),
+        norms=trainer_log.thin(trainer_log.norms(log)),
         alarms=trainer_log.alarms(record),
-        evaluations=trainer_log.evaluated(log),
+        evaluations=trainer_log.evaluations_of(log),
         unigram_loss=provision.get("unigram_loss"),
         repeats=trainer_log.repeats(log, trainer_log.relaunched_after(record)),
-        steps_logged=logged,
-        steps_done=logged or max((step for step in ended if isinstance(step, int)), default=0),
+        steps_logged=newest_logged,
+        steps_done=newest_logged or max(end_steps, default=0),
         steps_wanted=record.spec.job.steps,
     )
 
@@ -107,29 +106,20 @@ def _plan(record: Record, rows: tuple[StageTime, ...]) -> tuple[PlannedStage, ..
 
 def _certificate(record: Record, state: CampaignState) -> CertificateSummary | None:
     """Combine the event, which has the conclusion, and the stored certificate, which has each look."""
-    concluded, stored = state.certificate, record.certificate or {}
-    if concluded is None:
+    conclusion, document = state.certificate, record.certificate or {}
+    if conclusion is None:
         return None
-    rows = tuple(
-        LookRow(
-            service=look["service"],
-            kind=look["kind"],
-            listed=look["listed"],
-            found=tuple(look.get("found", ())),
-            could_not_look=look.get("could_not_look"),
-        )
-        for look in stored.get("looks", ())
-    )
-    certified = [event for event in record.events if event.kind is Kind.CERTIFIED]
+    rows = tuple(map(LookRow.model_validate, document.get("looks", ())))
+    certificates = [event for event in record.events if isinstance(event.payload, Certified)]
     return CertificateSummary(
-        clean=bool(concluded["clean"]),
-        at=certified[-1].at,
-        principal=stored.get("principal"),
-        looks=int(concluded.get("looks", len(rows))),
+        clean=conclusion.clean,
+        at=certificates[-1].at,
+        principal=document.get("principal"),
+        looks=len(rows) if conclusion.looks is None else conclusion.looks,
         listed=sum(row.listed for row in rows),
-        found=tuple(concluded.get("found", ())),
-        suspects=tuple(str(item) for item in concluded.get("suspects", stored.get("suspects", ()))),
-        could_not_look=tuple(concluded.get("could_not_look", ())),
-        kept=tuple(concluded.get("kept", stored.get("kept", ()))),
+        found=conclusion.found,
+        suspects=tuple(map(str, document.get("suspects", ()) if conclusion.suspects is None else conclusion.suspects)),
+        could_not_look=conclusion.could_not_look,
+        kept=tuple(document.get("kept", ())) if conclusion.kept is None else conclusion.kept,
         rows=rows,
     )

@@ -29,16 +29,16 @@ def data_page(data: DataSet) -> str:
     style, _, _ = environment.loader.get_source(environment, "style.css")  # type: ignore[union-attr]
     summary = json.loads((data.folder / DATA_SUMMARY_NAME).read_bytes())
     manifest = data.manifest
-    dropped: dict[str, int] = {}
+    dropped_documents: dict[str, int] = {}
     for source in manifest.sources:
         for reason, count in source.dropped.items():
-            dropped[reason] = dropped.get(reason, 0) + count
+            dropped_documents[reason] = dropped_documents.get(reason, 0) + count
     return environment.get_template("data.html.j2").render(
         style=Markup(style),
         manifest=manifest,
         digest=data.digest,
         summary=summary,
-        dropped=sorted(dropped.items(), key=lambda row: -row[1]),
+        dropped=sorted(dropped_documents.items(), key=lambda row: -row[1]),
         histogram=histogram(summary["lengths"]),
         stored=manifest.token_bytes * (manifest.train_tokens + manifest.validation_tokens),
         parameters=manifest.parameters.model_dump(mode="json"),
@@ -47,21 +47,21 @@ def data_page(data: DataSet) -> str:
 
 def histogram(lengths: list[int]) -> Markup:
     """Draw documents by length in tokens; each column's range is twice the one before."""
-    used = [index for index, count in enumerate(lengths) if count]
-    if not used:
+    nonempty = [index for index, count in enumerate(lengths) if count]
+    if not nonempty:
         return Markup("")
-    columns = range(used[0], used[-1] + 1)
+    columns = range(nonempty[0], nonempty[-1] + 1)
     return drawing(_HEIGHT, "Documents by length in tokens", list(_columns(lengths, columns)))
 
 
 def _columns(lengths: list[int], columns: range) -> Iterator[Markup]:
-    width, most = min(120.0, WIDTH / len(columns)), max(lengths)
+    width, highest = min(120.0, WIDTH / len(columns)), max(lengths)
     yield line(0, _FLOOR, width * len(columns), _FLOOR, "axis")
     yield text(0, 12, "documents", "axisname")
     yield text(width * len(columns) / 2, _FLOOR + 36, "tokens of a document, from", "axisname", "middle")
     for place, index in enumerate(columns):
         count = lengths[index]
-        tall, x = (_FLOOR - _TOP) * count / most, place * width
+        tall, x = (_FLOOR - _TOP) * count / highest, place * width
         title = f"{2**index:,} to {2 ** (index + 1) - 1:,} tokens: {count:,} documents"
         yield rect(x + 2, _FLOOR - tall, width - 4, tall, "cause useful", title)
         yield text(x + width / 2, _FLOOR - tall - 5, f"{count:,}" if count else "", "label", "middle")

@@ -15,6 +15,8 @@ from infra.report.trainer_log import TrainerLog
 from infra.spec.campaign import Workload
 from trainer.contract import Layout
 
+Row = tuple[str, str] | tuple[str, str, bool]
+"""Name and value of a fact, and whether it is a digest."""
 SHOWN_PACKAGES = ("torch", "deepspeed", "tokenizers", "numpy", "nvidia-nccl-cu13", "bivouac")
 
 
@@ -26,141 +28,142 @@ def facts(record: Record, state: CampaignState, log: TrainerLog) -> tuple[FactGr
         "Data": _data(record, state) if record.spec.workload is None else _source(record, state),
         "Code and image": _code(record, state),
     }
-    return tuple(FactGroup(name=name, facts=tuple(rows)) for name, rows in groups.items())
+    return tuple(
+        FactGroup(
+            name=name, facts=tuple(Fact(name=fact, value=value, digest=any(digest)) for fact, value, *digest in rows)
+        )
+        for name, rows in groups.items()
+    )
 
 
 def spec_text(record: Record) -> str:
     return yaml.safe_dump(record.spec.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
 
 
-def _purpose(record: Record) -> Iterator[Fact]:
+def _purpose(record: Record) -> Iterator[Row]:
     spec = record.spec
-    yield Fact(name="purpose", value=spec.purpose)
-    yield Fact(name="owner", value=spec.owner)
+    yield "purpose", spec.purpose
+    yield "owner", spec.owner
     if record.begun_at is not None:
-        last = max(event.at for event in record.events)
-        yield Fact(name="when", value=f"{moment(record.begun_at)} to {moment(last)}")
-    yield Fact(
-        name="limits",
-        value=f"budget {spec.money.budget_usd} USD, "
-        f"deadline {clock(spec.money.deadline.total_seconds())} after the start",
+        newest = max(event.at for event in record.events)
+        yield "when", f"{moment(record.begun_at)} to {moment(newest)}"
+    yield (
+        "limits",
+        f"budget {spec.money.budget_usd} USD, deadline {clock(spec.money.deadline.total_seconds())} after the start",
     )
 
 
-def _job(record: Record) -> Iterator[Fact]:
+def _job(record: Record) -> Iterator[Row]:
     job = record.spec.job
     assert isinstance(job, Workload)
     words = job.start if job.launcher == "none" else (job.launcher, *job.start)
-    yield Fact(name="job", value=" ".join((*words, *job.args)))
+    yield "job", " ".join((*words, *job.args))
     if job.env:
-        yield Fact(name="environment", value=", ".join(f"{name}={value}" for name, value in job.env.items()))
-    yield Fact(name="wanted", value=f"{job.steps:,} steps on {layout(record.spec).world_size} ranks")
-    yield Fact(name="checkpoints", value=f"the job's own, in the form `{job.checkpoints.format}`, sealed with digests")
+        yield "environment", ", ".join(f"{name}={value}" for name, value in job.env.items())
+    yield "wanted", f"{job.steps:,} steps on {layout(record.spec).world_size} ranks"
+    yield "checkpoints", f"the job's own, in the form `{job.checkpoints.format}`, sealed with digests"
 
 
-def _source(record: Record, state: CampaignState) -> Iterator[Fact]:
+def _source(record: Record, state: CampaignState) -> Iterator[Row]:
     provision, workload = state.finished_stages.get(Stage.PROVISION, {}), record.spec.workload
-    yield Fact(name="source", value=(workload.source if workload else None) or "in the image")
+    yield "source", (workload.source if workload else None) or "in the image"
     if workload is not None and (begin := workload.on(record.spec.target).init_from) is not None:
-        yield Fact(name="starts from", value=begin)
+        yield "starts from", begin
     if commit := provision.get("source_commit"):
-        yield Fact(name="commit", value=str(commit), digest=True)
+        yield "commit", str(commit), True
     if digest := provision.get("source_sha256"):
-        yield Fact(name="digest", value=str(digest), digest=True)
+        yield "digest", str(digest), True
     if packages := provision.get("packages"):
-        yield Fact(name="packages", value=f"beside the image's: {', '.join(packages)}")
+        yield "packages", f"beside the image's: {', '.join(packages)}"
 
 
-def _model(record: Record, log: TrainerLog) -> Iterator[Fact]:
+def _model(record: Record, log: TrainerLog) -> Iterator[Row]:
     (training, _), plan = record.spec.built_in, record.plan
-    model, counted = training.model, log.parameters
+    model, model_parameters = training.model, log.parameters
     kind = model.name or "decoder-only transformer"
-    parameters = counted or int(plan.figure("parameters").value)
-    source = "counted by the trainer" if counted else plan.figure("parameters").formula
-    yield Fact(
-        name="model",
-        value=f"{kind}, {parameters:,} parameters ({source}): {model.layers} layers,"
+    parameters = model_parameters or int(plan.figure("parameters").value)
+    source = "counted by the trainer" if model_parameters else plan.figure("parameters").formula
+    yield (
+        "model",
+        f"{kind}, {parameters:,} parameters ({source}): {model.layers} layers,"
         f" {model.width} wide, {model.heads} heads, context {model.context} tokens, vocabulary {model.vocabulary}",
     )
     batch = training.global_batch * model.context
     shape = layout(record.spec)
-    yield Fact(
-        name="batch",
-        value=f"{training.global_batch:,} sequences of {model.context:,} tokens = {batch:,} tokens per step; "
+    yield (
+        "batch",
+        f"{training.global_batch:,} sequences of {model.context:,} tokens = {batch:,} tokens per step; "
         f"micro batch {training.micro_batch}, accumulation {shape.accumulation}",
     )
-    yield Fact(name="wanted", value=f"{training.steps:,} steps = {training.steps * batch:,} tokens")
-    yield Fact(
-        name="precision, parallelism",
-        value=f"{training.precision}; DeepSpeed ZeRO stage {training.zero_stage}, "
+    yield "wanted", f"{training.steps:,} steps = {training.steps * batch:,} tokens"
+    yield (
+        "precision, parallelism",
+        f"{training.precision}; DeepSpeed ZeRO stage {training.zero_stage}, "
         f"{shape.world_size} ranks: {Layout.of(training.parallel, shape.world_size).parts()} parallel",
     )
     optimizer = training.optimizer
-    yield Fact(
-        name="optimizer",
-        value=f"learning rate {optimizer.learning_rate:g} to {optimizer.minimum_learning_rate:g}, "
+    yield (
+        "optimizer",
+        f"learning rate {optimizer.learning_rate:g} to {optimizer.minimum_learning_rate:g}, "
         f"{optimizer.warmup_steps} steps of warm-up, weight decay {optimizer.weight_decay:g}, "
         f"clipped at {optimizer.clip:g}; seed {training.seed}",
     )
     saving = plan.checkpoint
-    derived = "derived from the failure rate" if plan.checkpoint_derived else "as the spec asks"
-    yield Fact(
-        name="checkpoints",
-        value=f"every {saving.every_steps:,} steps on each node, "
-        f"every {saving.every_steps * saving.shared_every:,} steps on the shared tier ({derived})",
+    source_of_interval = "derived from the failure rate" if plan.checkpoint_derived else "as the spec asks"
+    yield (
+        "checkpoints",
+        f"every {saving.every_steps:,} steps on each node, "
+        f"every {saving.every_steps * saving.shared_every:,} steps on the shared tier ({source_of_interval})",
     )
 
 
-def _machines(record: Record) -> Iterator[Fact]:
+def _machines(record: Record) -> Iterator[Row]:
     spec, shape = record.spec, layout(record.spec)
-    where = "rehearsed on one machine as " if record.site is not None else ""
-    yield Fact(
-        name="nodes",
-        value=f"{where}{shape.nodes} x {spec.nodes.instance_type}, {spec.nodes.capacity}, "
+    prefix = "rehearsed on one machine as " if record.site is not None else ""
+    yield (
+        "nodes",
+        f"{prefix}{shape.nodes} x {spec.nodes.instance_type}, {spec.nodes.capacity}, "
         f"{shape.ranks_per_node} rank{'s' if shape.ranks_per_node > 1 else ''} each",
     )
-    yield Fact(name="zone", value=f"{spec.zone}, account {spec.account}")
+    yield "zone", f"{spec.zone}, account {spec.account}"
     shared = spec.storage.shared
     tier = f"FSx for Lustre {shared.deployment}, {shared.capacity_gib} GiB" if shared else "checkpoints in S3, no FSx"
-    yield Fact(
-        name="cluster",
-        value=f"Kubernetes {spec.kubernetes}; {tier}",
-    )
+    yield "cluster", f"Kubernetes {spec.kubernetes}; {tier}"
 
 
-def _data(record: Record, state: CampaignState) -> Iterator[Fact]:
+def _data(record: Record, state: CampaignState) -> Iterator[Row]:
     (_, spec), provision = record.spec.built_in, state.finished_stages.get(Stage.PROVISION, {})
-    where = "; ".join(f"{part.source} ({part.pattern})" for part in spec.parts)
-    yield Fact(name="source", value=f"{where}, {spec.held_out:.0%} held out, seed {spec.seed}")
+    sources = "; ".join(f"{part.source} ({part.pattern})" for part in spec.parts)
+    yield "source", f"{sources}, {spec.held_out:.0%} held out, seed {spec.seed}"
     data = record.data
     if data is not None:
-        yield Fact(
-            name="contents",
-            value=f"{data['documents']:,} documents, {size(int(data['source_bytes']))} of text, "
+        yield (
+            "contents",
+            f"{data['documents']:,} documents, {size(int(data['source_bytes']))} of text, "
             f"{data['skipped_documents']} skipped; "
             f"{data['train_tokens']:,} training and {data['validation_tokens']:,} held-out tokens",
         )
     elif "train_tokens" in provision:
-        yield Fact(name="contents", value=f"{provision['train_tokens']:,} training tokens")
+        yield "contents", f"{provision['train_tokens']:,} training tokens"
     digest = provision.get("data_digest")
     if digest:
-        yield Fact(name="manifest digest", value=str(digest), digest=True)
+        yield "manifest digest", str(digest), True
     else:
-        yield Fact(name="manifest digest", value="none yet: the data is prepared in provision")
-    stated = dict.fromkeys(part.licence for part in spec.parts if part.licence)
-    yield Fact(name="licence", value=", ".join(stated) or "not stated: see `data.licence` of the spec")
+        yield "manifest digest", "none yet: the data is prepared in provision"
+    licences = dict.fromkeys(part.licence for part in spec.parts if part.licence)
+    yield "licence", ", ".join(licences) or "not stated: see `data.licence` of the spec"
 
 
-def _code(record: Record, state: CampaignState) -> Iterator[Fact]:
+def _code(record: Record, state: CampaignState) -> Iterator[Row]:
     bake, image = state.finished_stages.get(Stage.BAKE, {}), record.image
     for name, key in (("code digest", "code"), ("image", "image")):
-        known = bake.get(key)
-        yield Fact(name=name, value=str(known) if known else "none yet: it comes with the bake", digest=bool(known))
+        digest = bake.get(key)
+        yield name, str(digest) if digest else "none yet: it comes with the bake", bool(digest)
     if image is not None:
         base = image.get("base_packages", {})
         packages = {**base, **image.get("layer_packages", {})}
-        counted = "in all" if base else "in the layer; the base image's packages are not listed, its digest fixes them"
-        shown = [f"{name} {packages[name]}" for name in SHOWN_PACKAGES if name in packages]
-        yield Fact(name="versions", value=f"{', '.join(shown)}; {len(packages)} packages {counted}")
-        yield Fact(name="base image", value=f"{image.get('base')} {image.get('base_digest')}", digest=True)
-    yield Fact(name="spec digest", value=record.plan.spec_digest, digest=True)
+        scope = "in all" if base else "in the layer; the base image's packages are not listed, its digest fixes them"
+        package_texts = [f"{name} {packages[name]}" for name in SHOWN_PACKAGES if name in packages]
+        yield "versions", f"{', '.join(package_texts)}; {len(packages)} packages {scope}"
+        yield "base image", f"{image.get('base')} {image.get('base_digest')}", True
+    yield "spec digest", record.plan.spec_digest, True

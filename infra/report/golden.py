@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra.record.events import CampaignState
+from infra.record.payloads.training import ArchiveVerified
 from infra.report.model import CommandRecipe, Golden, StoredFile
 from infra.report.record import Record
 
@@ -28,27 +29,27 @@ END"""
 
 def golden(record: Record, state: CampaignState) -> Golden | None:
     """Return the golden checkpoint; None if the archive has no verified one."""
-    found = state.archive
-    if found is None or "manifest" not in found:
+    golden_event = state.archive
+    if golden_event is None or golden_event.manifest is None:
         return None
-    root = str(found["manifest"]).rpartition("/")[0]
-    folder = f"{root}/golden/step-{int(found['step']):08d}"
+    root = golden_event.manifest.rpartition("/")[0]
+    folder = f"{root}/golden/step-{golden_event.step:08d}"
     return Golden(
-        step=int(found["step"]),
+        step=golden_event.step,
         tokens=(record.archive or {}).get("tokens"),
-        manifest=str(found["manifest"]),
+        manifest=golden_event.manifest,
         folder=folder,
-        objects=int(found.get("objects", 0)),
-        bytes=int(found.get("bytes", 0)),
-        proof=found.get("proof", "recorded in training"),
-        reference_loss=found.get("reference_evaluation_loss", found.get("recorded_evaluation_loss")),
-        restored_loss=found.get("restored_evaluation_loss"),
-        metrics=found.get("metrics", {}),
-        export_metrics=found.get("export_metrics", {}),
-        tolerance=found.get("tolerance"),
+        objects=golden_event.objects or 0,
+        bytes=golden_event.bytes,
+        proof=golden_event.proof,
+        reference_loss=golden_event.wanted_loss,
+        restored_loss=golden_event.restored_evaluation_loss,
+        metrics=golden_event.metrics,
+        export_metrics=golden_event.export_metrics,
+        tolerance=golden_event.tolerance,
         files=_files(record),
-        recipes=_recipes(record, state, root, folder),
-        refused=tuple(str(item) for item in found.get("refused", ())),
+        recipes=_recipes(record, golden_event, root, folder),
+        refused=tuple(map(str, golden_event.refused)),
     )
 
 
@@ -75,21 +76,21 @@ def _of_workload(campaign: str, step: int, root: str, export: str) -> tuple[Comm
     return fetch, CommandRecipe(title="Fetch what the job has exported", commands=copy, note=note)
 
 
-def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tuple[CommandRecipe, ...]:
-    campaign, archived = record.spec.campaign, state.archive or {}
+def _recipes(record: Record, archive: ArchiveVerified, root: str, folder: str) -> tuple[CommandRecipe, ...]:
+    campaign = record.spec.campaign
     if record.spec.workload is not None:
-        return _of_workload(campaign, int(archived["step"]), root, str(archived.get("export", "")))
-    kept = "/".join(filter(None, ("archive", archived.get("identity", ""))))
+        return _of_workload(campaign, archive.step, root, archive.export or "")
+    local = "/".join(filter(None, ("archive", archive.identity)))
     fetch = "\n".join(
         (
-            f"bivouac checkpoints restore {campaign} . --step {int(archived['step'])}",
+            f"bivouac checkpoints restore {campaign} . --step {archive.step}",
             f"mv {folder.rpartition('/')[2]} golden",
             f"aws s3 cp {root}/train.json train.json",
             f"aws s3 cp --recursive {root}/data/ data/",
             f"aws s3 cp --recursive {root}/huggingface/ huggingface/",
         )
     )
-    where = "The trainer's package has to be installed: `pip install` of this repository."
+    requirement = "The trainer's package has to be installed: `pip install` of this repository."
     recipes = [
         CommandRecipe(
             title="Fetch it, with its configuration, tokenizer and held-out split",
@@ -100,7 +101,7 @@ def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tu
             title="Verify every byte and evaluate it",
             commands="python -m trainer.builtin.evaluate --checkpoint golden --config train.json --data data",
             note="Every shard is compared with its digest before it is loaded; the output is the held-out loss "
-            f'and `"equal": true` if it is the recorded one. {where}',
+            f'and `"equal": true` if it is the recorded one. {requirement}',
         ),
         CommandRecipe(
             title="Load it with transformers",
@@ -119,8 +120,8 @@ def _recipes(record: Record, state: CampaignState, root: str, folder: str) -> tu
             0,
             CommandRecipe(
                 title="After `bivouac down --all`: from the folder beside this page",
-                commands=f"cp -r {kept}/golden/{folder.rpartition('/')[2]} golden\ncp {kept}/train.json train.json\n"
-                f"cp -r {kept}/data data\ncp -r {kept}/huggingface huggingface",
+                commands=f"cp -r {local}/golden/{folder.rpartition('/')[2]} golden\ncp {local}/train.json train.json\n"
+                f"cp -r {local}/data data\ncp -r {local}/huggingface huggingface",
                 note="A rehearsal's S3 lasts as long as its site; what it keeps is exported to `archive/` beside this "
                 "page: the checkpoint in both forms, tokenizer and held-out split, the record.",
             ),

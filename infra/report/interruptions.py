@@ -8,14 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 from infra.console.words import clock
-from infra.record.events import Event, Kind
-from infra.record.payloads.attempts import (
-    AttemptEnded,
-    AttemptRestartedInPlace,
-    NodeQuarantined,
-    NodeVerdict,
-    short,
-)
+from infra.record.events import Event
+from infra.record.payloads.attempts import AttemptEnded, AttemptRestartedInPlace, NodeQuarantined, NodeVerdict, short
 from infra.record.payloads.checkpoints import CheckpointRefused
 from infra.record.payloads.stages import DriverTookOver, StageFailed, StageStarted
 from infra.record.payloads.training import TrainingFinished
@@ -33,26 +27,26 @@ MOST_EVIDENCE = 6
 def interruptions(record: Record, attempts: Sequence[AttemptTime], book: TimeLedger) -> tuple[Interruption, ...]:
     """Return unfit nodes, failed stages and attempts, and lost drivers, ordered by time."""
     events = record.events
-    found = [_failure(record, events, attempts, row, book) for row in attempts if row.failure is not None]
+    rows = [_failure(record, events, attempts, row, book) for row in attempts if row.failure is not None]
     for event in events:
         now = record.seconds(event.at)
         match event.payload:
             case DriverTookOver() as takeover:
-                found.append(_takeover(now, takeover, attempts))
+                rows.append(_takeover(now, takeover, attempts))
             case NodeVerdict(fit=False) as verdict:
-                found.append(_unfit(now, verdict))
+                rows.append(_unfit(now, verdict))
             case StageFailed() as failure:
-                found.append(_stage(record, event.at, failure))
+                rows.append(_stage(record, event.at, failure))
             case AttemptRestartedInPlace() as restart:
-                found.append(_in_place(now, restart))
-    in_order = sorted(found, key=lambda row: row.at_s)
+                rows.append(_in_place(now, restart))
+    in_order = sorted(rows, key=lambda row: row.at_s)
     return tuple(row.model_copy(update={"number": number}) for number, row in enumerate(in_order, 1))
 
 
 def _failure(
     record: Record, events: Sequence[Event], attempts: Sequence[AttemptTime], row: AttemptTime, book: TimeLedger
 ) -> Interruption:
-    following = next((later for later in attempts if later.attempt > row.attempt), None)
+    following = next((row_after for row_after in attempts if row_after.attempt > row.attempt), None)
     at_s = row.last_step_s if row.last_step_s is not None else row.launched_s
     costs = [
         Loss(cause=cause, seconds=book.micros(cause, row.attempt) / 1e6, usd=book.usd(cause, row.attempt))
@@ -60,7 +54,7 @@ def _failure(
         if book.micros(cause, row.attempt)
     ]
     amounts = allot([item.usd for item in costs], resolution(record))
-    resumed = following.from_step if following is not None and following.first_step_s is not None else None
+    resume_step = following.from_step if following is not None and following.first_step_s is not None else None
     return Interruption(
         at_s=at_s,
         attempt=row.attempt,
@@ -70,10 +64,10 @@ def _failure(
         answer=_answer(record, events, row, following),
         action=_action(record, events, row, following),
         detected_s=round(max(row.ended_s - at_s, 0.0), 3),
-        again_s=_since(at_s, following.first_step_s if following else None),
-        caught_up_s=_since(at_s, (following.redone_s or following.first_step_s) if following else None),
-        resumed_from=resumed,
-        steps_lost=max(row.last_step - resumed, 0) if resumed is not None else 0,
+        again_s=_elapsed(at_s, following.first_step_s if following else None),
+        caught_up_s=_elapsed(at_s, (following.redone_s or following.first_step_s) if following else None),
+        resumed_from=resume_step,
+        steps_lost=max(row.last_step - resume_step, 0) if resume_step is not None else 0,
         steps_repeated=following.repeated if following else 0,
         losses=tuple(item.model_copy(update={"usd": usd}) for item, usd in zip(costs, amounts, strict=True)),
         seconds=sum(book.micros(cause, row.attempt) for cause in COST) / 1e6,
@@ -81,7 +75,7 @@ def _failure(
     )
 
 
-def _since(at_s: float, then_s: float | None) -> float | None:
+def _elapsed(at_s: float, then_s: float | None) -> float | None:
     return None if then_s is None else round(then_s - at_s, 3)
 
 
@@ -95,7 +89,7 @@ def _evidence(record: Record, events: Sequence[Event], row: AttemptTime) -> tupl
                 rows += [f"failed first: {short(end.first_failed)}"] if end.first_failed else []
                 rows += _at_fault(end.culprit)
                 rows.append(f"last step seen {end.step}, newest committed {end.committed_at_end}")
-            case NodeQuarantined(node=node, reason=reason) if _between(record, event, row.ended_s, row.next_launch_s):
+            case NodeQuarantined(node=node, reason=reason) if _within_s(record, event, row.ended_s, row.next_launch_s):
                 rows.append(f"{short(node)}: {reason}")
             case CheckpointRefused(attempt=attempt, step=step, tier=tier) as refused if attempt == row.attempt + 1:
                 rows.append(f"checkpoint of step {step} refused: {refused.place} on the {tier} tier")
@@ -111,54 +105,53 @@ def _at_fault(culprit: dict[str, Any] | None) -> list[str]:
     return [f"rank {ranks} on {', '.join(map(short, culprit.get('nodes', ())))}: {culprit.get('why')}"]
 
 
-def _between(record: Record, event: Event, begin_s: float, end_s: float | None) -> bool:
+def _within_s(record: Record, event: Event, begin_s: float, end_s: float | None) -> bool:
     return begin_s <= record.seconds(event.at) <= (record.now_s if end_s is None else end_s)
 
 
 def _answer(
     record: Record, events: Sequence[Event], row: AttemptTime, following: AttemptTime | None
 ) -> tuple[str, ...]:
-    found = []
+    answers = []
     for event in events:
-        if not _between(record, event, row.ended_s, row.next_launch_s):
+        if not _within_s(record, event, row.ended_s, row.next_launch_s):
             continue
         match event.payload:
             case NodeQuarantined(node=node, instance=instance):
-                found.append(f"{short(node)} ({instance}) quarantined and given back")
+                answers.append(f"{short(node)} ({instance}) quarantined and given back")
             case TrainingFinished(outcome=outcome, why=why):
-                found.append(f"training {outcome}: {why}")
+                answers.append(f"training {outcome}: {why}")
     if following is not None:
         new = [node for node in following.nodes if node not in row.nodes]
-        where = f" with {', '.join(new[:4])} instead" if new and row.nodes else ""
+        replacement = f" with {', '.join(new[:4])} instead" if new and row.nodes else ""
         start = f"from the checkpoint of step {following.from_step:,}" if following.from_step else "from the beginning"
-        found.append(f"attempt {following.attempt} {start}{where}")
-    return tuple(found) or ("none yet",)
+        answers.append(f"attempt {following.attempt} {start}{replacement}")
+    return tuple(answers) or ("none yet",)
 
 
 def _action(record: Record, events: Sequence[Event], row: AttemptTime, following: AttemptTime | None) -> str:
-    mine = [event for event in events if _between(record, event, row.ended_s, row.next_launch_s)]
-    if any(event.kind is Kind.NODE_QUARANTINED for event in mine):
+    events_between = [event for event in events if _within_s(record, event, row.ended_s, row.next_launch_s)]
+    if any(isinstance(event.payload, NodeQuarantined) for event in events_between):
         return "replaced"
     if following is not None:
         return "restarted"
-    ends = [event.payload.outcome for event in mine if isinstance(event.payload, TrainingFinished)]
+    ends = [event.payload.outcome for event in events_between if isinstance(event.payload, TrainingFinished)]
     return str(ends[-1]) if ends else "none yet"
 
 
-def _stage(record: Record, at: datetime, failure: StageFailed) -> Interruption:
-    now, stage = record.seconds(at), failure.stage
-    later = ((event.at, event.payload) for event in record.events if event.at > at)
-    starts = (then for then, payload in later if isinstance(payload, StageStarted) and payload.stage is stage)
-    again = next(map(record.seconds, starts), None)
+def _stage(record: Record, failed_at: datetime, failure: StageFailed) -> Interruption:
+    now, stage = record.seconds(failed_at), failure.stage
+    events_after = ((event.at, event.payload) for event in record.events if event.at > failed_at)
+    starts = (start for start, payload in events_after if isinstance(payload, StageStarted) and payload.stage is stage)
+    restart_s = next(map(record.seconds, starts), None)
     return Interruption(
         at_s=now,
-        attempt=None,
         cause=f"{stage} failed",
         what=str(failure.error),
-        answer=("none yet",) if again is None else (f"entered again after {clock(again - now)}",),
-        action="none yet" if again is None else "entered again",
-        again_s=_since(now, again),
-        seconds=_since(now, again),
+        answer=("none yet",) if restart_s is None else (f"entered again after {clock(restart_s - now)}",),
+        action="none yet" if restart_s is None else "entered again",
+        again_s=_elapsed(now, restart_s),
+        seconds=_elapsed(now, restart_s),
     )
 
 
@@ -166,7 +159,6 @@ def _takeover(now: float, takeover: DriverTookOver, attempts: Sequence[AttemptTi
     training = any(row.launched_s <= now <= row.ended_s for row in attempts)
     return Interruption(
         at_s=now,
-        attempt=None,
         cause="driver gone",
         what=f"{takeover.previous} no longer drove",
         answer=(
@@ -180,12 +172,11 @@ def _takeover(now: float, takeover: DriverTookOver, attempts: Sequence[AttemptTi
 
 def _in_place(now: float, restart: AttemptRestartedInPlace) -> Interruption:
     seconds = restart.seconds or 0.0
-    who = f"rank {restart.culprit}" if restart.culprit is not None else "a rank"
+    process = f"rank {restart.culprit}" if restart.culprit is not None else "a rank"
     return Interruption(
         at_s=max(now - seconds, 0.0),
-        attempt=None,
         cause="process died",
-        what=f"{who} on {short(restart.of_node)}, attempt {restart.attempt}: {restart.cause}",
+        what=f"{process} on {short(restart.of_node)}, attempt {restart.attempt}: {restart.cause}",
         answer=(f"its pods stayed: all ranks started again and made step {restart.step:,}",),
         action="restarted in place",
         again_s=seconds,
@@ -195,12 +186,11 @@ def _in_place(now: float, restart: AttemptRestartedInPlace) -> Interruption:
 
 def _unfit(now: float, verdict: NodeVerdict) -> Interruption:
     bad = [p for p in verdict.probes if not p.get("ok", True) and p.get("looked", True)]
-    seen = "; ".join(f"{p.get('name')}: {p.get('seen')}, wanted {p.get('wanted')}" for p in bad)
+    findings = "; ".join(f"{p.get('name')}: {p.get('seen')}, wanted {p.get('wanted')}" for p in bad)
     return Interruption(
         at_s=now,
-        attempt=None,
         cause="unfit node",
-        what=f"{short(verdict.node)}: {seen or 'unfit'}",
+        what=f"{short(verdict.node)}: {findings or 'unfit'}",
         answer=(f"{verdict.instance} replaced before training; its time is in preflight",),
         action="replaced",
     )

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from infra.plan.estimates.cost import CostLine
 from infra.record import meter
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.meter import Billing, price
-from infra.record.payloads.attempts import AttemptRestartedInPlace
+from infra.record.payloads.attempts import AttemptRestartedInPlace, NodesAtZero
 from infra.report.causes import TimeCause
 from infra.report.model import AttemptTime, StageTime
 from infra.report.record import Record
@@ -48,7 +48,7 @@ class Span(NamedTuple):
 Window = tuple[float, float]
 
 
-class Up(NamedTuple):
+class BillWindow(NamedTuple):
     """Time for which a line of the bill was up, with a share of its nodes."""
 
     begun_s: float
@@ -65,10 +65,10 @@ class TimeLedger:
     spans: tuple[Span, ...]
     """They cover the paid time without gap or overlap."""
     paid: Window | None
-    windows: dict[str, tuple[Up, ...]]
+    windows: dict[str, tuple[BillWindow, ...]]
     """Line of the plan's cost -> times at which it was up."""
     lines: tuple[CostLine, ...]
-    tallies: dict[tuple[Up, ...], dict[Key, int]]
+    tallies: dict[tuple[BillWindow, ...], dict[Key, int]]
     """Set of windows -> microseconds by cause, with the share of the nodes that were up; whole numbers, so that sums of
     parts equal the whole."""
 
@@ -79,13 +79,13 @@ class TimeLedger:
     @property
     def gpu_up(self) -> tuple[Window, ...]:
         """Windows with all or some of the GPU nodes."""
-        found: list[Window] = []
-        for up in next((self.windows[line.name] for line in self.lines if line.gpu), ()):
-            if found and found[-1][1] == up.begun_s:
-                found[-1] = (found[-1][0], up.ended_s)
+        joint: list[Window] = []
+        for window in next((self.windows[line.name] for line in self.lines if line.gpu), ()):
+            if joint and joint[-1][1] == window.begun_s:
+                joint[-1] = (joint[-1][0], window.ended_s)
             else:
-                found.append((up.begun_s, up.ended_s))
-        return tuple(found)
+                joint.append((window.begun_s, window.ended_s))
+        return tuple(joint)
 
     @property
     def gpu_s(self) -> float:
@@ -93,7 +93,7 @@ class TimeLedger:
 
     def micros(self, cause: TimeCause, interruption: int | None = None) -> int:
         """Return the paid time of a cause, or of its part that one attempt's failure caused."""
-        return _of(self.tallies.get((Up(*self.paid),), {}) if self.paid else {}, cause, interruption)
+        return _micros_of(self.tallies.get((BillWindow(*self.paid),), {}) if self.paid else {}, cause, interruption)
 
     def seconds(self, cause: TimeCause) -> float:
         return self.micros(cause) / 1e6
@@ -102,7 +102,7 @@ class TimeLedger:
         """Return the exact cost."""
         return sum(
             (
-                price(line, _of(self.tallies[self.windows[line.name]], cause, interruption))
+                price(line, _micros_of(self.tallies[self.windows[line.name]], cause, interruption))
                 for line in self.lines
                 if self.windows[line.name]
             ),
@@ -118,88 +118,91 @@ def micro(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
-def _of(tally: dict[Key, int], cause: TimeCause, interruption: int | None) -> int:
+def _micros_of(tally: dict[Key, int], cause: TimeCause, interruption: int | None) -> int:
     return sum(
         count
-        for (mine, attempt), count in tally.items()
-        if mine is cause and (interruption is None or attempt == interruption)
+        for (row_cause, attempt), count in tally.items()
+        if row_cause is cause and (interruption is None or attempt == interruption)
     )
 
 
-def _tally(spans: Sequence[Span], windows: Sequence[Up]) -> dict[Key, int]:
+def _tally(spans: Sequence[Span], windows: Sequence[BillWindow]) -> dict[Key, int]:
     """Return the time by cause within windows; both inputs are sorted and have no overlaps."""
-    found: dict[Key, int] = {}
-    first = 0
-    edges = [(micro(up.begun_s), micro(up.ended_s), up.share.numerator, up.share.denominator) for up in windows]
+    tally: dict[Key, int] = {}
+    edge = 0
+    edges = [
+        (micro(slot.begun_s), micro(slot.ended_s), slot.share.numerator, slot.share.denominator) for slot in windows
+    ]
     for begun_s, ended_s, cause, interruption in spans:
-        begun, ended = round(begun_s * 1_000_000), round(ended_s * 1_000_000)
-        while first < len(edges) and edges[first][1] <= begun:
-            first += 1
-        index = first
-        while index < len(edges) and edges[index][0] < ended:
-            opened, shut, nodes, of = edges[index]
-            within = (ended if ended < shut else shut) - (begun if begun > opened else opened)
+        begin, end = round(begun_s * 1_000_000), round(ended_s * 1_000_000)
+        while edge < len(edges) and edges[edge][1] <= begin:
+            edge += 1
+        index = edge
+        while index < len(edges) and edges[index][0] < end:
+            window_begin, shut, nodes, node_count = edges[index]
+            overlap = (end if end < shut else shut) - (begin if begin > window_begin else window_begin)
             key = (cause, interruption)
-            found[key] = found.get(key, 0) + within * nodes // of
+            tally[key] = tally.get(key, 0) + overlap * nodes // node_count
             index += 1
-    return found
+    return tally
 
 
 def ledger(record: Record, stages: Sequence[StageTime], attempts: Sequence[AttemptTime], log: TrainerLog) -> TimeLedger:
     lines = tuple(line for line in record.plan.cost if line.usd_per_hour)
     windows = {line.name: _windows(record, record.reading.windows[Billing.of(line)]) for line in lines}
-    paid = paid_window(record, stages, [up for each in windows.values() for up in each])
-    if paid is None:
+    bounds = paid_window(record, stages, [slot for slots in windows.values() for slot in slots])
+    if bounds is None:
         return TimeLedger((), None, {line.name: () for line in lines}, lines, {})
     claims = [
         _steps(log),
         _in_place(record),
         _attempts(record, attempts),
         _stages(stages),
-        [Span(*paid, TimeCause.IDLE)],
+        [Span(*bounds, TimeCause.IDLE)],
     ]
     spans: list[Span] = []
     for claim in claims:
         spans = overlay(spans, claim)
-    clipped = (
-        Span(max(span.begun_s, paid[0]), min(span.ended_s, paid[1]), span.cause, span.interruption) for span in spans
+    clips = (
+        Span(max(span.begun_s, bounds[0]), min(span.ended_s, bounds[1]), span.cause, span.interruption)
+        for span in spans
     )
-    kept = tuple(span for span in clipped if span.seconds > 0)
-    tallies = {window: _tally(kept, window) for window in {(Up(*paid),), *windows.values()}}
-    return TimeLedger(kept, paid, windows, lines, tallies)
+    rows = tuple(span for span in clips if span.seconds > 0)
+    tallies = {window: _tally(rows, window) for window in {(BillWindow(*bounds),), *windows.values()}}
+    return TimeLedger(rows, bounds, windows, lines, tallies)
 
 
-def paid_window(record: Record, stages: Sequence[StageTime], up: Sequence[Up]) -> Window | None:
+def paid_window(record: Record, stages: Sequence[StageTime], windows: Sequence[BillWindow]) -> Window | None:
     """Return the time from the first bake, or the first bill, to the end of the teardown, or to now if there is
     none."""
     bakes = [row.begun_s for row in stages if row.stage == Stage.BAKE]
-    begin = min([*bakes, *(each.begun_s for each in up)], default=None)
+    begin = min([*bakes, *(window.begun_s for window in windows)], default=None)
     if begin is None:
         return None
-    gone = max((r.ended_s for r in stages if r.stage == Stage.TEARDOWN and r.ending == "finished"), default=None)
-    return begin, record.now_s if gone is None else gone
+    teardown_s = max((r.ended_s for r in stages if r.stage == Stage.TEARDOWN and r.ending == "finished"), default=None)
+    return begin, record.now_s if teardown_s is None else teardown_s
 
 
 def overlay(top: Sequence[Span], bottom: Sequence[Span]) -> list[Span]:
     """Return all of `top`, and the parts of `bottom` between; both are sorted and have no overlaps."""
-    result, first = list(top), 0
+    result, index_of_top = list(top), 0
     for span in bottom:
-        at = span.begun_s
-        while first < len(top) and top[first].ended_s <= at:
-            first += 1
-        index = first
+        begin_s = span.begun_s
+        while index_of_top < len(top) and top[index_of_top].ended_s <= begin_s:
+            index_of_top += 1
+        index = index_of_top
         while index < len(top) and top[index].begun_s < span.ended_s:
-            if top[index].begun_s > at:
-                result.append(Span(at, top[index].begun_s, span.cause, span.interruption))
-            at = max(at, top[index].ended_s)
+            if top[index].begun_s > begin_s:
+                result.append(Span(begin_s, top[index].begun_s, span.cause, span.interruption))
+            begin_s = max(begin_s, top[index].ended_s)
             index += 1
-        if at < span.ended_s:
-            result.append(Span(at, span.ended_s, span.cause, span.interruption))
+        if begin_s < span.ended_s:
+            result.append(Span(begin_s, span.ended_s, span.cause, span.interruption))
     return sorted(result, key=lambda span: span.begun_s)
 
 
-def _windows(record: Record, up: Sequence[meter.Up]) -> tuple[Up, ...]:
-    return tuple(Up(record.seconds(begun), record.seconds(ended), share) for begun, ended, share in up)
+def _windows(record: Record, windows: Sequence[meter.Up]) -> tuple[BillWindow, ...]:
+    return tuple(BillWindow(record.seconds(begin), record.seconds(end), share) for begin, end, share in windows)
 
 
 def _steps(log: TrainerLog) -> list[Span]:
@@ -208,8 +211,8 @@ def _steps(log: TrainerLog) -> list[Span]:
     for attempt, lines in log.steps.items():
         for line in lines:
             cause = TimeCause.REDO if line.repeated else TimeCause.USEFUL
-            failed = attempt - 1 if line.repeated and not line.generation else None
-            rows.append(Span(line.begun_s, line.ended_s, cause, failed))
+            failed_attempt = attempt - 1 if line.repeated and not line.generation else None
+            rows.append(Span(line.begun_s, line.ended_s, cause, failed_attempt))
     rows += [Span(x.ended_s - x.seconds, x.ended_s, TimeCause.EVALUATION) for x in log.evaluations]
     return _disjoint(rows)
 
@@ -217,7 +220,7 @@ def _steps(log: TrainerLog) -> list[Span]:
 def _in_place(record: Record) -> list[Span]:
     """Return the times from a process's death to the first new step in the same pods."""
     restarts = [(e.at, e.payload) for e in record.events if isinstance(e.payload, AttemptRestartedInPlace)]
-    ends = [(record.seconds(at), restart.seconds or 0.0) for at, restart in restarts]
+    ends = [(record.seconds(time), restart.seconds or 0.0) for time, restart in restarts]
     return _disjoint(Span(end - seconds, end, TimeCause.STARTUP) for end, seconds in ends)
 
 
@@ -233,23 +236,23 @@ def _disjoint(rows: Iterable[Span]) -> list[Span]:
 
 def _attempts(record: Record, attempts: Sequence[AttemptTime]) -> list[Span]:
     rows: list[Span] = []
-    finished = training_finished_s(record)
-    failed: int | None = None
+    finish_s = training_finished_s(record)
+    failed_attempt: int | None = None
     for row in attempts:
         trained_until = row.last_step_s if row.last_step_s is not None else row.ended_s
-        first = row.first_step_s if row.first_step_s is not None else row.ended_s
-        rows.append(Span(row.launched_s, first, TimeCause.STARTUP, failed))
-        rows.append(Span(first, trained_until, TimeCause.SAVING))
-        over = row.next_launch_s or finished or row.ended_s
+        training_s = row.first_step_s if row.first_step_s is not None else row.ended_s
+        rows.append(Span(row.launched_s, training_s, TimeCause.STARTUP, failed_attempt))
+        rows.append(Span(training_s, trained_until, TimeCause.SAVING))
+        over_s = row.next_launch_s or finish_s or row.ended_s
         if row.failure is not None or row.next_launch_s is not None:
-            failed = row.attempt
-            rows.append(Span(trained_until, over, TimeCause.REPLACE, failed))
+            failed_attempt = row.attempt
+            rows.append(Span(trained_until, over_s, TimeCause.REPLACE, failed_attempt))
         else:
-            failed = None
-            rows.append(Span(trained_until, over, TimeCause.SAVING))
-    zero = [record.seconds(e.at) for e in record.events if e.kind is Kind.NODES_AT_ZERO]
-    if finished is not None and (ends := [at for at in zero if at >= finished]):
-        rows.append(Span(finished, ends[0], TimeCause.ARCHIVE))
+            failed_attempt = None
+            rows.append(Span(trained_until, over_s, TimeCause.SAVING))
+    zero = [record.seconds(e.at) for e in record.events if isinstance(e.payload, NodesAtZero)]
+    if finish_s is not None and (ends := [at_zero_s for at_zero_s in zero if at_zero_s >= finish_s]):
+        rows.append(Span(finish_s, ends[0], TimeCause.ARCHIVE))
     return _disjoint(rows)
 
 

@@ -110,7 +110,7 @@ class Interruption(Frozen):
     number: int = 0
     """Number from 1 in the order of time, used in charts and text."""
     at_s: float
-    attempt: int | None
+    attempt: int | None = None
     cause: str
     what: str
     evidence: tuple[str, ...] = ()
@@ -162,8 +162,8 @@ class KeptResource(Frozen):
 
     name: str
     where: str
-    bytes: int | None
-    usd_per_month: Decimal | None
+    bytes: int | None = None
+    usd_per_month: Decimal | None = None
     """None: its size or price is not recorded."""
     formula: str
 
@@ -242,7 +242,7 @@ class Golden(Frozen):
         return abs(self.restored_loss - self.reference_loss) <= self.tolerance * abs(self.reference_loss)
 
 
-class LookRow(Frozen):
+class LookRow(Frozen, extra="ignore"):
     service: str
     kind: str
     listed: int

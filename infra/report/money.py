@@ -9,7 +9,7 @@ from infra.console.words import clock, size
 from infra.plan.catalogue.prices import service_prices
 from infra.record.events import CampaignState, Stage
 from infra.record.meter import price
-from infra.report.causes import LABELS, TimeCause
+from infra.report.causes import TimeCause
 from infra.report.ledger import TimeLedger
 from infra.report.model import Item, KeptResource, Money, Share
 from infra.report.record import Record
@@ -22,32 +22,32 @@ _FINE_BELOW = Decimal(10)
 
 def allot(parts: Sequence[Decimal], unit: Decimal) -> list[Decimal]:
     """Round parts to `unit` so that they sum to their rounded sum: the largest remainders are rounded up."""
-    whole = [part.quantize(unit, ROUND_DOWN) for part in parts]
-    missing = int((sum(parts, Decimal(0)).quantize(unit) - sum(whole, Decimal(0))) / unit)
-    remainders = sorted(range(len(parts)), key=lambda index: whole[index] - parts[index])
+    amounts = [part.quantize(unit, ROUND_DOWN) for part in parts]
+    missing = int((sum(parts, Decimal(0)).quantize(unit) - sum(amounts, Decimal(0))) / unit)
+    remainders = sorted(range(len(parts)), key=lambda index: amounts[index] - parts[index])
     for index in remainders[:missing]:
-        whole[index] += unit
-    return whole
+        amounts[index] += unit
+    return amounts
 
 
 def shares(record: Record, book: TimeLedger) -> tuple[Share, ...]:
     """Return all causes that took time, in the order of `TimeCause`."""
     causes = [cause for cause in TimeCause if book.micros(cause)]
     exact = [book.usd(cause) for cause in causes]
-    whole = sum(exact, Decimal(0))
+    total = sum(exact, Decimal(0))
     seconds = allot([Decimal(book.micros(cause)) / 1_000_000 for cause in causes], _MILLISECOND)
     amounts = allot(exact, resolution(record))
     return tuple(
         Share(
             cause=cause,
-            label=LABELS[cause][0],
-            meaning=LABELS[cause][1],
-            seconds=float(took),
+            label=cause.label,
+            meaning=cause.meaning,
+            seconds=float(duration),
             time_share=book.seconds(cause) / book.paid_s,
             usd=usd,
-            money_share=float(part / whole) if whole else 0.0,
+            money_share=float(part / total) if total else 0.0,
         )
-        for cause, took, usd, part in zip(causes, seconds, amounts, exact, strict=True)
+        for cause, duration, usd, part in zip(causes, seconds, amounts, exact, strict=True)
     )
 
 
@@ -97,26 +97,26 @@ def resolution(record: Record) -> Decimal:
 def _items(record: Record, book: TimeLedger, unit: Decimal) -> tuple[Item, ...]:
     """Return the plan's lines in order; those that bill by time with their part of the money by time."""
     amounts = allot([price(line, book.line_micros(line)) for line in book.lines], unit)
-    counted = dict(zip((line.name for line in book.lines), amounts, strict=True))
-    estimated = record.reading.estimated
-    counted |= dict(zip(estimated, allot(list(estimated.values()), unit), strict=True))
+    amount_of = dict(zip((line.name for line in book.lines), amounts, strict=True))
+    estimates = record.reading.estimated
+    amount_of |= dict(zip(estimates, allot(list(estimates.values()), unit), strict=True))
     rows = []
     for line in record.plan.cost:
         seconds = None
-        if line.name not in estimated:
+        if line.name not in estimates:
             seconds = book.line_micros(line) / 1e6
             formula = f"{line.usd_per_hour} USD/h x {clock(seconds)}"
         elif line.upfront_usd is not None and book.paid:
             formula = f"{line.upfront_usd:,} USD paid at once - what the GPU nodes count for"
         else:
-            part = estimated[line.name] / line.usd if line.usd else Decimal(1)
+            part = estimates[line.name] / line.usd if line.usd else Decimal(1)
             formula = "nothing begun" if not book.paid else "as planned" if part == 1 else f"{part:.0%} of the plan's"
         rows.append(
             Item(
                 name=line.name,
                 planned_usd=line.usd,
                 planned=line.formula,
-                usd=counted[line.name],
+                usd=amount_of[line.name],
                 counted=formula if line.priced else "no price is known: counted as nothing",
                 seconds=seconds,
             )
@@ -128,37 +128,33 @@ def kept(record: Record, state: CampaignState) -> tuple[KeptResource, ...]:
     """Return resources that stay on purpose, with S3's monthly price."""
     bucket, rows = buckets(record.spec.account, record.spec.region), []
     if state.archive is not None:
-        root = str(state.archive.get("manifest", "")).rpartition("/")[0]
-        name = f"golden checkpoint of step {state.archive.get('step')}, with record"
-        rows.append(_stored(name, f"{root}/", int(state.archive.get("bytes", 0))))
+        root = (state.archive.manifest or "").rpartition("/")[0]
+        name = f"golden checkpoint of step {state.archive.step}, with record"
+        rows.append(_in_s3(name, f"{root}/", state.archive.bytes))
     provision = state.finished_stages.get(Stage.PROVISION, {})
     if digest := provision.get("data_digest"):
-        where = f"s3://{bucket.data}/{data_prefix(digest)}"
-        what = "prepared data, shared by campaigns" if record.spec.workload is None else "the job's code"
-        rows.append(_stored(what, where, _data_bytes(record)))
+        address = f"s3://{bucket.data}/{data_prefix(digest)}"
+        label = "prepared data, shared by campaigns" if record.spec.workload is None else "the job's code"
+        rows.append(_in_s3(label, address, _data_bytes(record)))
     if state.started_at is not None:
-        where = f"s3://{bucket.state}/campaigns/{record.spec.campaign}/"
-        rows.append(
-            KeptResource(
-                name="record", where=where, bytes=None, usd_per_month=None, formula="its size is not on record"
-            )
-        )
-    baked, formula = state.finished_stages.get(Stage.BAKE, {}), "its size and ECR's price are not on record"
+        address = f"s3://{bucket.state}/campaigns/{record.spec.campaign}/"
+        rows.append(_in_s3("record", address, None))
+    bake_outputs, formula = state.finished_stages.get(Stage.BAKE, {}), "its size and ECR's price are not on record"
     rows += [
-        KeptResource(name=kind, where=str(baked[name]), bytes=None, usd_per_month=None, formula=formula)
+        KeptResource(name=kind, where=str(bake_outputs[name]), formula=formula)
         for name, kind in (("image", "trainer image"), ("steward_image", "steward image"))
-        if baked.get(name)
+        if bake_outputs.get(name)
     ]
     return tuple(rows)
 
 
-def _stored(name: str, where: str, count: int | None) -> KeptResource:
+def _in_s3(name: str, address: str, count: int | None) -> KeptResource:
     prices = service_prices()
     if count is None:
-        return KeptResource(name=name, where=where, bytes=None, usd_per_month=None, formula="its size is not on record")
+        return KeptResource(name=name, where=address, formula="its size is not on record")
     rate = prices.s3_standard_usd_per_gb_month
     formula = f"{size(count)} x {rate} USD per GB and month (S3 standard, {prices.as_of})"
-    return KeptResource(name=name, where=where, bytes=count, usd_per_month=rate * count / 10**9, formula=formula)
+    return KeptResource(name=name, where=address, bytes=count, usd_per_month=rate * count / 10**9, formula=formula)
 
 
 def _data_bytes(record: Record) -> int | None:
@@ -168,5 +164,5 @@ def _data_bytes(record: Record) -> int | None:
         return None
     if record.spec.workload is not None:
         return int(data["bytes"])
-    each = 4 if data.get("dtype") == "int32" else 2
-    return each * (int(data["train_tokens"]) + int(data["validation_tokens"]))
+    token_bytes = 4 if data.get("dtype") == "int32" else 2
+    return token_bytes * (int(data["train_tokens"]) + int(data["validation_tokens"]))

@@ -65,11 +65,7 @@ def render(report: Report) -> str:
 
 @cache
 def _page() -> tuple[Environment, Template]:
-    from jinja2 import (
-        Environment,
-        PackageLoader,
-        StrictUndefined,
-    )  # late: `status` reads records but renders no page
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: `status` reads records but renders no page
 
     environment = Environment(
         loader=PackageLoader("infra.report", "templates"),
@@ -82,7 +78,7 @@ def _page() -> tuple[Environment, Template]:
         "clock": lambda seconds: _unbroken(words.clock(seconds)),
         "stamp": words.stamp,
         "moment": words.moment,
-        "after": _after,
+        "after": _moment_after,
         "size": lambda count: _unbroken(words.size(count)),
         "usd": lambda amount: _unbroken(words.usd(amount)),
         "fine": words.fine,
@@ -94,7 +90,7 @@ def _page() -> tuple[Environment, Template]:
     return environment, environment.get_template("report.html.j2")
 
 
-def _after(begun_at: datetime, seconds: float) -> str:
+def _moment_after(begun_at: datetime, seconds: float) -> str:
     return words.moment(begun_at + timedelta(seconds=seconds))
 
 

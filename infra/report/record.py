@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from infra.plan.plan import Plan
 from infra.record import meter
@@ -62,25 +63,12 @@ class Record:
 
     def packed(self) -> bytes:
         """Return a compressed file from which the report can be made again without the record."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        values |= {
-            "spec": self.spec.model_dump(mode="json"),
-            "plan": self.plan.model_dump(mode="json"),
-            "events": [event.model_dump(mode="json") for event in self.events],
-            "at": self.at.isoformat(),
-            "logs": dict(self.logs),
-        }
-        return gzip.compress(json.dumps(values).encode(), mtime=0)
+        return gzip.compress(_RECORD.dump_json(self), mtime=0)
+
+
+_RECORD = TypeAdapter(Record)
 
 
 def unpacked(body: bytes) -> Record:
     """Return the record from `Record.packed`; raise `ValueError` or `OSError` for anything else."""
-    values = json.loads(gzip.decompress(body))
-    values |= {
-        "spec": Spec.model_validate(values["spec"]),
-        "plan": Plan.model_validate(values["plan"]),
-        "events": tuple(Event.model_validate(event) for event in values["events"]),
-        "at": datetime.fromisoformat(values["at"]),
-        "unread": tuple(values["unread"]),
-    }
-    return Record(**values)
+    return _RECORD.validate_json(gzip.decompress(body))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 from infra.record import trainer_lines as lines
-from infra.record.events import Kind
 from infra.record.payloads.attempts import AttemptLaunched
-from infra.record.payloads.training import WatchRaised
+from infra.record.payloads.training import Relaunched, WatchRaised
 from infra.report.model import Evaluated, Losses, LossPoint, Repeats, WatchAlarm
 from infra.report.record import Record
 
@@ -21,10 +21,12 @@ READ = 2
 """Pods read per attempt: rank 0's, and the next one's in case a killed node lost lines. The loss in every pod's log is
 the same mean over all ranks. If neither told a step, the others are read until one did, the last one first: that is
 where some programs print."""
+MOST_POINTS = 3000
+"""Points of a curve, approximately, for all attempts together."""
 _STEP = b'"event": "step"'
 
 
-class StepLine(NamedTuple):
+class LoggedStep(NamedTuple):
     attempt: int
     step: int
     loss: float | None
@@ -56,7 +58,7 @@ class EvaluationLine(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainerLog:
-    steps: dict[int, tuple[StepLine, ...]] = field(default_factory=dict)
+    steps: dict[int, tuple[LoggedStep, ...]] = field(default_factory=dict)
     """Attempt -> its steps in order."""
     evaluations: tuple[EvaluationLine, ...] = ()
     restored: dict[int, int] = field(default_factory=dict)
@@ -89,49 +91,49 @@ def logs_to_keep(names: Iterable[str], fetch: Callable[[list[str]], Mapping[str,
     names = tuple(names)
     logs = dict(fetch(pods_to_read(names)))
     for pods in _by_attempt(names):
-        rest = [name for name in reversed(pods) if name not in logs]
-        while rest and not any(_STEP in logs[name] for name in pods if name in logs):
-            logs |= fetch(rest[:READ])
-            rest = rest[READ:]
+        unread = [name for name in reversed(pods) if name not in logs]
+        while unread and not any(_STEP in logs[name] for name in pods if name in logs):
+            logs |= fetch(unread[:READ])
+            unread = unread[READ:]
     return logs
 
 
 def _by_attempt(names: Iterable[str]) -> list[list[str]]:
     """Return each attempt's pods by index in the gang."""
-    found: dict[int, list[tuple[int, str]]] = {}
+    places: dict[int, list[tuple[int, str]]] = {}
     for name in names:
         if (place := place_of(name)) is not None:
-            found.setdefault(place.attempt, []).append((place.node, name))
-    return [[name for _, name in sorted(pods)] for pods in found.values()]
+            places.setdefault(place.attempt, []).append((place.node, name))
+    return [[name for _, name in sorted(pods)] for pods in places.values()]
 
 
 def read(record: Record) -> TrainerLog:
     """Return the lines of all attempts; of a step that several lines tell of, the first with a loss counts."""
-    steps: dict[tuple[int, int, int], StepLine] = {}
+    steps: dict[tuple[int, int, int], LoggedStep] = {}
     evaluations: dict[tuple[int, int], EvaluationLine] = {}
-    restored: dict[int, int] = {}
+    resume_steps: dict[int, int] = {}
     parameters = None
-    begun = (record.begun_at or record.at).timestamp()
-    for attempt, at, line in _lines(record):
-        ended = at - begun
-        if isinstance(line, lines.BegunLine):
-            restored.setdefault(attempt, line.step)
+    start = (record.begun_at or record.at).timestamp()
+    for attempt, time, line in _lines(record):
+        end_s = time - start
+        if line.event in ("restored", "started_fresh"):
+            resume_steps.setdefault(attempt, line.step)
             parameters = line.parameters or parameters
-        elif isinstance(line, lines.StepLine) and line.event == "step":
+        elif line.event == "step":
             generation = line.generation or 0
-            row = StepLine(attempt, line.step, line.loss, ended, line.seconds, norm=line.norm, generation=generation)
-            known = steps.get(key := (attempt, generation, line.step))
-            if known is None or (known.loss is None and line.loss is not None):
+            row = LoggedStep(attempt, line.step, line.loss, end_s, line.seconds, norm=line.norm, generation=generation)
+            known_step = steps.get(key := (attempt, generation, line.step))
+            if known_step is None or (known_step.loss is None and line.loss is not None):
                 steps[key] = row
-        elif isinstance(line, lines.StepLine) and line.loss is not None:
-            evaluation = EvaluationLine(attempt, line.step, line.loss, ended, line.seconds)
+        elif line.loss is not None:
+            evaluation = EvaluationLine(attempt, line.step, line.loss, end_s, line.seconds)
             evaluations.setdefault((attempt, line.step), evaluation)
-    marked = _marked(steps)
+    series = _mark_repeats(steps)
     return TrainerLog(
         # A trainer of ours tells of every step: one that is missing was lost with its line, and its time is not known.
-        steps=marked if record.spec.workload is None else _with_steps_between(marked, restored),
+        steps=series if record.spec.workload is None else _with_steps_between(series, resume_steps),
         evaluations=tuple(evaluations[key] for key in sorted(evaluations)),
-        restored=restored,
+        restored=resume_steps,
         parameters=parameters,
     )
 
@@ -146,14 +148,14 @@ def norms(log: TrainerLog) -> tuple[Losses, ...]:
     return _series(log, lambda line: line.norm)
 
 
-def _series(log: TrainerLog, value_of: Callable[[StepLine], float | None]) -> tuple[Losses, ...]:
-    found = []
-    for attempt, rows in _drawn(log):
+def _series(log: TrainerLog, value_of: Callable[[LoggedStep], float | None]) -> tuple[Losses, ...]:
+    curves = []
+    for attempt, rows in _curves(log):
         values = [(line, value) for line in rows if (value := value_of(line)) is not None]
         points = [LossPoint(step=line.step, loss=value, repeated=line.repeated) for line, value in values]
         if points:
-            found.append(Losses(attempt=attempt, points=tuple(points), steps=len(points)))
-    return tuple(found)
+            curves.append(Losses(attempt=attempt, points=tuple(points), steps=len(points)))
+    return tuple(curves)
 
 
 def alarms(record: Record) -> tuple[WatchAlarm, ...]:
@@ -165,7 +167,7 @@ def alarms(record: Record) -> tuple[WatchAlarm, ...]:
     )
 
 
-def evaluated(log: TrainerLog) -> tuple[Evaluated, ...]:
+def evaluations_of(log: TrainerLog) -> tuple[Evaluated, ...]:
     return tuple(Evaluated(attempt=x.attempt, step=x.step, loss=x.loss) for x in log.evaluations)
 
 
@@ -175,84 +177,105 @@ def relaunched_after(record: Record) -> frozenset[int]:
     for event in record.events:
         if isinstance(event.payload, AttemptLaunched):
             newest = event.payload.attempt
-        elif event.kind is Kind.RELAUNCHED:
+        elif isinstance(event.payload, Relaunched):
             ends.add(newest)
     return frozenset(ends)
 
 
 def repeats(log: TrainerLog, relaunched: frozenset[int] = frozenset()) -> Repeats:
     """Compare every repeated step with its first run since the last relaunch: equal means all 64 bits are equal."""
-    first: dict[int, float | None] = {}
-    again: list[int] = []
-    count, compared, equal, difference = 0, 0, 0, 0.0
+    losses: dict[int, float | None] = {}
+    repeated_steps: list[int] = []
+    count, comparisons, equal, difference = 0, 0, 0, 0.0
     for attempt, rows in sorted(log.steps.items()):
         if any(end < attempt for end in relaunched):
-            first, relaunched = {}, frozenset(end for end in relaunched if end >= attempt)
+            losses, relaunched = {}, frozenset(end for end in relaunched if end >= attempt)
         for line in rows:
-            if line.step not in first:
-                first[line.step] = line.loss
+            if line.step not in losses:
+                losses[line.step] = line.loss
                 continue
-            again.append(line.step)
+            repeated_steps.append(line.step)
             count += line.steps
-            if line.loss is not None and (before := first[line.step]) is not None:
-                compared += 1
-                equal += line.loss.hex() == before.hex()
-                difference = max(difference, abs(line.loss - before))
+            if line.loss is not None and (loss_of_first := losses[line.step]) is not None:
+                comparisons += 1
+                equal += line.loss.hex() == loss_of_first.hex()
+                difference = max(difference, abs(line.loss - loss_of_first))
     return Repeats(
         steps=count,
-        uncompared=count - compared,
+        uncompared=count - comparisons,
         equal=equal,
-        first_step=min(again, default=None),
-        last_step=max(again, default=None),
+        first_step=min(repeated_steps, default=None),
+        last_step=max(repeated_steps, default=None),
         greatest_difference=difference,
     )
 
 
-def _lines(record: Record) -> Iterator[tuple[int, float, lines.TrainerLine]]:
+def _lines(record: Record) -> Iterator[tuple[int, float, lines.StepLine]]:
     """Yield what is ours of each pod's log: of a job's pod, the lines with its supervisor's mark, if there are any."""
     pods = [(place, name) for name in record.logs if (place := place_of(name)) is not None]
     for place, name in sorted(pods):
         texts = record.logs[name].split("\n")
-        marked = record.spec.workload is not None and any(text.startswith(lines.MARK) for text in texts)
+        marks = record.spec.workload is not None and any(text.startswith(lines.MARK) for text in texts)
         for text in texts:
             # A dying node may have cut a line short.
-            event = lines.event_of(text, marked)
+            event = lines.event_of(text, marks)
             line = None if event is None else lines.line_of(event)
             if line is not None and line.time is not None:
                 yield place.attempt, line.time, line
 
 
-def _drawn(log: TrainerLog) -> Iterator[tuple[int, tuple[StepLine, ...]]]:
+def _curves(log: TrainerLog) -> Iterator[tuple[int, tuple[LoggedStep, ...]]]:
     """Yield each attempt's steps for a curve: each step once, as it was first."""
     for attempt, rows in log.steps.items():
-        first = {line.step: line for line in reversed(rows)}
-        yield attempt, tuple(first[step] for step in sorted(first))
+        line_of_step = {line.step: line for line in reversed(rows)}
+        yield attempt, tuple(line_of_step[step] for step in sorted(line_of_step))
 
 
-def _marked(steps: dict[tuple[int, int, int], StepLine]) -> dict[int, tuple[StepLine, ...]]:
+def _mark_repeats(steps: dict[tuple[int, int, int], LoggedStep]) -> dict[int, tuple[LoggedStep, ...]]:
     """Return the steps by attempt, marked as repeated if an earlier attempt or generation had finished them."""
-    known: set[int] = set()
-    series: dict[int, list[StepLine]] = {}
+    known_steps: set[int] = set()
+    series: dict[int, list[LoggedStep]] = {}
     for (attempt, _, step), line in sorted(steps.items()):
-        series.setdefault(attempt, []).append(line._replace(repeated=True) if step in known else line)
-        known.add(step)
+        series.setdefault(attempt, []).append(line._replace(repeated=True) if step in known_steps else line)
+        known_steps.add(step)
     return {attempt: tuple(rows) for attempt, rows in series.items()}
 
 
 def _with_steps_between(
-    series: Mapping[int, tuple[StepLine, ...]], restored: Mapping[int, int]
-) -> dict[int, tuple[StepLine, ...]]:
+    series: Mapping[int, tuple[LoggedStep, ...]], resume_steps: Mapping[int, int]
+) -> dict[int, tuple[LoggedStep, ...]]:
     """Return the lines with the steps since the one before, of a job that does not tell of each. An attempt's first
     line says nothing of one step's time, for it covers the job's start: the next line's counts."""
-    known: set[int] = set()
-    found: dict[int, tuple[StepLine, ...]] = {}
+    known_steps: set[int] = set()
+    filled_series: dict[int, tuple[LoggedStep, ...]] = {}
     for attempt, rows in series.items():
-        known |= {restored[attempt]} if attempt in restored else set()
-        filled = []
+        known_steps |= {resume_steps[attempt]} if attempt in resume_steps else set()
+        lines = []
         for index, line in enumerate(rows):
-            before = max((step for step in known if step < line.step), default=line.step - 1)
+            previous = max((step for step in known_steps if step < line.step), default=line.step - 1)
             seconds = min(line.seconds, rows[1].seconds) if index == 0 and len(rows) > 1 else line.seconds
-            filled.append(line._replace(steps=line.step - before, seconds=seconds))
-            known.add(line.step)
-        found[attempt] = tuple(filled)
-    return found
+            lines.append(line._replace(steps=line.step - previous, seconds=seconds))
+            known_steps.add(line.step)
+        filled_series[attempt] = tuple(lines)
+    return filled_series
+
+
+def thin(series: Sequence[Losses], limit: int = MOST_POINTS) -> tuple[Losses, ...]:
+    """Return short series unchanged; of long ones each piece keeps its lowest and highest value, so nothing is hidden.
+    No piece spans repeated and new steps."""
+    total = sum(len(row.points) for row in series)
+    if total <= limit:
+        return tuple(series)
+    size = -(-2 * total // limit)
+    return tuple(row.model_copy(update={"points": tuple(_extremes(row.points, size))}) for row in series)
+
+
+def _extremes(points: Sequence[LossPoint], size: int) -> Iterator[LossPoint]:
+    for _, group in groupby(points, key=lambda point: point.repeated):
+        run = list(group)
+        for begin in range(0, len(run), size):
+            piece = run[begin : begin + size]
+            low, high = min(piece, key=lambda p: p.loss), max(piece, key=lambda p: p.loss)
+            ends = {piece[0].step: piece[0]} if begin == 0 else {}
+            ends |= {run[-1].step: run[-1]} if begin + size >= len(run) else {}
+            yield from sorted((ends | {low.step: low, high.step: high}).values(), key=lambda p: p.step)

@@ -7,12 +7,14 @@ from typing import Literal
 
 from infra.console.words import clock, plural, share, usd
 from infra.plan.layout import layout
-from infra.record.events import CampaignState, Kind, Stage
-from infra.record.payloads.checkpoints import CheckpointUnrecognised
-from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven
+from infra.record.events import CampaignState, Stage
+from infra.record.payloads.checkpoints import CheckpointUnrecognised, Doubt
+from infra.record.payloads.training import ArchiveFailed
 from infra.report.model import CertificateSummary, Golden, Interruption, KeyFigure, Money, Notice, StageTime, Training
 from infra.report.record import Record
 
+Row = tuple[str, str]
+"""Level and text of a notice."""
 Parts = tuple[Training, tuple[Interruption, ...], Money, Golden | None, CertificateSummary | None]
 
 
@@ -20,35 +22,35 @@ def status(
     state: CampaignState, rows: tuple[StageTime, ...], certificate: CertificateSummary | None
 ) -> tuple[str, str]:
     """Return a few words and their level."""
-    last = rows[-1] if rows else None
+    newest = rows[-1] if rows else None
     if certificate is not None:
         if not certificate.clean:
             return "ended, not certified", "bad"
         if certificate.suspects:
             return "ended, suspects to look at", "warning"
-        how = {"stopped": "stopped early", "held": "ended by an error"}.get(state.outcome or "", "ended")
+        manner = {"stopped": "stopped early", "held": "ended by an error"}.get(state.outcome or "", "ended")
         if state.archive is None and state.attempts and not state.abandoned:
-            return f"{how} without a proven checkpoint", "bad"
+            return f"{manner} without a proven checkpoint", "bad"
         good = state.outcome == "done" and state.archive is not None
-        return f"{how}, nothing left behind", "good" if good else "warning"
-    if last is None:
+        return f"{manner}, nothing left behind", "good" if good else "warning"
+    if newest is None:
         return "nothing has begun", "open"
-    if last.ending == "failed":
-        return f"failed at {last.stage}", "bad"
+    if newest.ending == "failed":
+        return f"failed at {newest.stage}", "bad"
     if Stage.TEARDOWN in state.finished_stages:
         return "torn down, not certified yet", "warning"
     if state.outcome == "held":
         return "held after an error that a retry would repeat", "warning"
-    return f"under way: {last.stage}" if last.ending == "running" else f"waits after {last.stage}", "open"
+    return f"under way: {newest.stage}" if newest.ending == "running" else f"waits after {newest.stage}", "open"
 
 
 def verdict(record: Record, parts: Parts, state: CampaignState, clock_s: float) -> str:
     """Return one sentence; its clauses tell what is not known yet."""
     training, broken, money, golden, certificate = parts
-    clauses = [_trained(record, training, state, clock_s), *_broken(broken), _cost(money)]
+    clauses = [_training_clause(record, training, state, clock_s), *_broken(broken), _cost(money)]
     if golden is not None:
-        checked = "verified by reading it back" if golden.proven else "read back, but its loss was not compared"
-        clauses.append(f"golden checkpoint of step {golden.step:,} {checked}")
+        proof = "verified by reading it back" if golden.proven else "read back, but its loss was not compared"
+        clauses.append(f"golden checkpoint of step {golden.step:,} {proof}")
     elif state.abandoned:
         clauses.append("the trained model was given up on purpose")
     elif state.copied_as_it_is:
@@ -64,16 +66,16 @@ def verdict(record: Record, parts: Parts, state: CampaignState, clock_s: float) 
     return "; ".join(clauses) + "."
 
 
-def _trained(record: Record, training: Training, state: CampaignState, clock_s: float) -> str:
+def _training_clause(record: Record, training: Training, state: CampaignState, clock_s: float) -> str:
     shape = layout(record.spec)
-    where = f"on {shape.nodes} x {record.spec.nodes.instance_type}"
+    machines = f"on {shape.nodes} x {record.spec.nodes.instance_type}"
     if not state.attempts:
-        return f"Nothing trained yet of {training.steps_wanted:,} steps {where}" + (
+        return f"Nothing trained yet of {training.steps_wanted:,} steps {machines}" + (
             f", {clock(clock_s)} after the start" if clock_s else ""
         )
-    how = {"held": ", then held by an error", "stopped": ", then stopped"}.get(state.outcome or "", "")
+    ending = {"held": ", then held by an error", "stopped": ", then stopped"}.get(state.outcome or "", "")
     doing = "Trained" if state.outcome is not None else "Training: at"
-    return f"{doing} step {training.steps_done:,} of {training.steps_wanted:,} {where}{how}, in {clock(clock_s)}"
+    return f"{doing} step {training.steps_done:,} of {training.steps_wanted:,} {machines}{ending}, in {clock(clock_s)}"
 
 
 def _broken(broken: tuple[Interruption, ...]) -> Iterator[str]:
@@ -81,24 +83,24 @@ def _broken(broken: tuple[Interruption, ...]) -> Iterator[str]:
     if not failures:
         yield "no failure"
         return
-    replaced = sum(row.action == "replaced" for row in failures)
-    restarted = sum(row.action == "restarted" for row in failures)
-    rest = len(failures) - replaced - restarted
+    replacements = sum(row.action == "replaced" for row in failures)
+    restarts = sum(row.action == "restarted" for row in failures)
+    remainder = len(failures) - replacements - restarts
     if len(failures) == 1:
         yield (
             "a node died and was replaced"
-            if replaced
+            if replacements
             else "1 failure, answered by a restart"
-            if restarted
+            if restarts
             else "1 failure, after which training did not go on"
         )
         return
     answers = (
-        (replaced, "answered by a new node"),
-        (restarted, "by a restart"),
-        (rest, "after which training did not go on"),
+        (replacements, "answered by a new node"),
+        (restarts, "by a restart"),
+        (remainder, "after which training did not go on"),
     )
-    counts = ", ".join(f"{count:,} {what}" for count, what in answers if count)
+    counts = ", ".join(f"{count:,} {name}" for count, name in answers if count)
     yield f"{plural(len(failures), 'failure')} ({counts})"
 
 
@@ -113,13 +115,13 @@ def _left(certificate: CertificateSummary) -> str:
         (len(certificate.suspects), "suspected"),
         (len(certificate.could_not_look), "not looked at"),
     )
-    return ", ".join(f"{count} {what}" for count, what in counts if count)
+    return ", ".join(f"{count} {name}" for count, name in counts if count)
 
 
 def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[StageTime, ...]) -> tuple[Notice, ...]:
     """Return all problems, the worst first."""
     training, broken, money, golden, certificate = parts
-    found = [
+    notice_rows: list[Row] = [
         *_of_certificate(certificate, state, record),
         *_of_archive(record, golden, state),
         *_of_doubts(record),
@@ -127,167 +129,152 @@ def notices(record: Record, parts: Parts, state: CampaignState, rows: tuple[Stag
         *_of_stages(rows),
     ]
     if money.total_usd > money.budget_usd:
-        found.append(
-            Notice(level="bad", text=f"The budget of {usd(money.budget_usd)} is exceeded: {usd(money.total_usd)}.")
-        )
+        notice_rows.append(("bad", f"The budget of {usd(money.budget_usd)} is exceeded: {usd(money.total_usd)}."))
     elif money.total_usd > money.planned_usd:
-        found.append(
-            Notice(level="warning", text=f"Costlier than planned: {usd(money.total_usd)} of {usd(money.planned_usd)}.")
-        )
-    found += [
-        Notice(level="warning", text=f"{name}: no price is known, it counts as nothing.") for name in money.unpriced
-    ]
-    found += [Notice(level="warning", text=f"Could not be read: {item}") for item in record.unread]
-    return tuple(sorted(found, key=lambda row: ("bad", "warning", "open").index(row.level)))
+        notice_rows.append(("warning", f"Costlier than planned: {usd(money.total_usd)} of {usd(money.planned_usd)}."))
+    notice_rows += [("warning", f"{name}: no price is known, it counts as nothing.") for name in money.unpriced]
+    notice_rows += [("warning", f"Could not be read: {item}") for item in record.unread]
+    in_order = sorted(notice_rows, key=lambda row: ("bad", "warning", "open").index(row[0]))
+    return tuple(Notice(level=level, text=text) for level, text in in_order)
 
 
-def _of_certificate(certificate: CertificateSummary | None, state: CampaignState, record: Record) -> Iterator[Notice]:
+def _of_certificate(certificate: CertificateSummary | None, state: CampaignState, record: Record) -> Iterator[Row]:
     if certificate is None:
         if Stage.TEARDOWN in state.finished_stages:
-            yield Notice(level="warning", text="Torn down, but not certified yet: run certify.")
+            yield "warning", "Torn down, but not certified yet: run certify."
         elif state.started_at is not None:
-            yield Notice(level="open", text=f"The campaign is not torn down: until it is, {_rate(record)}.")
+            yield "open", f"The campaign is not torn down: until it is, {_rate(record)}."
         return
     if certificate.found:
-        yield Notice(level="bad", text=f"Left behind and billing, perhaps: {', '.join(certificate.found[:5])}.")
+        yield "bad", f"Left behind and billing, perhaps: {', '.join(certificate.found[:5])}."
     if certificate.could_not_look:
-        yield Notice(level="bad", text=f"Could not look: {'; '.join(certificate.could_not_look[:3])}.")
+        yield "bad", f"Could not look: {'; '.join(certificate.could_not_look[:3])}."
     if certificate.suspects:
-        yield Notice(level="warning", text=f"For a person to judge: {', '.join(certificate.suspects[:5])}.")
+        yield "warning", f"For a person to judge: {', '.join(certificate.suspects[:5])}."
 
 
 def _rate(record: Record) -> str:
     """Return the present hourly cost, by the plan's rates."""
-    part, of = record.reading.gpu_share, record.spec.nodes.count
-    nodes = "with its GPU nodes" if part == 1 else f"with {part * of} of its {of} GPU nodes"
+    part, node_count = record.reading.gpu_share, record.spec.nodes.count
+    nodes = "with its GPU nodes" if part == 1 else f"with {part * node_count} of its {node_count} GPU nodes"
     rate = f"{usd(record.reading.usd_per_hour)} an hour {nodes if part else 'without GPU nodes'}"
     return f"{'AWS would bill' if record.site is not None else 'it bills'} {rate}"
 
 
-def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> Iterator[Notice]:
-    failed = [event.payload for event in record.events if isinstance(event.payload, ArchiveFailed)]
+def _of_archive(record: Record, golden: Golden | None, state: CampaignState) -> Iterator[Row]:
+    failures = [event.payload for event in record.events if isinstance(event.payload, ArchiveFailed)]
     if golden is None:
-        if failed:
-            step = failed[-1].step
+        if failures:
+            step = failures[-1].step
             safe = "" if step is None else f". Step {step} is in it all the same, every byte read back."
-            yield Notice(level="bad", text=f"The archive failed: {failed[-1].error}{safe}")
+            yield "bad", f"The archive failed: {failures[-1].error}{safe}"
         if state.abandoned:
-            yield Notice(level="warning", text="Torn down with --abandon: the trained model was not archived.")
-        elif state.attempts and state.outcome in ("done", "stopped") and not failed and state.unproven is None:
-            yield Notice(level="warning", text="Training is over and nothing is archived yet.")
+            yield "warning", "Torn down with --abandon: the trained model was not archived."
+        elif state.attempts and state.outcome in ("done", "stopped") and not failures and state.unproven is None:
+            yield "warning", "Training is over and nothing is archived yet."
         yield from _of_unrecognised(state, "bad")
         return
     yield from _of_unrecognised(state, "warning")
     if golden.restored_loss is None and record.spec.workload is None:
-        yield Notice(level="warning", text="The archived checkpoint was read back but not evaluated.")
+        yield "warning", "The archived checkpoint was read back but not evaluated."
     elif golden.restored_loss is not None and golden.reference_loss is None:
-        yield Notice(
-            level="warning", text="The archived checkpoint was evaluated, but there is no loss to compare it with."
-        )
+        yield "warning", "The archived checkpoint was evaluated, but there is no loss to compare it with."
     elif golden.near:
-        wanted = f"{golden.reference_loss!r}, {golden.proof}: {golden.tolerance:g}"
-        yield Notice(level="warning", text=f"The archived checkpoint evaluates to {golden.restored_loss!r}; {wanted}.")
+        reference = f"{golden.reference_loss!r}, {golden.proof}: {golden.tolerance:g}"
+        yield "warning", f"The archived checkpoint evaluates to {golden.restored_loss!r}; {reference}."
     elif golden.restored_loss is not None and not golden.proven:
-        wanted = f"{golden.reference_loss!r} ({golden.proof})"
-        text = f"The archived checkpoint evaluates to {golden.restored_loss!r}, not {wanted}."
-        yield Notice(level="bad", text=text)
+        reference = f"{golden.reference_loss!r} ({golden.proof})"
+        text = f"The archived checkpoint evaluates to {golden.restored_loss!r}, not {reference}."
+        yield "bad", text
     if golden.refused:
-        yield Notice(level="warning", text=f"Newer checkpoints were not sound: {'; '.join(golden.refused[:3])}.")
+        yield "warning", f"Newer checkpoints were not sound: {'; '.join(golden.refused[:3])}."
 
 
-def _of_unrecognised(state: CampaignState, level: Literal["bad", "warning"]) -> Iterator[Notice]:
+def _of_unrecognised(state: CampaignState, level: Literal["bad", "warning"]) -> Iterator[Row]:
     """Return what the job left that no format recognised, and where it lies. Without a golden checkpoint it may be all
     that was trained."""
     left = state.unrecognised
     if state.unproven is not None:
-        yield Notice(level=level, text=f"{ArchiveUnproven.model_validate(state.unproven).sentence()}.")
-    elif left is not None and left.get("files"):
-        yield Notice(level=level, text=f"{CheckpointUnrecognised.model_validate(left).sentence()}.")
+        yield level, f"{state.unproven.sentence()}."
+    elif left is not None and left.files:
+        yield level, f"{left.sentence()}."
     elif state.attempts and state.outcome is not None and state.archive is None and not state.left_nothing:
-        yield Notice(level=level, text="Nobody could look at what the job left, and no checkpoint of it is proven.")
+        yield level, "Nobody could look at what the job left, and no checkpoint of it is proven."
 
 
-def _of_doubts(record: Record) -> Iterator[Notice]:
+def _of_doubts(record: Record) -> Iterator[Row]:
     """Return one line for each kind of doubt about a checkpoint, the newest of the newest attempt's."""
-    newest = dict[Kind, str]()
+    newest = dict[str, str]()
     for event in record.events:
-        if event.payload.in_doubt and event.kind is not Kind.CHECKPOINT_UNRECOGNISED:
+        if isinstance(event.payload, Doubt) and not isinstance(event.payload, CheckpointUnrecognised):
             newest[event.kind] = event.payload.sentence()
     for text in newest.values():
-        yield Notice(level="warning", text=f"{text[0].upper()}{text[1:]}.")
+        yield "warning", f"{text[0].upper()}{text[1:]}."
 
 
-def _of_training(training: Training, broken: tuple[Interruption, ...], state: CampaignState) -> Iterator[Notice]:
+def _of_training(training: Training, broken: tuple[Interruption, ...], state: CampaignState) -> Iterator[Row]:
+    end = state.attempts[-1].ended if state.attempts else None
     if state.outcome == "held":
-        error = f": {state.attempts[-1].get('detail')}" if state.attempts else ""
+        error = f": {end.detail if end is not None else None}" if state.attempts else ""
         text = f"Training is held and a person must act, since a retry would repeat its last error{error}."
-        yield Notice(level="bad", text=text)
-    elif state.outcome == "done" and state.attempts and (words := state.attempts[-1].get("words")):
-        yield Notice(level="warning", text=f"The job ended by itself: {words}.")
+        yield "bad", text
+    elif state.outcome == "done" and end is not None and end.words:
+        yield "warning", f"The job ended by itself: {end.words}."
     elif state.outcome == "stopped":
-        done, wanted = training.steps_done, training.steps_wanted
-        yield Notice(level="warning", text=f"Training was stopped at step {done:,} of {wanted:,}.")
+        steps, planned_steps = training.steps_done, training.steps_wanted
+        yield "warning", f"Training was stopped at step {steps:,} of {planned_steps:,}."
     repeats = training.repeats
     if not repeats.bitwise_equal:
         differ = repeats.compared - repeats.equal
-        yield Notice(
-            level="warning", text=f"{differ:,} of {repeats.compared:,} repeated steps gave another loss than before."
-        )
+        yield "warning", f"{differ:,} of {repeats.compared:,} repeated steps gave another loss than before."
     if state.attempts and not training.steps_logged:
-        yield Notice(
-            level="warning", text="No step is in the logs that were read: loss, goodput and repeats are unknown."
-        )
+        yield "warning", "No step is in the logs that were read: loss, goodput and repeats are unknown."
     elif state.attempts and not training.losses:
         text = "The job told of no loss: its steps are counted, and what was run again is not compared."
-        yield Notice(level="warning", text=text)
-    last = [row for row in broken if row.attempt is not None][-1:]
-    if last and last[0].action == "none yet":
-        yield Notice(
-            level="bad", text=f"Attempt {last[0].attempt} has failed and no answer is on record yet: {last[0].what}"
-        )
+        yield "warning", text
+    failure = [row for row in broken if row.attempt is not None][-1:]
+    if failure and failure[0].action == "none yet":
+        yield "bad", f"Attempt {failure[0].attempt} has failed and no answer is on record yet: {failure[0].what}"
 
 
-def _of_stages(rows: tuple[StageTime, ...]) -> Iterator[Notice]:
+def _of_stages(rows: tuple[StageTime, ...]) -> Iterator[Row]:
     if rows and rows[-1].ending == "failed":
-        yield Notice(level="bad", text=f"{rows[-1].stage} failed: {rows[-1].error}")
+        yield "bad", f"{rows[-1].stage} failed: {rows[-1].error}"
 
 
 def figures(parts: Parts, goodput: float | None, gpu_goodput: float | None, paid_s: float) -> tuple[KeyFigure, ...]:
     """Return the six most important figures, each with its meaning."""
     training, broken, money, _, certificate = parts
-    rows = []
+    rows: list[tuple[str, ...]] = []
     if goodput is not None:
         gpu = f"; {share(gpu_goodput)} of the time that GPU nodes were paid" if gpu_goodput is not None else ""
-        rows.append(
-            KeyFigure(name="Goodput", value=share(goodput), meaning=f"new training steps of {clock(paid_s)} paid{gpu}")
-        )
-    last = max(training.evaluations, key=lambda row: row.step, default=None)
-    if last is not None:
+        rows.append(("Goodput", share(goodput), f"new training steps of {clock(paid_s)} paid{gpu}"))
+    newest = max(training.evaluations, key=lambda row: row.step, default=None)
+    if newest is not None:
         base = f"; knowing only how often tokens occur: {training.unigram_loss:.3f}" if training.unigram_loss else ""
-        rows.append(
-            KeyFigure(
-                name="Held-out loss", value=f"{last.loss:.3f}", meaning=f"nats per token at step {last.step:,}{base}"
-            )
-        )
-    wanted = f"{training.steps_done / training.steps_wanted:.0%} of the {training.steps_wanted:,} wanted"
-    rows.append(KeyFigure(name="Training steps", value=f"{training.steps_done:,}", meaning=wanted))
+        rows.append(("Held-out loss", f"{newest.loss:.3f}", f"nats per token at step {newest.step:,}{base}"))
+    progress = f"{training.steps_done / training.steps_wanted:.0%} of the {training.steps_wanted:,} wanted"
+    rows.append(("Training steps", f"{training.steps_done:,}", progress))
     failures = [row for row in broken if row.attempt is not None]
-    lost, price = sum(row.seconds or 0.0 for row in failures), sum(row.usd or 0 for row in failures)
-    meaning = f"{clock(lost)} of training time lost, worth {usd(price)}" if failures else "nothing was lost"
-    rows.append(KeyFigure(name="Failures", value=str(len(failures)), meaning=meaning))
-    over = "bad" if money.total_usd > money.budget_usd else ""
+    lost_s, price = sum(row.seconds or 0.0 for row in failures), sum(row.usd or 0 for row in failures)
+    meaning = f"{clock(lost_s)} of training time lost, worth {usd(price)}" if failures else "nothing was lost"
+    rows.append(("Failures", str(len(failures)), meaning))
+    budget_level = "bad" if money.total_usd > money.budget_usd else ""
     plan = f"planned {usd(money.planned_usd)}, budget {usd(money.budget_usd)}"
     name = "What AWS would have billed" if money.notional else "Cost"
-    rows.append(KeyFigure(name=name, value=usd(money.total_usd), meaning=plan, level=over))
+    rows.append((name, usd(money.total_usd), plan, budget_level))
     rows.append(_left_behind(certificate))
-    return tuple(rows)
+    return tuple(
+        KeyFigure(name=name, value=value, meaning=meaning, level="".join(level))
+        for name, value, meaning, *level in rows
+    )
 
 
-def _left_behind(certificate: CertificateSummary | None) -> KeyFigure:
+def _left_behind(certificate: CertificateSummary | None) -> tuple[str, ...]:
     if certificate is None:
-        return KeyFigure(name="Left behind", value="not known", meaning="checked after teardown")
-    looked = f"{certificate.looks} kinds of resources checked"
+        return "Left behind", "not known", "checked after teardown"
+    scope = f"{certificate.looks} kinds of resources checked"
     if certificate.clean and not certificate.suspects:
-        return KeyFigure(name="Left behind", value="nothing", meaning=looked, level="good")
+        return "Left behind", "nothing", scope, "good"
     level = "warning" if certificate.clean else "bad"
-    return KeyFigure(name="Left behind", value="not proven", meaning=f"{_left(certificate)}; {looked}", level=level)
+    return "Left behind", "not proven", f"{_left(certificate)}; {scope}", level

@@ -29,10 +29,10 @@ def clock_of(account: Account, spec: Spec, plan: Plan, now: datetime) -> tuple[d
     block = find_block(account, spec)
     if block is None:
         return now, now + spec.money.deadline
-    refuse_unfit(block, spec, now, _needed(plan, in_block=now >= block.starts))
-    begun = max(now, block.starts - LEAD)
-    deadline = begun + spec.money.deadline
-    return begun, deadline if block.nodes_until is None else min(deadline, block.nodes_until)
+    refuse_unfit(block, spec, now, _needed_time(plan, in_block=now >= block.starts))
+    start = max(now, block.starts - LEAD)
+    deadline = start + spec.money.deadline
+    return start, deadline if block.nodes_until is None else min(deadline, block.nodes_until)
 
 
 def await_lead(context: Context) -> None:
@@ -43,14 +43,14 @@ def await_lead(context: Context) -> None:
     block = find_block(context.account, context.spec)
     if block is None or datetime.now(UTC) >= block.starts - LEAD:
         return
-    until = block.starts - LEAD
+    end = block.starts - LEAD
     begins = block.starts.isoformat(timespec="minutes")
     with context.progress.stage(
         "wait", f"the block begins at {begins}; nothing is created yet; you may interrupt this"
     ):
-        while block.state not in LOST and (left := (until - datetime.now(UTC)).total_seconds()) > 0:
+        while block.state not in LOST and (left := (end - datetime.now(UTC)).total_seconds()) > 0:
             context.guard()
-            context.progress.step(f"{_rounded(until)} until the campaign is provisioned, an hour before the block")
+            context.progress.step(f"{_round(end)} until the campaign is provisioned, an hour before the block")
             for _ in context.turns(min(left, _FAR_S), min(left, _FAR_S)):
                 pass
             block = find_block(context.account, context.spec) or block
@@ -64,15 +64,15 @@ def await_active(context: Context) -> None:
     if block is None:
         return
     patience = context.spec.capacity_timeout
-    last = min(max(block.starts, datetime.now(UTC)) + patience, context.deadline)
-    while block.state != "active" and block.state not in LOST and datetime.now(UTC) < last:
+    end = min(max(block.starts, datetime.now(UTC)) + patience, context.deadline)
+    while block.state != "active" and block.state not in LOST and datetime.now(UTC) < end:
         context.guard()
-        near = block.starts - datetime.now(UTC) < _NEAR
+        is_near = block.starts - datetime.now(UTC) < _NEAR
         context.progress.step(
             f"block {block.reservation_id} is {block.state}; it begins at {block.starts.isoformat(timespec='minutes')}"
-            f"{'' if near else f', in {_rounded(block.starts)}'}; the GPU group stays at zero"
+            f"{'' if is_near else f', in {_round(block.starts)}'}; the GPU group stays at zero"
         )
-        for _ in context.turns(_NEAR_S if near else _FAR_S, _NEAR_S):
+        for _ in context.turns(_NEAR_S if is_near else _FAR_S, _NEAR_S):
             pass
         block = find_block(context.account, context.spec) or block
     if block.state != "active":
@@ -80,23 +80,23 @@ def await_active(context: Context) -> None:
 
 
 def _never(context: Context, block: Block, patience: timedelta, *, made: bool = True) -> PermanentError:
-    rest = f"the rest of the campaign bills {Decimal(context.plan.totals.usd_per_hour_idle.value):f} USD per hour"
-    why = LOST.get(block.state, f"it is late by more than {duration.text(patience)} (recovery.capacity_timeout)")
+    idle_text = f"the rest of the campaign bills {Decimal(context.plan.totals.usd_per_hour_idle.value):f} USD per hour"
+    reason = LOST.get(block.state, f"it is late by more than {duration.text(patience)} (recovery.capacity_timeout)")
     name = context.spec.campaign
     return PermanentError(
         "the capacity block did not become active",
         seen=f"{block.reservation_id} is {block.state}, planned begin {block.starts.isoformat(timespec='minutes')}: "
-        f"{why}; no GPU node was requested, none bills; {rest if made else 'nothing else was made yet'}",
+        f"{reason}; no GPU node was requested, none bills; {idle_text if made else 'nothing else was made yet'}",
         cure=f"see the block in EC2's console and AWS support; once it is active `bivouac run` continues; "
         f"`bivouac down {name}` ends all that bills",
     )
 
 
-def _needed(plan: Plan, *, in_block: bool) -> timedelta:
+def _needed_time(plan: Plan, *, in_block: bool) -> timedelta:
     """Return the time from the block's begin, or from now if it has begun, to the end of the archive."""
     stages = ("preflight", "launch", "supervise", "archive")
     return timedelta(seconds=float(seconds(plan.clock, *(BEFORE_TRAINING if in_block else ()), *stages)))
 
 
-def _rounded(moment: datetime) -> str:
+def _round(moment: datetime) -> str:
     return duration.text(timedelta(seconds=max(0, int((moment - datetime.now(UTC)).total_seconds()))))

@@ -35,8 +35,8 @@ def is_left(driver: StoredLease | None, state: CampaignState) -> bool:
 
 def ask(account: Account, campaign: str, code: str) -> str:
     """Start a build that ends the campaign with this code, if nobody drives it; return its id."""
-    wanted = {CAMPAIGN_VARIABLE: campaign, CODE_VARIABLE: code}
-    variables = [{"name": name, "value": value, "type": "PLAINTEXT"} for name, value in wanted.items()]
+    build_variables = {CAMPAIGN_VARIABLE: campaign, CODE_VARIABLE: code}
+    variables = [{"name": name, "value": value, "type": "PLAINTEXT"} for name, value in build_variables.items()]
     build = account.client("codebuild").start_build(projectName=CLOSER, environmentVariablesOverride=variables)
     return str(build["build"]["id"])
 
@@ -53,13 +53,13 @@ def attend(
 
     A refusal is only logged: a schedule of the campaign starts the closer too.
     """
-    asked: float | None = None
+    asked_at: float | None = None
     while True:
         try:
             if not (state := store.state()).settled:
                 return
-            if is_left(driver_of(store), state) and (asked is None or now() - asked > _AGAIN_S):
-                asked = now()
+            if is_left(driver_of(store), state) and (asked_at is None or now() - asked_at > _AGAIN_S):
+                asked_at = now()
                 log.info("nobody drives: the closer is asked, %s", ask(account, store.campaign, code))
         except (ClientError, BotoCoreError) as error:
             log.warning("the closer cannot be asked: %s", error)

@@ -24,11 +24,11 @@ def turns(seconds: float, interval: float = 0.5) -> Iterator[None]:
 
     The last turn begins after the end: a caller that was delayed for the whole time checks once more.
     """
-    until, over = time.monotonic() + seconds, False
-    while not over:
-        over = time.monotonic() >= until
+    end, is_over = time.monotonic() + seconds, False
+    while not is_over:
+        is_over = time.monotonic() >= end
         yield
-        if not over:
+        if not is_over:
             time.sleep(interval)
 
 

@@ -97,15 +97,15 @@ def driver_lease(store: CampaignStore, account: Account) -> Lease:
 @contextmanager
 def _driving(spec: Spec) -> Iterator[tuple[Session, Holder | None]]:
     """Yield a session that holds its lease and checks it before every AWS call, and the previous holder."""
-    own = open_session(spec, _writer())
-    ensure_bucket(own.account, own.buckets.state, spec.account)
-    previous = own.lease.acquire()
-    own.account.guard = own.lease.check
+    session = open_session(spec, _writer())
+    ensure_bucket(session.account, session.buckets.state, spec.account)
+    previous = session.lease.acquire()
+    session.account.guard = session.lease.check
     try:
-        yield own, previous
+        yield session, previous
     finally:
-        own.lease.release()
-        own.account.guard = None
+        session.lease.release()
+        session.account.guard = None
 
 
 @contextmanager
@@ -115,14 +115,14 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
     Raises `UserError` for foreign credentials, another spec under this name, or a new name that a role of the account
     has; `LeaseHeld` with another driver.
     """
-    with _driving(spec) as (own, previous):
-        store = own.store
-        known = store.has(SPEC)
-        if not known:
-            refuse_namesake(own.account, spec.campaign)
-        clock = _clock(store, spec, plan, own.account)
+    with _driving(spec) as (session, previous):
+        store = session.store
+        exists = store.has(SPEC)
+        if not exists:
+            refuse_namesake(session.account, spec.campaign)
+        clock = _clock(store, spec, plan, session.account)
         # The identity comes before the spec, so that every record with a spec has one.
-        identity = claim_identity(store, adopted=known).identity
+        identity = claim_identity(store, adopted=exists).identity
         try:
             store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
         except Unreadable:
@@ -133,9 +133,9 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
         if about is not None:
             store.put_json(SITE, about)
         if previous is not None:
-            holders = {"holder": str(own.lease.holder), "previous": str(previous)}
-            store.append(DriverTookOver(**holders, who=own.operator_arn))
-        yield own.context(plan, console, clock.deadline, identity)
+            holders = {"holder": str(session.lease.holder), "previous": str(previous)}
+            store.append(DriverTookOver(**holders, who=session.operator_arn))
+        yield session.context(plan, console, clock.deadline, identity)
 
 
 @contextmanager
@@ -144,8 +144,8 @@ def opened_for_images(spec: Spec, plan: Plan, console: Console, life: timedelta)
 
     `life` is the deadline of the images' resources. Raises as `opened` does.
     """
-    with _driving(spec) as (own, _):
-        yield own.context(plan, console, datetime.now(UTC) + life)
+    with _driving(spec) as (session, _):
+        yield session.context(plan, console, datetime.now(UTC) + life)
 
 
 def foundation_lease(context: Context) -> AbstractContextManager[Lease]:
@@ -156,15 +156,15 @@ def foundation_lease(context: Context) -> AbstractContextManager[Lease]:
 @contextmanager
 def foundation_held(store: CampaignStore, account: Account, progress: Progress) -> Iterator[Lease]:
     """`foundation_lease` for callers without a campaign; `store` is any store of the state bucket."""
-    own = CampaignStore(store.s3, store.bucket, FOUNDATION, store.writer, folder=FOUNDATION)
-    lease = driver_lease(own, account)
-    until = time.monotonic() + _FOUNDATION_WAIT_S
+    foundation = CampaignStore(store.s3, store.bucket, FOUNDATION, store.writer, folder=FOUNDATION)
+    lease = driver_lease(foundation, account)
+    end = time.monotonic() + _FOUNDATION_WAIT_S
     while True:
         try:
             lease.acquire()
             break
         except LeaseHeld as error:
-            if time.monotonic() > until:
+            if time.monotonic() > end:
                 raise
             progress.step(f"another campaign's driver holds the foundation: {error.seen}")
             time.sleep(0.5)
@@ -204,14 +204,14 @@ def record_of(campaign: str, region: str) -> CampaignStore:
 def campaigns(account: Account, bucket: str) -> list[str]:
     pages = account.client("s3").get_paginator("list_objects_v2")
     try:
-        listed = list(pages.paginate(Bucket=bucket, Prefix="campaigns/", Delimiter="/"))
+        listing = list(pages.paginate(Bucket=bucket, Prefix="campaigns/", Delimiter="/"))
     except account.client("s3").exceptions.ClientError as error:
         if is_missing(error):
             return []
         raise
-    found = [item["Prefix"].split("/")[1] for page in listed for item in page.get("CommonPrefixes", ())]
+    names_found = [item["Prefix"].split("/")[1] for page in listing for item in page.get("CommonPrefixes", ())]
     # A bake ahead of its campaign leaves a lease there, but no spec.
-    return [name for name in found if CampaignStore(account.client("s3"), bucket, name, "").has(SPEC)]
+    return [name for name in names_found if CampaignStore(account.client("s3"), bucket, name, "").has(SPEC)]
 
 
 def spec_key(version: int) -> str:
@@ -256,16 +256,16 @@ def _clock(store: CampaignStore, spec: Spec, plan: Plan, account: Account) -> Ca
 
     Raises `UserError` for a new campaign that does not fit its capacity block, before its name is taken.
     """
-    if (stored := stored_deadline(store)) is not None:
-        return CampaignClock(started_at=datetime.now(UTC), deadline=stored)
+    if (deadline_stored := stored_deadline(store)) is not None:
+        return CampaignClock(started_at=datetime.now(UTC), deadline=deadline_stored)
     now = datetime.now(UTC)
     try:
-        begun, deadline = clock_of(account, spec, plan, now)
+        start, deadline = clock_of(account, spec, plan, now)
     except UserError:
         if not store.has(SPEC):
             raise
-        begun, deadline = now, now + spec.money.deadline  # the campaign exists already and is opened to end it
-    return CampaignClock(started_at=begun, deadline=deadline)
+        start, deadline = now, now + spec.money.deadline  # the campaign exists already and is opened to end it
+    return CampaignClock(started_at=start, deadline=deadline)
 
 
 def _writer() -> str:
@@ -275,9 +275,9 @@ def _writer() -> str:
 
 def holder_of(store: CampaignStore, role: str) -> str | None:
     """Return a description of a lease's present holder; None if there is none."""
-    found = store.lease(role, LEASE_TTL).current()
-    if found is None or found.record.released:
+    role_lease = store.lease(role, LEASE_TTL).current()
+    if role_lease is None or role_lease.record.released:
         return None
-    record = found.record
-    state = "gone" if record.holder.provably_gone() or found.age_s > record.ttl_s else "living"
-    return f"{record.holder}, renewed {found.age_s:.0f} s ago ({state})"
+    record = role_lease.record
+    state = "gone" if record.holder.provably_gone() or role_lease.age_s > record.ttl_s else "living"
+    return f"{record.holder}, renewed {role_lease.age_s:.0f} s ago ({state})"

@@ -63,26 +63,26 @@ def _exists(account: Account, bucket: str, owner: str) -> bool:
 
 def _left(account: Account, owner: str) -> list[str]:
     """Return resources that only a campaign or the foundation creates, always after the state bucket."""
-    where, s3, found = buckets(owner, account.region), account.client("s3"), list[str]()
-    for bucket in (where.archive, where.data):
+    buckets_here, s3, resources = buckets(owner, account.region), account.client("s3"), list[str]()
+    for bucket in (buckets_here.archive, buckets_here.data):
         try:
             s3.head_bucket(Bucket=bucket, ExpectedBucketOwner=owner)
         except ClientError as error:
             if is_missing(error):
                 continue
         # A bucket that refuses the request exists too.
-        found.append(f"bucket {bucket}")
+        resources.append(f"bucket {bucket}")
     tagging = account.client("resourcegroupstaggingapi")
     for key in (CAMPAIGN_TAG, FOUNDATION_TAG):
         for page in tagging.get_paginator("get_resources").paginate(TagFilters=[{"Key": key}]):
-            listed = (str(one["ResourceARN"]) for one in page["ResourceTagMappingList"])
-            found += [arn for arn in listed if _tells(arn, account.region)]
-            if len(found) > _SHOWN:
-                return found
-    return found
+            arns = (str(resource["ResourceARN"]) for resource in page["ResourceTagMappingList"])
+            resources += [arn for arn in arns if _proves_campaign(arn, account.region)]
+            if len(resources) > _SHOWN:
+                return resources
+    return resources
 
 
-def _tells(arn: str, region: str) -> bool:
+def _proves_campaign(arn: str, region: str) -> bool:
     """Return True if a tagged resource proves a campaign in this region. Global resources, as policies, may be another
     region's; a repository may get the foundation's tag and a base image before any campaign."""
     _, _, service, place, *_ = arn.split(":")

@@ -21,8 +21,7 @@ from infra.cluster.nodes import GpuNodes
 from infra.cluster.pod_logs import PodLogs
 from infra.cluster.steward_config import CONFIG_PATH, LEASE_TTL, STEWARD_LEASE, StewardConfig
 from infra.errors import LeaseHeld
-from infra.notices.outbox import Outbox
-from infra.notices.teller import Teller
+from infra.notices.outbox import Outbox, Teller
 from infra.notices.ways import ways
 from infra.record.lease import Lease
 from infra.record.meter import read

@@ -103,7 +103,7 @@ def _run(steward: Parts, judged: Judged, pause: Callable[[], None]) -> dict[str,
     config = ArchiveConfig(
         campaign=given.spec.campaign,
         identity=given.identity,
-        attempt=max((int(one["attempt"]) for one in state.attempts), default=0),
+        attempt=max((attempt.number for attempt in state.attempts), default=0),
         committed_step=max(state.newest_committed, steward.committed_step()),
         region=given.spec.region,
         state_bucket=given.state_bucket,
@@ -117,7 +117,7 @@ def _run(steward: Parts, judged: Judged, pause: Callable[[], None]) -> dict[str,
         unjudged=judged.unjudged,
     )
     job = archive_job.manifest(config, given.image, given.accelerators)
-    beside = timedelta(seconds=(state.unrecognised or {}).get("bytes", 0) / _COPIED_PER_S)
+    beside = timedelta(seconds=state.unrecognised.bytes / _COPIED_PER_S if state.unrecognised is not None else 0)
     longest = max(LEAST, TIMES * (given.bare_archive + beside))
     bounds = Bounds(
         start_within=given.spec.capacity_timeout,

@@ -44,7 +44,7 @@ class NewestAttempt:
         self.number, self.in_flight = resume_state.in_flight(state)
         if self._observer.clocks.attempt not in (0, self.number):
             self._observer.launched(self.number)
-        self.held_since: datetime | None = state.hold["since"] if state.hold is not None else None
+        self.held_since: datetime | None = state.held_since
         self._running_recorded = any(
             isinstance(event.payload, AttemptRunning) and event.payload.attempt == self.number
             for event in self._store.events()
@@ -66,7 +66,7 @@ class NewestAttempt:
 
     def _note_start_over(self, committed: int) -> None:
         """Record that the attempt begins at step 0 although an earlier one has trained."""
-        trained = [int(one.get("step") or 0) for one in self._store.state().attempts if "ended_at" in one]
+        trained = [known.ended.step or 0 for known in self._store.state().attempts if known.ended is not None]
         if committed < 0 and max(trained, default=0) > 0:
             why = "no checkpoint of it was committed; if it wrote one, no format recognised it"
             self._store.append(TrainingStartedOver(attempt=self.number, before=max(trained), why=why))
@@ -82,13 +82,14 @@ class NewestAttempt:
         self._store.append(AttemptRunning(attempt=self.number, **told))
 
     def hold(self, action: Hold, seen: Observation) -> None:
-        ended = next(a for a in self._store.state().attempts if a["attempt"] == action.attempt)
+        ended = next(known.ended for known in self._store.state().attempts if known.number == action.attempt)
+        assert ended is not None, "an attempt that failed has ended"
         event = self._store.append(
             Held(
                 attempt=action.attempt,
-                failure=ended["failure"],
-                cause=ended["detail"],
-                log=ended.get("log", []),
+                failure=ended.failure,
+                cause=ended.detail,
+                log=ended.log,
                 until=action.until.isoformat(timespec="seconds"),
                 usd_per_hour=float(seen.usd_per_hour),
             )
@@ -105,10 +106,9 @@ class NewestAttempt:
         self._logs.wait_for([pod.name for pod in seen.pods if pod.phase in ("Failed", "Succeeded")], _SHIP_REST_S)
         # A successor does not follow the pods of an attempt that the record calls ended.
         self._logs.flush()
-        launched = next((a for a in self._store.state().attempts if a["attempt"] == self.number), {})
         named = {*action.dead_nodes, action.first_failed}
         instances = {node.name: node.instance for node in seen.nodes if node.name in named and node.instance}
-        event = self._store.append(
+        self._store.append(
             AttemptEnded(
                 attempt=self.number,
                 failure=action.failure,
@@ -122,8 +122,9 @@ class NewestAttempt:
                 log=self._last_words(action, seen),
             )
         )
-        ended = resume_state.failed({"committed_step": -1, **launched, **event.data, "ended_at": event.at})
-        self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, ended)})
+        known = next(known for known in self._store.state().attempts if known.number == self.number)
+        failed = resume_state.failed(known)
+        self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, failed)})
         self.in_flight = False
         attempts.remove(self._client, self.kind, self.job)
         if action.failure is not FailureClass.INTERRUPTED:

@@ -38,7 +38,7 @@ def reconcile(
 
 def _record_launched(store: CampaignStore, present: Mapping[int, str], committed_step: int) -> None:
     """Record attempts that only Kubernetes knows: their steward was killed right after the launch."""
-    known = {int(attempt["attempt"]) for attempt in store.state().attempts}
+    known = {attempt.number for attempt in store.state().attempts}
     newest = max(known, default=0)
     for number, name in sorted(present.items()):
         if number > newest:
@@ -50,11 +50,11 @@ def _remove_ended(client: Client, store: CampaignStore, kind: attempts.Kind, cam
     """Remove the jobs of attempts that the record calls ended: they hold nodes."""
     present = attempts.jobs(client, kind, campaign)
     for attempt in store.state().attempts:
-        number = int(attempt["attempt"])
-        if "ended_at" in attempt and number in present:
+        number = attempt.number
+        if attempt.ended is not None and number in present:
             log.info("attempt %d has ended: its job is removed", number)
             attempts.remove(client, kind, present[number])
-            if attempt.get("failure") is not None:
+            if attempt.failure is not None:
                 attempts.end_now(client, {CAMPAIGN_LABEL: campaign, ATTEMPT_LABEL: str(number)}, _GRACE_S)
 
 

@@ -135,7 +135,7 @@ class Steward:
         checkpoints are committed, or none."""
         if self.config.workload is None:
             return None if self.committed.to_record() is None else Unrecognised(files=0, bytes=0).model_dump()
-        begun = [one["attempt"] for one in self.store.state().attempts if one.get("began", True)]
+        begun = [known.number for known in self.store.state().attempts if known.began]
         local = self.config.workload.checkpoints.tier == "local"
         left = self.committed.left_behind(max(begun, default=0), local)
         told = any(status.unrecognised and status.unrecognised.files for status in self.observer.statuses.values())

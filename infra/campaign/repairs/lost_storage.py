@@ -95,7 +95,7 @@ class StorageWatch:
         state = self.context.state()
         if state.outcome is not None or not state.attempts:
             return ""
-        if state.lost is not None and state.lost["repair"]:
+        if state.lost is not None and state.lost.repair:
             self._resume(state)
         if self._loss is None:
             if (id := id_of(self.context.store, self.context.names.stack)) is None:
@@ -110,7 +110,7 @@ class StorageWatch:
     def _resume(self, state: CampaignState) -> None:
         """Carry out a repair that a killed driver began."""
         assert state.lost is not None
-        self._replaced(state.lost["id"], state.lost["word"], state)
+        self._replaced(state.lost.id, state.lost.word, state)
 
     def _replaced(self, id: str, word: str, state: CampaignState) -> str:
         """Make the file system again; else return why not, which people are told once."""
@@ -123,7 +123,7 @@ class StorageWatch:
                 return f"file system {id} {word}; the stack cannot be compared with AWS yet: {error}"
             why = _beyond(self.context, looks)
         if why:
-            if state.lost is None or state.lost["repair"]:
+            if state.lost is None or state.lost.repair:
                 self._record(id, word, state, repair=False, why=why)
             return f"file system {id} {word}, and is not made again by itself: {why}"
         self._record(id, word, state, repair=True, why=_cost(self.context, state))

@@ -15,9 +15,7 @@ from rich.console import Console
 
 from infra.archive.manifest import EvaluationProof
 from infra.checkpoints import work
-from infra.checkpoints.copied import TIER as COPY
-from infra.checkpoints.copied import Copied, copies_of
-from infra.checkpoints.find import TIERS_EVERY_S, FoundPlace, find
+from infra.checkpoints.find import COPY, TIERS_EVERY_S, Copied, FoundPlace, copies_of, find
 from infra.checkpoints.place import BucketPlace, FolderPlace
 from infra.checkpoints.requests import has_steward
 from infra.cli.answers import write_json

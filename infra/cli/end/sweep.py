@@ -22,6 +22,7 @@ from infra.inventory.stakes import refuse_unproven
 from infra.inventory.sweep import Left, Sight, Swept
 from infra.record.events import Stage
 from infra.record.identity import read_identity
+from infra.record.payloads.base import data_of
 from infra.record.payloads.stages import Abandoned
 from infra.session.context import Context
 from infra.session.session import opened, stored_plan, stored_spec
@@ -61,7 +62,7 @@ def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Co
             rows = _rows(seen) | {
                 "removed": [str(one) for one in swept.removed],
                 "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck],
-                "certificate": context.state().certificate,
+                "certificate": data_of(context.state().certificate),
             }
             write_json(console, rows)
             return 0 if refused is None else refused.exit_code

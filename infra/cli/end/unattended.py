@@ -51,7 +51,7 @@ def note_dead_driver(store: CampaignStore, state: CampaignState) -> None:
 
 def note_loss(store: CampaignStore, state: CampaignState, context: Context) -> None:
     """Record that the file system of a campaign that trains is lost and no driver is there to make a new one."""
-    known = state.lost is not None and not state.lost["repair"]
+    known = state.lost is not None and not state.lost.repair
     if known or not state.attempts or state.outcome is not None:
         return
     if (id := id_of(store, context.names.stack)) is None:

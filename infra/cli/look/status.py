@@ -16,10 +16,12 @@ from infra.console.words import plural
 from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
 from infra.notices.history import Entry, history
-from infra.record.events import CampaignState, Event, Kind, Stage, fold, ordered
+from infra.record.events import CampaignState, Event, Stage, fold, ordered
 from infra.record.live import live_figures
-from infra.record.payloads.checkpoints import CheckpointUnrecognised
-from infra.record.payloads.training import ArchiveUnproven
+from infra.record.payloads.attempts import AttemptLaunched
+from infra.record.payloads.base import data_of
+from infra.record.payloads.checkpoints import CheckpointUnrecognised, Doubt
+from infra.record.payloads.training import Held, WatchRaised
 from infra.record.store import CampaignStore
 from infra.report.record import PACKED, Record, unpacked
 from infra.session.session import DRIVER_LEASE, holder_of, stored_plan, stored_spec
@@ -105,14 +107,14 @@ def _facts_of(
         "restarted_in_place": state.restarted_in_place,
         "outcome": state.outcome,
         "live": live,
-        "archive": state.archive,
-        "certificate": state.certificate,
-        "hold": state.hold,
-        "lost": state.lost,
-        "unrecognised": state.unrecognised or live.get("unrecognised"),
-        "unproven": state.unproven,
+        "archive": data_of(state.archive),
+        "certificate": data_of(state.certificate),
+        "hold": state.hold and {**state.hold.data(), "since": state.held_since},
+        "lost": data_of(state.lost),
+        "unrecognised": data_of(state.unrecognised) or live.get("unrecognised"),
+        "unproven": data_of(state.unproven),
         "doubts": _doubts(events),
-        "alarms": [event.data for event in events if event.kind is Kind.WATCH][-_ALARMS:],
+        "alarms": [event.data for event in events if isinstance(event.payload, WatchRaised)][-_ALARMS:],
         "detached": state.detached,
         "spent_usd": round(float(money.spent_usd), 4),
         "metered_usd": round(float(money.metered_usd), 4),
@@ -154,27 +156,26 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
     now = f"now billing {facts['bills_usd_per_hour']} USD/h"
     console.print(f"  money    {facts['spent_usd']:.2f} USD ({parts}); {now}", soft_wrap=True)
     if (lost := state.lost) and Stage.TEARDOWN not in state.finished_stages:
-        then = "a driver makes a new one" if lost.get("repair") else f"`bivouac repair {campaign}` makes a new one"
-        what = f"file system {lost.get('id')} {lost.get('word')}; {then}: {lost.get('why')}"
+        then = "a driver makes a new one" if lost.repair else f"`bivouac repair {campaign}` makes a new one"
+        what = f"file system {lost.id} {lost.word}; {then}: {lost.why}"
         console.print(f"  lost     {what}", markup=False, soft_wrap=True)
-    if state.hold:
-        _print_hold(campaign, state.hold, console)
+    if state.hold is not None:
+        _print_hold(campaign, state.hold, state.held_since, console)
     elif state.closed and Stage.TEARDOWN not in state.finished_stages:
         console.print(f"  over     GPU nodes at zero, the rest still bills: `bivouac down {campaign}` ends it")
     if state.archive:
-        kept = f"{state.archive.get('manifest')} (step {state.archive.get('step')})"
+        kept = f"{state.archive.manifest} (step {state.archive.step})"
         console.print(f"  archive  {kept}", markup=False, soft_wrap=True)
     if state.unproven:
-        copied = ArchiveUnproven.model_validate(state.unproven).sentence()
-        console.print(f"  copied   {copied}", markup=False, soft_wrap=True)
+        console.print(f"  copied   {state.unproven.sentence()}", markup=False, soft_wrap=True)
     elif (left := facts["unrecognised"]) and left.get("files"):
         unrecognised = CheckpointUnrecognised.model_validate(left).sentence()
         console.print(f"  left     {unrecognised}", markup=False, soft_wrap=True)
     if state.certificate:
-        verdict = "clean" if state.certificate.get("clean") else "not clean"
+        certificate = state.certificate
         console.print(
-            f"  certificate {verdict}: {len(state.certificate.get('found', ()))} left, "
-            f"{len(state.certificate.get('could_not_look', ()))} not looked at"
+            f"  certificate {'clean' if certificate.clean else 'not clean'}: {len(certificate.found)} left, "
+            f"{len(certificate.could_not_look)} not looked at"
         )
     _print_notices(facts["notices"], console)
     for key, why in facts["unreadable"].items():
@@ -183,11 +184,11 @@ def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: C
 
 def _doubts(events: Sequence[Event]) -> list[str]:
     """Return the newest sentence of each kind of doubt about a checkpoint, of the newest attempt."""
-    newest = dict[Kind, str]()
+    newest = dict[str, str]()
     for event in ordered(events):
-        if event.kind is Kind.ATTEMPT_LAUNCHED:
+        if isinstance(event.payload, AttemptLaunched):
             newest.clear()
-        elif event.payload.in_doubt:
+        elif isinstance(event.payload, Doubt):
             newest[event.kind] = event.payload.sentence()
     return list(newest.values())
 
@@ -232,10 +233,10 @@ def _stage(running: Stage | None, finished: dict[Stage, Any], ended: bool) -> st
     return f"after {list(finished)[-1]}" if finished else "not begun"
 
 
-def _print_hold(campaign: str, hold: dict[str, Any], console: Console) -> None:
-    times = f"since {hold['since']:%H:%M:%S} UTC until {hold.get('until')}"
-    console.print(f"  held     {times}: {hold.get('cause')}", markup=False)
-    for line in hold.get("log", ())[-5:]:
+def _print_hold(campaign: str, hold: Held, since: datetime | None, console: Console) -> None:
+    times = f"since {since:%H:%M:%S} UTC until {hold.until}"
+    console.print(f"  held     {times}: {hold.cause}", markup=False)
+    for line in hold.log[-5:]:
         console.print(f"           {line}", markup=False)
     console.print(
         f"           cure: mend it, then `bivouac relaunch {campaign} --spec FILE`; or `bivouac down {campaign}`"

@@ -7,13 +7,12 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, FiniteFloat
 
 from infra.console.words import plural
-from infra.record.kinds import Kind, Stage
-from infra.record.payloads.base import Payload, Update, Whole
-from infra.record.state import CampaignState
+from infra.record.payloads.base import Count, Payload, PrintedPayload, Text, Whole
 from infra.spec.notify import Change
+from trainer.contract.frozen import Frozen
 
 
 def short(node: object) -> str:
@@ -21,9 +20,7 @@ def short(node: object) -> str:
     return str(node).split(".", 1)[0]
 
 
-class NodeVerdict(Payload):
-    kind = Kind.NODE_VERDICT
-
+class NodeVerdict(Payload, kind="node.verdict"):
     node: str
     instance: str | None = None
     fit: bool = True
@@ -33,11 +30,7 @@ class NodeVerdict(Payload):
         return f"{short(self.node)} ({self.instance}) is {'fit' if self.fit else 'unfit'}"
 
 
-class NodeQuarantined(Payload):
-    kind = Kind.NODE_QUARANTINED
-    notice = Change.NODE
-    watched = True
-
+class NodeQuarantined(Payload, kind="node.quarantined", notice=Change.NODE, watched=True):
     node: str
     instance: str | None = None
     reason: str | None = None
@@ -45,14 +38,9 @@ class NodeQuarantined(Payload):
     def sentence(self) -> str:
         return f"{short(self.node)} ({self.instance}) quarantined: {self.reason}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"repairs": (*state.repairs, at)}
 
-
-class LaunchBudget(Payload):
+class LaunchBudget(Payload, kind="launch.budget"):
     """If training does not run by then, the closer gives the GPU nodes back."""
-
-    kind = Kind.LAUNCH_BUDGET
 
     until: AwareDatetime
     usd: Decimal
@@ -60,9 +48,6 @@ class LaunchBudget(Payload):
 
     def sentence(self) -> str:
         return f"training must run by {self.until.isoformat()}, before {self.usd} USD are spent"
-
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"launch_budget": (self.until, self.usd)}
 
 
 class NodeShare(Payload):
@@ -77,23 +62,17 @@ class NodeShare(Payload):
         return Fraction(self.nodes, self.of)
 
 
-class NodesCounted(NodeShare):
+class NodesCounted(NodeShare, kind="nodes.counted"):
     """What the steward saw."""
 
-    kind = Kind.NODES_COUNTED
 
-
-class PilotBegun(NodeShare):
-    kind = Kind.PILOT_BEGUN
-
+class PilotBegun(NodeShare, kind="pilot.begun"):
     def sentence(self) -> str:
         return f"a pilot: {plural(self.nodes, 'GPU node')} of {self.of} is asked for first"
 
 
-class PilotProven(Payload):
+class PilotProven(Payload, kind="pilot.proven"):
     """The other nodes are asked for next."""
-
-    kind = Kind.PILOT_PROVEN
 
     node: str | None = None
     instance: str | None = None
@@ -103,13 +82,8 @@ class PilotProven(Payload):
     def sentence(self) -> str:
         return f"the pilot {self.node} proved itself: the other nodes are asked for"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"pilot_proved": self.digest}
 
-
-class NodesAtZero(Payload):
-    kind = Kind.NODES_AT_ZERO
-
+class NodesAtZero(Payload, kind="nodes.at-zero"):
     group: str | None = None
     why: str | None = None
     """Why the closer gave them back; None for everybody else."""
@@ -117,19 +91,8 @@ class NodesAtZero(Payload):
     def sentence(self) -> str:
         return f"{self.group} is at zero nodes" + (f": {self.why}" if self.why else "")
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        change: dict[str, Any] = {"gpu_nodes_up": False, "closed": state.outcome is not None, "archives_on": None}
-        if state.outcome is None:
-            # The nodes were given back before training ended; their successors have not passed preflight.
-            kept = {stage: outputs for stage, outputs in state.finished_stages.items() if stage != Stage.PREFLIGHT}
-            change |= {"finished_stages": kept, "bake_again": not state.ran}
-        return change
 
-
-class AttemptLaunched(Payload):
-    kind = Kind.ATTEMPT_LAUNCHED
-    watched = True
-
+class AttemptLaunched(Payload, kind="attempt.launched", watched=True):
     attempt: Whole
     jobset: str | None = None
     committed_step: Whole = -1
@@ -137,15 +100,8 @@ class AttemptLaunched(Payload):
     def sentence(self) -> str:
         return f"attempt {self.attempt} launched as {self.jobset} from step {max(self.committed_step, 0)}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        # The new attempt's work is neither abandoned nor archived.
-        launched = {**self.data(), "launched_at": at}
-        return {"attempts": (*state.attempts, launched), "abandoned": False, "archive": None, "unproven": None}
 
-
-class AttemptRunning(Payload):
-    kind = Kind.ATTEMPT_RUNNING
-
+class AttemptRunning(Payload, kind="attempt.running"):
     attempt: Whole
     step: Whole | None = None
     nodes: tuple[str, ...] = ()
@@ -155,38 +111,24 @@ class AttemptRunning(Payload):
     def sentence(self) -> str:
         return f"attempt {self.attempt} trains on {', '.join(map(short, self.nodes))}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        attempts = _with(state, self.attempt, {"node_ranks": self.node_ranks})
-        return {"ran": True, "attempts": attempts, "launch_budget": None}
 
-
-class AttemptRestartedInPlace(Payload):
-    kind = Kind.ATTEMPT_RESTARTED_IN_PLACE
-    watched = True
-
-    attempt: Whole
-    pod: str | None = None
-    generation: Whole | None = None
-    step: Whole | None = None
-    culprit: Whole | None = None
+class AttemptRestartedInPlace(
+    PrintedPayload, kind="attempt.restarted-in-place", line="restarted_in_place", watched=True
+):
+    step: Count | None = None
+    culprit: Count | None = None
     """Its rank, if it is known."""
-    of_node: str | None = None
-    cause: str | None = None
-    seconds: float | None = None
+    of_node: Text | None = None
+    cause: Text | None = None
+    seconds: FiniteFloat | None = None
     """From the death to a new step."""
 
     def sentence(self) -> str:
-        who = f"a process on {short(self.of_node)}: {self.cause}"
-        return f"attempt {self.attempt} trains again in its pods after {self.seconds} s, since {who}"
-
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"restarted_in_place": state.restarted_in_place + 1}
+        process = f"a process on {short(self.of_node)}: {self.cause}"
+        return f"attempt {self.attempt} trains again in its pods after {self.seconds} s, since {process}"
 
 
-class AttemptEnded(Payload):
-    kind = Kind.ATTEMPT_ENDED
-    watched = True
-
+class AttemptEnded(Payload, kind="attempt.ended", watched=True):
     attempt: Whole
     failure: str | None = None
     """Its class; None for an attempt that ended well."""
@@ -210,10 +152,34 @@ class AttemptEnded(Payload):
         failure = f"{self.failure} failure: " if self.failure else ""
         return f"attempt {self.attempt} ended at step {self.step}: {failure}{self.detail}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"attempts": _with(state, self.attempt, {**self.data(), "ended_at": at})}
 
+class AttemptRecord(Frozen):
+    """One launch of the job, and what is known of it since."""
 
-def _with(state: CampaignState, attempt: int, facts: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Return the attempts, with more known of one of them."""
-    return tuple({**known, **facts} if known["attempt"] == attempt else known for known in state.attempts)
+    launched: AttemptLaunched
+    launched_at: datetime
+    node_ranks: tuple[int | None, ...] = ()
+    """Of its pods, by their index, once it trains."""
+    ended: AttemptEnded | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def number(self) -> int:
+        return self.launched.attempt
+
+    @property
+    def failure(self) -> str | None:
+        """Class of its failure; None: it has not failed, so far."""
+        return self.ended.failure if self.ended is not None else None
+
+    @property
+    def committed(self) -> int:
+        """Newest step on the shared tier as far as is known: at its end, else at its launch; -1: none."""
+        if self.ended is not None and "committed_at_end" in self.ended.model_fields_set:
+            return self.ended.committed_at_end
+        return self.launched.committed_step
+
+    @property
+    def began(self) -> bool:
+        """False if it is known that no container of its pods has started."""
+        return self.ended is None or self.ended.began

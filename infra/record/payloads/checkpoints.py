@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field, FiniteFloat
 
 from infra.console.words import plural, size
-from infra.record.kinds import Kind
-from infra.record.payloads.base import Payload, Update, Whole
-from infra.record.state import CampaignState
+from infra.record.payloads.base import Count, Payload, PrintedPayload, Text, Whole
 from infra.spec.notify import Change
+from trainer.contract.job import Name
 
 
-class CheckpointRefused(Payload):
-    kind = Kind.CHECKPOINT_REFUSED
-    watched = True
-
-    attempt: Whole | None = None
-    pod: str | None = None
-    step: Whole | None = None
-    tier: str | None = None
-    rank: Whole | None = None
-    file: str | None = None
-    wanted: str | None = None
-    seen: str | None = None
+class CheckpointRefused(
+    PrintedPayload, kind="checkpoint.refused", line="refused_shard", needed=("step",), watched=True
+):
+    step: Count | None = None
+    tier: Name | None = None
+    file: Text | None = None
+    wanted: Text | None = None
+    seen: Text | None = None
 
     @property
     def place(self) -> str:
@@ -32,23 +29,18 @@ class CheckpointRefused(Payload):
         return f"checkpoint of step {self.step} refused on the {self.tier} tier: {self.place}"
 
 
-class CheckpointRestored(Payload):
-    kind = Kind.CHECKPOINT_RESTORED
-    watched = True
-
-    attempt: Whole | None = None
-    pod: str | None = None
-    step: Whole | None = None
-    tier: str | None = None
+class CheckpointRestored(PrintedPayload, kind="checkpoint.restored", line="restored", needed=("step",), watched=True):
+    step: Count | None = None
+    of_attempt: Count | None = None
+    position: Count | None = None
+    tier: Name | None = None
+    parameters: Count | None = None
 
     def sentence(self) -> str:
         return f"step {self.step} restored"
 
 
-class CheckpointCopied(Payload):
-    kind = Kind.CHECKPOINT_COPIED
-    watched = True
-
+class CheckpointCopied(Payload, kind="checkpoint.copied", watched=True):
     step: Whole
     place: str | None = None
     bytes: Whole = 0
@@ -56,27 +48,15 @@ class CheckpointCopied(Payload):
     def sentence(self) -> str:
         return f"step {self.step} copied to S3, {size(self.bytes)} read back: {self.place}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"copied": self.step, "copy_tried_at": at}
 
-
-class CheckpointCopyFailed(Payload):
-    kind = Kind.CHECKPOINT_COPY_FAILED
-    watched = True
-
+class CheckpointCopyFailed(Payload, kind="checkpoint.copy-failed", watched=True):
     error: str | None = None
 
     def sentence(self) -> str:
         return f"no copy to S3, training goes on and the next interval tries again: {self.error}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"copy_tried_at": at}
 
-
-class CheckpointFetched(Payload):
-    kind = Kind.CHECKPOINT_FETCHED
-    watched = True
-
+class CheckpointFetched(Payload, kind="checkpoint.fetched", watched=True):
     attempt: Whole
     """That is launched with it."""
     step: Whole
@@ -84,47 +64,40 @@ class CheckpointFetched(Payload):
     refused: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        refused = f"; refused: {'; '.join(self.refused)}" if self.refused else ""
-        return f"step {self.step} is back from S3, {size(self.bytes)}{refused}"
-
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"copied": self.step, "fetched": (self.attempt, self.step)}
+        refusals = f"; refused: {'; '.join(self.refused)}" if self.refused else ""
+        return f"step {self.step} is back from S3, {size(self.bytes)}{refusals}"
 
 
-class CheckpointFetchFailed(Payload):
-    kind = Kind.CHECKPOINT_FETCH_FAILED
-    watched = True
-
+class CheckpointFetchFailed(Payload, kind="checkpoint.fetch-failed", watched=True):
     error: str | None = None
 
     def sentence(self) -> str:
         return f"no checkpoint came back from S3: {self.error}"
 
 
-class Doubt(Payload):
-    """A checkpoint in doubt."""
+class Doubt(PrintedPayload, notice=Change.CHECKPOINTS, watched=True):
+    """A checkpoint in doubt. People are told once in an attempt: a job saves often."""
 
-    notice = Change.CHECKPOINTS
-    watched = True
-    in_doubt = True
-
-    pod: str | None = None
-    attempt: Whole | None = None
-    step: Whole | None = None
-    why: str | None = None
+    step: Annotated[int, Field(strict=True, ge=-1, le=10**15)] | None = None
+    """-1: none yet."""
+    of_attempt: Count | None = None
+    why: Text | None = None
 
 
-class CheckpointUnrecognised(Doubt):
+class CheckpointUnrecognised(Doubt, kind="checkpoint.unrecognised", line="unrecognised", needed=("files", "bytes")):
     """What lies in the job's folder and is no checkpoint that is recognised."""
 
-    kind = Kind.CHECKPOINT_UNRECOGNISED
-
-    files: Whole = 0
-    bytes: Whole = 0
-    newest: str = ""
+    files: Count = 0
+    bytes: Count = 0
+    newest: Text = ""
     """Path of the newest file."""
-    fits: str = ""
+    fits: Text = ""
     """A format that would recognise it; empty: none is known."""
+
+    @property
+    def empty(self) -> bool:
+        """True if somebody has counted, and no file is left."""
+        return self.files == 0 and "files" in self.model_fields_set
 
     def sentence(self) -> str:
         newest = f", the newest {self.newest}" if self.newest else ""
@@ -132,55 +105,45 @@ class CheckpointUnrecognised(Doubt):
         return f"{amount(self.files, self.bytes)} of the job are no known checkpoint{newest}: {self.why}{fits}"
 
 
-class CheckpointNotSealed(Doubt):
-    kind = Kind.CHECKPOINT_NOT_SEALED
-
+class CheckpointNotSealed(Doubt, kind="checkpoint.not-sealed", line="not_sealed", needed=("step",)):
     def sentence(self) -> str:
         return f"step {self.step} is not sealed: {self.why}"
 
 
-class CheckpointStepRefused(Doubt):
-    kind = Kind.CHECKPOINT_STEP_REFUSED
-
+class CheckpointStepRefused(Doubt, kind="checkpoint.step-refused", line="refused_step", needed=("step",)):
     def sentence(self) -> str:
         return f"step {self.step} is refused: {self.why}"
 
 
-class CheckpointWeightsOnly(Doubt):
-    kind = Kind.CHECKPOINT_WEIGHTS_ONLY
-
+class CheckpointWeightsOnly(Doubt, kind="checkpoint.weights-only", line="weights_only", needed=("why",)):
     def sentence(self) -> str:
         return f"the job's checkpoints are weights alone: {self.why}"
 
 
-class TrainingStartedOver(Doubt):
-    kind = Kind.TRAINING_STARTED_OVER
-
+class TrainingStartedOver(Doubt, kind="training.started-over"):
     before: Whole | None = None
     """Newest step that was trained."""
 
     def sentence(self) -> str:
-        begun = f"attempt {self.attempt} begins again at step 0 although step {self.before} was trained"
-        return f"{begun}: {self.why}"
+        beginning = f"attempt {self.attempt} begins again at step 0 although step {self.before} was trained"
+        return f"{beginning}: {self.why}"
 
 
-class TrainingResumedElsewhere(Doubt):
-    kind = Kind.TRAINING_RESUMED_ELSEWHERE
-
-    offered: Whole | None = None
-    first: Whole | None = None
+class TrainingResumedElsewhere(
+    Doubt, kind="training.resumed-elsewhere", line="resumed_elsewhere", needed=("offered", "first")
+):
+    offered: Count | None = None
+    first: Count | None = None
     """The first step that the job reports."""
 
     def sentence(self) -> str:
-        begun = f"the job was given the checkpoint of step {self.offered}, and the first step it reports is"
-        return f"{begun} {self.first}: it did not go on from there"
+        beginning = f"the job was given the checkpoint of step {self.offered}, and the first step it reports is"
+        return f"{beginning} {self.first}: it did not go on from there"
 
 
-class TrainingLossJumped(Doubt):
-    kind = Kind.TRAINING_LOSS_JUMPED
-
-    before: float | None = None
-    now: float | None = None
+class TrainingLossJumped(Doubt, kind="training.loss-jumped", line="loss_jumped", needed=("step", "before", "now")):
+    before: FiniteFloat | None = None
+    now: FiniteFloat | None = None
     """Losses of the same step."""
 
     def sentence(self) -> str:

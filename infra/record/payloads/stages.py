@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from pydantic import Field
 
 from infra.console.words import clock, plural, size
-from infra.record.kinds import Kind, Stage
-from infra.record.payloads.base import Payload, Update, Whole, by
-from infra.record.state import CampaignState
+from infra.record.payloads.base import Payload, Whole, by
+from infra.record.stage import Stage
 from infra.spec.notify import Change
 
 
-class StageStarted(Payload):
-    kind = Kind.STAGE_STARTED
-
+class StageStarted(Payload, kind="stage.started"):
     stage: Stage
     who: str | None = None
     """ARN of the caller."""
@@ -25,16 +21,8 @@ class StageStarted(Payload):
     def sentence(self) -> str:
         return f"{self.stage} begins{by(self.who)}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        finished = {stage: outputs for stage, outputs in state.finished_stages.items() if stage != self.stage}
-        change: dict[str, Any] = {"running_stage": self.stage, "finished_stages": finished}
-        change |= {"started_at": state.started_at or at, "begun_with": state.begun_with or self.stage}
-        return change | ({"gpu_nodes_up": True} if self.stage is Stage.PREFLIGHT else {})
 
-
-class StageFinished(Payload):
-    kind = Kind.STAGE_FINISHED
-
+class StageFinished(Payload, kind="stage.finished"):
     stage: Stage
     seconds: float = 0.0
     outputs: dict[str, Any] = Field(default_factory=dict)
@@ -42,15 +30,8 @@ class StageFinished(Payload):
     def sentence(self) -> str:
         return f"{self.stage} finished in {clock(self.seconds)}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        change = {"running_stage": None, "finished_stages": state.finished_stages | {self.stage: self.outputs}}
-        return change | ({"bake_again": False} if self.stage is Stage.BAKE else {})
 
-
-class StageFailed(Payload):
-    kind = Kind.STAGE_FAILED
-    notice = Change.FAILED
-
+class StageFailed(Payload, kind="stage.failed", notice=Change.FAILED):
     stage: Stage
     error: str | None = None
     cut_off: bool = False
@@ -63,13 +44,8 @@ class StageFailed(Payload):
     def sentence(self) -> str:
         return f"{self.stage} failed: {self.error}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"running_stage": None, **({"gpu_nodes_up": False} if self.gave_nodes_back else {})}
 
-
-class DriverTookOver(Payload):
-    kind = Kind.DRIVER_TOOK_OVER
-
+class DriverTookOver(Payload, kind="driver.took-over"):
     holder: str | None = None
     previous: str | None = None
     who: str | None = None
@@ -78,9 +54,7 @@ class DriverTookOver(Payload):
         return f"{self.holder} took over from {self.previous}{by(self.who)}"
 
 
-class DataBegun(Payload):
-    kind = Kind.DATA_BEGUN
-
+class DataBegun(Payload, kind="data.begun"):
     nodes: Whole = 1
     """That bill from here on."""
     usd_per_hour: Decimal = Decimal(0)
@@ -94,10 +68,8 @@ class DataBegun(Payload):
         return f"{plural(self.nodes, 'node')} prepare the data in the cluster: {amount}"
 
 
-class DataEnded(Payload):
+class DataEnded(Payload, kind="data.ended"):
     """Its nodes go."""
-
-    kind = Kind.DATA_ENDED
 
     digest: str | None = None
     error: str | None = None
@@ -108,42 +80,24 @@ class DataEnded(Payload):
         return f"the data are prepared: {str(self.digest)[:12]}"
 
 
-class Detached(Payload):
-    kind = Kind.DETACHED
-
+class Detached(Payload, kind="detached"):
     holder: str | None = None
     deadline: str | None = None
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"detached": state.detached or at}
 
-
-class Closing(Payload):
+class Closing(Payload, kind="closing"):
     """The closer ends the campaign."""
-
-    kind = Kind.CLOSING
 
     why: str | None = None
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"detached": state.detached or at}
 
-
-class Attached(Payload):
+class Attached(Payload, kind="attached"):
     """A driver drives again what was detached, or what the closer had begun to end."""
-
-    kind = Kind.ATTACHED
 
     holder: str | None = None
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"detached": None}
 
-
-class Decision(Payload):
-    kind = Kind.DECISION
-    watched = True
-
+class Decision(Payload, kind="decision", watched=True):
     action: str | None = None
     why: str | None = None
 
@@ -151,9 +105,7 @@ class Decision(Payload):
         return f"decided: {self.action}, since {self.why}"
 
 
-class OperatorEntered(Payload):
-    kind = Kind.OPERATOR_ENTERED
-
+class OperatorEntered(Payload, kind="operator.entered"):
     who: str | None = None
     attempt: Whole | None = None
     node: Whole | None = None
@@ -165,10 +117,8 @@ class OperatorEntered(Payload):
         return f"{self.who} ran {self.program} on node {self.node} of attempt {self.attempt}"
 
 
-class ResidueSwept(Payload):
+class ResidueSwept(Payload, kind="swept"):
     """Removed, though no stack knew it."""
-
-    kind = Kind.SWEPT
 
     things: tuple[str, ...]
 
@@ -176,10 +126,8 @@ class ResidueSwept(Payload):
         return f"removed what the stack did not know: {', '.join(self.things)}"
 
 
-class Abandoned(Payload):
+class Abandoned(Payload, kind="abandoned"):
     """Written before a teardown without a verified archive removes anything."""
-
-    kind = Kind.ABANDONED
 
     who: str | None = None
     identity: str | None = None
@@ -188,15 +136,9 @@ class Abandoned(Payload):
     def sentence(self) -> str:
         return f"what was trained was given up without an archive (--abandon){by(self.who)}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"abandoned": True}
 
-
-class NoticeFailed(Payload):
+class NoticeFailed(Payload, kind="notice.failed", watched=True):
     """The first time of each error."""
-
-    kind = Kind.NOTICE_FAILED
-    watched = True
 
     way: str | None = None
     error: str | None = None
@@ -205,31 +147,25 @@ class NoticeFailed(Payload):
         return f"a notice was not sent by {self.way}: {self.error}"
 
 
-class Certified(Payload):
-    kind = Kind.CERTIFIED
-
+class Certified(Payload, kind="certified"):
     clean: bool = False
+    looks: Whole | None = None
+    """Kinds of resources that were looked for."""
     found: tuple[Any, ...] = ()
     could_not_look: tuple[Any, ...] = ()
+    suspects: tuple[Any, ...] | None = None
+    kept: tuple[Any, ...] | None = None
+    """What stays on purpose."""
 
     def sentence(self) -> str:
         return "certified: nothing left" if self.clean else f"not certified: {list(self.found)}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"certificate": self.data()}
 
-
-class UnreadableRecord(Payload):
+class UnreadableRecord(Payload, kind="record.unreadable"):
     """Stands for an object of the record that cannot be read, and is never written."""
-
-    kind = Kind.UNREADABLE
 
     key: str
     why: str
 
     def sentence(self) -> str:
         return f"1 object of the record cannot be read: {self.key}: {self.why}"
-
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        # It may have been a launch, whose work is neither abandoned nor archived.
-        return {"unreadable": state.unreadable + 1, "doubted": True, "abandoned": False}

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from infra.console.words import plural, size
-from infra.record.kinds import Kind, Stage
 from infra.record.payloads.attempts import NodeShare
-from infra.record.payloads.base import Payload, Update, Whole
-from infra.record.payloads.checkpoints import amount
-from infra.record.state import CampaignState
+from infra.record.payloads.base import Count, Payload, PrintedPayload, Text, Whole
+from infra.record.payloads.checkpoints import CheckpointUnrecognised, amount
 from infra.spec.notify import Change
+from trainer.contract.job import Name
 
 
-class FileSystemLost(Payload):
-    kind = Kind.FILE_SYSTEM_LOST
-    notice = Change.FAILED
-
+class FileSystemLost(Payload, kind="file-system.lost", notice=Change.FAILED):
     id: str
     word: str
     """FSx's."""
@@ -29,46 +26,31 @@ class FileSystemLost(Payload):
     """It does not; or what that costs."""
 
     def sentence(self) -> str:
-        then = "made again, since" if self.repair else "not made again by itself:"
-        return f"the file system {self.id} {self.word}; it is {then} {self.why}"
-
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"lost": self.data(), "replacements": state.replacements + self.repair}
+        consequence = "made again, since" if self.repair else "not made again by itself:"
+        return f"the file system {self.id} {self.word}; it is {consequence} {self.why}"
 
 
-class FileSystemReplaced(Payload):
-    kind = Kind.FILE_SYSTEM_REPLACED
-
+class FileSystemReplaced(Payload, kind="file-system.replaced"):
     def sentence(self) -> str:
         return "a new file system has taken the lost one's place"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"lost": None}
 
-
-class WatchRaised(Payload):
-    kind = Kind.WATCH
-
-    attempt: Whole | None = None
-    step: Whole | None = None
-    detector: str | None = None
-    value: Any = None
-    threshold: Any = None
-    action: str | None = None
-    text: str | None = None
-    did: str | None = None
-    onset: Whole | None = None
-    ranks: Any = None
+class WatchRaised(PrintedPayload, kind="watch", line="watch", needed=("step", "detector")):
+    step: Count | None = None
+    detector: Name | None = None
+    value: float | Name | None = None
+    threshold: float | Name | None = None
+    action: Name | None = None
+    text: Text | None = None
+    did: Text | None = None
+    onset: Count | None = None
+    ranks: Annotated[list[Count], Field(max_length=2**16)] | None = None
 
     def sentence(self) -> str:
         return f"the watch, step {self.step}, {self.detector}: {self.text}; {self.did}"
 
 
-class Held(Payload):
-    kind = Kind.HELD
-    notice = Change.HELD
-    watched = True
-
+class Held(Payload, kind="held", notice=Change.HELD, watched=True):
     attempt: Whole | None = None
     failure: str | None = None
     cause: str | None = None
@@ -79,14 +61,8 @@ class Held(Payload):
     def sentence(self) -> str:
         return f"held until {self.until} at {self.usd_per_hour} USD/h: {self.cause}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"hold": {**self.data(), "since": at}}
 
-
-class Relaunched(Payload):
-    kind = Kind.RELAUNCHED
-    watched = True
-
+class Relaunched(Payload, kind="relaunched", watched=True):
     version: Whole
     """Of the spec that is in force now."""
     committed_step: Whole = -1
@@ -102,37 +78,20 @@ class Relaunched(Payload):
         begin = max(self.committed_step, 0)
         return f"relaunched by {self.who} from step {begin}, spec {self.version}: {fields}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        newest = max((int(attempt["attempt"]) for attempt in state.attempts), default=0)
-        change: dict[str, Any] = {"hold": None, "version": self.version, "judged": newest}
-        if self.bake is not None:
-            change["finished_stages"] = state.finished_stages | {Stage.BAKE: self.bake}
-        return change
 
-
-class TrainingFinished(Payload):
-    kind = Kind.TRAINING_FINISHED
-    notice = Change.FINISHED
-
+class TrainingFinished(Payload, kind="training.finished", notice=Change.FINISHED):
     outcome: str
     why: str | None = None
     step: Whole | None = None
     committed_step: Whole | None = None
-    unrecognised: dict[str, Any] | None = None
-    """As `CheckpointUnrecognised`; None: nobody could look."""
+    unrecognised: CheckpointUnrecognised | None = None
+    """What the job left; None: nobody could look."""
 
     def sentence(self) -> str:
         return f"training {self.outcome}: {self.why}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        change = {"outcome": self.outcome, "hold": None, "committed_at_finish": self.committed_step}
-        return {**change, "unrecognised": self.unrecognised}
 
-
-class ArchiveBegun(NodeShare):
-    kind = Kind.ARCHIVE_BEGUN
-    watched = True
-
+class ArchiveBegun(NodeShare, kind="archive.begun", watched=True):
     group: str | None = None
     released: Whole | None = None
     """Nodes that are given back; None: the nodes are asked for."""
@@ -143,31 +102,46 @@ class ArchiveBegun(NodeShare):
             return f"the archive runs on {nodes} of {self.group}: the others are given back"
         return f"the archive asks {self.group} for {nodes}"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"closed": False, "gpu_nodes_up": True, "archives_on": (self.nodes, self.of)}
 
-
-class ArchiveVerified(Payload):
-    kind = Kind.ARCHIVE_VERIFIED
-    notice = Change.ARCHIVED
-
+class ArchiveVerified(Payload, kind="archive.verified", notice=Change.ARCHIVED):
     manifest: str | None = None
+    """Its address in S3."""
     step: Whole
+    identity: str = ""
+    """Of the campaign; empty in archives that are older than identities."""
+    accounts_for: Whole | None = None
+    """Newest step that is archived, or was refused."""
     objects: Whole | None = None
     bytes: Whole = 0
+    proof: str = "recorded in training"
+    recorded_evaluation_loss: float | None = None
+    reference_evaluation_loss: float | None = None
+    """The loss that the restored model had to equal; earlier versions wrote the recorded one alone."""
+    restored_evaluation_loss: float | None = None
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    """By the job's own evaluation."""
+    export_metrics: dict[str, Any] = Field(default_factory=dict)
+    """The same of its export."""
+    tolerance: float | None = None
+    """Largest relative difference that the proof allowed."""
+    export: str | None = None
+    """Folder of the export below the campaign's prefix."""
+    refused: tuple[Any, ...] = ()
+    """Newer checkpoints that were not sound, each with the reason."""
+    copies_left: Any = None
+    """Interval copies that could not be removed."""
+
+    @property
+    def wanted_loss(self) -> float | None:
+        has_reference = "reference_evaluation_loss" in self.model_fields_set
+        return self.reference_evaluation_loss if has_reference else self.recorded_evaluation_loss
 
     def sentence(self) -> str:
         return f"step {self.step} archived: {self.objects} objects, {size(self.bytes)} read back"
 
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"archive": self.data(), "doubted": False}
 
-
-class ArchiveUnproven(Payload):
+class ArchiveUnproven(Payload, kind="archive.unproven", notice=Change.ARCHIVED):
     """Unrecognised content is copied as it is, with digests, each object read back."""
-
-    kind = Kind.ARCHIVE_UNPROVEN
-    notice = Change.ARCHIVED
 
     prefix: str | None = None
     """An address in S3."""
@@ -177,22 +151,13 @@ class ArchiveUnproven(Payload):
     fits: str = ""
 
     def sentence(self) -> str:
-        where = f"in S3 as they are, with digests: {self.prefix}"
-        return f"{amount(self.files, self.bytes)} that are no proven checkpoint are {where}; {self.why}"
-
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"unproven": self.data(), "doubted": False}
+        place = f"in S3 as they are, with digests: {self.prefix}"
+        return f"{amount(self.files, self.bytes)} that are no proven checkpoint are {place}; {self.why}"
 
 
-class ArchiveFailed(Payload):
-    kind = Kind.ARCHIVE_FAILED
-    notice = Change.FAILED
-
+class ArchiveFailed(Payload, kind="archive.failed", notice=Change.FAILED):
     error: str | None = None
     step: Whole | None = None
     """It is archived byte for byte, but not proven."""
     part: str | None = None
     """What has failed; None: the job's own evaluation."""
-
-    def update(self, state: CampaignState, at: datetime) -> Update:
-        return {"unproven": None}

@@ -18,13 +18,13 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.record.events import Kind
+from infra.record.payloads.attempts import AttemptEnded, AttemptRestartedInPlace
 from infra.record.store import LIVE, CampaignStore
 from infra.rehearsal.site.campaigns import campaigns_in, note_struck, struck_in
 from infra.spec.names import buckets
 
 _INTERVAL_S = 0.5
-_OVERCOME = (Kind.ATTEMPT_ENDED, Kind.ATTEMPT_RESTARTED_IN_PLACE)
+_OVERCOME = AttemptEnded | AttemptRestartedInPlace
 
 
 def main(folder: Path, endpoint: str) -> int:
@@ -59,7 +59,7 @@ def _live(store: CampaignStore, after: datetime | None) -> dict[str, Any] | None
     live: dict[str, Any] | None = store.get_json(LIVE)
     if live is None or after is None:
         return live
-    overcome = [event.at for event in store.events() if event.kind in _OVERCOME and event.at > after]
+    overcome = [event.at for event in store.events() if isinstance(event.payload, _OVERCOME) and event.at > after]
     return live if overcome and datetime.fromisoformat(live["at"]) > min(overcome) else None
 
 

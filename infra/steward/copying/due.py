@@ -10,7 +10,7 @@ from infra.record.events import CampaignState
 def is_due(state: CampaignState, committed: int, every: timedelta, now: datetime) -> bool:
     """Return whether the step `committed` is newer than the newest copy, and an interval has passed since the last try
     or, before the first, since training began. A failure is not tried again before the next interval."""
-    begun = state.attempts[0]["launched_at"] if state.attempts else None
+    begun = state.attempts[0].launched_at if state.attempts else None
     since = state.copy_tried_at or begun
     return since is not None and committed > state.copied and now - since >= every
 
@@ -24,8 +24,8 @@ def lacks(state: CampaignState, committed: int) -> str:
         return ""
     if committed < 0:
         return "the shared tier holds no checkpoint"
-    last = state.attempts[-1] if state.attempts else {}
-    fetched_for = state.fetched[0] if state.fetched else 0
-    if last.get("nothing_sound") and fetched_for <= last["attempt"]:
+    ended = state.attempts[-1].ended if state.attempts else None
+    fetched_for = state.fetched.attempt if state.fetched is not None else 0
+    if ended is not None and ended.nothing_sound and fetched_for <= ended.attempt:
         return "no checkpoint on the shared tier is sound"
     return ""

@@ -19,8 +19,8 @@ class Keeper:
         # Of another version, or unreadable: the events still bound the durations.
         self._stored, launched = self._store.figures(CLOCKS, StoredClocks), None
         for known in state.attempts:
-            if known["attempt"] == attempt:
-                launched = known["launched_at"]
+            if known.number == attempt:
+                launched = known.launched_at
         mono, now = self._clock.monotonic(), self._clock.now()
         return taken_over(self._stored, attempt, launched, state.started_at, mono, now)
 

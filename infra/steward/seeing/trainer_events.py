@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.record.events import Kind
 from infra.record.objects import Unreadable
-from infra.record.payloads import PAYLOADS
+from infra.record.payloads.base import PRINTED
 from infra.record.store import LIVE, CampaignStore
-from infra.record.trainer_lines import StepLine, line_of
+from infra.record.trainer_lines import line_of
 
-_RECORDED = {
-    "refused_shard": Kind.CHECKPOINT_REFUSED,
-    "refused_step": Kind.CHECKPOINT_STEP_REFUSED,
-    "not_sealed": Kind.CHECKPOINT_NOT_SEALED,
-    "unrecognised": Kind.CHECKPOINT_UNRECOGNISED,
-    "weights_only": Kind.CHECKPOINT_WEIGHTS_ONLY,
-    "restored": Kind.CHECKPOINT_RESTORED,
-    "restarted_in_place": Kind.ATTEMPT_RESTARTED_IN_PLACE,
-    "resumed_elsewhere": Kind.TRAINING_RESUMED_ELSEWHERE,
-    "loss_jumped": Kind.TRAINING_LOSS_JUMPED,
-    "watch": Kind.WATCH,
-}
 _MOST_OF_A_KIND = 300
 """Events of a kind in a campaign's record that pods told; later ones are in the logs."""
 
@@ -31,25 +18,22 @@ class TrainerEvents:
         self.store = store
         self.loss = _known_loss(store)
         """Loss of the newest step; a predecessor's is read from the record, since its log lines are not read again."""
-        self._full = set[Kind]()
+        self._full = set[str]()
         """Kinds of which the record has as many as it takes."""
 
     def take(self, pod: str, event: dict[str, Any]) -> None:
         """Take one event of a pod; one that does not fit the schema of its kind is text. A repeated event is recorded
         once. Raises S3's errors."""
-        if (line := line_of(event)) is None:
-            return
-        if isinstance(line, StepLine) and line.event == "step" and line.loss is not None:
+        line, model = line_of(event), PRINTED.get(event["event"])
+        if line is not None and line.event == "step" and line.loss is not None:
             self.loss = line.loss
-        kind = _RECORDED.get(line.event)
-        if kind is None or kind in self._full:
+        payload = None if model is None or model.kind in self._full else model.of_line(pod, event)
+        if payload is None:
             return
-        known_events = [known.payload for known in self.store.events() if known.kind is kind]
+        known_events = [known.payload for known in self.store.events() if known.kind == payload.kind]
         if len(known_events) >= _MOST_OF_A_KIND:
-            self._full.add(kind)
+            self._full.add(payload.kind)
             return
-        fields = line.model_dump(mode="json", exclude={"event", "time"}, exclude_unset=True)
-        payload = PAYLOADS[kind](pod=pod, **fields)
         # The event may be recorded already: a write's answer may be lost, and a successor reads unstored lines again.
         if payload not in known_events:
             self.store.append(payload)

@@ -17,7 +17,7 @@ from infra.cluster.kubernetes import JobSet, from_outside
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError, UserError
 from infra.inventory import certify
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.payloads import payload_of
 from infra.record.payloads.stages import StageStarted
 from infra.session.context import Context
@@ -172,7 +172,7 @@ def test_a_launch_that_comes_to_nothing_gives_the_nodes_back_and_the_next_run_pr
         }
 
     assert workloads() == {"waits", "steward"}
-    for kind in (Kind.STAGE_STARTED, Kind.STAGE_FINISHED):
+    for kind in ("stage.started", "stage.finished"):
         context.store.append(payload_of(kind, dict(stage=Stage.PREFLIGHT)))
     nodes.set_desired(2)
     monkeypatch.setattr(launch, "_STEWARD_S", 1.0 - context.spec.recovery.startup_timeout.total_seconds())

@@ -31,7 +31,7 @@ from infra.cluster.nodes import GpuNodes
 from infra.engine import adoption, kubernetes_state
 from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.meter import read
 from infra.rehearsal.aws.eks import nodegroups
 from infra.session.context import Context
@@ -200,7 +200,7 @@ def test_a_stage_that_the_world_cuts_off_is_recorded_and_says_what_bills(
     with pytest.raises(httpx2.HTTPError):
         run_step(context, Step(Stage.PREFLIGHT, "to be cut off", cut_off))
     assert "2 x GPU nodes" in said.getvalue() and "`bivouac down deaf` ends it" in said.getvalue()
-    failed = [event for event in context.store.events() if event.kind is Kind.STAGE_FAILED]
+    failed = [event for event in context.store.events() if event.kind == "stage.failed"]
     assert len(failed) == 1 and "cannot be reached" in failed[0].data["error"]
     state = context.state()
     assert state.running_stage is None and state.gpu_nodes_up, "nobody has given them back"

@@ -17,7 +17,7 @@ from infra.campaign import provision, teardown
 from infra.data import dataset
 from infra.errors import PermanentError, UserError
 from infra.inventory import certify
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.rehearsal.site import mounts
 from infra.session.context import Context
 from infra.spec.campaign import Spec
@@ -153,7 +153,7 @@ def links(camped: Camp) -> list[str]:
     return [one["DataRepositoryPath"] for one in found]
 
 
-def of_kind(context: Context, *kinds: Kind) -> list[dict[str, Any]]:
+def of_kind(context: Context, *kinds: str) -> list[dict[str, Any]]:
     return [event.data for event in context.store.events() if event.kind in kinds]
 
 
@@ -169,7 +169,7 @@ def test_a_damaged_file_ends_it_with_its_name_and_line_and_its_nodes_go(
         clusterName=camped.names.cluster, nodegroupName=camped.names.of("node group", DATA_POOL)
     )["nodegroup"]
     assert group["scalingConfig"]["desiredSize"] == 0 and links(camped) == []
-    (begun, ended) = of_kind(context, Kind.DATA_BEGUN, Kind.DATA_ENDED)
+    (begun, ended) = of_kind(context, "data.begun", "data.ended")
     assert begun["nodes"] == NODES and begun["files"] == 4 and Decimal(begun["usd_per_hour"]) > 0
     assert "cut.jsonl.gz" in ended["error"]
     s3.delete_object(Bucket="somebodys-text", Key="web/cut.jsonl.gz")
@@ -196,7 +196,7 @@ def test_the_cluster_prepares_the_drivers_bytes_before_a_gpu_node_is_asked_for(
             body = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
             assert body == (here.folder / name).read_bytes(), name
     assert ("batch/v1", "jobs", "campaign", kubelets.jobs[0]["metadata"]["name"]) not in camped.plane().api.objects
-    assert of_kind(context, Kind.DATA_ENDED)[-1] == {"digest": here.digest}
+    assert of_kind(context, "data.ended")[-1] == {"digest": here.digest}
     schedules = [one["Name"] for one in camped.client("scheduler").list_schedules()["Schedules"]]
     assert names.schedule in schedules and names.of("schedule", "data") not in schedules
 

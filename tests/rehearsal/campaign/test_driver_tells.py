@@ -11,7 +11,7 @@ import pytest
 from infra.campaign.stages import Step, run_step
 from infra.errors import PermanentError
 from infra.notices.outbox import AGAIN
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.session.context import Context
 from infra.spec.names import NOTICES
 from tests.rehearsal.campaign_world import Camp, camp
@@ -40,7 +40,7 @@ def told(camped: Camp) -> list[tuple[str, str]]:
 
 def unsent(camped: Camp) -> list[dict[str, Any]]:
     with camped.opened() as context:
-        return [event.data for event in context.store.events() if event.kind is Kind.NOTICE_FAILED]
+        return [event.data for event in context.store.events() if event.kind == "notice.failed"]
 
 
 def test_a_stage_ends_as_it_ends_though_nobody_can_be_told(camped: Camp) -> None:

@@ -19,7 +19,7 @@ from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.payloads.attempts import PilotProven
 from infra.session.context import Context
 from infra.spec.campaign import Spec
@@ -58,7 +58,7 @@ def launched(made: Camp) -> set[str]:
     return {one.settings["instance_id"] for one in made.site.machines if "eks:nodegroup-name" in one.settings["tags"]}
 
 
-def kinds(context: Context) -> list[Kind]:
+def kinds(context: Context) -> list[str]:
     return [event.kind for event in context.store.events() if event.kind.startswith("pilot")]
 
 
@@ -66,10 +66,10 @@ def test_one_node_proves_itself_alone_and_then_all_do_together(
     context: Context, checked: list[int], said: StringIO
 ) -> None:
     assert len(preflight.run(context)["verdicts"]) == FOUR
-    assert checked == [1, FOUR] and kinds(context) == [Kind.PILOT_BEGUN, Kind.PILOT_PROVEN]
+    assert checked == [1, FOUR] and kinds(context) == ["pilot.begun", "pilot.proven"]
     assert "proved what all nodes need; 3 more are asked for" in said.getvalue()
     every = [event.kind for event in context.store.events()]
-    assert every.index(Kind.LAUNCH_BUDGET) < every.index(Kind.PILOT_BEGUN), "before any node is asked for"
+    assert every.index("launch.budget") < every.index("pilot.begun"), "before any node is asked for"
 
 
 def test_what_would_fail_on_every_node_has_cost_one_and_says_what_was_saved(
@@ -83,7 +83,7 @@ def test_what_would_fail_on_every_node_has_cost_one_and_says_what_was_saved(
     assert checked == [1] and len(launched(made) - before) == 1 and not quarantined(pods)
     until(lambda: not gpu_nodes(made))
     assert "403 Forbidden" in text and "1 instances given back" in text and "USD saved" in text
-    assert "repository" in (refused.value.cure or "") and kinds(context) == [Kind.PILOT_BEGUN]
+    assert "repository" in (refused.value.cure or "") and kinds(context) == ["pilot.begun"]
 
 
 def test_a_pilot_with_a_fault_of_its_own_is_replaced_and_the_next_one_proves_itself(
@@ -99,7 +99,7 @@ def test_a_pilot_with_a_fault_of_its_own_is_replaced_and_the_next_one_proves_its
     verdicts = preflight.run(context)["verdicts"]
     assert quarantined(pods) == bad and len(bad) == 1 and bad[0] not in [one["node"] for one in verdicts]
     assert checked == [1, 1, FOUR]
-    judged = [event.data["fit"] for event in context.store.events() if event.kind is Kind.NODE_VERDICT]
+    judged = [event.data["fit"] for event in context.store.events() if event.kind == "node.verdict"]
     assert judged == [False, True, *[True] * FOUR]
 
 
@@ -159,7 +159,7 @@ def test_a_driver_killed_after_the_pilot_does_not_repeat_it(
         preflight.run(context)
     assert checked == [1] and len(gpu_nodes(made)) == 1
     preflight.run(context)
-    assert checked == [1, FOUR] and kinds(context) == [Kind.PILOT_BEGUN, Kind.PILOT_PROVEN]
+    assert checked == [1, FOUR] and kinds(context) == ["pilot.begun", "pilot.proven"]
 
 
 def test_a_driver_killed_in_the_pilots_check_goes_on_with_the_same_node(

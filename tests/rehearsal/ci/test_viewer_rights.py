@@ -27,7 +27,6 @@ from infra.cli.run.repair import repair_command
 from infra.cli.run.run import run_command
 from infra.cluster.ranks import Member
 from infra.record import pod_logs
-from infra.record.events import Kind
 from infra.record.payloads import payload_of
 from infra.spec.names import buckets
 from tests.rehearsal.acting import VIEWER, acting
@@ -60,16 +59,16 @@ def camped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
         yield one
 
 
-EVENTS: tuple[tuple[Kind, dict[str, Any]], ...] = (
-    (Kind.STAGE_STARTED, {"stage": "provision", "who": "arn:aws:iam::123456789012:user/ada"}),
-    (Kind.STAGE_FINISHED, {"stage": "launch", "seconds": 1.0, "outputs": {}}),
-    (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "jobset": "attempt-1", "committed_step": -1}),
-    (Kind.CHECKPOINT_COPIED, {"step": 20}),
+EVENTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("stage.started", {"stage": "provision", "who": "arn:aws:iam::123456789012:user/ada"}),
+    ("stage.finished", {"stage": "launch", "seconds": 1.0, "outputs": {}}),
+    ("attempt.launched", {"attempt": 1, "jobset": "attempt-1", "committed_step": -1}),
+    ("checkpoint.copied", {"step": 20}),
     (
-        Kind.ATTEMPT_ENDED,
+        "attempt.ended",
         {"attempt": 1, "failure": "user", "detail": "NameError", "step": 3, "committed_at_end": -1},
     ),
-    (Kind.HELD, {"attempt": 1, "failure": "user", "cause": "NameError", "until": "2026-11-24T00:00:00+00:00",
+    ("held", {"attempt": 1, "failure": "user", "cause": "NameError", "until": "2026-11-24T00:00:00+00:00",
                  "usd_per_hour": 1.0}),
 )  # fmt: skip
 

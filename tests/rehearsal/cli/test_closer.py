@@ -15,7 +15,7 @@ import pytest
 from infra.bake.foundation import foundation
 from infra.campaign import provision
 from infra.campaign.stages import Step, run_step
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.payloads.stages import Abandoned, Detached, StageFailed, StageStarted
 from infra.session.session import STACK_CONFIG
 from infra.spec.names import CLOSER, NOTICES
@@ -107,12 +107,12 @@ def test_what_nobody_drives_any_more_is_torn_down_and_certified_with_the_closers
     with provisioned.opened() as context:
         state = context.state()
         assert "bivouac:closerCode" in (context.store.get_json(STACK_CONFIG) or {})
-    assert state.certificate is not None and state.certificate["clean"], text
-    assert state.ended and not state.certificate.get("not_seen")
-    (why,) = [event.data["why"] for event in context.store.events() if event.kind is Kind.CLOSING]
+    assert state.certificate is not None and state.certificate.clean, text
+    assert state.ended and not state.certificate.could_not_look
+    (why,) = [event.data["why"] for event in context.store.events() if event.kind == "closing"]
     assert why == "its teardown was begun and nobody finished it"
     kinds = [event.kind for event in context.store.events()]
-    assert kinds.index(Kind.NODES_AT_ZERO) < kinds.index(Kind.CLOSING)
+    assert kinds.index("nodes.at-zero") < kinds.index("closing")
     assert not provisioned.client("eks").list_clusters()["clusters"]
     assert not provisioned.client("scheduler").list_schedules()["Schedules"]
     assert [one["name"] for one in provisioned.client("codebuild").batch_get_projects(names=[CLOSER])["projects"]]

@@ -24,7 +24,7 @@ from infra.cli.run.repair import repair_command
 from infra.engine.engine import Engine
 from infra.errors import LeaseHeld, LeaseLost, UserError
 from infra.preview.looking import data_digest, looking, other_spec
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.lease import LeaseRecord
 from infra.record.payloads.attempts import AttemptLaunched
 from tests.rehearsal.acting import as_reader
@@ -143,7 +143,7 @@ def test_a_viewer_has_an_entry_in_its_namespace_and_looks_with_the_previews_righ
 @pytest.mark.nightly
 def test_the_record_says_who_began_a_stage(provisioned: Camp) -> None:
     with provisioned.opened() as context:
-        begun = [event for event in context.store.events() if event.kind is Kind.STAGE_STARTED]
+        begun = [event for event in context.store.events() if event.kind == "stage.started"]
     assert [(event.data["stage"], event.data["who"]) for event in begun] == [
         ("provision", f"arn:aws:iam::{provisioned.world.account}:user/operator")
     ]

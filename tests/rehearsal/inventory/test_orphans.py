@@ -18,7 +18,7 @@ from infra.console.progress import Progress
 from infra.errors import UserError
 from infra.inventory import certify, orphans, sweep
 from infra.kinds import Thing
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.holder import Holder
 from infra.record.identity import claim_identity
 from infra.record.payloads import payload_of
@@ -286,7 +286,7 @@ def test_a_file_system_of_an_earlier_campaign_of_the_name_is_not_judged_by_the_l
 ) -> None:
     store = record(camped, living, "twice")
     own = claim_identity(store, adopted=False).identity
-    for kind in (Kind.STAGE_STARTED, Kind.STAGE_FINISHED):
+    for kind in ("stage.started", "stage.finished"):
         store.append(payload_of(kind, dict(stage=Stage.TEARDOWN, seconds=1.0, outputs={})))
     earlier, later = lustre(camped, "twice", PAST, "20200101T000000Z-00000000"), lustre(camped, "twice", PAST, own)
     _, text = command(camped, yes=True)

@@ -20,7 +20,7 @@ from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Event, Kind
+from infra.record.events import Event
 from infra.record.store import LIVE
 from infra.session.context import Context
 from infra.session.session import opened
@@ -83,8 +83,8 @@ def marked(camp: Camp, monkeypatch: pytest.MonkeyPatch, instance: str, **spec: A
     return conditions
 
 
-def of(camp: Camp, kind: Kind) -> list[Event]:
-    return [event for event in camp.store().events() if event.kind is kind]
+def of(camp: Camp, kind: str) -> list[Event]:
+    return [event for event in camp.store().events() if event.kind == kind]
 
 
 def running(camp: Camp) -> set[str]:
@@ -110,11 +110,11 @@ def test_a_node_whose_accelerators_the_agent_calls_broken_is_replaced_and_traini
     assert camp.steward(Fuse())
     state = camp.state()
     assert state.outcome == "done" and [a.get("failure") for a in state.attempts] == ["process", None]
-    (quarantined,) = of(camp, Kind.NODE_QUARANTINED)
+    (quarantined,) = of(camp, "node.quarantined")
     assert (quarantined.data["node"], quarantined.data["instance"]) == (bad.name, bad.instance)
     assert quarantined.data["reason"].startswith("AcceleratedHardwareReady is False since 20")
     assert "NvidiaXID79Error: detected XID-79" in quarantined.data["reason"] and len(state.repairs) == 1
-    (decided,) = [event.data["why"] for event in of(camp, Kind.DECISION) if event.data["action"] == "replace"]
+    (decided,) = [event.data["why"] for event in of(camp, "decision") if event.data["action"] == "replace"]
     assert decided == f"after attempt 1: {bad.name}: {quarantined.data['reason']}"
 
 
@@ -144,7 +144,7 @@ def test_a_node_that_fails_first_twice_is_replaced_also_when_stewards_change_in_
     assert [(a.get("failure"), a.get("first_failed")) for a in state.attempts] == [
         ("process", bad.name), ("process", bad.name), (None, None),
     ]  # fmt: skip
-    (quarantined,) = of(camp, Kind.NODE_QUARANTINED)
+    (quarantined,) = of(camp, "node.quarantined")
     assert quarantined.data["instance"] == bad.instance and len(state.repairs) == 1
     assert quarantined.data["reason"] == "attempts 1 and 2 failed first on it, without a newer checkpoint"
     assert state.outcome == "done"
@@ -159,7 +159,7 @@ def test_a_cordoned_node_gets_no_attempt_and_is_waited_for(camp: Camp, monkeypat
     assert state.outcome == "stopped" and not state.attempts and not state.repairs
     live = camp.store().get_json(LIVE)
     assert live and f"{held.name}: cordoned by somebody else" in live["why"]
-    why = of(camp, Kind.TRAINING_FINISHED)[0].data["why"]
+    why = of(camp, "training.finished")[0].data["why"]
     assert "1 of 2 nodes are fit" in why and held.name in why
 
 
@@ -193,7 +193,7 @@ def test_a_sick_node_is_replaced_also_before_the_health_check(camp: Camp, monkey
         fit = capacity.wait_for_nodes(context, nodes)
     assert len(fit) == 2 and bad.instance not in {one.instance for one in fit} | running(camp)
     assert f"{bad.name} does not become fit: AcceleratedHardwareReady is False" in said.getvalue()
-    (verdict,) = of(camp, Kind.NODE_VERDICT)
+    (verdict,) = of(camp, "node.verdict")
     assert (verdict.data["instance"], verdict.data["fit"]) == (bad.instance, False)
     assert "NvidiaXID79Error" in verdict.data["probes"][0]["seen"]
 
@@ -226,5 +226,5 @@ def test_when_every_node_is_called_sick_none_is_replaced_and_the_health_check_ju
         marked(camp, monkeypatch, one.instance).append(XID | {"lastTransitionTime": ago.isoformat(timespec="seconds")})
     with driving(camp, camp.spec, said) as (context, nodes):
         taken = capacity.wait_for_nodes(context, nodes)
-    assert {one.name for one in taken} == {one.name for one in came} and not of(camp, Kind.NODE_VERDICT)
+    assert {one.name for one in taken} == {one.name for one in came} and not of(camp, "node.verdict")
     assert "it is replaced" not in said.getvalue() and "the health check will judge them" in said.getvalue()

@@ -23,7 +23,6 @@ from infra.cluster.steward_config import STEWARD_LEASE
 from infra.errors import PermanentError
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind
 from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched
 from infra.record.store import LIVE
 from infra.session.session import opened
@@ -78,7 +77,7 @@ def nodes_of(camp: Camp) -> GpuNodes:
 
 
 def errors(camp: Camp) -> list[str]:
-    return [str(e.data["error"]) for e in camp.store().events() if e.kind is Kind.ARCHIVE_FAILED]
+    return [str(e.data["error"]) for e in camp.store().events() if e.kind == "archive.failed"]
 
 
 def failed_once(camp: Camp, monkeypatch: pytest.MonkeyPatch) -> None:

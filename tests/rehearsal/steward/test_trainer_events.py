@@ -13,7 +13,6 @@ import pytest
 
 from infra.cluster.pod_logs import PodLogs
 from infra.record import pod_logs
-from infra.record.events import Kind
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
 from infra.steward.seeing import logs
@@ -66,7 +65,7 @@ def shipping(kubelet: Kubelet, store: CampaignStore, listener: Listener) -> Iter
 
 def recorded(store: CampaignStore) -> list[dict[str, Any]]:
     reader = CampaignStore(store.s3, "state", "c", "reader")
-    return [event.data for event in reader.events() if event.kind is Kind.CHECKPOINT_REFUSED]
+    return [event.data for event in reader.events() if event.kind == "checkpoint.refused"]
 
 
 def text(store: CampaignStore) -> str:

@@ -17,10 +17,9 @@ import pytest
 
 from infra.archive import files, model
 from infra.archive.bucket import ArchiveBucket, ArchivedObject, Content
-from infra.archive.data import held_out
 from infra.archive.files import workspace
 from infra.archive.manifest import ArchiveManifest, EvaluationProof, parse
-from infra.archive.record import records_of
+from infra.archive.surroundings import held_out, records_of
 from infra.errors import PermanentError
 from infra.plain_files import has_size, open_plain, plain_bytes, sha256_of
 

@@ -323,7 +323,7 @@ def test_after_a_failure_nothing_more_is_begun_and_its_error_is_raised_as_it_is(
             ended.set()
             super().shutdown(wait=wait)
 
-    monkeypatch.setattr(archive, "ThreadPoolExecutor", lambda _: Pool(1))
+    monkeypatch.setattr("infra.archive.bucket.ThreadPoolExecutor", lambda _: Pool(1))
     one = archiver(site)
     one.bucket = SimpleNamespace(get=site.bucket.get, place=place)
     with pytest.raises(HTTPClientError, match="cut off"):

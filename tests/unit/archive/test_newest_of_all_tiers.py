@@ -13,8 +13,7 @@ from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.archive.all_tiers import AllTiers, source_of
-from infra.archive.from_s3 import BucketSource
+from infra.archive.from_s3 import AllTiers, BucketSource, source_of
 from infra.archive.removal import forget_copies
 from infra.archive.settings import Places
 from infra.errors import PermanentError

@@ -7,14 +7,13 @@ import itertools
 import json
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import pytest
 
-from infra.archive import unproven
+from infra.archive.bucket import concurrently
 from infra.archive.judged import Unproven
 from infra.archive.leftovers import OnlyCopied
 from infra.archive.manifest import MANIFEST_NAME
@@ -270,9 +269,9 @@ def test_a_sealed_folder_of_which_one_file_was_written_again_is_copied(site: Any
         for name, at in (("model.pt", again_at), ("old.pt", 1)):
             os.utime(write(site, f"step-{step}/{name}"), (at, at))
         os.utime(site.own / f"step-{step}", (1, 1))
-    left = left_of(site.own.parent, whole=False)
+    left = left_of(site.own.parent, entire=False)
     assert sorted(left.files) == [site.own / "step-40/model.pt", site.own / "step-40/old.pt"]
-    assert len(left_of(site.own.parent, whole=True).files) == 4
+    assert len(left_of(site.own.parent, entire=True).files) == 4
 
 
 def test_what_only_shares_its_folder_with_others_or_cannot_be_read_saves_nothing_from_being_copied(site: Any) -> None:
@@ -282,7 +281,7 @@ def test_what_only_shares_its_folder_with_others_or_cannot_be_read_saves_nothing
     (site.own.parent / "step-00000032/manifest.json").write_text("{")
     for name in ("model.pt", "part/model.pt", "bad/model.pt"):
         os.utime(write(site, name), (1, 1))
-    assert len(left_of(site.own.parent, whole=False).files) == 3
+    assert len(left_of(site.own.parent, entire=False).files) == 3
 
 
 def test_a_sealed_folder_that_may_not_be_looked_into_counts_as_it_was(
@@ -295,16 +294,16 @@ def test_a_sealed_folder_that_may_not_be_looked_into_counts_as_it_was(
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "rglob", refuse)
-    assert left_of(site.own.parent, whole=False).files == [site.own / "new.pt"]
+    assert left_of(site.own.parent, entire=False).files == [site.own / "new.pt"]
 
 
 def test_pipes_alone_and_links_alone_are_content_too(site: Any) -> None:
     os.mkfifo(site.own / "pipe")
-    assert left_of(site.own.parent, whole=True)
+    assert left_of(site.own.parent, entire=True)
     (site.own / "pipe").unlink()
-    assert not left_of(site.own.parent, whole=True)
+    assert not left_of(site.own.parent, entire=True)
     (site.own / "link").symlink_to("/nowhere")
-    assert left_of(site.own.parent, whole=True)
+    assert left_of(site.own.parent, entire=True)
 
 
 def test_a_file_that_cannot_be_read_ends_the_copy_by_its_name(site: Any) -> None:
@@ -323,7 +322,6 @@ def test_sixteen_files_are_copied_at_once_and_few_more_wait() -> None:
 
     asked = itertools.count()
     paths = (Path(str(next(asked))) for _ in range(100))
-    with ThreadPoolExecutor(16) as pool:
-        found = unproven._bounded(pool, copy, paths)
-        assert next(found) and next(asked) <= 33
-        assert len(list(found)) == 99
+    found = concurrently(copy, paths, 16)
+    assert next(found) and next(asked) <= 33
+    assert len(list(found)) == 99

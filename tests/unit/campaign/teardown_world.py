@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,12 @@ from infra.campaign import teardown
 from infra.engine.failures import EngineFailed, Failure
 from infra.errors import LeaseLost
 from infra.kinds import Remain
-from infra.record.events import CampaignState, Kind, Stage
+from infra.record.events import CampaignState, Stage
+from infra.record.payloads.attempts import AttemptLaunched, AttemptRecord
 from infra.spec.names import Names
 
-TRAINED = CampaignState(begun_with=Stage.CHECK, attempts=({"attempt": 1, "committed_step": -1},))
+ATTEMPT = AttemptRecord(launched=AttemptLaunched(attempt=1), launched_at=datetime(2026, 1, 1, tzinfo=UTC))
+TRAINED = CampaignState(begun_with=Stage.CHECK, attempts=(ATTEMPT,))
 NOTHING_TOLD = CampaignState()
 NEVER_LAUNCHED = CampaignState(begun_with=Stage.CHECK)
 SUBNET, GROUP = (
@@ -38,7 +41,7 @@ class World:
 
     def __init__(self, patch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.now, self.did, self.notes, self.steps = 0.0, list[str](), list[str](), list[str]()
-        self.recorded, self.state_now = list[Kind](), NEVER_LAUNCHED
+        self.recorded, self.state_now = list[str](), NEVER_LAUNCHED
         self.tries: list[Exception | None] = [None]
         self.held = [7]
         """Resources in the stack before each try; the last stands for the rest."""

@@ -10,7 +10,7 @@ import pytest
 
 from infra.campaign import stages
 from infra.campaign.stages import Step, run_campaign
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.payloads.attempts import NodesAtZero
 from infra.record.payloads.stages import StageStarted
 from infra.record.payloads.training import TrainingFinished
@@ -68,7 +68,7 @@ def test_a_detached_driver_leaves_after_the_launch_and_the_next_one_goes_on_from
     assert world.insisted == [[], [Stage.BAKE]], "on a closer: before images are paid for, and on a new foundation"
     state = world.store.state()
     assert state.detached is not None and not state.ended
-    (left,) = [event.data for event in world.store.events() if event.kind is Kind.DETACHED]
+    (left,) = [event.data for event in world.store.events() if event.kind == "detached"]
     assert left == {"holder": "me@laptop", "deadline": "2026-12-01T12:00:00+00:00"}
     assert world.drive(detach=True) is False and world.ran == []
     world.insisted.clear()

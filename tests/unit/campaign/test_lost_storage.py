@@ -13,7 +13,6 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from infra.campaign.repairs import lost_storage
 from infra.campaign.repairs.lost_storage import MOST, Loss, StorageWatch, why_not
 from infra.engine.drift import Look, Row
-from infra.record.events import Kind
 from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.record.payloads.stages import StageStarted
@@ -140,7 +139,7 @@ class World:
         return said
 
     def lost(self) -> list[dict[str, Any]]:
-        return [event.data for event in self.store.events() if event.kind is Kind.FILE_SYSTEM_LOST]
+        return [event.data for event in self.store.events() if event.kind == "file-system.lost"]
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from botocore.exceptions import ClientError
 from infra.campaign import launch_budget
 from infra.campaign.closing import SILENT, give_launch_budget
 from infra.errors import NotProven
-from infra.record.events import Kind
 from infra.record.payloads import payload_of
 from infra.record.payloads.attempts import AttemptRunning, LaunchBudget
+from infra.record.payloads.stages import Certified
 from infra.record.payloads.training import ArchiveBegun, TrainingFinished
 from infra.session.session import SPEC
 from infra.spec.campaign import Spec
@@ -30,7 +30,7 @@ Step = Callable[[World], None]
 NODES = FIRST_CONTACT.nodes.count
 
 
-def event(kind: Kind, **data: object) -> Step:
+def event(kind: str, **data: object) -> Step:
     return lambda world: world.store.append(payload_of(kind, data))  # type: ignore[return-value, func-returns-value]
 
 
@@ -43,11 +43,11 @@ def budget(world: World) -> None:
 
 
 def begun(stage: str) -> Step:
-    return event(Kind.STAGE_STARTED, stage=stage)
+    return event("stage.started", stage=stage)
 
 
 def finished(stage: str) -> Step:
-    return event(Kind.STAGE_FINISHED, stage=stage, seconds=1.0)
+    return event("stage.finished", stage=stage, seconds=1.0)
 
 
 def trained(world: World) -> None:
@@ -71,17 +71,17 @@ LIFE: tuple[tuple[str, float, tuple[Step, ...]], ...] = (
         minutes("provision"),
         (finished("provision"), begun("preflight"), budget, nodes(1)),
     ),
-    ("a pilot proves itself", 2.0, (event(Kind.PILOT_BEGUN, nodes=1, of=NODES),)),
-    ("all nodes are asked for", 2.0, (event(Kind.PILOT_PROVEN, digest="d"), nodes(NODES))),
-    ("a node is unfit", 4.0, (event(Kind.NODE_VERDICT, node="n", instance="i", fit=False, probes=[]),)),
+    ("a pilot proves itself", 2.0, (event("pilot.begun", nodes=1, of=NODES),)),
+    ("all nodes are asked for", 2.0, (event("pilot.proven", digest="d"), nodes(NODES))),
+    ("a node is unfit", 4.0, (event("node.verdict", node="n", instance="i", fit=False, probes=[]),)),
     ("all are fit", 2.0, (finished("preflight"),)),
     ("the launch begins", 0.0, (begun("launch"), budget)),
     ("the steward's pod does not run", 1.0, (lambda world: None,)),
-    ("the first attempt starts", 1.0, (World.steward, event(Kind.ATTEMPT_LAUNCHED, attempt=1, committed_step=-1))),
+    ("the first attempt starts", 1.0, (World.steward, event("attempt.launched", attempt=1, committed_step=-1))),
     (
         "training is nearly over",
         minutes("supervise"),
-        (event(Kind.ATTEMPT_RUNNING, attempt=1, nodes=["n"]), World.steward),
+        (event("attempt.running", attempt=1, nodes=["n"]), World.steward),
     ),
     ("the archive is made", 1.0, (trained, archiving, nodes(1))),
 )
@@ -122,14 +122,14 @@ def test_whoever_dies_for_good_the_gpu_nodes_end_within_the_bound(
     assert world.at_zero is not None and world.at_zero - died <= SILENT + EVERY * (1 + refused)
     state = world.store.state()
     if moment in BEFORE_A_STEWARD:
-        assert state.ended and state.certificate == {"clean": True, "found": [], "could_not_look": []}
+        assert state.ended and state.certificate == Certified(clean=True)
         launch = launch_budget.budget(FIRST_CONTACT)
         ended = world.store.events()[-1].at
         assert ended - died <= launch + EVERY * (1 + refused), "then nothing waits for a driver any more"
     else:
         assert not state.ended and world.ends == 0, "a checkpoint may lie on the file system alone"
         assert "waits for a person" in world.said.getvalue().splitlines()[-1]
-        (why,) = [str(one.data["why"]) for one in world.store.events() if one.kind is Kind.NODES_AT_ZERO]
+        (why,) = [str(one.data["why"]) for one in world.store.events() if one.kind == "nodes.at-zero"]
         assert re.fullmatch(r"the steward has been silent for \d+ minutes", why)
     if not refused:
         idle = Decimal(str(FIRST_PLAN.totals.usd_per_hour_idle.value))
@@ -200,13 +200,13 @@ def test_a_launch_budget_is_time_and_money_and_either_ends_it(monkeypatch: pytes
     budget = world.store.state().launch_budget
     assert budget is not None
     launch = launch_budget.budget(FIRST_CONTACT)
-    (written,) = [one for one in world.store.events() if one.kind is Kind.LAUNCH_BUDGET]
-    assert budget[0] == written.at + launch and written.at - NOON > timedelta(minutes=PROVISION)
+    (written,) = [one for one in world.store.events() if one.kind == "launch.budget"]
+    assert budget.until == written.at + launch and written.at - NOON > timedelta(minutes=PROVISION)
     idle, rate = (
         Decimal(str(one.value)) for one in (FIRST_PLAN.totals.usd_per_hour_idle, FIRST_PLAN.totals.usd_per_hour)
     )
     so_far = idle * Decimal((written.at - NOON).total_seconds()) / 3600
-    by_size = budget[1] - so_far - rate * Decimal(launch.total_seconds()) / 3600
+    by_size = budget.usd - so_far - rate * Decimal(launch.total_seconds()) / 3600
     assert Decimal("0.2") < by_size < Decimal("0.4"), "storage and builds bill at once"
     world.store.append(LaunchBudget(until=world.deadline.isoformat(), usd="0.5"))
     world.hold("driver", LAPTOP, TTL).release()

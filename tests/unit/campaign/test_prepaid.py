@@ -11,7 +11,8 @@ import pytest
 
 from infra.campaign import capacity, launch
 from infra.errors import PermanentError
-from infra.record.events import CampaignState, Kind
+from infra.record.events import CampaignState
+from infra.record.payloads.attempts import LaunchBudget
 from infra.spec.campaign import Spec
 from tests.example import example_spec
 
@@ -36,12 +37,12 @@ class World:
 
     def __init__(self, spec: Spec, left: timedelta) -> None:
         self.spec, self.deadline = spec, (datetime.now(UTC) + left).replace(microsecond=0)
-        self.sizes, self.recorded = list[int](), list[Kind]()
+        self.sizes, self.recorded = list[int](), list[str]()
         self.names = SimpleNamespace(gpu_group="gpu")
         self.store = SimpleNamespace(append=lambda payload: self.recorded.append(payload.kind), events=lambda: ())
         self.progress = SimpleNamespace(step=lambda _: None)
         self.account = self.guard = self.plan = None
-        self.budget: tuple[datetime, Decimal] | None = None
+        self.budget: LaunchBudget | None = None
 
     def state(self) -> CampaignState:
         return CampaignState(launch_budget=self.budget)
@@ -74,16 +75,16 @@ def test_a_failure_keeps_paid_nodes_until_the_deadline_and_gives_others_back(
     until = f"stay until {world.deadline.isoformat(timespec='minutes')}"
     assert (until in said) == (until in failed.value.what) == stay
     assert world.sizes == ([] if stay else [0, 0])
-    assert world.recorded == ([] if stay else [Kind.NODES_AT_ZERO]), "kept nodes stay proven"
+    assert world.recorded == ([] if stay else ["nodes.at-zero"]), "kept nodes stay proven"
     assert ("uses them" in (failed.value.cure or "")) == stay
 
 
 def test_paid_nodes_stay_no_longer_than_their_launch_budget() -> None:
     world: Any = World(example_spec(nodes=BLOCK), HOUR)
     until = datetime.now(UTC) + HOUR / 2
-    world.budget = (until, Decimal(9))
+    world.budget = LaunchBudget(until=until, usd=Decimal(9))
     assert f"stay until {until.isoformat(timespec='minutes')}" in (capacity.kept(world) or "")
-    world.budget = (until + HOUR, Decimal(9))
+    world.budget = LaunchBudget(until=until + HOUR, usd=Decimal(9))
     assert f"stay until {world.deadline.isoformat(timespec='minutes')}" in (capacity.kept(world) or "")
-    world.budget = (until - HOUR, Decimal(9))
+    world.budget = LaunchBudget(until=until - HOUR, usd=Decimal(9))
     assert capacity.kept(world) is None

@@ -13,7 +13,6 @@ from infra.campaign import supervise
 from infra.campaign.closing import SILENT
 from infra.cli.run import run
 from infra.errors import PermanentError
-from infra.record.events import Kind
 from infra.record.payloads import payload_of
 from infra.record.store import CampaignStore
 from tests.unit.campaign.closer_world import World
@@ -22,14 +21,14 @@ from tests.unit.fake_s3 import FakeS3, Time
 SPEC: Any = SimpleNamespace(campaign="story", job=SimpleNamespace(grace_s=1))
 
 
-def archived(*ended: tuple[Kind, dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+def archived(*ended: tuple[str, dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     """The stage's outcome for a training that has committed step 60, and what it noted."""
     s3: Any = FakeS3(Time())
     store, notes = CampaignStore(s3, "state", "story", "w"), list[str]()
     for kind, data in (
-        (Kind.TRAINING_FINISHED, {"outcome": "done", "why": "", "committed_step": 60}),
+        ("training.finished", {"outcome": "done", "why": "", "committed_step": 60}),
         *ended,
-        (Kind.NODES_AT_ZERO, {"group": "gpu"}),
+        ("nodes.at-zero", {"group": "gpu"}),
     ):
         store.append(payload_of(kind, data))
     context: Any = SimpleNamespace(
@@ -42,7 +41,7 @@ def archived(*ended: tuple[Kind, dict[str, Any]]) -> tuple[dict[str, Any], list[
 
 def test_a_bad_evaluation_says_that_the_bytes_are_safe_and_how_to_go_on() -> None:
     with pytest.raises(PermanentError) as told:
-        archived((Kind.ARCHIVE_FAILED, {"error": "loss: 2.0 of the checkpoint, 3.0 of the export", "step": 60}))
+        archived(("archive.failed", {"error": "loss: 2.0 of the checkpoint, 3.0 of the export", "step": 60}))
     said = str(told.value)
     assert "step 60 is in the archive, every byte read back" in said and "loss: 2.0 of the checkpoint" in said
     for command in ("bivouac logs story", "rollout restart deployment/steward", "bivouac down story --abandon"):
@@ -51,13 +50,13 @@ def test_a_bad_evaluation_says_that_the_bytes_are_safe_and_how_to_go_on() -> Non
 
 def test_an_archive_that_failed_itself_calls_nothing_archived() -> None:
     with pytest.raises(PermanentError, match=r"nothing is archived.*AccessDenied"):
-        archived((Kind.ARCHIVE_FAILED, {"error": "AccessDenied"}))
+        archived(("archive.failed", {"error": "AccessDenied"}))
 
 
 def test_the_metrics_of_a_job_s_own_evaluation_are_told() -> None:
     verified = {"step": 60, "objects": 9, "bytes": 100, "proof": "evaluated by the job's own command"}
     losses = {"restored_evaluation_loss": None, "reference_evaluation_loss": None}
-    found, notes = archived((Kind.ARCHIVE_VERIFIED, {**verified, **losses, "metrics": {"loss": 2.125}}))
+    found, notes = archived(("archive.verified", {**verified, **losses, "metrics": {"loss": 2.125}}))
     assert found["metrics"] == {"loss": 2.125}
     assert notes[-1].endswith("; loss 2.125, evaluated by the job's own command")
 
@@ -73,12 +72,12 @@ COPIED = {
 UNCOMMITTED = {"outcome": "done", "why": "", "committed_step": -1}
 
 
-def trained(left: dict[str, Any] | None, *ended: tuple[Kind, dict[str, Any]]) -> Any:
-    launched = (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "committed_step": -1})
+def trained(left: dict[str, Any] | None, *ended: tuple[str, dict[str, Any]]) -> Any:
+    launched = ("attempt.launched", {"attempt": 1, "committed_step": -1})
     return archived(
-        (Kind.STAGE_STARTED, {"stage": "check"}), launched,
-        (Kind.ATTEMPT_ENDED, {"attempt": 1, "failure": None, "step": 80, "committed_at_end": -1}),
-        (Kind.TRAINING_FINISHED, {**UNCOMMITTED, "unrecognised": left}), *ended,
+        ("stage.started", {"stage": "check"}), launched,
+        ("attempt.ended", {"attempt": 1, "failure": None, "step": 80, "committed_at_end": -1}),
+        ("training.finished", {**UNCOMMITTED, "unrecognised": left}), *ended,
     )  # fmt: skip
 
 
@@ -89,7 +88,7 @@ def test_what_nobody_recognised_or_saw_is_not_nothing_to_lose(left: dict[str, An
 
 
 def test_what_was_copied_as_it_is_lets_the_campaign_end_and_tells_where_it_lies_and_what_would_fit() -> None:
-    found, notes = trained(LEFT, (Kind.ARCHIVE_UNPROVEN, COPIED))
+    found, notes = trained(LEFT, ("archive.unproven", COPIED))
     assert found == {"unproven": COPIED}
     assert "s3://archive/x/unproven/attempt-0001" in notes[0] and "`format: lightning` would have" in notes[0]
     assert "no checkpoint is proven" in notes[-1] and not any("nothing to lose" in note for note in notes)
@@ -102,16 +101,16 @@ def test_a_folder_that_was_seen_empty_is_nothing_to_archive() -> None:
 
 def test_a_copy_that_failed_holds_the_campaign() -> None:
     with pytest.raises(PermanentError, match="AccessDenied"):
-        trained(LEFT, (Kind.ARCHIVE_FAILED, {"error": "AccessDenied"}))
+        trained(LEFT, ("archive.failed", {"error": "AccessDenied"}))
 
 
 def test_a_copy_beside_the_golden_checkpoint_that_failed_is_called_by_its_name() -> None:
     part = "the copy of what else the job left"
     with pytest.raises(PermanentError, match=f"step 60 is in the archive, every byte read back, but {part} has failed"):
-        archived((Kind.ARCHIVE_FAILED, {"error": "AccessDenied", "step": 60, "part": part}))
+        archived(("archive.failed", {"error": "AccessDenied", "step": 60, "part": part}))
 
 
-def exit_code(*events: tuple[Kind, dict[str, Any]]) -> int:
+def exit_code(*events: tuple[str, dict[str, Any]]) -> int:
     s3: Any = FakeS3(Time())
     store = CampaignStore(s3, "state", "story", "w")
     for kind, data in events:
@@ -120,10 +119,10 @@ def exit_code(*events: tuple[Kind, dict[str, Any]]) -> int:
 
 
 def test_a_campaign_without_a_proven_checkpoint_never_ends_well() -> None:
-    verified = (Kind.ARCHIVE_VERIFIED, {"step": 60, "manifest": "m"})
-    done, stopped = ((Kind.TRAINING_FINISHED, {**UNCOMMITTED, "outcome": how}) for how in ("done", "stopped"))
+    verified = ("archive.verified", {"step": 60, "manifest": "m"})
+    done, stopped = (("training.finished", {**UNCOMMITTED, "outcome": how}) for how in ("done", "stopped"))
     assert (exit_code(done, verified), exit_code(stopped, verified)) == (0, 75)
-    assert exit_code(done) == exit_code(stopped) == exit_code(done, (Kind.ARCHIVE_UNPROVEN, COPIED)) == 73
+    assert exit_code(done) == exit_code(stopped) == exit_code(done, ("archive.unproven", COPIED)) == 73
 
 
 @pytest.mark.parametrize("enters", [True, False], ids=["driver", "closer"])

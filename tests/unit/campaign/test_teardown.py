@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from infra.campaign import teardown
 from infra.errors import LeaseLost, NotProven, PermanentError
 from infra.kinds import Remain
-from infra.record.events import CampaignState, Kind, Stage
+from infra.record.events import CampaignState, Stage
 from tests.unit.campaign.teardown_world import DENIED, NEVER_LAUNCHED, NOTHING_TOLD, TRAINED, World, failed, world
 from tests.unit.fake_s3 import refusal
 
@@ -34,10 +34,10 @@ def test_nothing_is_touched_while_what_was_trained_may_not_be_archived(
 
 @pytest.mark.parametrize(
     ("state", "abandon", "recorded"),
-    [(TRAINED, True, [Kind.ABANDONED]), (NEVER_LAUNCHED, True, []), (NOTHING_TOLD, False, [])],
+    [(TRAINED, True, ["abandoned"]), (NEVER_LAUNCHED, True, []), (NOTHING_TOLD, False, [])],
 )
 def test_only_what_is_given_up_is_recorded_as_such(
-    world: World, state: CampaignState, abandon: bool, recorded: list[Kind]
+    world: World, state: CampaignState, abandon: bool, recorded: list[str]
 ) -> None:
     world.state_now = state
     assert world.run(abandon)["resources"] == 7 and world.recorded == recorded

@@ -14,7 +14,6 @@ from rich.console import Console
 from infra.campaign import closing
 from infra.campaign.closing import Act
 from infra.cli.end import close
-from infra.record.events import Kind
 from infra.record.holder import Holder
 from infra.record.lease import DRIVER_LEASE, Lease
 from infra.record.payloads import payload_of
@@ -26,45 +25,45 @@ DEADLINE = NOON + timedelta(hours=5)
 TTL = timedelta(seconds=30)
 ELSEWHERE = Holder(user="me", host="laptop", boot_id="x", pid_namespace="", pid=1, start_ticks=1)
 NEXT = Holder(user="you", host="desk", boot_id="y", pid_namespace="", pid=2, start_ticks=2)
-LAUNCHED = (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "committed_step": -1})
-TRAINED = (LAUNCHED, (Kind.TRAINING_FINISHED, {"outcome": "done", "why": "", "committed_step": 60}))
-ARCHIVED = (*TRAINED, (Kind.ARCHIVE_VERIFIED, {"manifest": "m", "step": 60}))
-UNCOMMITTED = (Kind.TRAINING_FINISHED, {"outcome": "done", "why": "", "committed_step": -1})
+LAUNCHED = ("attempt.launched", {"attempt": 1, "committed_step": -1})
+TRAINED = (LAUNCHED, ("training.finished", {"outcome": "done", "why": "", "committed_step": 60}))
+ARCHIVED = (*TRAINED, ("archive.verified", {"manifest": "m", "step": 60}))
+UNCOMMITTED = ("training.finished", {"outcome": "done", "why": "", "committed_step": -1})
 LEFT = (UNCOMMITTED[0], {**UNCOMMITTED[1], "unrecognised": {"files": 3, "bytes": 12, "why": "no *.ckpt"}})
 EMPTY = (UNCOMMITTED[0], {**UNCOMMITTED[1], "unrecognised": {"files": 0, "bytes": 0}})
-COPIED = (Kind.ARCHIVE_UNPROVEN, {"prefix": "s3://a/b/unproven", "files": 3, "bytes": 12, "why": "no *.ckpt"})
-AT_ZERO = (Kind.NODES_AT_ZERO, {"group": "gpu"})
+COPIED = ("archive.unproven", {"prefix": "s3://a/b/unproven", "files": 3, "bytes": 12, "why": "no *.ckpt"})
+AT_ZERO = ("nodes.at-zero", {"group": "gpu"})
 
 
-def stage(kind: Kind, name: str) -> tuple[Kind, dict[str, Any]]:
-    return kind, {"stage": name, **({"seconds": 1.0} if kind is Kind.STAGE_FINISHED else {})}
+def stage(kind: str, name: str) -> tuple[str, dict[str, Any]]:
+    return kind, {"stage": name, **({"seconds": 1.0} if kind == "stage.finished" else {})}
 
 
-CASES: dict[str, tuple[list[tuple[Kind, dict[str, Any]]], datetime, str | None]] = {
+CASES: dict[str, tuple[list[tuple[str, dict[str, Any]]], datetime, str | None]] = {
     "nothing launched yet": ([], NOON, None),
     "training": ([LAUNCHED], NOON, None),
     "archiving": ([*TRAINED], NOON, None),
-    "held": ([LAUNCHED, (Kind.HELD, {"attempt": 1, "until": "later", "cause": "x"})], NOON, None),
+    "held": ([LAUNCHED, ("held", {"attempt": 1, "until": "later", "cause": "x"})], NOON, None),
     "archived, nodes at zero": ([*ARCHIVED, AT_ZERO], NOON, "the steward is done"),
     "nothing committed, and nobody could look": ([LAUNCHED, UNCOMMITTED, AT_ZERO], NOON, None),
     "nothing committed, unrecognised content": ([LAUNCHED, LEFT, AT_ZERO], NOON, None),
     "the same, and late": ([LAUNCHED, LEFT, AT_ZERO], DEADLINE, None),
     "the same, copied as it is": ([LAUNCHED, LEFT, COPIED, AT_ZERO], NOON, "the steward is done"),
     "nothing committed, and its folder was empty": ([LAUNCHED, EMPTY, AT_ZERO], NOON, "the steward is done"),
-    "not archived": ([*TRAINED, (Kind.ARCHIVE_FAILED, {"error": "x"}), AT_ZERO], NOON, None),
-    "not archived, and late": ([*TRAINED, (Kind.ARCHIVE_FAILED, {"error": "x"}), AT_ZERO], DEADLINE, None),
+    "not archived": ([*TRAINED, ("archive.failed", {"error": "x"}), AT_ZERO], NOON, None),
+    "not archived, and late": ([*TRAINED, ("archive.failed", {"error": "x"}), AT_ZERO], DEADLINE, None),
     "a second before the deadline": ([LAUNCHED], DEADLINE - timedelta(seconds=1), None),
     "the deadline": ([LAUNCHED], DEADLINE, "the deadline 2026-11-22T17:00:00+00:00 has passed"),
     "the deadline, never launched": ([], DEADLINE, "the deadline 2026-11-22T17:00:00+00:00 has passed"),
     "somebody's teardown": (
-        [*ARCHIVED, AT_ZERO, stage(Kind.STAGE_STARTED, "teardown")], NOON,
+        [*ARCHIVED, AT_ZERO, stage("stage.started", "teardown")], NOON,
         "its teardown was begun and nobody finished it",
     ),
     "torn down, not certified": (
-        [*ARCHIVED, AT_ZERO, stage(Kind.STAGE_FINISHED, "teardown")], NOON,
+        [*ARCHIVED, AT_ZERO, stage("stage.finished", "teardown")], NOON,
         "its teardown was begun and nobody finished it",
     ),
-    "given up": ([*TRAINED, (Kind.ABANDONED, {})], NOON, "its teardown was begun and nobody finished it"),
+    "given up": ([*TRAINED, ("abandoned", {})], NOON, "its teardown was begun and nobody finished it"),
 }  # fmt: skip
 
 
@@ -102,15 +101,15 @@ SILENCE = "the steward has been silent for 21 minutes"
     ("events", "wanted"),
     [
         ([], (Act.LEAVE, f"is not archived, and waits for a person: {SILENCE}")),
-        ([stage(Kind.STAGE_STARTED, "preflight")], (Act.GIVE_BACK, SILENCE)),
-        ([stage(Kind.STAGE_STARTED, "preflight"), AT_ZERO],
+        ([stage("stage.started", "preflight")], (Act.GIVE_BACK, SILENCE)),
+        ([stage("stage.started", "preflight"), AT_ZERO],
          (Act.LEAVE, f"is not archived, and waits for a person: {SILENCE}")),
         ([*ARCHIVED[1:]], (Act.END, SILENCE)),
     ],
     ids=["no node", "nodes up", "given back", "archived"],
 )  # fmt: skip
 def test_a_steward_that_is_silent_for_longer_than_its_bound_ends_the_nodes_and_what_loses_nothing(
-    store: CampaignStore, events: list[tuple[Kind, dict[str, Any]]], wanted: tuple[Act, str]
+    store: CampaignStore, events: list[tuple[str, dict[str, Any]]], wanted: tuple[Act, str]
 ) -> None:
     for kind, data in (LAUNCHED, *events):
         store.append(payload_of(kind, data))
@@ -123,13 +122,13 @@ def test_a_steward_that_is_silent_for_longer_than_its_bound_ends_the_nodes_and_w
 
 
 def test_a_record_that_cannot_be_read_whole_is_torn_down_by_nobody(store: CampaignStore) -> None:
-    kind, data = stage(Kind.STAGE_STARTED, "preflight")
+    kind, data = stage("stage.started", "preflight")
     store.append(payload_of(kind, data))
     budget = {
         "at": NOON.isoformat(),
         "writer": "z",
         "sequence": 0,
-        "kind": Kind.LAUNCH_BUDGET,
+        "kind": "launch.budget",
         "data": {"until": "soon"},
     }
     store.put(f"{store.prefix}/events/z/000000.json", json.dumps(budget).encode())
@@ -159,7 +158,7 @@ def test_what_a_person_interrupted_is_theirs_until_the_deadline_unless_they_have
 
 
 def test_a_closer_that_failed_is_followed_by_another_though_it_gave_the_lease_back(store: CampaignStore) -> None:
-    for kind, data in (*ARCHIVED, AT_ZERO, (Kind.CLOSING, {"why": "x"})):
+    for kind, data in (*ARCHIVED, AT_ZERO, ("closing", {"why": "x"})):
         store.append(payload_of(kind, data))
     interrupted(store)
     assert judged(store, NOON) == (Act.END, "the steward is done")
@@ -209,7 +208,7 @@ def test_somebody_who_is_quicker_is_no_failure(store: CampaignStore, monkeypatch
 
 
 def test_what_is_unreadable_keeps_no_node_up_and_tears_nothing_down(store: CampaignStore) -> None:
-    for kind, data in (LAUNCHED, stage(Kind.STAGE_STARTED, "preflight")):
+    for kind, data in (LAUNCHED, stage("stage.started", "preflight")):
         store.append(payload_of(kind, data))
     for name in ("spec.json", "clock.json", "identity.json"):
         store.put(f"campaigns/train/{name}", b"\0")

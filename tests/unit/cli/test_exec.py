@@ -15,7 +15,6 @@ from rich.console import Console
 from infra.cli.look import cp, inside
 from infra.cli.look import exec as look_exec
 from infra.errors import BivouacError, TemporaryError, UserError
-from infra.record.events import Kind
 from infra.record.store import CampaignStore
 from infra.spec.campaign import Spec, load
 from tests.root import ROOT
@@ -131,5 +130,5 @@ def test_the_record_gets_the_programs_name_and_who_but_no_word_more(
         look_exec.exec_command("train", "us-east-1", 0, ["/usr/bin/env", "KEY=s3cret", "x"], False, False, QUIET)
     (event,) = store.events()
     who = "arn:aws:iam::123456789012:user/ada"
-    assert event.kind is Kind.OPERATOR_ENTERED
+    assert event.kind == "operator.entered"
     assert event.data == {"who": who, "attempt": 4, "node": 0, "pod": "p", "program": "env"}

@@ -23,10 +23,8 @@ from infra.console.progress import Progress
 from infra.console.visible import visible
 from infra.errors import UserError
 from infra.notices.history import history
-from infra.record.events import Kind
 from infra.record.payloads.stages import StageFailed
 from infra.record.pod_logs import piece
-from infra.report.sentences import sentence
 from tests.unit.cli.test_unreadable_objects import SPEC, Recorded
 
 EVIL = "a\x1b[2J\x1b]0;title\x07b\rc\x9b31m\u202ed\x00\x7f[red]e[/red]"
@@ -89,11 +87,11 @@ def test_the_commands_consoles_are_of_this_kind() -> None:
 def recorded() -> Recorded:
     made = Recorded()
     alarm = {"step": 1, "detector": EVIL, "text": EVIL, "did": EVIL}
-    made.event(Kind.WATCH, pod="p", **alarm)
-    made.event(Kind.CHECKPOINT_NOT_SEALED, pod="p", step=1, why=EVIL)
-    made.event(Kind.NODE_QUARANTINED, node=EVIL, instance="i-1", reason=EVIL)
-    made.event(Kind.HELD, attempt=1, failure="user", cause=EVIL, log=[EVIL], until=EVIL, usd_per_hour=1.0)
-    made.event(Kind.STAGE_FAILED, stage="archive", error=EVIL)
+    made.event("watch", pod="p", **alarm)
+    made.event("checkpoint.not-sealed", pod="p", step=1, why=EVIL)
+    made.event("node.quarantined", node=EVIL, instance="i-1", reason=EVIL)
+    made.event("held", attempt=1, failure="user", cause=EVIL, log=[EVIL], until=EVIL, usd_per_hour=1.0)
+    made.event("stage.failed", stage="archive", error=EVIL)
     made.put("live.json", b"\x1b[2J")
     return made
 
@@ -116,8 +114,8 @@ def test_a_report_and_its_page_show_them_too(tmp_path: Path) -> None:
     assert r"\x1b[2J" in happened
     hostile = "<script>alert(1)</script>"
     story = recorded()
-    story.event(Kind.STAGE_FAILED, stage="archive", error=hostile)
-    story.event(Kind.WATCH, step=2, detector=hostile, text=hostile, did=hostile)
+    story.event("stage.failed", stage="archive", error=hostile)
+    story.event("watch", step=2, detector=hostile, text=hostile, did=hostile)
     _, written = report.write(story.again(), tmp_path, lambda _: None)
     assert hostile not in Path(written["html"]).read_text()
 
@@ -142,4 +140,4 @@ def test_an_error_shows_what_it_saw(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_a_sentence_is_one_line() -> None:
     event = Recorded().store.append(StageFailed(stage="archive", error="a\nb\x1b[1m"))
-    assert sentence(event) == r"archive failed: a\nb\x1b[1m"
+    assert event.sentence() == r"archive failed: a\nb\x1b[1m"

@@ -11,7 +11,7 @@ import pytest
 from infra.campaign.repairs import lost_storage
 from infra.cli.end import unattended
 from infra.notices.changes import changes
-from infra.record.events import Event, Kind
+from infra.record.events import Event
 from infra.record.holder import Holder
 from infra.record.lease import DRIVER_LEASE, Lease
 from infra.record.payloads import payload_of
@@ -25,7 +25,7 @@ from tests.unit.fake_s3 import FakeS3, Time
 
 TTL = timedelta(seconds=30)
 ELSEWHERE = Holder(user="me", host="laptop", boot_id="x", pid_namespace="", pid=1, start_ticks=1)
-LAUNCHED = (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "committed_step": -1})
+LAUNCHED = ("attempt.launched", {"attempt": 1, "committed_step": -1})
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def told(store: CampaignStore, hours: float = 0.0) -> list[Change]:
 
 
 def failures(store: CampaignStore) -> list[Event]:
-    return [event for event in store.events() if event.kind is Kind.STAGE_FAILED]
+    return [event for event in store.events() if event.kind == "stage.failed"]
 
 
 def test_a_driver_that_died_before_the_launch_is_told_of_and_reminded_of(store: CampaignStore) -> None:
@@ -101,7 +101,7 @@ def test_a_lost_file_system_without_a_driver_is_told_with_the_command_that_is_ne
     context = lose(monkeypatch, "does not exist")
     for _ in range(2):
         unattended.note_loss(store, store.state(), context)
-    lost = [event.data for event in store.events() if event.kind is Kind.FILE_SYSTEM_LOST]
+    lost = [event.data for event in store.events() if event.kind == "file-system.lost"]
     assert [(one["id"], one["repair"], one["copied"]) for one in lost] == [("fs-1", False, 40)]
     (due,) = changes(store.events(), store.s3.time.wall())
     text = notice(due, "train", "us-east-1", "bills now: 30.00 USD/h").text
@@ -120,4 +120,4 @@ def test_a_file_system_that_is_there_or_that_nothing_trains_on_is_not_called_los
     for kind, data in events:
         store.append(payload_of(kind, data))
     unattended.note_loss(store, store.state(), lose(monkeypatch, word))
-    assert not [event for event in store.events() if event.kind is Kind.FILE_SYSTEM_LOST]
+    assert not [event for event in store.events() if event.kind == "file-system.lost"]

@@ -19,7 +19,6 @@ from infra.errors import NotProven
 from infra.inventory import Knowledge, certify
 from infra.inventory.certify import Certificate, Looked, look_through, refuse_unclean
 from infra.kinds import ResourceKind, Thing
-from infra.record.events import Kind
 from infra.record.payloads import payload_of
 from infra.record.payloads.stages import StageStarted
 from infra.record.store import CampaignStore
@@ -291,10 +290,10 @@ def test_the_record_tells_where_the_campaign_was_and_what_was_there_before() -> 
     outputs = dict.fromkeys(texts, "x") | {name: f"id-{name}" for name in names}
     record = store()
     for kind, data in (
-        (Kind.STAGE_STARTED, {"stage": "provision"}),
-        (Kind.STAGE_FINISHED, {"stage": "provision", "seconds": 1.0, "outputs": {"outputs": outputs}}),
-        (Kind.STAGE_FINISHED, {"stage": "launch", "seconds": 1.0, "outputs": {}}),
-        (Kind.STAGE_STARTED, {"stage": "launch", "instance": "i-0123456789abcdef0"}),
+        ("stage.started", {"stage": "provision"}),
+        ("stage.finished", {"stage": "provision", "seconds": 1.0, "outputs": {"outputs": outputs}}),
+        ("stage.finished", {"stage": "launch", "seconds": 1.0, "outputs": {}}),
+        ("stage.started", {"stage": "launch", "instance": "i-0123456789abcdef0"}),
     ):
         record.append(payload_of(kind, data))
     record.put_json("baseline.json", {"volume": ["vol-1"], "image": ["ami-1", "ami-2"]})
@@ -349,4 +348,4 @@ def test_the_certificate_is_kept_whatever_it_says_and_raises_unless_clean(
     assert told == json.loads((tmp_path / "certificate.json").read_text())
     assert bool(told["looks"][0]["found"]) == (answer == [OURS]) and told["kept"] == ["s3://kept"]
     (certified,) = context.store.events()
-    assert certified.kind is Kind.CERTIFIED and certified.data["clean"] is (not answer)
+    assert certified.kind == "certified" and certified.data["clean"] is (not answer)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.inventory import certify
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.payloads import payload_of
 from infra.record.payloads.stages import ResidueSwept, StageFinished
 from tests.unit.inventory.test_certificate import Clock, campaign, looks, store
@@ -23,7 +23,7 @@ def test_both_parts_of_the_cost_and_all_that_was_swept_are_in_it(
     certify.run(context)
     told = context.store.get_json(certify.CERTIFICATE)
     assert (told["metered_usd"], told["estimated_usd"], told["removed"]) == ("0.00", "0.00", [])
-    for stage, kind in ((Stage.PROVISION, Kind.STAGE_STARTED), (Stage.PREFLIGHT, Kind.STAGE_STARTED)):
+    for stage, kind in ((Stage.PROVISION, "stage.started"), (Stage.PREFLIGHT, "stage.started")):
         context.store.append(payload_of(kind, dict(stage=stage)))
     context.store.append(ResidueSwept(things=["VPC endpoint vpce-1, made by GuardDuty"]))
     context.store.append(ResidueSwept(things=["security group sg-1, made by GuardDuty"]))

@@ -15,7 +15,6 @@ from infra.errors import LeaseLost
 from infra.inventory import Evidence, Knowledge, sweep
 from infra.inventory.sweep import Left, Swept, beyond_doubt, order
 from infra.kinds import BY_NAME, KINDS, ResourceKind, Thing
-from infra.record.events import Kind
 from infra.spec.names import CAMPAIGN_ID_TAG, Names
 
 REMOVABLE = {Evidence.TAG, Evidence.CLUSTER, Evidence.PLACE, Evidence.LOGS, Evidence.UNPLACED}
@@ -140,7 +139,7 @@ def test_a_lost_lease_stops_before_the_next_removal(monkeypatch: pytest.MonkeyPa
 def test_after_a_teardown_only_what_is_beyond_doubt_and_stays_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     world, notes = World(monkeypatch), list[str]()
     world.progress = SimpleNamespace(step=lambda words: None, note=notes.append)
-    recorded = list[tuple[Kind, list[str]]]()
+    recorded = list[tuple[str, list[str]]]()
     world.store = SimpleNamespace(append=lambda payload: recorded.append((payload.kind, payload.data()["things"])))
     rows = [Left("volume", Thing(f"by-{why.name}"), why) for why in Evidence]
     rows.append(Left("volume", Thing("by-aws", maker="GuardDuty"), Evidence.PLACE))
@@ -150,7 +149,7 @@ def test_after_a_teardown_only_what_is_beyond_doubt_and_stays_is_removed(monkeyp
     )
     removed: Any = sweep.remove_left(world)  # type: ignore[arg-type]
     assert sorted(world.called) == ["by-CLUSTER", "by-LOGS", "by-TAG", "by-aws"] and len(removed) == 4
-    assert recorded == [(Kind.SWEPT, list(removed))] and "volume by-aws, made by GuardDuty" in removed
+    assert recorded == [("swept", list(removed))] and "volume by-aws, made by GuardDuty" in removed
     blind = ["could not look for leftovers: role: AccessDenied", "could not look for leftovers: key: no"]
     assert notes == blind
     notes.clear()

@@ -9,30 +9,30 @@ import pytest
 
 from infra.errors import NotProven
 from infra.inventory.stakes import refuse_unproven
-from infra.record.events import CampaignState, Event, Kind, Stage, fold
+from infra.record.events import CampaignState, Event, Stage, fold
 from infra.record.identity import CampaignIdentity
 
 OWN = CampaignIdentity(identity="own")
 ADOPTED = CampaignIdentity(identity="own", adopted=True)
-Told = tuple[Kind, dict[str, Any]]
-BAKED: Told = (Kind.STAGE_STARTED, {"stage": Stage.BAKE})
-TORN: Told = (Kind.STAGE_STARTED, {"stage": Stage.TEARDOWN})
-LAUNCHED: Told = (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "committed_step": -1})
-LAUNCHED_AGAIN: Told = (Kind.ATTEMPT_LAUNCHED, {"attempt": 2, "committed_step": -1})
-UNREAD: Told = (Kind.UNREADABLE, {"key": "events/w/000003.json", "why": "not JSON"})
-AT_ZERO: Told = (Kind.NODES_AT_ZERO, {})
+Told = tuple[str, dict[str, Any]]
+BAKED: Told = ("stage.started", {"stage": Stage.BAKE})
+TORN: Told = ("stage.started", {"stage": Stage.TEARDOWN})
+LAUNCHED: Told = ("attempt.launched", {"attempt": 1, "committed_step": -1})
+LAUNCHED_AGAIN: Told = ("attempt.launched", {"attempt": 2, "committed_step": -1})
+UNREAD: Told = ("record.unreadable", {"key": "events/w/000003.json", "why": "not JSON"})
+AT_ZERO: Told = ("nodes.at-zero", {})
 
 
 def ended(step: int) -> Told:
-    return Kind.ATTEMPT_ENDED, {"attempt": 1, "failure": None, "committed_at_end": step}
+    return "attempt.ended", {"attempt": 1, "failure": None, "committed_at_end": step}
 
 
 def finished(step: int | None, left: dict[str, Any] | None = None) -> Told:
-    return Kind.TRAINING_FINISHED, {"outcome": "done", "committed_step": step, "unrecognised": left}
+    return "training.finished", {"outcome": "done", "committed_step": step, "unrecognised": left}
 
 
 def verified(step: int, **more: Any) -> Told:
-    return Kind.ARCHIVE_VERIFIED, {"manifest": "s3://a/b", "step": step, "identity": "own"} | more
+    return "archive.verified", {"manifest": "s3://a/b", "step": step, "identity": "own"} | more
 
 
 def told(*events: Told) -> CampaignState:
@@ -42,9 +42,9 @@ def told(*events: Told) -> CampaignState:
 
 EMPTY: dict[str, Any] = {"files": 0, "bytes": 0, "newest": "", "why": "", "fits": ""}
 LEFT: dict[str, Any] = {"files": 3, "bytes": 12, "newest": "ckpt.pt", "why": "looked for *.ckpt", "fits": "torch"}
-COPIED: Told = (Kind.ARCHIVE_UNPROVEN, {"prefix": "s3://a/b/unproven", "files": 3, "bytes": 12, "why": "no format"})
-FAILED: Told = (Kind.ARCHIVE_FAILED, {"error": "the time is over"})
-NEVER_BEGAN: Told = (Kind.ATTEMPT_ENDED, {"attempt": 1, "failure": "user", "committed_at_end": -1, "began": False})
+COPIED: Told = ("archive.unproven", {"prefix": "s3://a/b/unproven", "files": 3, "bytes": 12, "why": "no format"})
+FAILED: Told = ("archive.failed", {"error": "the time is over"})
+NEVER_BEGAN: Told = ("attempt.ended", {"attempt": 1, "failure": "user", "committed_at_end": -1, "began": False})
 TRAINED = (BAKED, LAUNCHED, ended(9000), finished(9000))
 
 
@@ -62,10 +62,10 @@ TRAINED = (BAKED, LAUNCHED, ended(9000), finished(9000))
         ((BAKED, LAUNCHED, ended(-1), finished(-1), COPIED, AT_ZERO), OWN),
         ((BAKED, LAUNCHED, ended(-1), finished(-1), FAILED, AT_ZERO, COPIED, AT_ZERO), OWN),
         ((*TRAINED, COPIED, verified(9000), AT_ZERO), OWN),
-        ((*TRAINED, (Kind.ABANDONED, {})), OWN),
-        ((*TRAINED, TORN, (Kind.STAGE_FINISHED, {"stage": Stage.TEARDOWN})), OWN),
-        ((*TRAINED, (Kind.ARCHIVE_VERIFIED, {"manifest": "s3://a/b", "step": 9000})), ADOPTED),
-        ((*TRAINED, (Kind.ARCHIVE_VERIFIED, {"manifest": "s3://a/b", "step": 9000})), None),
+        ((*TRAINED, ("abandoned", {})), OWN),
+        ((*TRAINED, TORN, ("stage.finished", {"stage": Stage.TEARDOWN})), OWN),
+        ((*TRAINED, ("archive.verified", {"manifest": "s3://a/b", "step": 9000})), ADOPTED),
+        ((*TRAINED, ("archive.verified", {"manifest": "s3://a/b", "step": 9000})), None),
     ],
 )
 def test_nothing_is_lost_where_all_is_archived_or_there_was_nothing_or_it_was_given_up(
@@ -84,7 +84,7 @@ def test_nothing_is_lost_where_all_is_archived_or_there_was_nothing_or_it_was_gi
         ((*TRAINED, verified(9000, identity="other"), AT_ZERO), OWN, "of campaign other, not of own"),
         ((*TRAINED, verified(9000, identity="other"), AT_ZERO), ADOPTED, "of campaign other"),
         ((*TRAINED, verified(9000, identity="other"), AT_ZERO), None, "of campaign other"),
-        ((*TRAINED, (Kind.ARCHIVE_VERIFIED, {"manifest": "s3://a/b", "step": 9000})), OWN, "without identity"),
+        ((*TRAINED, ("archive.verified", {"manifest": "s3://a/b", "step": 9000})), OWN, "without identity"),
         ((*TRAINED, AT_ZERO), OWN, "no verified archive"),
         ((BAKED, LAUNCHED), OWN, "no verified archive"),
         ((BAKED, LAUNCHED, ended(40), finished(-1), AT_ZERO), OWN, "no verified archive"),

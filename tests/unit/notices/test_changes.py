@@ -9,19 +9,19 @@ import pytest
 
 from infra.notices.changes import changes
 from infra.notices.notice import SUBJECT, notice
-from infra.record.events import Event, Kind
+from infra.record.events import Event
 from infra.spec.notify import Change
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
-RUNNING = (Kind.ATTEMPT_RUNNING, {"attempt": 1, "nodes": ["a", "b"]})
-HELD = (Kind.HELD, {"until": "2026-11-23T20:00:00+00:00", "cause": "the loss is NaN"})
-AT_ZERO = (Kind.NODES_AT_ZERO, {"group": "bivouac-train-gpu"})
-TEARDOWN_BEGINS = (Kind.STAGE_STARTED, {"stage": "teardown"})
-TEARDOWN_FAILS = (Kind.STAGE_FAILED, {"stage": "teardown", "error": "the VPC has a stranger's interface"})
-TORN_DOWN = (Kind.STAGE_FINISHED, {"stage": "teardown", "seconds": 300.0, "outputs": {"resources": 91, "swept": []}})
+RUNNING = ("attempt.running", {"attempt": 1, "nodes": ["a", "b"]})
+HELD = ("held", {"until": "2026-11-23T20:00:00+00:00", "cause": "the loss is NaN"})
+AT_ZERO = ("nodes.at-zero", {"group": "bivouac-train-gpu"})
+TEARDOWN_BEGINS = ("stage.started", {"stage": "teardown"})
+TEARDOWN_FAILS = ("stage.failed", {"stage": "teardown", "error": "the VPC has a stranger's interface"})
+TORN_DOWN = ("stage.finished", {"stage": "teardown", "seconds": 300.0, "outputs": {"resources": 91, "swept": []}})
 
 
-def record(*told: tuple[Kind, dict[str, Any]], hours: tuple[float, ...] = ()) -> list[Event]:
+def record(*told: tuple[str, dict[str, Any]], hours: tuple[float, ...] = ()) -> list[Event]:
     """Events of one writer, a second after each other, or at the `hours` after noon."""
     at = hours or tuple(number / 3600 for number in range(len(told)))
     return [
@@ -39,60 +39,60 @@ def told(events: list[Event], after: float = 0.01) -> list[tuple[Change, str]]:
     ("kind", "data", "change"),
     [
         (*RUNNING, Change.TRAINING),
-        (Kind.NODE_QUARANTINED, {"node": "ip-1", "instance": "i-1", "reason": "dead"}, Change.NODE),
+        ("node.quarantined", {"node": "ip-1", "instance": "i-1", "reason": "dead"}, Change.NODE),
         (*HELD, Change.HELD),
-        (Kind.TRAINING_FINISHED, {"outcome": "stopped", "why": "the deadline leaves no time"}, Change.FINISHED),
-        (Kind.ARCHIVE_VERIFIED, {"step": 110, "objects": 12}, Change.ARCHIVED),
-        (Kind.ARCHIVE_FAILED, {"error": "no GPU node"}, Change.FAILED),
-        (Kind.ARCHIVE_UNPROVEN, {"prefix": "s3://a/b/unproven", "files": 4, "bytes": 9}, Change.ARCHIVED),
-        (Kind.CHECKPOINT_UNRECOGNISED, {"files": 3, "bytes": 12, "newest": "a.ckpt", "why": "x"}, Change.CHECKPOINTS),
-        (Kind.CHECKPOINT_NOT_SEALED, {"step": 30, "why": "a link leads out"}, Change.CHECKPOINTS),
-        (Kind.CHECKPOINT_STEP_REFUSED, {"step": 30, "why": "a digest differs"}, Change.CHECKPOINTS),
-        (Kind.CHECKPOINT_WEIGHTS_ONLY, {"attempt": 2, "why": "x"}, Change.CHECKPOINTS),
-        (Kind.TRAINING_STARTED_OVER, {"attempt": 2, "before": 35, "why": "x"}, Change.CHECKPOINTS),
-        (Kind.TRAINING_RESUMED_ELSEWHERE, {"attempt": 2, "offered": 30, "first": 1}, Change.CHECKPOINTS),
-        (Kind.TRAINING_LOSS_JUMPED, {"step": 31, "before": 2.5, "now": 7.1}, Change.CHECKPOINTS),
+        ("training.finished", {"outcome": "stopped", "why": "the deadline leaves no time"}, Change.FINISHED),
+        ("archive.verified", {"step": 110, "objects": 12}, Change.ARCHIVED),
+        ("archive.failed", {"error": "no GPU node"}, Change.FAILED),
+        ("archive.unproven", {"prefix": "s3://a/b/unproven", "files": 4, "bytes": 9}, Change.ARCHIVED),
+        ("checkpoint.unrecognised", {"files": 3, "bytes": 12, "newest": "a.ckpt", "why": "x"}, Change.CHECKPOINTS),
+        ("checkpoint.not-sealed", {"step": 30, "why": "a link leads out"}, Change.CHECKPOINTS),
+        ("checkpoint.step-refused", {"step": 30, "why": "a digest differs"}, Change.CHECKPOINTS),
+        ("checkpoint.weights-only", {"attempt": 2, "why": "x"}, Change.CHECKPOINTS),
+        ("training.started-over", {"attempt": 2, "before": 35, "why": "x"}, Change.CHECKPOINTS),
+        ("training.resumed-elsewhere", {"attempt": 2, "offered": 30, "first": 1}, Change.CHECKPOINTS),
+        ("training.loss-jumped", {"step": 31, "before": 2.5, "now": 7.1}, Change.CHECKPOINTS),
         (*TEARDOWN_FAILS, Change.FAILED),
         (*TORN_DOWN, Change.TORN_DOWN),
-        (Kind.CERTIFIED, {"clean": False, "found": ["volume vol-1"]}, Change.FAILED),
-        (Kind.CERTIFIED, {"clean": True, "found": []}, None),
-        (Kind.STAGE_FINISHED, {"stage": "bake"}, None),
-        (Kind.DECISION, {"action": "launch", "why": "enough fit nodes"}, None),
+        ("certified", {"clean": False, "found": ["volume vol-1"]}, Change.FAILED),
+        ("certified", {"clean": True, "found": []}, None),
+        ("stage.finished", {"stage": "bake"}, None),
+        ("decision", {"action": "launch", "why": "enough fit nodes"}, None),
     ],
 )
-def test_a_change_is_told_by_its_place_in_the_record(kind: Kind, data: dict[str, Any], change: Change | None) -> None:
+def test_a_change_is_told_by_its_place_in_the_record(kind: str, data: dict[str, Any], change: Change | None) -> None:
     assert told(record((kind, data))) == ([] if change is None else [(change, "w-000000")])
 
 
 def test_only_the_first_attempt_begins_the_training_and_one_after_a_hold_begins_it_again() -> None:
-    relaunched = (Kind.RELAUNCHED, {"version": 1})
+    relaunched = ("relaunched", {"version": 1})
     events = record(RUNNING, RUNNING, HELD, relaunched, RUNNING, RUNNING)
     assert told(events) == [(Change.TRAINING, "w-000000"), (Change.HELD, "w-000002"), (Change.TRAINING, "w-000004")]
 
 
 def test_a_doubt_is_told_once_in_each_attempt() -> None:
-    unrecognised = (Kind.CHECKPOINT_UNRECOGNISED, {"files": 3, "bytes": 12, "newest": "a.ckpt", "why": "x"})
-    not_sealed = (Kind.CHECKPOINT_NOT_SEALED, {"step": 30, "why": "a link leads out"})
-    launched = (Kind.ATTEMPT_LAUNCHED, {"attempt": 2, "committed_step": -1})
+    unrecognised = ("checkpoint.unrecognised", {"files": 3, "bytes": 12, "newest": "a.ckpt", "why": "x"})
+    not_sealed = ("checkpoint.not-sealed", {"step": 30, "why": "a link leads out"})
+    launched = ("attempt.launched", {"attempt": 2, "committed_step": -1})
     events = record(unrecognised, unrecognised, not_sealed, unrecognised, launched, unrecognised, not_sealed)
     assert [key for _, key in told(events)] == ["w-000000", "w-000002", "w-000005", "w-000006"]
 
 
 def test_a_notice_of_unrecognised_content_says_what_lies_there_and_what_would_fit() -> None:
     found = {"files": 3, "bytes": 12_000_000, "newest": "epoch=3.ckpt", "why": "looked for *.pt", "fits": "lightning"}
-    subject, text = said((Kind.CHECKPOINT_UNRECOGNISED, found))
+    subject, text = said(("checkpoint.unrecognised", found))
     assert "3 files (12.0 MB) of the job are no known checkpoint" in subject
     assert "the newest epoch=3.ckpt: looked for *.pt; `format: lightning` would fit" in text
     assert "bivouac relaunch train" in text
 
 
 def test_a_notice_of_weights_alone_says_what_a_resume_will_miss() -> None:
-    _, text = said((Kind.CHECKPOINT_WEIGHTS_ONLY, {"attempt": 1, "why": "it has no optimizer"}))
+    _, text = said(("checkpoint.weights-only", {"attempt": 1, "why": "it has no optimizer"}))
     assert "the job's checkpoints are weights alone: it has no optimizer" in text
 
 
 def test_a_notice_of_a_start_over_names_the_step_that_was_trained() -> None:
-    _, text = said((Kind.TRAINING_STARTED_OVER, {"attempt": 2, "before": 35, "why": "nothing was committed"}))
+    _, text = said(("training.started-over", {"attempt": 2, "before": 35, "why": "nothing was committed"}))
     assert "attempt 2 begins again at step 0 although step 35 was trained: nothing was committed" in text
 
 
@@ -113,13 +113,13 @@ def test_a_hold_is_told_again_after_an_hour_and_then_every_six(hours: float, rem
     ("then", "waits"),
     [
         (TEARDOWN_BEGINS, False),
-        ((Kind.RELAUNCHED, {"version": 1}), False),
-        ((Kind.TRAINING_FINISHED, {"outcome": "held", "why": "x"}), False),
-        ((Kind.STAGE_STARTED, {"stage": "supervise"}), True),  # a driver that only watches
-        ((Kind.DECISION, {"action": "wait", "why": "held"}), True),
+        (("relaunched", {"version": 1}), False),
+        (("training.finished", {"outcome": "held", "why": "x"}), False),
+        (("stage.started", {"stage": "supervise"}), True),  # a driver that only watches
+        (("decision", {"action": "wait", "why": "held"}), True),
     ],
 )
-def test_a_wait_ends_when_somebody_acts(then: tuple[Kind, dict[str, Any]], waits: bool) -> None:
+def test_a_wait_ends_when_somebody_acts(then: tuple[str, dict[str, Any]], waits: bool) -> None:
     reminded = [change for change, _ in told(record(HELD, then), after=2.0) if change is Change.BILLING]
     assert bool(reminded) is waits
 
@@ -143,7 +143,7 @@ def test_a_teardown_that_fails_again_and_again_is_told_once_and_then_by_reminder
     assert told(done, after=9)[-1] == (Change.TORN_DOWN, "w-000012")
 
 
-def said(event: tuple[Kind, dict[str, Any]], after: float = 0.01) -> tuple[str, str]:
+def said(event: tuple[str, dict[str, Any]], after: float = 0.01) -> tuple[str, str]:
     due = changes(record(event), NOON + timedelta(hours=after))[-1]
     made = notice(due, "train", "us-east-1", "bills now: 4.27 USD/h")
     return made.subject, made.text
@@ -167,7 +167,7 @@ def test_a_notice_says_who_what_the_cost_and_the_next_command() -> None:
 def test_a_subject_is_what_sns_takes() -> None:
     """https://docs.aws.amazon.com/sns/latest/api/API_Publish.html: ASCII, no line break, fewer than 100 characters."""
     error = "Zürich\nis away: " + "x" * 5000
-    subject, text = said((Kind.STAGE_FAILED, {"stage": "provision", "error": error}))
+    subject, text = said(("stage.failed", {"stage": "provision", "error": error}))
     assert len(subject) == SUBJECT < 100 and subject.isascii() and subject.isprintable() and subject[0].isalpha()
     assert "Zürich" in text and len(text.encode()) < 4096
 

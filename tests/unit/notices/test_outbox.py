@@ -10,10 +10,8 @@ import pytest
 
 from infra.errors import LeaseLost
 from infra.notices.notice import Notice
-from infra.notices.outbox import AGAIN, TRIES, Outbox
-from infra.notices.teller import Teller
+from infra.notices.outbox import AGAIN, TRIES, Outbox, Teller
 from infra.notices.ways import NotSent
-from infra.record.events import Kind
 from infra.record.payloads.attempts import AttemptRunning, NodeQuarantined
 from infra.record.store import CampaignStore
 from infra.spec.notify import Change, Notify
@@ -51,7 +49,7 @@ class World:
         return Outbox(self.store(writer), notify or Notify(), ways, self.time.wall)
 
     def failures(self) -> list[dict[str, Any]]:
-        return [event.data for event in self.store("reader").events() if event.kind is Kind.NOTICE_FAILED]
+        return [event.data for event in self.store("reader").events() if event.kind == "notice.failed"]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from infra.plan.estimates.losses import chance_of_more, limit_for
-from infra.record.events import Event, Kind, fold
+from infra.record.events import Event, fold
 from infra.steward import resume_state
 
 DAY = 24.0
@@ -53,8 +53,8 @@ def test_an_old_record_says_by_its_events_own_time_when_an_attempt_ended() -> No
         Event(at=begin + timedelta(days=at), writer="steward", sequence=at, kind=kind, data=data)
         for at, (kind, data) in enumerate(
             [
-                (Kind.ATTEMPT_LAUNCHED, {"attempt": 1, "jobset": "a1", "committed_step": -1}),
-                (Kind.ATTEMPT_ENDED, {"attempt": 1, "failure": "node", "detail": "", "committed_at_end": 10}),
+                ("attempt.launched", {"attempt": 1, "jobset": "a1", "committed_step": -1}),
+                ("attempt.ended", {"attempt": 1, "failure": "node", "detail": "", "committed_at_end": 10}),
             ]
         )
     ]

@@ -12,7 +12,7 @@ import pytest
 from infra.plan.pilot import pilot_figures, pilot_first
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Event, Kind, Stage, fold
+from infra.record.events import Event, Stage, fold
 from infra.record.meter import read
 from tests.unit.record.cost_lines import lines
 
@@ -55,10 +55,10 @@ def test_the_plan_says_what_it_saves_and_costs_and_how_long_it_takes(spec_file: 
 
 def test_while_a_pilot_proves_itself_one_node_bills_and_then_all_do() -> None:
     began = datetime(2026, 11, 23, 12, tzinfo=UTC)
-    told: list[tuple[int, Kind, dict[str, Any]]] = [
-        (0, Kind.STAGE_STARTED, {"stage": Stage.PREFLIGHT}),
-        (0, Kind.PILOT_BEGUN, {"nodes": 1, "of": 4}),
-        (30, Kind.PILOT_PROVEN, {"node": "n", "instance": "i", "digest": "d"}),
+    told: list[tuple[int, str, dict[str, Any]]] = [
+        (0, "stage.started", {"stage": Stage.PREFLIGHT}),
+        (0, "pilot.begun", {"nodes": 1, "of": 4}),
+        (30, "pilot.proven", {"node": "n", "instance": "i", "digest": "d"}),
     ]
     events = [
         Event(at=began + timedelta(minutes=at), writer="w", sequence=number, kind=kind, data=data)
@@ -70,5 +70,5 @@ def test_while_a_pilot_proves_itself_one_node_bills_and_then_all_do() -> None:
     # half an hour at 102, half an hour at 402
     assert read(bill, events, began + timedelta(hours=1)).spent_usd == 51 + 201
     assert proved.pilot_proved == "d" and alone.pilot_proved == ""
-    failed = Event(at=began, writer="x", sequence=0, kind=Kind.STAGE_FAILED, data={"stage": "preflight", "error": "e"})
+    failed = Event(at=began, writer="x", sequence=0, kind="stage.failed", data={"stage": "preflight", "error": "e"})
     assert not fold([*events[:2], failed]).gpu_nodes_up

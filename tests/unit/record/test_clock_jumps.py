@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from infra.inventory.evidence import Knowledge
 from infra.kinds import Thing
-from infra.record.events import Event, Kind, Stage, fold, ordered
+from infra.record.events import Event, Stage, fold, ordered
 from infra.record.meter import read
 from infra.spec.names import Names
 from tests.unit.record.cost_lines import lines
@@ -19,7 +19,7 @@ from tests.unit.record.cost_lines import lines
 NOON = datetime(2026, 8, 1, 12, tzinfo=UTC)
 
 
-def _event(writer: str, sequence: int, minutes: int, kind: Kind = Kind.DECISION, **data: object) -> Event:
+def _event(writer: str, sequence: int, minutes: int, kind: str = "decision", **data: object) -> Event:
     return Event(at=NOON + timedelta(minutes=minutes), writer=writer, sequence=sequence, kind=kind, data=data)
 
 
@@ -38,8 +38,8 @@ def test_a_writers_own_sequence_survives_any_clock(steps: list[tuple[str, int]],
 
 
 def test_a_stage_that_ended_an_hour_before_it_began_has_ended() -> None:
-    started = _event("driver", 0, 0, Kind.STAGE_STARTED, stage="provision")
-    finished = _event("driver", 1, -60, Kind.STAGE_FINISHED, stage="provision", seconds=30.0)
+    started = _event("driver", 0, 0, "stage.started", stage="provision")
+    finished = _event("driver", 1, -60, "stage.finished", stage="provision", seconds=30.0)
     state = fold([finished, started])
     assert state.running_stage is None and Stage.PROVISION in state.finished_stages
 
@@ -60,7 +60,7 @@ def test_what_was_not_there_before_is_a_suspect_whatever_the_drivers_clock_says(
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-90, 90), st.sampled_from(list(Stage))), max_size=12))
 def test_no_clock_turns_the_meter_back(steps: list[tuple[str, int, Stage]]) -> None:
     events = [
-        _event(writer, number, minutes, Kind.STAGE_STARTED, stage=stage)
+        _event(writer, number, minutes, "stage.started", stage=stage)
         for number, (writer, minutes, stage) in enumerate(steps)
     ]
     spent = Decimal(0)

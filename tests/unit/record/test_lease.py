@@ -251,7 +251,7 @@ def test_a_lease_that_races_with_itself_gives_up_after_five_writes(
     leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[bool] = []
-    monkeypatch.setattr(Lease, "_written", lambda self, released: tries.append(released))
+    monkeypatch.setattr(Lease, "_write_once", lambda self, released: tries.append(released))
     with pytest.raises(LeaseHeld, match="races with itself"):
         leases.of("a").acquire()
     assert tries == [False] * 5

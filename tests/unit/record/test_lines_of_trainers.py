@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.record.trainer_lines import LINES
+from infra.record.payloads.base import PRINTED, PrintedPayload
+from infra.record.trainer_lines import StepLine
 from tests.root import ROOT
+from trainer.contract.frozen import Frozen
 
 
 def calls() -> Iterator[tuple[str, str, set[str]]]:
@@ -29,16 +31,18 @@ def calls() -> Iterator[tuple[str, str, set[str]]]:
                 )
 
 
-CALLS = [call for call in calls() if call[1] in LINES]
+STEPS = ("step", "evaluated", "restored", "started_fresh")
+CALLS = [call for call in calls() if call[1] in STEPS or call[1] in PRINTED]
 
 
 @pytest.mark.parametrize(("place", "event", "fields"), CALLS, ids=[f"{place} {event}" for place, event, _ in CALLS])
 def test_a_line_has_fields_of_its_schema(place: str, event: str, fields: set[str]) -> None:
-    model = LINES[event]
-    assert model.model_config.get("extra") == "ignore" or fields <= set(model.model_fields), place
-    needed = {name for name, field in model.model_fields.items() if field.is_required()} - {"event"}
-    splat = event in ("unrecognised", "step")
-    assert splat or needed <= fields, place
+    models: list[type[Frozen]] = [StepLine] if event in STEPS else []
+    for model in (*models, *filter(None, [PRINTED.get(event)])):
+        assert model.model_config.get("extra") == "ignore" or fields <= set(model.model_fields), place
+        needed = {name for name, field in model.model_fields.items() if field.is_required()} - {"event"}
+        needed |= set(model.needed) if issubclass(model, PrintedPayload) else set()
+        assert event in ("unrecognised", "step") or needed <= fields, place  # they are printed from a splat
 
 
 def test_the_lines_were_found() -> None:

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from infra.record.events import Event, Kind, Stage
+from infra.record.events import Event, Stage
 from infra.record.meter import Reading, read
 from tests.unit.record.cost_lines import line, lines
 
 NOON = datetime(2026, 8, 1, 12, tzinfo=UTC)
 BILL = (*lines(2, 80), line("builder", 6), line("data nodes", 3))
-Row = tuple[int, Kind, dict[str, Any]]
+Row = tuple[int, str, dict[str, Any]]
 
 
 def began(minute: int, stage: Stage) -> Row:
-    return minute, Kind.STAGE_STARTED, {"stage": stage}
+    return minute, "stage.started", {"stage": stage}
 
 
 def ended(minute: int, stage: Stage, **data: Any) -> Row:
-    return minute, Kind.STAGE_FINISHED, {"stage": stage, **data}
+    return minute, "stage.finished", {"stage": stage, **data}
 
 
 def events(*rows: Row, writer: str = "driver") -> list[Event]:
@@ -46,29 +46,29 @@ UP = (began(0, Stage.PROVISION), ended(15, Stage.PROVISION), began(30, Stage.PRE
         ((began(0, Stage.CHECK), ended(1, Stage.CHECK)), 0, 0),
         ((began(0, Stage.BAKE), ended(30, Stage.BAKE, outputs={"baked": True})), 3, 0),
         ((began(0, Stage.BAKE), ended(30, Stage.BAKE, outputs={"baked": False})), 0, 0),
-        ((began(0, Stage.BAKE), (30, Kind.DRIVER_TOOK_OVER, {})), 3, 0),
-        ((began(0, Stage.BAKE), (30, Kind.STAGE_FAILED, {"stage": "bake"})), 3, 0),
+        ((began(0, Stage.BAKE), (30, "driver.took-over", {})), 3, 0),
+        ((began(0, Stage.BAKE), (30, "stage.failed", {"stage": "bake"})), 3, 0),
         ((began(0, Stage.BAKE), began(30, Stage.PROVISION)), 3 + 1, 2),
-        ((began(0, Stage.PROVISION), (15, Kind.DATA_BEGUN, {}), (35, Kind.DATA_ENDED, {})), 2 + 1, 2),
-        ((began(0, Stage.PROVISION), (15, Kind.DATA_BEGUN, {})), Decimal("4.25"), 5),
-        ((began(0, Stage.PROVISION), (15, Kind.DATA_BEGUN, {}), ended(35, Stage.PROVISION)), 2 + 1, 2),
+        ((began(0, Stage.PROVISION), (15, "data.begun", {}), (35, "data.ended", {})), 2 + 1, 2),
+        ((began(0, Stage.PROVISION), (15, "data.begun", {})), Decimal("4.25"), 5),
+        ((began(0, Stage.PROVISION), (15, "data.begun", {}), ended(35, Stage.PROVISION)), 2 + 1, 2),
         (UP, 2 + 40, 82),
-        ((*UP, (45, Kind.STAGE_FAILED, {"stage": "preflight", "cut_off": True})), 2 + 40, 82),
-        ((*UP, (45, Kind.STAGE_FAILED, {"stage": "preflight"})), 2 + 20, 2),
-        ((*UP, (45, Kind.STAGE_FAILED, {"stage": "launch"})), 2 + 40, 82),
-        ((*UP, (30, Kind.PILOT_BEGUN, {"nodes": 1, "of": 4}), (45, Kind.PILOT_PROVEN, {"digest": ""})), 2 + 25, 82),
-        ((*UP, (45, Kind.NODES_COUNTED, {"nodes": 3, "of": 4})), 2 + 35, 62),
-        ((*UP, (45, Kind.NODES_COUNTED, {"nodes": 0, "of": 4})), 2 + 20, 2),
+        ((*UP, (45, "stage.failed", {"stage": "preflight", "cut_off": True})), 2 + 40, 82),
+        ((*UP, (45, "stage.failed", {"stage": "preflight"})), 2 + 20, 2),
+        ((*UP, (45, "stage.failed", {"stage": "launch"})), 2 + 40, 82),
+        ((*UP, (30, "pilot.begun", {"nodes": 1, "of": 4}), (45, "pilot.proven", {"digest": ""})), 2 + 25, 82),
+        ((*UP, (45, "nodes.counted", {"nodes": 3, "of": 4})), 2 + 35, 62),
+        ((*UP, (45, "nodes.counted", {"nodes": 0, "of": 4})), 2 + 20, 2),
         (
-            (*UP, (45, Kind.NODES_COUNTED, {"nodes": 3, "of": 4}), (45, Kind.ATTEMPT_LAUNCHED, {"attempt": 2})),
+            (*UP, (45, "nodes.counted", {"nodes": 3, "of": 4}), (45, "attempt.launched", {"attempt": 2})),
             2 + 40,
             82,
         ),
-        ((*UP, (45, Kind.NODES_COUNTED, {"nodes": 5, "of": 4}), (45, Kind.ATTEMPT_LAUNCHED, {"attempt": 2})), 47, 102),
-        ((*UP, (45, Kind.ARCHIVE_BEGUN, {"nodes": 1, "of": 4})), 2 + 25, 22),
-        ((*UP, (45, Kind.NODES_AT_ZERO, {})), 2 + 20, 2),
+        ((*UP, (45, "nodes.counted", {"nodes": 5, "of": 4}), (45, "attempt.launched", {"attempt": 2})), 47, 102),
+        ((*UP, (45, "archive.begun", {"nodes": 1, "of": 4})), 2 + 25, 22),
+        ((*UP, (45, "nodes.at-zero", {})), 2 + 20, 2),
         (
-            (*UP, (45, Kind.NODES_AT_ZERO, {}), began(45, Stage.TEARDOWN), ended(50, Stage.TEARDOWN)),
+            (*UP, (45, "nodes.at-zero", {}), began(45, Stage.TEARDOWN), ended(50, Stage.TEARDOWN)),
             Decimal("21.67"),
             0,
         ),
@@ -91,7 +91,7 @@ SIZED = (
     line("reservation, unused", 0, 6, passes="waiting", hours=1),
     line("of an older plan", 0, 1),
 )
-TRAINED = (*UP, (30, Kind.ATTEMPT_LAUNCHED, {"attempt": 1}))
+TRAINED = (*UP, (30, "attempt.launched", {"attempt": 1}))
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ TRAINED = (*UP, (30, Kind.ATTEMPT_LAUNCHED, {"attempt": 1}))
     [
         ((), 0, 0, 0, 0, 0),
         ((began(0, Stage.PROVISION),), 0, 0, 0, 6, 1),
-        ((*UP, (30, Kind.PILOT_BEGUN, {"nodes": 1, "of": 4})), 1, 0, 0, 3, 1),
+        ((*UP, (30, "pilot.begun", {"nodes": 1, "of": 4})), 1, 0, 0, 3, 1),
         (TRAINED, 4, 0, 2, 3, 1),
-        ((*TRAINED, (45, Kind.TRAINING_FINISHED, {"outcome": "done"})), 4, 0, 1, 3, 1),
-        ((*TRAINED, (45, Kind.ARCHIVE_VERIFIED, {"step": 1})), 4, 10, 2, 3, 1),
-        ((*TRAINED, (45, Kind.ARCHIVE_FAILED, {"error": ""})), 4, 10, 2, 3, 1),
-        ((*TRAINED, (45, Kind.ARCHIVE_UNPROVEN, {})), 4, 10, 2, 3, 1),
+        ((*TRAINED, (45, "training.finished", {"outcome": "done"})), 4, 0, 1, 3, 1),
+        ((*TRAINED, (45, "archive.verified", {"step": 1})), 4, 10, 2, 3, 1),
+        ((*TRAINED, (45, "archive.failed", {"error": ""})), 4, 10, 2, 3, 1),
+        ((*TRAINED, (45, "archive.unproven", {})), 4, 10, 2, 3, 1),
     ],
 )  # fmt: skip
 def test_the_plans_estimate_counts_as_it_passes(
@@ -132,7 +132,7 @@ def test_a_fee_paid_at_once_counts_from_the_begin_and_its_nodes_add_nothing_whil
 def test_a_clock_that_is_set_back_leaves_no_node_that_bills_for_good() -> None:
     """The driver's clock went back by 20 minutes while its nodes were up: a sort by time alone puts their end before
     their begin, and counts all nodes until now."""
-    rows = (began(0, Stage.PROVISION), began(10, Stage.PREFLIGHT), (1, Kind.STAGE_FAILED, {"stage": "preflight"}))
+    rows = (began(0, Stage.PROVISION), began(10, Stage.PREFLIGHT), (1, "stage.failed", {"stage": "preflight"}))
     later = reading(*rows, ended(2, Stage.TEARDOWN), until=24 * 60)
     assert later.spent_usd == Decimal(2) * 10 / 60 and later.usd_per_hour == 0
     assert reading(*rows, until=24 * 60).usd_per_hour == 2

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from moto import mock_aws
 
 from infra.errors import LeaseHeld, LeaseLost, UserError
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.holder import Holder
 from infra.record.live import live_figures
 from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRunning
@@ -49,7 +49,7 @@ def test_events_of_two_writers_fold_into_one_state(s3: Any) -> None:
     two.append(AttemptEnded(attempt=1, failure="node", detail="", step=7, committed_at_end=5))
     state = CampaignStore(s3, "state", "c", "reader").state()
     assert state.finished_stages == {Stage.PROVISION: {"x": 1}}
-    assert state.attempts[0]["failure"] == "node" and state.attempts[0]["committed_step"] == -1
+    assert state.attempts[0].failure == "node" and state.attempts[0].launched.committed_step == -1
 
 
 def test_the_order_of_an_attempts_pods_is_told_once_it_trains(s3: Any) -> None:
@@ -76,7 +76,7 @@ def test_an_event_of_a_later_versions_kind_is_passed_over(s3: Any) -> None:
     later = {"at": "2126-11-23T10:00:00Z", "writer": "newer", "sequence": 0, "kind": "of.tomorrow", "data": {"x": 1}}
     store.put("campaigns/c/events/newer/000000.json", json.dumps(later).encode())
     store.put("campaigns/c/events/newer/000001.json", json.dumps(later | {"kind": "abandoned", "sequence": 1}).encode())
-    assert [event.kind for event in store.events()] == [Kind.DECISION, Kind.ABANDONED] and store.state().abandoned
+    assert [event.kind for event in store.events()] == ["decision", "abandoned"] and store.state().abandoned
 
 
 def test_a_stage_begun_again_is_no_longer_finished(s3: Any) -> None:

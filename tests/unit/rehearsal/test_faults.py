@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from infra import target
-from infra.record.events import Kind
 from infra.record.payloads import payload_of
 from infra.record.store import LIVE, CampaignStore
 from infra.rehearsal.paths import site_dir
@@ -79,8 +78,8 @@ def test_a_fault_strikes_once_after_its_step_and_a_refused_one_is_tried_again(si
     assert site.look(22, RANK) == []
 
 
-@pytest.mark.parametrize("overcome", [Kind.ATTEMPT_ENDED, Kind.ATTEMPT_RESTARTED_IN_PLACE])
-def test_a_later_fault_waits_until_the_earlier_is_overcome_however_fast_the_steps(overcome: Kind, site: Site) -> None:
+@pytest.mark.parametrize("overcome", ["attempt.ended", "attempt.restarted-in-place"])
+def test_a_later_fault_waits_until_the_earlier_is_overcome_however_fast_the_steps(overcome: str, site: Site) -> None:
     site.store.append(payload_of(overcome, {"attempt": 1}))
     assert site.look(40, NODE, RANK) == ["/_site/kill-rank?instance=i-1"]
     assert site.look(50, NODE, RANK) == [], "what was overcome before does not count"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from infra.plan.plan import Plan
-from infra.record.events import Event, Kind, Stage
+from infra.record.events import Event, Stage
 from infra.report import Record
 from infra.spec.campaign import Spec
 
@@ -29,14 +29,14 @@ class Story:
         self.events: list[Event] = []
         self.logs: dict[str, list[str]] = {}
 
-    def event(self, at_s: float, kind: Kind, writer: str = "driver", **data: Any) -> None:
+    def event(self, at_s: float, kind: str, writer: str = "driver", **data: Any) -> None:
         at = BEGUN + timedelta(seconds=at_s)
         self.events.append(Event(at=at, writer=writer, sequence=len(self.events), kind=kind, data=data))
 
     def stage(self, stage: Stage, begun_s: float, ended_s: float, **outputs: Any) -> None:
-        self.event(begun_s, Kind.STAGE_STARTED, stage=stage)
+        self.event(begun_s, "stage.started", stage=stage)
         seconds = round(ended_s - begun_s, 2)
-        self.event(ended_s, Kind.STAGE_FINISHED, stage=stage, seconds=seconds, outputs=outputs)
+        self.event(ended_s, "stage.finished", stage=stage, seconds=seconds, outputs=outputs)
 
     def line(self, pod: str, at_s: float, event: str, **fields: Any) -> None:
         line = {"event": event, **fields, "time": round(BEGUN.timestamp() + at_s, 3)}
@@ -70,16 +70,16 @@ def until_training() -> Story:
     story.stage(Stage.PROVISION, 0, 38, data_digest="5b" * 32, unigram_loss=6.213, train_tokens=2_310_400)
     image = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/bivouac/trainer@sha256:{'9f' * 32}"
     story.stage(Stage.BAKE, 38.2, 55, image=image, code="c0" * 32, baked=True, manifest="images/x.json")
-    story.event(55.1, Kind.STAGE_STARTED, stage=Stage.PREFLIGHT)
+    story.event(55.1, "stage.started", stage=Stage.PREFLIGHT)
     for node in NODES[:2]:
-        story.event(66, Kind.NODE_VERDICT, node=node, instance="i-0a", fit=True, probes=[])
-    story.event(67, Kind.STAGE_FINISHED, stage=Stage.PREFLIGHT, seconds=11.9, outputs={})
-    story.event(67.2, Kind.STAGE_STARTED, stage=Stage.LAUNCH)
-    story.event(70, Kind.ATTEMPT_LAUNCHED, "steward", attempt=1, jobset="rehearsal-a1", committed_step=-1)
+        story.event(66, "node.verdict", node=node, instance="i-0a", fit=True, probes=[])
+    story.event(67, "stage.finished", stage=Stage.PREFLIGHT, seconds=11.9, outputs={})
+    story.event(67.2, "stage.started", stage=Stage.LAUNCH)
+    story.event(70, "attempt.launched", "steward", attempt=1, jobset="rehearsal-a1", committed_step=-1)
     story.line("rehearsal-a1-gang-0-0-x10yz", 79, "started_fresh", step=0, parameters=2_098_432)
-    story.event(81, Kind.ATTEMPT_RUNNING, "steward", attempt=1, step=1, nodes=NODES[:2])
-    story.event(81.5, Kind.STAGE_FINISHED, stage=Stage.LAUNCH, seconds=14.3, outputs={"attempts": 1})
-    story.event(81.6, Kind.STAGE_STARTED, stage=Stage.SUPERVISE)
+    story.event(81, "attempt.running", "steward", attempt=1, step=1, nodes=NODES[:2])
+    story.event(81.5, "stage.finished", stage=Stage.LAUNCH, seconds=14.3, outputs={"attempts": 1})
+    story.event(81.6, "stage.started", stage=Stage.SUPERVISE)
     return story
 
 
@@ -88,28 +88,28 @@ def with_a_node_lost(loss_again: Callable[[int], float] = curve) -> Story:
     story = until_training()
     story.steps(1, 1, 46, 80)
     why = f"node {NODES[1]} is dead: silent, and a second witness agrees"
-    story.event(106.5, Kind.DECISION, "steward", action="end-attempt", why=why)
+    story.event(106.5, "decision", "steward", action="end-attempt", why=why)
     ended = {"attempt": 1, "failure": "node", "detail": why, "step": 46, "committed_at_end": 40}
-    story.event(106.6, Kind.ATTEMPT_ENDED, "steward", **ended)
-    story.event(106.8, Kind.NODE_QUARANTINED, "steward", node=NODES[1], instance="i-0b", reason=why)
-    story.event(114, Kind.ATTEMPT_LAUNCHED, "steward", attempt=2, jobset="rehearsal-a2", committed_step=40)
+    story.event(106.6, "attempt.ended", "steward", **ended)
+    story.event(106.8, "node.quarantined", "steward", node=NODES[1], instance="i-0b", reason=why)
+    story.event(114, "attempt.launched", "steward", attempt=2, jobset="rehearsal-a2", committed_step=40)
     refused = {"tier": "local", "rank": 1, "file": "zero_pp_rank_1.pt", "step": 40, "wanted": "aa", "seen": "bb"}
-    story.event(121, Kind.CHECKPOINT_REFUSED, "steward", attempt=2, **refused)
+    story.event(121, "checkpoint.refused", "steward", attempt=2, **refused)
     story.line("rehearsal-a2-gang-0-0-x20yz", 123, "restored", step=40, of_attempt=1, position=640)
-    story.event(125, Kind.ATTEMPT_RUNNING, "steward", attempt=2, step=41, nodes=[NODES[0], NODES[2]])
+    story.event(125, "attempt.running", "steward", attempt=2, step=41, nodes=[NODES[0], NODES[2]])
     story.steps(2, 41, 110, 124, loss_again)
     return story
 
 
 def whole(loss_again: Callable[[int], float] = curve) -> Story:
     story = with_a_node_lost(loss_again)
-    story.event(160, Kind.DECISION, "steward", action="finish", why="every pod of the gang succeeded")
+    story.event(160, "decision", "steward", action="finish", why="every pod of the gang succeeded")
     ended = {"attempt": 2, "failure": None, "detail": "every pod succeeded", "step": 110, "committed_at_end": 110}
-    story.event(160.1, Kind.ATTEMPT_ENDED, "steward", **ended)
-    story.event(160.2, Kind.TRAINING_FINISHED, "steward", outcome="done", why="done", committed_step=110)
-    story.event(160.9, Kind.STAGE_FINISHED, stage=Stage.SUPERVISE, seconds=79.3, outputs={"outcome": "done"})
-    story.event(161, Kind.STAGE_STARTED, stage=Stage.ARCHIVE)
-    story.event(163, Kind.ARCHIVE_BEGUN, "steward", group="bivouac-rehearsal-gpu", nodes=1, of=2, released=1)
+    story.event(160.1, "attempt.ended", "steward", **ended)
+    story.event(160.2, "training.finished", "steward", outcome="done", why="done", committed_step=110)
+    story.event(160.9, "stage.finished", stage=Stage.SUPERVISE, seconds=79.3, outputs={"outcome": "done"})
+    story.event(161, "stage.started", stage=Stage.ARCHIVE)
+    story.event(163, "archive.begun", "steward", group="bivouac-rehearsal-gpu", nodes=1, of=2, released=1)
     archived = {
         "manifest": "s3://bivouac-archive-123456789012-us-east-1/campaigns/rehearsal/archive-manifest.json",
         "step": 110,
@@ -119,14 +119,14 @@ def whole(loss_again: Callable[[int], float] = curve) -> Story:
         "bytes": 33_912_044,
         "refused": [],
     }
-    story.event(171, Kind.ARCHIVE_VERIFIED, "steward", **archived)
-    story.event(171.4, Kind.NODES_AT_ZERO, "steward", group="bivouac-rehearsal-gpu")
-    story.event(172, Kind.STAGE_FINISHED, stage=Stage.ARCHIVE, seconds=11, outputs=archived)
+    story.event(171, "archive.verified", "steward", **archived)
+    story.event(171.4, "nodes.at-zero", "steward", group="bivouac-rehearsal-gpu")
+    story.event(172, "stage.finished", stage=Stage.ARCHIVE, seconds=11, outputs=archived)
     story.stage(Stage.TEARDOWN, 172.1, 188, resources=84)
-    story.event(188.1, Kind.STAGE_STARTED, stage=Stage.CERTIFY)
-    story.event(191, Kind.CERTIFIED, clean=True, found=[], could_not_look=[], looks=26, kept=[archived["manifest"]])
-    story.event(191.1, Kind.STAGE_FINISHED, stage=Stage.CERTIFY, seconds=3, outputs={})
-    story.event(191.2, Kind.STAGE_STARTED, stage=Stage.REPORT)
+    story.event(188.1, "stage.started", stage=Stage.CERTIFY)
+    story.event(191, "certified", clean=True, found=[], could_not_look=[], looks=26, kept=[archived["manifest"]])
+    story.event(191.1, "stage.finished", stage=Stage.CERTIFY, seconds=3, outputs={})
+    story.event(191.2, "stage.started", stage=Stage.REPORT)
     return story
 
 
@@ -141,26 +141,26 @@ def held() -> Story:
     story.steps(1, 1, 20, 80)
     why = "the trainer exited with 64"
     ended = {"attempt": 1, "failure": "user", "detail": why, "step": 20, "committed_at_end": 20}
-    story.event(95, Kind.ATTEMPT_ENDED, "steward", **ended)
-    story.event(95.1, Kind.TRAINING_FINISHED, "steward", outcome="held", why=why, committed_step=20)
-    story.event(95.5, Kind.STAGE_FINISHED, stage=Stage.SUPERVISE, seconds=14, outputs={"outcome": "held"})
+    story.event(95, "attempt.ended", "steward", **ended)
+    story.event(95.1, "training.finished", "steward", outcome="held", why=why, committed_step=20)
+    story.event(95.5, "stage.finished", stage=Stage.SUPERVISE, seconds=14, outputs={"outcome": "held"})
     return story
 
 
 def abandoned() -> Story:
     """Given up on purpose after the hold: no archive, torn down, certified."""
     story = held()
-    story.event(120, Kind.ABANDONED)
+    story.event(120, "abandoned")
     story.stage(Stage.TEARDOWN, 120, 130, resources=84)
-    story.event(130.1, Kind.STAGE_STARTED, stage=Stage.CERTIFY)
-    story.event(131, Kind.CERTIFIED, clean=True, found=[], could_not_look=[], looks=26, kept=[])
-    story.event(131.1, Kind.STAGE_FINISHED, stage=Stage.CERTIFY, seconds=1, outputs={})
+    story.event(130.1, "stage.started", stage=Stage.CERTIFY)
+    story.event(131, "certified", clean=True, found=[], could_not_look=[], looks=26, kept=[])
+    story.event(131.1, "stage.finished", stage=Stage.CERTIFY, seconds=1, outputs={})
     return story
 
 
 def failed() -> Story:
     """Provision failed, and nobody has come since."""
     story = Story()
-    story.event(0, Kind.STAGE_STARTED, stage=Stage.PROVISION)
-    story.event(31, Kind.STAGE_FAILED, stage=Stage.PROVISION, error="no capacity for p5.4xlarge in us-east-1a")
+    story.event(0, "stage.started", stage=Stage.PROVISION)
+    story.event(31, "stage.failed", stage=Stage.PROVISION, error="no capacity for p5.4xlarge in us-east-1a")
     return story

@@ -15,7 +15,7 @@ from moto import mock_aws
 from infra.campaign import report as report_stage
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.record.pod_logs import piece
 from infra.record.store import CampaignStore
 from infra.report import Record, Report, TimeCause, build, pods_to_read
@@ -84,8 +84,8 @@ def test_gpu_nodes_bill_from_preflight_until_the_group_is_at_zero(report: Make) 
 
 def test_while_a_pilot_proves_itself_alone_one_node_bills(report: Make) -> None:
     story = whole()
-    story.event(56, Kind.PILOT_BEGUN, nodes=1, of=2)
-    story.event(62, Kind.PILOT_PROVEN, node=NODES[0], instance="i-0a", digest="d")
+    story.event(56, "pilot.begun", nodes=1, of=2)
+    story.event(62, "pilot.proven", node=NODES[0], instance="i-0a", digest="d")
     found = report(story)
     gpu = next(row for row in found.money.items if row.name == "GPU nodes")
     assert gpu.seconds == pytest.approx((163 - 55.1) + (171.4 - 163) / 2 - (62 - 56) / 2)
@@ -132,8 +132,8 @@ def test_an_attempt_that_failed_first_on_one_node_names_it_and_why_the_node_was_
     story.steps(1, 1, 46, 80)
     ended = {"attempt": 1, "failure": "process", "detail": "ECC", "step": 46, "committed_at_end": 40}
     told = {"first_failed": NODES[1], "instances": {NODES[1]: "i-0b"}}
-    story.event(106.6, Kind.ATTEMPT_ENDED, "steward", **ended, **told)
-    story.event(106.8, Kind.NODE_QUARANTINED, "steward", node=NODES[1], instance="i-0b", reason=why)
+    story.event(106.6, "attempt.ended", "steward", **ended, **told)
+    story.event(106.8, "node.quarantined", "steward", node=NODES[1], instance="i-0b", reason=why)
     found = report(story, at_s=150.0, certificate=None)
     (row,) = found.interruptions
     node = NODES[1].partition(".")[0]
@@ -157,10 +157,10 @@ def test_logs_cut_in_the_middle_of_a_line_are_read_up_to_there(record: Callable[
 
 def test_a_stage_whose_driver_went_away_is_cut_off_and_counted(report: Make) -> None:
     story = Story()
-    story.event(0, Kind.STAGE_STARTED, stage=Stage.PROVISION)
-    story.event(20, Kind.DRIVER_TOOK_OVER, holder="ann@two", previous="ann@one")
+    story.event(0, "stage.started", stage=Stage.PROVISION)
+    story.event(20, "driver.took-over", holder="ann@two", previous="ann@one")
     story.stage(Stage.PROVISION, 21, 40)
-    story.event(41, Kind.STAGE_STARTED, stage=Stage.BAKE)
+    story.event(41, "stage.started", stage=Stage.BAKE)
     found = report(story, at_s=50.0, certificate=None)
     assert [(row.stage, row.ending) for row in found.stages] == [
         ("provision", "cut off"),

@@ -13,7 +13,7 @@ import pytest
 
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.report import Record, Report, build, render
 from infra.spec.campaign import load
 from tests.built_in import training_of
@@ -37,15 +37,15 @@ def three_weeks(seed: int = 7) -> Story:
     story.stage(Stage.PROVISION, 0, 1300, data_digest="5b" * 32, unigram_loss=7.9)
     story.stage(Stage.BAKE, 1310, 1900, image="repo@sha256:" + "9f" * 32, code="c0" * 32)
     story.stage(Stage.PREFLIGHT, 1910, 2700)
-    story.event(2701, Kind.STAGE_STARTED, stage=Stage.SUPERVISE)
+    story.event(2701, "stage.started", stage=Stage.SUPERVISE)
     end = WEEKS * 7 * 86400.0
     ends = sorted(dice.uniform(9000, end - 9000) for _ in range(INTERRUPTIONS))
     step, now, nodes = 0, 2710.0, [f"ip-10-42-{index // 200}-{index % 200}" for index in range(NODES)]
     for attempt, until in enumerate([*ends, end], 1):
         story.event(
-            now, Kind.ATTEMPT_LAUNCHED, "steward", attempt=attempt, jobset=f"x-a{attempt}", committed_step=step or -1
+            now, "attempt.launched", "steward", attempt=attempt, jobset=f"x-a{attempt}", committed_step=step or -1
         )
-        story.event(now + 240, Kind.ATTEMPT_RUNNING, "steward", attempt=attempt, nodes=list(nodes))
+        story.event(now + 240, "attempt.running", "steward", attempt=attempt, nodes=list(nodes))
         now += 240
         while now + STEP_S < until:
             step, now = step + 1, now + STEP_S
@@ -57,15 +57,15 @@ def three_weeks(seed: int = 7) -> Story:
         failure = dice.choice(["node", "node", "process", "fabric"]) if attempt <= INTERRUPTIONS else None
         now += dice.uniform(20, 60)
         ended = {"attempt": attempt, "failure": failure, "detail": f"{nodes[lost]} is dead", "step": step}
-        story.event(now, Kind.ATTEMPT_ENDED, "steward", **ended, committed_at_end=committed)
+        story.event(now, "attempt.ended", "steward", **ended, committed_at_end=committed)
         if failure == "node":
-            story.event(now + 1, Kind.NODE_QUARANTINED, "steward", node=nodes[lost], instance="i-0", reason="dead")
+            story.event(now + 1, "node.quarantined", "steward", node=nodes[lost], instance="i-0", reason="dead")
             nodes[lost], now = f"ip-10-43-0-{attempt}", now + 400
         step = committed if failure else step
         now += 5
-    story.event(now, Kind.TRAINING_FINISHED, "steward", outcome="done", why="done", committed_step=step)
-    story.event(now + 1, Kind.STAGE_FINISHED, stage=Stage.SUPERVISE, seconds=now - 2701, outputs={})
-    story.event(now + 900, Kind.NODES_AT_ZERO, "steward", group="g")
+    story.event(now, "training.finished", "steward", outcome="done", why="done", committed_step=step)
+    story.event(now + 1, "stage.finished", stage=Stage.SUPERVISE, seconds=now - 2701, outputs={})
+    story.event(now + 900, "nodes.at-zero", "steward", group="g")
     return story
 
 

@@ -12,7 +12,6 @@ import pytest
 from infra.campaign import report as report_stage
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind
 from infra.record.identity import CampaignIdentity
 from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.pod_logs import piece
@@ -80,16 +79,16 @@ def killed_after_35(say: Say) -> Job:
         say(story, 1, step, 80 + step * STEP_S)
     died = 80 + 35 * STEP_S
     ended = {"attempt": 1, "failure": "node", "detail": "dead", "step": 35, "committed_at_end": 30}
-    story.event(died + 5, Kind.ATTEMPT_ENDED, "steward", **ended)
-    story.event(died + 10, Kind.ATTEMPT_LAUNCHED, "steward", attempt=2, jobset="rehearsal-a2", committed_step=30)
+    story.event(died + 5, "attempt.ended", "steward", **ended)
+    story.event(died + 10, "attempt.launched", "steward", attempt=2, jobset="rehearsal-a2", committed_step=30)
     story.line(pod(2), died + 12, "restored", step=30)
-    story.event(died + 14, Kind.ATTEMPT_RUNNING, "steward", attempt=2, step=31, nodes=NODES[:2])
+    story.event(died + 14, "attempt.running", "steward", attempt=2, step=31, nodes=NODES[:2])
     for step in range(31, 81):
         say(story, 2, step, died + 15 + (step - 30) * STEP_S)
     over = died + 15 + 50 * STEP_S + 1
-    story.event(over, Kind.ATTEMPT_ENDED, "steward", attempt=2, step=80, committed_at_end=80)
-    story.event(over, Kind.TRAINING_FINISHED, "steward", outcome="done", why="done", step=80, committed_step=80)
-    story.event(over + 1, Kind.NODES_AT_ZERO, "steward", group="gpu")
+    story.event(over, "attempt.ended", "steward", attempt=2, step=80, committed_at_end=80)
+    story.event(over, "training.finished", "steward", outcome="done", why="done", step=80, committed_step=80)
+    story.event(over + 1, "nodes.at-zero", "steward", group="gpu")
     return story
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind, Stage
+from infra.record.events import Stage
 from infra.report import Record, Report, build, render
 from infra.report.page import code_marked
 from infra.spec.campaign import SpecFile
@@ -61,9 +61,9 @@ def test_any_beginning_of_a_record_makes_a_page(record: Callable[..., Record], k
 
 def test_a_certificate_that_is_not_clean_is_said_at_the_head(report: Make) -> None:
     story = whole()
-    story.events = [e for e in story.events if e.kind is not Kind.CERTIFIED]
+    story.events = [e for e in story.events if e.kind != "certified"]
     denied = ["log group: AccessDenied: logs:DescribeLogGroups"]
-    story.event(191, Kind.CERTIFIED, clean=False, found=["volume vol-1"], could_not_look=denied, looks=26, kept=[])
+    story.event(191, "certified", clean=False, found=["volume vol-1"], could_not_look=denied, looks=26, kept=[])
     found = report(story)
     assert (found.status, found.level) == ("ended, not certified", "bad")
     page = render(found)
@@ -115,8 +115,8 @@ def test_an_end_far_from_the_estimate_and_the_error_that_holds_are_said(report: 
     assert any("repeat its last error: the trainer exited with 64." in text for text in said(held()))
     words = "the job exited 0 at step 40 of 80, which was an estimate"
     story = until_training()
-    story.event(95, Kind.ATTEMPT_ENDED, "steward", attempt=1, failure=None, detail="done", step=40, words=words)
-    story.event(95.1, Kind.TRAINING_FINISHED, "steward", outcome="done", why=words, committed_step=40)
+    story.event(95, "attempt.ended", "steward", attempt=1, failure=None, detail="done", step=40, words=words)
+    story.event(95.1, "training.finished", "steward", outcome="done", why=words, committed_step=40)
     assert f"The job ended by itself: {words}." in said(story)
 
 
@@ -126,7 +126,7 @@ def test_what_still_bills_is_said_with_its_rate(report: Make) -> None:
 
     assert "$14.36 an hour" in said(held())
     at_zero = held()
-    at_zero.event(160, Kind.NODES_AT_ZERO, "steward", group="g")
+    at_zero.event(160, "nodes.at-zero", "steward", group="g")
     assert "$0.60 an hour" in said(at_zero)
     assert "training held: the trainer exited with 64" in report(held(), certificate=None).interruptions[0].answer
 
@@ -138,9 +138,9 @@ def test_a_gap_without_a_driver_is_named(report: Make) -> None:
 
 def test_suspects_are_for_a_person_to_judge(report: Make) -> None:
     story = whole()
-    story.events = [e for e in story.events if e.kind is not Kind.CERTIFIED]
+    story.events = [e for e in story.events if e.kind != "certified"]
     named = ["volume vol-7: created by another principal"]
-    story.event(191, Kind.CERTIFIED, clean=True, found=[], suspects=named, could_not_look=[], looks=26, kept=[])
+    story.event(191, "certified", clean=True, found=[], suspects=named, could_not_look=[], looks=26, kept=[])
     found = report(story)
     assert found.level == "warning" and "1 suspected" in found.verdict
     assert "vol-7" in render(found)
@@ -170,13 +170,11 @@ def test_whatever_people_and_machines_write_is_shown_and_never_run(spec_file: Ca
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&`<b>`"
     spec = spec_file({"purpose": evil, "data.source": f"/data/{evil}", "data.pattern": evil}).spec
     story = Story()
-    story.event(0, Kind.STAGE_STARTED, stage=Stage.PROVISION)
-    story.event(9, Kind.STAGE_FAILED, stage=Stage.PROVISION, error=evil)
-    story.event(10, Kind.DRIVER_TOOK_OVER, holder=evil, previous=evil)
+    story.event(0, "stage.started", stage=Stage.PROVISION)
+    story.event(9, "stage.failed", stage=Stage.PROVISION, error=evil)
+    story.event(10, "driver.took-over", holder=evil, previous=evil)
     for ending in (story, whole()):
-        ending.event(
-            191, Kind.CERTIFIED, clean=False, found=[evil], suspects=[evil], could_not_look=[evil], kept=[evil]
-        )
+        ending.event(191, "certified", clean=False, found=[evil], suspects=[evil], could_not_look=[evil], kept=[evil])
         site = {"emulated": [evil], "not_rehearsed": [evil]}
         page = render(build(ending.record(spec, make_plan(spec, survey(spec)), 200.0, site=site)))
         tags = well_formed(page)

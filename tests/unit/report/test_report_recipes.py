@@ -11,7 +11,6 @@ import pytest
 from infra.archive.manifest import DATA, EXPORT
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind
 from infra.report import build, render
 from infra.spec.campaign import load
 from tests.root import ROOT
@@ -79,7 +78,7 @@ def test_the_page_says_which_evaluation_proves_it(
 ) -> None:
     story = whole()
     for event in story.events:
-        if event.kind is Kind.ARCHIVE_VERIFIED:
+        if event.kind == "archive.verified":
             event.data.update(
                 proof=proof,
                 recorded_evaluation_loss=recorded,
@@ -97,7 +96,7 @@ def test_the_page_says_which_evaluation_proves_it(
 def test_the_page_says_that_a_tolerance_was_used() -> None:
     story = whole()
     for event in story.events:
-        if event.kind is Kind.ARCHIVE_VERIFIED:
+        if event.kind == "archive.verified":
             event.data.update(
                 proof="recorded in training, within the stated tolerance", recorded_evaluation_loss=2.5,
                 reference_evaluation_loss=2.5, restored_evaluation_loss=2.502, tolerance=0.001,
@@ -116,7 +115,7 @@ def test_the_page_shows_what_the_job_s_own_evaluation_has_found_and_where_its_ex
     spec, story = load(ROOT / "trainer/examples/ddp/rehearsal.yaml").spec, whole()
     proof = "evaluated by the job's own command, its export within the tolerance"
     for event in story.events:
-        if event.kind is Kind.ARCHIVE_VERIFIED:
+        if event.kind == "archive.verified":
             event.data.update(
                 recorded_evaluation_loss=None, reference_evaluation_loss=None, restored_evaluation_loss=None,
                 proof=proof, metrics={"loss": 2.13, "top": 0.5}, export_metrics={"loss": 2.14, "top": 0.5},
@@ -135,8 +134,8 @@ def test_the_page_shows_what_the_job_s_own_evaluation_has_found_and_where_its_ex
 def test_a_bad_evaluation_by_the_job_is_told_with_the_step_that_is_safe() -> None:
     story = whole()
     for index, event in enumerate(story.events):
-        if event.kind is Kind.ARCHIVE_VERIFIED:
-            failed = {"kind": Kind.ARCHIVE_FAILED, "data": {"error": "no finite number: loss: nan", "step": 110}}
+        if event.kind == "archive.verified":
+            failed = {"kind": "archive.failed", "data": {"error": "no finite number: loss: nan", "step": 110}}
             story.events[index] = event.model_copy(update=failed)
     made = build(story.record(SPEC, make_plan(SPEC, survey(SPEC)), 192.0, site=SITE))
     (said,) = [notice.text for notice in made.notices if notice.text.startswith("The archive failed")]

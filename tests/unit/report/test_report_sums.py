@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Event, Kind, Stage
+from infra.record.events import Event, Stage
 from infra.report import Record, TimeCause, build
 from infra.report.money import allot
 from infra.spec.campaign import Capacity, load
@@ -28,27 +28,27 @@ def at(event: Event) -> float:
     return (event.at - BEGUN).total_seconds()
 
 
-def times(record: Record, kind: Kind, **data: object) -> list[float]:
-    return sorted(at(e) for e in record.events if e.kind is kind and data.items() <= e.data.items())
+def times(record: Record, kind: str, **data: object) -> list[float]:
+    return sorted(at(e) for e in record.events if e.kind == kind and data.items() <= e.data.items())
 
 
 def paid(record: Record) -> tuple[float, float]:
     """First provision to the end of teardown, or to now; nothing of it taken from the report's own code."""
-    begin = times(record, Kind.STAGE_STARTED, stage=Stage.PROVISION)[0]
-    ends = times(record, Kind.STAGE_FINISHED, stage=Stage.TEARDOWN)
+    begin = times(record, "stage.started", stage=Stage.PROVISION)[0]
+    ends = times(record, "stage.finished", stage=Stage.TEARDOWN)
     return begin, ends[-1] if ends else (record.at - BEGUN).total_seconds()
 
 
 def gpu_seconds(record: Record) -> float:
-    begun = times(record, Kind.STAGE_STARTED, stage=Stage.PREFLIGHT)
-    zero = times(record, Kind.NODES_AT_ZERO)
+    begun = times(record, "stage.started", stage=Stage.PREFLIGHT)
+    zero = times(record, "nodes.at-zero")
     return ((zero[0] if zero else paid(record)[1]) - begun[0]) if begun else 0.0
 
 
 def gang_seconds(record: Record) -> float:
     """GPU seconds, in which one node of two counts half."""
-    zero = times(record, Kind.NODES_AT_ZERO)
-    alone = times(record, Kind.ARCHIVE_BEGUN)
+    zero = times(record, "nodes.at-zero")
+    alone = times(record, "archive.begun")
     return (
         gpu_seconds(record) - ((zero[0] if zero else paid(record)[1]) - alone[0]) / 2 if alone else gpu_seconds(record)
     )
@@ -56,7 +56,7 @@ def gang_seconds(record: Record) -> float:
 
 def trained(record: Record) -> float:
     """Seconds from the first launch to the end of training."""
-    launched, finished = times(record, Kind.ATTEMPT_LAUNCHED), times(record, Kind.TRAINING_FINISHED)
+    launched, finished = times(record, "attempt.launched"), times(record, "training.finished")
     return (finished[-1] if finished else (record.at - BEGUN).total_seconds()) - launched[0] if launched else 0.0
 
 
@@ -83,11 +83,11 @@ def test_figures_agree_with_sums_made_by_hand(story: Callable[[], Story]) -> Non
     assert useful == pytest.approx(sum(steps.values()), abs=0.1)
     assert report.training.steps_done == max(steps, default=0)
     hours = {"GPU nodes": gang_seconds(record) / 3600, "builder": 0.0}
-    baked = times(record, Kind.STAGE_STARTED, stage=Stage.BAKE), times(record, Kind.STAGE_FINISHED, stage=Stage.BAKE)
+    baked = times(record, "stage.started", stage=Stage.BAKE), times(record, "stage.finished", stage=Stage.BAKE)
     hours["builder"] = (baked[1][0] - baked[0][0]) / 3600 if baked[0] else 0.0
     for item, planned in zip(report.money.items, PLAN.cost, strict=True):
         up = hours.get(item.name, (end - begin) / 3600)
-        passed = {"nodes": gpu_seconds(record) > 0, "archive": bool(times(record, Kind.ARCHIVE_VERIFIED))}
+        passed = {"nodes": gpu_seconds(record) > 0, "archive": bool(times(record, "archive.verified"))}
         part = min(1.0, trained(record) / 3600 / float(planned.hours)) if planned.hours else passed[planned.passes]
         by_hand = float(planned.usd_per_hour) * up if planned.usd_per_hour else float(planned.usd) * part
         assert float(item.usd) == pytest.approx(by_hand, abs=0.0002), item.name
@@ -105,24 +105,24 @@ def random_story(draw: st.DrawFn) -> tuple[Story, float]:
 
     for stage in (Stage.PROVISION, Stage.BAKE, Stage.PREFLIGHT):
         if draw(st.integers(0, 4)) == 0:
-            story.event(passes(), Kind.STAGE_STARTED, stage=stage)
-            story.event(passes(), *draw(st.sampled_from([(Kind.DRIVER_TOOK_OVER,), (Kind.STAGE_FAILED,)])), stage=stage)
+            story.event(passes(), "stage.started", stage=stage)
+            story.event(passes(), *draw(st.sampled_from([("driver.took-over",), ("stage.failed",)])), stage=stage)
         story.stage(stage, passes(), passes())
-    story.event(passes(1), Kind.STAGE_STARTED, stage=Stage.SUPERVISE)
+    story.event(passes(1), "stage.started", stage=Stage.SUPERVISE)
     committed = 0
     for attempt in range(1, draw(st.integers(1, 4)) + 1):
-        story.event(passes(9), Kind.ATTEMPT_LAUNCHED, "steward", attempt=attempt, committed_step=committed or -1)
+        story.event(passes(9), "attempt.launched", "steward", attempt=attempt, committed_step=committed or -1)
         last = committed + draw(st.integers(0, 12))
         now = max(now, story.steps(attempt, committed + 1, last, passes(9)))
         ended = {"attempt": attempt, "failure": draw(st.sampled_from(["node", "process", None])), "step": last}
         if draw(st.booleans()):
-            story.event(passes(9), Kind.ATTEMPT_ENDED, "steward", **ended)
+            story.event(passes(9), "attempt.ended", "steward", **ended)
         committed = draw(st.integers(committed, max(committed, last)))
     if draw(st.booleans()):
-        story.event(passes(5), Kind.TRAINING_FINISHED, "steward", outcome="done")
+        story.event(passes(5), "training.finished", "steward", outcome="done")
         if draw(st.booleans()):
-            story.event(passes(5), Kind.ARCHIVE_BEGUN, "steward", group="g", nodes=1, of=3)
-        story.event(passes(5), Kind.NODES_AT_ZERO, "steward", group="g")
+            story.event(passes(5), "archive.begun", "steward", group="g", nodes=1, of=3)
+        story.event(passes(5), "nodes.at-zero", "steward", group="g")
         story.stage(Stage.TEARDOWN, passes(), passes())
     kept = draw(st.integers(1, len(story.events)))
     story.events = sorted(story.events, key=lambda event: event.at)[:kept]

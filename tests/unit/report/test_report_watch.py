@@ -8,7 +8,6 @@ import pytest
 
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind
 from infra.report import Report, build, render
 from infra.report.charts.losses import norm_curve
 from infra.report.page import MOST_ALARMS
@@ -28,7 +27,7 @@ def report(spec_file: Callable[..., SpecFile]) -> Callable[[Story], Report]:
 def alarmed(count: int) -> Story:
     story = whole()
     for step in range(1, count + 1):
-        story.event(90 + step / 100, Kind.WATCH, "steward", step=step, text=f"the loss <{step}>", **ALARM)
+        story.event(90 + step / 100, "watch", "steward", step=step, text=f"the loss <{step}>", **ALARM)
     return story
 
 

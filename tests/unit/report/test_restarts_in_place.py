@@ -9,10 +9,9 @@ import pytest
 
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.record.events import Kind, fold
+from infra.record.events import fold
 from infra.report import Report, build, render
 from infra.report.causes import TimeCause
-from infra.report.sentences import sentence
 from infra.report.trainer_log import losses, read, repeats
 from infra.spec.campaign import SpecFile
 from tests.unit.report.campaign_story import NODES, STEP_S, Story, curve, until_training
@@ -31,7 +30,7 @@ def restarted() -> Story:
     again.steps(1, 51, 70, begun)
     for pod, lines in again.logs.items():
         story.logs[pod] += [json.dumps(json.loads(line) | {"generation": 1}) for line in lines if "step" in line]
-    story.event(DIED_S + SECONDS, Kind.ATTEMPT_RESTARTED_IN_PLACE, "steward", cause="died of SIGKILL", **data)
+    story.event(DIED_S + SECONDS, "attempt.restarted-in-place", "steward", cause="died of SIGKILL", **data)
     return story
 
 
@@ -65,5 +64,5 @@ def test_its_time_is_a_start_and_its_repeated_steps_are_redo(report: Report) -> 
 def test_the_record_counts_it_and_says_it_in_a_sentence() -> None:
     story = restarted()
     assert fold(story.events).restarted_in_place == 1
-    said = next(sentence(e) for e in story.events if e.kind is Kind.ATTEMPT_RESTARTED_IN_PLACE)
+    said = next(e.sentence() for e in story.events if e.kind == "attempt.restarted-in-place")
     assert said == "attempt 1 trains again in its pods after 6.5 s, since a process on ip-10-42-1-23: died of SIGKILL"

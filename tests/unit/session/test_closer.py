@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from infra.record.events import Kind
 from infra.record.holder import Holder
 from infra.record.lease import DRIVER_LEASE, Lease
 from infra.record.payloads import payload_of
@@ -30,7 +29,7 @@ class Ended(Exception):
 
 
 class World:
-    def __init__(self, *archived: tuple[Kind, dict[str, Any]]) -> None:
+    def __init__(self, *archived: tuple[str, dict[str, Any]]) -> None:
         self.time = Time()
         self.s3: Any = FakeS3(self.time)
         self.store = CampaignStore(self.s3, "state", "train", "steward")
@@ -68,7 +67,7 @@ class World:
             closer.attend(self.account, self.store, CODE, rest, self.time)
 
 
-ARCHIVED = (Kind.ARCHIVE_VERIFIED, {"manifest": "m", "step": 60})
+ARCHIVED = ("archive.verified", {"manifest": "m", "step": 60})
 
 
 def test_the_steward_asks_at_once_when_nobody_drives_and_again_after_ten_minutes() -> None:
@@ -111,6 +110,6 @@ def test_a_refusal_ends_nothing_and_is_not_repeated_every_moment() -> None:
 
 
 def test_nobody_is_asked_to_end_what_is_not_archived() -> None:
-    world = World((Kind.ARCHIVE_FAILED, {"error": "AccessDenied"}))
+    world = World(("archive.failed", {"error": "AccessDenied"}))
     closer.attend(world.account, world.store, CODE, lambda _: pytest.fail("it waits"), world.time)
     assert world.asked == []

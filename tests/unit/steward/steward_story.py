@@ -32,7 +32,7 @@ from infra.plan.job_config import train_config
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record import lease as lease_module
-from infra.record.events import CampaignState, Event, Kind
+from infra.record.events import CampaignState, Event
 from infra.record.holder import Holder
 from infra.record.lease import Lease
 from infra.record.payloads.stages import StageStarted
@@ -259,8 +259,8 @@ class Story:
     def store(self) -> CampaignStore:
         return CampaignStore(self.s3, "state", "story", "reader")
 
-    def events(self, kind: Kind) -> list[Event]:
-        return [one for one in self.store().events() if one.kind is kind]
+    def events(self, kind: str) -> list[Event]:
+        return [one for one in self.store().events() if one.kind == kind]
 
     def state(self) -> CampaignState:
         return self.store().state()

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from infra.campaign.relaunch import difference, refuse_unfit
 from infra.errors import UserError
-from infra.record.events import CampaignState, Event, Kind, Stage
+from infra.record.events import CampaignState, Event, Stage
 from infra.record.meter import read
+from infra.record.payloads.training import Held
 from infra.spec.campaign import Spec
 from infra.steward.decide import EndAttempt, FailureClass, Finish, History, Hold, Observation, Wait, decide, hold_until
 from tests.built_in import training_of
@@ -111,7 +112,7 @@ def changed(**sections: dict[str, object]) -> Spec:
     return Spec.model_validate(raw)
 
 
-HELD = CampaignState(finished_stages={Stage.LAUNCH: {}}, hold={"until": "later"})
+HELD = CampaignState(finished_stages={Stage.LAUNCH: {}}, hold=Held(until="later"))
 
 
 def test_only_what_steward_and_trainer_read_may_change() -> None:
@@ -194,19 +195,19 @@ def test_a_campaign_that_trains_is_relaunched_only_when_told_to_stop_it() -> Non
     refuse_unfit(training, (), committed=-1, now=True)
 
 
-def event(minutes: float, kind: Kind, **data: object) -> Event:
+def event(minutes: float, kind: str, **data: object) -> Event:
     at = NOW + timedelta(minutes=minutes)
     return Event(at=at, writer="w", sequence=int(minutes * 60), kind=kind, data=dict(data))
 
 
 STORY = (
-    event(0, Kind.STAGE_STARTED, stage=Stage.PROVISION),
-    event(6, Kind.STAGE_FINISHED, stage=Stage.PROVISION, outputs={}),
-    event(6, Kind.STAGE_STARTED, stage=Stage.PREFLIGHT),
-    event(36, Kind.TRAINING_FINISHED, outcome="done", why="", committed_step=3),
-    event(42, Kind.NODES_AT_ZERO, group="g"),
-    event(42, Kind.STAGE_STARTED, stage=Stage.TEARDOWN),
-    event(48, Kind.STAGE_FINISHED, stage=Stage.TEARDOWN, outputs={}),
+    event(0, "stage.started", stage=Stage.PROVISION),
+    event(6, "stage.finished", stage=Stage.PROVISION, outputs={}),
+    event(6, "stage.started", stage=Stage.PREFLIGHT),
+    event(36, "training.finished", outcome="done", why="", committed_step=3),
+    event(42, "nodes.at-zero", group="g"),
+    event(42, "stage.started", stage=Stage.TEARDOWN),
+    event(48, "stage.finished", stage=Stage.TEARDOWN, outputs={}),
 )
 
 
@@ -216,7 +217,7 @@ def test_money_counts_from_provision_and_gpu_nodes_from_preflight_to_their_end()
 
 
 def test_nodes_that_prepare_the_data_cost_by_their_own_price_until_they_go() -> None:
-    begun, ended = event(1, Kind.DATA_BEGUN, nodes=2), event(5, Kind.DATA_ENDED, digest="d")
+    begun, ended = event(1, "data.begun", nodes=2), event(5, "data.ended", digest="d")
     now, bill = NOW + timedelta(minutes=90), (*lines(10, 100), line("data nodes", "4.5"))
     without = read(bill, STORY, now).spent_usd
     assert read(bill, (*STORY, begun, ended), now).spent_usd - without == pytest.approx(Decimal("4.5") * 4 / 60)
@@ -232,10 +233,10 @@ def test_the_rate_is_that_of_what_is_up(upto: int, rate: int) -> None:
 
 
 def test_losses_before_and_after_a_relaunch_are_not_compared() -> None:
-    from infra.report.trainer_log import StepLine, TrainerLog, repeats
+    from infra.report.trainer_log import LoggedStep, TrainerLog, repeats
 
-    def line(step: int, loss: float) -> StepLine:
-        return StepLine(attempt=0, step=step, loss=loss, ended_s=0.0, seconds=0.0)
+    def line(step: int, loss: float) -> LoggedStep:
+        return LoggedStep(attempt=0, step=step, loss=loss, ended_s=0.0, seconds=0.0)
 
     log = TrainerLog(steps={1: (line(1, 7.0), line(2, 6.0)), 2: (line(1, 5.0), line(2, 4.0)), 3: (line(2, 4.0),)})
     assert (repeats(log).steps, repeats(log).equal) == (3, 0)

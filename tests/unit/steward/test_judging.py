@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,8 @@ from infra.clock import Clock
 from infra.cluster.gang import jobset
 from infra.cluster.steward_config import StewardConfig
 from infra.errors import PermanentError
-from infra.record.events import CampaignState, Kind
+from infra.record.events import CampaignState
+from infra.record.payloads.attempts import AttemptLaunched, AttemptRecord
 from infra.spec.campaign import Spec
 from infra.steward import archiving, gangs, judging
 from infra.steward.judging import Judged
@@ -63,7 +64,7 @@ class Ended:
         self.config, self.client, self.time = judging_config(), FakeCluster(), Time()
         self.clock = Clock(self.time, self.time.wall)
         self.config = self.config.model_copy(update={"deadline": self.time.wall() + timedelta(hours=5)})
-        self.recorded: list[tuple[Kind, dict[str, Any]]] = []
+        self.recorded: list[tuple[str, dict[str, Any]]] = []
         self.store = SimpleNamespace(append=lambda payload: self.recorded.append((payload.kind, payload.data())))
         self.lease = SimpleNamespace(check=lambda: None)
         self.followed: list[str] = []
@@ -182,7 +183,8 @@ def archived(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(archiving, "Release", lambda steward: SimpleNamespace(begin=lambda: None))
         monkeypatch.setattr(judging, "judge", lambda steward, pause: judged)
         monkeypatch.setattr(archiving.archive_job, "run", run)
-        state = CampaignState(attempts=({"attempt": 2, "committed_at_end": committed},))
+        launched = AttemptLaunched(attempt=2, committed_step=committed)
+        state = CampaignState(attempts=(AttemptRecord(launched=launched, launched_at=datetime.now(UTC)),))
         ended.store.state, ended.committed_step = lambda: state, lambda: committed  # type: ignore[attr-defined]
         archiving.record(ended)  # type: ignore[arg-type]
         return ended.recorded.pop(), given.pop()
@@ -193,7 +195,7 @@ def archived(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_good_judgement_goes_to_the_archive_and_its_metrics_into_the_record(archived: Any, ended: Ended) -> None:
     verified = {"step": 60, "metrics": {"loss": 2.13}}
     (kind, data), asked = archived(Judged(sha256=GAUGE), verified)
-    assert (kind, data) == (Kind.ARCHIVE_VERIFIED, verified)
+    assert (kind, data) == ("archive.verified", verified)
     assert (asked.judgement, asked.unjudged, asked.workload) == (GAUGE, "", True)
 
 
@@ -202,7 +204,7 @@ def test_a_bad_one_fails_the_archive_tells_which_step_is_safe_and_leaves_nothing
 ) -> None:
     ended.client.jobs["story-judge1"] = SimpleNamespace(metadata=SimpleNamespace(name="story-judge1", labels={}))
     (kind, data), asked = archived(Judged(unjudged="no time"), {"unproven": "no time", "step": 60, "objects": 9})
-    assert (kind, data) == (Kind.ARCHIVE_FAILED, {"error": "no time", "step": 60})
+    assert (kind, data) == ("archive.failed", {"error": "no time", "step": 60})
     assert asked.unjudged == "no time"
     assert "delete archive" in ended.client.writes and not ended.client.jobs, "another try begins anew"
 
@@ -210,7 +212,7 @@ def test_a_bad_one_fails_the_archive_tells_which_step_is_safe_and_leaves_nothing
 def test_an_archive_that_fails_itself_has_no_step_to_call_safe(archived: Any, ended: Ended) -> None:
     ended.client.jobs["story-judge1"] = SimpleNamespace(metadata=SimpleNamespace(name="story-judge1", labels={}))
     (kind, data), _ = archived(Judged(sha256=GAUGE), PermanentError("the archive failed"))
-    assert (kind, set(data)) == (Kind.ARCHIVE_FAILED, {"error"}) and not ended.client.jobs
+    assert (kind, set(data)) == ("archive.failed", {"error"}) and not ended.client.jobs
 
 
 COPIED = {"prefix": "s3://a/b/unproven", "files": 3, "bytes": 12, "why": "no *.ckpt", "fits": "torch"}
@@ -218,14 +220,14 @@ COPIED = {"prefix": "s3://a/b/unproven", "files": 3, "bytes": 12, "why": "no *.c
 
 def test_what_was_only_copied_is_recorded_as_unproven_and_never_as_an_archive(archived: Any, ended: Ended) -> None:
     (kind, data), asked = archived(Judged(sha256=GAUGE), {"copied": dict(COPIED)}, committed=-1)
-    assert (kind, data) == (Kind.ARCHIVE_UNPROVEN, COPIED) and not ended.recorded
+    assert (kind, data) == ("archive.unproven", COPIED) and not ended.recorded
     assert asked.attempt == 2 and asked.unjudged == "no checkpoint to evaluate was known when training was over"
 
 
 def test_what_was_copied_beside_a_golden_checkpoint_is_recorded_before_it(archived: Any, ended: Ended) -> None:
     (kind, data), _ = archived(Judged(sha256=GAUGE), {"step": 60, "copied": dict(COPIED)})
-    assert (kind, data) == (Kind.ARCHIVE_VERIFIED, {"step": 60})
-    assert ended.recorded == [(Kind.ARCHIVE_UNPROVEN, COPIED)]
+    assert (kind, data) == ("archive.verified", {"step": 60})
+    assert ended.recorded == [("archive.unproven", COPIED)]
 
 
 def test_a_failed_copy_beside_a_golden_checkpoint_fails_the_archive_by_its_own_name(
@@ -233,5 +235,5 @@ def test_a_failed_copy_beside_a_golden_checkpoint_fails_the_archive_by_its_own_n
 ) -> None:
     found = {"unproven": "AccessDenied", "step": 60, "part": "the copy of what else the job left"}
     (kind, data), _ = archived(Judged(sha256=GAUGE), found)
-    assert kind is Kind.ARCHIVE_FAILED
+    assert kind == "archive.failed"
     assert data == {"error": "AccessDenied", "step": 60, "part": "the copy of what else the job left"}

@@ -9,6 +9,7 @@ import pytest
 
 from infra.clock import Clock
 from infra.record.events import CampaignState
+from infra.record.payloads.attempts import AttemptLaunched, AttemptRecord
 from infra.record.store import CampaignStore
 from infra.steward.clocks import CLOCKS, Clocks
 from infra.steward.seeing.keeping import Keeper
@@ -29,7 +30,10 @@ class Kept:
     def state(self, **launched: timedelta) -> CampaignState:
         """Attempts `a1`, `a2`, ..., launched so long ago; the campaign began a day ago."""
         now = self.time.wall()
-        attempts = tuple({"attempt": int(name[1:]), "launched_at": now - ago} for name, ago in launched.items())
+        attempts = tuple(
+            AttemptRecord(launched=AttemptLaunched(attempt=int(name[1:])), launched_at=now - ago)
+            for name, ago in launched.items()
+        )
         return CampaignState(started_at=now - timedelta(days=1), attempts=attempts)
 
 

@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 
 from infra.errors import LeaseLost
-from infra.record.events import Kind
 from infra.record.holder import Holder
 from infra.steward.last_resort import HOLDER
 from infra.steward.watchdog import STUCK_S
@@ -50,7 +49,7 @@ def test_ten_minutes_without_one_source_cost_a_training_gang_nothing(
 ) -> None:
     assert not story.run(17, between(story, 3, 13, weather(story)))
     (attempt,) = story.state().attempts
-    assert "ended_at" not in attempt and story.state().outcome is None
+    assert attempt.ended is None and story.state().outcome is None
     assert story.cluster.writes == ["create story-a1"] and story.aws.desired == 2
     assert story.live()["step"] > 90 and story.live()["why"] == "training", "all is seen again"
 
@@ -72,9 +71,9 @@ def test_a_hung_gang_ends_in_time_though_its_steward_restarts_every_minute(story
     """Each restart set the clock to zero, and the gang billed until the deadline."""
     story.run(3)
     story.pace, hung = 0, story.time()
-    while not story.events(Kind.ATTEMPT_ENDED) and story.time() - hung < 30 * MINUTE:
+    while not story.events("attempt.ended") and story.time() - hung < 30 * MINUTE:
         story.run(life)
-    (ended,) = story.events(Kind.ATTEMPT_ENDED)
+    (ended,) = story.events("attempt.ended")
     assert ended.data["failure"] == "hang"
     hang = config().spec.recovery.hang_timeout
     took = ended.at - story.time.wall() + timedelta(seconds=story.time() - hung)
@@ -84,9 +83,9 @@ def test_a_hung_gang_ends_in_time_though_its_steward_restarts_every_minute(story
 def test_a_gang_that_never_starts_ends_in_time_though_its_steward_restarts(story: Story) -> None:
     begun = story.time()
     story.pace = 0
-    while not story.events(Kind.ATTEMPT_ENDED) and story.time() - begun < 30 * MINUTE:
+    while not story.events("attempt.ended") and story.time() - begun < 30 * MINUTE:
         story.run(1)
-    assert story.events(Kind.ATTEMPT_ENDED)[0].data["failure"] == "startup"
+    assert story.events("attempt.ended")[0].data["failure"] == "startup"
     assert story.time() - begun <= 12 * MINUTE
 
 
@@ -104,7 +103,7 @@ def test_a_gang_that_stepped_while_its_steward_was_away_is_no_hung_gang(story: S
     story.time.go(20 * MINUTE)
     story.steps = {0: 500, 1: 500}
     story.run(1)
-    assert not story.events(Kind.ATTEMPT_ENDED)
+    assert not story.events("attempt.ended")
 
 
 def test_a_gang_that_hangs_while_s3_is_away_ends_as_soon_as_it_is_back(story: Story) -> None:
@@ -120,7 +119,7 @@ def test_a_gang_that_hangs_while_s3_is_away_ends_as_soon_as_it_is_back(story: St
 
     begun = story.time()
     story.run(14, turn)
-    (ended,) = story.events(Kind.ATTEMPT_ENDED)
+    (ended,) = story.events("attempt.ended")
     assert ended.data["failure"] == "hang"
     assert ended.at - story.time.wall() + timedelta(seconds=story.time() - begun) < timedelta(minutes=13)
 
@@ -130,7 +129,7 @@ def test_a_node_whose_own_clock_jumps_ends_no_campaign_and_spends_no_money(story
     story.run(3)
     story.own_clock = jump
     story.run(10)
-    assert story.state().outcome is None and not story.events(Kind.ATTEMPT_ENDED)
+    assert story.state().outcome is None and not story.events("attempt.ended")
     assert story.live()["spent_usd"] < 2
     assert "clocks disagree: this machine is" in story.live()["why"] and "believed: S3" in story.live()["why"]
 
@@ -144,7 +143,7 @@ def test_a_node_whose_own_clock_stands_still_still_keeps_the_deadline(story: Sto
             story.steward.lease.renew()
 
     assert story.run(25 * 60, turn)
-    assert story.state().outcome == "stopped" and "deadline" in story.events(Kind.TRAINING_FINISHED)[0].data["why"]
+    assert story.state().outcome == "stopped" and "deadline" in story.events("training.finished")[0].data["why"]
     assert story.time.wall() < config().deadline
 
 
@@ -165,7 +164,7 @@ def test_a_key_that_stays_disabled_ends_the_bill_and_the_gang_commits_first(stor
     assert story.run(60, watched), "it ends by the record as soon as that can be written"
     blind = config().spec.recovery.blind_timeout.total_seconds() / MINUTE
     assert blind <= zero[0] - 5 <= blind + 2
-    finished = story.events(Kind.TRAINING_FINISHED)[0]
+    finished = story.events("training.finished")[0]
     assert finished.data["outcome"] == "stopped" and "KMS.DisabledException" in finished.data["why"]
 
 
@@ -198,7 +197,7 @@ def test_where_neither_s3_nor_kubernetes_can_say_whose_it_is_nothing_is_given_ba
 def test_a_launch_that_is_refused_for_good_ends_the_campaign(story: Story) -> None:
     story.cluster.refused = "denied by a policy"
     assert story.run(60)
-    finished = story.events(Kind.TRAINING_FINISHED)[0]
+    finished = story.events("training.finished")[0]
     assert finished.data["outcome"] == "stopped" and "denied by a policy" in finished.data["why"]
     assert story.aws.desired == 0 and story.state().closed
 

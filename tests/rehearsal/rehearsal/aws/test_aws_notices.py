@@ -13,9 +13,7 @@ import pytest
 from infra.errors import UserError
 from infra.notices.notice import Notice
 from infra.notices.outbox import Outbox
-from infra.notices.subscribing import subscribe
-from infra.notices.ways import NotSent, ways
-from infra.record.events import Kind
+from infra.notices.ways import NotSent, subscribe, ways
 from infra.record.payloads import payload_of
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
@@ -93,9 +91,9 @@ def test_a_whole_record_is_told_with_the_stewards_rights(
     aws.s3.create_bucket(Bucket=STATE)
     store = CampaignStore(steward.s3, STATE, "example", "steward-1")
     for kind, data in (
-        (Kind.ATTEMPT_RUNNING, {"attempt": 1, "nodes": ["a"]}),
-        (Kind.NODE_QUARANTINED, {"node": "a", "instance": "i-1", "reason": "dead"}),
-        (Kind.ARCHIVE_VERIFIED, {"step": 60, "objects": 9}),
+        ("attempt.running", {"attempt": 1, "nodes": ["a"]}),
+        ("node.quarantined", {"node": "a", "instance": "i-1", "reason": "dead"}),
+        ("archive.verified", {"step": 60, "objects": 9}),
     ):
         store.append(payload_of(kind, data))
     for _ in range(2):

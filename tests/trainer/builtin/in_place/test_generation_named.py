@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from infra.data.audit import executed
-from infra.record.events import Kind
 from infra.steward.seeing.trainer_events import TrainerEvents
 from tests.unit.steward.seeing.test_watch_alarms import Store
 from trainer.contract import Manifest, parse_manifest
@@ -65,4 +64,4 @@ def test_the_record_has_each_restart_once() -> None:
     line = {"event": "restarted_in_place", "attempt": 1, "generation": 1, "culprit": 3, "seconds": 6.5}
     for at in (1.0, 2.0):
         events.take("c-a1-0", line | {"time": at})
-    assert [(one.kind, one.data["culprit"]) for one in store.kept] == [(Kind.ATTEMPT_RESTARTED_IN_PLACE, 3)]
+    assert [(one.kind, one.data["culprit"]) for one in store.kept] == [("attempt.restarted-in-place", 3)]

@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from infra.record.events import CampaignState, Kind, fold
-from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched
+from infra.record.events import CampaignState, fold
+from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRecord
 from infra.record.payloads.checkpoints import CheckpointFetched
 from infra.steward.copying.due import is_due, lacks
 from tests.unit.fake_s3 import NOON, refusal
@@ -73,11 +73,11 @@ def test_the_newest_committed_step_is_copied_each_hour_beside_the_training(story
             commit(tier, minutes)
 
     assert not story.run(200, turn)
-    assert [event.data["step"] for event in story.events(Kind.CHECKPOINT_COPIED)] == [50, 110, 170]
-    (launched,) = story.events(Kind.ATTEMPT_LAUNCHED)
-    first = story.events(Kind.CHECKPOINT_COPIED)[0]
+    assert [event.data["step"] for event in story.events("checkpoint.copied")] == [50, 110, 170]
+    (launched,) = story.events("attempt.launched")
+    first = story.events("checkpoint.copied")[0]
     assert HOUR <= first.at - launched.at <= HOUR + timedelta(minutes=1)
-    assert "ended_at" not in story.state().attempts[0] and story.live()["step"] > 1000
+    assert story.state().attempts[0].ended is None and story.live()["step"] > 1000
     assert not story.cluster.copies, "each Job is removed once it is told"
 
 
@@ -92,11 +92,11 @@ def test_a_failed_copy_is_told_once_and_tried_again_with_the_next_interval(story
     commit(tier, 40)
     cluster = Cluster(story, lambda _: "AccessDenied" if len(cluster.begun) < 2 else copied(40))
     story.run(150, cluster.turn)
-    (failed,) = story.events(Kind.CHECKPOINT_COPY_FAILED)
+    (failed,) = story.events("checkpoint.copy-failed")
     assert failed.data["error"] == "AccessDenied"
     (_, first), (_, second) = cluster.begun
-    assert 3600 <= second - first <= 3660 and len(story.events(Kind.CHECKPOINT_COPIED)) == 1
-    assert len(story.state().attempts) == 1 and "ended_at" not in story.state().attempts[0]
+    assert 3600 <= second - first <= 3660 and len(story.events("checkpoint.copied")) == 1
+    assert len(story.state().attempts) == 1 and story.state().attempts[0].ended is None
 
 
 def test_a_cluster_that_refuses_the_copy_costs_the_training_nothing(
@@ -114,7 +114,7 @@ def test_a_cluster_that_refuses_the_copy_costs_the_training_nothing(
     monkeypatch.setattr(story.cluster, "create", create)
     story.run(90)
     assert refused and not story.cluster.copies
-    assert "ended_at" not in story.state().attempts[0] and story.live()["step"] > 500
+    assert story.state().attempts[0].ended is None and story.live()["step"] > 500
 
 
 def test_a_steward_that_follows_a_killed_one_tells_of_its_copy_once(story: Story, tier: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_steward_that_follows_a_killed_one_tells_of_its_copy_once(story: Story
     story.run(5)
     story.cluster.end("copy", copied(40))
     story.run(5)
-    assert [event.data["step"] for event in story.events(Kind.CHECKPOINT_COPIED)] == [40]
+    assert [event.data["step"] for event in story.events("checkpoint.copied")] == [40]
     assert story.cluster.writes.count("create copy") == 1 and not story.cluster.copies
 
 
@@ -159,9 +159,9 @@ def test_an_attempt_that_would_find_nothing_waits_for_the_newest_copy(story: Sto
         return {"step": 40, "bytes": 9, "seconds": 1.0, "refused": []}
 
     story.run(5, Cluster(story, back).turn)
-    (fetched,) = story.events(Kind.CHECKPOINT_FETCHED)
+    (fetched,) = story.events("checkpoint.fetched")
     assert (fetched.data["attempt"], fetched.data["step"]) == (2, 40)
-    assert story.state().attempts[1]["committed_step"] == 40
+    assert story.state().attempts[1].launched.committed_step == 40
     assert story.state().newest_committed == 40, "what lay there before is lost, and the archive must not wait for it"
     assert not story.cluster.copies
 
@@ -177,7 +177,7 @@ def test_a_steward_that_follows_one_killed_while_a_copy_came_back_records_it(sto
     assert len(story.state().attempts) == 1, "its manifest is there, its Job has not ended"
     story.cluster.end("fetch", {"step": 40, "bytes": 9, "seconds": 1.0, "refused": []})
     story.run(3)
-    assert [event.data["step"] for event in story.events(Kind.CHECKPOINT_FETCHED)] == [40]
+    assert [event.data["step"] for event in story.events("checkpoint.fetched")] == [40]
     assert len(story.state().attempts) == 2
 
 
@@ -188,8 +188,8 @@ def test_without_a_sound_copy_the_campaign_stops_instead_of_beginning_anew(story
     assert story.run(30, Cluster(story, lambda _: "no copy in S3 is sound").turn)
     state = story.state()
     assert state.outcome == "stopped" and len(state.attempts) == 1
-    assert story.events(Kind.CHECKPOINT_FETCH_FAILED)[0].data["error"] == "no copy in S3 is sound"
-    assert "the shared tier holds no checkpoint" in story.events(Kind.TRAINING_FINISHED)[0].data["why"]
+    assert story.events("checkpoint.fetch-failed")[0].data["error"] == "no copy in S3 is sound"
+    assert "the shared tier holds no checkpoint" in story.events("training.finished")[0].data["why"]
 
 
 def test_a_tier_whose_every_checkpoint_is_refused_gets_a_copy_back_once(story: Story, tier: Path) -> None:
@@ -205,10 +205,10 @@ def test_a_tier_that_still_has_a_checkpoint_needs_no_copy(story: Story, tier: Pa
     gang_ends(story)
     story.run(5)
     assert not story.cluster.copies and len(story.state().attempts) == 2
-    assert story.state().attempts[1]["committed_step"] == 60
+    assert story.state().attempts[1].launched.committed_step == 60
 
 
-STATE = CampaignState(attempts=({"attempt": 1, "launched_at": NOON},))
+STATE = CampaignState(attempts=(AttemptRecord(launched=AttemptLaunched(attempt=1), launched_at=NOON),))
 
 
 @pytest.mark.parametrize(
@@ -234,10 +234,13 @@ def test_only_a_campaign_with_copies_lacks_one() -> None:
     with_copies = STATE.model_copy(update={"copied": 40})
     assert not lacks(STATE, -1) and not lacks(with_copies, 20)
     assert lacks(with_copies, -1) == "the shared tier holds no checkpoint"
-    refused = with_copies.model_copy(update={"attempts": ({"attempt": 3, "nothing_sound": True},)})
+    ended = AttemptEnded(attempt=3, nothing_sound=True)
+    attempt = AttemptRecord(launched=AttemptLaunched(attempt=3), launched_at=NOON, ended=ended, ended_at=NOON)
+    refused = with_copies.model_copy(update={"attempts": (attempt,)})
     assert lacks(refused, 20) == "no checkpoint on the shared tier is sound"
-    assert lacks(refused.model_copy(update={"fetched": (3, 20)}), 20), "that one was for the attempt that refused it"
-    assert not lacks(refused.model_copy(update={"fetched": (4, 20)}), 20)
+    third, fourth = (CheckpointFetched(attempt=attempt, step=20) for attempt in (3, 4))
+    assert lacks(refused.model_copy(update={"fetched": third}), 20), "that one was for the attempt that refused it"
+    assert not lacks(refused.model_copy(update={"fetched": fourth}), 20)
 
 
 def test_what_was_committed_before_a_fetch_counts_no_more(story: Story) -> None:

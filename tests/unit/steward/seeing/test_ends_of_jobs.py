@@ -9,7 +9,6 @@ import pytest
 
 from infra.notices.changes import changes
 from infra.notices.notice import notice
-from infra.record.events import Kind
 from infra.steward.steward import Steward
 from tests.unit.steward import steward_story
 from tests.unit.steward.steward_story import Story, ended
@@ -48,7 +47,7 @@ def told(story: Story) -> list[str]:
 def test_a_job_that_ends_well_far_from_its_estimate_is_done_and_said(story: Story) -> None:
     acts = (lambda: end(story, 1, DONE | {"detail": ""}), lambda: end(story, 0, DONE))
     assert story.run(10, after(story, 2, *acts))
-    (finished,), (attempt,) = story.events(Kind.TRAINING_FINISHED), story.events(Kind.ATTEMPT_ENDED)
+    (finished,), (attempt,) = story.events("training.finished"), story.events("attempt.ended")
     assert finished.data["outcome"] == "done" and ESTIMATE in finished.data["why"]
     assert (attempt.data["step"], attempt.data["failure"], attempt.data["words"]) == (40, None, ESTIMATE)
     assert any("training is over (done)" in text and ESTIMATE in text for text in told(story))
@@ -64,15 +63,15 @@ def test_a_steward_that_takes_over_after_such_an_end_says_it_too(story: Story, m
     with monkeypatch.context() as patch:
         patch.setattr(Steward, "_train", killed)
         assert not story.run(10, after(story, 2, lambda: end(story, 0, DONE), lambda: end(story, 1, DONE)))
-    assert not story.events(Kind.TRAINING_FINISHED) and story.events(Kind.ATTEMPT_ENDED)
+    assert not story.events("training.finished") and story.events("attempt.ended")
     assert story.run(10)
-    assert ESTIMATE in story.events(Kind.TRAINING_FINISHED)[0].data["why"]
+    assert ESTIMATE in story.events("training.finished")[0].data["why"]
 
 
 def test_a_users_error_holds_at_once_although_its_peer_ended_first(story: Story) -> None:
     acts = (lambda: end(story, 1, PEER), lambda: end(story, 0, USER))
     assert story.run(30, after(story, 2, *acts))
-    (attempt,) = story.events(Kind.ATTEMPT_ENDED)
-    assert len(story.events(Kind.ATTEMPT_LAUNCHED)) == 1 and attempt.data["failure"] == "user"
+    (attempt,) = story.events("attempt.ended")
+    assert len(story.events("attempt.launched")) == 1 and attempt.data["failure"] == "user"
     assert "rank 3 on node-0" in attempt.data["detail"] and "KeyError: 'lr'" in attempt.data["detail"]
     assert story.state().outcome == "held"

@@ -128,7 +128,7 @@ def test_content_that_nobody_accounts_for_goes_to_the_archive_unless_no_attempt_
     story: Story, tmp_path: Path, began: bool, archives: bool
 ) -> None:
     steward = steward_of(story, {"attempt": 7, "began": began, "step": 0}, tier="local")
-    first = story.store().state().attempts[0]["attempt"]
+    first = story.store().state().attempts[0].number
     if first != 7:  # the story's own attempt
         story.store().append(AttemptEnded(attempt=first, failure="user", detail="", committed_at_end=-1, began=began))
     left = Steward._left_behind(steward)
@@ -143,7 +143,7 @@ def test_an_attempt_that_begins_at_step_0_after_steps_were_trained_is_an_event()
 
     def at(step: int, committed_step: int) -> list[Payload]:
         told.clear()
-        attempts = ({"attempt": 1, "step": step, "ended_at": "x"}, {"attempt": 2})
+        attempts = (SimpleNamespace(ended=AttemptEnded(attempt=1, step=step)), SimpleNamespace(ended=None))
         store = SimpleNamespace(state=lambda: SimpleNamespace(attempts=attempts), append=told.append)
         NewestAttempt._note_start_over(SimpleNamespace(_store=store, number=2), committed_step)  # type: ignore[arg-type]
         return told

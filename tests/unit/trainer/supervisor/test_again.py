@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from infra.record.events import fold
-from infra.report.sentences import sentence
 from infra.steward.seeing.trainer_events import TrainerEvents
 from tests.unit.steward.seeing.test_watch_alarms import Store
 from tests.unit.trainer.supervised import Supervisors, events
@@ -137,7 +136,7 @@ def test_a_killed_rank_starts_all_ranks_of_both_nodes_again_without_imports(tmp_
     sentences = [
         f"attempt 1 trains again in its pods after {restart['seconds']} s, since a process on n1: died of SIGKILL"
     ]
-    assert [sentence(one) for one in store.kept] == sentences
+    assert [one.sentence() for one in store.kept] == sentences
     assert {one.get("generation") for one in events(job.said[0], "step")} == {None, 1}
     steps = [one["step"] for one in events(job.said[0], "step")]
     again = steps[len(steps) - 1 - steps[::-1].index(restored + 1) :]
