@@ -34,13 +34,13 @@ class Bill:
         return sum((usd for _, usd in self.lines), Decimal(0))
 
     def sentence(self, campaign: str) -> str:
-        beyond = f"; {self.beyond}" if self.beyond else ""
+        remark = f"; {self.beyond}" if self.beyond else ""
         if not self.lines and not self.unseen:
-            return f"nothing of this campaign bills by the hour now{beyond}"
-        named = ", ".join(f"{what} {usd.quantize(Decimal('0.01'))}" for what, usd in self.lines)
+            return f"nothing of this campaign bills by the hour now{remark}"
+        parts = ", ".join(f"{title} {usd.quantize(Decimal('0.01'))}" for title, usd in self.lines)
         blind = f"; could not look for {', '.join(self.unseen)}" if self.unseen else ""
         total = self.usd_per_hour.quantize(Decimal("0.01"))
-        return f"bills now: {total} USD/h ({named or 'nothing seen'}{blind}); `bivouac down {campaign}` ends it{beyond}"
+        return f"bills now: {total} USD/h ({parts or 'nothing seen'}{blind}); `bivouac down {campaign}` ends it{remark}"
 
 
 def bill(context: Context) -> Bill:
@@ -53,31 +53,33 @@ def bill(context: Context) -> Bill:
         if look is None or not line.usd_per_hour:
             continue
         try:
-            present, whole = look(context.account, context.names)
+            present, count = look(context.account, context.names)
         except (ClientError, BotoCoreError):
             unseen.append(line.name)
             continue
         nodes = present if line.gpu else nodes
         if present:
-            lines.append((_title(line, present), line.usd_per_hour * present / (whole or _planned(context, line))))
-    lines += _unused(context, nodes, unseen)
-    return Bill(tuple(lines), tuple(unseen), _beyond(context))
+            lines.append(
+                (_title(line, present), line.usd_per_hour * present / (count or _planned_count(context, line)))
+            )
+    lines += _unused_places(context, nodes, unseen)
+    return Bill(tuple(lines), tuple(unseen), _other_bill(context))
 
 
-def _unused(context: Context, nodes: int, unseen: list[str]) -> list[tuple[str, Decimal]]:
+def _unused_places(context: Context, nodes: int, unseen: list[str]) -> list[tuple[str, Decimal]]:
     """Return the lines for reserved places without a node."""
     try:
-        found = find_reservation(context.account, context.spec)
+        reservation = find_reservation(context.account, context.spec)
     except (ClientError, BotoCoreError):
         unseen.append("reservation")
         return []
-    places = unused_places(context, found, nodes) if found else 0
-    if not places or found is None:
+    places = unused_places(context, reservation, nodes) if reservation else 0
+    if not places or reservation is None:
         return []
-    return [(f"{places} unused of reservation {found.reservation_id}", node_usd_per_hour(context) * places)]
+    return [(f"{places} unused of reservation {reservation.reservation_id}", node_usd_per_hour(context) * places)]
 
 
-def _beyond(context: Context) -> str:
+def _other_bill(context: Context) -> str:
     note = bills_on(context) or ""
     return f"but {note}" if own_reservation(context.spec.nodes) and note else note
 
@@ -86,7 +88,7 @@ def _title(line: CostLine, present: int) -> str:
     return f"{present} x {line.name}" if line.gpu else line.name
 
 
-def _planned(context: Context, line: CostLine) -> int:
+def _planned_count(context: Context, line: CostLine) -> int:
     """Return the number of resources that the plan's rate covers."""
     if line.name == _ENDPOINTS:
         return len(context.spec.endpoint_services)
@@ -114,14 +116,14 @@ def _cluster(account: Account, names: Names) -> tuple[int, int]:
     return int(any(names.cluster in page["clusters"] for page in pages)), 1
 
 
-def _tagged(name: str, whole: int) -> Callable[[Account, Names], tuple[int, int]]:
+def _with_tag(name: str, limit: int) -> Callable[[Account, Names], tuple[int, int]]:
     """Return a function that counts billing resources of a kind with the campaign's tag, at most `whole` unless 0."""
 
     def look(account: Account, names: Names) -> tuple[int, int]:
         kind = kind_named(name)
-        own = (one for one in kind.things(account) if one.tags.get(CAMPAIGN_TAG) == names.campaign)
-        present = sum(kind.price(one.traits) != 0 for one in own)
-        return min(whole or present, present), whole
+        billed_things = (thing for thing in kind.things(account) if thing.tags.get(CAMPAIGN_TAG) == names.campaign)
+        present = sum(kind.price(thing.traits) != 0 for thing in billed_things)
+        return min(limit or present, present), limit
 
     return look
 
@@ -133,9 +135,9 @@ _LOOKS: dict[str, Callable[[Account, Names], tuple[int, int]]] = {
     "system node": _with_name(lambda names: names.system_group),
     "builder": _with_name(lambda names: names.builder),
     "EKS control plane": _cluster,
-    "NAT gateway": _tagged("NAT gateway", 1),
-    _ENDPOINTS: _tagged("VPC endpoint", 0),
-    "FSx for Lustre": _tagged("file system", 1),
+    "NAT gateway": _with_tag("NAT gateway", 1),
+    _ENDPOINTS: _with_tag("VPC endpoint", 0),
+    "FSx for Lustre": _with_tag("file system", 1),
 }
 """Line of the plan -> function that returns (resources present, resources that the rate covers; 0: the planned
 number)."""

@@ -33,7 +33,7 @@ HTML, JSON = "report.html", "report.json"
 
 
 def run(context: Context) -> dict[str, Any]:
-    report, written = write(context.store, context.results, context.progress.note)
+    report, paths = write(context.store, context.results, context.progress.note)
     goodput = report.goodput
     if goodput is not None:
         context.progress.note(
@@ -42,7 +42,7 @@ def run(context: Context) -> dict[str, Any]:
         )
     if on := bills_on(context):
         context.progress.note(on)
-    return {"goodput": round(goodput, 4) if goodput is not None else None, **written}
+    return {"goodput": round(goodput, 4) if goodput is not None else None, **paths}
 
 
 def write(store: CampaignStore, results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
@@ -73,12 +73,12 @@ def read(store: CampaignStore) -> Record:
     events = store.events()
     logs = logs_to_keep(pod_logs.pods(store), lambda pods: _logs(store, pods))
     state, unread = fold(events), _Unread()
-    certificate, site = unread.known(store, CERTIFICATE), unread.known(store, SITE)
+    certificate, site = unread.record_object(store, CERTIFICATE), unread.record_object(store, SITE)
     plan = stored_plan(store, spec)
     image = state.finished_stages.get(Stage.BAKE, {}).get("manifest")
     bucket = buckets(spec.account, spec.region)
     digest = state.finished_stages.get(Stage.PROVISION, {}).get("data_digest")
-    archived = state.archive is not None
+    golden = state.archive is not None
     return Record(
         spec=spec,
         plan=plan,
@@ -89,15 +89,15 @@ def read(store: CampaignStore) -> Record:
         site=site,
         image=unread.json(store, store.bucket, image) if image else None,
         data=unread.json(store, bucket.data, f"{data_prefix(digest)}{DATA_MANIFEST_NAME}") if digest else None,
-        archive=unread.json(store, bucket.archive, f"{archive_prefix_of(store)}/{MANIFEST_NAME}") if archived else None,
-        unread=(*(f"{key}: {why}" for key, why in store.unread_objects().items()), *unread.reasons),
+        archive=unread.json(store, bucket.archive, f"{archive_prefix_of(store)}/{MANIFEST_NAME}") if golden else None,
+        unread=(*(f"{key}: {reason}" for key, reason in store.unread_objects().items()), *unread.reasons),
     )
 
 
 def _logs(store: CampaignStore, pods: list[str]) -> dict[str, bytes]:
     with ThreadPoolExecutor(8, thread_name_prefix="log") as pool:
         pieces = {pod: [pool.submit(store.get, key) for key in pod_logs.pieces(store, pod)] for pod in pods}
-    return {pod: b"".join(each.result() or b"" for each in parts) for pod, parts in pieces.items()}
+    return {pod: b"".join(piece.result() or b"" for piece in parts) for pod, parts in pieces.items()}
 
 
 class _Unread:
@@ -106,11 +106,11 @@ class _Unread:
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
-    def known(self, store: CampaignStore, name: str) -> dict[str, Any] | None:
+    def record_object(self, store: CampaignStore, name: str) -> dict[str, Any] | None:
         """Return an object of the record that may be missing."""
         try:
-            found = store.get_json(name)
-            return None if found is None else dict(found)
+            document = store.get_json(name)
+            return None if document is None else dict(document)
         except (TypeError, ValueError) as error:
             self.reasons.append(f"{store.prefix}/{name}: {first_line(error)}")
             return None

@@ -20,36 +20,36 @@ def node_usd_per_hour(context: Context) -> Decimal:
     return sum((line.usd_per_hour for line in context.plan.cost if line.gpu), Decimal(0)) / context.spec.nodes.count
 
 
-def unused_places(context: Context, found: Reservation, present: int) -> int:
+def unused_places(context: Context, reservation: Reservation, present: int) -> int:
     """Return the number of free places that this campaign's missing nodes would take; `present` nodes run. Others may
     share the reservation."""
-    return min(found.free, max(0, context.spec.nodes.count - present)) if found.state == "active" else 0
+    return min(reservation.free, max(0, context.spec.nodes.count - present)) if reservation.state == "active" else 0
 
 
 def bills_on(context: Context) -> str | None:
     """Return the note for when no node uses the reservation any more, None if none bills."""
     if context.spec.nodes.capacity is not Capacity.RESERVATION:
         return None
-    named = own_reservation(context.spec.nodes)
-    if named is None:
+    id = own_reservation(context.spec.nodes)
+    if id is None:
         return _OTHERS
     rate = node_usd_per_hour(context)
     bill = f"{_cents(rate)} USD/h for each place"
     try:
-        found = find_reservation(context.account, context.spec)
+        reservation = find_reservation(context.account, context.spec)
     except (ClientError, BotoCoreError):
-        return f"reservation {named} still bills, {bill}, until you cancel it: {cancelling(context)}"
-    if found is None or found.state != "active":
+        return f"reservation {id} still bills, {bill}, until you cancel it: {cancelling(context)}"
+    if reservation is None or reservation.state != "active":
         return None
-    places = min(found.count, context.spec.nodes.count)
-    whole = f"{places} of its {found.count} places are {_cents(rate * places)} USD/h"
-    return f"reservation {named} still bills, used or not: {whole}, until you cancel it: {cancelling(context)}"
+    places = min(reservation.count, context.spec.nodes.count)
+    total = f"{places} of its {reservation.count} places are {_cents(rate * places)} USD/h"
+    return f"reservation {id} still bills, used or not: {total}, until you cancel it: {cancelling(context)}"
 
 
 def cancelling(context: Context) -> str:
     """Return the command that cancels the reservation."""
-    where = f"--region {context.spec.region} --capacity-reservation-id {context.spec.nodes.reservation_id}"
-    return f"`aws ec2 cancel-capacity-reservation {where}`"
+    options = f"--region {context.spec.region} --capacity-reservation-id {context.spec.nodes.reservation_id}"
+    return f"`aws ec2 cancel-capacity-reservation {options}`"
 
 
 def _cents(usd: Decimal) -> Decimal:

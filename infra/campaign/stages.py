@@ -92,7 +92,7 @@ def _say_what_bills(context: Context, stage: Stage) -> None:
 
 def run_step(context: Context, step: Step) -> dict[str, Any]:
     """Run one stage and record its start and its end or failure."""
-    begun = time.monotonic()
+    start = time.monotonic()
     context.guard()
     context.store.append(StageStarted(stage=step.stage, who=context.operator_arn))
     try:
@@ -102,14 +102,14 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
         raise  # another driver may work: we may not write to the record any more
     except (BivouacError, *OF_WORLD) as error:
         context.guard()
-        ours = isinstance(error, BivouacError)
+        is_ours = isinstance(error, BivouacError)
         with suppress(*OF_WORLD):  # AWS may refuse this call for the same reason
             # A stage that raises our error says itself what it gave back; one that was cut off gave nothing back.
-            about = {"error": str(error)} if ours else {"error": str(explained(error)), "cut_off": True}
-            context.store.append(StageFailed(stage=step.stage, **about))
+            failure = {"error": str(error)} if is_ours else {"error": str(explained(error)), "cut_off": True}
+            context.store.append(StageFailed(stage=step.stage, **failure))
         _say_what_bills(context, step.stage)
         raise
-    seconds = round(time.monotonic() - begun, 2)
+    seconds = round(time.monotonic() - start, 2)
     context.guard()
     context.store.append(StageFinished(stage=step.stage, seconds=seconds, outputs=outputs))
     context.outputs[step.stage] = outputs

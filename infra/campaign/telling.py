@@ -17,8 +17,8 @@ from infra.session.context import Context
 
 def outbox(context: Context) -> Outbox:
     """Return the campaign's outbox. `Outbox.say` sends what no event of the record tells."""
-    by = ways(context.spec, context.account.guard)
-    return Outbox(context.store, context.spec.notify, by, lambda: datetime.now(UTC))
+    carriers = ways(context.spec, context.account.guard)
+    return Outbox(context.store, context.spec.notify, carriers, lambda: datetime.now(UTC))
 
 
 def tell(context: Context, cost: Callable[[], str]) -> None:

@@ -22,7 +22,7 @@ from infra.spec.names import FOUNDATION_STACK
 def carry_out(context: Context, looks: Sequence[Look]) -> None:
     """Repair the stacks that `looks` saw; idempotent. Raises `EngineFailed`, and `PermanentError` while pods hold a
     lost file system."""
-    made_anew = any(row.verb == "create" and row.kind == FILE_SYSTEM for each in looks for row in each.planned)
+    made_anew = any(row.verb == "create" and row.kind == FILE_SYSTEM for look in looks for row in look.planned)
     # A repair that was killed may have made the file system, and not started the steward.
     anew = made_anew or context.state().lost is not None
     if anew:
@@ -30,7 +30,7 @@ def carry_out(context: Context, looks: Sequence[Look]) -> None:
             f"a new file system: training goes on from the copy of step {context.state().copied} in S3"
         )
         let_go(context)
-    _apply(context, [each.stack for each in looks])
+    _apply(context, [look.stack for look in looks])
     if anew:
         go_on(context)
         context.store.append(FileSystemReplaced())

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.campaign.repairs import lost_storage
-from infra.campaign.repairs.lost_storage import MOST, Loss, StorageWatch, why_not
+from infra.campaign.repairs.lost_storage import MOST, Loss, StorageWatch, refusal_reason
 from infra.engine.drift import Look, Row
 from infra.record.events import Kind
 from infra.record.payloads.attempts import AttemptLaunched
@@ -236,10 +236,10 @@ def test_without_a_copy_a_new_one_would_be_empty(monkeypatch: pytest.MonkeyPatch
 def test_the_bounds_hold_an_interval_and_the_archive_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     state, now = world.store.state(), datetime.now(UTC)
     world.context.deadline = now + timedelta(minutes=waits.FILE_SYSTEM.minutes + 30)
-    assert why_not(world.context, state, now) == ""
+    assert refusal_reason(world.context, state, now) == ""
     config = SimpleNamespace(interval_and_archive=timedelta(minutes=31))
     monkeypatch.setattr(lost_storage, "recorded_config", lambda store, version: config)
-    assert "leaves no time" in why_not(world.context, state, now)
+    assert "leaves no time" in refusal_reason(world.context, state, now)
 
 
 def test_nothing_is_made_again_before_training_or_after_it(world: World) -> None:

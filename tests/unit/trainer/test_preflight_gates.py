@@ -255,7 +255,7 @@ def test_a_slow_file_system_is_no_nodes_fault_though_each_sees_another_figure() 
         name: report(name, probe("shared_throughput", False, f"write {100 + n} MB/s")) for n, name in enumerate("abc")
     }
     seen = judge(slow, FACTS)
-    assert not seen.unfit and not seen.common and not seen.fabric and seen.between == {"shared_throughput"}
+    assert not seen.unfit and not seen.common and not seen.fabric and seen.failed_shared_names == {"shared_throughput"}
     one = judge({**slow, "a": report("a", probe("shared_throughput", True))}, FACTS)
     assert not one.unfit and not one.fabric
 
