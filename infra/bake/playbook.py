@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.bake.builder import TRANSFER, Builder
-from infra.engine.command import leashed
+from infra.engine.command import on_leash
 from infra.errors import PermanentError
 from infra.session.context import Context
 
@@ -39,7 +39,7 @@ class Heard:
 def play(context: Context, builder: Builder, group: str, given: dict[str, Any], work: Path) -> dict[str, Any]:
     """Play the part of bake.yml for `group`; return its last fact. `work` is an empty folder."""
     hosts = inventory(context, builder, group)
-    with leashed([context.lease], context.spec.campaign) as mark:
+    with on_leash([context.lease], context.spec.campaign) as mark:
         heard = run(PLAYBOOKS / "bake.yml", hosts, given, work, context.progress.step, mark)
     context.guard()
     if heard.failure is not None or not heard.baked:

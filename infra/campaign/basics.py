@@ -18,7 +18,7 @@ from infra.cluster import attempts
 from infra.cluster.confinement import ROOT
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import is_gone, may_pass
-from infra.cluster.starting import cure_of, ending, has_started, warnings, why_not
+from infra.cluster.pod_start import cure_of, ending, has_started, warnings, why_not
 from infra.errors import PermanentError
 from infra.record.events import Stage
 from infra.session.context import Context

@@ -50,7 +50,7 @@ def wait_for_nodes(context: Context, nodes: GpuNodes, wanted_count: int | None =
             if len(fit) >= wanted_count:
                 return fit
             if not _replace_sick(context, nodes, facts, history.look(facts, devices), replacements):
-                usable = [node for node in facts if node.fit(devices) or node.suspected(devices)]
+                usable = [node for node in facts if node.fit(devices) or node.only_suspect(devices)]
                 if len(usable) >= wanted_count:
                     context.progress.note(
                         "EKS calls more nodes sick than may be replaced: the health check will judge them"

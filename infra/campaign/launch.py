@@ -22,7 +22,7 @@ from infra.bake.closer_code import code_of
 from infra.campaign import launch_budget
 from infra.campaign.capacity import stay_reason
 from infra.campaign.closing import give_launch_budget
-from infra.cluster import attempts, pull_secret, starting
+from infra.cluster import attempts, pod_start, pull_secret
 from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import from_outside, is_gone
@@ -225,10 +225,10 @@ def _came_to(client: Client) -> str:
     )
     count = (steward.spec.replicas if steward and steward.spec else None) or 1
     parts = [f"{ready} of {count} steward pods ready", *([f"the steward's last words: {log}"] if log else [])]
-    events = starting.warnings(client)
+    events = pod_start.warnings(client)
     for pod in client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD}):
-        if not starting.has_started(pod):
-            parts.append(f"its pod: {starting.why_not(pod, events.get(starting.name_of(pod), ''))}")
+        if not pod_start.has_started(pod):
+            parts.append(f"its pod: {pod_start.why_not(pod, events.get(pod_start.name_of(pod), ''))}")
     return "; ".join(parts)
 
 

@@ -19,8 +19,8 @@ from infra.campaign.capacity import (
     wait_for_nodes,
 )
 from infra.campaign.closing import give_launch_budget
-from infra.campaign.expecting import expectation_of, in_s3, read_versions
 from infra.campaign.launch import withdraw
+from infra.campaign.node_expectation import expectation_of, in_s3, read_versions
 from infra.campaign.proving import CONFIG, EXPECTATION, prove
 from infra.campaign.verdicts import SHARED_TIER, Judgement, fault_text, judge, probe_text
 from infra.cluster import attempts, pull_secret

@@ -19,7 +19,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
 from infra.archive import archive_job
-from infra.cluster import attempts, starting
+from infra.cluster import attempts, pod_start
 from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import OF_WORLD, create, from_outside, may_pass
@@ -168,7 +168,7 @@ def _wait(context: Context, client: Client, nodes: GpuNodes, work: Preparing) ->
             pods = list(client.list(Pod, labels={CAMPAIGN_LABEL: context.spec.campaign, _ROLE_LABEL: ROLE}))
             if has_ended:
                 raise _failure(context.spec.campaign, client, pods)
-            running = [pod for pod in pods if starting.has_started(pod) and not starting.is_over(pod)]
+            running = [pod for pod in pods if pod_start.has_started(pod) and not pod_start.is_over(pod)]
             any_ran = any_ran or bool(running)
             if turn % 5 == 0:
                 words = _progress(client, running) or _waits_for(client, pods, nodes, start)
@@ -192,11 +192,11 @@ def _wait(context: Context, client: Client, nodes: GpuNodes, work: Preparing) ->
 
 def _failure(campaign: str, client: Client, pods: list[Pod]) -> BivouacError:
     message, of_text = archive_job.last_message(pods), (ExitCode.USER, ExitCode.DATA)
-    if any((end := starting.ending(pod)) is not None and end.exitCode in of_text for pod in pods):
+    if any((end := pod_start.ending(pod)) is not None and end.exitCode in of_text for pod in pods):
         return in_cluster.refusal(message)
     return PermanentError(
         "the preparation of the data failed; no GPU node was requested",
-        seen=message or "; ".join(starting.warnings(client).values())[:500] or "its pods ended without a word",
+        seen=message or "; ".join(pod_start.warnings(client).values())[:500] or "its pods ended without a word",
         cure=f"see what its pods said: `bivouac shell {campaign} -- kubectl logs -l {_ROLE_LABEL}={ROLE}`; the same "
         "command goes on from what is there",
     )
@@ -204,7 +204,7 @@ def _failure(campaign: str, client: Client, pods: list[Pod]) -> BivouacError:
 
 def _progress(client: Client, running: list[Pod]) -> str:
     """Return how far all workers are, by the newest line of one of them."""
-    for line in (line for pod in running for line in reversed(_lines(client, starting.name_of(pod)))):
+    for line in (line for pod in running for line in reversed(_lines(client, pod_start.name_of(pod)))):
         try:
             report = json.loads(line)
         except ValueError:
@@ -239,6 +239,6 @@ def _reasons(client: Client, pods: list[Pod], nodes: GpuNodes, start: datetime) 
         yield from nodes.refusals(start)
     except OF_WORLD as error:
         yield f"could not look at the nodes: {error}"[:200]
-    events = starting.warnings(client)
-    for pod in [pod for pod in pods if not starting.has_started(pod)][:1]:
-        yield starting.why_not(pod, events.get(starting.name_of(pod), ""))[:300]
+    events = pod_start.warnings(client)
+    for pod in [pod for pod in pods if not pod_start.has_started(pod)][:1]:
+        yield pod_start.why_not(pod, events.get(pod_start.name_of(pod), ""))[:300]

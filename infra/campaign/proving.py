@@ -17,7 +17,7 @@ from infra.campaign.verdicts import ANSWER, REPORT, START
 from infra.cluster import attempts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.kubernetes import JobSet, may_pass
-from infra.cluster.starting import cure_of, ending, has_started, is_over, name_of, node_of, warnings, why_not
+from infra.cluster.pod_start import cure_of, ending, has_started, is_over, name_of, node_of, warnings, why_not
 from infra.plan import catalogue
 from infra.plan.layout import layout
 from infra.record.events import Stage

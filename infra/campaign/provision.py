@@ -10,7 +10,7 @@ from infra.bake.closer_code import keep_code
 from infra.bake.foundation import foundation
 from infra.bake.keeping import campaign_settings
 from infra.campaign import preparing
-from infra.campaign.telling import have_them_hear
+from infra.campaign.driver_notices import subscribe_people
 from infra.data import dataset, in_cluster, source, weights
 from infra.data.dataset import DataSet
 from infra.data.in_cluster import Listing
@@ -44,7 +44,7 @@ def run(context: Context) -> dict[str, Any]:
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
     foundation(context, engine)
-    have_them_hear(context)
+    subscribe_people(context)
     context.progress.step("checking that AWS's bills know the campaign's tag")
     cost_tag = activated(context.account)
     context.progress.note(cost_tag.sentence())

@@ -13,7 +13,7 @@ from typing import Any
 from infra.aws.account import explained
 from infra.bake import bake, trial_build
 from infra.campaign import billing, launch, preflight, provision, report, supervise, teardown
-from infra.campaign.telling import tell
+from infra.campaign.driver_notices import tell
 from infra.cluster.kubernetes import OF_WORLD
 from infra.errors import BivouacError, LeaseLost
 from infra.inventory import certify

@@ -24,8 +24,8 @@ Kind = type[GenericNamespacedResource]
 
 def create_config(client: Client, name: str, labels: dict[str, str], files: dict[str, str]) -> None:
     """Create a config map or replace its contents."""
-    wanted = ConfigMap(metadata=ObjectMeta(name=name, labels=labels), data=files)
-    create(client, wanted, replace=True)
+    config = ConfigMap(metadata=ObjectMeta(name=name, labels=labels), data=files)
+    create(client, config, replace=True)
 
 
 def kind_of(spec: Spec) -> Kind:
@@ -35,19 +35,19 @@ def kind_of(spec: Spec) -> Kind:
 
 def launch(client: Client, gang: GangJob) -> None:
     """Create the gang's job; leave one that exists (from a driver that was killed) as it is."""
-    made = MPIJob.from_dict(mpijob(gang)) if gang.by_mpirun else JobSet.from_dict(jobset(gang))
-    create(client, made)
+    job = MPIJob.from_dict(mpijob(gang)) if gang.by_mpirun else JobSet.from_dict(jobset(gang))
+    create(client, job)
 
 
 def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:
     """Return attempt -> name of its job, for every attempt (no preflight) that exists and is not being deleted."""
-    found = {}
+    names = {}
     for item in client.list(kind, labels={CAMPAIGN_LABEL: campaign}):
         metadata = item.metadata
         number = int((metadata.labels or {}).get(ATTEMPT_LABEL, "0")) if metadata else 0
         if metadata and number > 0 and metadata.deletionTimestamp is None:
-            found[number] = str(metadata.name)
-    return found
+            names[number] = str(metadata.name)
+    return names
 
 
 def remove(client: Client, kind: Kind, name: str) -> None:
@@ -61,8 +61,8 @@ def remove(client: Client, kind: Kind, name: str) -> None:
 
 def gangs(client: Client, labels: Mapping[str, str]) -> list[str]:
     """Return the names of the health checks with these labels."""
-    found = client.list(JobSet, namespace=NAMESPACE, labels=dict(labels))
-    return [str(one.metadata.name) for one in found if one.metadata]
+    rows = client.list(JobSet, namespace=NAMESPACE, labels=dict(labels))
+    return [str(row.metadata.name) for row in rows if row.metadata]
 
 
 def end_now(client: Client, labels: Mapping[str, str], grace_seconds: int) -> None:

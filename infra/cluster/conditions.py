@@ -26,16 +26,16 @@ class ConditionHistory:
         """Return node -> how long it has had each sickness that a replacement cures. `at`: now, by a clock that is more
         reliable than this machine's."""
         now, moment = self._monotonic(), at or datetime.now(UTC)
-        found, first = dict[str, dict[Sickness, timedelta]](), dict[str, float]()
+        durations, starts = dict[str, dict[Sickness, timedelta]](), dict[str, float]()
         for node in facts:
-            lasted = found.setdefault(node.name, {})
+            sicknesses = durations.setdefault(node.name, {})
             for ailment in node.ails(accelerators):
                 if ailment.sickness not in PATIENCE:
                     continue
                 key = f"{node.name} {node.instance} {ailment.sickness}"
-                first[key] = self.first.get(key, now)
-                dated = moment - ailment.since if ailment.since else timedelta()
-                known = lasted.get(ailment.sickness, timedelta())
-                lasted[ailment.sickness] = max(known, dated, timedelta(seconds=now - first[key]))
-        self.first = first
-        return found
+                starts[key] = self.first.get(key, now)
+                by_date = moment - ailment.since if ailment.since else timedelta()
+                longest = sicknesses.get(ailment.sickness, timedelta())
+                sicknesses[ailment.sickness] = max(longest, by_date, timedelta(seconds=now - starts[key]))
+        self.first = starts
+        return durations

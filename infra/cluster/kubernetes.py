@@ -50,7 +50,7 @@ class TokenTransport(httpx2.HTTPTransport):
         self._lock = threading.Lock()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        until, pause = time.monotonic() + PATIENCE_S, 0.5
+        end, pause = time.monotonic() + PATIENCE_S, 0.5
         while True:
             request.headers["Authorization"] = f"Bearer {self._current()}"
             if request.method not in _READS and self._account.guard is not None:
@@ -58,7 +58,7 @@ class TokenTransport(httpx2.HTTPTransport):
             try:
                 return super().handle_request(request)
             except httpx2.TransportError:
-                if time.monotonic() + pause > until:
+                if time.monotonic() + pause > end:
                     raise
                 time.sleep(pause)
                 pause *= 2
@@ -90,8 +90,8 @@ def streams_from_outside(account: Account, cluster: str) -> httpx2.Client:
 
 
 def _server(account: Account, cluster: str) -> Cluster:
-    found = account.client("eks").describe_cluster(name=cluster)["cluster"]
-    return Cluster(server=found["endpoint"], certificate_auth_data=found["certificateAuthority"]["data"])
+    description = account.client("eks").describe_cluster(name=cluster)["cluster"]
+    return Cluster(server=description["endpoint"], certificate_auth_data=description["certificateAuthority"]["data"])
 
 
 def _transport(account: Account, cluster: str, server: Cluster) -> TokenTransport:
@@ -105,9 +105,9 @@ def _as_given(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 class DatedTransport(httpx2.HTTPTransport):
     """Passes on the `Date` of each answer: the API server's clock is a witness of the time."""
 
-    def __init__(self, verify: ssl.SSLContext | bool, heard: Callable[[str, str | None], None]) -> None:
+    def __init__(self, verify: ssl.SSLContext | bool, on_date: Callable[[str, str | None], None]) -> None:
         super().__init__(verify=verify, trust_env=False)
-        self._heard = heard
+        self._heard = on_date
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         answer = super().handle_request(request)
@@ -115,12 +115,12 @@ class DatedTransport(httpx2.HTTPTransport):
         return answer
 
 
-def from_pod(heard: Callable[[str, str | None], None]) -> Client:
+def from_pod(on_date: Callable[[str, str | None], None]) -> Client:
     prepare_models()
     config = KubeConfig.from_service_account().get()
     assert config is not None, "made from one cluster and one user"
     verify = verify_cluster(config.cluster, config.user or User(), config.abs_file, trust_env=False)
-    transport = DatedTransport(verify, heard)
+    transport = DatedTransport(verify, on_date)
     return Client(
         config=config, namespace=NAMESPACE, field_manager="bivouac-steward", trust_env=False, transport=transport
     )
@@ -142,8 +142,8 @@ def followers_of(client: Client) -> httpx2.Client:
 
 def kubeconfig(account: Account, cluster: str) -> dict[str, object]:
     """Return a kubeconfig that gets each token from `bivouac token`; it holds no secret."""
-    found = account.client("eks").describe_cluster(name=cluster)["cluster"]
-    base64.b64decode(found["certificateAuthority"]["data"], validate=True)
+    description = account.client("eks").describe_cluster(name=cluster)["cluster"]
+    base64.b64decode(description["certificateAuthority"]["data"], validate=True)
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -152,8 +152,8 @@ def kubeconfig(account: Account, cluster: str) -> dict[str, object]:
             {
                 "name": cluster,
                 "cluster": {
-                    "server": found["endpoint"],
-                    "certificate-authority-data": found["certificateAuthority"]["data"],
+                    "server": description["endpoint"],
+                    "certificate-authority-data": description["certificateAuthority"]["data"],
                 },
             }
         ],
@@ -186,12 +186,12 @@ def is_gone(error: ApiError) -> bool:
     return error.status.code == 404
 
 
-def create(client: Client, wanted: Any, replace: bool = False) -> None:
+def create(client: Client, resource: Any, replace: bool = False) -> None:
     """Create an object. One of its name stays as it is, or is replaced."""
     try:
-        client.create(wanted)
+        client.create(resource)
     except ApiError as error:
         if error.status.code != 409:
             raise
         if replace:
-            client.replace(wanted)
+            client.replace(resource)

@@ -17,17 +17,17 @@ from lightkube.resources.core_v1 import ConfigMap, Event, Node, Pod, Secret
 MODELS = (ConfigMap, Deployment, Event, Job, Node, Pod, Secret, TokenReview)
 """Every resource of lightkube that infra uses."""
 _lock = threading.Lock()
-_prepared = False
+_ready = False
 
 
 def prepare_models() -> None:
     """Decode a list of each model once; to be called before a client is shared by threads."""
-    global _prepared
+    global _ready
     with _lock:
-        if _prepared:
+        if _ready:
             return
         for model in MODELS:
             decode_list(b'{"items": []}', model)
         decode_status(b"{}")
         decode_watch_event(b'{"type": "", "object": {}}')
-        _prepared = True
+        _ready = True

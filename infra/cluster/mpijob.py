@@ -49,12 +49,12 @@ def mpijob(gang: GangJob) -> dict[str, Any]:
 
 def _one_a_node(labels: dict[str, str]) -> dict[str, Any]:
     """Return the affinity: one pod of the attempt on a node, and all of them in one zone."""
-    mine = {"labelSelector": {"matchLabels": {name: labels[name] for name in (CAMPAIGN_LABEL, ATTEMPT_LABEL)}}}
+    peers = {"labelSelector": {"matchLabels": {name: labels[name] for name in (CAMPAIGN_LABEL, ATTEMPT_LABEL)}}}
     return {
         "podAntiAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [{**mine, "topologyKey": "kubernetes.io/hostname"}]
+            "requiredDuringSchedulingIgnoredDuringExecution": [{**peers, "topologyKey": "kubernetes.io/hostname"}]
         },
         "podAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [{**mine, "topologyKey": "topology.kubernetes.io/zone"}]
+            "requiredDuringSchedulingIgnoredDuringExecution": [{**peers, "topologyKey": "topology.kubernetes.io/zone"}]
         },
     }

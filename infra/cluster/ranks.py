@@ -27,13 +27,13 @@ class Member(NamedTuple):
 
 def members(http: httpx2.Client, campaign: str) -> list[Member]:
     """Return the pods of all attempts that the cluster still has, in order. Raises `httpx2.HTTPError`."""
-    wanted = {"labelSelector": f"{CAMPAIGN_LABEL}={campaign},{ATTEMPT_LABEL}"}
-    answer = http.get(f"/api/v1/namespaces/{NAMESPACE}/pods", params=wanted)
+    selector = {"labelSelector": f"{CAMPAIGN_LABEL}={campaign},{ATTEMPT_LABEL}"}
+    answer = http.get(f"/api/v1/namespaces/{NAMESPACE}/pods", params=selector)
     answer.raise_for_status()
-    found = []
+    pods = []
     for pod in answer.json()["items"]:
         metadata = pod["metadata"]
-        found.append(
+        pods.append(
             Member(
                 attempt=int(metadata["labels"][ATTEMPT_LABEL]),
                 node=_index(metadata),
@@ -43,7 +43,7 @@ def members(http: httpx2.Client, campaign: str) -> list[Member]:
                 ending="deletionTimestamp" in metadata,
             )
         )
-    return sorted(one for one in found if one.attempt > 0)  # 0 is the health check
+    return sorted(row for row in pods if row.attempt > 0)  # 0 is the health check
 
 
 def _index(metadata: Mapping[str, Any]) -> int:
@@ -53,7 +53,7 @@ def _index(metadata: Mapping[str, Any]) -> int:
 
 
 def running(
-    found: Sequence[Member],
+    pods: Sequence[Member],
     rank: int,
     ranks_per_node: int,
     campaign: str,
@@ -64,22 +64,24 @@ def running(
     `node_rank`: (attempt, index of a pod) -> its node rank.
     """
     status = f"`bivouac status {campaign}` says where it stands"
-    if not found:
+    if not pods:
         raise UserError(
             "no attempt is in the cluster", seen=campaign, cure=f"{status}; `bivouac logs` what was printed"
         )
-    newest = [one for one in found if one.attempt == found[-1].attempt]
-    last = (newest[-1].node + 1) * ranks_per_node - 1
-    if not 0 <= rank <= last:
-        raise UserError(f"attempt {found[-1].attempt} has no such rank", seen=rank, cure=f"write 0 to {last}")
-    here = [one for one in newest if node_rank(one.attempt, one.node) == rank // ranks_per_node]
-    one = next((one for one in here if one.phase == "Running" and not one.ending), None)
-    if one is None:
-        seen = ", ".join(f"{one.pod}: {'ending' if one.ending else one.phase}" for one in here) or "its pod is gone"
-        over = bool(here) and all(one.ending or one.phase in ("Succeeded", "Failed") for one in here)
+    newest = [row for row in pods if row.attempt == pods[-1].attempt]
+    highest = (newest[-1].node + 1) * ranks_per_node - 1
+    if not 0 <= rank <= highest:
+        raise UserError(f"attempt {pods[-1].attempt} has no such rank", seen=rank, cure=f"write 0 to {highest}")
+    matches = [row for row in newest if node_rank(row.attempt, row.node) == rank // ranks_per_node]
+    row = next((row for row in matches if row.phase == "Running" and not row.ending), None)
+    if row is None:
+        states = (
+            ", ".join(f"{row.pod}: {'ending' if row.ending else row.phase}" for row in matches) or "its pod is gone"
+        )
+        has_ended = bool(matches) and all(row.ending or row.phase in ("Succeeded", "Failed") for row in matches)
         raise UserError(
-            f"rank {rank} of attempt {found[-1].attempt} does not run" + (": it is over" if over else ""),
-            seen=seen,
+            f"rank {rank} of attempt {pods[-1].attempt} does not run" + (": it is over" if has_ended else ""),
+            seen=states,
             cure=f"{status}; a next attempt has the same ranks, `bivouac logs` what this one printed",
         )
-    return one
+    return row

@@ -124,11 +124,11 @@ def cure_of(failures: Iterable[Failure]) -> str:
 class EngineFailed(PermanentError):
     """A failed operation of the engine."""
 
-    def __init__(self, what: str, stack: str, failures: tuple[Failure, ...], words: str) -> None:
+    def __init__(self, title: str, stack: str, failures: tuple[Failure, ...], words: str) -> None:
         self.failures = failures
         self.words = words
-        seen = " | ".join(str(failure) for failure in failures)[:3000] or words
-        super().__init__(f"{what} of stack {stack} failed", seen=seen, cure=cure_of(failures))
+        facts = " | ".join(str(failure) for failure in failures)[:3000] or words
+        super().__init__(f"{title} of stack {stack} failed", seen=facts, cure=cure_of(failures))
 
     @property
     def causes(self) -> frozenset[Cause]:
@@ -158,9 +158,9 @@ class Watch:
             self.done.add(urn)
             self.messages.setdefault(urn, "no reason was given")
         elif event.diagnostic_event is not None and event.diagnostic_event.severity == "error":
-            told = event.diagnostic_event
-            if told.urn and not told.urn.endswith("pulumi:pulumi:Stack"):
-                self._note(told.urn, told.message)
+            diagnostic = event.diagnostic_event
+            if diagnostic.urn and not diagnostic.urn.endswith("pulumi:pulumi:Stack"):
+                self._note(diagnostic.urn, diagnostic.message)
             return False
         else:
             return False
@@ -178,8 +178,8 @@ class Watch:
     @property
     def open(self) -> dict[str, tuple[str, float]]:
         """Return what is being handled, oldest first, without components, which only wait for their children."""
-        waiting = {urn: one for urn, one in self.begun.items() if urn not in self.done}
-        return {urn: one for urn, one in waiting.items() if not one[0].startswith(("bivouac:", "pulumi:"))}
+        waiting = {urn: entry for urn, entry in self.begun.items() if urn not in self.done}
+        return {urn: entry for urn, entry in waiting.items() if not entry[0].startswith(("bivouac:", "pulumi:"))}
 
     def sentence(self, verb: str) -> str | None:
         if not self.open:

@@ -32,10 +32,10 @@ def provider(key_arn: str | None, region: str) -> str | None:
     return f"awskms:///{key_arn}?region={region}&awssdk=v2&context_{name}={value}" if key_arn else None
 
 
-def kept(stored: Mapping[str, Any] | None) -> dict[str, str]:
+def stack_settings(document: Mapping[str, Any] | None) -> dict[str, str]:
     """Return what `Pulumi.STACK.yaml` has to say for the engine to open a stored checkpoint file on any machine."""
-    latest = ((stored or {}).get("checkpoint") or {}).get("latest") or {}
-    named = latest.get("secrets_providers") or {}
-    if named.get("type") != "cloud":
+    latest = ((document or {}).get("checkpoint") or {}).get("latest") or {}
+    entry = latest.get("secrets_providers") or {}
+    if entry.get("type") != "cloud":
         return {}
-    return {"secretsprovider": named["state"]["url"], "encryptedkey": named["state"]["encryptedkey"]}
+    return {"secretsprovider": entry["state"]["url"], "encryptedkey": entry["state"]["encryptedkey"]}

@@ -34,24 +34,26 @@ def stored_state(store: CampaignStore, stack: str) -> dict[str, Any] | None:
 
 @contextmanager
 def state_copy(
-    stack: str, settings: Mapping[str, str], stored: Mapping[str, Any] | None, program: Callable[[], None]
+    stack: str, settings: Mapping[str, str], document: Mapping[str, Any] | None, program: Callable[[], None]
 ) -> Iterator[StateCopy]:
     """Yield a copy of the stack. `stored`: a checkpoint file, None for a stack that was never made. Raises
     `PermanentError` without an engine."""
     with tempfile.TemporaryDirectory(prefix="bivouac-look-") as folder:
         backend, work = Path(folder, "backend"), Path(folder, "work")
         file = backend / ".pulumi" / "stacks" / PROJECT / f"{stack}.json"
-        for one in (file.parent, work):
-            one.mkdir(parents=True)
+        for path in (file.parent, work):
+            path.mkdir(parents=True)
         (backend / ".pulumi" / "meta.yaml").write_text("version: 1\n")
-        file.write_text(json.dumps(stored if stored is not None else _empty(stack)))
+        file.write_text(json.dumps(document if document is not None else _empty(stack)))
         try:
             workspace = _Workspace(
                 work_dir=str(work),
                 program=program,
                 project_settings=auto.ProjectSettings(name=PROJECT, runtime="python"),
                 stack_settings={
-                    stack: auto.StackSettings._deserialize({**secrets.kept(stored), "config": dict(settings)})
+                    stack: auto.StackSettings._deserialize(
+                        {**secrets.stack_settings(document), "config": dict(settings)}
+                    )
                 },
                 # The variable, not the project: it goes before, and a shell may have it.
                 env_vars=secrets.passphrase() | {"PULUMI_BACKEND_URL": f"file://{backend}"},
@@ -78,11 +80,11 @@ class _Workspace(auto.LocalWorkspace):
 
 def engine_command() -> auto.PulumiCommand:
     """Return the CLI, whose version is read once per process. Raises `FileNotFoundError` where there is none."""
-    return _of(shutil.which("pulumi"))
+    return _command_at(shutil.which("pulumi"))
 
 
 @cache
-def _of(path: str | None) -> auto.PulumiCommand:
+def _command_at(path: str | None) -> auto.PulumiCommand:
     return auto.PulumiCommand()
 
 
@@ -94,5 +96,5 @@ def bare(value: Any) -> Any:
     """Return the value without keys that plugins add to inputs: the Terraform bridge writes `__defaults` into every
     map."""
     if isinstance(value, Mapping):
-        return {key: bare(one) for key, one in value.items() if not str(key).startswith("__")}
-    return [bare(one) for one in value] if isinstance(value, list) else value
+        return {key: bare(item) for key, item in value.items() if not str(key).startswith("__")}
+    return [bare(item) for item in value] if isinstance(value, list) else value

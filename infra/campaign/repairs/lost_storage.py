@@ -15,16 +15,16 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import Account
 from infra.campaign import billing
+from infra.campaign.driver_notices import tell
 from infra.campaign.launch import recorded_config
 from infra.campaign.repairs.repair import carry_out
-from infra.campaign.telling import tell
 from infra.engine.drift import Look, resources_of
 from infra.engine.failures import EngineFailed
 from infra.engine.kubernetes_state import KUBERNETES
 from infra.engine.refusal import FILE_SYSTEM, refusals, standing
 from infra.engine.state_copy import stored_state
 from infra.errors import PermanentError
-from infra.preview.looking import look_at_stacks
+from infra.preview.read_only import look_at_stacks
 from infra.record import meter
 from infra.record.events import CampaignState
 from infra.record.payloads.training import FileSystemLost

@@ -12,7 +12,7 @@ from infra.data import dataset
 from infra.engine.drift import Look
 from infra.engine.engine import Engine
 from infra.engine.refusal import FILE_SYSTEM
-from infra.preview.looking import stacks
+from infra.preview.read_only import stacks
 from infra.record.payloads.training import FileSystemReplaced
 from infra.session.context import Context
 from infra.session.session import foundation_lease

@@ -12,7 +12,7 @@ from infra.campaign import billing
 from infra.campaign.repairs.lost_storage import Loss, id_of
 from infra.notices.outbox import Outbox
 from infra.notices.ways import ways
-from infra.preview.looking import looking
+from infra.preview.read_only import read_only_context
 from infra.record.events import CampaignState, Stage
 from infra.record.payloads.stages import StageFailed
 from infra.record.payloads.training import FileSystemLost
@@ -29,7 +29,7 @@ _ASK_EVERY_S = 10.0
 def attend(store: CampaignStore, console: Console) -> int:
     """Note what has happened to the campaign and send the notices that are due; return the number sent."""
     spec = stored_spec(store)
-    context = looking(spec, None, console)
+    context = read_only_context(spec, None, console)
     note_dead_driver(store, store.state())
     note_loss(store, store.state(), context)
     outbox = Outbox(store, spec.notify, ways(spec), lambda: datetime.now(UTC))

@@ -25,7 +25,7 @@ from infra.inventory import certify
 from infra.plan.checks import Level, failed
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.preview.looking import as_operated, looking, other_spec, stacks
+from infra.preview.read_only import as_operated, other_spec, read_only_context, stacks
 from infra.record.events import Stage
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.record.store import CampaignStore
@@ -44,7 +44,7 @@ def configuration(stack: str, given: Mapping[str, str], root: Path, *, preview: 
     stack's own configuration. `root`: folder of `Pulumi.yaml`. Raises `UserError`; `LeaseHeld` beside a driver."""
     spec = _spec(stack, given, root, preview)
     plan = make_plan(spec, survey(spec))
-    look = looking(spec, plan, _QUIET)
+    look = read_only_context(spec, plan, _QUIET)
     if (other := other_spec(look)) is not None:
         raise other
     if stack not in (known := stacks(look)):
@@ -144,6 +144,6 @@ def write_stacks(folder: Path, store: CampaignStore, spec: str) -> tuple[str, ..
     """Write `Pulumi.STACK.yaml` of foundation and campaign; return the stacks' names. `spec`: path or JSON."""
     names = FOUNDATION_STACK, campaign_stack(store.campaign)
     for stack in names:
-        settings = {**secrets.kept(stored_state(store, stack)), "config": {SPEC_KEY: spec}}
+        settings = {**secrets.stack_settings(stored_state(store, stack)), "config": {SPEC_KEY: spec}}
         (folder / f"Pulumi.{stack}.yaml").write_text(json.dumps(settings, indent=1) + "\n")
     return names

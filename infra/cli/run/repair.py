@@ -40,7 +40,7 @@ def _repair(context: Context, yes: bool, console: Console, machine: Console | No
     from infra.campaign.repairs.repair import carry_out
     from infra.engine import explain
     from infra.engine.refusal import error_of, refusals, standing
-    from infra.preview.looking import look_at_stacks
+    from infra.preview.read_only import look_at_stacks
 
     campaign, where = context.spec.campaign, standing(context)
     if where.falling or not where.begun:

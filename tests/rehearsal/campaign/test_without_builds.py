@@ -13,7 +13,7 @@ from infra.bake.foundation import foundation
 from infra.campaign import launch_budget, provision, teardown
 from infra.campaign.stages import Step, run_step
 from infra.errors import UserError
-from infra.preview.looking import look_at_stacks
+from infra.preview.read_only import look_at_stacks
 from infra.record.events import Stage
 from infra.spec.names import NOTICES
 from tests.rehearsal.acting import FOUNDER, OPERATOR, acting

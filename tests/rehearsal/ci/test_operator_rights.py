@@ -25,7 +25,7 @@ from infra.cli.prepare.block import buy_command
 from infra.cli.prepare.offers import offers_command
 from infra.inventory import certify
 from infra.preview import preview
-from infra.preview.looking import looking
+from infra.preview.read_only import read_only_context
 from infra.record.events import Stage
 from infra.rehearsal.aws.iam.actions import ACTIONS, PREFIXES
 from infra.rehearsal.aws.iam.policies import like
@@ -88,7 +88,7 @@ def test_the_pull_requests_role_previews_a_campaign_whose_state_a_customers_key_
     provisioned: Camp,
 ) -> None:
     def seen() -> Any:
-        context = looking(provisioned.spec, provisioned.plan, Console(file=StringIO()))
+        context = read_only_context(provisioned.spec, provisioned.plan, Console(file=StringIO()))
         return preview.preview(context, inside=False)
 
     keyless = acting(provisioned, "preview-role", without="ReadTheRecordUnderACustomersKey")

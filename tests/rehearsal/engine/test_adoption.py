@@ -65,7 +65,7 @@ def test_a_gateway_and_its_address_are_found_by_tags_that_hold_the_plugins_notes
     deployment = cut(first, second)
     found = adoption.adoptable(here, "no-cluster", deployment)
     assert found == dict(zip(urns, (address, gateway), strict=True))
-    resolved, look = adoption.resolved(deployment, found)
+    resolved, look = adoption.resolve_pending(deployment, found)
     assert [one["id"] for one in resolved["resources"]] == [address, gateway] and look == urns
     outputs = resolved["resources"][1]["outputs"]
     assert outputs["subnetId"] == network.subnet and "__defaults" not in outputs["tags"], "a refresh, not an import"
@@ -110,7 +110,7 @@ def test_a_denied_finder_stops_an_up_by_its_name_and_is_only_told_of_in_a_teardo
     said: list[str] = []
     engine = Engine.__new__(Engine)
     engine.context = SimpleNamespace(progress=SimpleNamespace(note=said.append))  # type: ignore[assignment]
-    assert adoption.adoptable(blind, "no-cluster", cut(pending), engine._told) == {}
+    assert adoption.adoptable(blind, "no-cluster", cut(pending), engine._note_unsure) == {}
     assert "Eip one" in said[0] and "UnauthorizedOperation" in said[0]
 
 

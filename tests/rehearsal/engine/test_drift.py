@@ -23,7 +23,7 @@ from infra.cli.run.preview import preview_command
 from infra.cli.run.repair import repair_command
 from infra.engine.engine import Engine
 from infra.errors import LeaseHeld, LeaseLost, UserError
-from infra.preview.looking import data_digest, looking, other_spec
+from infra.preview.read_only import data_digest, other_spec, read_only_context
 from infra.record.events import Kind, Stage
 from infra.record.lease import LeaseRecord
 from infra.record.payloads.attempts import AttemptLaunched
@@ -212,11 +212,11 @@ def test_another_spec_is_refused_with_the_fields_that_differ(provisioned: Camp) 
     """What a preview of such a campaign finds besides is in tests/drills/drift.py."""
     money = provisioned.spec.money.model_copy(update={"budget_usd": Decimal(77)})
     spec = provisioned.spec.model_copy(update={"money": money})
-    other = other_spec(looking(spec, provisioned.plan, Console(file=StringIO())))
+    other = other_spec(read_only_context(spec, provisioned.plan, Console(file=StringIO())))
     assert other is not None and "money.budget_usd: 60 -> 77" in str(other)
-    assert other_spec(looking(provisioned.spec, provisioned.plan, Console(file=StringIO()))) is None
+    assert other_spec(read_only_context(provisioned.spec, provisioned.plan, Console(file=StringIO()))) is None
 
 
 def test_a_look_may_not_mutate(camped: Camp) -> None:
     with pytest.raises(LeaseLost):
-        looking(camped.spec, camped.plan, Console(file=StringIO())).guard()
+        read_only_context(camped.spec, camped.plan, Console(file=StringIO())).guard()

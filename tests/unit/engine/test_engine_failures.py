@@ -9,7 +9,7 @@ import pytest
 
 from infra.engine import kubernetes_state
 from infra.engine.failures import Cause, EngineFailed, Failure, cause_of
-from infra.engine.kubernetes_state import without
+from infra.engine.kubernetes_state import without_resources
 
 URN = "urn:pulumi:campaign-x::bivouac::bivouac:infra:Network$aws:ec2/subnet:Subnet::gpu"
 
@@ -75,7 +75,7 @@ def test_a_resource_leaves_the_state_with_every_mention_of_it() -> None:
         ],
         "pending_operations": [{"resource": {"urn": "b"}, "type": "creating"}, {"resource": {"urn": "d"}}],
     }
-    left = without(deployment, {"b"})
+    left = without_resources(deployment, {"b"})
     assert [one["urn"] for one in left["resources"]] == ["a", "c"]
     assert left["resources"][1]["dependencies"] == ["a"]
     assert left["resources"][1]["propertyDependencies"] == {"x": [], "y": ["a"], "z": []}

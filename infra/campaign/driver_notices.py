@@ -1,4 +1,4 @@
-"""The driver's part of the notices: it tells what it did, and what a steward that is gone did not tell any more."""
+"""Send the driver's notices, and those that a dead steward left unsent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tell(context: Context, cost: Callable[[], str]) -> None:
         context.progress.note(f"notices wait: {error}")
 
 
-def have_them_hear(context: Context) -> None:
+def subscribe_people(context: Context) -> None:
     """Subscribe the spec's addresses. A refusal ends nothing: the campaign runs without."""
     try:
         for address in subscribe(context.account, context.spec):

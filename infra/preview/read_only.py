@@ -28,23 +28,23 @@ NO_DATA = "not-prepared-here"
 _ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 
 
-def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
+def read_only_context(spec: Spec, plan: Plan | None, console: Console) -> Context:
     """Return a context without the lease: `guard` raises `LeaseLost`. `plan`: None for the stored one."""
-    own = open_session(spec, "looker")
-    plan = plan or stored_plan(own.store, spec)
+    session = open_session(spec, "looker")
+    plan = plan or stored_plan(session.store, spec)
     now = datetime.now(UTC)
-    deadline = stored_deadline(own.store) or clock_of(own.account, spec, plan, now)[1]
-    known = read_identity(own.store)
-    return own.context(plan, console, deadline, known.identity if known else "")
+    deadline = stored_deadline(session.store) or clock_of(session.account, spec, plan, now)[1]
+    stored_identity = read_identity(session.store)
+    return session.context(plan, console, deadline, stored_identity.identity if stored_identity else "")
 
 
 def other_spec(context: Context) -> UserError | None:
     """Return an error naming each changed field if the campaign was begun with another spec, else None."""
-    stored = context.store.get_json(SPEC)
-    if stored is None:
+    document = context.store.get_json(SPEC)
+    if document is None:
         return None
     differing = list(
-        _differing(Spec.model_validate(stored).model_dump(mode="json"), context.spec.model_dump(mode="json"))
+        _differing(Spec.model_validate(document).model_dump(mode="json"), context.spec.model_dump(mode="json"))
     )
     if not differing:
         return None
@@ -56,14 +56,14 @@ def other_spec(context: Context) -> UserError | None:
     )
 
 
-def look_at_stacks(context: Context, only: Container[str] | None = None, *, inside: bool = True) -> tuple[Look, ...]:
+def look_at_stacks(context: Context, names: Container[str] | None = None, *, inside: bool = True) -> tuple[Look, ...]:
     """Compare foundation and campaign, or those in `only`, with AWS and with the program."""
-    wanted = {stack: settings for stack, settings in stacks(context).items() if only is None or stack in only}
-    with ThreadPoolExecutor(len(wanted) or 1) as pool:
+    configs = {stack: settings for stack, settings in stacks(context).items() if names is None or stack in names}
+    with ThreadPoolExecutor(len(configs) or 1) as pool:
         # The digest of unprepared data takes seconds: computed while the foundation is looked at.
-        asked = {stack: pool.submit(settings) for stack, settings in wanted.items()}
+        futures = {stack: pool.submit(settings) for stack, settings in configs.items()}
         # One after the other: two inline programs in one process conflict when they import the SDK's lazy modules.
-        return tuple(look(context, stack, settings.result(), inside=inside) for stack, settings in asked.items())
+        return tuple(look(context, stack, settings.result(), inside=inside) for stack, settings in futures.items())
 
 
 def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
@@ -76,8 +76,8 @@ def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
 
 def as_operated(context: Context, settings: CampaignSettings) -> CampaignSettings:
     """Return the settings with the stack's operator: a look must not plan to replace that."""
-    stored = context.store.get_json(STACK_CONFIG) or {}
-    operator = stored.get(f"{PROJECT}:operatorArn")
+    config = context.store.get_json(STACK_CONFIG) or {}
+    operator = config.get(f"{PROJECT}:operatorArn")
     return settings.model_copy(update={"operator_arn": operator}) if operator else settings
 
 
@@ -87,9 +87,9 @@ def data_digest(context: Context) -> str | None:
     provision = context.state().finished_stages.get(Stage.PROVISION, {})
     if provision.get("data_digest"):
         return str(provision["data_digest"])
-    for one in resources_of(stored_state(context.store, context.names.stack)).values():
-        if one["type"] == _ASSOCIATION and one["inputs"]["fileSystemPath"] == f"/{DATA_FOLDER}":
-            return str(one["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
+    for resource in resources_of(stored_state(context.store, context.names.stack)).values():
+        if resource["type"] == _ASSOCIATION and resource["inputs"]["fileSystemPath"] == f"/{DATA_FOLDER}":
+            return str(resource["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
     if context.spec.prepares_data:
         return None
     try:
