@@ -24,36 +24,36 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 """Of every entry, the oldest that zip knows: the same files are the same bytes."""
 
 
-def packed(root: Path) -> bytes:
+def pack_project(root: Path) -> bytes:
     """Return the project as a zip file that depends on nothing but names and contents."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sources(root, _PARTS, _WITHOUT):
             entry = zipfile.ZipInfo(path.relative_to(root).as_posix(), _TIME)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            made.writestr(entry, path.read_bytes())
-    return out.getvalue()
+            archive.writestr(entry, path.read_bytes())
+    return buffer.getvalue()
 
 
 @cache
-def _own() -> tuple[str, bytes]:
-    body = packed(ROOT)
+def _own_code() -> tuple[str, bytes]:
+    body = pack_project(ROOT)
     return hashlib.sha256(body).hexdigest(), body
 
 
 def code_of(context: Context) -> str | None:
     """Return the digest of the code that ends this campaign: the stack's, which never changes; without a stack, our
     own. None for a stack that is older than the closer."""
-    stored = context.store.get_json(STACK_CONFIG)
-    if stored is None:
-        return _own()[0]
-    code = stored.get(f"{PROJECT}:closerCode")
+    config = context.store.get_json(STACK_CONFIG)
+    if config is None:
+        return _own_code()[0]
+    code = config.get(f"{PROJECT}:closerCode")
     return str(code) if code else None
 
 
 def keep_code(context: Context, digest: str | None) -> None:
     """Upload the code of a campaign that is about to begin with it."""
-    own, body = _own()
-    if digest == own:
+    own_digest, body = _own_code()
+    if digest == own_digest:
         context.guard()
-        context.store.put_if_absent(closer_code(own), body)
+        context.store.put_if_absent(closer_code(own_digest), body)

@@ -43,18 +43,18 @@ def wish(spec: Spec) -> Keeping:
 
 def foundation_settings(store: CampaignStore, spec: Spec) -> FoundationSettings:
     """Return the settings that this campaign and all earlier ones ask for."""
-    stored = _folder(store).get_json(_NAME)
-    before = Keeping() if stored is None else Keeping.model_validate(stored)
+    document = _folder(store).get_json(_NAME)
+    previous = Keeping() if document is None else Keeping.model_validate(document)
     return FoundationSettings(
         account=spec.account,
         region=spec.region,
-        keeping=before.joined(wish(spec)),
+        keeping=previous.joined(wish(spec)),
         build_network=spec.image.builders is None,
         build_network_zone=(_folder(store).get_json(_BUILD_NETWORK) or {}).get("zone"),
     )
 
 
-def placed(account: Account, settings: FoundationSettings) -> FoundationSettings:
+def with_zone(account: Account, settings: FoundationSettings) -> FoundationSettings:
     """Return the settings with a zone for the build network that sells builders; an existing such zone stays. A network
     that stands stays too, though this campaign names a place of its own. Raises `UserError` if no zone of the account
     sells builders."""
@@ -69,24 +69,24 @@ def placed(account: Account, settings: FoundationSettings) -> FoundationSettings
 
 def _standing(account: Account) -> str | None:
     """Return the zone of the build network's subnet; None without one."""
-    named = [{"Name": "tag:Name", "Values": [BUILD_NETWORK]}]
-    found = list(every(account.client("ec2"), "describe_subnets", "Subnets", Filters=named))
-    return str(found[0]["AvailabilityZone"]) if found else None
+    filters = [{"Name": "tag:Name", "Values": [BUILD_NETWORK]}]
+    subnets = list(every(account.client("ec2"), "describe_subnets", "Subnets", Filters=filters))
+    return str(subnets[0]["AvailabilityZone"]) if subnets else None
 
 
 def remember(store: CampaignStore, settings: FoundationSettings) -> None:
     """Store the settings. The caller holds the foundation's lease."""
     folder = _folder(store)
-    wanted = {_NAME: settings.keeping.model_dump(mode="json")}
+    documents = {_NAME: settings.keeping.model_dump(mode="json")}
     if settings.build_network_zone is not None:
-        wanted[_BUILD_NETWORK] = {"zone": settings.build_network_zone}
-    for name, document in wanted.items():
+        documents[_BUILD_NETWORK] = {"zone": settings.build_network_zone}
+    for name, document in documents.items():
         if document != folder.get_json(name):
             folder.put_json(name, document)
 
 
 def campaign_settings(context: Context, data_digest: str | None) -> CampaignSettings:
-    image = node_image.recorded(context.store)
+    image = node_image.campaign_image(context.store)
     operator = context.account.principal(context.operator_arn)
     return CampaignSettings(
         spec=context.spec,
@@ -104,9 +104,9 @@ def campaign_settings(context: Context, data_digest: str | None) -> CampaignSett
 
 def _identity(context: Context) -> str | None:
     """Return the stack's identity, which never changes: an old stack without one is not replaced for a tag."""
-    stored = context.store.get_json(STACK_CONFIG)
-    chosen = context.identity if stored is None else stored.get(f"{PROJECT}:identity")
-    return str(chosen) if chosen else None
+    config = context.store.get_json(STACK_CONFIG)
+    value = context.identity if config is None else config.get(f"{PROJECT}:identity")
+    return str(value) if value else None
 
 
 def _zones(context: Context) -> tuple[str, str] | None:
@@ -114,14 +114,14 @@ def _zones(context: Context) -> tuple[str, str] | None:
     existing network's subnets have theirs."""
     if not context.spec.network.made:
         return None
-    stored = context.store.get_json(STACK_CONFIG)
-    if stored is None:
+    config = context.store.get_json(STACK_CONFIG)
+    if config is None:
         return control_plane_zones(context.spec, zones_of(context.account))
-    chosen = stored.get(f"{PROJECT}:controlPlaneZones")
-    if chosen is None:
+    zones = config.get(f"{PROJECT}:controlPlaneZones")
+    if zones is None:
         return None
-    first, second = str(chosen).split(",")
-    return first, second
+    zone, second = str(zones).split(",")
+    return zone, second
 
 
 def key_of(account: Account, spec: Spec) -> str | None:

@@ -11,24 +11,24 @@ _LEFT_LYING = ("*~", "#*#", "*.bak", "*.orig", "*.rej", "*.tmp", "*.sw?", "4913"
 """Files of editors, patches and merges; vim probes a folder with the last."""
 
 
-def sources(root: Path, parts: Iterable[str], without: Iterable[str] = ()) -> tuple[Path, ...]:
+def sources(root: Path, parts: Iterable[str], excluded: Iterable[str] = ()) -> tuple[Path, ...]:
     """Return the files at and below `parts` in order, without those at and below `without`; relative to `root`.
 
     Skips hidden files, editors' files and Python's cache: they change while somebody only looks, and a needless bake
     costs the time of a held cluster's nodes.
     """
-    left_out = {root / path for path in without}
-    found = []
+    left_out = {root / path for path in excluded}
+    files = []
     for top in (root / part for part in parts):
         for path in [top] if top.is_file() else sorted(top.rglob("*")):
             if path.is_file() and _counts(path.relative_to(root)) and left_out.isdisjoint({path, *path.parents}):
-                found.append(path)
-    return tuple(found)
+                files.append(path)
+    return tuple(files)
 
 
-def digest_of(root: Path, files: Iterable[Path], *given: str) -> str:
+def digest_of(root: Path, files: Iterable[Path], *inputs: str) -> str:
     """Return the digest of names and contents, and of other inputs."""
-    digest = hashlib.sha256("".join(f"{one}\0" for one in given).encode())
+    digest = hashlib.sha256("".join(f"{text}\0" for text in inputs).encode())
     for path in files:
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()

@@ -17,21 +17,21 @@ _TOP = "boto3"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def packed_tools(work: Path) -> Path:
+def pack_tools(work: Path) -> Path:
     """Pack boto3 and what it depends on into one zip file below `work`, uncompressed: the data in it is already."""
     path = work / "tools.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as made:
-        for one in needed(_TOP):
-            for file in one.files or ():
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for package in requirements_of(_TOP):
+            for file in package.files or ():
                 if file.suffix == ".pyc" or ".." in file.parts or _another_services(file.parts):
                     continue
                 if file.suffix == ".so":
                     raise UserError(
                         "a tool of the builder is not plain Python",
-                        seen=f"{one.name} {one.version}: {file}",
+                        seen=f"{package.name} {package.version}: {file}",
                         cure="install the versions of requirements/all.txt",
                     )
-                made.write(str(file.locate()), file.as_posix())
+                archive.write(str(file.locate()), file.as_posix())
     return path
 
 
@@ -40,16 +40,16 @@ def _another_services(parts: tuple[str, ...]) -> bool:
     return parts[:2] in (("botocore", "data"), ("boto3", "data")) and len(parts) > 3 and parts[2] != "ecr"
 
 
-def needed(name: str) -> list[Distribution]:
+def requirements_of(name: str) -> list[Distribution]:
     """Return a package and all that it requires, without its extras."""
-    found, wanted = dict[str, Distribution](), [name]
-    while wanted:
-        one = distribution(wanted.pop())
-        if one.name in found:
+    packages, names = dict[str, Distribution](), [name]
+    while names:
+        package = distribution(names.pop())
+        if package.name in packages:
             continue
-        found[one.name] = one
-        for line in one.requires or ():
+        packages[package.name] = package
+        for line in package.requires or ():
             match = _NAME.match(line)
             if match is not None and "extra ==" not in line:
-                wanted.append(match[0])
-    return list(found.values())
+                names.append(match[0])
+    return list(packages.values())

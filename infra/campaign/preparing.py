@@ -62,7 +62,7 @@ def prepare(context: Context, listing: Listing) -> DataSet:
         work = in_cluster.preparing(context.spec, bucket, listing.plan)
         _start(context, client, work)
         digest = _wait(context, client, nodes, work)
-        data = in_cluster.taken(context.account, bucket, digest, context.progress.step)
+        data = in_cluster.verified_data(context.account, bucket, digest, context.progress.step)
     except (BivouacError, *OF_WORLD) as error:
         nodes.set_desired(0)
         context.store.append(DataEnded(error=str(error)[:1000]))

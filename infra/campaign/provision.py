@@ -85,7 +85,7 @@ def _prepare_in_cluster(context: Context, engine: Engine, listing: Listing) -> t
         _stack(context, engine, None)
         data = preparing.prepare(context, listing)
     else:
-        data = in_cluster.taken(context.account, bucket, digest, context.progress.step)
+        data = in_cluster.verified_data(context.account, bucket, digest, context.progress.step)
         context.progress.note("data: prepared before from the same files; every file has its digest in S3")
     return data, _data_figures(context, data)
 
@@ -104,9 +104,9 @@ def _upload(context: Context, data: DataSet | PackedSource) -> None:
     account, bucket, say = context.account, context.buckets.data, context.progress.step
     job = context.spec.job
     if isinstance(job, Training) and job.init_from is not None and not job.links:
-        files = weights.listed(job.init_from)
+        files = weights.weight_files(job.init_from)
         weights.upload(account, bucket, job.init_from, files, data.digest, say, weights.folder_of(files))
-    if isinstance(data, PackedSource) and data.weights and not dataset.uploaded(account, bucket, data.digest):
+    if isinstance(data, PackedSource) and data.weights and not dataset.is_uploaded(account, bucket, data.digest):
         assert isinstance(job, Workload) and job.init_from is not None, "its files are listed"
         weights.upload(account, bucket, job.init_from, data.weights, data.digest, say)
     dataset.upload(account, bucket, data.folder, data.digest, say)
@@ -160,4 +160,4 @@ def _weights_of(spec: Spec) -> dict[str, Any]:
         return {}
     if spec.training.links:
         return {"init_from": f"{MOUNTS}/{INIT}"}
-    return {"init_from": f"{DATA_MOUNT}/{weights.folder_of(weights.listed(spec.training.init_from))}"}
+    return {"init_from": f"{DATA_MOUNT}/{weights.folder_of(weights.weight_files(spec.training.init_from))}"}

@@ -68,9 +68,9 @@ def policies(
 ) -> dict[str, Object]:
     """Return the policies `pods` and `steward`, and `baseline` with `host_network`. `repository` holds our images,
     which pods name by digest; `own_repository` those that only the steward's pods may name beside them;
-    `job_repository` the image of a workload, which only the trainer's pods may name beside them. `mpi`: the campaign whose attempts are MPIJobs,
-    and whose trainer's pods mount the keys that the MPI operator makes for them. `host_network`: the trainer's pods may
-    be in their nodes' network."""
+    `job_repository` the image of a workload, which only the trainer's pods may name beside them. `mpi`: the campaign
+    whose attempts are MPIJobs, and whose trainer's pods mount the keys that the MPI operator makes for them.
+    `host_network`: the trainer's pods may be in their nodes' network."""
     accounts = _cel_list(sorted((ARCHIVE_ACCOUNT, DATA_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
     pods = f"object.spec.?serviceAccountName.orValue('') in {accounts} ? [object.spec] : []"
     templates = (

@@ -54,25 +54,25 @@ def pack(
         root = Path(workload.source).expanduser()
         if not root.is_dir():
             raise UserError("there is no such folder", seen=root, cure="mend workload.source")
-        found = source_files(root, workload.rehearsal.secrets)
-        for why in found.facts.refused:
-            raise UserError(f"workload.source: {why.what}", seen=why.seen, cure=why.cure)
-        files, commit = len(found.names), found.commit
-        made = io.BytesIO()
-        write_tar(root, found.names, made)
-        content = made.getvalue()
+        listing = source_files(root, workload.rehearsal.secrets)
+        for refusal in listing.facts.refused:
+            raise UserError(f"workload.source: {refusal.what}", seen=refusal.seen, cure=refusal.cure)
+        files, commit = len(listing.names), listing.commit
+        buffer = io.BytesIO()
+        write_tar(root, listing.names, buffer)
+        content = buffer.getvalue()
         if python is not None:
             packages = requirements.resolve(workload, root, python, say)
     sha256 = hashlib.sha256(content).hexdigest() if content else ""
     local = workload.init_from if workload.init_from is not None and INIT not in workload.links else None
-    begin = () if local is None else weights.listed(local)
-    size = len(content) + sum(one.size_bytes for one in begin)
-    told: dict[str, Any] = {"source": sha256, "bytes": size, "files": files}
+    begin = () if local is None else weights.weight_files(local)
+    size = len(content) + sum(file.size_bytes for file in begin)
+    content_facts: dict[str, Any] = {"source": sha256, "bytes": size, "files": files}
     if packages is not None:
-        told |= {"requirements": packages.sha256, "bytes": size + packages.tar.stat().st_size}
+        content_facts |= {"requirements": packages.sha256, "bytes": size + packages.tar.stat().st_size}
     if begin:
-        told["init_from"] = [one.model_dump() for one in begin]
-    manifest = json.dumps(told, indent=1).encode()
+        content_facts["init_from"] = [file.model_dump() for file in begin]
+    manifest = json.dumps(content_facts, indent=1).encode()
     digest = hashlib.sha256(manifest).hexdigest()
     folder = cache_root() / "sources" / digest[:32]
     folder.mkdir(parents=True, exist_ok=True)

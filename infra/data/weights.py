@@ -24,20 +24,20 @@ class WeightFile(Frozen, extra="ignore"):
     sha256: str
 
 
-def listed(folder: str) -> tuple[WeightFile, ...]:
+def weight_files(folder: str) -> tuple[WeightFile, ...]:
     """Return the folder's files with their digests. Raises `UserError` for a missing, empty or very large one."""
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise UserError("there is no such folder", seen=root, cure="mend `init_from`")
-    found = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
-    names = sorted(name for name in found if not _LEFT_OUT & set(name.parts))
+    paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    names = sorted(name for name in paths if not _LEFT_OUT & set(name.parts))
     if not names:
         raise UserError("the folder of the weights has no file", seen=root, cure="mend `init_from`")
     size = sum((root / name).stat().st_size for name in names)
     if size > MOST_BYTES:
-        seen = f"{root}: {size / 2**30:.1f} GiB in {len(names)} files, at most {MOST_BYTES / 2**30:g} GiB"
+        fact = f"{root}: {size / 2**30:.1f} GiB in {len(names)} files, at most {MOST_BYTES / 2**30:g} GiB"
         cure = "put them into S3 and name the prefix: init_from: s3://bucket/prefix"
-        raise UserError("the weights are too large for this machine's network", seen=seen, cure=cure)
+        raise UserError("the weights are too large for this machine's network", seen=fact, cure=cure)
     return tuple(_file(root, name) for name in names)
 
 
@@ -49,7 +49,7 @@ def _file(root: Path, name: Path) -> WeightFile:
 
 def folder_of(files: tuple[WeightFile, ...]) -> str:
     """Return a folder's name beside prepared data, which campaigns share: other weights have another one."""
-    content = "".join(one.model_dump_json() for one in files)
+    content = "".join(file.model_dump_json() for file in files)
     return f"{INIT_FOLDER}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
@@ -60,7 +60,7 @@ def upload(
     files: tuple[WeightFile, ...],
     digest: str,
     progress: Callable[[str], None],
-    below: str = INIT_FOLDER,
+    subfolder: str = INIT_FOLDER,
 ) -> None:
     """Upload the files to the folder `below` of `datasets/<digest>/`.
 
@@ -69,6 +69,6 @@ def upload(
     s3, root = account.client("s3"), Path(folder).expanduser()
     for number, file in enumerate(files, 1):
         progress(f"weights: {number} of {len(files)} to the data bucket")
-        s3.upload_file(str(root / file.name), bucket, f"{data_prefix(digest)}{below}/{file.name}")
-    if listed(folder) != files:
+        s3.upload_file(str(root / file.name), bucket, f"{data_prefix(digest)}{subfolder}/{file.name}")
+    if weight_files(folder) != files:
         raise UserError("the weights changed while they were uploaded", seen=root, cure="run the same command again")

@@ -12,18 +12,18 @@ from infra.spec.names import Names
 
 def remains(account: Account, names: Names) -> tuple[Remain, ...]:
     """Return everything that blocks the teardown, in the order of removal."""
-    ordered = sorted(KINDS, key=lambda kind: kind.step)
-    return tuple(row for kind in ordered for row in _bounded(account, names, kind))
+    kinds = sorted(KINDS, key=lambda kind: kind.step)
+    return tuple(row for kind in kinds for row in _remains_or_doubt(account, names, kind))
 
 
 def holding(type: str, rows: tuple[Remain, ...]) -> Remain | None:
     """Return what most likely holds a resource of Pulumi's type; first what has to be ended, then what only waits."""
     holders = kind_of_type(type).held_by
-    held = [row for row in rows if holders and row.what.startswith(holders)]
-    return next((row for row in held if not row.waits), next(iter(held), None))
+    blockers = [row for row in rows if holders and row.what.startswith(holders)]
+    return next((row for row in blockers if not row.waits), next(iter(blockers), None))
 
 
-def _bounded(account: Account, names: Names, kind: ResourceKind) -> list[Remain]:
+def _remains_or_doubt(account: Account, names: Names, kind: ResourceKind) -> list[Remain]:
     if kind.remains is None:
         return []
     try:

@@ -24,42 +24,44 @@ _MARKS = (CAMPAIGN_TAG, CLUSTER_TAG, "eks:cluster-name")
 """Only a resource with one of these tags can be judged a campaign's by tag, so only these are looked up."""
 
 
-def tagged(account: Account) -> Iterator[Thing]:
+def tagged_things(account: Account) -> Iterator[Thing]:
     """Yield resources of any kind that only the tagging service lists. Raises the first refusal of a service after
     yielding all the rest."""
     pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources").paginate()
-    shown = {one["ResourceARN"]: tags_of(one["Tags"]) for page in pages for one in page["ResourceTagMappingList"]}
-    others = {arn: tags for arn, tags in shown.items() if not _OWN_LOOK.search(arn)}
-    marked = [arn for arn, tags in others.items() if any(key.startswith(_MARKS) for key in tags)]
-    there, unasked, refused = _asked(account, marked)
-    for arn, tags in others.items():
-        if arn not in marked or arn in there:
+    listing = {row["ResourceARN"]: tags_of(row["Tags"]) for page in pages for row in page["ResourceTagMappingList"]}
+    tags_by_arn = {arn: tags for arn, tags in listing.items() if not _OWN_LOOK.search(arn)}
+    marked_arns = [arn for arn, tags in tags_by_arn.items() if any(key.startswith(_MARKS) for key in tags)]
+    existing, unknowable, errors = _ask_services(account, marked_arns)
+    for arn, tags in tags_by_arn.items():
+        if arn not in marked_arns or arn in existing:
             yield Thing(arn, tags=tags)
-        elif arn in unasked:
+        elif arn in unknowable:
             yield Thing(arn, tags=tags, doubt=f"{STALE}; {_by_hand(arn)}")
-    if refused:
-        raise refused[0]
+    if errors:
+        raise errors[0]
 
 
-def _asked(account: Account, arns: Sequence[str]) -> tuple[set[str], set[str], list[ClientError | BotoCoreError]]:
+def _ask_services(
+    account: Account, arns: Sequence[str]
+) -> tuple[set[str], set[str], list[ClientError | BotoCoreError]]:
     """Return those that exist, those that no service can be asked about, and the refusals."""
-    there, unasked, refused = set[str](), set[str](), list[ClientError | BotoCoreError]()
+    existing, unknowable, errors = set[str](), set[str](), list[ClientError | BotoCoreError]()
     by_kind: dict[str, list[str]] = {}
     for arn in arns:
         name = next((kind.name for kind in KINDS if kind.ask and kind.arn and kind.arn.search(arn)), "")
         by_kind.setdefault(name, []).append(arn)
-    for name, several in by_kind.items():
+    for name, group in by_kind.items():
         kind = kind_named(name)
         if kind.ask is None:
-            unasked.update(several)
+            unknowable.update(group)
             continue
         # Ask in the service's batches: a refusal hides only one batch.
-        for first in range(0, len(several), kind.batch):
+        for start in range(0, len(group), kind.batch):
             try:
-                there |= kind.ask(account, several[first : first + kind.batch])
+                existing |= kind.ask(account, group[start : start + kind.batch])
             except (ClientError, BotoCoreError) as error:
-                refused.append(error)
-    return there, unasked, refused
+                errors.append(error)
+    return existing, unknowable, errors
 
 
 def _by_hand(arn: str) -> str:

@@ -228,7 +228,7 @@ def run_round(ground: Environment, context: Context, leaks: list[Leak]) -> list[
         0.8, lambda: [ground.client("ec2").create_tags(Resources=[one.id], Tags=listed(OURS)) for one in late]
     )
     timer.start()
-    certificate = certify._settled(context, certify.knowledge(context.store, context.names))
+    certificate = certify._certify_until_settled(context, certify.knowledge(context.store, context.names))
     timer.join()
     said = {"found": list(certificate.found), "suspects": list(certificate.suspects)}
     outcomes = [(leak, judge(leak, said)) for leak in leaks]

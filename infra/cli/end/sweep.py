@@ -17,7 +17,7 @@ from infra.console.tables import Listing
 from infra.console.terminal import agreed
 from infra.errors import NotProven, UserError
 from infra.inventory import sweep
-from infra.inventory.rates import shown, together
+from infra.inventory.rates import rate_text, sum_text
 from infra.inventory.stakes import refuse_unproven
 from infra.inventory.sweep import Left, Sight, Swept
 from infra.record.events import Stage
@@ -96,10 +96,10 @@ def _show(seen: Sight, console: Console) -> None:
     if seen.left:
         table = Listing("kind", "what", "~evidence", "created", ">USD/h", "~sweep")
         for one in seen.left:
-            rate = shown(one.usd_per_hour)
+            rate = rate_text(one.usd_per_hour)
             table.row(one.kind, one.thing.label, str(one.evidence), _born(one), rate, _fate(one))
         table.show(console)
-        console.print(together(one.usd_per_hour for one in seen.left), markup=False)
+        console.print(sum_text(one.usd_per_hour for one in seen.left), markup=False)
     for suspect in seen.suspects:
         console.print(f"suspect, not touched: {suspect}", markup=False, soft_wrap=True)
     for kind, why in seen.blind.items():

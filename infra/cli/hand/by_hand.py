@@ -14,7 +14,7 @@ from infra import target
 from infra.aws.account import Account
 from infra.bake import node_image
 from infra.bake.closer_code import code_of, keep_code
-from infra.bake.foundation import settled
+from infra.bake.foundation import settle_config
 from infra.bake.keeping import campaign_settings, key_of
 from infra.cli.prepare.checked import checked, with_answers
 from infra.cli.records import record_of
@@ -54,7 +54,7 @@ def configuration(stack: str, given: Mapping[str, str], root: Path, *, preview: 
         return known[stack]() if stack == FOUNDATION_STACK else _of_campaign(look)
     if stack == FOUNDATION_STACK:
         with foundation_lease(look):
-            return settled(look)
+            return settle_config(look)
     if look.state().ended:
         raise UserError(f"campaign {spec.campaign} has ended", seen="its report", cure="give the next one another name")
     if (image := node_image.known_image(look)) is None:

@@ -127,7 +127,7 @@ def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(ca
 
 
 def test_what_lives_and_only_the_tagging_service_lists_is_found(camped: Camp, context: Context) -> None:
-    seen = list(stale_tags.tagged(context.account))
+    seen = list(stale_tags.tagged_things(context.account))
     kinds = {one.id.split(":")[2] + "/" + one.id.split(":", 5)[5].split("/")[0] for one in seen}
     eks = ("nodegroup", "addon", "access-entry", "podidentityassociation")
     assert {f"eks/{kind}" for kind in eks} | {"ec2/security-group-rule", "fsx/association"} <= kinds
