@@ -3,10 +3,13 @@ before. It precedes the campaign's stack: no control plane or file system bills 
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +22,6 @@ from infra.bake.builder import builder
 from infra.bake.foundation import OUTPUTS, foundation
 from infra.bake.playbook import ROOT, play
 from infra.bake.sources import digest_of, sources
-from infra.bake.tools import pack_tools
 from infra.cluster import pull_secret
 from infra.errors import PermanentError, UserError
 from infra.inventory import certify
@@ -28,6 +30,52 @@ from infra.spec.image_reference import repository_url
 from infra.spec.names import REPOSITORY, STEWARD_REPOSITORY
 from infra.stack.outputs import FoundationOutputs
 from trainer.contract.frozen import Frozen
+
+_TOP = "boto3"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def pack_tools(work: Path) -> Path:
+    """Pack boto3 and what it depends on into one zip file below `work`, uncompressed: the data in it is already.
+
+    A builder pushes images with it. Its system has another boto3, or none, and a private subnet may have no way to a
+    package index. All of it is Python, so it runs on any machine.
+    """
+    path = work / "tools.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for package in requirements_of(_TOP):
+            for file in package.files or ():
+                if file.suffix == ".pyc" or ".." in file.parts or _another_services(file.parts):
+                    continue
+                if file.suffix == ".so":
+                    raise UserError(
+                        "a tool of the builder is not plain Python",
+                        seen=f"{package.name} {package.version}: {file}",
+                        cure="install the versions of requirements/all.txt",
+                    )
+                archive.write(str(file.locate()), file.as_posix())
+    return path
+
+
+def _another_services(parts: tuple[str, ...]) -> bool:
+    """Descriptions of AWS's services are nine tenths of boto3; a builder calls the registry only."""
+    return parts[:2] in (("botocore", "data"), ("boto3", "data")) and len(parts) > 3 and parts[2] != "ecr"
+
+
+def requirements_of(name: str) -> list[Distribution]:
+    """Return a package and all that it requires, without its extras."""
+    packages, names = dict[str, Distribution](), [name]
+    while names:
+        package = distribution(names.pop())
+        if package.name in packages:
+            continue
+        packages[package.name] = package
+        for line in package.requires or ():
+            match = _NAME.match(line)
+            if match is not None and "extra ==" not in line:
+                names.append(match[0])
+    return list(packages.values())
+
 
 BUILDER_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 WHEEL = ("infra", "trainer", "pyproject.toml")

@@ -12,8 +12,7 @@ import httpx2
 from infra.bounded import BoundedLook
 from infra.campaign import launch_budget
 from infra.campaign.reserved import bills_on, node_usd_per_hour
-from infra.cluster.conditions import ConditionHistory
-from infra.cluster.fitness import NodeFacts, Sickness, overdue, shared_cause
+from infra.cluster.fitness import ConditionHistory, NodeFacts, Sickness, overdue, shared_cause
 from infra.cluster.kubernetes import OF_WORLD, may_pass
 from infra.cluster.nodes import GpuNodes, Launched
 from infra.engine.failures import Cause, cause_of, cure_for

@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 from botocore.exceptions import BotoCoreError, ClientError
 
+from infra.aws.account import Account
 from infra.bake.builder import end_builders, living_builders
 from infra.bake.keeping import campaign_settings
 from infra.campaign.reserved import bills_on
@@ -25,16 +26,39 @@ from infra.engine.nodegroups import end_instances
 from infra.errors import BivouacError, NotProven, PermanentError, UserError
 from infra.folders import writable
 from infra.inventory import certify
-from infra.inventory.leftovers import holding, remains
 from infra.inventory.stakes import may_hold_checkpoints, refuse_unproven
 from infra.inventory.sweep import remove_left
-from infra.kinds import kind_of_type
+from infra.kinds import KINDS, Remain, ResourceKind, kind_of_type
 from infra.record.events import CampaignState, Stage
 from infra.record.identity import read_identity
 from infra.record.payloads.stages import Abandoned
 from infra.session.context import Context
 from infra.spec import waits
-from infra.spec.names import freeze_policy
+from infra.spec.names import Names, freeze_policy
+
+
+def remains(account: Account, names: Names) -> tuple[Remain, ...]:
+    """Return everything that blocks the teardown, in the order of removal."""
+    kinds = sorted(KINDS, key=lambda kind: kind.step)
+    return tuple(row for kind in kinds for row in _remains_or_doubt(account, names, kind))
+
+
+def holding(type: str, rows: tuple[Remain, ...]) -> Remain | None:
+    """Return what most likely holds a resource of Pulumi's type; first what has to be ended, then what only waits."""
+    holders = kind_of_type(type).held_by
+    blockers = [row for row in rows if holders and row.what.startswith(holders)]
+    return next((row for row in blockers if not row.waits), next(iter(blockers), None))
+
+
+def _remains_or_doubt(account: Account, names: Names, kind: ResourceKind) -> list[Remain]:
+    if kind.remains is None:
+        return []
+    try:
+        return list(kind.remains(account, names))
+    except (ClientError, BotoCoreError) as error:
+        code = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
+        return [Remain(f"perhaps more of: {kind.name}s", f"could not look: {code}", "allow the listing")]
+
 
 PATIENCE_S = waits.TEARDOWN.seconds
 """Time for which transient failures are retried, from the first one after something was removed: a try alone may take

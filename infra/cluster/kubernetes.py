@@ -15,12 +15,39 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lightkube import Client, KubeConfig
 from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.config.models import Cluster, User
+from lightkube.core.decoders import decode_list, decode_status, decode_watch_event
 from lightkube.core.exceptions import ApiError
 from lightkube.generic_resource import create_namespaced_resource
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.authentication_v1 import TokenReview
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import ConfigMap, Event, Node, Pod, Secret
 
 from infra.aws.account import Account
-from infra.cluster.models import prepare_models
 from infra.spec.names import NAMESPACE
+
+MODELS = (ConfigMap, Deployment, Event, Job, Node, Pod, Secret, TokenReview)
+"""Every resource of lightkube that infra uses."""
+_lock = threading.Lock()
+_ready = False
+
+
+def prepare_models() -> None:
+    """Decode a list of each model once, before threads share a client.
+
+    msgspec builds what it knows of a type when it first decodes it. Two threads that meet in this end the process with
+    SIGSEGV (msgspec 0.22.0 under lightkube 1.0.1).
+    """
+    global _ready
+    with _lock:
+        if _ready:
+            return
+        for model in MODELS:
+            decode_list(b'{"items": []}', model)
+        decode_status(b"{}")
+        decode_watch_event(b'{"type": "", "object": {}}')
+        _ready = True
+
 
 JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 MPIJob = create_namespaced_resource("kubeflow.org", "v2beta1", "MPIJob", "mpijobs")

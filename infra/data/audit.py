@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from infra.data.trainer_command import trainer_command
+from infra.data.dataset import trainer_command
 from infra.errors import BivouacError, UserError
 from trainer.contract import (
     COMMITTED_NAME,

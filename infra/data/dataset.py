@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from infra.aws.account import Account
-from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError, UserError
+from infra.extras import refuse_missing
+from infra.folders import own_module
 from infra.record.objects import is_missing
 from infra.spec.campaign import Spec
 from infra.spec.names import data_prefix
@@ -23,6 +24,13 @@ from infra.spec.recipe import folder_of, recipe_of
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ExitCode
 from trainer.contract.frozen import Frozen
 from trainer.contract.recipe import Recipe
+
+
+def trainer_command(module: str, *arguments: str) -> list[str]:
+    """Return the command line of `python -m trainer.MODULE`. Raises `UserError` without the extra `trainer`."""
+    refuse_missing("trainer")
+    return own_module(f"trainer.{module}", *arguments)
+
 
 _PR_SET_PDEATHSIG = 1
 

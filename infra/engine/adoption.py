@@ -10,20 +10,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import httpx2
+from botocore.exceptions import ClientError
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Secret
 
-from infra.aws.account import Account
+from infra.aws.account import Account, says_missing
 from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.engine.failures import RETRIED, Cause, cause_of
-from infra.engine.liveness import Life, life
 from infra.engine.state_copy import bare
 from infra.errors import BivouacError, PermanentError
 from infra.kinds import kind_of_type
 from infra.kinds.kind import Inputs
+
+
+class Life(StrEnum):
+    COMING = "coming"
+    THERE = "there"
+    FAILED = "failed"
+    """Also gone, or of a kind without a status."""
+
+
+_COMING = frozenset({"CREATING", "UPDATING", "pending", "PENDING"})
+_THERE = frozenset({"ACTIVE", "AVAILABLE", "available"})
+
+
+def life(account: Account, resource: Mapping[str, Any]) -> Life:
+    """Return the life of a resource of Pulumi's state, by its type and id."""
+    ask = kind_of_type(str(resource["type"])).status
+    if ask is None or not resource.get("id"):
+        return Life.FAILED
+    try:
+        status = ask(account, str(resource["id"]))
+    except ClientError as error:
+        if says_missing(error):
+            return Life.FAILED
+        raise
+    if status in _COMING:
+        return Life.COMING
+    return Life.THERE if status in _THERE else Life.FAILED
+
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
 KUBERNETES = "kubernetes:"

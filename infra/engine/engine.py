@@ -10,11 +10,12 @@ from typing import Any
 
 from pulumi import automation as auto
 
-from infra.engine import secrets
 from infra.engine.adoption import (
     Failed,
+    Life,
     Pending,
     adoptable,
+    life,
     passes,
     pending_creates,
     refuse,
@@ -24,10 +25,9 @@ from infra.engine.adoption import (
 )
 from infra.engine.command import LeashedCommand
 from infra.engine.failures import EngineFailed, Watch
-from infra.engine.liveness import Life, life
 from infra.engine.locks import unlock
 from infra.engine.refusal import refuse_loss
-from infra.engine.state_copy import stored_state
+from infra.engine.state_copy import backend, passphrase, provider, stack_settings, stored_state
 from infra.errors import PermanentError
 from infra.kinds import kind_of_type
 from infra.record.lease import Lease
@@ -46,7 +46,7 @@ class Engine:
 
     def __init__(self, context: Context, work: Path) -> None:
         self.context = context
-        self.backend = secrets.backend(context.buckets.state, context.account.region)
+        self.backend = backend(context.buckets.state, context.account.region)
         self.work = work
         self.leases = [context.lease]
         """Every operation needs all of them."""
@@ -56,14 +56,14 @@ class Engine:
     def stack(self, name: str, config: Mapping[str, str], key_arn: str | None = None) -> auto.Stack:
         """Open the stack, or make it. `key_arn`: of the KMS key for the secrets of a new one."""
         self.work.mkdir(parents=True, exist_ok=True)
-        settings = secrets.stack_settings(stored_state(self.context.store, name))
+        settings = stack_settings(stored_state(self.context.store, name))
         try:
             options = auto.LocalWorkspaceOptions(
                 work_dir=str(self.work),
                 pulumi_command=LeashedCommand(self.leases, self.context.spec.campaign, self.context.progress.note),
                 project_settings=auto.ProjectSettings(name=PROJECT, runtime="python"),
-                env_vars=secrets.passphrase() | self.backend,
-                secrets_provider=secrets.provider(key_arn, self.context.account.region),
+                env_vars=passphrase() | self.backend,
+                secrets_provider=provider(key_arn, self.context.account.region),
                 stack_settings={name: auto.StackSettings._deserialize(settings)} if settings else None,
             )
             stack = auto.create_or_select_stack(name, project_name=PROJECT, program=program, opts=options)

@@ -1,5 +1,8 @@
-"""A stack on a local backend with a copy of the state, which the engine may change freely.
+"""A stack's stored state, what encrypts its secrets, and a copy on a local backend that the engine may change freely.
 
+The customer's KMS key encrypts the secrets where the campaign has one, else a passphrase does. The foundation's stack
+keeps the passphrase, since it makes the key. The state names what its stack was made with, and holds the stack's own
+key as KMS wrapped it: https://www.pulumi.com/docs/iac/concepts/secrets/#available-encryption-providers
 The stack and its configuration are written as the CLI's files instead of by the CLI, each start of which costs a
 quarter of a second; a preview makes two copies.
 """
@@ -7,6 +10,7 @@ quarter of a second; a preview makes two copies.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -17,10 +21,37 @@ from typing import Any
 
 from pulumi import automation as auto
 
-from infra.engine import secrets
 from infra.errors import PermanentError
 from infra.record.store import CampaignStore
-from infra.spec.names import PROJECT
+from infra.spec.names import PROJECT, STATE_CONTEXT
+
+_PASSPHRASE = "PULUMI_CONFIG_PASSPHRASE"
+
+
+def passphrase() -> dict[str, str]:
+    """Return the engine's variable: the empty passphrase unless the user has set one."""
+    return {_PASSPHRASE: os.environ.get(_PASSPHRASE, "")}
+
+
+def backend(bucket: str, region: str) -> dict[str, str]:
+    """Return the engine's variable for the states in the account's own bucket."""
+    return {"PULUMI_BACKEND_URL": f"s3://{bucket}?region={region}&awssdk=v2"}
+
+
+def provider(key_arn: str | None, region: str) -> str | None:
+    """Return the address of a new stack's secrets provider; None for the passphrase."""
+    name, value = STATE_CONTEXT
+    return f"awskms:///{key_arn}?region={region}&awssdk=v2&context_{name}={value}" if key_arn else None
+
+
+def stack_settings(document: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return what `Pulumi.STACK.yaml` has to say for the engine to open a stored checkpoint file on any machine."""
+    latest = ((document or {}).get("checkpoint") or {}).get("latest") or {}
+    entry = latest.get("secrets_providers") or {}
+    if entry.get("type") != "cloud":
+        return {}
+    return {"secretsprovider": entry["state"]["url"], "encryptedkey": entry["state"]["encryptedkey"]}
+
 
 _EMPTY_VERSION = 3
 """Version of the format of Pulumi 3's checkpoint files."""
@@ -51,12 +82,10 @@ def state_copy(
                 program=program,
                 project_settings=auto.ProjectSettings(name=PROJECT, runtime="python"),
                 stack_settings={
-                    stack: auto.StackSettings._deserialize(
-                        {**secrets.stack_settings(document), "config": dict(settings)}
-                    )
+                    stack: auto.StackSettings._deserialize({**stack_settings(document), "config": dict(settings)})
                 },
                 # The variable, not the project: it goes before, and a shell may have it.
-                env_vars=secrets.passphrase() | {"PULUMI_BACKEND_URL": f"file://{backend}"},
+                env_vars=passphrase() | {"PULUMI_BACKEND_URL": f"file://{backend}"},
                 pulumi_command=engine_command(),
             )
         except FileNotFoundError as error:

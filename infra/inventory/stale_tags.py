@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import Account
-from infra.kinds import CLUSTER_TAG, KINDS, Thing, kind_named, tags_of
+from infra.kinds import CLUSTER_TAG, KINDS, ResourceKind, Thing, kind_named, tags_of
 from infra.kinds.listed import place_in
 from infra.spec.names import CAMPAIGN_TAG
 
@@ -66,3 +66,8 @@ def _ask_services(
 
 def _by_hand(arn: str) -> str:
     return f"look for {place_in(arn)} in the console of {arn.split(':')[2]}, or wait"
+
+
+ANYTHING = ResourceKind("anything tagged", "tagging", list=tagged_things, attributable=False)
+"""Resources that only the tagging service lists; none of them can be removed."""
+LOOKS: tuple[ResourceKind, ...] = (*(kind for kind in KINDS if kind.list is not None), ANYTHING)

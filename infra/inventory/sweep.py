@@ -21,13 +21,35 @@ from infra.console.progress import Progress
 from infra.inventory import ANYTHING, Evidence, Suspicion
 from infra.inventory.certify import knowledge, survey_all
 from infra.inventory.evidence import PROVES
-from infra.inventory.rates import usd_per_hour
 from infra.kinds import KINDS, ResourceKind, Thing, kind_named
 from infra.kinds.ec2 import HOLDERS
 from infra.kinds.listed import is_gone
 from infra.record.payloads.stages import ResidueSwept
 from infra.session.context import Context, turns
 from infra.spec.names import CAMPAIGN_ID_TAG
+
+
+def usd_per_hour(kind: str, thing: Thing) -> Decimal | None:
+    """Return 0 if it no longer bills by the hour, None if it bills and no price is known."""
+    return Decimal(0) if thing.leaving else kind_named(kind).price(thing.traits)
+
+
+def total(rates: Iterable[Decimal | None]) -> tuple[Decimal, int]:
+    """Return the sum of the known rates and the number of unknown ones."""
+    rows = list(rates)
+    return sum((rate for rate in rows if rate is not None), Decimal(0)), sum(rate is None for rate in rows)
+
+
+def sum_text(rates: Iterable[Decimal | None]) -> str:
+    """Return the sum as text."""
+    usd, unknown = total(rates)
+    suffix = f", and {unknown} whose price is not in the catalogue" if unknown else ""
+    return f"together {rate_text(usd)} USD/h{suffix}"
+
+
+def rate_text(rate: Decimal | None) -> str:
+    return "?" if rate is None else f"{rate.quantize(Decimal('0.001'))}"
+
 
 PATIENCE_S = 300.0
 """Wait for what is held by something on its way out."""

@@ -16,8 +16,7 @@ from infra.console.terminal import agreed
 from infra.errors import NotProven, UserError
 from infra.inventory import orphans
 from infra.inventory.orphans import Orphan, OrphanSight
-from infra.inventory.rates import rate_text, sum_text
-from infra.inventory.sweep import Swept
+from infra.inventory.sweep import Swept, rate_text, sum_text
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from infra.console.tables import Listing
 from infra.console.terminal import agreed
 from infra.errors import NotProven, UserError
 from infra.inventory import sweep
-from infra.inventory.rates import rate_text, sum_text
 from infra.inventory.stakes import refuse_unproven
-from infra.inventory.sweep import Left, Sight, Swept
+from infra.inventory.sweep import Left, Sight, Swept, rate_text, sum_text
 from infra.record.events import Stage
 from infra.record.identity import read_identity
 from infra.record.payloads.stages import Abandoned

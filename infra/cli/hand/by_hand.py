@@ -18,8 +18,7 @@ from infra.bake.foundation import settle_config
 from infra.bake.keeping import campaign_settings, key_of
 from infra.cli.prepare.checked import checked, with_answers
 from infra.cli.records import record_of
-from infra.engine import secrets
-from infra.engine.state_copy import stored_state
+from infra.engine.state_copy import backend, passphrase, provider, stack_settings, stored_state
 from infra.errors import PermanentError, UserError
 from infra.inventory import certify
 from infra.plan.checks import Level, failed
@@ -112,8 +111,8 @@ def init_command(wanted: str, region: str, console: Console) -> int:
         if key is None and stack != FOUNDATION_STACK and spec.encryption.customer_key:
             cure = f"pulumi up --stack {FOUNDATION_STACK}, then this again"
             raise UserError("the campaign's key is not made yet", seen="encryption.customer_key: true", cure=cure)
-        provider = secrets.provider(key, spec.region) or "passphrase"
-        command = ["pulumi", "stack", "select", stack, "--create", "--secrets-provider", provider]
+        address = provider(key, spec.region) or "passphrase"
+        command = ["pulumi", "stack", "select", stack, "--create", "--secrets-provider", address]
         if code := subprocess.call(command, env=around):
             raise PermanentError(f"stack {stack} is not made", seen=f"exit code {code}", cure="mend what Pulumi says")
         console.print(f"{'stack':<10} {stack}: Pulumi.{stack}.yaml", markup=False)
@@ -137,13 +136,13 @@ def environment(bucket: str, region: str) -> dict[str, str]:
     """Return the environment of a shell in which `pulumi` finds engine, Python, backend and passphrase."""
     path = os.pathsep.join([*target.hands(), os.environ["PATH"]])
     place = {"AWS_REGION": region, "AWS_DEFAULT_REGION": region, "AWS_PAGER": "", "PATH": path}
-    return {**os.environ, **secrets.passphrase(), **secrets.backend(bucket, region), **place}
+    return {**os.environ, **passphrase(), **backend(bucket, region), **place}
 
 
 def write_stacks(folder: Path, store: CampaignStore, spec: str) -> tuple[str, ...]:
     """Write `Pulumi.STACK.yaml` of foundation and campaign; return the stacks' names. `spec`: path or JSON."""
     names = FOUNDATION_STACK, campaign_stack(store.campaign)
     for stack in names:
-        settings = {**secrets.stack_settings(stored_state(store, stack)), "config": {SPEC_KEY: spec}}
+        settings = {**stack_settings(stored_state(store, stack)), "config": {SPEC_KEY: spec}}
         (folder / f"Pulumi.{stack}.yaml").write_text(json.dumps(settings, indent=1) + "\n")
     return names

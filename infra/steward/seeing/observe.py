@@ -18,8 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from infra.clock import Clock
 from infra.cluster import attempts
-from infra.cluster.conditions import ConditionHistory
-from infra.cluster.fitness import NodeFacts
+from infra.cluster.fitness import ConditionHistory, NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, index_of
 from infra.cluster.nodes import GpuNodes
 from infra.cluster.pod_start import has_started, is_over, states, why_not

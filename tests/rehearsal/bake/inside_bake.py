@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from infra.aws.account import Account
 from infra.aws.base_image import STEWARD_MOST_BYTES, find_base, find_steward_base
 from infra.bake import bake, builder, node_image, playbook
-from infra.bake.tools import pack_tools
+from infra.bake.bake import pack_tools
 from infra.errors import PermanentError, UserError
 from infra.rehearsal.aws.iam import access
 from infra.rehearsal.aws.world import World

@@ -58,7 +58,7 @@ def test_what_is_not_in_the_image_is_not_found_there_though_this_machine_has_it(
 
 def test_a_builder_pushes_images_with_boto3_alone(tmp_path: Path) -> None:
     """A builder at AWS has a bare Python and what the driver brings along."""
-    from infra.bake.tools import pack_tools
+    from infra.bake.bake import pack_tools
 
     made = pack_tools(tmp_path)
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(made), str(tmp_path / "tools")], check=True)
