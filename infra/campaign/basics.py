@@ -18,7 +18,7 @@ from infra.cluster import attempts
 from infra.cluster.confinement import ROOT
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import is_gone, may_pass
-from infra.cluster.pod_start import cure_of, ending, has_started, warnings, why_not
+from infra.cluster.pod_start import cure_of, ending, has_started, last_words, warnings, why_not
 from infra.errors import PermanentError
 from infra.record.events import Stage
 from infra.session.context import Context
@@ -54,7 +54,7 @@ def prove(context: Context, client: Client) -> None:
     probes = _probes_of(pod)
     failures = [probe for probe in probes if not probe.ok]
     if not no_end and not probes:
-        no_end = f"it ended without a word: {_last_words(client)}"
+        no_end = f"it ended without a word: {last_words(client, NAME)}"
     if no_end or failures:
         facts = [no_end] if no_end else [f"{probe.name}: {probe.seen}" for probe in failures]
         cures = [cure_of(no_end)] if no_end else [probe.cure for probe in failures]
@@ -101,7 +101,7 @@ def _await_end(context: Context, client: Client) -> tuple[Pod, str]:
         context.progress.step(f"what all nodes need, on the system node: {state[:200]}")
         if not has_started(pod) and time.monotonic() > start_until:
             return pod, f"the pod did not start within {context.spec.recovery.startup_timeout}: {state}"
-    return pod, f"the pod did not end: {_last_words(client)}"
+    return pod, f"the pod did not end: {last_words(client, NAME)}"
 
 
 def _probes_of(pod: Pod) -> list[Probe]:
@@ -110,13 +110,6 @@ def _probes_of(pod: Pod) -> list[Probe]:
         return _PROBES.validate_json((end.message if end else "") or "")
     except ValidationError:
         return []
-
-
-def _last_words(client: Client) -> str:
-    try:
-        return " | ".join(client.log(NAME, tail_lines=5, newlines=False))[-400:] or "its log is empty"
-    except httpx2.HTTPError as error:
-        return f"no log: {error}"
 
 
 def _remove(context: Context, client: Client) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -194,13 +194,18 @@ def _give_back(context: Context, nodes: GpuNodes, fit: int, wanted_count: int, s
     except TimeoutError as error:
         reasons, cures = [f"could not find out why, AWS or the cluster does not answer: {error}"], {}
         cures[see_the_cluster(context)] = None
-    outcome = retreat(context, nodes)
-    return PermanentError(
-        f"the pilot did not come; the other {extra} were never asked for" if extra else "the nodes did not come",
-        seen="; ".join([f"{fit} of {wanted_count} within {duration}", *reasons, outcome]),
-        cure="; ".join([*(cures or [cure_for(Cause.CAPACITY)]), "then `bivouac run` continues",
-                        f"`bivouac down {spec.campaign}` removes what still bills"]),
-    )  # fmt: skip
+    title = f"the pilot did not come; the other {extra} were never asked for" if extra else "the nodes did not come"
+    facts = [f"{fit} of {wanted_count} within {duration}", *reasons]
+    return give_up(context, nodes, title, facts, cures or [cure_for(Cause.CAPACITY)])
+
+
+def give_up(
+    context: Context, nodes: GpuNodes, title: str, facts: Iterable[str], cures: Iterable[str]
+) -> PermanentError:
+    """Give the nodes back; return the error, with what was given back and how to go on."""
+    way_on = f"then `bivouac run` continues, `bivouac down {context.spec.campaign}` removes what still bills"
+    words = "; ".join([*facts, retreat(context, nodes)])
+    return PermanentError(title, seen=words, cure="; ".join([*dict.fromkeys(cures), way_on]))
 
 
 def _last_words(context: Context, nodes: GpuNodes, start: datetime) -> tuple[list[str], dict[str, None]]:

@@ -11,7 +11,7 @@ from typing import Any
 from lightkube import Client
 
 from infra.campaign import proving
-from infra.campaign.capacity import finish_replacements, refuse_when_late, replace, retreat, wait_for_nodes
+from infra.campaign.capacity import finish_replacements, give_up, refuse_when_late, replace, wait_for_nodes
 from infra.campaign.reserved import node_usd_per_hour
 from infra.campaign.verdicts import ANSWER, REPORT, judge, of_all, probe_text
 from infra.cluster.nodes import GpuNodes
@@ -54,6 +54,7 @@ def prove(context: Context, client: Client, nodes: GpuNodes, expectation: Expect
     context.store.append(PilotBegun(nodes=1, of=spec.nodes.count))
     nodes.set_desired(1)
     finish_replacements(context, nodes)
+    diagnostic = f"dcgm_{for_one_node(spec, expectation).dcgm_level}"
     marks, failures, start = set[tuple[str, str]](), list[Probe](), None
     for _ in range(spec.preflight.rounds):
         fit = wait_for_nodes(context, nodes, 1)
@@ -63,7 +64,7 @@ def prove(context: Context, client: Client, nodes: GpuNodes, expectation: Expect
         failures, instance = list[Probe](), fit[0].instance
         for proof in proofs:
             failures += [probe for probe in _probes(proof) if probe.verdict is Verdict.FAIL]
-            failures += _blind_where_asked(_probes(proof), for_one_node(spec, expectation))
+            failures += [probe for probe in _probes(proof) if probe.name == diagnostic and not probe.looked]
             for verdict in judge(proof.reports, fit, proof.unplaced).verdicts:
                 sound = all(row["ok"] or not row["looked"] for row in verdict["probes"])
                 context.store.append(NodeVerdict(**verdict | {"fit": sound}))
@@ -105,10 +106,6 @@ def _probes(proof: proving.PreflightProof) -> Iterator[Probe]:
         yield from report.probes
 
 
-def _blind_where_asked(probes: Iterator[Probe], expectation: Expectation) -> list[Probe]:
-    return [probe for probe in probes if probe.name == f"dcgm_{expectation.dcgm_level}" and not probe.looked]
-
-
 def _mark(probe: Probe) -> tuple[str, str]:
     """Return by what a failure is known again on the next node: last words of a log differ each time."""
     return probe.name, "" if probe.name in (ANSWER, REPORT) else probe.seen
@@ -119,15 +116,11 @@ def _refusal(
 ) -> PermanentError:
     extra, hours = context.spec.nodes.count - 1, Decimal((datetime.now(UTC) - start).total_seconds()) / 3600
     usd = (node_usd_per_hour(context) * extra * hours).quantize(Decimal("0.01"))
-    outcome = retreat(context, nodes)
-    cures = dict.fromkeys(probe.cure for probe in failures if probe.cure)
-    return PermanentError(
-        f"{title}; the other {extra} were never asked for",
-        seen="; ".join([*map(probe_text, failures), outcome, f"about {usd} USD saved, which {extra} more nodes would "
-                        "have billed meanwhile"]),
-        cure="; ".join([*cures, f"mend image, launch template or spec (profile {context.spec.profile}); then "
-                        f"`bivouac run` continues, `bivouac down {context.spec.campaign}` removes what still bills"]),
-    )  # fmt: skip
+    saving = f"about {usd} USD saved, which {extra} more nodes would have billed meanwhile"
+    mend = f"mend image, launch template or spec (profile {context.spec.profile})"
+    cures = [*(probe.cure for probe in failures if probe.cure), mend]
+    title = f"{title}; the other {extra} were never asked for"
+    return give_up(context, nodes, title, [*map(probe_text, failures), saving], cures)
 
 
 def _digest(context: Context, expectation: Expectation) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lightkube import Client
@@ -11,10 +11,10 @@ from infra.campaign import basics, launch_budget, pilot
 from infra.campaign.capacity import (
     deadline_passed,
     finish_replacements,
+    give_up,
     is_late,
     refuse_when_late,
     replace,
-    retreat,
     see_the_cluster,
     wait_for_nodes,
 )
@@ -36,6 +36,15 @@ from trainer.contract import Expectation, Probe
 
 _SHOWN = 4
 """Number of pods without a report that an error lists."""
+_FABRIC_CURE = (
+    "look at what lies between the nodes: their security group (it must name itself, both ways, for EFA), one placement "
+    "group, EFA plugin; a floor of bus bandwidth that this type does not reach is in "
+    "infra/plan/catalogue/expectations.yaml or the spec's preflight.bus_bandwidth_gb_s"
+)
+_SHARED_TIER_CURE = (
+    "look at the file system in FSx's console: its state, its throughput, who else uses it; the floor is half of what "
+    "FSx promises for storage.shared, divided by the nodes"
+)
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -68,12 +77,8 @@ def run(context: Context) -> dict[str, Any]:
         return _rounds(context, client, nodes, expectation)
     except OF_WORLD as error:
         # Nodes bill, also those from an earlier try, and nobody can look at them.
-        raise PermanentError(
-            "AWS or the cluster does not answer, or refuses",
-            seen=f"{error}; {retreat(context, nodes)}",
-            cure=f"{see_the_cluster(context)}; then `bivouac run` continues, `bivouac down {spec.campaign}` removes "
-            "what still bills",
-        ) from error
+        title = "AWS or the cluster does not answer, or refuses"
+        raise give_up(context, nodes, title, [str(error)], [see_the_cluster(context)]) from error
 
 
 def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expectation) -> dict[str, Any]:
@@ -88,11 +93,12 @@ def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expe
         result = judge(proof.reports, fit, proof.unplaced)
         for verdict in result.verdicts:
             context.store.append(NodeVerdict(**verdict))
-        _note_blind_probes(context, result)
+        for probe in result.blind:
+            context.progress.note(f"could not look: {probe_text(probe)}")
         if result.stuck or (result.alone and lone_failures):
             raise _start_failure(context, nodes, result.stuck or [*lone_failures, *filter(None, [result.alone])])
         lone_failures += filter(None, [result.alone])
-        if result.common or _blind_where_asked(result, expectation):
+        if result.common or _missing_diagnostics(result, expectation):
             raise _common_fault(context, nodes, result, expectation)
         if not result.unfit and len(result.verdicts) == spec.nodes.count and result.fabric:
             bandwidth = min((r.bus_bandwidth_gb_s or 0.0) for r in proof.reports.values())
@@ -119,73 +125,43 @@ def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expe
             context.progress.note("every node is fit alone, but the gang is not: checked once more, no node replaced")
             if fabric_failures > 1:
                 raise _fabric_failure(context, nodes, result, expectation)
-    outcome = retreat(context, nodes)
-    raise PermanentError(
-        f"the gang was not fit after {spec.preflight.rounds} rounds",
-        seen="; ".join([*(f"{v['node']}: {fault_text(v, expectation.profile)}" for v in result.unfit), outcome]),
-        cure="see the verdicts; raise preflight.rounds only if the nodes differ each time; `bivouac run` continues, "
-        f"`bivouac down {spec.campaign}` removes what still bills",
-    )
+    title = f"the gang was not fit after {spec.preflight.rounds} rounds"
+    facts = _fault_lines(result.unfit, expectation)
+    cure = "see the verdicts; raise preflight.rounds only if the nodes differ each time"
+    raise give_up(context, nodes, title, facts, [cure])
 
 
-def _note_blind_probes(context: Context, result: Judgement) -> None:
-    for probe in result.blind:
-        context.progress.note(f"could not look: {probe_text(probe)}")
+def _fault_lines(verdicts: Iterable[Mapping[str, Any]], expectation: Expectation) -> list[str]:
+    return [f"{verdict['node']}: {fault_text(verdict, expectation.profile)}" for verdict in verdicts]
 
 
-def _blind_where_asked(result: Judgement, expectation: Expectation) -> bool:
-    """Return whether a diagnostic that the spec asks for did not run."""
-    diagnostic = f"dcgm_{expectation.dcgm_level}"
-    return expectation.dcgm_level is not None and any(probe.name == diagnostic for probe in result.blind)
+def _missing_diagnostics(result: Judgement, expectation: Expectation) -> list[Probe]:
+    """Return the probes of a diagnostic that the spec asks for and that did not run."""
+    return [probe for probe in result.blind if probe.name == f"dcgm_{expectation.dcgm_level}"]
 
 
 def _common_fault(context: Context, nodes: GpuNodes, result: Judgement, expectation: Expectation) -> PermanentError:
     """Return the error for a fault of image, launch template, spec or catalogue, which a new node would show too."""
-    outcome = retreat(context, nodes)
-    diagnostics = [probe for probe in result.blind if probe.name == f"dcgm_{expectation.dcgm_level}"]
-    at_fault = (*result.common, *diagnostics)
+    at_fault = (*result.common, *_missing_diagnostics(result, expectation))
     title = "every node shows the same fault, so none was replaced" if result.common else "a diagnostic did not run"
-    commands = f"`bivouac run` continues, `bivouac down {context.spec.campaign}` removes what still bills"
-    mend = f"mend image, launch template or spec (profile {expectation.profile}); then {commands}"
-    return PermanentError(
-        title,
-        seen="; ".join([*map(probe_text, at_fault), outcome]),
-        cure="; ".join([*(probe.cure for probe in at_fault if probe.cure), mend]),
-    )
+    mend = f"mend image, launch template or spec (profile {expectation.profile})"
+    cures = [*(probe.cure for probe in at_fault if probe.cure), mend]
+    return give_up(context, nodes, title, map(probe_text, at_fault), cures)
 
 
 def _start_failure(context: Context, nodes: GpuNodes, probes: Sequence[Probe]) -> PermanentError:
     """Return the error for a fault in what the nodes share: image, rights, mounts, network or the cluster."""
-    outcome = retreat(context, nodes)
     lines = [f"{probe.name}: {probe.seen}, wanted {probe.wanted}" for probe in probes[:_SHOWN]]
-    count_text = [f"and {len(probes) - _SHOWN} more"] if len(probes) > _SHOWN else []
-    return PermanentError(
-        f"the health check gave no report on {len(probes)} of {context.spec.nodes.count} nodes; no single node is at "
-        "fault, so none was replaced",
-        seen="; ".join([*lines, *count_text, outcome]),
-        cure="; ".join([*dict.fromkeys(probe.cure for probe in probes if probe.cure), "then `bivouac run` continues, "
-                        f"`bivouac down {context.spec.campaign}` removes what still bills; a slow first pull needs a "
-                        "longer recovery.startup_timeout"]),
-    )  # fmt: skip
+    lines += [f"and {len(probes) - _SHOWN} more"] if len(probes) > _SHOWN else []
+    title = f"the health check gave no report on {len(probes)} of {context.spec.nodes.count} nodes"
+    cures = [probe.cure for probe in probes if probe.cure]
+    cures.append("a slow first pull needs a longer recovery.startup_timeout")
+    return give_up(context, nodes, f"{title}; no single node is at fault, so none was replaced", lines, cures)
 
 
 def _fabric_failure(context: Context, nodes: GpuNodes, result: Judgement, expectation: Expectation) -> PermanentError:
     """Return the error for a fault between the nodes or in what they share; no node is replaced."""
-    outcome = retreat(context, nodes)
-    facts = "; ".join([*(f"{v['node']}: {fault_text(v, expectation.profile)}" for v in result.verdicts), outcome])
+    title, cure = "the fabric failed twice, though every node is fit alone", _FABRIC_CURE
     if result.failed_shared_names == {SHARED_TIER}:
-        return PermanentError(
-            "the shared file system was too slow twice, though every node is fit alone",
-            seen=facts,
-            cure="look at the file system in FSx's console: its state, its throughput, who else uses it; the floor is "
-            "half of what FSx promises for storage.shared, divided by the nodes; then `bivouac run` continues, or "
-            f"`bivouac down {context.spec.campaign}`",
-        )
-    return PermanentError(
-        "the fabric failed twice, though every node is fit alone",
-        seen=facts,
-        cure="look at what lies between the nodes: their security group (it must name itself, both ways, for EFA), "
-        "one placement group, EFA plugin; a floor of bus bandwidth that this type does not reach is in "
-        "infra/plan/catalogue/expectations.yaml or the spec's preflight.bus_bandwidth_gb_s; then `bivouac run` "
-        f"continues, or `bivouac down {context.spec.campaign}`",
-    )
+        title, cure = "the shared file system was too slow twice, though every node is fit alone", _SHARED_TIER_CURE
+    return give_up(context, nodes, title, _fault_lines(result.verdicts, expectation), [cure])

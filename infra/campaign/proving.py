@@ -17,7 +17,17 @@ from infra.campaign.verdicts import ANSWER, REPORT, START
 from infra.cluster import attempts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.kubernetes import JobSet, may_pass
-from infra.cluster.pod_start import cure_of, ending, has_started, is_over, name_of, node_of, warnings, why_not
+from infra.cluster.pod_start import (
+    cure_of,
+    ending,
+    has_started,
+    is_over,
+    last_words,
+    name_of,
+    node_of,
+    warnings,
+    why_not,
+)
 from infra.plan import catalogue
 from infra.plan.layout import layout
 from infra.record.events import Stage
@@ -191,13 +201,13 @@ def _report(client: Client, pod: Pod, watch: _Watch) -> HealthReport:
             return HealthReport.model_validate_json(end.message or "")
         except ValueError:
             words = (end.message or "")[:200] or f"exit code {end.exitCode} without a report"
-            facts = f"{words}; {_last_words(client, pod)}"
+            facts = f"{words}; {last_words(client, name_of(pod))}"
             probe = Probe(name=REPORT, ok=False, seen=facts, wanted="a health report")
     elif has_started(pod):
         probe = Probe(
             name=ANSWER,
             ok=False,
-            seen=f"still runs; {_last_words(client, pod)}",
+            seen=f"still runs; {last_words(client, name_of(pod))}",
             wanted=f"an end within {_RUN_S:.0f} s, and what a diagnostic takes",
             cure="a file system or a device does not answer: the last log lines name the probe that hangs",
         )
@@ -208,10 +218,3 @@ def _report(client: Client, pod: Pod, watch: _Watch) -> HealthReport:
 
 def _start(words: str) -> Probe:
     return Probe(name=START, ok=False, seen=words, wanted="a running container", cure=cure_of(words))
-
-
-def _last_words(client: Client, pod: Pod) -> str:
-    try:
-        return " | ".join(client.log(name_of(pod), tail_lines=5, newlines=False))[-400:]
-    except httpx2.HTTPError as error:
-        return f"no log: {error}"

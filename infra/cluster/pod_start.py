@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+import httpx2
 from lightkube import Client
 from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated
 from lightkube.resources.core_v1 import Event, Pod
@@ -77,6 +78,14 @@ def cure_of(words: str) -> str:
     """Return what to look at first; empty when no mark is in the words."""
     text = words.lower()
     return next((cure for marks, cure in _CURES if any(mark in text for mark in marks)), "")
+
+
+def last_words(client: Client, pod: str) -> str:
+    """Return the last lines of a pod's log, or why there are none."""
+    try:
+        return " | ".join(client.log(pod, tail_lines=5, newlines=False))[-400:] or "its log is empty"
+    except httpx2.HTTPError as error:
+        return f"no log: {error}"
 
 
 def warnings(client: Client) -> dict[str, str]:
