@@ -146,12 +146,7 @@ def images(context: Context, own_image: node_image.NodeImage | None = None, forc
         **trainer,
         "baked": trainer["baked"] or fresh,
         "job_image": job,
-        "node_image": {
-            "ami": nodes.ami,
-            "manifest": nodes.key,
-            "baked": fresh,
-            "ours": bool(nodes.inputs_digest),
-        },
+        "node_image": {"ami": nodes.ami, "manifest": nodes.key, "baked": fresh, "ours": bool(nodes.inputs_digest)},
         OUTPUTS: place.model_dump(),
     }
 
@@ -265,18 +260,8 @@ def build_wheel(root: Path, work: Path) -> Path:
         copy = source / path.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(folder),
-        str(source),
-    ]
+    options = ["--quiet", "--no-deps", "--no-build-isolation", f"--wheel-dir={folder}"]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(source)]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode != 0:
         raise PermanentError("the wheel could not be built", seen=process.stderr[-500:], cure="mend pyproject.toml")

@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import EXPIRED, Account, every
 from infra.aws.given.builders import seen_builders
+from infra.cluster.nodes import instances_with
 from infra.engine.failures import cause_of, cure_for
 from infra.errors import PermanentError, UserError
 from infra.plan.checks.builders import drafts
@@ -77,13 +78,8 @@ def builder(context: Context, place: FoundationOutputs, image: str, life: timede
 
 
 def living_builders(account: Account, names: Names) -> list[str]:
-    filters = [
-        {"Name": "tag:Name", "Values": [names.builder]},
-        {"Name": f"tag:{ROLE_TAG}", "Values": [BUILDER]},
-        {"Name": "instance-state-name", "Values": LIVING},
-    ]
-    pages = account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
-    return [i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"]]
+    instances = instances_with(account, *LIVING, **{"Name": names.builder, ROLE_TAG: BUILDER})
+    return [str(instance["InstanceId"]) for instance in instances]
 
 
 def end_builders(account: Account, names: Names) -> list[str]:
@@ -103,11 +99,8 @@ def _forget_files(context: Context) -> None:
 
 
 def _launch(context: Context, place: FoundationOutputs, image: str, ends_at: datetime) -> str:
-    tag_values = {
-        **tags(context.spec, context.deadline, context.identity),
-        ROLE_TAG: BUILDER,
-        "Name": context.names.builder,
-    }
+    own_tags = {ROLE_TAG: BUILDER, "Name": context.names.builder}
+    tag_values = tags(context.spec, context.deadline, context.identity) | own_tags
     minutes = max(1, round((ends_at - datetime.now(UTC)).total_seconds() / 60))
     marks = [{"Key": key, "Value": value} for key, value in tag_values.items()]
     request: dict[str, Any] = dict(

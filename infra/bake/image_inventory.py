@@ -116,12 +116,13 @@ class ImageInventory:
         pages = self.account.client("ec2").get_paginator("describe_images").paginate(Owners=["self"], Filters=_OURS)
         for image in (image for page in pages for image in page["Images"]):
             key, manifest = manifests.get(image["ImageId"], (None, None))
+            made_at = datetime.fromisoformat(image["CreationDate"]) if image.get("CreationDate") else _NEVER
             disks = [row["Ebs"] for row in image.get("BlockDeviceMappings", ()) if row.get("Ebs", {}).get("SnapshotId")]
             yield BakedImage(
                 kind="node image",
                 id=image["ImageId"],
                 base="" if manifest is None else manifest.base,
-                made_at=_instant(image.get("CreationDate")) if manifest is None else manifest.baked_at,
+                made_at=made_at if manifest is None else manifest.baked_at,
                 gb=Decimal(sum(int(disk.get("VolumeSize") or 0) for disk in disks)),
                 snapshots=tuple(disk["SnapshotId"] for disk in disks),
                 manifest=key,
@@ -247,7 +248,3 @@ def _keep_siblings(images: list[BakedImage]) -> tuple[BakedImage, ...]:
     return tuple(
         replace(row, kept_for=reasons) if row.removable and row.manifest in kept_keys else row for row in images
     )
-
-
-def _instant(text: str | None) -> datetime:
-    return _NEVER if not text else datetime.fromisoformat(text)

@@ -11,8 +11,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.aws.account import Account
 from infra.aws.reservations import find_reservation
 from infra.campaign.reserved import bills_on, node_usd_per_hour, unused_places
+from infra.cluster.nodes import instances_with
 from infra.kinds import kind_named
 from infra.plan.estimates.cost import DATA_NODES, CostLine
+from infra.plan.estimates.figure import cents
 from infra.plan.purchase import own_reservation
 from infra.session.context import Context
 from infra.spec.names import CAMPAIGN_TAG, DATA_POOL, Names
@@ -37,9 +39,9 @@ class Bill:
         remark = f"; {self.beyond}" if self.beyond else ""
         if not self.lines and not self.unseen:
             return f"nothing of this campaign bills by the hour now{remark}"
-        parts = ", ".join(f"{title} {usd.quantize(Decimal('0.01'))}" for title, usd in self.lines)
+        parts = ", ".join(f"{title} {cents(usd)}" for title, usd in self.lines)
         blind = f"; could not look for {', '.join(self.unseen)}" if self.unseen else ""
-        total = self.usd_per_hour.quantize(Decimal("0.01"))
+        total = cents(self.usd_per_hour)
         return f"bills now: {total} USD/h ({parts or 'nothing seen'}{blind}); `bivouac down {campaign}` ends it{remark}"
 
 
@@ -59,11 +61,11 @@ def bill(context: Context) -> Bill:
             continue
         nodes = present if line.gpu else nodes
         if present:
-            lines.append(
-                (_title(line, present), line.usd_per_hour * present / (count or _planned_count(context, line)))
-            )
+            title = f"{present} x {line.name}" if line.gpu else line.name
+            lines.append((title, line.usd_per_hour * present / (count or _planned_count(context, line))))
     lines += _unused_places(context, nodes, unseen)
-    return Bill(tuple(lines), tuple(unseen), _other_bill(context))
+    note = bills_on(context) or ""
+    return Bill(tuple(lines), tuple(unseen), f"but {note}" if own_reservation(context.spec.nodes) and note else note)
 
 
 def _unused_places(context: Context, nodes: int, unseen: list[str]) -> list[tuple[str, Decimal]]:
@@ -79,15 +81,6 @@ def _unused_places(context: Context, nodes: int, unseen: list[str]) -> list[tupl
     return [(f"{places} unused of reservation {reservation.reservation_id}", node_usd_per_hour(context) * places)]
 
 
-def _other_bill(context: Context) -> str:
-    note = bills_on(context) or ""
-    return f"but {note}" if own_reservation(context.spec.nodes) and note else note
-
-
-def _title(line: CostLine, present: int) -> str:
-    return f"{present} x {line.name}" if line.gpu else line.name
-
-
 def _planned_count(context: Context, line: CostLine) -> int:
     """Return the number of resources that the plan's rate covers."""
     if line.name == _ENDPOINTS:
@@ -101,12 +94,7 @@ def _with_name(name: Callable[[Names], str]) -> Callable[[Account, Names], tuple
     """Return a function that counts running instances by their Name tag."""
 
     def look(account: Account, names: Names) -> tuple[int, int]:
-        filters = [
-            {"Name": "tag:Name", "Values": [name(names)]},
-            {"Name": "instance-state-name", "Values": ["pending", "running"]},
-        ]
-        pages = account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
-        return sum(len(r["Instances"]) for page in pages for r in page["Reservations"]), 0
+        return len(instances_with(account, "pending", "running", Name=name(names))), 0
 
     return look
 
@@ -117,7 +105,7 @@ def _cluster(account: Account, names: Names) -> tuple[int, int]:
 
 
 def _with_tag(name: str, limit: int) -> Callable[[Account, Names], tuple[int, int]]:
-    """Return a function that counts billing resources of a kind with the campaign's tag, at most `whole` unless 0."""
+    """Return a function that counts billing resources of a kind with the campaign's tag, at most `limit` unless 0."""
 
     def look(account: Account, names: Names) -> tuple[int, int]:
         kind = kind_named(name)

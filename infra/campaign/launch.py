@@ -240,15 +240,6 @@ def _last_words(client: Client) -> Iterator[str]:
             yield from list(client.log(name, tail_lines=_LAST_LINES))
 
 
-def _memory_mib(pods: int) -> int:
-    """Return the steward's memory request: kubelets first evict pods that use more than they request, at any priority.
-
-    Measured resident: 106 MiB before it follows a log, 114 with the logs of 64 pods, 166 with 512; the lists of pods
-    and nodes and a quarter of an hour of each pod's output come on top.
-    """
-    return 192 + pods // 2
-
-
 def steward_pod(image: str, version: int, nodes: int, standby: bool = False, shares: bool = True) -> dict[str, Any]:
     """Return the steward's pod spec, for the system pool. `nodes`: number of pods whose logs it follows. `standby`: it
     is one of two, each on its own node. `shares`: it mounts the shared file system."""
@@ -269,7 +260,8 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False, sha
         "command": list(STEWARD_COMMAND),
         "env": environment(),
         "securityContext": container_context(readOnlyRootFilesystem=True),
-        "resources": {"requests": {"cpu": "100m", "memory": f"{_memory_mib(nodes)}Mi"}},
+        # Kubelets first evict pods that use more memory than they request, at any priority.
+        "resources": {"requests": {"cpu": "100m", "memory": f"{192 + nodes // 2}Mi"}},
         "volumeMounts": [{"name": name, **mounts[name]} for name in volume_names],
     }
     return {

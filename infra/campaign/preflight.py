@@ -37,8 +37,8 @@ from trainer.contract import Expectation, Probe
 _SHOWN = 4
 """Number of pods without a report that an error lists."""
 _FABRIC_CURE = (
-    "look at what lies between the nodes: their security group (it must name itself, both ways, for EFA), one placement "
-    "group, EFA plugin; a floor of bus bandwidth that this type does not reach is in "
+    "look at what lies between the nodes: their security group (it must name itself, both ways, for EFA), one "
+    "placement group, EFA plugin; a floor of bus bandwidth that this type does not reach is in "
     "infra/plan/catalogue/expectations.yaml or the spec's preflight.bus_bandwidth_gb_s"
 )
 _SHARED_TIER_CURE = (

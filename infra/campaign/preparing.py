@@ -171,7 +171,8 @@ def _wait(context: Context, client: Client, nodes: GpuNodes, work: Preparing) ->
             running = [pod for pod in pods if pod_start.has_started(pod) and not pod_start.is_over(pod)]
             any_ran = any_ran or bool(running)
             if turn % 5 == 0:
-                words = _progress(client, running) or _waits_for(client, pods, nodes, start)
+                reasons = "; ".join(_reasons(client, pods, nodes, start))
+                words = _progress(client, running) or reasons or "they start"
         except httpx2.HTTPError as error:
             if not may_pass(error):
                 raise
@@ -229,12 +230,8 @@ def _lines(client: Client, pod: str) -> list[str]:
         return []
 
 
-def _waits_for(client: Client, pods: list[Pod], nodes: GpuNodes, start: datetime) -> str:
-    """Return why no worker has said anything yet."""
-    return "; ".join(_reasons(client, pods, nodes, start)) or "they start"
-
-
 def _reasons(client: Client, pods: list[Pod], nodes: GpuNodes, start: datetime) -> Iterator[str]:
+    """Yield why no worker has said anything yet."""
     try:
         yield from nodes.refusals(start)
     except OF_WORLD as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 from lightkube import Client
 
@@ -21,6 +20,7 @@ from infra.cluster.steward_config import Changed, Relaunch
 from infra.data import dataset
 from infra.errors import PermanentError, UserError
 from infra.plan.plan import Plan
+from infra.preview.read_only import differing
 from infra.record.events import CampaignState, Stage
 from infra.record.live import live_figures
 from infra.record.store import CampaignStore
@@ -49,16 +49,8 @@ _TAKE_UP_S = 180.0
 
 def difference(old: Spec, new: Spec) -> tuple[Changed, ...]:
     """Return every field whose value differs, by its dotted name."""
-    return tuple(_changes("", old.model_dump(mode="json"), new.model_dump(mode="json")))
-
-
-def _changes(prefix: str, old: Any, new: Any) -> list[Changed]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        rows = [_changes(f"{prefix}{key}.", old.get(key), new.get(key)) for key in {**old, **new}]
-        return [change for row in rows for change in row]
-    if old == new:
-        return []
-    return [Changed(field=prefix.rstrip("."), old=json.dumps(old), new=json.dumps(new))]
+    rows = differing(old.model_dump(mode="json"), new.model_dump(mode="json"))
+    return tuple(Changed(field=field, old=json.dumps(former), new=json.dumps(value)) for field, former, value in rows)
 
 
 def taken_up(state: CampaignState, diff: tuple[Changed, ...], now: bool) -> bool:

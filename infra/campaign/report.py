@@ -48,7 +48,17 @@ def run(context: Context) -> dict[str, Any]:
 def write(store: CampaignStore, results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
     """Write the report here and beside the campaign's record; return it and the paths here. `note` gets a message for a
     copy that the local disk refused, or that a viewer's rights do not allow."""
-    return _write(read(store), store, results, note)
+    record = read(store)
+    report = build(record)
+    bodies = _bodies(report)
+    try:
+        for name, body in bodies.items():
+            store.put(f"{store.prefix}/{name}", body)
+    except ClientError as error:
+        if not says_denied(error):
+            raise
+        note(f"the record keeps its earlier page, since you may not write there: {explained(error).seen}")
+    return report, _files(results, bodies | {PACKED: record.packed()}, note)
 
 
 def write_again(results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
@@ -64,7 +74,7 @@ def write_again(results: Path, note: Callable[[str], None] = print) -> tuple[Rep
             cure="give the name of a campaign that ran, its region, or BIVOUAC_RESULTS for another results folder",
         ) from error
     report = build(record)
-    return report, _files(results, {HTML: render(report).encode(), JSON: _json(report)}, note)
+    return report, _files(results, _bodies(report), note)
 
 
 def read(store: CampaignStore) -> Record:
@@ -123,26 +133,11 @@ class _Unread:
             return None
 
 
-def _write(
-    record: Record, store: CampaignStore, results: Path, note: Callable[[str], None]
-) -> tuple[Report, dict[str, str]]:
-    report = build(record)
-    bodies = {HTML: render(report).encode(), JSON: _json(report)}
-    try:
-        for name, body in bodies.items():
-            store.put(f"{store.prefix}/{name}", body)
-    except ClientError as error:
-        if not says_denied(error):
-            raise
-        note(f"the record keeps its earlier page, since you may not write there: {explained(error).seen}")
-    return report, _files(results, bodies | {PACKED: record.packed()}, note)
-
-
 def _files(results: Path, bodies: dict[str, bytes], note: Callable[[str], None]) -> dict[str, str]:
     for name, body in bodies.items():
         keep(results / name, body, note)
     return {"html": str(results / HTML), "json": str(results / JSON)}
 
 
-def _json(report: Report) -> bytes:
-    return report.model_dump_json(indent=1).encode()
+def _bodies(report: Report) -> dict[str, bytes]:
+    return {HTML: render(report).encode(), JSON: report.model_dump_json(indent=1).encode()}

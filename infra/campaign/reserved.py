@@ -7,6 +7,7 @@ from decimal import Decimal
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.reservations import Reservation, find_reservation
+from infra.plan.estimates.figure import cents
 from infra.plan.purchase import own_reservation
 from infra.session.context import Context
 from infra.spec.campaign import Capacity
@@ -34,7 +35,7 @@ def bills_on(context: Context) -> str | None:
     if id is None:
         return _OTHERS
     rate = node_usd_per_hour(context)
-    bill = f"{_cents(rate)} USD/h for each place"
+    bill = f"{cents(rate)} USD/h for each place"
     try:
         reservation = find_reservation(context.account, context.spec)
     except (ClientError, BotoCoreError):
@@ -42,7 +43,7 @@ def bills_on(context: Context) -> str | None:
     if reservation is None or reservation.state != "active":
         return None
     places = min(reservation.count, context.spec.nodes.count)
-    total = f"{places} of its {reservation.count} places are {_cents(rate * places)} USD/h"
+    total = f"{places} of its {reservation.count} places are {cents(rate * places)} USD/h"
     return f"reservation {id} still bills, used or not: {total}, until you cancel it: {cancelling(context)}"
 
 
@@ -50,7 +51,3 @@ def cancelling(context: Context) -> str:
     """Return the command that cancels the reservation."""
     options = f"--region {context.spec.region} --capacity-reservation-id {context.spec.nodes.reservation_id}"
     return f"`aws ec2 cancel-capacity-reservation {options}`"
-
-
-def _cents(usd: Decimal) -> Decimal:
-    return usd.quantize(Decimal("0.01"))

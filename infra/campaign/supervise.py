@@ -56,7 +56,9 @@ def archive(context: Context) -> dict[str, Any]:
         state = context.state()
         if state.closed:
             if state.unproven is not None:
-                context.progress.note(_copy_sentence(ArchiveUnproven.model_validate(state.unproven)))
+                copy = ArchiveUnproven.model_validate(state.unproven)
+                fits = f"; `format: {copy.fits}` would have recognised it" if copy.fits else ""
+                context.progress.note(f"{copy.sentence()}{fits}")
             golden = state.archive
             if golden is None:
                 return _without_golden(context, state)
@@ -104,11 +106,6 @@ def _without_golden(context: Context, state: CampaignState) -> dict[str, Any]:
         seen=newest or left,
         cure=f"{_retry_ways(context)}; or `bivouac down {context.spec.campaign} --abandon` loses it",
     )
-
-
-def _copy_sentence(copy: ArchiveUnproven) -> str:
-    fits = f"; `format: {copy.fits}` would have recognised it" if copy.fits else ""
-    return f"{copy.sentence()}{fits}"
 
 
 def _failure(context: Context, failure: ArchiveFailed) -> PermanentError:

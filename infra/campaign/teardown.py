@@ -240,7 +240,9 @@ def _watch_waits(context: Context, engine: Engine) -> Iterator[None]:
 
     def look() -> None:
         while not end.wait(_LOOK_EVERY_S):
-            slow = [(kind, start) for kind, start in engine.watch.open.values() if _is_slow(start)]
+            slow = [
+                (kind, start) for kind, start in engine.watch.open.values() if time.monotonic() - start > _LOOK_AFTER_S
+            ]
             if any(kind_of_type(kind).network for kind, _ in slow):
                 _clear_network(context)
             rows = remains(context.account, context.names) if slow else ()
@@ -263,10 +265,6 @@ def _clear_network(context: Context) -> None:
     with suppress(ClientError, BotoCoreError, BivouacError):
         if names := remove_left(context, in_network=True):
             context.progress.note(f"removed what AWS had put into the network: {', '.join(names)}")
-
-
-def _is_slow(start: float) -> bool:
-    return time.monotonic() - start > _LOOK_AFTER_S
 
 
 def _terminate_builders(context: Context) -> None:

@@ -81,9 +81,11 @@ def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pendi
     reports = _compare_with_median(reports)
     common = _common(list(reports.values()))
     shared = {(probe.name, probe.seen) for probe in common}
-    silent = _silent(reports)
+    # Where none of several nodes left a report, the cause is shared: nodes do not die together.
+    silent = len(reports) > 1 and len(_failures_named(reports, _UNENDED | {REPORT})) == len(reports)
     stuck_probes = _stuck_probes(reports, silent, pending)
-    lone = None if stuck_probes else _lone_probe(reports, pending)
+    unended = [*(probe for _, probe in _failures_named(reports, _UNENDED)), *pending]
+    lone = None if stuck_probes else next(iter(unended), None)
     verdicts = []
     for node, report in sorted(reports.items()):
         failures = [probe for probe in report.probes if probe.verdict is Verdict.FAIL]
@@ -108,15 +110,6 @@ def _failures_named(reports: Mapping[str, HealthReport], names: Set[str]) -> lis
     """Return (node, probe) of the failed probes with these names."""
     rows = [(node, probe) for node, report in sorted(reports.items()) for probe in report.probes]
     return [(node, probe) for node, probe in rows if probe.name in names and probe.verdict is Verdict.FAIL]
-
-
-def _silent(reports: Mapping[str, HealthReport]) -> bool:
-    """Return whether none of several nodes left a report: the cause is shared, since nodes do not die together."""
-    return len(reports) > 1 and len(_failures_named(reports, _UNENDED | {REPORT})) == len(reports)
-
-
-def _lone_probe(reports: Mapping[str, HealthReport], pending: Sequence[Probe]) -> Probe | None:
-    return next(iter([*(probe for _, probe in _failures_named(reports, _UNENDED)), *pending]), None)
 
 
 def _stuck_probes(reports: Mapping[str, HealthReport], silent: bool, pending: Sequence[Probe]) -> tuple[Probe, ...]:

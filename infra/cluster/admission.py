@@ -89,13 +89,7 @@ def policies(
     return {
         **({"baseline": baseline} if host_network else {}),
         "pods": _policy(f"{prefix}-pods", [_rule("", "v1", "pods")], pods, rules),
-        "steward": _policy(
-            f"{prefix}-steward",
-            jobs,
-            templates,
-            rules_of_steward,
-            [steward],
-        ),
+        "steward": _policy(f"{prefix}-steward", jobs, templates, rules_of_steward, [steward]),
     }
 
 

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 from httpx2.websockets import WebSocketDisconnect, WebSocketNetworkError, WebSocketSession, WebSocketUpgradeError
@@ -146,12 +146,9 @@ class Containers:
     @contextmanager
     def started(self, pod: str, container: str, words: Sequence[str], *, terminal: bool = False) -> Iterator[Execution]:
         """Start a command and yield it; on leaving, the connection is closed, and the command goes on."""
-        options: list[tuple[str, str | int | float | bool | None]] = [
-            ("container", container),
-            ("stdin", "true"),
-            ("stdout", "true"),
-        ]
-        options += [("tty" if terminal else "stderr", "true"), *(("command", word) for word in words)]
+        streams = ("stdin", "stdout", "tty" if terminal else "stderr")
+        options: list[tuple[str, str | int | float | bool | None]] = [("container", container)]
+        options += [*((stream, "true") for stream in streams), *(("command", word) for word in words)]
         url = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/exec"
         try:
             # No bound for the answer to a ping: it waits behind input that the command does not read.
@@ -187,13 +184,12 @@ class Containers:
         return int(b"".join(output)) if code == 0 else 0
 
 
-class Run:
+class Run(NamedTuple):
     """A person's command."""
 
-    def __init__(self, execution: Execution, end: Callable[[int], int]) -> None:
-        self.execution = execution
-        self.end = end
-        """Sends a signal to the command and to what it started; returns how many processes got it."""
+    execution: Execution
+    end: Callable[[int], int]
+    """Sends a signal to the command and to what it started; returns how many processes got it."""
 
 
 def read_refusals(response: httpx2.Response) -> None:

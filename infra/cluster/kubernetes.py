@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import ssl
 import threading
 import time
@@ -122,11 +121,7 @@ def _server(account: Account, cluster: str) -> Cluster:
 
 
 def _transport(account: Account, cluster: str, server: Cluster) -> TokenTransport:
-    return TokenTransport(account, cluster, verify_cluster(server, User(), _as_given, trust_env=False))
-
-
-def _as_given(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    return path  # this configuration names no file
+    return TokenTransport(account, cluster, verify_cluster(server, User(), lambda path: path, trust_env=False))
 
 
 class DatedTransport(httpx2.HTTPTransport):
@@ -169,35 +164,24 @@ def followers_of(client: Client) -> httpx2.Client:
 
 def kubeconfig(account: Account, cluster: str) -> dict[str, object]:
     """Return a kubeconfig that gets each token from `bivouac token`; it holds no secret."""
-    description = account.client("eks").describe_cluster(name=cluster)["cluster"]
-    base64.b64decode(description["certificateAuthority"]["data"], validate=True)
+    server = _server(account, cluster)
+    certificate = str(server.certificate_auth_data)
+    base64.b64decode(certificate, validate=True)
+    command = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "bivouac",
+        "args": ["token", "--cluster", cluster, "--region", account.region],
+        "interactiveMode": "Never",
+    }
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": cluster,
         "clusters": [
-            {
-                "name": cluster,
-                "cluster": {
-                    "server": description["endpoint"],
-                    "certificate-authority-data": description["certificateAuthority"]["data"],
-                },
-            }
+            {"name": cluster, "cluster": {"server": server.server, "certificate-authority-data": certificate}}
         ],
         "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": cluster, "namespace": NAMESPACE}}],
-        "users": [
-            {
-                "name": cluster,
-                "user": {
-                    "exec": {
-                        "apiVersion": "client.authentication.k8s.io/v1",
-                        "command": "bivouac",
-                        "args": ["token", "--cluster", cluster, "--region", account.region],
-                        "interactiveMode": "Never",
-                    }
-                },
-            }
-        ],
+        "users": [{"name": cluster, "user": {"exec": command}}],
     }
 
 

@@ -14,8 +14,6 @@ from infra.spec.names import NAMESPACE
 from trainer.contract.workload import MPI_KEYS
 
 GROUP, VERSION = "kubeflow.org", "v2beta1"
-KEY_VOLUME = "ssh-auth"
-"""The operator's name for the volume with the key, in each of its pods."""
 
 
 def key_secrets(campaign: str) -> str:

@@ -40,6 +40,14 @@ Guard = Callable[[], None]
 """Raises when the lease is lost; called before every mutation."""
 
 
+def instances_with(account: Account, *states: str, **tags: str) -> list[dict[str, Any]]:
+    """Return EC2's instances in these states that carry all these tags."""
+    filters = [{"Name": f"tag:{name}", "Values": [value]} for name, value in tags.items()]
+    filters.append({"Name": "instance-state-name", "Values": list(states)})
+    pages = account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
+    return [instance for page in pages for row in page["Reservations"] for instance in row["Instances"]]
+
+
 @dataclass(frozen=True)
 class Launched:
     """An instance that is not terminated yet."""
@@ -109,22 +117,19 @@ class GpuNodes(NodeGroup):
     def facts(self, ask_ec2: bool = True) -> tuple[NodeFacts, ...]:
         """Return the nodes in Kubernetes; their instance state is unknown unless EC2 is asked."""
         nodes = [node for node in self.client.list(Node, labels={POOL_LABEL: GPU_POOL})]
-        instances = {_instance_of(node): node for node in nodes}
+        instances = {str((node.spec and node.spec.providerID) or "").rpartition("/")[2]: node for node in nodes}
         states = self._instance_states([name for name in instances if name]) if ask_ec2 else {}
         return tuple(_facts(node, instance, states.get(instance, "unknown")) for instance, node in instances.items())
 
     def launched(self) -> tuple[Launched, ...]:
         """Return the group's instances that are not terminated, joined or not."""
-        filters = [
-            {"Name": "tag:eks:nodegroup-name", "Values": [self.names.gpu_group]},
-            {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]},
-        ]
-        pages = self.account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
-        instances = [item for page in pages for r in page["Reservations"] for item in r["Instances"]]
+        tag = {"eks:nodegroup-name": self.names.gpu_group}
+        states = ("pending", "running", "stopping", "stopped", "shutting-down")
+        instances = instances_with(self.account, *states, **tag)
         return tuple(Launched(i["InstanceId"], i["State"]["Name"], i["LaunchTime"]) for i in instances)
 
     def refusals(self, start: datetime) -> tuple[str, ...]:
-        """Return AWS's reasons for missing nodes: the group's health, then its last launch that failed `since`."""
+        """Return AWS's reasons for missing nodes: the group's health, then its last launch to fail since `start`."""
         group = self._group()
         reasons = [f"{issue['code']}: {issue['message']}" for issue in group.get("health", {}).get("issues", ())]
         for scaling in (group.get("resources") or {}).get("autoScalingGroups", ()):
@@ -132,11 +137,8 @@ class GpuNodes(NodeGroup):
             newest = every(client, "describe_scaling_activities", "Activities", AutoScalingGroupName=scaling["name"])
             activities = itertools.islice(newest, _ACTIVITIES)
             failures = [row for row in activities if row["StatusCode"] == "Failed" and row["StartTime"] >= start]
-            reasons += [
-                row["StatusMessage"]
-                for row in failures[:1]
-                if not any(row["StatusMessage"] in text for text in reasons)
-            ]
+            messages = [str(row["StatusMessage"]) for row in failures[:1]]
+            reasons += [message for message in messages if not any(message in text for text in reasons)]
         return tuple(reasons)
 
     def console(self, instance: str, lines: int = 4) -> str:
@@ -241,11 +243,6 @@ def _state(item: dict[str, Any]) -> str:
         return "gone"
     checks = (item.get("SystemStatus", {}).get("Status"), item.get("InstanceStatus", {}).get("Status"))
     return "impaired" if "impaired" in checks else "running"
-
-
-def _instance_of(node: Node) -> str:
-    provider_id = (node.spec.providerID if node.spec else None) or ""
-    return provider_id.rpartition("/")[2]
 
 
 def _facts(node: Node, instance: str, state: Any) -> NodeFacts:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import httpx2
 
@@ -32,11 +32,11 @@ def members(http: httpx2.Client, campaign: str) -> list[Member]:
     answer.raise_for_status()
     pods = []
     for pod in answer.json()["items"]:
-        metadata = pod["metadata"]
+        metadata, annotations = pod["metadata"], pod["metadata"].get("annotations") or {}
         pods.append(
             Member(
                 attempt=int(metadata["labels"][ATTEMPT_LABEL]),
-                node=_index(metadata),
+                node=int(metadata["labels"].get(REPLICA_LABEL) or annotations.get(COMPLETION_INDEX) or 0),
                 pod=metadata["name"],
                 container=pod["spec"]["containers"][0]["name"],
                 phase=(pod.get("status") or {}).get("phase", "Unknown"),
@@ -44,12 +44,6 @@ def members(http: httpx2.Client, campaign: str) -> list[Member]:
             )
         )
     return sorted(row for row in pods if row.attempt > 0)  # 0 is the health check
-
-
-def _index(metadata: Mapping[str, Any]) -> int:
-    """Return the pod's index in the gang, as a JobSet's or an MPIJob's controller has written it."""
-    annotations = metadata.get("annotations") or {}
-    return int(metadata["labels"].get(REPLICA_LABEL) or annotations.get(COMPLETION_INDEX) or 0)
 
 
 def running(

@@ -118,13 +118,13 @@ def run_tool(recipe: Recipe, folder: Path | None, cores: int | None, progress: C
         words.seek(0)
         refusal = words.read().strip()
     if process.returncode in (ExitCode.DATA, ExitCode.USER):
-        problem, fact, cure = _parts(refusal)
+        problem, fact, cure = parts_of(refusal)
         raise UserError(problem, seen=fact, cure=cure)
     if process.returncode == -signal.SIGKILL:
         cure = "set data.max_files or give it more memory, then run the same command again"
         raise BivouacError("preparing the data was killed", seen="SIGKILL, perhaps out of memory", cure=cure)
     if process.returncode != 0 or event.get("event") != ("prepared" if folder else "listed"):
-        problem, fact, cure = _parts(refusal[-1000:])
+        problem, fact, cure = parts_of(refusal[-1000:])
         raise BivouacError(f"preparing the data failed: {problem}", seen=fact, cure=cure)
     return event
 
@@ -145,7 +145,7 @@ def _event(line: str) -> dict[str, Any] | None:
         return None
 
 
-def _parts(words: str) -> tuple[str, str | None, str]:
+def parts_of(words: str) -> tuple[str, str | None, str]:
     """Split the trainer's message into what, seen and cure."""
     problem, _, tail = words.partition("; seen: ")
     fact, _, cure = tail.partition("; cure: ")

@@ -12,7 +12,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account
-from infra.data.dataset import DataSet, load, run_tool
+from infra.data.dataset import DataSet, load, parts_of, run_tool
 from infra.errors import PermanentError, UserError
 from infra.folders import cache_root, keep
 from infra.record.objects import object_or_none
@@ -162,6 +162,5 @@ def _unsound(bucket: str, digest: str, fact: str) -> PermanentError:
 
 def refusal(message: str) -> UserError:
     """Return a pod's own words as an error."""
-    problem, _, tail = message.partition("; seen: ")
-    fact, _, cure = tail.partition("; cure: ")
-    return UserError(problem or "no message", seen=fact or None, cure=cure or "correct the source or the parameters")
+    problem, fact, cure = parts_of(message)
+    return UserError(problem, seen=fact, cure=cure)

@@ -17,7 +17,6 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 MARK = "BIVOUAC_ENGINE"
@@ -36,7 +35,7 @@ def now() -> float:
 def marked_processes(mark: str | None = None) -> dict[int, str]:
     """Return the living processes with a mark (this one, or any): pid -> mark."""
     marks = {}
-    for pid in _pids():
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with suppress(OSError):
             value = mark_of(pid)
             if value is not None and (mark is None or value == mark) and not _zombie(pid):
@@ -95,10 +94,6 @@ def _stat(pid: int) -> list[str]:
     with suppress(OSError), open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()
     return []
-
-
-def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def _send(pid: int, number: signal.Signals) -> None:

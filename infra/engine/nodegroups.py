@@ -9,7 +9,7 @@ from contextlib import suppress
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account, every, says_missing
-from infra.cluster.nodes import Guard, NodeGroup
+from infra.cluster.nodes import Guard, NodeGroup, instances_with
 from infra.session.context import Context, turns
 from infra.spec import waits
 from infra.spec.names import DATA_POOL, Names
@@ -17,13 +17,9 @@ from infra.spec.names import DATA_POOL, Names
 
 def living_instances(account: Account, names: Names, excluded_group: str = "") -> list[str]:
     """Return the cluster's instances that do not end, whoever launched them. What is shutting down no longer bills.
-    `without`: a node group whose instances are left out."""
-    filters = [
-        {"Name": "tag:eks:cluster-name", "Values": [names.cluster]},
-        {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
-    ]
-    pages = account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
-    instances = [i for page in pages for r in page["Reservations"] for i in r["Instances"]]
+    `excluded_group`: a node group whose instances are left out."""
+    tag = {"eks:cluster-name": names.cluster}
+    instances = instances_with(account, "pending", "running", "stopping", "stopped", **tag)
     left_out = {"Key": "eks:nodegroup-name", "Value": excluded_group}
     return [i["InstanceId"] for i in instances if left_out not in i.get("Tags", ())]
 

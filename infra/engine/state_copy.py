@@ -75,7 +75,8 @@ def state_copy(
         for path in (file.parent, work):
             path.mkdir(parents=True)
         (backend / ".pulumi" / "meta.yaml").write_text("version: 1\n")
-        file.write_text(json.dumps(document if document is not None else _empty(stack)))
+        empty = {"version": _EMPTY_VERSION, "checkpoint": {"stack": f"organization/{PROJECT}/{stack}"}}
+        file.write_text(json.dumps(empty if document is None else document))
         try:
             workspace = _Workspace(
                 work_dir=str(work),
@@ -115,10 +116,6 @@ def engine_command() -> auto.PulumiCommand:
 @cache
 def _command_at(path: str | None) -> auto.PulumiCommand:
     return auto.PulumiCommand()
-
-
-def _empty(stack: str) -> dict[str, Any]:
-    return {"version": _EMPTY_VERSION, "checkpoint": {"stack": f"organization/{PROJECT}/{stack}"}}
 
 
 def bare(value: Any) -> Any:

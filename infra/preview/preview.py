@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -139,13 +139,7 @@ def as_facts(view: Preview) -> dict[str, Any]:
         "ok": not broken(view.findings),
         **explain.as_facts(view.looks, view.refused),
         "findings": [row.model_dump(mode="json") for row in view.findings],
-        "costs": [
-            {"what": row.what, "usd_per_hour": row.usd_per_hour, "usd_per_month": row.usd_per_month,
-             "usd_per_campaign": row.usd_per_campaign} for row in view.costs
-        ],
+        "costs": [asdict(row) for row in view.costs],
         "total_usd": view.total_usd,
-        "changed": None if view.changed is None else [
-            {"what": row.what, "before_usd": row.before_usd, "after_usd": row.after_usd,
-             "month_usd": row.month_usd} for row in view.changed
-        ],
-    }  # fmt: skip
+        "changed": None if view.changed is None else [asdict(row) for row in view.changed],
+    }

@@ -43,14 +43,13 @@ def other_spec(context: Context) -> UserError | None:
     document = context.store.get_json(SPEC)
     if document is None:
         return None
-    differing = list(
-        _differing(Spec.model_validate(document).model_dump(mode="json"), context.spec.model_dump(mode="json"))
-    )
-    if not differing:
+    stored_spec = Spec.model_validate(document)
+    changes = list(differing(stored_spec.model_dump(mode="json"), context.spec.model_dump(mode="json")))
+    if not changes:
         return None
     return UserError(
         f"campaign {context.spec.campaign} was begun with another spec",
-        seen=", ".join(f"{path}: {short(old)} -> {short(new)}" for path, old, new in differing),
+        seen=", ".join(f"{path}: {short(old)} -> {short(new)}" for path, old, new in changes),
         cure="set these fields back; or give the new campaign another name, or first end this one: "
         f"bivouac down {context.spec.campaign}",
     )
@@ -104,9 +103,10 @@ def data_digest(context: Context) -> str | None:
         return NO_DATA
 
 
-def _differing(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differing(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield (dotted name, old value, new value) of every field that differs between two documents."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in {**old, **new}:
-            yield from _differing(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+            yield from differing(old.get(key), new.get(key), f"{path}.{key}" if path else key)
     elif old != new:
         yield path, old, new

@@ -96,7 +96,7 @@ class StorageWatch:
         if state.outcome is not None or not state.attempts:
             return ""
         if state.lost is not None and state.lost["repair"]:
-            self._resume(state)
+            self._replace(state.lost["id"], state.lost["word"], state)  # begun by a driver that was killed
         if self._loss is None:
             if (id := id_of(self.context.store, self.context.names.stack)) is None:
                 return ""
@@ -106,11 +106,6 @@ class StorageWatch:
         if sure:
             self._said = self._replace(self._loss.id, word, state)
         return self._said
-
-    def _resume(self, state: CampaignState) -> None:
-        """Carry out a repair that a killed driver began."""
-        assert state.lost is not None
-        self._replace(state.lost["id"], state.lost["word"], state)
 
     def _replace(self, id: str, word: str, state: CampaignState) -> str:
         """Make the file system again; else return why not, which people are told once."""
