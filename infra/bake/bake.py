@@ -135,7 +135,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def images(context: Context, own_image: node_image.NodeImage | None = None, force: bool = False) -> dict[str, Any]:
-    """Make the foundation and all images, and find a workload's own; `own` is used as long as it exists. Raises
+    """Make the foundation and all images, and find a workload's own; `own_image` is used as long as it exists. Raises
     `UserError` before anything is made if a registry lacks a base or the workload's image."""
     bases = Bases(find_base(context.account, context.spec), find_steward_base(context.account, context.spec))
     job = _job_image(context)

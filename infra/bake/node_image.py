@@ -66,7 +66,7 @@ def manifest_key(inputs: str, ami: str = "") -> str:
 def ensure(
     context: Context, place: FoundationOutputs, own_image: NodeImage | None = None, force: bool = False
 ) -> tuple[NodeImage, bool]:
-    """Return the node image of this spec, and whether it was baked now; `own` is used whatever the inputs are."""
+    """Return the node image of this spec, and whether it was baked now; `own_image` is used whatever the inputs are."""
     if own_image is not None and not force and _available(context, own_image.ami):
         return own_image, False
     if context.spec.image.nodes != "bake":

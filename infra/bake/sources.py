@@ -12,7 +12,7 @@ _LEFT_LYING = ("*~", "#*#", "*.bak", "*.orig", "*.rej", "*.tmp", "*.sw?", "4913"
 
 
 def sources(root: Path, parts: Iterable[str], excluded: Iterable[str] = ()) -> tuple[Path, ...]:
-    """Return the files at and below `parts` in order, without those at and below `without`; relative to `root`.
+    """Return the files at and below `parts` in order, without those at and below `excluded`; relative to `root`.
 
     Skips hidden files, editors' files and Python's cache: they change while somebody only looks, and a needless bake
     costs the time of a held cluster's nodes.

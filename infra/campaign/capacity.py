@@ -35,8 +35,8 @@ _MINIMUM = timedelta(seconds=60)
 
 
 def wait_for_nodes(context: Context, nodes: GpuNodes, wanted_count: int | None = None) -> list[NodeFacts]:
-    """Wait for as many fit nodes as the spec wants, or `wanted`, each with its accelerators. Raises `PermanentError`
-    after giving all back."""
+    """Wait for as many fit nodes as the spec wants, or `wanted_count`, each with its accelerators. Raises
+    `PermanentError` after giving all back."""
     launch_budget.postpone(context)
     spec, wanted_count = context.spec, wanted_count or context.spec.nodes.count
     cause = ""

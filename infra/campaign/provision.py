@@ -7,8 +7,7 @@ from typing import Any
 from infra.aws.base_image import find_base
 from infra.aws.cost_tag import activated
 from infra.bake.closer_code import keep_code
-from infra.bake.foundation import foundation
-from infra.bake.keeping import campaign_settings
+from infra.bake.foundation import campaign_settings, foundation
 from infra.campaign import preparing
 from infra.campaign.driver_notices import subscribe_people
 from infra.data import dataset, in_cluster, source, weights

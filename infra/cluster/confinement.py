@@ -35,5 +35,5 @@ def environment() -> list[dict[str, str]]:
 
 
 def container_context(**fields: Any) -> dict[str, Any]:
-    """Return a container's security context, without capabilities or privilege escalation, with `more` added."""
+    """Return a container's security context, without capabilities or privilege escalation, with `fields` added."""
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, **fields}

@@ -87,7 +87,7 @@ class _Sealed:
 
 def send(source: str, stream: BinaryIO, say: Say) -> None:
     """Write the stream of a file or folder. Links that lead out of the folder, and what is no file, are left out and
-    told. Raises `Refused`, `OSError`."""
+    told. Raises `CopyRefused`, `OSError`."""
     path = os.path.realpath(source)
     name = posixpath.basename(os.path.normpath(os.path.abspath(source)))
     if not os.path.lexists(path):
@@ -163,8 +163,8 @@ def _leads_out(link: tarfile.TarInfo) -> bool:
 def receive(target: str, stream: BinaryIO, on_size: Callable[[int], None] | None = None) -> dict[str, Any]:
     """Read a stream into `target`, or into a folder that it names; return the final path, files and bytes.
 
-    `told` gets the sum of the sizes. An existing file is replaced as a whole; a folder is never changed. Raises
-    `Refused`, `Broken`, `OSError`; then nothing new is there.
+    `on_size` gets the sum of the sizes. An existing file is replaced as a whole; a folder is never changed. Raises
+    `CopyRefused`, `Broken`, `OSError`; then nothing new is there.
     """
     source = _Sealed(stream)
     size = int.from_bytes(source.read(_SIZE_BYTES), "big")

@@ -23,7 +23,7 @@ class SecretRefused(Exception):
 
 
 def text_of(account: Account, source: SecretSource) -> str:
-    """Return a secret's whole text. Raises `Refused`, or `TemporaryError` if AWS does not answer now."""
+    """Return a secret's whole text. Raises `SecretRefused`, or `TemporaryError` if AWS does not answer now."""
     try:
         if source.secret is None:
             ssm = account.client("ssm")

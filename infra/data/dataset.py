@@ -91,7 +91,7 @@ def add(account: Account, bucket: str, path: Path, digest: str) -> None:
 
 def run_tool(recipe: Recipe, folder: Path | None, cores: int | None, progress: Callable[[str], None]) -> dict[str, Any]:
     """Run `python -m trainer.builtin.data` in its own process; return its last event: digest, tokens, unigram loss;
-    without `out`, which only lists the sources, what was listed.
+    without `folder`, which only lists the sources, what was listed.
 
     Raises `UserError` for an unusable source. The process ends with this one, however this one ends.
     """

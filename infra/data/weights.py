@@ -62,7 +62,7 @@ def upload(
     progress: Callable[[str], None],
     subfolder: str = INIT_FOLDER,
 ) -> None:
-    """Upload the files to the folder `below` of `datasets/<digest>/`.
+    """Upload the files to the folder `subfolder` of `datasets/<digest>/`.
 
     Raises `UserError` if one has changed since it was listed.
     """

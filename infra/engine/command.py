@@ -190,7 +190,7 @@ class _Leash:
         self._tell(f"{min(lease.covers_until for lease in self.leases):.3f}")
 
     def let_go(self, has_ended: bool = True) -> None:
-        """Let go of the leash; it ends an engine that has not `ended`."""
+        """Let go of the leash; it ends an engine unless `has_ended`."""
         if has_ended:
             self._tell("done")
         with suppress(OSError):

@@ -153,8 +153,8 @@ class Engine:
             stack.import_stack(export)
 
     def _resolve(self, stack: auto.Stack, on_failure: Failed = refuse) -> None:
-        """Resolve what a killed engine left pending: adopt what AWS carried out, and refresh it. `failed` is called for
-        a creation of which nobody can say whether it was carried out."""
+        """Resolve what a killed engine left pending: adopt what AWS carried out, and refresh it. `on_failure` is called
+        for a creation of which nobody can say whether it was carried out."""
         export = stack.export_stack()
         deployment = export.deployment or {}
         pending = deployment.get("pending_operations")

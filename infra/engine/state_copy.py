@@ -67,7 +67,7 @@ def stored_state(store: CampaignStore, stack: str) -> dict[str, Any] | None:
 def state_copy(
     stack: str, settings: Mapping[str, str], document: Mapping[str, Any] | None, program: Callable[[], None]
 ) -> Iterator[StateCopy]:
-    """Yield a copy of the stack. `stored`: a checkpoint file, None for a stack that was never made. Raises
+    """Yield a copy of the stack. `document`: a checkpoint file, None for a stack that was never made. Raises
     `PermanentError` without an engine."""
     with tempfile.TemporaryDirectory(prefix="bivouac-look-") as folder:
         backend, work = Path(folder, "backend"), Path(folder, "work")

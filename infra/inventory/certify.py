@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import RootModel
 
 from infra.aws.account import Account
@@ -19,6 +17,7 @@ from infra.engine.failures import Cause, cause_of
 from infra.errors import NotProven
 from infra.folders import keep
 from infra.inventory import LOOKS, Evidence, Knowledge
+from infra.inventory.survey import survey_all
 from infra.kinds import ResourceKind, Thing
 from infra.plan.estimates.figure import cents
 from infra.record import meter
@@ -37,8 +36,6 @@ SETTLE_S = 60.0
 STALE_TAGS_S = 300.0
 """The same if only the tagging service shows leftovers and no service can be asked about them."""
 _PASSING = frozenset({Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT})
-Survey = dict[str, list[Thing]]
-"""Kind -> resources."""
 CONFIRM_S = 3.0
 """Listings lag behind creations and tags too: an empty look counts only if a second one, this much later, agrees."""
 
@@ -217,7 +214,7 @@ def look_through(
 ) -> Certificate:
     """Run all looks in parallel; a denial blinds only one."""
     knowledge = knowledge or Knowledge(names, region=account.region)
-    survey, blind = survey_all(account)
+    survey, blind = survey_all(account, LOOKS)
     findings = knowledge.judge(survey)
     blind = knowledge.unread(survey) | blind
     attributable = {look.name for look in LOOKS if look.attributable}
@@ -234,27 +231,6 @@ def look_through(
         kept=stays,
         suspects=tuple(str(suspect) for suspect in suspects),
     )
-
-
-def survey_all(account: Account, kinds: Sequence[ResourceKind] = ()) -> tuple[Survey, dict[str, str]]:
-    """Return kind -> everything listed, and kind -> why its listing is not complete; of all kinds unless given."""
-    with ThreadPoolExecutor(8, thread_name_prefix="look") as pool:
-        answers = list(pool.map(lambda look: _list(account, look), kinds := kinds or LOOKS))
-    things_by_kind = {look.name: things for look, (things, _) in zip(kinds, answers, strict=True)}
-    blind = {look.name: reason for look, (_, reason) in zip(kinds, answers, strict=True) if reason is not None}
-    return things_by_kind, blind
-
-
-def _list(account: Account, look: ResourceKind) -> tuple[list[Thing], str | None]:
-    """Return what was listed and why the listing broke off, if it did."""
-    things: list[Thing] = []
-    try:
-        for thing in look.things(account):
-            things.append(thing)
-    except (ClientError, BotoCoreError) as error:
-        reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
-        return things, f"{reason}: {error}"[:300]
-    return things, None
 
 
 def _look_row(
@@ -284,7 +260,7 @@ def note_baseline(context: Context) -> None:
     """Record, once, what exists before the campaign makes anything: only later resources are new."""
     if context.store.has(BASELINE):
         return
-    survey, blind = survey_all(context.account)
+    survey, blind = survey_all(context.account, LOOKS)
     rows = {kind: sorted(thing.id for thing in things) for kind, things in survey.items() if kind not in blind}
     context.store.put_if_absent(f"{context.store.prefix}/{BASELINE}", json.dumps(rows).encode())
 

@@ -21,9 +21,9 @@ from infra.cluster.steward_config import STEWARD_LEASE
 from infra.console.progress import Progress
 from infra.errors import LeaseHeld, NotProven
 from infra.inventory import ANYTHING, Evidence, is_account_wide
-from infra.inventory.certify import survey_all
 from infra.inventory.evidence import unread_of
 from infra.inventory.stakes import NEVER_HOLD, identity_of, may_hold_checkpoints, refuse_unproven, sound_archive
+from infra.inventory.survey import survey_all
 from infra.inventory.sweep import Left, Swept, order, remove
 from infra.kinds import Thing
 from infra.record.events import CampaignState, Stage
@@ -119,8 +119,8 @@ def keeper(account: Account, progress: Progress) -> OrphanKeeper:
 def look(
     keeper: OrphanKeeper, now: datetime | None = None, campaign_only: str | None = None, abandon: bool = False
 ) -> OrphanSight:
-    """Return all orphans of the account and region, or of `only` one campaign, with the certificate's looks. `abandon`:
-    a person has given up by name what they may hold."""
+    """Return all orphans of the account and region, or those of `campaign_only`, with the certificate's looks.
+    `abandon`: a person has given up by name what they may hold."""
     keeper.progress.step("listing everything in the account")
     survey, blind = survey_all(keeper.account)
     rows = [

@@ -19,8 +19,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.aws.account import Account
 from infra.console.progress import Progress
 from infra.inventory import ANYTHING, Evidence, Suspicion
-from infra.inventory.certify import knowledge, survey_all
+from infra.inventory.certify import knowledge
 from infra.inventory.evidence import PROVES
+from infra.inventory.survey import survey_all
 from infra.kinds import KINDS, ResourceKind, Thing, kind_named
 from infra.kinds.ec2 import HOLDERS
 from infra.kinds.listed import is_gone

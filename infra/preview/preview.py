@@ -61,7 +61,7 @@ def preview(context: Context, old_plan: Plan | None = None, *, inside: bool = Tr
     """Return the preview. Raises `EngineFailed` where AWS does not answer, `UserError` for a campaign whose teardown
     has begun or whose name one in another region has.
 
-    `before`: the plan of the old spec, for the change of the bill. `inside`: also look into the cluster.
+    `old_plan`: the plan of the old spec, for the change of the bill. `inside`: also look into the cluster.
     """
     progress, name = standing(context), context.spec.campaign
     if progress.falling:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from infra.bake.keeping import campaign_settings, foundation_settings
+from infra.bake.foundation import campaign_settings, foundation_settings
 from infra.data import dataset, source
 from infra.engine.drift import Look, look, resources_of, short
 from infra.engine.state_copy import stored_state
@@ -56,7 +56,7 @@ def other_spec(context: Context) -> UserError | None:
 
 
 def look_at_stacks(context: Context, names: Container[str] | None = None, *, inside: bool = True) -> tuple[Look, ...]:
-    """Compare foundation and campaign, or those in `only`, with AWS and with the program."""
+    """Compare foundation and campaign, or those in `names`, with AWS and with the program."""
     configs = {stack: settings for stack, settings in stacks(context).items() if names is None or stack in names}
     with ThreadPoolExecutor(len(configs) or 1) as pool:
         # The digest of unprepared data takes seconds: computed while the foundation is looked at.

@@ -13,7 +13,7 @@ import pytest
 
 from infra.aws.account import Account
 from infra.bake.builder import INSTANCE_TYPE
-from infra.bake.keeping import foundation_settings, remember, with_zone
+from infra.bake.foundation import foundation_settings, remember, with_zone
 from infra.errors import UserError
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.bake.keeping import campaign_settings
+from infra.bake.foundation import campaign_settings
 from infra.campaign import teardown
 from infra.campaign.stages import Step, run_step
 from infra.engine.engine import Engine

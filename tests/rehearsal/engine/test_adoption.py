@@ -13,7 +13,7 @@ from infra.aws.account import Account as Own
 from infra.engine import adoption
 from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
-from infra.inventory import stale_tags
+from infra.inventory import survey
 from infra.kinds import KINDS
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.plugins.aws.package import AwsPackage
@@ -137,7 +137,7 @@ def test_a_deleted_rule_is_left_out_and_one_that_nobody_can_ask_about_says_what_
     aws.ecr.create_repository(repositoryName="cut", tags=[{"Key": CAMPAIGN_TAG, "Value": "cut"}])
 
     def shown() -> dict[str, str]:
-        return {one.id.rpartition("/")[2]: one.doubt for one in stale_tags.tagged_things(here)}
+        return {one.id.rpartition("/")[2]: one.doubt for one in survey.tagged_things(here)}
 
     assert shown()[rule] == "" and "console of ecr" in shown()["cut"]
     aws.ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=[rule])
@@ -147,4 +147,4 @@ def test_a_deleted_rule_is_left_out_and_one_that_nobody_can_ask_about_says_what_
     key = make_user(world, "half", {"Effect": "Allow", "Action": "tag:GetResources", "Resource": "*"})
     denied = signed_in(monkeypatch, world, key)
     with pytest.raises(ClientError, match="UnauthorizedOperation"):
-        list(stale_tags.tagged_things(denied))
+        list(survey.tagged_things(denied))

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from infra.bake.keeping import campaign_settings
+from infra.bake.foundation import campaign_settings
 from infra.campaign import provision
 from infra.campaign.stages import Step, run_step
 from infra.cli.look.status import status_command

@@ -16,7 +16,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.errors import NotProven
-from infra.inventory import Knowledge, certify
+from infra.inventory import Knowledge, certify, survey
 from infra.inventory.certify import Certificate, Looked, look_through, refuse_unclean
 from infra.kinds import ResourceKind, Thing
 from infra.record.events import Kind
@@ -182,7 +182,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         # Some hundred looks, each with threads of its own, would cost more than all other tests together.
-        monkeypatch.setattr(certify, "ThreadPoolExecutor", lambda *_, **__: nullcontext(SimpleNamespace(map=map)))
+        monkeypatch.setattr(survey, "ThreadPoolExecutor", lambda *_, **__: nullcontext(SimpleNamespace(map=map)))
         monkeypatch.setattr(certify, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from infra.inventory.stale_tags import STALE, tagged_things
+from infra.inventory.survey import STALE, tagged_things
 from infra.spec.names import CAMPAIGN_TAG
 
 HERE = "us-east-1:123456789012"

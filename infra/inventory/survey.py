@@ -1,14 +1,16 @@
-"""Resources that only the tagging service shows; it also shows deleted ones, for minutes or hours.
+"""Lists everything in the account by all looks of the certificate: one per kind, and the tagging service's.
 
-"All the tagged or previously tagged resources", says its documentation of GetResources; boto3 issue 3341 and aws-cli
-issue 4173 report hours. So a resource with a campaign's or cluster's tag is looked up at its own service and left out
-if that no longer has it. Where no service can be asked it stays, with a note.
+A look knows neither Pulumi's state nor what we think we made. The tagging service also shows what was deleted, for
+minutes or hours: "All the tagged or previously tagged resources", says its documentation of GetResources; boto3 issue
+3341 and aws-cli issue 4173 report hours. So a resource with a campaign's or cluster's tag is looked up at its own
+service and left out if that no longer has it. Where no service can be asked it stays, with a note.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -71,3 +73,27 @@ def _by_hand(arn: str) -> str:
 ANYTHING = ResourceKind("anything tagged", "tagging", list=tagged_things, attributable=False)
 """Resources that only the tagging service lists; none of them can be removed."""
 LOOKS: tuple[ResourceKind, ...] = (*(kind for kind in KINDS if kind.list is not None), ANYTHING)
+
+Survey = dict[str, list[Thing]]
+"""Kind -> resources."""
+
+
+def survey_all(account: Account, kinds: Sequence[ResourceKind] = ()) -> tuple[Survey, dict[str, str]]:
+    """Return kind -> everything listed, and kind -> why its listing is not complete; of all kinds unless given."""
+    with ThreadPoolExecutor(8, thread_name_prefix="look") as pool:
+        answers = list(pool.map(lambda look: _list(account, look), kinds := kinds or LOOKS))
+    things_by_kind = {look.name: things for look, (things, _) in zip(kinds, answers, strict=True)}
+    blind = {look.name: reason for look, (_, reason) in zip(kinds, answers, strict=True) if reason is not None}
+    return things_by_kind, blind
+
+
+def _list(account: Account, look: ResourceKind) -> tuple[list[Thing], str | None]:
+    """Return what was listed and why the listing broke off, if it did."""
+    things: list[Thing] = []
+    try:
+        for thing in look.things(account):
+            things.append(thing)
+    except (ClientError, BotoCoreError) as error:
+        reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
+        return things, f"{reason}: {error}"[:300]
+    return things, None
