@@ -11,7 +11,7 @@ import httpx2
 
 from infra.bounded import BoundedLook
 from infra.campaign import launch_budget
-from infra.campaign.reserved import bills_on, node_usd_per_hour
+from infra.campaign.billing import bills_on, node_usd_per_hour
 from infra.cluster.fitness import ConditionHistory, NodeFacts, Sickness, overdue, shared_cause
 from infra.cluster.kubernetes import OF_WORLD, may_pass
 from infra.cluster.nodes import GpuNodes, Launched

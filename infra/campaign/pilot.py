@@ -11,8 +11,8 @@ from typing import Any
 from lightkube import Client
 
 from infra.campaign import proving
+from infra.campaign.billing import node_usd_per_hour
 from infra.campaign.capacity import finish_replacements, give_up, refuse_when_late, replace, wait_for_nodes
-from infra.campaign.reserved import node_usd_per_hour
 from infra.campaign.verdicts import ANSWER, REPORT, judge, of_all, probe_text
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError

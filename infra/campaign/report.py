@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive.manifest import MANIFEST_NAME
 from infra.aws.account import explained, says_denied
-from infra.campaign.reserved import bills_on
+from infra.campaign.billing import bills_on
 from infra.console.words import clock, share
 from infra.errors import UserError, first_line
 from infra.folders import keep

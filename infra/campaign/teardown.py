@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.aws.account import Account
 from infra.bake.builder import end_builders, living_builders
 from infra.bake.foundation import campaign_settings
-from infra.campaign.reserved import bills_on
+from infra.campaign.billing import bills_on
 from infra.cluster.kubernetes import OF_WORLD
 from infra.engine.engine import Engine
 from infra.engine.failures import RETRIED, Cause, EngineFailed, cure_for

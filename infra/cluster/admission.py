@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from infra.cluster import mpijob
 from infra.cluster.confinement import ENVIRONMENT, NOBODY, READS_ALL, ROOT, SECCOMP
+from infra.cluster.gang import MPI_GROUP, key_secrets
 from infra.spec.names import (
     ARCHIVE_ACCOUNT,
     ARCHIVE_COMMAND,
@@ -80,7 +80,7 @@ def policies(
         " : [object.spec.template.spec]"
     )
     jobs = [_rule("batch", "v1", "jobs"), _rule("jobset.x-k8s.io", "*", "jobsets")]
-    jobs += [_rule(mpijob.GROUP, "*", "mpijobs")] if mpi is not None else []
+    jobs += [_rule(MPI_GROUP, "*", "mpijobs")] if mpi is not None else []
     steward = {"name": "steward", "expression": f"request.userInfo.username == '{steward_user()}'"}
     rules = _account_rules(repository, job_repository, mpi, own_repository, host_network)
     rules_of_steward = [*rules, *_steward_rules()]
@@ -188,11 +188,7 @@ def _account_rules(
 ) -> list[Object]:
     """Return the rules for every pod with one of our service accounts."""
     claims = _cel_list([LOCAL_CLAIM, NODE_CLAIM, SHARED_CLAIM])
-    key = (
-        ""
-        if mpi is None
-        else f" || {_TRAINS} && has(v.secret) && v.secret.secretName.matches('{mpijob.key_secrets(mpi)}')"
-    )
+    key = "" if mpi is None else f" || {_TRAINS} && has(v.secret) && v.secret.secretName.matches('{key_secrets(mpi)}')"
     archives = (
         f"s.?serviceAccountName.orValue('') == '{ARCHIVE_ACCOUNT}'"
         f" && c.?command.orValue([]) == {_cel_list(ARCHIVE_COMMAND)} && {_ADDED} == {_cel_list(READS_ALL['add'])}"

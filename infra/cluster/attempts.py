@@ -11,9 +11,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.types import CascadeType
 
-from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset, mpijob
 from infra.cluster.kubernetes import JobSet, MPIJob, create, is_gone
-from infra.cluster.mpijob import mpijob
 from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE
 from infra.spec.workload.workload import by_mpirun

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from lightkube.resources.core_v1 import Pod
@@ -35,7 +36,7 @@ from trainer.contract import (
     Env,
 )
 from trainer.contract.frozen import Frozen
-from trainer.contract.workload import EXPORT_FOLDER, EXPORTS, SECRETS, SUPERVISOR, WORKSPACE
+from trainer.contract.workload import EXPORT_FOLDER, EXPORTS, MPI_KEYS, SECRETS, SUPERVISOR, WORKSPACE
 
 REPLICATED_JOB = "gang"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -280,3 +281,48 @@ def _environment(gang: GangJob) -> list[dict[str, Any]]:
         field(Env.POD_IP, "status.podIP"),
         field(Env.NODE_RANK, f"metadata.{index}"),
     ]
+
+
+MPI_GROUP, MPI_VERSION = "kubeflow.org", "v2beta1"
+
+
+def key_secrets(campaign: str) -> str:
+    """Return the pattern of the names of the operator's secrets for this campaign's attempts."""
+    return f"^{re.escape(campaign)}-a[0-9]+-ssh$"
+
+
+def mpijob(gang: GangJob) -> dict[str, Any]:
+    """Return the MPIJob. It restarts neither itself nor a pod: only the steward retries."""
+    labels = labels_of(gang)
+    replicas = {"Launcher": 1, "Worker": gang.nodes - 1}
+    template = {"metadata": {"labels": labels}, "spec": {**pod_spec(gang), "affinity": _one_a_node(labels)}}
+    del template["spec"]["restartPolicy"]  # type: ignore[attr-defined]  # the operator takes it from the replicas
+    return {
+        "apiVersion": f"{MPI_GROUP}/{MPI_VERSION}",
+        "kind": "MPIJob",
+        "metadata": {"name": gang.name, "namespace": NAMESPACE, "labels": labels},
+        "spec": {
+            "slotsPerWorker": gang.ranks_per_node,
+            "runLauncherAsWorker": True,
+            "sshAuthMountPath": MPI_KEYS,
+            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
+            "mpiReplicaSpecs": {
+                kind: {"replicas": count, "restartPolicy": "Never", "template": template}
+                for kind, count in replicas.items()
+                if count
+            },
+        },
+    }
+
+
+def _one_a_node(labels: dict[str, str]) -> dict[str, Any]:
+    """Return the affinity: one pod of the attempt on a node, and all of them in one zone."""
+    peers = {"labelSelector": {"matchLabels": {name: labels[name] for name in (CAMPAIGN_LABEL, ATTEMPT_LABEL)}}}
+    return {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [{**peers, "topologyKey": "kubernetes.io/hostname"}]
+        },
+        "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [{**peers, "topologyKey": "topology.kubernetes.io/zone"}]
+        },
+    }
