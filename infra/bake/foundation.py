@@ -13,7 +13,7 @@ from infra.aws.keys import try_key
 from infra.aws.zones import zones_of, zones_selling
 from infra.bake import node_image
 from infra.bake.builder import INSTANCE_TYPE
-from infra.bake.closer_code import code_of
+from infra.bake.sources import code_of
 from infra.bake.trial_build import try_closer
 from infra.engine.engine import Engine
 from infra.folders import writable

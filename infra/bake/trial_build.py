@@ -16,7 +16,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import explained, says_missing
-from infra.bake.closer_code import code_of, keep_code
+from infra.bake.sources import code_of, keep_code
 from infra.errors import UserError
 from infra.session.context import Context
 from infra.spec import waits

@@ -18,7 +18,7 @@ from lightkube.types import CascadeType
 
 from infra.bake import node_image
 from infra.bake.bake import ImageManifest
-from infra.bake.closer_code import code_of
+from infra.bake.sources import code_of
 from infra.campaign import launch_budget
 from infra.campaign.capacity import stay_reason
 from infra.campaign.closing import give_launch_budget

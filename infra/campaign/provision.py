@@ -6,11 +6,11 @@ from typing import Any
 
 from infra.aws.base_image import find_base
 from infra.aws.cost_tag import activated
-from infra.bake.closer_code import keep_code
 from infra.bake.foundation import campaign_settings, foundation
+from infra.bake.sources import keep_code
 from infra.campaign import preparing
 from infra.campaign.driver_notices import subscribe_people
-from infra.data import dataset, in_cluster, source, weights
+from infra.data import dataset, in_cluster, source
 from infra.data.dataset import DataSet
 from infra.data.in_cluster import Listing
 from infra.data.requirements import image_python
@@ -103,11 +103,11 @@ def _upload(context: Context, data: DataSet | PackedSource) -> None:
     account, bucket, say = context.account, context.buckets.data, context.progress.step
     job = context.spec.job
     if isinstance(job, Training) and job.init_from is not None and not job.links:
-        files = weights.weight_files(job.init_from)
-        weights.upload(account, bucket, job.init_from, files, data.digest, say, weights.folder_of(files))
+        files = source.weight_files(job.init_from)
+        source.upload_weights(account, bucket, job.init_from, files, data.digest, say, source.weights_folder(files))
     if isinstance(data, PackedSource) and data.weights and not dataset.is_uploaded(account, bucket, data.digest):
         assert isinstance(job, Workload) and job.init_from is not None, "its files are listed"
-        weights.upload(account, bucket, job.init_from, data.weights, data.digest, say)
+        source.upload_weights(account, bucket, job.init_from, data.weights, data.digest, say)
     dataset.upload(account, bucket, data.folder, data.digest, say)
 
 
@@ -159,4 +159,4 @@ def _weights_of(spec: Spec) -> dict[str, Any]:
         return {}
     if spec.training.links:
         return {"init_from": f"{MOUNTS}/{INIT}"}
-    return {"init_from": f"{DATA_MOUNT}/{weights.folder_of(weights.weight_files(spec.training.init_from))}"}
+    return {"init_from": f"{DATA_MOUNT}/{source.weights_folder(source.weight_files(spec.training.init_from))}"}

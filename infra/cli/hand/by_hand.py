@@ -13,8 +13,8 @@ from rich.console import Console
 from infra import target
 from infra.aws.account import Account
 from infra.bake import node_image
-from infra.bake.closer_code import code_of, keep_code
 from infra.bake.foundation import campaign_settings, key_of, settle_config
+from infra.bake.sources import code_of, keep_code
 from infra.cli.prepare.checked import checked, with_answers
 from infra.cli.records import record_of
 from infra.engine.state_copy import backend, passphrase, provider, stack_settings, stored_state
