@@ -45,7 +45,9 @@ def pack_tools(work: Path) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for package in requirements_of(_TOP):
             for file in package.files or ():
-                if file.suffix == ".pyc" or ".." in file.parts or _another_services(file.parts):
+                # Descriptions of AWS's services are nine tenths of boto3; a builder calls the registry only.
+                of_service = file.parts[:2] in (("botocore", "data"), ("boto3", "data")) and len(file.parts) > 3
+                if file.suffix == ".pyc" or ".." in file.parts or (of_service and file.parts[2] != "ecr"):
                     continue
                 if file.suffix == ".so":
                     raise UserError(
@@ -55,11 +57,6 @@ def pack_tools(work: Path) -> Path:
                     )
                 archive.write(str(file.locate()), file.as_posix())
     return path
-
-
-def _another_services(parts: tuple[str, ...]) -> bool:
-    """Descriptions of AWS's services are nine tenths of boto3; a builder calls the registry only."""
-    return parts[:2] in (("botocore", "data"), ("boto3", "data")) and len(parts) > 3 and parts[2] != "ecr"
 
 
 def requirements_of(name: str) -> list[Distribution]:

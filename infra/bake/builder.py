@@ -33,10 +33,8 @@ from infra.stack.tags import tags
 
 INSTANCE_TYPE = "m7i.large"
 ROOT_GIB = 50
-"""Root disk of a builder. EKS's images bring 20 GiB, of which drivers, kernels and container tools fill more than half.
-A bake adds EFA's installer with packages for several systems (about 2 GiB unpacked), NCCL and DCGM with its tests (2),
-the package manager's lists and downloads (1): estimates, until a bake on AWS has measured them. No more than a node's
-own disk, since nodes start from the image of this one. AWS bills a snapshot by the blocks that are written."""
+"""Root disk of a builder: EKS's image of 20 GiB and what a bake adds. No more than a node's own disk, since nodes start
+from the image of this one. AWS bills a snapshot by the blocks that are written."""
 LIFE = timedelta(minutes=120)
 """No bake takes this long: installation is bounded, imaging a disk takes minutes."""
 TRANSFER = "bake/"

@@ -166,18 +166,15 @@ def retreat(context: Context, nodes: GpuNodes) -> str:
         if not left and not blind:
             break
         context.progress.step(f"giving {len(left)} GPU instances back{blind}")
+    still = f"; still not ending, and billing: {', '.join(launch.instance for launch in left)}" if left else ""
     on = bills_on(context)
-    suffix = f"{blind}{_billing(left)}{f'; {on}' if on else ''}"
+    suffix = f"{blind}{still}{f'; {on}' if on else ''}"
     if launches is None:
         return f"the GPU node group was set to zero; which instances it had could not be seen{suffix}"
     if not launches and not left:
         return f"no instance ever came{suffix or ', nothing was paid for GPU nodes'}"
     usd = sum((_cost_of(context, launch) for launch in launches), Decimal(0))
     return f"{len(launches)} instances given back, about {usd.quantize(Decimal('0.01'))} USD paid for them{suffix}"
-
-
-def _billing(left: tuple[Launched, ...]) -> str:
-    return f"; still not ending, and billing: {', '.join(launch.instance for launch in left)}" if left else ""
 
 
 def see_the_cluster(context: Context) -> str:

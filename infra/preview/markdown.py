@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from infra.engine.consequences import consequence
 from infra.engine.drift import Look, Row
-from infra.engine.explain import CostChange, difference
+from infra.engine.explain import difference
 from infra.errors import UserError
 from infra.plan import checks
 from infra.plan.checks.finding import Level
@@ -79,7 +79,8 @@ def _findings(findings: tuple[RuleFinding, ...]) -> Iterator[str]:
 def _table(rows: Iterable[tuple[Level, str, str, str, str]]) -> Iterator[str]:
     yield from ("", "#### Findings", "", "| level | where | what | seen | cure |", "| --- | --- | --- | --- | --- |")
     for level, place, *texts in rows:
-        yield f"| {' | '.join(_cell(text) for text in (_LEVEL[level], f'`{place}`', *texts))} |"
+        cells = (" ".join(text.replace("|", "\\|").split()) for text in (_LEVEL[level], f"`{place}`", *texts))
+        yield f"| {' | '.join(cells)} |"
 
 
 def _losses(rows: list[Row]) -> Iterator[str]:
@@ -103,7 +104,8 @@ def _money(view: Preview) -> Iterator[str]:
     if view.costs:
         yield from ("", "#### Cost of what would be made or removed", "")
         yield from (f"| what | a month of {HOURS_PER_MONTH} h, USD | this campaign, USD |", "| --- | ---: | ---: |")
-        yield from map(_cost, view.costs)
+        for row in view.costs:
+            yield f"| {row.what} | {row.usd_per_month:+,.2f} | {row.usd_per_campaign:+,.2f} |"
         totals = [
             sum((getattr(row, name) for row in view.costs), Decimal(0))
             for name in ("usd_per_month", "usd_per_campaign")
@@ -120,10 +122,6 @@ def _sum_of(changes: tuple[PlanChange, ...]) -> PlanChange:
         sum((getattr(row, name) for row in changes), Decimal(0)) for name in ("before_usd", "after_usd", "month_usd")
     )
     return PlanChange("**together**", old, new, month)
-
-
-def _cost(change: CostChange) -> str:
-    return f"| {change.what} | {change.usd_per_month:+,.2f} | {change.usd_per_campaign:+,.2f} |"
 
 
 def _stack(look: Look) -> Iterator[str]:
@@ -152,7 +150,3 @@ def _row(row: Row) -> Iterator[str]:
     yield f"{sign} {row.title}  {row.verb}{by_hand}{'  holds state' if loses(row) else ''}"
     if row.verb != "create":
         yield from (f"    {line}".replace("```", "'''") for change in row.changes for line in difference(change))
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
