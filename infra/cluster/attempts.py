@@ -58,12 +58,6 @@ def remove(client: Client, kind: Kind, name: str) -> None:
             raise
 
 
-def gangs(client: Client, labels: Mapping[str, str]) -> list[str]:
-    """Return the names of the health checks with these labels."""
-    rows = client.list(JobSet, namespace=NAMESPACE, labels=dict(labels))
-    return [str(row.metadata.name) for row in rows if row.metadata]
-
-
 def end_now(client: Client, labels: Mapping[str, str], grace_seconds: int) -> None:
     """Delete the pods of a broken gang: the survivors hold GPUs and can commit nothing without their peers."""
     for pod in pods(client, labels):

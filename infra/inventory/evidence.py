@@ -201,8 +201,7 @@ def unread_of(things: Iterable[Thing]) -> str:
 
 
 def _names_owner(tags: Mapping[str, str]) -> bool:
-    """Return whether the tags name an owner: a campaign, the foundation, a cluster or a CloudFormation stack. No other
-    tag does, least of all a mere name."""
+    """Return whether the tags name an owner: a campaign, the foundation, a cluster or a CloudFormation stack."""
     return any(key in _OWNERS or (key.startswith(CLUSTER_TAG) and value == OWNED) for key, value in tags.items())
 
 
