@@ -42,7 +42,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True)
-class View:
+class CloserView:
     """What the closer judges by."""
 
     state: CampaignState
@@ -69,7 +69,7 @@ class View:
         return self.silence(self.steward) > SILENT
 
 
-def look(store: CampaignStore, now: datetime) -> View:
+def look(store: CampaignStore, now: datetime) -> CloserView:
     """Return the view of a campaign. Raises what S3 answers: what cannot be seen is no reason to touch anything."""
     state, loses_nothing, money, deadline = store.state(), True, None, None
     try:
@@ -81,10 +81,10 @@ def look(store: CampaignStore, now: datetime) -> View:
         spec = stored_spec(store)
         money = spent_usd(store, stored_plan(store, spec), now), spec.money.budget_usd
     steward = store.lease(STEWARD_LEASE, LEASE_TTL).current()
-    return View(state, now, driver_of(store), steward, deadline, money, loses_nothing)
+    return CloserView(state, now, driver_of(store), steward, deadline, money, loses_nothing)
 
 
-def judge(view: View) -> tuple[Act, str]:
+def judge(view: CloserView) -> tuple[Act, str]:
     """Return what the closer does now, and why; of `LEAVE`, what the campaign is. Pure."""
     state, dear = view.state, _budget_excess(view)
     if state.ended:
@@ -110,7 +110,7 @@ def judge(view: View) -> tuple[Act, str]:
     return Act.LEAVE, "is not over" if left else waits
 
 
-def _end_reason(view: View, left: bool, late: bool) -> str:
+def _end_reason(view: CloserView, left: bool, late: bool) -> str:
     """Return why nobody but the closer would go on with the campaign."""
     state = view.state
     if late and view.deadline is not None:
@@ -120,7 +120,7 @@ def _end_reason(view: View, left: bool, late: bool) -> str:
     return "the steward is done" if left and state.closed else ""
 
 
-def _neglect_reason(view: View) -> str:
+def _neglect_reason(view: CloserView) -> str:
     """Return why nobody watches the GPU nodes any more, or brings them to training."""
     state, budget = view.state, view.state.launch_budget
     if not view.steward_gone:
@@ -134,14 +134,14 @@ def _neglect_reason(view: View) -> str:
     return ""
 
 
-def _driver_silence(view: View) -> str:
+def _driver_silence(view: CloserView) -> str:
     """Return that a driver died before anything trained: it may come back to the stack, but its nodes do not wait."""
     if view.state.attempts or not view.steward_gone or (silence := view.silence(view.driver)) <= SILENT:
         return ""
     return f"its driver has been silent for {silence // timedelta(minutes=1)} minutes, and nothing trains"
 
 
-def _budget_excess(view: View) -> str:
+def _budget_excess(view: CloserView) -> str:
     """Return that the bill has passed the budget. The archive of a steward that lives has bounds of its own."""
     archives = view.state.outcome is not None and not view.steward_gone
     if view.money is None or view.money[0] <= view.money[1] or archives:

@@ -22,7 +22,7 @@ from infra.campaign.closing import give_launch_budget
 from infra.campaign.launch import withdraw
 from infra.campaign.node_expectation import expectation_of, in_s3, read_versions
 from infra.campaign.proving import CONFIG, EXPECTATION, prove
-from infra.campaign.verdicts import SHARED_TIER, Judgement, fault_text, judge, probe_text
+from infra.campaign.verdicts import SHARED_TIER, GangCheck, fault_text, judge, probe_text
 from infra.cluster import attempts, pull_secret
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import OF_WORLD, from_outside
@@ -85,7 +85,7 @@ def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expe
     """Check the gang and replace unfit nodes until all are fit. Returns their verdicts, or raises."""
     spec = context.spec
     finish_replacements(context, nodes)
-    result, fabric_failures, lone_failures = Judgement((), (), ()), 0, list[Probe]()
+    result, fabric_failures, lone_failures = GangCheck((), (), ()), 0, list[Probe]()
     for _ in range(spec.preflight.rounds):
         fit = wait_for_nodes(context, nodes)
         proof = prove(context, client)
@@ -126,21 +126,20 @@ def _rounds(context: Context, client: Client, nodes: GpuNodes, expectation: Expe
             if fabric_failures > 1:
                 raise _fabric_failure(context, nodes, result, expectation)
     title = f"the gang was not fit after {spec.preflight.rounds} rounds"
-    facts = _fault_lines(result.unfit, expectation)
     cure = "see the verdicts; raise preflight.rounds only if the nodes differ each time"
-    raise give_up(context, nodes, title, facts, [cure])
+    raise give_up(context, nodes, title, _fault_lines(result.unfit, expectation), [cure])
 
 
 def _fault_lines(verdicts: Iterable[Mapping[str, Any]], expectation: Expectation) -> list[str]:
     return [f"{verdict['node']}: {fault_text(verdict, expectation.profile)}" for verdict in verdicts]
 
 
-def _missing_diagnostics(result: Judgement, expectation: Expectation) -> list[Probe]:
+def _missing_diagnostics(result: GangCheck, expectation: Expectation) -> list[Probe]:
     """Return the probes of a diagnostic that the spec asks for and that did not run."""
     return [probe for probe in result.blind if probe.name == f"dcgm_{expectation.dcgm_level}"]
 
 
-def _common_fault(context: Context, nodes: GpuNodes, result: Judgement, expectation: Expectation) -> PermanentError:
+def _common_fault(context: Context, nodes: GpuNodes, result: GangCheck, expectation: Expectation) -> PermanentError:
     """Return the error for a fault of image, launch template, spec or catalogue, which a new node would show too."""
     at_fault = (*result.common, *_missing_diagnostics(result, expectation))
     title = "every node shows the same fault, so none was replaced" if result.common else "a diagnostic did not run"
@@ -154,12 +153,12 @@ def _start_failure(context: Context, nodes: GpuNodes, probes: Sequence[Probe]) -
     lines = [f"{probe.name}: {probe.seen}, wanted {probe.wanted}" for probe in probes[:_SHOWN]]
     lines += [f"and {len(probes) - _SHOWN} more"] if len(probes) > _SHOWN else []
     title = f"the health check gave no report on {len(probes)} of {context.spec.nodes.count} nodes"
-    cures = [probe.cure for probe in probes if probe.cure]
-    cures.append("a slow first pull needs a longer recovery.startup_timeout")
+    slow = "a slow first pull needs a longer recovery.startup_timeout"
+    cures = [*(probe.cure for probe in probes if probe.cure), slow]
     return give_up(context, nodes, f"{title}; no single node is at fault, so none was replaced", lines, cures)
 
 
-def _fabric_failure(context: Context, nodes: GpuNodes, result: Judgement, expectation: Expectation) -> PermanentError:
+def _fabric_failure(context: Context, nodes: GpuNodes, result: GangCheck, expectation: Expectation) -> PermanentError:
     """Return the error for a fault between the nodes or in what they share; no node is replaced."""
     title, cure = "the fabric failed twice, though every node is fit alone", _FABRIC_CURE
     if result.failed_shared_names == {SHARED_TIER}:

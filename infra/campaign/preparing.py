@@ -26,7 +26,7 @@ from infra.cluster.kubernetes import OF_WORLD, create, from_outside, may_pass
 from infra.cluster.nodes import GpuNodes
 from infra.data import in_cluster
 from infra.data.dataset import DataSet
-from infra.data.in_cluster import Listing
+from infra.data.in_cluster import SourceListing
 from infra.errors import BivouacError, PermanentError
 from infra.plan.estimates.cost import DATA_NODES
 from infra.record.events import Stage
@@ -45,7 +45,7 @@ _TRIES = 4
 _LEAVES_A_DEAD_NODE_S = 30
 
 
-def prepare(context: Context, listing: Listing) -> DataSet:
+def prepare(context: Context, listing: SourceListing) -> DataSet:
     """Return the data set, prepared in the cluster and verified in S3. Raises `BivouacError` after the nodes are given
     back; what is finished stays in S3, and the same command goes on from there."""
     settings = context.spec.built_in[1].prepare

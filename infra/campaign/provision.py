@@ -12,7 +12,7 @@ from infra.campaign import preparing
 from infra.campaign.driver_notices import subscribe_people
 from infra.data import dataset, in_cluster, source
 from infra.data.dataset import DataSet
-from infra.data.in_cluster import Listing
+from infra.data.in_cluster import SourceListing
 from infra.data.requirements import image_python
 from infra.data.source import PackedSource
 from infra.engine.engine import Engine
@@ -75,7 +75,7 @@ def _stack(context: Context, engine: Engine, data_digest: str | None) -> tuple[C
     return CampaignOutputs.model_validate(engine.up(stack)), engine.resources(stack)
 
 
-def _prepare_in_cluster(context: Context, engine: Engine, listing: Listing) -> tuple[DataSet, dict[str, Any]]:
+def _prepare_in_cluster(context: Context, engine: Engine, listing: SourceListing) -> tuple[DataSet, dict[str, Any]]:
     """Return the data that the cluster prepares, in a stack that has nodes for it meanwhile. What this campaign or
     another has prepared already from the same files is only verified."""
     bucket = context.buckets.data

@@ -24,7 +24,7 @@ from infra.session.context import Context
 
 
 @dataclass(frozen=True)
-class Step:
+class StageStep:
     stage: Stage
     purpose: str
     run: Callable[[Context], dict[str, Any]]
@@ -36,20 +36,20 @@ _SHORT = (
     "the same command again then"
 )
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StageStep, ...] = (
+    StageStep(
         Stage.BAKE,
         "foundation; node image, trainer image, steward image on builder instances, or known already",
         bake.run,
     ),
-    Step(Stage.PROVISION, "data, and the campaign's stack with no GPU node yet", provision.run),
-    Step(Stage.PREFLIGHT, "GPU nodes up; each proves itself, all together prove the fabric", preflight.run),
-    Step(Stage.LAUNCH, "the steward starts and launches the first attempt", launch.run),
-    Step(Stage.SUPERVISE, "training, carried through failures by the steward", supervise.run),
-    Step(Stage.ARCHIVE, "the golden checkpoint to S3, read back, evaluated", supervise.archive),
-    Step(Stage.TEARDOWN, "everything that bills is destroyed", teardown.run),
-    Step(Stage.CERTIFY, "an independent look for what was left", certify.run),
-    Step(Stage.REPORT, "time, goodput, money, pictures", report.run),
+    StageStep(Stage.PROVISION, "data, and the campaign's stack with no GPU node yet", provision.run),
+    StageStep(Stage.PREFLIGHT, "GPU nodes up; each proves itself, all together prove the fabric", preflight.run),
+    StageStep(Stage.LAUNCH, "the steward starts and launches the first attempt", launch.run),
+    StageStep(Stage.SUPERVISE, "training, carried through failures by the steward", supervise.run),
+    StageStep(Stage.ARCHIVE, "the golden checkpoint to S3, read back, evaluated", supervise.archive),
+    StageStep(Stage.TEARDOWN, "everything that bills is destroyed", teardown.run),
+    StageStep(Stage.CERTIFY, "an independent look for what was left", certify.run),
+    StageStep(Stage.REPORT, "time, goodput, money, pictures", report.run),
 )
 """`check` and `plan` come before them, without a record: see `infra.cli.run.run.run_command`."""
 
@@ -90,7 +90,7 @@ def _say_what_bills(context: Context, stage: Stage) -> None:
     tell(context, bills)
 
 
-def run_step(context: Context, step: Step) -> dict[str, Any]:
+def run_step(context: Context, step: StageStep) -> dict[str, Any]:
     """Run one stage and record its start and its end or failure."""
     start = time.monotonic()
     context.guard()

@@ -46,7 +46,7 @@ def of_all(probe: Probe) -> bool:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class GangCheck:
     verdicts: tuple[dict[str, Any], ...]
     """One per report, as the record keeps it."""
     common: tuple[Probe, ...]
@@ -74,7 +74,7 @@ class Judgement:
         return {row["name"] for row in probes if row["name"] in COLLECTIVE and row["looked"] and not row["ok"]}
 
 
-def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pending: Sequence[Probe] = ()) -> Judgement:
+def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pending: Sequence[Probe] = ()) -> GangCheck:
     """Return the verdicts: a node is judged by its own probes, not by failures between nodes or common to all.
     `pending`: the `START` probe of each pod that no node took."""
     instances = {node.name: node.instance for node in nodes}
@@ -103,7 +103,7 @@ def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pendi
             }
         )
     blind = {probe.name: probe for row in reports.values() for probe in row.probes if probe.verdict is Verdict.BLIND}
-    return Judgement(tuple(verdicts), common, tuple(blind.values()), stuck_probes, lone)
+    return GangCheck(tuple(verdicts), common, tuple(blind.values()), stuck_probes, lone)
 
 
 def _failures_named(reports: Mapping[str, HealthReport], names: Set[str]) -> list[tuple[str, Probe]]:

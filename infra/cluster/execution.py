@@ -168,14 +168,14 @@ class Containers:
             raise error_of(error.response, pod) from error
 
     @contextmanager
-    def running(self, pod: str, container: str, words: Sequence[str], *, terminal: bool = False) -> Iterator[Run]:
+    def running(self, pod: str, container: str, words: Sequence[str], *, terminal: bool = False) -> Iterator[Exec]:
         """`started` for a command of a person's, which can be ended."""
         mark, text = uuid.uuid4().hex, json.dumps(list(words)).encode()
         line = ["python3", "-ISc", _RUN, mark, str(len(text)), *(words if terminal else ())]
         with self.started(pod, container, line, terminal=terminal) as execution:
             if not terminal:
                 execution.write(text)
-            yield Run(execution, lambda number: self._end(pod, container, mark, number))
+            yield Exec(execution, lambda number: self._end(pod, container, mark, number))
 
     def _end(self, pod: str, container: str, mark: str, number: int) -> int:
         output: list[bytes] = []
@@ -184,7 +184,7 @@ class Containers:
         return int(b"".join(output)) if code == 0 else 0
 
 
-class Run(NamedTuple):
+class Exec(NamedTuple):
     """A person's command."""
 
     execution: Execution

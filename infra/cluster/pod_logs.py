@@ -21,7 +21,7 @@ _TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\
 _S = 10**9
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     at: int
     """ns since the epoch, by the node's container runtime."""
     text: str
@@ -33,7 +33,7 @@ class PodLogs:
         """`http` points to the API server and needs a connection per pod: followed logs never release theirs."""
         self._http = http
 
-    def follow(self, pod: str, position: Position, follow: bool = True) -> Iterator[Line]:
+    def follow(self, pod: str, position: Position, follow: bool = True) -> Iterator[LogLine]:
         """Yield lines after this position, with `follow` as they are printed, to the end of the log or of the
         connection.
 
@@ -76,7 +76,7 @@ def _lines(response: httpx2.Response) -> Iterator[bytes]:
         yield tail
 
 
-def _with_times(lines: Iterator[bytes]) -> Iterator[Line]:
+def _with_times(lines: Iterator[bytes]) -> Iterator[LogLine]:
     time = 0
     for line in lines:
         stamp = _TIME.match(line)
@@ -84,7 +84,7 @@ def _with_times(lines: Iterator[bytes]) -> Iterator[Line]:
             time, line = _nanoseconds(stamp), line[stamp.end() :]
         # A line without a time is a kubelet's message about an unreadable log, or the rest of a very long line.
         if time:
-            yield Line(time, line.decode(errors="replace") + "\n")
+            yield LogLine(time, line.decode(errors="replace") + "\n")
 
 
 def _nanoseconds(match: re.Match[bytes]) -> int:
@@ -93,7 +93,7 @@ def _nanoseconds(match: re.Match[bytes]) -> int:
     return seconds * _S + int((match[2] or b"0").ljust(9, b"0"))
 
 
-def _fresh(lines: Iterator[Line], position: Position) -> Iterator[Line]:
+def _fresh(lines: Iterator[LogLine], position: Position) -> Iterator[LogLine]:
     count = 0
     for line in lines:
         if line.at < position.at:

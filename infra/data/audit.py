@@ -119,5 +119,4 @@ def _replay(evidence: AuditEvidence) -> dict[int, int]:
     if process.returncode:
         cure = "give the data set that the campaign trained on, or leave out --data"
         raise BivouacError("the data cannot be replayed", seen=process.stderr.strip()[-1000:], cure=cure)
-    lines = (json.loads(line) for line in process.stdout.splitlines())
-    return {line["step"]: int(line["samples"], 16) for line in lines}
+    return {row["step"]: int(row["samples"], 16) for row in map(json.loads, process.stdout.splitlines())}

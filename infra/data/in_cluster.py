@@ -26,7 +26,7 @@ from trainer.contract.preparing import Prepared, Preparing, parts_prefix, result
 _LOOKS = 16
 
 
-class Listing(Frozen, extra="ignore"):
+class SourceListing(Frozen, extra="ignore"):
     """The sources, by their listing in S3 alone."""
 
     plan: str
@@ -37,9 +37,9 @@ class Listing(Frozen, extra="ignore"):
     """About how much text that is."""
 
 
-def listing(spec: Spec, progress: Callable[[str], None]) -> Listing:
+def listing(spec: Spec, progress: Callable[[str], None]) -> SourceListing:
     """List the sources. Raises `UserError` for one that is missing, empty or may not be listed."""
-    return Listing.model_validate(run_tool(recipe_of(spec), None, None, progress))
+    return SourceListing.model_validate(run_tool(recipe_of(spec), None, None, progress))
 
 
 def refuse_unmarked(account: Account, spec: Spec) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pulumi import automation as auto
 
-from infra.engine.failures import EngineFailed, Watch
+from infra.engine.failures import EngineFailed, OperationWatch
 from infra.engine.kubernetes_state import KUBERNETES, without_resources
 from infra.engine.state_copy import bare, state_copy, stored_state
 from infra.session.context import Context
@@ -38,7 +38,7 @@ _QUIET = {
 
 
 @dataclass(frozen=True)
-class Change:
+class PropertyChange:
     """A difference of one property, by its dotted path."""
 
     path: str
@@ -53,7 +53,7 @@ class Row:
 
     urn: str
     verb: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[PropertyChange, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -77,7 +77,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Look:
+class StackLook:
     """Drift and plan of one stack."""
 
     stack: str
@@ -93,7 +93,7 @@ class Look:
 
 def look(
     context: Context, stack: str, settings: Mapping[str, str], *, refresh: bool = True, inside: bool = True
-) -> Look:
+) -> StackLook:
     """Compare a stack with AWS and plan an `up`. Raises `EngineFailed` where AWS or the cluster does not answer.
 
     `refresh`: False compares the program with the state only. `inside`: False leaves out objects in the cluster, for
@@ -117,7 +117,7 @@ def look(
     if not inside:
         drift = tuple(row for row in drift if not row.kind.startswith(KUBERNETES))
         rows = [row for row in rows if not row.kind.startswith(KUBERNETES)]
-    return Look(stack, drift, tuple(rows), broken, len(previous), tuple(notes), graph)
+    return StackLook(stack, drift, tuple(rows), broken, len(previous), tuple(notes), graph)
 
 
 def resources_of(document: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
@@ -142,7 +142,7 @@ def drift_between(previous: Mapping[str, Mapping[str, Any]], current: Mapping[st
             yield Row(urn, "changed", changes)
 
 
-def _changes(quiet: Sequence[str], old: Any, new: Any, path: str = "") -> Iterator[Change]:
+def _changes(quiet: Sequence[str], old: Any, new: Any, path: str = "") -> Iterator[PropertyChange]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
             inner = f"{path}.{key}" if path else str(key)
@@ -152,7 +152,7 @@ def _changes(quiet: Sequence[str], old: Any, new: Any, path: str = "") -> Iterat
         for number, (left, right) in enumerate(zip(old, new, strict=True)):
             yield from _changes(quiet, left, right, f"{path}[{number}]")
     elif as_document(old) != as_document(new) and not (old in _NOTHING and new in _NOTHING):
-        yield Change(path, old, new)
+        yield PropertyChange(path, old, new)
 
 
 def as_document(value: Any) -> Any:
@@ -197,7 +197,7 @@ def _without_urns(document: dict[str, Any], urns: set[str]) -> dict[str, Any]:
 
 def _run_on_copy(context: Context, verb: str, stack: str, act: Any, plan: dict[str, Row] | None = None) -> None:
     """Run one operation on the copy and put planned rows into `plan`."""
-    watch = Watch()
+    watch = OperationWatch()
     context.progress.step(f"{verb}: {stack}")
 
     def on_event(event: auto.EngineEvent) -> None:
@@ -223,11 +223,11 @@ def _planned_row(metadata: Any) -> Row | None:
     changes = []
     for path, difference in (metadata.detailed_diff or {}).items():
         kind = str(getattr(difference.diff_kind, "value", difference.diff_kind))
-        changes.append(Change(path, at_path(old, path), at_path(new, path), kind.endswith("replace")))
+        changes.append(PropertyChange(path, at_path(old, path), at_path(new, path), kind.endswith("replace")))
     if not changes:
         keys = set(metadata.keys or ())
         names = [*(metadata.diffs or ())] or sorted(keys)
-        changes = [Change(name, old.get(name), new.get(name), name in keys) for name in names]
+        changes = [PropertyChange(name, old.get(name), new.get(name), name in keys) for name in names]
     return Row(metadata.urn, operation, tuple(changes))
 
 

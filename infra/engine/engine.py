@@ -24,7 +24,7 @@ from infra.engine.adoption import (
     still_creating,
 )
 from infra.engine.command import LeashedCommand
-from infra.engine.failures import EngineFailed, Watch
+from infra.engine.failures import EngineFailed, OperationWatch
 from infra.engine.locks import unlock
 from infra.engine.refusal import refuse_loss
 from infra.engine.state_copy import backend, passphrase, provider, stack_settings, stored_state
@@ -50,7 +50,7 @@ class Engine:
         self.work = work
         self.leases = [context.lease]
         """Every operation needs all of them."""
-        self.watch = Watch()
+        self.watch = OperationWatch()
         """The running operation, or the last one."""
 
     def stack(self, name: str, config: Mapping[str, str], key_arn: str | None = None) -> auto.Stack:
@@ -122,7 +122,7 @@ class Engine:
             self.context.progress.step(f"still being created: {', '.join(coming)}")
         if ready := [urn for urn, state in lives.items() if state is Life.THERE]:
             self.context.progress.note(f"created meanwhile: {', '.join(names[urn] for urn in ready)}")
-            stack.refresh(on_event=self._announce("looking at", Watch()), on_output=_quiet, target=ready)
+            stack.refresh(on_event=self._announce("looking at", OperationWatch()), on_output=_quiet, target=ready)
         return {urn: names[urn] for urn, state in lives.items() if state is not Life.THERE}
 
     def refresh(self, stack: auto.Stack) -> None:
@@ -172,7 +172,7 @@ class Engine:
         self.context.guard()
         stack.import_stack(export)
         if look:
-            stack.refresh(on_event=self._announce("looking at", Watch()), on_output=_quiet, target=look)
+            stack.refresh(on_event=self._announce("looking at", OperationWatch()), on_output=_quiet, target=look)
 
     def _note_unsure(self, pending: Pending, error: Exception) -> None:
         """Count it as not made, in a teardown: the sweep after it removes what carries the campaign's tag."""
@@ -217,9 +217,9 @@ class Engine:
             self.leases.remove(lease)
 
     @contextmanager
-    def _operation(self, title: str, stack: auto.Stack) -> Iterator[Watch]:
+    def _operation(self, title: str, stack: auto.Stack) -> Iterator[OperationWatch]:
         """Prepare one operation: remove a dead engine's lock and check every lease."""
-        watch = self.watch = Watch()
+        watch = self.watch = OperationWatch()
         with _converted_errors(title, stack, watch):
             unlock(self.context, stack, self.leases)
             with ExitStack() as longer:
@@ -228,7 +228,7 @@ class Engine:
                     longer.enter_context(lease.lasting(ENGINE_TTL))
                 yield watch
 
-    def _announce(self, verb: str, watch: Watch) -> Callable[[auto.EngineEvent], None]:
+    def _announce(self, verb: str, watch: OperationWatch) -> Callable[[auto.EngineEvent], None]:
         def on_event(event: auto.EngineEvent) -> None:
             if watch.hear(event) and (text := watch.sentence(verb)):
                 self.context.progress.step(text)
@@ -241,7 +241,7 @@ def _quiet(_: str) -> None:
 
 
 @contextmanager
-def _converted_errors(title: str, stack: auto.Stack, watch: Watch | None = None) -> Iterator[None]:
+def _converted_errors(title: str, stack: auto.Stack, watch: OperationWatch | None = None) -> Iterator[None]:
     """Raise the CLI's errors in this block as `EngineFailed`."""
     try:
         yield
@@ -249,7 +249,7 @@ def _converted_errors(title: str, stack: auto.Stack, watch: Watch | None = None)
         raise _refusal(title, stack.name, error, watch) from error
 
 
-def _refusal(title: str, stack: str, error: auto.CommandError, watch: Watch | None = None) -> EngineFailed:
+def _refusal(title: str, stack: str, error: auto.CommandError, watch: OperationWatch | None = None) -> EngineFailed:
     # An interrupted program leaves a coroutine. Collected during a compile, such as a module's first import, it broke
     # that compile ("AST constructor recursion depth mismatch", CPython 3.11).
     gc.collect()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from infra.engine.consequences import consequence
-from infra.engine.drift import SHORT, UNKNOWN, Change, Look, Row, as_document, short
+from infra.engine.drift import SHORT, UNKNOWN, PropertyChange, Row, StackLook, as_document, short
 from infra.engine.refusal import Refusal
 from infra.plan.estimates.cost import HOURS_PER_MONTH
 from infra.plan.plan import Plan
@@ -40,7 +40,7 @@ class CostChange:
     usd_per_campaign: Decimal
 
 
-def difference(change: Change) -> list[str]:
+def difference(change: PropertyChange) -> list[str]:
     """Return one line, or the differing lines of two long documents."""
     old, new = as_document(change.before), as_document(change.after)
     forces = "  (forces a replacement)" if change.replaces else ""
@@ -55,7 +55,7 @@ def difference(change: Change) -> list[str]:
     return [f"{change.path}:{forces}", *(f"  {line}" for line in lines_shown), *ellipsis]
 
 
-def print_drift(console: Console, looks: Iterable[Look], campaign: str) -> None:
+def print_drift(console: Console, looks: Iterable[StackLook], campaign: str) -> None:
     """Print the drift of the stacks."""
     for look in looks:
         for note in look.notes:
@@ -69,7 +69,7 @@ def print_drift(console: Console, looks: Iterable[Look], campaign: str) -> None:
         console.print(f"`bivouac repair {campaign}` shows the repair and carries it out after a yes")
 
 
-def print_plan(console: Console, looks: Iterable[Look]) -> None:
+def print_plan(console: Console, looks: Iterable[StackLook]) -> None:
     """Print what an `up` would do."""
     for look in looks:
         if not look.planned:
@@ -101,7 +101,7 @@ def print_costs(console: Console, changes: Iterable[CostChange]) -> None:
         )
 
 
-def cost_changes(looks: Iterable[Look], plan: Plan, endpoints: int) -> tuple[CostChange, ...]:
+def cost_changes(looks: Iterable[StackLook], plan: Plan, endpoints: int) -> tuple[CostChange, ...]:
     """Return cost changes by the plan's hourly lines; GPU nodes count as if all were up, though they start at none.
     `endpoints`: number of interface endpoints that the plan counts."""
     lines = {line.name: line for line in plan.cost}
@@ -118,7 +118,7 @@ def cost_changes(looks: Iterable[Look], plan: Plan, endpoints: int) -> tuple[Cos
     return tuple(costs)
 
 
-def as_facts(looks: Iterable[Look], refusals: Iterable[Refusal]) -> dict[str, Any]:
+def as_facts(looks: Iterable[StackLook], refusals: Iterable[Refusal]) -> dict[str, Any]:
     """Return the same as JSON."""
     return {
         "stacks": [

@@ -79,7 +79,7 @@ _CURES = {
 
 
 @dataclass(frozen=True)
-class Failure:
+class ResourceFailure:
     urn: str
     message: str
 
@@ -115,7 +115,7 @@ def cure_for(cause: Cause) -> str:
     return _CURES[cause]
 
 
-def cure_of(failures: Iterable[Failure]) -> str:
+def cure_of(failures: Iterable[ResourceFailure]) -> str:
     """Return each cause's cure once, then how to continue."""
     cures = dict.fromkeys(_CURES[failure.cause] for failure in failures)
     return "; ".join([*cures, "then run the same command again: it continues"])
@@ -124,7 +124,7 @@ def cure_of(failures: Iterable[Failure]) -> str:
 class EngineFailed(PermanentError):
     """A failed operation of the engine."""
 
-    def __init__(self, title: str, stack: str, failures: tuple[Failure, ...], words: str) -> None:
+    def __init__(self, title: str, stack: str, failures: tuple[ResourceFailure, ...], words: str) -> None:
         self.failures = failures
         self.words = words
         facts = " | ".join(str(failure) for failure in failures)[:3000] or words
@@ -136,7 +136,7 @@ class EngineFailed(PermanentError):
 
 
 @dataclass
-class Watch:
+class OperationWatch:
     """Follows one operation: what has begun, is done or failed."""
 
     begun: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -172,8 +172,8 @@ class Watch:
             self.messages[urn] = text
 
     @property
-    def failures(self) -> tuple[Failure, ...]:
-        return tuple(Failure(urn, message) for urn, message in self.messages.items())
+    def failures(self) -> tuple[ResourceFailure, ...]:
+        return tuple(ResourceFailure(urn, message) for urn, message in self.messages.items())
 
     @property
     def open(self) -> dict[str, tuple[str, float]]:

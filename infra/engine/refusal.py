@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pulumi import automation as auto
 
-from infra.engine.drift import Look, Row, look, resources_of, short
+from infra.engine.drift import Row, StackLook, look, resources_of, short
 from infra.engine.state_copy import stored_state
 from infra.errors import UserError
 from infra.kinds import kind_of_type
@@ -24,7 +24,7 @@ _GENTLE = ("scalingConfig", "tags", "labels", "updateConfig")
 
 
 @dataclass(frozen=True)
-class Standing:
+class CampaignProgress:
     """Progress of the campaign, as far as refusals need it."""
 
     begun: bool
@@ -46,13 +46,13 @@ class Refusal:
         return f"{self.row.title}: {self.why}"
 
 
-def standing(context: Context) -> Standing:
+def standing(context: Context) -> CampaignProgress:
     events, state = context.store.events(), context.state()
     falling = any(isinstance(e.payload, StageStarted) and e.payload.stage is Stage.TEARDOWN for e in events)
-    return Standing(bool(events), bool(state.attempts) and state.outcome is None, falling, state.copied)
+    return CampaignProgress(bool(events), bool(state.attempts) and state.outcome is None, falling, state.copied)
 
 
-def refusals(outlook: Look, stage: Standing, campaign: str) -> tuple[Refusal, ...]:
+def refusals(outlook: StackLook, stage: CampaignProgress, campaign: str) -> tuple[Refusal, ...]:
     """Return why this plan must not be carried out; empty when it may."""
     if not stage.begun or stage.falling:
         return ()
@@ -89,7 +89,7 @@ def refuse_loss(context: Context, stack: auto.Stack) -> None:
         raise error_of(refused_rows, context.spec.campaign)
 
 
-def _refusal(row: Row, deletions: set[str], stage: Standing, campaign: str) -> Refusal | None:
+def _refusal(row: Row, deletions: set[str], stage: CampaignProgress, campaign: str) -> Refusal | None:
     down = f"`bivouac down {campaign}` archives what is sound and ends it; then begin a new campaign"
     if not holds_state(row.kind, row.name):
         return None

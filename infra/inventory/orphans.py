@@ -24,7 +24,7 @@ from infra.inventory import ANYTHING, Evidence, is_account_wide
 from infra.inventory.evidence import unread_of
 from infra.inventory.stakes import NEVER_HOLD, identity_of, may_hold_checkpoints, refuse_unproven, sound_archive
 from infra.inventory.survey import survey_all
-from infra.inventory.sweep import Left, Swept, order, remove
+from infra.inventory.sweep import Leftover, Swept, order, remove
 from infra.kinds import Thing
 from infra.record.events import CampaignState, Stage
 from infra.record.identity import read_identity
@@ -56,7 +56,7 @@ class Owner:
 @dataclass(frozen=True)
 class Orphan:
     owner: Owner
-    left: Left
+    left: Leftover
     expires: str
     """Expiry by its tag; empty if it has none."""
 
@@ -159,7 +159,7 @@ def look(
                 cared_for.append(owner)
                 continue
             for kind, thing in group:
-                orphans.append(Orphan(owner, Left(kind, thing, Evidence.TAG), thing.tags.get(EXPIRES_TAG, "")))
+                orphans.append(Orphan(owner, Leftover(kind, thing, Evidence.TAG), thing.tags.get(EXPIRES_TAG, "")))
     unread = {kind: words for kind, things in survey.items() if (words := unread_of(things))}
     in_order = tuple(sorted(orphans, key=lambda orphan: order(orphan.left)))
     return OrphanSight(in_order, tuple(cared_for), unread | blind, tuple(other_regions))
@@ -271,7 +271,7 @@ def _unproven(store: CampaignStore, state: CampaignState, campaign: str) -> str:
 def clear(keeper: OrphanKeeper, orphans: list[Orphan], abandon: bool = False) -> Swept:
     """Remove orphans under the driver's lease of each campaign, each judged again under it. A campaign whose driver or
     steward is back, or that has something to lose by now, keeps everything."""
-    removals, failures = list[Left](), list[tuple[Left, str]]()
+    removals, failures = list[Leftover](), list[tuple[Leftover, str]]()
     with ExitStack() as stack:
         free = list[Orphan]()
         owners: dict[tuple[str, str], Owner | str] = {}

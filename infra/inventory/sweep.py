@@ -65,7 +65,7 @@ _BEYOND_DOUBT = frozenset({Evidence.TAG, Evidence.CLUSTER, Evidence.LOGS})
 
 
 @dataclass(frozen=True)
-class Left:
+class Leftover:
     kind: str
     thing: Thing
     evidence: Evidence
@@ -94,30 +94,30 @@ class Left:
 class Sight:
     """Leftovers in the order of removal, suspects, and kinds that could not be looked at with the reason."""
 
-    left: tuple[Left, ...]
+    left: tuple[Leftover, ...]
     suspects: tuple[Suspicion, ...]
     blind: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Swept:
-    removed: tuple[Left, ...]
-    stuck: tuple[tuple[Left, str], ...]
+    removed: tuple[Leftover, ...]
+    stuck: tuple[tuple[Leftover, str], ...]
     """Resources that were not removed, with AWS's message."""
 
 
-def order(leftover: Left) -> tuple[int, str]:
+def order(leftover: Leftover) -> tuple[int, str]:
     """Return the sort key of the order of removal."""
     return _ORDER.get(leftover.kind, len(KINDS)), leftover.thing.id
 
 
-def beyond_doubt(leftover: Left) -> bool:
+def beyond_doubt(leftover: Leftover) -> bool:
     """Return whether a teardown removes it without asking: tagged by the campaign or its cluster, or the log group that
     EKS makes again, without tags, when its cluster ends."""
     return leftover.removable and leftover.evidence in _BEYOND_DOUBT
 
 
-def made_by_aws(leftover: Left) -> bool:
+def made_by_aws(leftover: Leftover) -> bool:
     """Return whether a service of AWS put it into the campaign's network of its own accord, as EKS its cluster's
     security group."""
     by_eks = leftover.evidence is Evidence.CLUSTER and leftover.kind in HOLDERS
@@ -130,7 +130,7 @@ def look(context: Context, kinds: Sequence[ResourceKind] = ()) -> Sight:
     survey, blind = survey_all(context.account, kinds)
     findings = facts.judge(survey)
     left = [
-        Left(kind, thing, proof, _foreign(thing, context.identity))
+        Leftover(kind, thing, proof, _foreign(thing, context.identity))
         for kind, rows in findings.items()
         for thing, proof in rows
     ]
@@ -153,13 +153,13 @@ class Broom(Protocol):
     def guard(self) -> None: ...
 
 
-def remove(context: Broom, leftovers: Iterable[Left]) -> Swept:
+def remove(context: Broom, leftovers: Iterable[Leftover]) -> Swept:
     """Remove resources in order under the driver's lease, with retries while something on its way out holds them."""
-    open_ones, removals, failures = list(leftovers), list[Left](), list[tuple[Left, str]]()
+    open_ones, removals, failures = list(leftovers), list[Leftover](), list[tuple[Leftover, str]]()
     end, words = time.monotonic() + PATIENCE_S, dict[str, str]()
     total = len(open_ones)
     while open_ones and time.monotonic() < end:
-        waiting_ones = list[Left]()
+        waiting_ones = list[Leftover]()
         for row in open_ones:
             context.guard()
             context.progress.step(f"removing {len(removals)} of {total}: {row}")
@@ -178,7 +178,7 @@ def remove(context: Broom, leftovers: Iterable[Left]) -> Swept:
     return Swept(tuple(removals), (*failures, *((row, words[row.thing.id]) for row in open_ones)))
 
 
-def _remove(context: Broom, leftover: Left) -> str | None:
+def _remove(context: Broom, leftover: Leftover) -> str | None:
     """Return None when it is gone, else why not yet."""
     remove = kind_named(leftover.kind).remove
     if remove is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
 from infra.engine.consequences import consequence
-from infra.engine.drift import Look, Row
+from infra.engine.drift import Row, StackLook
 from infra.engine.explain import difference
 from infra.errors import UserError
 from infra.plan import checks
@@ -124,7 +124,7 @@ def _sum_of(changes: tuple[PlanChange, ...]) -> PlanChange:
     return PlanChange("**together**", old, new, month)
 
 
-def _stack(look: Look) -> Iterator[str]:
+def _stack(look: StackLook) -> Iterator[str]:
     """Yield the changes, grouped by component, folded."""
     rows = [*look.drifted, *look.planned]
     if not rows:

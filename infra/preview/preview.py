@@ -8,7 +8,7 @@ from typing import Any
 
 from infra.aws.namesakes import refuse_namesake
 from infra.engine import explain
-from infra.engine.drift import Look, Row, short
+from infra.engine.drift import Row, StackLook, short
 from infra.engine.refusal import Refusal, refusals, standing
 from infra.errors import CHANGED, UserError
 from infra.kinds import kind_of_type
@@ -36,7 +36,7 @@ class PlanChange:
 @dataclass(frozen=True)
 class Preview:
     campaign: str
-    looks: tuple[Look, ...]
+    looks: tuple[StackLook, ...]
     refused: tuple[Refusal, ...]
     findings: tuple[RuleFinding, ...]
     """Findings of the rules and the refusals, the worst first."""
@@ -88,7 +88,7 @@ def preview(context: Context, old_plan: Plan | None = None, *, inside: bool = Tr
     )
 
 
-def _of_life(context: Context, looks: tuple[Look, ...], refusal_list: tuple[Refusal, ...]) -> list[RuleFinding]:
+def _of_life(context: Context, looks: tuple[StackLook, ...], refusal_list: tuple[Refusal, ...]) -> list[RuleFinding]:
     """Return findings on changes that a living campaign or stored state would not survive."""
     life_findings = []
     if (error := other_spec(context)) is not None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from infra.bake.foundation import campaign_settings, foundation_settings
 from infra.data import dataset, source
-from infra.engine.drift import Look, look, resources_of, short
+from infra.engine.drift import StackLook, look, resources_of, short
 from infra.engine.state_copy import stored_state
 from infra.errors import UserError
 from infra.plan.plan import Plan
@@ -55,7 +55,9 @@ def other_spec(context: Context) -> UserError | None:
     )
 
 
-def look_at_stacks(context: Context, names: Container[str] | None = None, *, inside: bool = True) -> tuple[Look, ...]:
+def look_at_stacks(
+    context: Context, names: Container[str] | None = None, *, inside: bool = True
+) -> tuple[StackLook, ...]:
     """Compare foundation and campaign, or those in `names`, with AWS and with the program."""
     configs = {stack: settings for stack, settings in stacks(context).items() if names is None or stack in names}
     with ThreadPoolExecutor(len(configs) or 1) as pool:

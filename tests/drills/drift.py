@@ -25,7 +25,7 @@ import yaml
 from rich.console import Console
 
 from infra.campaign import provision
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.cli.run.preview import preview_command
 from infra.cli.run.repair import repair_command
 from infra.engine.drift import look
@@ -183,7 +183,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bivouac-drift-") as folder, camp(Path(folder)) as one:
         os.environ["BIVOUAC_SITE"] = "in-process"
         with one.opened() as context:
-            run_step(context, Step(Stage.PROVISION, "drill", provision.run))
+            run_step(context, StageStep(Stage.PROVISION, "drill", provision.run))
         failed += told(rows, -1, lambda: repaired_case(one))
         failed += told(rows, -2, partial(read_only_case, one))
         with one.opened() as context:

@@ -18,7 +18,7 @@ from infra.campaign import billing
 from infra.campaign.driver_notices import tell
 from infra.campaign.launch import recorded_config
 from infra.campaign.repairs.repair import carry_out
-from infra.engine.drift import Look, resources_of
+from infra.engine.drift import StackLook, resources_of
 from infra.engine.failures import EngineFailed
 from infra.engine.kubernetes_state import KUBERNETES
 from infra.engine.refusal import FILE_SYSTEM, refusals, standing
@@ -41,7 +41,7 @@ _OF_IT = (FILE_SYSTEM, "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociat
 
 
 @dataclass
-class Loss:
+class FileSystemLoss:
     """AWS's word on a file system, and since when it is the same without a break."""
 
     account: Account
@@ -83,7 +83,7 @@ class StorageWatch:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._loss: Loss | None = None
+        self._loss: FileSystemLoss | None = None
         self._next, self._said = 0.0, ""
 
     def look(self) -> str:
@@ -100,7 +100,7 @@ class StorageWatch:
         if self._loss is None:
             if (id := id_of(self.context.store, self.context.names.stack)) is None:
                 return ""
-            self._loss = Loss(self.context.account, id)
+            self._loss = FileSystemLoss(self.context.account, id)
         word, sure = self._loss.look(now)
         self._said = f"FSx says that file system {self._loss.id} {word}" if word else ""
         if sure:
@@ -110,7 +110,7 @@ class StorageWatch:
     def _replace(self, id: str, word: str, state: CampaignState) -> str:
         """Make the file system again; else return why not, which people are told once."""
         reason = refusal_reason(self.context, state, datetime.now(UTC))
-        looks: tuple[Look, ...] = ()
+        looks: tuple[StackLook, ...] = ()
         if not reason:
             try:
                 looks = look_at_stacks(self.context, {self.context.names.stack})
@@ -160,7 +160,7 @@ def refusal_reason(context: Context, state: CampaignState, now: datetime) -> str
     return ""
 
 
-def _other_changes(context: Context, looks: tuple[Look, ...]) -> str:
+def _other_changes(context: Context, looks: tuple[StackLook, ...]) -> str:
     """Return what a repair would change besides the file system: a person changed that, and decides on it."""
     name = context.spec.campaign
     if refusal_list := [refusal for look in looks for refusal in refusals(look, standing(context), name)]:

@@ -16,7 +16,7 @@ from infra.campaign.provision import job_data
 from infra.checkpoints.copy_job import COPY, FETCH
 from infra.cluster.kubernetes import from_outside
 from infra.data import dataset
-from infra.engine.drift import Look
+from infra.engine.drift import StackLook
 from infra.engine.engine import Engine
 from infra.engine.refusal import FILE_SYSTEM
 from infra.errors import PermanentError
@@ -77,7 +77,7 @@ def _is_shared(volume: object) -> bool:
     return claim is not None and claim.claimName == SHARED_CLAIM
 
 
-def carry_out(context: Context, looks: Sequence[Look]) -> None:
+def carry_out(context: Context, looks: Sequence[StackLook]) -> None:
     """Repair the stacks that `looks` saw; idempotent. Raises `EngineFailed`, and `PermanentError` while pods hold a
     lost file system."""
     made_anew = any(row.verb == "create" and row.kind == FILE_SYSTEM for look in looks for row in look.planned)

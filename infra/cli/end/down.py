@@ -7,7 +7,7 @@ import time
 from rich.console import Console
 
 from infra import target
-from infra.campaign.stages import STEPS, Step, run_step
+from infra.campaign.stages import STEPS, StageStep, run_step
 from infra.cli.answers import aside, ending, write_json
 from infra.cli.end.consent import ask, stakes
 from infra.cli.end.orphans import Forgotten, orphans_command
@@ -100,7 +100,7 @@ def _tear_down(context: Context, abandon: bool) -> None:
     from infra.campaign import teardown
 
     step = next(step for step in STEPS if step.stage is Stage.TEARDOWN)
-    run_step(context, Step(step.stage, step.purpose, lambda c: teardown.run(c, abandon=abandon)))
+    run_step(context, StageStep(step.stage, step.purpose, lambda c: teardown.run(c, abandon=abandon)))
 
 
 def _run(context: Context, *stages: Stage) -> None:

@@ -18,7 +18,7 @@ from infra.console.terminal import agreed
 from infra.errors import NotProven, UserError
 from infra.inventory import sweep
 from infra.inventory.stakes import refuse_unproven
-from infra.inventory.sweep import Left, Sight, Swept, rate_text, sum_text
+from infra.inventory.sweep import Leftover, Sight, Swept, rate_text, sum_text
 from infra.record.events import Stage
 from infra.record.identity import read_identity
 from infra.record.payloads.stages import Abandoned
@@ -105,11 +105,11 @@ def _show(seen: Sight, console: Console) -> None:
         console.print(f"could not look: {kind}: {why}", markup=False, soft_wrap=True)
 
 
-def _born(one: Left) -> str:
+def _born(one: Leftover) -> str:
     return f"{one.created:%Y-%m-%d %H:%M}" if one.created else "unknown"
 
 
-def _fate(one: Left) -> str:
+def _fate(one: Leftover) -> str:
     if one.foreign:
         return f"leaves it: of another campaign of this name, {one.foreign}: see `bivouac sweep --orphans`"
     return "removes it" if one.removable else "leaves it: not provably the campaign's, or removed by hand"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from infra.campaign import billing
-from infra.campaign.repairs.lost_storage import Loss, id_of
+from infra.campaign.repairs.lost_storage import FileSystemLoss, id_of
 from infra.notices.outbox import Outbox
 from infra.notices.ways import ways
 from infra.preview.read_only import read_only_context
@@ -56,7 +56,7 @@ def note_loss(store: CampaignStore, state: CampaignState, context: Context) -> N
         return
     if (id := id_of(store, context.names.stack)) is None:
         return
-    loss = Loss(context.account, id)
+    loss = FileSystemLoss(context.account, id)
     for _ in turns(waits.LOST_FILE_SYSTEM.seconds, _ASK_EVERY_S):
         word, sure = loss.look(time.monotonic())
         if not word:

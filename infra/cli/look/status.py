@@ -29,7 +29,7 @@ _ALARMS = 5
 """Newest alarms of the watch that are shown."""
 
 if TYPE_CHECKING:
-    from infra.engine.drift import Look
+    from infra.engine.drift import StackLook
     from infra.engine.refusal import Refusal
 
 
@@ -209,7 +209,7 @@ def _print_notices(notices: Sequence[Entry], console: Console) -> None:
         )
 
 
-def _compared(spec: Spec) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
+def _compared(spec: Spec) -> tuple[tuple[StackLook, ...], tuple[Refusal, ...]]:
     """Compare the stacks with AWS; return nothing for a campaign that is torn down, or while it is."""
     from infra.engine.refusal import refusals, standing
     from infra.preview.read_only import look_at_stacks, read_only_context

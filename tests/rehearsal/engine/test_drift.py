@@ -17,7 +17,7 @@ from rich.console import Console
 
 from infra.bake.foundation import campaign_settings
 from infra.campaign import provision
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.cli.look.status import status_command
 from infra.cli.run.preview import preview_command
 from infra.cli.run.repair import repair_command
@@ -89,7 +89,7 @@ def test_a_preview_of_a_campaign_never_begun_prices_it_and_creates_nothing(campe
 @pytest.fixture(scope="module")
 def provisioned(camped: Camp) -> Camp:
     with camped.opened() as context:
-        run_step(context, Step(Stage.PROVISION, "drill", provision.run))
+        run_step(context, StageStep(Stage.PROVISION, "drill", provision.run))
         context.store.append(AttemptLaunched(attempt=1, jobset="attempt-1", committed_step=None))
     return camped
 
