@@ -9,8 +9,7 @@ from infra.archive import archive_job
 from infra.campaign import preparing as preparation
 from infra.checkpoints import copy_job
 from infra.checkpoints.copy_job import COPY, FETCH, CopyJob
-from infra.cluster.gang import GangJob, jobset
-from infra.cluster.mpijob import mpijob
+from infra.cluster.gang import GangJob, jobset, mpijob
 from infra.data import in_cluster
 from tests.example import example_spec
 from tests.part import part

@@ -3,10 +3,13 @@ before. It precedes the campaign's stack: no control plane or file system bills 
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +22,6 @@ from infra.bake.builder import builder
 from infra.bake.foundation import OUTPUTS, foundation
 from infra.bake.playbook import play
 from infra.bake.sources import NO_CODE, digest_of, sources
-from infra.bake.tools import packed_tools
 from infra.cluster import pull_secret
 from infra.errors import PermanentError, UserError
 from infra.folders import CODE, asset
@@ -29,6 +31,49 @@ from infra.spec.image_reference import repository_url
 from infra.spec.names import REPOSITORY, STEWARD_REPOSITORY
 from infra.stack.outputs import FoundationOutputs
 from trainer.contract.frozen import Frozen
+
+_TOP = "boto3"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def pack_tools(work: Path) -> Path:
+    """Pack boto3 and what it depends on into one zip file below `work`, uncompressed: the data in it is already.
+
+    A builder pushes images with it. Its system has another boto3, or none, and a private subnet may have no way to a
+    package index. All of it is Python, so it runs on any machine.
+    """
+    path = work / "tools.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for package in requirements_of(_TOP):
+            for file in package.files or ():
+                # Descriptions of AWS's services are nine tenths of boto3; a builder calls the registry only.
+                of_service = file.parts[:2] in (("botocore", "data"), ("boto3", "data")) and len(file.parts) > 3
+                if file.suffix == ".pyc" or ".." in file.parts or (of_service and file.parts[2] != "ecr"):
+                    continue
+                if file.suffix == ".so":
+                    raise UserError(
+                        "a tool of the builder is not plain Python",
+                        seen=f"{package.name} {package.version}: {file}",
+                        cure="install the versions of requirements/all.txt",
+                    )
+                archive.write(str(file.locate()), file.as_posix())
+    return path
+
+
+def requirements_of(name: str) -> list[Distribution]:
+    """Return a package and all that it requires, without its extras."""
+    packages, names = dict[str, Distribution](), [name]
+    while names:
+        package = distribution(names.pop())
+        if package.name in packages:
+            continue
+        packages[package.name] = package
+        for line in package.requires or ():
+            match = _NAME.match(line)
+            if match is not None and "extra ==" not in line:
+                names.append(match[0])
+    return list(packages.values())
+
 
 BUILDER_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 WHEEL = ("infra", "trainer", "pyproject.toml")
@@ -79,31 +124,26 @@ def run(context: Context) -> dict[str, Any]:
     """Run the bake stage; the campaign keeps the node image that it began with. Idempotent."""
     context.progress.step("recording the account's resources before anything is made")
     certify.note_baseline(context)
-    done = images(context, own=node_image.recorded(context.store))
+    outputs = images(context, own_image=node_image.campaign_image(context.store))
     context.guard()
-    context.store.put_json(node_image.RECORD, done["node_image"])
-    return done
+    context.store.put_json(node_image.RECORD, outputs["node_image"])
+    return outputs
 
 
-def images(context: Context, own: node_image.NodeImage | None = None, force: bool = False) -> dict[str, Any]:
-    """Make the foundation and all images, and find a workload's own; `own` is used as long as it exists. Raises
+def images(context: Context, own_image: node_image.NodeImage | None = None, force: bool = False) -> dict[str, Any]:
+    """Make the foundation and all images, and find a workload's own; `own_image` is used as long as it exists. Raises
     `UserError` before anything is made if a registry lacks a base or the workload's image."""
     bases = Bases(find_base(context.account, context.spec), find_steward_base(context.account, context.spec))
     job = _job_image(context)
-    where = foundation(context)
-    nodes, fresh = node_image.ensure(context, where, own, force)
-    trainer = our_images(context, where, bases, force)
+    place = foundation(context)
+    nodes, fresh = node_image.ensure(context, place, own_image, force)
+    trainer = our_images(context, place, bases, force)
     return {
         **trainer,
         "baked": trainer["baked"] or fresh,
         "job_image": job,
-        "node_image": {
-            "ami": nodes.ami,
-            "manifest": nodes.key,
-            "baked": fresh,
-            "ours": bool(nodes.inputs_digest),
-        },
-        OUTPUTS: where.model_dump(),
+        "node_image": {"ami": nodes.ami, "manifest": nodes.key, "baked": fresh, "ours": bool(nodes.inputs_digest)},
+        OUTPUTS: place.model_dump(),
     }
 
 
@@ -112,73 +152,73 @@ def _job_image(context: Context) -> str | None:
     if context.spec.job_image is None:
         return None
     login = pull_secret.login(context.account, context.spec)
-    found = find_job_image(context.account, context.spec.job_image, login)
-    context.progress.note(f"the job's image: {found}")
-    return found
+    image = find_job_image(context.account, context.spec.job_image, login)
+    context.progress.note(f"the job's image: {image}")
+    return image
 
 
-def our_images(context: Context, where: FoundationOutputs, bases: Bases, force: bool = False) -> dict[str, Any]:
+def our_images(context: Context, place: FoundationOutputs, bases: Bases, force: bool = False) -> dict[str, Any]:
     """Bake a layer with the project on both bases, and push both images to the registry."""
     registry = Registry(context.account)
     inputs = inputs_digest(CODE, bases.trainer.digest, bases.steward.digest)
     key = manifest_key(inputs)
     body = context.store.get(key)
-    known = None if body is None else ImageManifest.model_validate_json(body)
-    if known is not None and not force and _still_there(registry, known):
+    manifest_known = None if body is None else ImageManifest.model_validate_json(body)
+    if manifest_known is not None and not force and _still_there(registry, manifest_known):
         context.progress.note(f"trainer image of the same inputs exists, {inputs[:12]}: nothing to bake")
-        return _told(key, known, baked=False)
+        return _outputs_of(key, manifest_known, baked=False)
     with tempfile.TemporaryDirectory() as work:
         context.progress.step("wheel")
-        given = {
+        variables = {
             "trainer_image_wheel": str(build_wheel(CODE, Path(work))),
-            "trainer_image_tools": str(packed_tools(Path(work))),
+            "trainer_image_tools": str(pack_tools(Path(work))),
             "trainer_image_layers": layers(bases),
             "trainer_image_tag": inputs,
             "trainer_image_region": context.spec.region,
         }
         machine = context.account.client("ssm").get_parameter(Name=BUILDER_IMAGE)["Parameter"]["Value"]
-        with builder(context, where, machine) as built:
-            facts = play(context, built, "trainer_image", given, Path(work))
-    pushed = facts["pushed"]
+        with builder(context, place, machine) as machine_builder:
+            facts = play(context, machine_builder, "trainer_image", variables, Path(work))
+    digests = facts["pushed"]
     manifest = ImageManifest(
-        image=_reference(context, REPOSITORY, pushed),
+        image=_reference(context, REPOSITORY, digests),
         inputs_digest=inputs,
         base=context.spec.image.base,
         base_digest=bases.trainer.digest,
         base_packages={item["name"]: item["version"] for item in facts["base_packages"]},
         layer_packages={item["name"]: item["version"] for item in facts["layer_packages"]},
         steward=StewardImage(
-            image=_reference(context, STEWARD_REPOSITORY, pushed),
+            image=_reference(context, STEWARD_REPOSITORY, digests),
             base=context.spec.image.steward_base,
             base_digest=bases.steward.digest,
-            bytes=pushed[STEWARD_REPOSITORY]["bytes"],
+            bytes=digests[STEWARD_REPOSITORY]["bytes"],
         ),
     )
-    refuse_large(_of_steward(manifest), pushed[STEWARD_REPOSITORY]["bytes"])
+    refuse_large(_of_steward(manifest), digests[STEWARD_REPOSITORY]["bytes"])
     context.guard()
     context.store.put(key, manifest.model_dump_json(indent=1).encode())
     context.progress.note(f"trainer image {manifest.image}")
-    size = pushed[STEWARD_REPOSITORY]["bytes"] / 10**6
+    size = digests[STEWARD_REPOSITORY]["bytes"] / 10**6
     context.progress.note(f"steward image {_of_steward(manifest)}, {size:.0f} MB packed")
-    return _told(key, manifest, baked=True)
+    return _outputs_of(key, manifest, baked=True)
 
 
 def layers(bases: Bases) -> list[dict[str, Any]]:
     """Return what the play makes: per image its repository, its base by digest (a tag may move meanwhile), the base's
     Python, and the packages beyond the base."""
-    more = node_image.versions(CODE)["trainer_image"]["packages"]
+    extra = node_image.versions(CODE)["trainer_image"]["packages"]
     return [
         {"repository": repository, "base": base.reference, "python": base.python, "packages": packages}
-        for repository, base, packages in ((REPOSITORY, bases.trainer, more), (STEWARD_REPOSITORY, bases.steward, []))
+        for repository, base, packages in ((REPOSITORY, bases.trainer, extra), (STEWARD_REPOSITORY, bases.steward, []))
     ]
 
 
-def _reference(context: Context, repository: str, pushed: dict[str, Any]) -> str:
+def _reference(context: Context, repository: str, digests: dict[str, Any]) -> str:
     url = repository_url(context.spec.account, context.spec.region, repository)
-    return f"{url}@{pushed[repository]['digest']}"
+    return f"{url}@{digests[repository]['digest']}"
 
 
-def _told(key: str, manifest: ImageManifest, *, baked: bool) -> dict[str, Any]:
+def _outputs_of(key: str, manifest: ImageManifest, *, baked: bool) -> dict[str, Any]:
     """Return the part of the bake's outputs about these images."""
     return {
         "manifest": key,
@@ -211,33 +251,23 @@ def inputs_digest(root: Path, *base_digests: str) -> str:
 
 def build_wheel(root: Path, work: Path) -> Path:
     """Build the wheel of the images from a copy of what the digest covers, so that nothing else gets in."""
-    project, out = work / "source", work / "wheel"
+    source, folder = work / "source", work / "wheel"
     for name, path in sources(root, WHEEL, NO_CODE).items():
-        copy = project / name
+        copy = source / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(out),
-        str(project),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise PermanentError("the wheel could not be built", seen=done.stderr[-500:], cure="mend pyproject.toml")
-    return next(out.glob("*.whl"))
+    options = ["--quiet", "--no-deps", "--no-build-isolation", f"--wheel-dir={folder}"]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(source)]
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode != 0:
+        raise PermanentError("the wheel could not be built", seen=process.stderr[-500:], cure="mend pyproject.toml")
+    return next(folder.glob("*.whl"))
 
 
 def _still_there(registry: Registry, manifest: ImageManifest) -> bool:
-    there = {REPOSITORY: manifest.image, STEWARD_REPOSITORY: _of_steward(manifest)}
+    images = {REPOSITORY: manifest.image, STEWARD_REPOSITORY: _of_steward(manifest)}
     try:
-        for repository, image in there.items():
+        for repository, image in images.items():
             registry.image(repository, image.rpartition("@")[2])
     except NoSuchImage:
         return False

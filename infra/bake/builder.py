@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import EXPIRED, Account, every
 from infra.aws.given.builders import seen_builders
+from infra.cluster.nodes import instances_with
 from infra.engine.failures import cause_of, cure_for
 from infra.errors import PermanentError, UserError
 from infra.plan.checks.builders import drafts
@@ -32,10 +33,8 @@ from infra.stack.tags import tags
 
 INSTANCE_TYPE = "m7i.large"
 ROOT_GIB = 50
-"""Root disk of a builder. EKS's images bring 20 GiB, of which drivers, kernels and container tools fill more than half.
-A bake adds EFA's installer with packages for several systems (about 2 GiB unpacked), NCCL and DCGM with its tests (2),
-the package manager's lists and downloads (1): estimates, until a bake on AWS has measured them. No more than a node's
-own disk, since nodes start from the image of this one. AWS bills a snapshot by the blocks that are written."""
+"""Root disk of a builder: EKS's image of 20 GiB and what a bake adds. No more than a node's own disk, since nodes start
+from the image of this one. AWS bills a snapshot by the blocks that are written."""
 LIFE = timedelta(minutes=120)
 """No bake takes this long: installation is bounded, imaging a disk takes minutes."""
 TRANSFER = "bake/"
@@ -59,7 +58,7 @@ class Builder:
 
 
 @contextmanager
-def builder(context: Context, where: FoundationOutputs, image: str, life: timedelta = LIFE) -> Iterator[Builder]:
+def builder(context: Context, place: FoundationOutputs, image: str, life: timedelta = LIFE) -> Iterator[Builder]:
     """Run a builder from `image` for the block. Raises `PermanentError` when EC2 refuses it or its agent does not
     answer; it is ended then too."""
     end_builders(context.account, context.names)
@@ -67,9 +66,9 @@ def builder(context: Context, where: FoundationOutputs, image: str, life: timede
     refuse_place(context.account, context.spec)
     context.guard()
     ends_at = datetime.now(UTC) + life
-    instance = _launch(context, where, image, ends_at)
+    instance = _launch(context, place, image, ends_at)
     try:
-        _arm(context, where, instance, ends_at)
+        _arm(context, place, instance, ends_at)
         _await_agent(context, instance, image)
         yield Builder(instance, ends_at)
     finally:
@@ -77,13 +76,8 @@ def builder(context: Context, where: FoundationOutputs, image: str, life: timede
 
 
 def living_builders(account: Account, names: Names) -> list[str]:
-    filters = [
-        {"Name": "tag:Name", "Values": [names.builder]},
-        {"Name": f"tag:{ROLE_TAG}", "Values": [BUILDER]},
-        {"Name": "instance-state-name", "Values": LIVING},
-    ]
-    pages = account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
-    return [i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"]]
+    instances = instances_with(account, *LIVING, **{"Name": names.builder, ROLE_TAG: BUILDER})
+    return [str(instance["InstanceId"]) for instance in instances]
 
 
 def end_builders(account: Account, names: Names) -> list[str]:
@@ -102,21 +96,18 @@ def _forget_files(context: Context) -> None:
         store.s3.delete_object(Bucket=store.bucket, Key=key)
 
 
-def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: datetime) -> str:
-    wanted = {
-        **tags(context.spec, context.deadline, context.identity),
-        ROLE_TAG: BUILDER,
-        "Name": context.names.builder,
-    }
+def _launch(context: Context, place: FoundationOutputs, image: str, ends_at: datetime) -> str:
+    own_tags = {ROLE_TAG: BUILDER, "Name": context.names.builder}
+    tag_values = tags(context.spec, context.deadline, context.identity) | own_tags
     minutes = max(1, round((ends_at - datetime.now(UTC)).total_seconds() / 60))
-    marks = [{"Key": key, "Value": value} for key, value in wanted.items()]
+    marks = [{"Key": key, "Value": value} for key, value in tag_values.items()]
     request: dict[str, Any] = dict(
         ImageId=image,
         InstanceType=INSTANCE_TYPE,
         MinCount=1,
         MaxCount=1,
-        **_place(context.spec, where),
-        IamInstanceProfile={"Name": where.build_network_instance_profile},
+        **_place(context.spec, place),
+        IamInstanceProfile={"Name": place.build_network_instance_profile},
         MetadataOptions={"HttpTokens": "required"},
         InstanceInitiatedShutdownBehavior="terminate",
         BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": _ROOT}],
@@ -126,49 +117,52 @@ def _launch(context: Context, where: FoundationOutputs, image: str, ends_at: dat
         ],
     )
     try:
-        launched = _once_known(context, lambda: context.account.client("ec2").run_instances(**request))
+        answer = _once_known(context, lambda: context.account.client("ec2").run_instances(**request))
     except ClientError as error:
-        said = error.response["Error"]
-        if said["Code"] in EXPIRED:
+        refusal = error.response["Error"]
+        if refusal["Code"] in EXPIRED:
             raise
-        words = f"{said['Code']}: {said['Message']}"
+        words = f"{refusal['Code']}: {refusal['Message']}"
         raise PermanentError(
             f"the builder ({INSTANCE_TYPE} from {image}) could not be started",
             seen=words,
             cure=f"{cure_for(cause_of(words))}; the same command goes on",
         ) from error
-    return str(launched["Instances"][0]["InstanceId"])
+    return str(answer["Instances"][0]["InstanceId"])
 
 
 def refuse_place(account: Account, spec: Spec) -> None:
     """Raise `UserError` if the place that the spec names for builders lacks what one needs: else it would boot, bill,
     and never be heard of."""
-    seen = seen_builders(account, spec)
-    errors = [] if seen is None else [one for one in drafts(spec, seen) if one.level is Level.ERROR]
+    facts = seen_builders(account, spec)
+    errors = [] if facts is None else [finding for finding in drafts(spec, facts) if finding.level is Level.ERROR]
     if errors:
         raise UserError(
             "no builder can work where the spec wants it",
-            seen="; ".join(f"{one.place}: {one.message}: {one.seen}" for one in errors),
-            cure="; ".join(dict.fromkeys(one.cure for one in errors)),
+            seen="; ".join(f"{finding.place}: {finding.message}: {finding.seen}" for finding in errors),
+            cure="; ".join(dict.fromkeys(finding.cure for finding in errors)),
         )
 
 
-def _place(spec: Spec, where: FoundationOutputs) -> dict[str, Any]:
+def _place(spec: Spec, place: FoundationOutputs) -> dict[str, Any]:
     """Return the builder's network: the spec's, without a public address, else the foundation's build network."""
-    given = spec.image.builders
-    if given is None:
-        return {"SubnetId": where.build_network_subnet_id, "SecurityGroupIds": [where.build_network_security_group_id]}
+    network = spec.image.builders
+    if network is None:
+        return {
+            "SubnetId": place.build_network_subnet_id,
+            "SecurityGroupIds": [place.build_network_security_group_id],
+        }
     interface = {
         "DeviceIndex": 0,
-        "SubnetId": given.subnet_id,
-        "Groups": [given.security_group_id],
+        "SubnetId": network.subnet_id,
+        "Groups": [network.security_group_id],
         "AssociatePublicIpAddress": False,
         "DeleteOnTermination": True,
     }
     return {"NetworkInterfaces": [interface]}
 
 
-def _arm(context: Context, where: FoundationOutputs, instance: str, ends_at: datetime) -> None:
+def _arm(context: Context, place: FoundationOutputs, instance: str, ends_at: datetime) -> None:
     request: dict[str, Any] = dict(
         Name=context.names.builder,
         Description=f"Ends the builder of campaign {context.spec.campaign} if nobody else does",
@@ -178,7 +172,7 @@ def _arm(context: Context, where: FoundationOutputs, instance: str, ends_at: dat
         ActionAfterCompletion="DELETE",
         Target={
             "Arn": _TARGET,
-            "RoleArn": where.build_network_guard_arn,
+            "RoleArn": place.build_network_guard_arn,
             "Input": json.dumps({"InstanceIds": [instance]}),
             "RetryPolicy": {"MaximumEventAgeInSeconds": 86_400, "MaximumRetryAttempts": 185},
         },
@@ -188,14 +182,16 @@ def _arm(context: Context, where: FoundationOutputs, instance: str, ends_at: dat
 
 def _once_known(context: Context, call: Callable[[], Any]) -> Any:
     """Retry a call while a new role or profile of the foundation is not known everywhere."""
-    until = time.monotonic() + waits.ROLE_KNOWN.seconds
+    end = time.monotonic() + waits.ROLE_KNOWN.seconds
     while True:
         try:
             return call()
         except ClientError as error:
-            said = error.response["Error"]
-            young = said["Code"] in _YOUNG and ("role" in said["Message"] or "Instance Profile" in said["Message"])
-            if not young or time.monotonic() > until:
+            refusal = error.response["Error"]
+            young = refusal["Code"] in _YOUNG and (
+                "role" in refusal["Message"] or "Instance Profile" in refusal["Message"]
+            )
+            if not young or time.monotonic() > end:
                 raise
         context.progress.step("waiting until all of AWS knows the build network's roles")
         time.sleep(2.0)
@@ -213,15 +209,15 @@ def _await_agent(context: Context, instance: str, image: str) -> None:
     ssm, ec2 = context.account.client("ssm"), context.account.client("ec2")
     for _ in context.turns(_ONLINE_S, 0.2):
         context.progress.step(f"builder {instance} is booting")
-        asked = [{"Key": "InstanceIds", "Values": [instance]}]
-        online = every(ssm, "describe_instance_information", "InstanceInformationList", Filters=asked)
+        filters = [{"Key": "InstanceIds", "Values": [instance]}]
+        online = every(ssm, "describe_instance_information", "InstanceInformationList", Filters=filters)
         if any(item["PingStatus"] == "Online" for item in online):
             return
         # A filter instead of the id, which may not be known for a new instance yet.
         by_id = [{"Name": "instance-id", "Values": [instance]}]
-        found = list(every(ec2, "describe_instances", "Reservations", Filters=by_id))
-        if found and found[0]["Instances"][0]["State"]["Name"] in ("shutting-down", "terminated"):
-            reason = found[0]["Instances"][0].get("StateReason", {}).get("Message", "no reason given")
+        reservations = list(every(ec2, "describe_instances", "Reservations", Filters=by_id))
+        if reservations and reservations[0]["Instances"][0]["State"]["Name"] in ("shutting-down", "terminated"):
+            reason = reservations[0]["Instances"][0].get("StateReason", {}).get("Message", "no reason given")
             raise PermanentError(
                 "the builder ended before it answered",
                 seen=f"{instance} from {image}: {reason}",

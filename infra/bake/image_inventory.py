@@ -82,76 +82,79 @@ class ImageInventory:
         """Return all images, oldest first; the `keep` newest of each base stay. Raises if AWS refuses a look: an image
         that cannot be proven unused is used."""
         nodes = list(self._nodes())
-        found = [*nodes, *self._containers(), *self._snapshots({one for image in nodes for one in image.snapshots})]
-        found.sort(key=lambda one: one.made_at)
-        users = self._users(found)
-        newest = _newest(found, keep)
+        inventory = [*nodes, *self._containers(), *self._snapshots({row for image in nodes for row in image.snapshots})]
+        inventory.sort(key=lambda row: row.made_at)
+        users = self._users(inventory)
+        newest = _newest(inventory, keep)
         now = datetime.now(UTC)
-        judged = [_judged(one, users[one.id], one.id in newest, now - one.made_at, older_than) for one in found]
-        return _together(judged)
+        rows = [_with_reasons(row, users[row.id], row.id in newest, now - row.made_at, older_than) for row in inventory]
+        return _keep_siblings(rows)
 
-    def remove(self, wanted: Iterable[BakedImage], lease: Lease) -> Iterator[BakedImage]:
+    def remove(self, images: Iterable[BakedImage], lease: Lease) -> Iterator[BakedImage]:
         """Remove images and yield each. The manifest goes first, so that no bake uses the image again."""
         ec2, s3 = self.account.client("ec2"), self.store.s3
-        for one in wanted:
-            self.progress.step(f"removing {one.kind} {one.id}")
+        for image in images:
+            self.progress.step(f"removing {image.kind} {image.id}")
             lease.check()
-            if one.manifest is not None:
-                s3.delete_object(Bucket=self.store.bucket, Key=one.manifest)
-            if one.kind in _CONTAINERS:
-                Registry(self.account).delete_image(_CONTAINERS[one.kind], one.id)
-            if one.kind == "node image":
-                ec2.deregister_image(ImageId=one.id)
-            for snapshot in one.snapshots:
+            if image.manifest is not None:
+                s3.delete_object(Bucket=self.store.bucket, Key=image.manifest)
+            if image.kind in _CONTAINERS:
+                Registry(self.account).delete_image(_CONTAINERS[image.kind], image.id)
+            if image.kind == "node image":
+                ec2.deregister_image(ImageId=image.id)
+            for snapshot in image.snapshots:
                 lease.check()
                 ec2.delete_snapshot(SnapshotId=snapshot)
-            yield one
+            yield image
 
     def _nodes(self) -> Iterator[BakedImage]:
         """Yield the AMIs that bear a bake's tags."""
         self.progress.step("node images")
-        manifests = {one.ami: (key, one) for key, one in self._manifests(_NODE_MANIFESTS, NodeImage)}
+        manifests = {
+            node_image.ami: (key, node_image) for key, node_image in self._manifests(_NODE_MANIFESTS, NodeImage)
+        }
         pages = self.account.client("ec2").get_paginator("describe_images").paginate(Owners=["self"], Filters=_OURS)
         for image in (image for page in pages for image in page["Images"]):
             key, manifest = manifests.get(image["ImageId"], (None, None))
+            made_at = datetime.fromisoformat(image["CreationDate"]) if image.get("CreationDate") else _NEVER
             disks = [row["Ebs"] for row in image.get("BlockDeviceMappings", ()) if row.get("Ebs", {}).get("SnapshotId")]
             yield BakedImage(
                 kind="node image",
                 id=image["ImageId"],
                 base="" if manifest is None else manifest.base,
-                made_at=_instant(image.get("CreationDate")) if manifest is None else manifest.baked_at,
+                made_at=made_at if manifest is None else manifest.baked_at,
                 gb=Decimal(sum(int(disk.get("VolumeSize") or 0) for disk in disks)),
                 snapshots=tuple(disk["SnapshotId"] for disk in disks),
                 manifest=key,
             )
 
-    def _snapshots(self, held: set[str]) -> Iterator[BakedImage]:
+    def _snapshots(self, excluded: set[str]) -> Iterator[BakedImage]:
         """Yield baked snapshots without an AMI: a removal was interrupted, or somebody deregistered the AMI."""
         ec2 = self.account.client("ec2")
         for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=_OURS):
-            for one in (one for one in page["Snapshots"] if one["SnapshotId"] not in held):
+            for snapshot in (snapshot for snapshot in page["Snapshots"] if snapshot["SnapshotId"] not in excluded):
                 yield BakedImage(
                     kind="snapshot",
-                    id=one["SnapshotId"],
+                    id=snapshot["SnapshotId"],
                     base="",
-                    made_at=one["StartTime"],
-                    gb=Decimal(int(one["VolumeSize"])),
-                    snapshots=(one["SnapshotId"],),
+                    made_at=snapshot["StartTime"],
+                    gb=Decimal(int(snapshot["VolumeSize"])),
+                    snapshots=(snapshot["SnapshotId"],),
                     manifest=None,
                 )
 
     def _containers(self) -> Iterator[BakedImage]:
         """Yield images that a bake pushed to one of our repositories: they have a manifest, or a digest as tag."""
         self.progress.step("trainer images and steward images")
-        nothing: tuple[str | None, str] = (None, "")
+        no_manifest: tuple[str | None, str] = (None, "")
         manifests = dict[str, tuple[str | None, str]]()
-        for at, one in self._manifests(_MANIFESTS, ImageManifest):
-            manifests[one.image.rpartition("@")[2]] = at, one.base
-            if one.steward is not None:
-                manifests[one.steward.image.rpartition("@")[2]] = at, one.steward.base
+        for place, row in self._manifests(_MANIFESTS, ImageManifest):
+            manifests[row.image.rpartition("@")[2]] = place, row.base
+            if row.steward is not None:
+                manifests[row.steward.image.rpartition("@")[2]] = place, row.steward.base
         for kind, repository in _CONTAINERS.items():
             for image in Registry(self.account).images(repository):
-                key, base = manifests.get(image["imageDigest"], nothing)
+                key, base = manifests.get(image["imageDigest"], no_manifest)
                 if key is None and not any(_DIGEST.match(tag) for tag in image.get("imageTags", ())):
                     continue
                 yield BakedImage(
@@ -169,15 +172,15 @@ class ImageInventory:
             Bucket=self.store.bucket, Prefix=prefix, Delimiter="/"
         )
         for key in (item["Key"] for page in pages for item in page.get("Contents", ())):
-            found = self.store.model_at(key, model)
-            if found is not None:
-                yield key, found
+            manifest = self.store.model_at(key, model)
+            if manifest is not None:
+                yield key, manifest
 
-    def _users(self, found: Iterable[BakedImage]) -> dict[str, list[str]]:
+    def _users(self, baked_images: Iterable[BakedImage]) -> dict[str, list[str]]:
         """Return image -> users."""
         users = defaultdict[str, list[str]](list)
-        images = list(found)
-        by_manifest = {one.manifest: one.id for one in images if one.manifest is not None}
+        images = list(baked_images)
+        by_manifest = {row.manifest: row.id for row in images if row.manifest is not None}
         for name in campaigns(self.account, self.store.bucket):
             self.progress.step(f"what campaign {name} uses")
             record = CampaignStore(self.store.s3, self.store.bucket, name, self.store.writer)
@@ -186,17 +189,17 @@ class ImageInventory:
             if Stage.TEARDOWN in state.finished_stages:
                 continue
             # Every image in its record: a relaunch may go back to an earlier one.
-            said = "".join(event.model_dump_json() for event in events)
-            used = {one.id for one in images if one.id in said or state.unreadable}
-            recorded = str((record.get_json(RECORD) or {}).get("manifest"))
-            used |= {by_manifest[recorded]} if recorded in by_manifest else set()
-            for image in used:
+            text = "".join(event.model_dump_json() for event in events)
+            in_use = {row.id for row in images if row.id in text or state.unreadable}
+            record_key = str((record.get_json(RECORD) or {}).get("manifest"))
+            in_use |= {by_manifest[record_key]} if record_key in by_manifest else set()
+            for image in in_use:
                 users[image].append(f"campaign {name}")
-        for image, what in self._launched({one.id for one in images if one.kind == "node image"}):
-            users[image].append(what)
+        for image, user in self._running_users({row.id for row in images if row.kind == "node image"}):
+            users[image].append(user)
         return users
 
-    def _launched(self, amis: set[str]) -> Iterator[tuple[str, str]]:
+    def _running_users(self, amis: set[str]) -> Iterator[tuple[str, str]]:
         if not amis:
             return
         self.progress.step("instances and launch templates")
@@ -206,44 +209,42 @@ class ImageInventory:
             {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]},
         ]
         for page in ec2.get_paginator("describe_instances").paginate(Filters=filters):
-            for one in (one for group in page["Reservations"] for one in group["Instances"]):
-                yield one["ImageId"], f"instance {one['InstanceId']}"
+            for instance in (instance for group in page["Reservations"] for instance in group["Instances"]):
+                yield instance["ImageId"], f"instance {instance['InstanceId']}"
         for page in ec2.get_paginator("describe_launch_templates").paginate():
             for template in page["LaunchTemplates"]:
                 versions = ec2.get_paginator("describe_launch_template_versions").paginate(
                     LaunchTemplateId=template["LaunchTemplateId"]
                 )
-                named = {v["LaunchTemplateData"].get("ImageId") for p in versions for v in p["LaunchTemplateVersions"]}
-                for ami in sorted(named & amis):
+                ids = {v["LaunchTemplateData"].get("ImageId") for p in versions for v in p["LaunchTemplateVersions"]}
+                for ami in sorted(ids & amis):
                     yield ami, f"launch template {template['LaunchTemplateName']}"
 
 
-def _newest(found: Iterable[BakedImage], keep: int) -> set[str]:
+def _newest(images: Iterable[BakedImage], keep: int) -> set[str]:
     """Return the newest images of each base; without a manifest no bake would use one."""
     bases = defaultdict[tuple[str, str], list[str]](list)
-    for one in found:
-        if one.manifest is not None:
-            bases[(one.kind, one.base)].append(one.id)
-    return {image for several in bases.values() for image in several[len(several) - min(keep, len(several)) :]}
+    for row in images:
+        if row.manifest is not None:
+            bases[(row.kind, row.base)].append(row.id)
+    return {image for group in bases.values() for image in group[len(group) - min(keep, len(group)) :]}
 
 
-def _judged(one: BakedImage, users: list[str], newest: bool, age: timedelta, older_than: timedelta) -> BakedImage:
+def _with_reasons(row: BakedImage, users: list[str], newest: bool, age: timedelta, older_than: timedelta) -> BakedImage:
     reasons = list(users)
     if newest:
         reasons.append("newest of its base")
-    if one.manifest is None and age < _BAKING:
+    if row.manifest is None and age < _BAKING:
         reasons.append("perhaps being baked now")
     if age < older_than:
         reasons.append(f"younger than {duration.text(older_than)}")
-    return replace(one, kept_for=tuple(reasons))
+    return replace(row, kept_for=tuple(reasons))
 
 
-def _together(judged: list[BakedImage]) -> tuple[BakedImage, ...]:
+def _keep_siblings(images: list[BakedImage]) -> tuple[BakedImage, ...]:
     """Keep an image for another of the same bake: they have one manifest, which goes with the first."""
-    held = {one.manifest for one in judged if one.manifest is not None and one.kept_for}
-    why = ("baked with an image that is kept",)
-    return tuple(replace(one, kept_for=why) if one.removable and one.manifest in held else one for one in judged)
-
-
-def _instant(text: str | None) -> datetime:
-    return _NEVER if not text else datetime.fromisoformat(text)
+    kept_keys = {row.manifest for row in images if row.manifest is not None and row.kept_for}
+    reasons = ("baked with an image that is kept",)
+    return tuple(
+        replace(row, kept_for=reasons) if row.removable and row.manifest in kept_keys else row for row in images
+    )

@@ -65,27 +65,27 @@ def manifest_key(inputs: str, ami: str = "") -> str:
 
 
 def ensure(
-    context: Context, where: FoundationOutputs, own: NodeImage | None = None, force: bool = False
+    context: Context, place: FoundationOutputs, own_image: NodeImage | None = None, force: bool = False
 ) -> tuple[NodeImage, bool]:
-    """Return the node image of this spec, and whether it was baked now; `own` is used whatever the inputs are."""
-    if own is not None and not force and _available(context, own.ami):
-        return own, False
+    """Return the node image of this spec, and whether it was baked now; `own_image` is used whatever the inputs are."""
+    if own_image is not None and not force and _available(context, own_image.ami):
+        return own_image, False
     if context.spec.image.nodes != "bake":
         return _as_given(context), False
     base_ami, base = find_base(context)
     inputs = inputs_digest(CODE, base_ami, context.spec)
-    known = stored(context.store, inputs)
-    if known is not None and not force and _available(context, known.ami):
-        context.progress.note(f"node image of the same inputs exists, {inputs[:12]}: {known.ami}")
-        return known, False
+    old_image = stored_image(context.store, inputs)
+    if old_image is not None and not force and _available(context, old_image.ami):
+        context.progress.note(f"node image of the same inputs exists, {inputs[:12]}: {old_image.ami}")
+        return old_image, False
     _forget_unfinished(context, inputs)
-    with builder(context, where, base_ami) as built:
-        image = _bake(context, built, base_ami, base, inputs)
-    if known is not None:
-        context.progress.note(f"{known.ami} of the same inputs stays: campaigns may run on it")
+    with builder(context, place, base_ami) as machine:
+        image = _bake(context, machine, base_ami, base, inputs)
+    if old_image is not None:
+        context.progress.note(f"{old_image.ami} of the same inputs stays: campaigns may run on it")
     context.progress.note(f"node image {image.ami}: {', '.join(image.applied)}")
     for reason in dict.fromkeys(image.not_applied.values()):
-        roles = ", ".join(role for role, why in image.not_applied.items() if why == reason)
+        roles = ", ".join(role for role, cause in image.not_applied.items() if cause == reason)
         context.progress.note(f"not applied, {reason}: {roles}")
     return image, True
 
@@ -120,8 +120,8 @@ def find_base(context: Context) -> tuple[str, str]:
 def versions(root: Path) -> dict[str, Any]:
     """Return images/versions.yaml by role, with dates as text, as in JSON."""
     read = yaml.safe_load(asset("images/versions.yaml", root).read_text())["versions"]
-    found: dict[str, Any] = json.loads(json.dumps(read, default=str))
-    return found
+    by_role: dict[str, Any] = json.loads(json.dumps(read, default=str))
+    return by_role
 
 
 def inputs_digest(root: Path, base_ami: str, spec: Spec) -> str:
@@ -130,12 +130,12 @@ def inputs_digest(root: Path, base_ami: str, spec: Spec) -> str:
     return digest_of(sources(root, PLAYED, ("playbooks/roles/trainer_image",)), base_ami, str(maker))
 
 
-def stored(store: CampaignStore, inputs: str) -> NodeImage | None:
+def stored_image(store: CampaignStore, inputs: str) -> NodeImage | None:
     body = store.get(manifest_key(inputs))
     return None if body is None else NodeImage.model_validate_json(body)
 
 
-def recorded(store: CampaignStore) -> NodeImage | None:
+def campaign_image(store: CampaignStore) -> NodeImage | None:
     """Return the image that this campaign began with; None before its bake or without its manifest."""
     record = store.get_json(RECORD)
     body = None if record is None else store.get(record["manifest"])
@@ -144,8 +144,8 @@ def recorded(store: CampaignStore) -> NodeImage | None:
 
 def known_image(context: Context) -> NodeImage | None:
     """Return the image that this campaign began with, else its spec's own if `bivouac bake` has made or recorded it."""
-    if (own := recorded(context.store)) is not None:
-        return own
+    if (own_image := campaign_image(context.store)) is not None:
+        return own_image
     ami = "" if context.spec.image.nodes == "bake" else find_image(context.account, context.spec)[0]
     inputs = "" if ami else inputs_digest(CODE, find_base(context)[0], context.spec)
     image = context.store.model_at(manifest_key(inputs, ami), NodeImage)
@@ -154,7 +154,7 @@ def known_image(context: Context) -> NodeImage | None:
 
 def insist(store: CampaignStore, names: Names, ec2: Any) -> NodeImage:
     """Return the recorded image. Raises `UserError` without a manifest, or if a GPU node runs another AMI."""
-    image = recorded(store)
+    image = campaign_image(store)
     if image is None:
         raise UserError(
             "the node image has no manifest",
@@ -167,25 +167,25 @@ def insist(store: CampaignStore, names: Names, ec2: Any) -> NodeImage:
     ]
     pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
     nodes = {i["InstanceId"]: i["ImageId"] for page in pages for r in page["Reservations"] for i in r["Instances"]}
-    others = {node: ami for node, ami in nodes.items() if ami != image.ami}
-    if others:
+    strangers = {node: ami for node, ami in nodes.items() if ami != image.ami}
+    if strangers:
         raise UserError(
             "nodes run another image than the one that was baked for them",
-            seen=f"{', '.join(f'{node}: {ami}' for node, ami in others.items())}; baked: {image.ami}",
+            seen=f"{', '.join(f'{node}: {ami}' for node, ami in strangers.items())}; baked: {image.ami}",
             cure=f"set the launch template back (`bivouac repair {names.campaign}`) and end these nodes",
         )
     return image
 
 
-def _bake(context: Context, built: Builder, base_ami: str, base: str, inputs: str) -> NodeImage:
+def _bake(context: Context, machine_builder: Builder, base_ami: str, base: str, inputs: str) -> NodeImage:
     import tempfile
 
     maker = instance_type(context.spec.nodes.instance_type).maker or ""
-    given = {"node_image_inputs": inputs, "node_image_base": base, "node_image_accelerator": maker}
+    variables = {"node_image_inputs": inputs, "node_image_base": base, "node_image_accelerator": maker}
     with tempfile.TemporaryDirectory() as work:
-        facts = play(context, built, "node_image", given, Path(work))
+        facts = play(context, machine_builder, "node_image", variables, Path(work))
     refuse_incomplete(context.spec, facts["not_applied"])
-    ami, snapshots = take(context, built.id, inputs, base)
+    ami, snapshots = take(context, machine_builder.id, inputs, base)
     image = NodeImage(
         ami=ami,
         snapshots=snapshots,
@@ -208,7 +208,7 @@ def _bake(context: Context, built: Builder, base_ami: str, base: str, inputs: st
 def refuse_incomplete(spec: Spec, not_applied: dict[str, str]) -> None:
     """Raise if roles are missing and the nodes will be checked by their instance type's profile, which needs every
     role."""
-    lacking = [role for role, why in not_applied.items() if why.startswith(_NO_PACKAGES)]
+    lacking = [role for role, reason in not_applied.items() if reason.startswith(_NO_PACKAGES)]
     if lacking and spec.profile == spec.nodes.instance_type:
         raise PermanentError(
             "the node image would be incomplete",
@@ -230,7 +230,7 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
     marks = {**tags(None, None), INPUTS_TAG: inputs, "Name": f"bivouac {base}"}
     pairs = [{"Key": key, "Value": value} for key, value in marks.items()]
     context.guard()
-    made = ec2.create_image(
+    ami = ec2.create_image(
         InstanceId=instance,
         Name=f"bivouac-node-{inputs[:12]}-{int(time.time())}",
         Description=f"Bivouac node image on {base}"[:255],
@@ -238,21 +238,21 @@ def take(context: Context, instance: str, inputs: str, base: str) -> tuple[str, 
     )["ImageId"]
     for _ in context.turns(waits.IMAGE.seconds, 0.5):
         # A filter instead of the id, which may not be known for a new image yet.
-        by_id = [{"Name": "image-id", "Values": [made]}]
-        found = list(every(ec2, "describe_images", "Images", Filters=by_id))
-        image: dict[str, Any] = found[0] if found else {"State": "pending"}
+        by_id = [{"Name": "image-id", "Values": [ami]}]
+        images = list(every(ec2, "describe_images", "Images", Filters=by_id))
+        image: dict[str, Any] = images[0] if images else {"State": "pending"}
         if image["State"] == "available":
             disks = [row.get("Ebs", {}).get("SnapshotId") for row in image.get("BlockDeviceMappings", ())]
-            return made, tuple(disk for disk in disks if disk)
+            return ami, tuple(disk for disk in disks if disk)
         if image["State"] in ("failed", "error", "invalid"):
             reason = image.get("StateReason", {}).get("Message", "no reason given")
             raise PermanentError(
-                "the image could not be made", seen=f"{made}: {image['State']}: {reason}", cure="bake again"
+                "the image could not be made", seen=f"{ami}: {image['State']}: {reason}", cure="bake again"
             )
-        context.progress.step(f"image {made} is {image['State']}")
+        context.progress.step(f"image {ami} is {image['State']}")
     raise PermanentError(
         "the image is not available in time",
-        seen=f"{made} after {waits.IMAGE.seconds / 60:.0f} min",
+        seen=f"{ami} after {waits.IMAGE.seconds / 60:.0f} min",
         cure="look at its snapshot in the console; the same command bakes again",
     )
 
@@ -274,5 +274,5 @@ def _forget_unfinished(context: Context, inputs: str) -> None:
 
 def _available(context: Context, ami: str) -> bool:
     by_id = [{"Name": "image-id", "Values": [ami]}]
-    found = list(every(context.account.client("ec2"), "describe_images", "Images", Filters=by_id))
-    return any(image["State"] == "available" for image in found)
+    images = list(every(context.account.client("ec2"), "describe_images", "Images", Filters=by_id))
+    return any(image["State"] == "available" for image in images)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.bake.builder import TRANSFER, Builder
-from infra.engine.command import leashed
+from infra.engine.command import on_leash
 from infra.errors import PermanentError
 from infra.folders import asset
 from infra.session.context import Context
@@ -26,7 +26,7 @@ COMMAND_S = 3600
 
 
 @dataclass
-class Heard:
+class PlayResult:
     """Result of a run, from its events."""
 
     baked: dict[str, Any] = field(default_factory=dict)
@@ -36,21 +36,21 @@ class Heard:
     """By role."""
 
 
-def play(context: Context, builder: Builder, group: str, given: dict[str, Any], work: Path) -> dict[str, Any]:
+def play(context: Context, builder: Builder, group: str, variables: dict[str, Any], work: Path) -> dict[str, Any]:
     """Play the part of bake.yml for `group`; return its last fact. `work` is an empty folder."""
     hosts = inventory(context, builder, group)
-    with leashed([context.lease], context.spec.campaign) as mark:
-        heard = run(PLAYBOOKS / "bake.yml", hosts, given, work, context.progress.step, mark)
+    with on_leash([context.lease], context.spec.campaign) as mark:
+        result = run(PLAYBOOKS / "bake.yml", hosts, variables, work, context.progress.step, mark)
     context.guard()
-    if heard.failure is not None or not heard.baked:
+    if result.failure is not None or not result.baked:
         raise PermanentError(
             "the bake failed",
-            seen=heard.failure or "it ended without reporting the image's content",
+            seen=result.failure or "it ended without reporting the image's content",
             cure="mend what the message names; the same command bakes again, on a new builder",
         )
-    slow = sorted(heard.seconds.items(), key=lambda row: -row[1])
+    slow = sorted(result.seconds.items(), key=lambda row: -row[1])
     context.progress.note(", ".join(f"{role} {seconds:.1f} s" for role, seconds in slow))
-    return heard.baked
+    return result.baked
 
 
 def inventory(context: Context, builder: Builder, group: str) -> dict[str, Any]:
@@ -71,18 +71,18 @@ def inventory(context: Context, builder: Builder, group: str) -> dict[str, Any]:
 def run(
     playbook: Path,
     inventory: dict[str, Any],
-    given: dict[str, Any],
+    variables: dict[str, Any],
     work: Path,
     say: Any = lambda text: None,
     environment: Mapping[str, str] | None = None,
-) -> Heard:
+) -> PlayResult:
     """Run ansible-runner. Raises `KeyboardInterrupt` when a signal ended it."""
     import ansible_runner
 
-    heard, clock = Heard(), [time.monotonic()]
+    report, clock = PlayResult(), [time.monotonic()]
 
     def on_event(event: dict[str, Any]) -> bool:
-        _hear(event, heard, clock, say)
+        _hear(event, report, clock, say)
         return False
 
     private = work / "runner"
@@ -95,7 +95,7 @@ def run(
             quiet=True,
             envvars=_environment(work) | dict(environment or {}),
             inventory=inventory,
-            extravars=given,
+            extravars=variables,
             event_handler=on_event,
         )
     finally:
@@ -104,12 +104,12 @@ def run(
             signal.signal(number, handler)
     if result.status == "canceled":
         raise KeyboardInterrupt
-    if result.status != "successful" and heard.failure is None:
-        heard.failure = f"ansible-playbook {result.status}: {result.stdout.read()[-600:]}"
-    return heard
+    if result.status != "successful" and report.failure is None:
+        report.failure = f"ansible-playbook {result.status}: {result.stdout.read()[-600:]}"
+    return report
 
 
-def _hear(event: dict[str, Any], heard: Heard, clock: list[float], say: Any) -> None:
+def _hear(event: dict[str, Any], report: PlayResult, clock: list[float], say: Any) -> None:
     data = event.get("event_data", {})
     match event["event"]:
         case "playbook_on_task_start":
@@ -118,24 +118,24 @@ def _hear(event: dict[str, Any], heard: Heard, clock: list[float], say: Any) -> 
         case "runner_on_ok":
             now = time.monotonic()
             role = str(data.get("role") or "play")
-            heard.seconds[role] = heard.seconds.get(role, 0.0) + now - clock[0]
+            report.seconds[role] = report.seconds.get(role, 0.0) + now - clock[0]
             clock[0] = now
-            heard.changed += bool(data.get("res", {}).get("changed"))
+            report.changed += bool(data.get("res", {}).get("changed"))
             for name, value in data.get("res", {}).get("ansible_facts", {}).items():
                 if BAKED.fullmatch(name):
-                    heard.baked = value
+                    report.baked = value
         case "runner_on_failed" if not data.get("ignore_errors"):
-            heard.failure = _words(data)
+            report.failure = _words(data)
         case "runner_on_unreachable":
-            heard.failure = f"the builder cannot be reached: {data.get('res', {}).get('msg', '')}"[:800]
+            report.failure = f"the builder cannot be reached: {data.get('res', {}).get('msg', '')}"[:800]
 
 
 def _words(data: dict[str, Any]) -> str:
     """Return role, task and the module's message; for a command also the end of its output."""
     result = data.get("res", {})
-    said = [str(result.get(key, "")).strip()[-600:] for key in ("url", "msg", "stderr", "module_stderr")]
-    where = f"role {data['role']}, " if data.get("role") else ""
-    return f"{where}task {data.get('task')!r}: {' '.join(part for part in said if part)}"[:1200]
+    parts = [str(result.get(key, "")).strip()[-600:] for key in ("url", "msg", "stderr", "module_stderr")]
+    role = f"role {data['role']}, " if data.get("role") else ""
+    return f"{role}task {data.get('task')!r}: {' '.join(part for part in parts if part)}"[:1200]
 
 
 def _environment(work: Path) -> dict[str, str]:

@@ -1,13 +1,24 @@
-"""The project's files that go into an image, and their digest: the same from a clone and from its wheel."""
+"""The project's files that go into an image or into the closer's code, and their digest.
+
+The digest is the same from a clone and from its wheel. A campaign names the digest of the code that ends it, so that a
+later change of the clone changes nothing for it.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import zipfile
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
-from infra.folders import ASSETS, asset
+from infra.folders import ASSETS, CODE, asset
+from infra.session.context import Context
+from infra.session.session import STACK_CONFIG
+from infra.spec.names import PROJECT, closer_code
+from infra.stack.closer import REQUIREMENTS
 
 NO_CODE = ("infra/campaigns", str(ASSETS))
 """Specs: a comment in one is no reason to bake, least of all for a relaunch on a held cluster. And links."""
@@ -15,13 +26,13 @@ _LEFT_LYING = ("*~", "#*#", "*.bak", "*.orig", "*.rej", "*.tmp", "*.sw?", "4913"
 """Files of editors, patches and merges; vim probes a folder with the last."""
 
 
-def sources(root: Path, parts: Iterable[str], without: Iterable[str] = ()) -> dict[str, Path]:
+def sources(root: Path, parts: Iterable[str], excluded: Iterable[str] = ()) -> dict[str, Path]:
     """Return name -> file at and below `parts` in order, without those at and below `without`. Names begin at `root`.
 
     Skips hidden files, editors' files and Python's cache: they change while somebody only looks, and a needless bake
     costs the time of a held cluster's nodes.
     """
-    left_out = {Path(name) for name in without}
+    left_out = {Path(name) for name in excluded}
     files = {}
     for part in parts:
         top = asset(part, root)
@@ -44,3 +55,43 @@ def _counts(path: Path) -> bool:
     if any(part.startswith(".") or part == "__pycache__" for part in path.parts):
         return False
     return not any(fnmatch(part, pattern) for part in path.parts for pattern in _LEFT_LYING)
+
+
+_PARTS = ("infra", "trainer", "pyproject.toml", REQUIREMENTS)
+_TIME = (1980, 1, 1, 0, 0, 0)
+"""Of every entry, the oldest that zip knows: the same files are the same bytes."""
+
+
+def pack_project(root: Path) -> bytes:
+    """Return the project as a zip file that depends on nothing but names and contents."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sources(root, _PARTS, NO_CODE).items():
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, path.read_bytes())
+    return buffer.getvalue()
+
+
+@cache
+def _own_code() -> tuple[str, bytes]:
+    body = pack_project(CODE)
+    return hashlib.sha256(body).hexdigest(), body
+
+
+def code_of(context: Context) -> str | None:
+    """Return the digest of the code that ends this campaign: the stack's, which never changes; without a stack, our
+    own. None for a stack that is older than the closer."""
+    config = context.store.get_json(STACK_CONFIG)
+    if config is None:
+        return _own_code()[0]
+    code = config.get(f"{PROJECT}:closerCode")
+    return str(code) if code else None
+
+
+def keep_code(context: Context, digest: str | None) -> None:
+    """Upload the code of a campaign that is about to begin with it."""
+    own_digest, body = _own_code()
+    if digest == own_digest:
+        context.guard()
+        context.store.put_if_absent(closer_code(own_digest), body)

@@ -16,7 +16,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import explained, says_missing
-from infra.bake.closer_code import code_of, keep_code
+from infra.bake.sources import code_of, keep_code
 from infra.errors import UserError
 from infra.session.context import Context
 from infra.spec import waits
@@ -27,7 +27,7 @@ QUOTA = "L-9D07B6EF"
 """Service Quotas' code of "Concurrently running builds for Linux/Small environment", the closer's."""
 
 
-class Builds(StrEnum):
+class TrialState(StrEnum):
     """What the project's builds say of the account."""
 
     NO_PROJECT = "there is no project yet"
@@ -37,7 +37,7 @@ class Builds(StrEnum):
     SUCCEEDED = "a build has run"
 
 
-_FINAL = (Builds.NO_PROJECT, Builds.SUCCEEDED)
+_FINAL = (TrialState.NO_PROJECT, TrialState.SUCCEEDED)
 
 
 def try_closer(context: Context) -> str:
@@ -45,7 +45,7 @@ def try_closer(context: Context) -> str:
     what to ask AWS for. It takes about two minutes, which nobody waits for here."""
     try:
         codebuild, code = context.account.client("codebuild"), code_of(context)
-        if code is None or _builds(codebuild) not in (Builds.NONE, Builds.FAILED):
+        if code is None or _builds(codebuild) not in (TrialState.NONE, TrialState.FAILED):
             return ""
         keep_code(context, code)
         context.guard()
@@ -62,14 +62,14 @@ def try_closer(context: Context) -> str:
 def insist(context: Context) -> None:
     """Wait for a build that has run, before a campaign that will be left to the closer. Raises `UserError` if there is
     none. A project that does not exist yet is asked for again once the foundation stands."""
-    refusal, state = try_closer(context), Builds.RUNS
+    refusal, state = try_closer(context), TrialState.RUNS
     for turn, _ in enumerate(context.turns(waits.TRIAL_BUILD.seconds, 5.0)):
         try:
             state = _builds(context.account.client("codebuild"))
         except (ClientError, BotoCoreError) as error:
             refusal = refusal or f"its builds could not be looked at: {explained(error)}"
         # A build that has just been started may be missing in the first listing.
-        if refusal or state in _FINAL or (turn and state is not Builds.RUNS):
+        if refusal or state in _FINAL or (turn and state is not TrialState.RUNS):
             break
         context.progress.step("the account's closer is tried")
     if refusal or state not in _FINAL:
@@ -80,21 +80,21 @@ def insist(context: Context) -> None:
         )
 
 
-def _builds(codebuild: Any) -> Builds:
+def _builds(codebuild: Any) -> TrialState:
     try:
         pages = codebuild.get_paginator("list_builds_for_project").paginate(projectName=CLOSER, sortOrder="DESCENDING")
         newest = next(iter(pages))["ids"][:100]  # no more at once
     except ClientError as error:
         if says_missing(error):
-            return Builds.NO_PROJECT
+            return TrialState.NO_PROJECT
         raise
     builds = codebuild.batch_get_builds(ids=newest)["builds"] if newest else []
     states = {build["buildStatus"] for build in builds}
     if "SUCCEEDED" in states:
-        return Builds.SUCCEEDED
+        return TrialState.SUCCEEDED
     if "IN_PROGRESS" in states:
-        return Builds.RUNS
-    return Builds.FAILED if states else Builds.NONE
+        return TrialState.RUNS
+    return TrialState.FAILED if states else TrialState.NONE
 
 
 def _what_to_ask(region: str, words: str) -> str:

@@ -18,7 +18,7 @@ from infra.cluster import attempts
 from infra.cluster.confinement import ROOT
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import is_gone, may_pass
-from infra.cluster.starting import cure_of, ending, has_started, warnings, why_not
+from infra.cluster.pod_start import cure_of, ending, has_started, last_words, warnings, why_not
 from infra.errors import PermanentError
 from infra.record.events import Stage
 from infra.session.context import Context
@@ -42,30 +42,30 @@ def prove(context: Context, client: Client) -> None:
     }
     shares = context.spec.storage.shared is not None
     if not shares:
-        at = (context.spec.account, context.spec.region)
-        config["shared_tier"] = shared_tier(*at, context.spec.campaign, context.identity)
+        place = (context.spec.account, context.spec.region)
+        config["shared_tier"] = shared_tier(*place, context.spec.campaign, context.identity)
     context.guard()
     _remove(context, client)
     attempts.create_config(client, NAME, labels, {"basics.json": json.dumps(config)})
-    baked = context.outputs[Stage.BAKE]
-    image = baked.get("steward_image") or baked["image"]
+    images = context.outputs[Stage.BAKE]
+    image = images.get("steward_image") or images["image"]
     client.create(from_dict(manifest(image, labels, shares)))
-    pod, why = _ended(context, client)
-    probes = _said(pod)
-    failed = [one for one in probes if not one.ok]
-    if not why and not probes:
-        why = f"it ended without a word: {_last_words(client)}"
-    if why or failed:
-        seen = [why] if why else [f"{one.name}: {one.seen}" for one in failed]
-        cures = [cure_of(why)] if why else [one.cure for one in failed]
+    pod, no_end = _await_end(context, client)
+    probes = _probes_of(pod)
+    failures = [probe for probe in probes if not probe.ok]
+    if not no_end and not probes:
+        no_end = f"it ended without a word: {last_words(client, NAME)}"
+    if no_end or failures:
+        facts = [no_end] if no_end else [f"{probe.name}: {probe.seen}" for probe in failures]
+        cures = [cure_of(no_end)] if no_end else [probe.cure for probe in failures]
         raise PermanentError(
             "what every node needs does not work on the system node; no GPU node was requested",
-            seen="; ".join(seen),
+            seen="; ".join(facts),
             cure="; ".join([*filter(None, cures), f"`bivouac run` continues, `bivouac down {context.spec.campaign}` "
                             "removes what bills"]),
         )  # fmt: skip
     _remove(context, client)
-    context.progress.note(f"the system node has what all nodes need: {', '.join(one.name for one in probes)}")
+    context.progress.note(f"the system node has what all nodes need: {', '.join(probe.name for probe in probes)}")
 
 
 def manifest(image: str, labels: dict[str, str], shares: bool = True) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def manifest(image: str, labels: dict[str, str], shares: bool = True) -> dict[st
     }
 
 
-def _ended(context: Context, client: Client) -> tuple[Pod, str]:
+def _await_end(context: Context, client: Client) -> tuple[Pod, str]:
     """Wait for the pod's end; return it, and why it did not end or empty."""
     start_until = time.monotonic() + context.spec.recovery.startup_timeout.total_seconds()
     end_until, pod, warning = start_until + _RUN_S, Pod(), ""
@@ -97,26 +97,19 @@ def _ended(context: Context, client: Client) -> tuple[Pod, str]:
         except (httpx2.HTTPError, ApiError) as error:
             if not may_pass(error):
                 raise
-        why = "it runs" if has_started(pod) else why_not(pod, warning)
-        context.progress.step(f"what all nodes need, on the system node: {why[:200]}")
+        state = "it runs" if has_started(pod) else why_not(pod, warning)
+        context.progress.step(f"what all nodes need, on the system node: {state[:200]}")
         if not has_started(pod) and time.monotonic() > start_until:
-            return pod, f"the pod did not start within {context.spec.recovery.startup_timeout}: {why}"
-    return pod, f"the pod did not end: {_last_words(client)}"
+            return pod, f"the pod did not start within {context.spec.recovery.startup_timeout}: {state}"
+    return pod, f"the pod did not end: {last_words(client, NAME)}"
 
 
-def _said(pod: Pod) -> list[Probe]:
+def _probes_of(pod: Pod) -> list[Probe]:
     end = ending(pod)
     try:
         return _PROBES.validate_json((end.message if end else "") or "")
     except ValidationError:
         return []
-
-
-def _last_words(client: Client) -> str:
-    try:
-        return " | ".join(client.log(NAME, tail_lines=5, newlines=False))[-400:] or "its log is empty"
-    except httpx2.HTTPError as error:
-        return f"no log: {error}"
 
 
 def _remove(context: Context, client: Client) -> None:

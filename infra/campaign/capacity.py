@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -11,9 +11,8 @@ import httpx2
 
 from infra.bounded import BoundedLook
 from infra.campaign import launch_budget
-from infra.campaign.reserved import bills_on, node_usd_per_hour
-from infra.cluster.conditions import ConditionHistory
-from infra.cluster.fitness import NodeFacts, Sickness, overdue, shared_cause
+from infra.campaign.billing import bills_on, node_usd_per_hour
+from infra.cluster.fitness import ConditionHistory, NodeFacts, Sickness, overdue, shared_cause
 from infra.cluster.kubernetes import OF_WORLD, may_pass
 from infra.cluster.nodes import GpuNodes, Launched
 from infra.engine.failures import Cause, cause_of, cure_for
@@ -35,23 +34,23 @@ _MINIMUM = timedelta(seconds=60)
 """The shortest time that EC2 bills."""
 
 
-def wait_for_nodes(context: Context, nodes: GpuNodes, wanted: int | None = None) -> list[NodeFacts]:
-    """Wait for as many fit nodes as the spec wants, or `wanted`, each with its accelerators. Raises `PermanentError`
-    after giving all back."""
+def wait_for_nodes(context: Context, nodes: GpuNodes, wanted_count: int | None = None) -> list[NodeFacts]:
+    """Wait for as many fit nodes as the spec wants, or `wanted_count`, each with its accelerators. Raises
+    `PermanentError` after giving all back."""
     launch_budget.postpone(context)
-    spec, wanted = context.spec, wanted or context.spec.nodes.count
-    why = ""
+    spec, wanted_count = context.spec, wanted_count or context.spec.nodes.count
+    cause = ""
     devices = catalogue.instance_type(spec.nodes.instance_type).accelerators
-    fit, since, history, replaced = list[NodeFacts](), datetime.now(UTC), ConditionHistory(), set[str]()
+    fit, start, history, replacements = list[NodeFacts](), datetime.now(UTC), ConditionHistory(), set[str]()
     for turn, _ in enumerate(context.turns(spec.capacity_timeout.total_seconds())):
         try:
             facts = nodes.facts()
             fit = [node for node in facts if node.fit(devices)]
-            if len(fit) >= wanted:
+            if len(fit) >= wanted_count:
                 return fit
-            if not _replace_sick(context, nodes, facts, history.look(facts, devices), replaced):
-                usable = [node for node in facts if node.fit(devices) or node.suspected(devices)]
-                if len(usable) >= wanted:
+            if not _replace_sick(context, nodes, facts, history.look(facts, devices), replacements):
+                usable = [node for node in facts if node.fit(devices) or node.only_suspect(devices)]
+                if len(usable) >= wanted_count:
                     context.progress.note(
                         "EKS calls more nodes sick than may be replaced: the health check will judge them"
                     )
@@ -59,16 +58,16 @@ def wait_for_nodes(context: Context, nodes: GpuNodes, wanted: int | None = None)
         except httpx2.HTTPError as error:
             if not may_pass(error):
                 raise
-            why = f"; could not look, the cluster does not answer: {error}"[:200]
+            cause = f"; could not look, the cluster does not answer: {error}"[:200]
         except OF_WORLD as error:
-            why = f"; could not look this time: {error}"[:200]
+            cause = f"; could not look this time: {error}"[:200]
         else:
             # Show AWS's reasons every few seconds: capacity can take an hour.
-            why = _why_missing(nodes, facts, devices, since) if turn % 10 == 5 else why
-        if wanted < spec.nodes.count and len(replaced) >= _ALIKE:
+            cause = _why_missing(nodes, facts, devices, start) if turn % 10 == 5 else cause
+        if wanted_count < spec.nodes.count and len(replacements) >= _ALIKE:
             break  # a pilot's successor does not become fit either: so would no other node
-        context.progress.step(f"{len(fit)} of {wanted} nodes ready{why}")
-    raise _give_back(context, nodes, len(fit), wanted, since)
+        context.progress.step(f"{len(fit)} of {wanted_count} nodes ready{cause}")
+    raise _give_back(context, nodes, len(fit), wanted_count, start)
 
 
 def _replace_sick(
@@ -76,24 +75,24 @@ def _replace_sick(
     nodes: GpuNodes,
     facts: Sequence[NodeFacts],
     sick_for: Mapping[str, Mapping[Sickness, timedelta]],
-    replaced: set[str],
+    replacements: set[str],
 ) -> bool:
     """Replace nodes that have been sick for too long. Returns False and replaces none if they are more than repairs
     allow, or all at once, and so share a cause."""
     sick = [
-        one for one in facts if overdue(sick_for[one.name]) and not one.quarantined and one.instance_state != "gone"
+        row for row in facts if overdue(sick_for[row.name]) and not row.quarantined and row.instance_state != "gone"
     ]
     devices = catalogue.instance_type(context.spec.nodes.instance_type).accelerators
-    repairs_left = context.spec.recovery.repairs_per_hour - len(replaced)
-    if shared_cause(sick, sum(one.fit(devices) for one in facts), repairs_left):
+    repairs_left = context.spec.recovery.repairs_per_hour - len(replacements)
+    if shared_cause(sick, sum(row.fit(devices) for row in facts), repairs_left):
         return False
-    for one in sick:
-        words = one.unfit(devices)
-        context.progress.note(f"{one.name} does not become fit: {words}; it is replaced")
+    for row in sick:
+        words = row.unfit(devices)
+        context.progress.note(f"{row.name} does not become fit: {words}; it is replaced")
         probe = {"name": "node", "ok": False, "looked": True, "seen": words, "wanted": "fit for a pod of the gang"}
-        context.store.append(NodeVerdict(node=one.name, instance=one.instance, fit=False, probes=[probe]))
-        replaced.add(one.instance)
-        replace(context, nodes, one.name, one.instance)
+        context.store.append(NodeVerdict(node=row.name, instance=row.instance, fit=False, probes=[probe]))
+        replacements.add(row.instance)
+        replace(context, nodes, row.name, row.instance)
     return True
 
 
@@ -103,7 +102,7 @@ def replace(context: Context, nodes: GpuNodes, name: str, instance: str) -> None
     instance = instance or next((node.instance for node in nodes.facts() if node.name == name), "")
     if not instance:
         context.progress.note(f"{name} has left the cluster already; its group replaces it")
-    elif not nodes.replace(instance) and instance in {one.instance for one in nodes.launched()}:
+    elif not nodes.replace(instance) and instance in {launch.instance for launch in nodes.launched()}:
         context.progress.note(f"{instance} does not belong to its group any more: it is terminated directly")
         context.guard()
         context.account.client("ec2").terminate_instances(InstanceIds=[instance])
@@ -127,19 +126,19 @@ def is_late(context: Context) -> bool:
     return datetime.now(UTC) >= context.deadline
 
 
-def deadline_passed(context: Context, seen: str) -> UserError:
+def deadline_passed(context: Context, fact: str) -> UserError:
     cure = f"`bivouac down {context.spec.campaign}`; a longer `money.deadline` needs a new campaign"
-    return UserError("the campaign's deadline has passed", seen=seen, cure=cure)
+    return UserError("the campaign's deadline has passed", seen=fact, cure=cure)
 
 
-def kept(context: Context) -> str | None:
+def stay_reason(context: Context) -> str | None:
     """Return the sentence for nodes that stay after a failure, since their places bill in any case; None if they go."""
     budget = context.state().launch_budget
-    until = context.deadline if budget is None else min(context.deadline, budget.until)
-    if context.spec.nodes.capacity not in RESERVED or datetime.now(UTC) >= until:
+    end = context.deadline if budget is None else min(context.deadline, budget.until)
+    if context.spec.nodes.capacity not in RESERVED or datetime.now(UTC) >= end:
         return None
     return (
-        f"the GPU nodes stay until {until.isoformat(timespec='minutes')}: their places bill in any case, and EC2 "
+        f"the GPU nodes stay until {end.isoformat(timespec='minutes')}: their places bill in any case, and EC2 "
         "cleans a place for minutes before it starts another instance there"
     )
 
@@ -151,34 +150,31 @@ def retreat(context: Context, nodes: GpuNodes) -> str:
     Looks that serve the message only are bounded and may fail, so they never delay the zero for long. Raises what AWS
     answers to the zero itself.
     """
-    if stay := kept(context):
+    if stay := stay_reason(context):
         return "; ".join(filter(None, [stay, bills_on(context)]))
-    before: tuple[Launched, ...] | None = None
+    launches: tuple[Launched, ...] | None = None
     with suppress(*OF_WORLD, TimeoutError):
-        before = BoundedLook(nodes.launched, "launched").within(_GLANCE_S)
+        launches = BoundedLook(nodes.launched, "launched").within(_GLANCE_S)
     nodes.set_desired(0)
-    left, blind = before or (), ""
+    left, blind = launches or (), ""
     for _ in context.turns(waits.SHUTDOWN.seconds):
         try:
             # What is shutting down no longer bills, and may take EC2 twenty minutes.
-            left, blind = tuple(one for one in nodes.launched() if one.bills), ""
+            left, blind = tuple(launch for launch in nodes.launched() if launch.bills), ""
         except OF_WORLD as error:
             blind = f"; could not look which have gone: {error}"[:200]
         if not left and not blind:
             break
         context.progress.step(f"giving {len(left)} GPU instances back{blind}")
+    still = f"; still not ending, and billing: {', '.join(launch.instance for launch in left)}" if left else ""
     on = bills_on(context)
-    rest = f"{blind}{_billing(left)}{f'; {on}' if on else ''}"
-    if before is None:
-        return f"the GPU node group was set to zero; which instances it had could not be seen{rest}"
-    if not before and not left:
-        return f"no instance ever came{rest or ', nothing was paid for GPU nodes'}"
-    paid = sum((_paid(context, one) for one in before), Decimal(0))
-    return f"{len(before)} instances given back, about {paid.quantize(Decimal('0.01'))} USD paid for them{rest}"
-
-
-def _billing(left: tuple[Launched, ...]) -> str:
-    return f"; still not ending, and billing: {', '.join(one.instance for one in left)}" if left else ""
+    suffix = f"{blind}{still}{f'; {on}' if on else ''}"
+    if launches is None:
+        return f"the GPU node group was set to zero; which instances it had could not be seen{suffix}"
+    if not launches and not left:
+        return f"no instance ever came{suffix or ', nothing was paid for GPU nodes'}"
+    usd = sum((_cost_of(context, launch) for launch in launches), Decimal(0))
+    return f"{len(launches)} instances given back, about {usd.quantize(Decimal('0.01'))} USD paid for them{suffix}"
 
 
 def see_the_cluster(context: Context) -> str:
@@ -186,75 +182,82 @@ def see_the_cluster(context: Context) -> str:
     return f"see that the cluster answers: `bivouac shell {context.spec.campaign} -- kubectl get nodes`"
 
 
-def _give_back(context: Context, nodes: GpuNodes, came: int, wanted: int, since: datetime) -> PermanentError:
-    spec, rest = context.spec, context.spec.nodes.count - wanted
-    waited = min(spec.capacity_timeout, timedelta(seconds=round((datetime.now(UTC) - since).total_seconds())))
+def _give_back(context: Context, nodes: GpuNodes, fit: int, wanted_count: int, start: datetime) -> PermanentError:
+    spec, extra = context.spec, context.spec.nodes.count - wanted_count
+    duration = min(spec.capacity_timeout, timedelta(seconds=round((datetime.now(UTC) - start).total_seconds())))
     try:
         # Only running instances can tell, so this precedes the retreat; it is bounded, since they bill.
-        said, cures = BoundedLook(lambda: _last_words(context, nodes, since), "last words").within(_WORDS_S)
+        reasons, cures = BoundedLook(lambda: _last_words(context, nodes, start), "last words").within(_WORDS_S)
     except TimeoutError as error:
-        said, cures = [f"could not find out why, AWS or the cluster does not answer: {error}"], {}
+        reasons, cures = [f"could not find out why, AWS or the cluster does not answer: {error}"], {}
         cures[see_the_cluster(context)] = None
-    given = retreat(context, nodes)
-    return PermanentError(
-        f"the pilot did not come; the other {rest} were never asked for" if rest else "the nodes did not come",
-        seen="; ".join([f"{came} of {wanted} within {waited}", *said, given]),
-        cure="; ".join([*(cures or [cure_for(Cause.CAPACITY)]), "then `bivouac run` continues",
-                        f"`bivouac down {spec.campaign}` removes what still bills"]),
-    )  # fmt: skip
+    title = f"the pilot did not come; the other {extra} were never asked for" if extra else "the nodes did not come"
+    facts = [f"{fit} of {wanted_count} within {duration}", *reasons]
+    return give_up(context, nodes, title, facts, cures or [cure_for(Cause.CAPACITY)])
 
 
-def _last_words(context: Context, nodes: GpuNodes, since: datetime) -> tuple[list[str], dict[str, None]]:
+def give_up(
+    context: Context, nodes: GpuNodes, title: str, facts: Iterable[str], cures: Iterable[str]
+) -> PermanentError:
+    """Give the nodes back; return the error, with what was given back and how to go on."""
+    way_on = f"then `bivouac run` continues, `bivouac down {context.spec.campaign}` removes what still bills"
+    words = "; ".join([*facts, retreat(context, nodes)])
+    return PermanentError(title, seen=words, cure="; ".join([*dict.fromkeys(cures), way_on]))
+
+
+def _last_words(context: Context, nodes: GpuNodes, start: datetime) -> tuple[list[str], dict[str, None]]:
     """Return why nodes are missing, by AWS and the instances, and the cures. Raises none of `OF_WORLD`."""
-    said, cures, lost, unfit = list[str](), dict[str, None](), list[Launched](), list[str]()
+    reasons, cures, strays, unfit = list[str](), dict[str, None](), list[Launched](), list[str]()
     devices = catalogue.instance_type(context.spec.nodes.instance_type).accelerators
     try:
-        said += nodes.refusals(since)
+        reasons += nodes.refusals(start)
     except OF_WORLD as error:
-        said.append(f"could not ask AWS why: {error}")
-    cures |= dict.fromkeys(cure_for(cause) for cause in map(cause_of, said) if cause in _OF_BUYING)
+        reasons.append(f"could not ask AWS why: {error}")
+    cures |= dict.fromkeys(cure_for(cause) for cause in map(cause_of, reasons) if cause in _OF_BUYING)
     try:
         facts = nodes.facts()
-        lost, unfit = _not_joined(nodes, facts), _unfit(facts, devices)
+        strays, unfit = _not_joined(nodes, facts), _unfit(facts, devices)
     except httpx2.HTTPError as error:  # unseen nodes bill too
         cures[see_the_cluster(context)] = None
-        said.append(f"could not look which nodes have joined, the cluster does not answer: {error}")
+        reasons.append(f"could not look which nodes have joined, the cluster does not answer: {error}")
     except OF_WORLD as error:
-        said.append(f"could not look which nodes have joined: {error}")
-    for one in lost:
-        ran = (datetime.now(UTC) - one.at).total_seconds()
-        said.append(f"{one.instance} has run for {ran:.0f} s without joining; console: {nodes.console(one.instance)}")
+        reasons.append(f"could not look which nodes have joined: {error}")
+    for stray in strays:
+        seconds = (datetime.now(UTC) - stray.at).total_seconds()
+        reasons.append(
+            f"{stray.instance} has run for {seconds:.0f} s without joining; console: {nodes.console(stray.instance)}"
+        )
     if unfit:
-        said += unfit[:_SHOWN] + ([f"{len(unfit) - _SHOWN} more unfit"] if len(unfit) > _SHOWN else [])
+        reasons += unfit[:_SHOWN] + ([f"{len(unfit) - _SHOWN} more unfit"] if len(unfit) > _SHOWN else [])
         cures["look at the unfit nodes: somebody else's cordon or taint, or a fault of what they share"] = None
-    if lost:
+    if strays:
         cures["compare the launch template's NodeConfig, the node role's access entry and the subnet's way out"] = None
-    return said, cures
+    return reasons, cures
 
 
-def _why_missing(nodes: GpuNodes, facts: Sequence[NodeFacts], devices: int, since: datetime) -> str:
+def _why_missing(nodes: GpuNodes, facts: Sequence[NodeFacts], devices: int, start: datetime) -> str:
     """Return the reason for the progress line; a failed look becomes part of it."""
     try:
         by_now = datetime.now(UTC) - timedelta(seconds=waits.BOOT.seconds)
-        lost = [one for one in _not_joined(nodes, facts) if one.at < by_now]
-        late = [f"{one.instance} runs and has not joined" for one in lost]
-        said = [*late, *_unfit(facts, devices), *nodes.refusals(since)]
+        strays = [stray for stray in _not_joined(nodes, facts) if stray.at < by_now]
+        late = [f"{stray.instance} runs and has not joined" for stray in strays]
+        reasons = [*late, *_unfit(facts, devices), *nodes.refusals(start)]
     except OF_WORLD as error:
         return f"; could not look why this time: {error}"[:200]
-    return f"; {said[0][:160]}" if said else ""
+    return f"; {reasons[0][:160]}" if reasons else ""
 
 
 def _unfit(facts: Sequence[NodeFacts], devices: int) -> list[str]:
     """Return the reason for each present node that no pod of the gang can use."""
-    here = [node for node in facts if node.instance_state != "gone"]
-    return [f"{node.name}: {node.unfit(devices)}" for node in here if not node.fit(devices)]
+    present = [node for node in facts if node.instance_state != "gone"]
+    return [f"{node.name}: {node.unfit(devices)}" for node in present if not node.fit(devices)]
 
 
 def _not_joined(nodes: GpuNodes, facts: Sequence[NodeFacts]) -> list[Launched]:
-    joined = {node.instance for node in facts}
-    return [one for one in nodes.launched() if one.state == "running" and one.instance not in joined]
+    members = {node.instance for node in facts}
+    return [launch for launch in nodes.launched() if launch.state == "running" and launch.instance not in members]
 
 
-def _paid(context: Context, one: Launched) -> Decimal:
-    ran = max(datetime.now(UTC) - one.at, _MINIMUM)
-    return node_usd_per_hour(context) * Decimal(repr(ran.total_seconds())) / 3600
+def _cost_of(context: Context, launch: Launched) -> Decimal:
+    runtime = max(datetime.now(UTC) - launch.at, _MINIMUM)
+    return node_usd_per_hour(context) * Decimal(repr(runtime.total_seconds())) / 3600

@@ -42,7 +42,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True)
-class View:
+class CloserView:
     """What the closer judges by."""
 
     state: CampaignState
@@ -61,15 +61,15 @@ class View:
 
     def silence(self, lease: StoredLease | None) -> timedelta:
         """Return for how long a lease was not renewed; without one, the time since the newest launch, or the begin."""
-        begun = [attempt.launched_at for attempt in self.state.attempts] or [self.state.started_at or self.now]
-        return self.now - max(begun) if lease is None else timedelta(seconds=lease.age_s)
+        starts = [attempt.launched_at for attempt in self.state.attempts] or [self.state.started_at or self.now]
+        return self.now - max(starts) if lease is None else timedelta(seconds=lease.age_s)
 
     @property
     def steward_gone(self) -> bool:
         return self.silence(self.steward) > SILENT
 
 
-def look(store: CampaignStore, now: datetime) -> View:
+def look(store: CampaignStore, now: datetime) -> CloserView:
     """Return the view of a campaign. Raises what S3 answers: what cannot be seen is no reason to touch anything."""
     state, loses_nothing, money, deadline = store.state(), True, None, None
     try:
@@ -81,12 +81,12 @@ def look(store: CampaignStore, now: datetime) -> View:
         spec = stored_spec(store)
         money = spent_usd(store, stored_plan(store, spec), now), spec.money.budget_usd
     steward = store.lease(STEWARD_LEASE, LEASE_TTL).current()
-    return View(state, now, driver_of(store), steward, deadline, money, loses_nothing)
+    return CloserView(state, now, driver_of(store), steward, deadline, money, loses_nothing)
 
 
-def judge(view: View) -> tuple[Act, str]:
+def judge(view: CloserView) -> tuple[Act, str]:
     """Return what the closer does now, and why; of `LEAVE`, what the campaign is. Pure."""
-    state, dear = view.state, _dear(view)
+    state, dear = view.state, _budget_excess(view)
     if state.ended:
         return Act.LEAVE, "has ended"
     if view.driver is not None and view.driven:
@@ -96,21 +96,21 @@ def judge(view: View) -> tuple[Act, str]:
     if state.closed and not state.settled and not state.abandoned:
         return Act.LEAVE, "is not archived, and waits for a person"
     left, late = is_left(view.driver, state), view.deadline is not None and view.now >= view.deadline
-    why = _over(view, left, late) or _forsaken(view) or dear
-    if why and (left or late) and (view.loses_nothing or not view.steward_gone):
-        return Act.END, why
+    reason = _end_reason(view, left, late) or _neglect_reason(view) or dear
+    if reason and (left or late) and (view.loses_nothing or not view.steward_gone):
+        return Act.END, reason
     # A preflight that failed has ended on record, and reserved nodes stay after it.
-    if why and (state.gpu_nodes_up or (state.launch_budget is not None and not state.attempts)):
-        return Act.GIVE_BACK, why
-    if left and state.gpu_nodes_up and (why := _silent(view)):
-        return Act.GIVE_BACK, why
-    if why and not view.loses_nothing and view.steward_gone:
-        return Act.LEAVE, f"is not archived, and waits for a person: {why}"
+    if reason and (state.gpu_nodes_up or (state.launch_budget is not None and not state.attempts)):
+        return Act.GIVE_BACK, reason
+    if left and state.gpu_nodes_up and (reason := _driver_silence(view)):
+        return Act.GIVE_BACK, reason
+    if reason and not view.loses_nothing and view.steward_gone:
+        return Act.LEAVE, f"is not archived, and waits for a person: {reason}"
     waits = "waits for whoever interrupted its driver, until its deadline"
     return Act.LEAVE, "is not over" if left else waits
 
 
-def _over(view: View, left: bool, late: bool) -> str:
+def _end_reason(view: CloserView, left: bool, late: bool) -> str:
     """Return why nobody but the closer would go on with the campaign."""
     state = view.state
     if late and view.deadline is not None:
@@ -120,7 +120,7 @@ def _over(view: View, left: bool, late: bool) -> str:
     return "the steward is done" if left and state.closed else ""
 
 
-def _forsaken(view: View) -> str:
+def _neglect_reason(view: CloserView) -> str:
     """Return why nobody watches the GPU nodes any more, or brings them to training."""
     state, budget = view.state, view.state.launch_budget
     if not view.steward_gone:
@@ -134,14 +134,14 @@ def _forsaken(view: View) -> str:
     return ""
 
 
-def _silent(view: View) -> str:
+def _driver_silence(view: CloserView) -> str:
     """Return that a driver died before anything trained: it may come back to the stack, but its nodes do not wait."""
     if view.state.attempts or not view.steward_gone or (silence := view.silence(view.driver)) <= SILENT:
         return ""
     return f"its driver has been silent for {silence // timedelta(minutes=1)} minutes, and nothing trains"
 
 
-def _dear(view: View) -> str:
+def _budget_excess(view: CloserView) -> str:
     """Return that the bill has passed the budget. The archive of a steward that lives has bounds of its own."""
     archives = view.state.outcome is not None and not view.steward_gone
     if view.money is None or view.money[0] <= view.money[1] or archives:
@@ -158,8 +158,8 @@ def give_launch_budget(context: Context) -> None:
     """Record the time and the bill by which training must run, before GPU nodes are asked for. It binds nobody who
     lives: driver and steward have their own waits."""
     now = datetime.now(UTC)
-    until = min(now + launch_budget.budget(context.spec), context.deadline)
+    end = min(now + launch_budget.budget(context.spec), context.deadline)
     rate = Decimal(str(context.plan.totals.usd_per_hour.value))
-    usd = spent_usd(context.store, context.plan, now) + rate * Decimal((until - now).total_seconds()) / 3600
+    usd = spent_usd(context.store, context.plan, now) + rate * Decimal((end - now).total_seconds()) / 3600
     context.guard()
-    context.store.append(LaunchBudget(until=until.isoformat(), usd=f"{usd:.2f}"))
+    context.store.append(LaunchBudget(until=end.isoformat(), usd=f"{usd:.2f}"))

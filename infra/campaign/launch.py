@@ -18,11 +18,11 @@ from lightkube.types import CascadeType
 
 from infra.bake import node_image
 from infra.bake.bake import ImageManifest
-from infra.bake.closer_code import code_of
+from infra.bake.sources import code_of
 from infra.campaign import launch_budget
-from infra.campaign.capacity import kept
+from infra.campaign.capacity import stay_reason
 from infra.campaign.closing import give_launch_budget
-from infra.cluster import attempts, pull_secret, starting
+from infra.cluster import attempts, pod_start, pull_secret
 from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import from_outside, is_gone
@@ -83,12 +83,12 @@ def run(context: Context) -> dict[str, Any]:
 def _config(context: Context) -> StewardConfig:
     """Return the recorded configuration, or a new one if a failed launch was followed by a bake of another image."""
     version = context.state().version
-    known = recorded_config(context.store, version)
-    baked = context.outputs[Stage.BAKE]
-    wanted = tuple(baked.get(name) for name in ("image", "steward_image", "job_image"))
-    if known is None or (version == 0 and (known.image, known.steward_image, known.job_image) != wanted):
+    config = recorded_config(context.store, version)
+    images = context.outputs[Stage.BAKE]
+    names = tuple(images.get(name) for name in ("image", "steward_image", "job_image"))
+    if config is None or (version == 0 and (config.image, config.steward_image, config.job_image) != names):
         return steward_config(context)
-    return known
+    return config
 
 
 def deploy(client: Client, store: CampaignStore, config: StewardConfig) -> None:
@@ -105,8 +105,8 @@ def deploy(client: Client, store: CampaignStore, config: StewardConfig) -> None:
 
 
 def recorded_config(store: CampaignStore, version: int) -> StewardConfig | None:
-    stored = store.get_json(config_key(version))
-    return None if stored is None else StewardConfig.model_validate(stored)
+    document = store.get_json(config_key(version))
+    return None if document is None else StewardConfig.model_validate(document)
 
 
 def steward_config(context: Context, version: int = 0, relaunch: Relaunch | None = None) -> StewardConfig:
@@ -165,9 +165,9 @@ def _interval(context: Context) -> timedelta:
 def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
     """Wait until the first attempt trains or has ended."""
     timeout = context.spec.recovery.startup_timeout.total_seconds() + _STEWARD_S
-    said, steward_lives = "the steward starts", False
+    situation, steward_lives = "the steward starts", False
     for _ in context.turns(timeout):
-        context.progress.step(said)
+        context.progress.step(situation)
         state = context.state()
         if state.attempts and not steward_lives:
             launch_budget.switch_off(context)  # the steward lives, and ends the nodes from here on
@@ -176,8 +176,8 @@ def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
         if runs or state.outcome is not None or any(attempt.failure for attempt in state.attempts):
             return {"attempts": len(state.attempts)}
         if state.attempts:
-            said = f"attempt {state.attempts[-1].number} is starting"
-    stay = kept(context)
+            situation = f"attempt {state.attempts[-1].number} is starting"
+    stay = stay_reason(context)
     if stay is None:
         # The nodes go first: they bill, and the cluster may not answer. The record is written before: otherwise a
         # driver killed in between would leave no nodes and a record that counts them as proven.
@@ -186,13 +186,13 @@ def _first_attempt(context: Context, client: Client) -> dict[str, Any]:
         finally:
             GpuNodes(context.account, client, context.names, context.guard).set_desired(0)
     try:
-        seen = _came_to(client)
+        steward_state = _came_to(client)
         withdraw(context, client)
     except httpx2.HTTPError as error:
-        seen = f"the steward can be neither seen nor ended: {error}"
+        steward_state = f"the steward can be neither seen nor ended: {error}"
     raise PermanentError(
         f"no attempt began to train; {stay or 'the GPU nodes were given back'}",
-        seen=f"{said}; {seen}",
+        seen=f"{situation}; {steward_state}",
         cure=f"mend the cause; `bivouac run` bakes changed code and {'uses them' if stay else 'asks for nodes again'}, "
         f"or `bivouac down {context.spec.campaign}` ends the campaign",
     )
@@ -218,15 +218,18 @@ def withdraw(context: Context, client: Client) -> None:
 
 def _came_to(client: Client) -> str:
     """Return the state of the steward for the error."""
-    found = next(iter(client.list(Deployment, labels={"app": STEWARD})), None)
-    ready, last = (found.status.readyReplicas if found and found.status else 0) or 0, "".join(_last_words(client))
-    wanted = (found.spec.replicas if found and found.spec else None) or 1
-    said = [f"{ready} of {wanted} steward pods ready", *([f"the steward's last words: {last}"] if last else [])]
-    told = starting.warnings(client)
+    steward = next(iter(client.list(Deployment, labels={"app": STEWARD})), None)
+    ready, log = (
+        (steward.status.readyReplicas if steward and steward.status else 0) or 0,
+        "".join(_last_words(client)),
+    )
+    count = (steward.spec.replicas if steward and steward.spec else None) or 1
+    parts = [f"{ready} of {count} steward pods ready", *([f"the steward's last words: {log}"] if log else [])]
+    events = pod_start.warnings(client)
     for pod in client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD}):
-        if not starting.has_started(pod):
-            said.append(f"its pod: {starting.why_not(pod, told.get(starting.name_of(pod), ''))}")
-    return "; ".join(said)
+        if not pod_start.has_started(pod):
+            parts.append(f"its pod: {pod_start.why_not(pod, events.get(pod_start.name_of(pod), ''))}")
+    return "; ".join(parts)
 
 
 def _last_words(client: Client) -> Iterator[str]:
@@ -235,15 +238,6 @@ def _last_words(client: Client) -> Iterator[str]:
         name = str(pod.metadata.name if pod.metadata else "")
         with suppress(ApiError):
             yield from list(client.log(name, tail_lines=_LAST_LINES))
-
-
-def _memory_mib(pods: int) -> int:
-    """Return the steward's memory request: kubelets first evict pods that use more than they request, at any priority.
-
-    Measured resident: 106 MiB before it follows a log, 114 with the logs of 64 pods, 166 with 512; the lists of pods
-    and nodes and a quarter of an hour of each pod's output come on top.
-    """
-    return 192 + pods // 2
 
 
 def steward_pod(image: str, version: int, nodes: int, standby: bool = False, shares: bool = True) -> dict[str, Any]:
@@ -259,15 +253,16 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False, sha
         "shared": {"mountPath": SHARED_CHECKPOINTS, "subPath": "checkpoints"},
         "scratch": {"mountPath": "/tmp"},
     }
-    used = [name for name in volumes if shares or name != "shared"]
+    volume_names = [name for name in volumes if shares or name != "shared"]
     container = {
         "name": STEWARD,
         "image": image,
         "command": list(STEWARD_COMMAND),
         "env": environment(),
         "securityContext": container_context(readOnlyRootFilesystem=True),
-        "resources": {"requests": {"cpu": "100m", "memory": f"{_memory_mib(nodes)}Mi"}},
-        "volumeMounts": [{"name": name, **mounts[name]} for name in used],
+        # Kubelets first evict pods that use more memory than they request, at any priority.
+        "resources": {"requests": {"cpu": "100m", "memory": f"{192 + nodes // 2}Mi"}},
+        "volumeMounts": [{"name": name, **mounts[name]} for name in volume_names],
     }
     return {
         "serviceAccountName": STEWARD_ACCOUNT,
@@ -277,7 +272,7 @@ def steward_pod(image: str, version: int, nodes: int, standby: bool = False, sha
         **({"topologySpreadConstraints": [_APART]} if standby else {}),
         "terminationGracePeriodSeconds": 5,
         "securityContext": pod_context(NOBODY),
-        "volumes": [{"name": name, **volumes[name]} for name in used],
+        "volumes": [{"name": name, **volumes[name]} for name in volume_names],
         "containers": [container],
     }
 

@@ -11,9 +11,9 @@ from typing import Any
 from lightkube import Client
 
 from infra.campaign import proving
-from infra.campaign.capacity import finish_replacements, refuse_when_late, replace, retreat, wait_for_nodes
-from infra.campaign.reserved import node_usd_per_hour
-from infra.campaign.verdicts import ANSWER, REPORT, judge, of_all, told
+from infra.campaign.billing import node_usd_per_hour
+from infra.campaign.capacity import finish_replacements, give_up, refuse_when_late, replace, wait_for_nodes
+from infra.campaign.verdicts import ANSWER, REPORT, judge, of_all, probe_text
 from infra.cluster.nodes import GpuNodes
 from infra.errors import PermanentError
 from infra.plan.pilot import pilot_first
@@ -31,7 +31,7 @@ _BUILT_IN = ("torch", "deepspeed")
 _QUICK_DCGM = 1
 
 
-def alone(spec: Spec, expectation: Expectation) -> Expectation:
+def for_one_node(spec: Spec, expectation: Expectation) -> Expectation:
     """Return what one node can show: no floor between nodes, DCGM's shortest level, and the trainer's imports."""
     level = None if expectation.dcgm_level is None else _QUICK_DCGM
     imports = () if spec.training is None else _BUILT_IN
@@ -54,45 +54,46 @@ def prove(context: Context, client: Client, nodes: GpuNodes, expectation: Expect
     context.store.append(PilotBegun(nodes=1, of=spec.nodes.count))
     nodes.set_desired(1)
     finish_replacements(context, nodes)
-    before, failed, since = set[tuple[str, str]](), list[Probe](), None
+    diagnostic = f"dcgm_{for_one_node(spec, expectation).dcgm_level}"
+    marks, failures, start = set[tuple[str, str]](), list[Probe](), None
     for _ in range(spec.preflight.rounds):
         fit = wait_for_nodes(context, nodes, 1)
-        since = since or datetime.now(UTC)
+        start = start or datetime.now(UTC)
         proofs = [proving.prove(context, client, **changes) for changes in _checks(context)]
         refuse_when_late(context, nodes)
-        failed, instance = list[Probe](), fit[0].instance
+        failures, instance = list[Probe](), fit[0].instance
         for proof in proofs:
-            failed += [probe for probe in _probes(proof) if probe.verdict is Verdict.FAIL]
-            failed += _blind_where_asked(_probes(proof), alone(spec, expectation))
+            failures += [probe for probe in _probes(proof) if probe.verdict is Verdict.FAIL]
+            failures += [probe for probe in _probes(proof) if probe.name == diagnostic and not probe.looked]
             for verdict in judge(proof.reports, fit, proof.unplaced).verdicts:
-                sound = all(one["ok"] or not one["looked"] for one in verdict["probes"])
+                sound = all(row["ok"] or not row["looked"] for row in verdict["probes"])
                 context.store.append(NodeVerdict(**verdict | {"fit": sound}))
-        if not failed:
+        if not failures:
             context.guard()
             digest = _digest(context, expectation)
             context.store.append(PilotProven(node=fit[0].name, instance=instance, digest=digest))
-            rest = spec.nodes.count - 1
-            context.progress.note(f"the pilot {fit[0].name} proved what all nodes need; {rest} more are asked for")
+            extra = spec.nodes.count - 1
+            context.progress.note(f"the pilot {fit[0].name} proved what all nodes need; {extra} more are asked for")
             return
-        if shared := [one for one in failed if of_all(one) or not one.looked or _mark(one) in before]:
-            raise _refused(context, nodes, shared, since, "the pilot shows a fault that every node would have")
-        before |= {_mark(one) for one in failed}
-        words = "; ".join(map(told, failed))
+        if shared := [row for row in failures if of_all(row) or not row.looked or _mark(row) in marks]:
+            raise _refusal(context, nodes, shared, start, "the pilot shows a fault that every node would have")
+        marks |= {_mark(row) for row in failures}
+        words = "; ".join(map(probe_text, failures))
         context.progress.note(f"the pilot {fit[0].name} is unfit: {words} (profile {expectation.profile}); replaced")
         replace(context, nodes, fit[0].name, instance)
-    what = f"no pilot was fit in {spec.preflight.rounds} rounds"
-    raise _refused(context, nodes, failed, since or datetime.now(UTC), what)
+    title = f"no pilot was fit in {spec.preflight.rounds} rounds"
+    raise _refusal(context, nodes, failures, start or datetime.now(UTC), title)
 
 
 def _checks(context: Context) -> Iterator[dict[str, Any]]:
     """Yield the checks of the node as changes of preflight's gang: its health, and a workload's own Python."""
     yield {"nodes": 1, "command": proving.health_check(EXPECTATION)}
-    workload, baked = context.spec.workload, context.outputs[Stage.BAKE]
+    workload, images = context.spec.workload, context.outputs[Stage.BAKE]
     if workload is not None:
         yield {
             "nodes": 1,
-            "image": baked.get("job_image") or baked["image"],
-            "supervisor_image": baked["image"],
+            "image": images.get("job_image") or images["image"],
+            "supervisor_image": images["image"],
             "pull_secret": context.spec.pull_secret is not None,
             "command": ("python3", SUPERVISOR, IMPORTS),
             "resources": workload.on(context.spec.target).resources,
@@ -105,31 +106,25 @@ def _probes(proof: proving.PreflightProof) -> Iterator[Probe]:
         yield from report.probes
 
 
-def _blind_where_asked(probes: Iterator[Probe], expectation: Expectation) -> list[Probe]:
-    return [one for one in probes if one.name == f"dcgm_{expectation.dcgm_level}" and not one.looked]
-
-
 def _mark(probe: Probe) -> tuple[str, str]:
     """Return by what a failure is known again on the next node: last words of a log differ each time."""
     return probe.name, "" if probe.name in (ANSWER, REPORT) else probe.seen
 
 
-def _refused(context: Context, nodes: GpuNodes, failed: Sequence[Probe], since: datetime, what: str) -> PermanentError:
-    rest, hours = context.spec.nodes.count - 1, Decimal((datetime.now(UTC) - since).total_seconds()) / 3600
-    saved = (node_usd_per_hour(context) * rest * hours).quantize(Decimal("0.01"))
-    given = retreat(context, nodes)
-    cures = dict.fromkeys(one.cure for one in failed if one.cure)
-    return PermanentError(
-        f"{what}; the other {rest} were never asked for",
-        seen="; ".join([*map(told, failed), given, f"about {saved} USD saved, which {rest} more nodes would have "
-                        "billed meanwhile"]),
-        cure="; ".join([*cures, f"mend image, launch template or spec (profile {context.spec.profile}); then "
-                        f"`bivouac run` continues, `bivouac down {context.spec.campaign}` removes what still bills"]),
-    )  # fmt: skip
+def _refusal(
+    context: Context, nodes: GpuNodes, failures: Sequence[Probe], start: datetime, title: str
+) -> PermanentError:
+    extra, hours = context.spec.nodes.count - 1, Decimal((datetime.now(UTC) - start).total_seconds()) / 3600
+    usd = (node_usd_per_hour(context) * extra * hours).quantize(Decimal("0.01"))
+    saving = f"about {usd} USD saved, which {extra} more nodes would have billed meanwhile"
+    mend = f"mend image, launch template or spec (profile {context.spec.profile})"
+    cures = [*(probe.cure for probe in failures if probe.cure), mend]
+    title = f"{title}; the other {extra} were never asked for"
+    return give_up(context, nodes, title, [*map(probe_text, failures), saving], cures)
 
 
 def _digest(context: Context, expectation: Expectation) -> str:
     """Return what a pilot proves, as one digest."""
-    baked = context.outputs[Stage.BAKE]
-    parts = [str(baked.get(name)) for name in ("image", "code", "job_image", "node_image")]
+    images = context.outputs[Stage.BAKE]
+    parts = [str(images.get(name)) for name in ("image", "code", "job_image", "node_image")]
     return hashlib.sha256("\n".join([*parts, expectation.model_dump_json()]).encode()).hexdigest()

@@ -19,14 +19,14 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
 from infra.archive import archive_job
-from infra.cluster import attempts, starting
+from infra.cluster import attempts, pod_start
 from infra.cluster.confinement import NOBODY, container_context, environment, leaving_a_dead_node, pod_context
 from infra.cluster.gang import CAMPAIGN_LABEL
 from infra.cluster.kubernetes import OF_WORLD, create, from_outside, may_pass
 from infra.cluster.nodes import GpuNodes
 from infra.data import in_cluster
 from infra.data.dataset import DataSet
-from infra.data.in_cluster import Listing
+from infra.data.in_cluster import SourceListing
 from infra.errors import BivouacError, PermanentError
 from infra.plan.estimates.cost import DATA_NODES
 from infra.record.events import Stage
@@ -45,24 +45,24 @@ _TRIES = 4
 _LEAVES_A_DEAD_NODE_S = 30
 
 
-def prepare(context: Context, listing: Listing) -> DataSet:
+def prepare(context: Context, listing: SourceListing) -> DataSet:
     """Return the data set, prepared in the cluster and verified in S3. Raises `BivouacError` after the nodes are given
     back; what is finished stays in S3, and the same command goes on from there."""
-    wanted = context.spec.built_in[1].prepare
+    settings = context.spec.built_in[1].prepare
     client = from_outside(context.account, context.names.cluster)
     nodes = GpuNodes(context.account, client, context.names, context.guard, context.names.of("node group", DATA_POOL))
     bucket, files = context.buckets.data, f"{listing.files:,} files, {listing.bytes / 1e9:.3g} GB"
     context.guard()
     price = sum(line.usd_per_hour for line in context.plan.cost if line.name == DATA_NODES)
-    counted = {"plan": listing.plan, "files": listing.files, "bytes": listing.bytes}
-    context.store.append(DataBegun(nodes=wanted.nodes, usd_per_hour=str(price), **counted))
+    totals = {"plan": listing.plan, "files": listing.files, "bytes": listing.bytes}
+    context.store.append(DataBegun(nodes=settings.nodes, usd_per_hour=str(price), **totals))
     try:
-        nodes.set_desired(wanted.nodes)
+        nodes.set_desired(settings.nodes)
         in_cluster.give_tokenizer(context.account, context.spec, bucket, listing.plan)
         work = in_cluster.preparing(context.spec, bucket, listing.plan)
         _start(context, client, work)
         digest = _wait(context, client, nodes, work)
-        data = in_cluster.taken(context.account, bucket, digest, context.progress.step)
+        data = in_cluster.verified_data(context.account, bucket, digest, context.progress.step)
     except (BivouacError, *OF_WORLD) as error:
         nodes.set_desired(0)
         context.store.append(DataEnded(error=str(error)[:1000]))
@@ -86,13 +86,13 @@ def manifest(campaign: str, image: str, work: Preparing, limit: timedelta) -> di
     tried again.
     """
     labels, name = {CAMPAIGN_LABEL: campaign, _ROLE_LABEL: ROLE}, name_of(work)
-    others = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
+    neighbours = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
     pod = {
         "restartPolicy": "Never",
         "serviceAccountName": DATA_ACCOUNT,
         "automountServiceAccountToken": False,
         "nodeSelector": {POOL_LABEL: DATA_POOL},
-        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}},
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [neighbours]}},
         "tolerations": leaving_a_dead_node(_LEAVES_A_DEAD_NODE_S),
         "terminationGracePeriodSeconds": 5,
         "securityContext": pod_context(NOBODY),
@@ -141,62 +141,63 @@ def _start(context: Context, client: Client, work: Preparing) -> None:
     """Create the Job unless it is there; remove one that has failed, or that prepares other files."""
     name, labels = name_of(work), {CAMPAIGN_LABEL: context.spec.campaign}
     limit = context.spec.built_in[1].prepare.limit
-    made = from_dict(manifest(context.spec.campaign, context.outputs[Stage.BAKE]["image"], work, limit))
+    job_body = from_dict(manifest(context.spec.campaign, context.outputs[Stage.BAKE]["image"], work, limit))
     attempts.create_config(client, name, labels, {SHARE_FILE.rpartition("/")[2]: work.model_dump_json(indent=1)})
     for job in client.list(Job, labels={**labels, _ROLE_LABEL: ROLE}):
-        other = str(job.metadata.name if job.metadata else "")
-        if other != name or archive_job.status_of(client, other).get("over"):
-            archive_job.remove(client, other)
+        job_name = str(job.metadata.name if job.metadata else "")
+        if job_name != name or archive_job.status_of(client, job_name).get("over"):
+            archive_job.remove(client, job_name)
     for _ in context.turns(limit.total_seconds(), _INTERVAL_S):
         if not archive_job.status_of(client, name).get("leaving"):
             break
         context.progress.step("data: an earlier job is ending")
-    create(client, made)
+    create(client, job_body)
 
 
 def _wait(context: Context, client: Client, nodes: GpuNodes, work: Preparing) -> str:
     """Return the digest of the data set once the result is there. Raises the pods' own error, or `PermanentError`."""
-    wanted, since, words = context.spec.built_in[1].prepare, datetime.now(UTC), ""
-    begun, running = False, list[Pod]()
-    for turn, _ in enumerate(context.turns(wanted.limit.total_seconds(), _INTERVAL_S)):
+    settings, start, words = context.spec.built_in[1].prepare, datetime.now(UTC), ""
+    any_ran, running = False, list[Pod]()
+    for turn, _ in enumerate(context.turns(settings.limit.total_seconds(), _INTERVAL_S)):
         context.guard()
         if (digest := in_cluster.result(context.account, work.bucket, work.plan)) is not None:
             return digest
         try:
             # The Job is read before its pods: if it reports an end, the later listing shows the pods' ends too.
-            over = archive_job.status_of(client, name_of(work)).get("over")
+            has_ended = archive_job.status_of(client, name_of(work)).get("over")
             pods = list(client.list(Pod, labels={CAMPAIGN_LABEL: context.spec.campaign, _ROLE_LABEL: ROLE}))
-            if over:
-                raise _failed(context.spec.campaign, client, pods)
-            running = [pod for pod in pods if starting.has_started(pod) and not starting.is_over(pod)]
-            begun = begun or bool(running)
+            if has_ended:
+                raise _failure(context.spec.campaign, client, pods)
+            running = [pod for pod in pods if pod_start.has_started(pod) and not pod_start.is_over(pod)]
+            any_ran = any_ran or bool(running)
             if turn % 5 == 0:
-                words = _progress(client, running) or _waits_for(client, pods, nodes, since)
+                reasons = "; ".join(_reasons(client, pods, nodes, start))
+                words = _progress(client, running) or reasons or "they start"
         except httpx2.HTTPError as error:
             if not may_pass(error):
                 raise
             words = f"the cluster does not answer: {error}"[:200]
-        context.progress.step(f"data: {len(running)} of {wanted.nodes} workers; {words}")
-        if not begun and datetime.now(UTC) - since > context.spec.capacity_timeout:
+        context.progress.step(f"data: {len(running)} of {settings.nodes} workers; {words}")
+        if not any_ran and datetime.now(UTC) - start > context.spec.capacity_timeout:
             raise PermanentError(
                 f"no node for the data came within {duration.text(context.spec.capacity_timeout)}",
                 seen=words,
                 cure="write another data.prepare.instance_type or capacity, then run the same command again",
             )
     raise PermanentError(
-        f"the data were not prepared within {duration.text(wanted.limit)}",
+        f"the data were not prepared within {duration.text(settings.limit)}",
         seen=words,
         cure="write more data.prepare.nodes or a longer data.prepare.limit; the same command goes on from there",
     )
 
 
-def _failed(campaign: str, client: Client, pods: list[Pod]) -> BivouacError:
-    said, of_text = archive_job.last_message(pods), (ExitCode.USER, ExitCode.DATA)
-    if any((end := starting.ending(pod)) is not None and end.exitCode in of_text for pod in pods):
-        return in_cluster.refusal(said)
+def _failure(campaign: str, client: Client, pods: list[Pod]) -> BivouacError:
+    message, of_text = archive_job.last_message(pods), (ExitCode.USER, ExitCode.DATA)
+    if any((end := pod_start.ending(pod)) is not None and end.exitCode in of_text for pod in pods):
+        return in_cluster.refusal(message)
     return PermanentError(
         "the preparation of the data failed; no GPU node was requested",
-        seen=said or "; ".join(starting.warnings(client).values())[:500] or "its pods ended without a word",
+        seen=message or "; ".join(pod_start.warnings(client).values())[:500] or "its pods ended without a word",
         cure=f"see what its pods said: `bivouac shell {campaign} -- kubectl logs -l {_ROLE_LABEL}={ROLE}`; the same "
         "command goes on from what is there",
     )
@@ -204,19 +205,19 @@ def _failed(campaign: str, client: Client, pods: list[Pod]) -> BivouacError:
 
 def _progress(client: Client, running: list[Pod]) -> str:
     """Return how far all workers are, by the newest line of one of them."""
-    for line in (line for pod in running for line in reversed(_lines(client, starting.name_of(pod)))):
+    for line in (line for pod in running for line in reversed(_lines(client, pod_start.name_of(pod)))):
         try:
-            told = json.loads(line)
+            report = json.loads(line)
         except ValueError:
             continue
-        if isinstance(told, dict) and told.get("event") == "progress" and told.get("of"):
-            return f"{told['stage']}: {_sentence(told)}"
+        if isinstance(report, dict) and report.get("event") == "progress" and report.get("of"):
+            return f"{report['stage']}: {_sentence(report)}"
     return ""
 
 
-def _sentence(told: dict[str, Any]) -> str:
-    rate, left = told.get("documents_per_s"), told.get("left_s")
-    parts = [f"{told['parts']:,} of {told['of']:,} parts"]
+def _sentence(report: dict[str, Any]) -> str:
+    rate, left = report.get("documents_per_s"), report.get("left_s")
+    parts = [f"{report['parts']:,} of {report['of']:,} parts"]
     parts += [f"{rate:,.0f} documents/s"] if rate else []
     parts += [f"{timedelta(seconds=left)} to go"] if left else []
     return ", ".join(parts)
@@ -229,16 +230,12 @@ def _lines(client: Client, pod: str) -> list[str]:
         return []
 
 
-def _waits_for(client: Client, pods: list[Pod], nodes: GpuNodes, since: datetime) -> str:
-    """Return why no worker has said anything yet."""
-    return "; ".join(_reasons(client, pods, nodes, since)) or "they start"
-
-
-def _reasons(client: Client, pods: list[Pod], nodes: GpuNodes, since: datetime) -> Iterator[str]:
+def _reasons(client: Client, pods: list[Pod], nodes: GpuNodes, start: datetime) -> Iterator[str]:
+    """Yield why no worker has said anything yet."""
     try:
-        yield from nodes.refusals(since)
+        yield from nodes.refusals(start)
     except OF_WORLD as error:
         yield f"could not look at the nodes: {error}"[:200]
-    told = starting.warnings(client)
-    for pod in [pod for pod in pods if not starting.has_started(pod)][:1]:
-        yield starting.why_not(pod, told.get(starting.name_of(pod), ""))[:300]
+    events = pod_start.warnings(client)
+    for pod in [pod for pod in pods if not pod_start.has_started(pod)][:1]:
+        yield pod_start.why_not(pod, events.get(pod_start.name_of(pod), ""))[:300]

@@ -17,11 +17,22 @@ from infra.campaign.verdicts import ANSWER, REPORT, START
 from infra.cluster import attempts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob
 from infra.cluster.kubernetes import JobSet, may_pass
-from infra.cluster.starting import cure_of, ending, has_started, is_over, name_of, node_of, warnings, why_not
+from infra.cluster.pod_start import (
+    cure_of,
+    ending,
+    has_started,
+    is_over,
+    last_words,
+    name_of,
+    node_of,
+    warnings,
+    why_not,
+)
 from infra.plan import catalogue
 from infra.plan.layout import layout
 from infra.record.events import Stage
 from infra.session.context import Context
+from infra.spec.names import NAMESPACE
 from trainer.contract import DCGM_LONGEST_S, HealthReport, Probe
 
 CONFIG = "preflight"
@@ -60,8 +71,8 @@ class _Watch:
 
     def see(self, pods: list[Pod]) -> None:
         self.pods |= {name_of(pod): pod for pod in pods}
-        gone = self.pods.keys() - {name_of(pod) for pod in pods}
-        self.vanished = {name for name in gone if not is_over(self.pods[name])}
+        missing = self.pods.keys() - {name_of(pod) for pod in pods}
+        self.vanished = {name for name in missing if not is_over(self.pods[name])}
         left = [pod for name, pod in self.pods.items() if name not in self.vanished]
         self.ended = [pod for pod in left if is_over(pod)]
         self.running = [pod for pod in left if not is_over(pod) and has_started(pod)]
@@ -75,33 +86,33 @@ class _Watch:
     def all_started(self) -> bool:
         return not self.waiting and not self.unmade
 
-    def said(self) -> str:
+    def progress_text(self) -> str:
         """Return the progress, and the cause of the wait."""
         if self.all_started:
             return f"health check: {len(self.ended)} of {self.wanted} nodes have answered"
-        said = f"health check: {len(self.ended) + len(self.running)} of {self.wanted} pods run"
+        text = f"health check: {len(self.ended) + len(self.running)} of {self.wanted} pods run"
         if not self.waiting:
-            return f"{said}; {self._unmade()}"
-        first, *more = self.waiting
-        others = f"; {len(more)} more wait" if more else ""
-        return f"{said}; {node_of(first) or name_of(first)}: {self.why(first)[:240]}{others}"
+            return f"{text}; {self._unmade()}"
+        pod, *rest_pods = self.waiting
+        suffix = f"; {len(rest_pods)} more wait" if rest_pods else ""
+        return f"{text}; {node_of(pod) or name_of(pod)}: {self.wait_reason(pod)[:240]}{suffix}"
 
-    def why(self, pod: Pod) -> str:
+    def wait_reason(self, pod: Pod) -> str:
         return why_not(pod, self.warnings.get(name_of(pod), ""))
 
-    def placed(self) -> dict[str, Pod]:
+    def pods_by_node(self) -> dict[str, Pod]:
         """Return the pods by node, without the vanished ones."""
         return {node_of(pod): pod for pod in (*self.ended, *self.running, *self.waiting) if node_of(pod)}
 
-    def unplaced(self) -> tuple[Probe, ...]:
-        nowhere = [self.why(pod) for pod in self.waiting if not node_of(pod)]
+    def start_probes(self) -> tuple[Probe, ...]:
+        nowhere = [self.wait_reason(pod) for pod in self.waiting if not node_of(pod)]
         return tuple(_start(words) for words in [*nowhere, *[self._unmade()] * self.unmade])
 
     def _unmade(self) -> str:
         """Return the message for missing pods, with the last warning about the JobSet or its Job, which make them."""
-        ours = (name for name in self.warnings if name == self.gang or name.startswith(f"{self.gang}-"))
-        about = [self.warnings[name] for name in ours if name not in self.pods]
-        return f"no pod was made for {self.unmade}" + (f"; last warning: {about[-1]}" if about else "")
+        event_names = (name for name in self.warnings if name == self.gang or name.startswith(f"{self.gang}-"))
+        messages = [self.warnings[name] for name in event_names if name not in self.pods]
+        return f"no pod was made for {self.unmade}" + (f"; last warning: {messages[-1]}" if messages else "")
 
 
 def health_check(expectation: str) -> tuple[str, ...]:
@@ -116,15 +127,15 @@ def prove(context: Context, client: Client, **changes: Any) -> PreflightProof:
     own name, so that a pod of a killed driver's gang is never mistaken for one of this gang.
     """
     labels = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
-    for old in attempts.gangs(client, labels):
-        attempts.remove(client, JobSet, old)
+    for old in client.list(JobSet, namespace=NAMESPACE, labels=labels):
+        attempts.remove(client, JobSet, str(old.metadata.name if old.metadata else ""))
     name = f"{context.spec.campaign}-preflight-{int(time.time() * 1000):x}"[-_LONGEST_NAME:]
     gang = _gang(context, name, health_check(EXPECTATION)).model_copy(update=changes)
     context.guard()
     attempts.launch(client, gang)
     watch = _wait(context, client, labels | {JOBSET_LABEL: name}, _Watch(name, gang.nodes))
     proof = PreflightProof(
-        {node: _report(client, pod, watch) for node, pod in watch.placed().items()}, watch.unplaced()
+        {node: _report(client, pod, watch) for node, pod in watch.pods_by_node().items()}, watch.start_probes()
     )
     attempts.remove(client, JobSet, name)
     return proof
@@ -153,7 +164,7 @@ def _wait(context: Context, client: Client, labels: Mapping[str, str], watch: _W
             break
         if (end_until is not None and now > end_until) or datetime.now(UTC) >= context.deadline:
             break
-        context.progress.step(watch.said() + blind)
+        context.progress.step(watch.progress_text() + blind)
         time.sleep(_LOOK_S)
     if not watch.all_started:
         watch.warnings = warnings(client)
@@ -191,27 +202,20 @@ def _report(client: Client, pod: Pod, watch: _Watch) -> HealthReport:
             return HealthReport.model_validate_json(end.message or "")
         except ValueError:
             words = (end.message or "")[:200] or f"exit code {end.exitCode} without a report"
-            seen = f"{words}; {_last_words(client, pod)}"
-            probe = Probe(name=REPORT, ok=False, seen=seen, wanted="a health report")
+            facts = f"{words}; {last_words(client, name_of(pod))}"
+            probe = Probe(name=REPORT, ok=False, seen=facts, wanted="a health report")
     elif has_started(pod):
         probe = Probe(
             name=ANSWER,
             ok=False,
-            seen=f"still runs; {_last_words(client, pod)}",
+            seen=f"still runs; {last_words(client, name_of(pod))}",
             wanted=f"an end within {_RUN_S:.0f} s, and what a diagnostic takes",
             cure="a file system or a device does not answer: the last log lines name the probe that hangs",
         )
     else:
-        probe = _start(watch.why(pod))
+        probe = _start(watch.wait_reason(pod))
     return HealthReport(node=node_of(pod), probes=(probe,))
 
 
 def _start(words: str) -> Probe:
     return Probe(name=START, ok=False, seen=words, wanted="a running container", cure=cure_of(words))
-
-
-def _last_words(client: Client, pod: Pod) -> str:
-    try:
-        return " | ".join(client.log(name_of(pod), tail_lines=5, newlines=False))[-400:]
-    except httpx2.HTTPError as error:
-        return f"no log: {error}"

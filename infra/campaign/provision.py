@@ -6,14 +6,13 @@ from typing import Any
 
 from infra.aws.base_image import find_base
 from infra.aws.cost_tag import activate
-from infra.bake.closer_code import keep_code
-from infra.bake.foundation import foundation
-from infra.bake.keeping import campaign_settings
+from infra.bake.foundation import campaign_settings, foundation
+from infra.bake.sources import keep_code
 from infra.campaign import preparing
-from infra.campaign.telling import have_them_hear
-from infra.data import dataset, in_cluster, source, weights
+from infra.campaign.driver_notices import subscribe_people
+from infra.data import dataset, in_cluster, source
 from infra.data.dataset import DataSet
-from infra.data.in_cluster import Listing
+from infra.data.in_cluster import SourceListing
 from infra.data.requirements import image_python
 from infra.data.source import PackedSource
 from infra.engine.engine import Engine
@@ -39,17 +38,17 @@ def run(context: Context) -> dict[str, Any]:
     if context.spec.prepares_data:
         in_cluster.refuse_unmarked(context.account, context.spec)
         listing = in_cluster.listing(context.spec, context.progress.step)
-    data, told = (None, {}) if listing is not None else job_data(context)
+    data, figures = (None, {}) if listing is not None else job_data(context)
     context.progress.step("recording the account's resources before anything is made")
     certify.note_baseline(context)
     engine = Engine(context, writable(context.results / "pulumi"))
     foundation(context, engine)
-    have_them_hear(context)
+    subscribe_people(context)
     context.progress.step("checking that AWS's bills know the campaign's tag")
-    counted = activate(context.account)
-    context.progress.note(counted.sentence())
+    cost_tag = activate(context.account)
+    context.progress.note(cost_tag.sentence())
     if listing is not None:
-        data, told = _prepared(context, engine, listing)
+        data, figures = _prepare_in_cluster(context, engine, listing)
     assert data is not None, "either the driver has prepared it, or the cluster"
     _upload(context, data)
     outputs, count = _stack(context, engine, data.digest)
@@ -57,9 +56,9 @@ def run(context: Context) -> dict[str, Any]:
     return {
         "outputs": outputs.model_dump(mode="json"),
         "data_digest": data.digest,
-        **told,
+        **figures,
         "resources": count,
-        "budget_counts": counted.counting,
+        "budget_counts": cost_tag.counting,
     }
 
 
@@ -71,12 +70,12 @@ def _stack(context: Context, engine: Engine, data_digest: str | None) -> tuple[C
     config = settings.to_config()
     context.store.put_json(STACK_CONFIG, config)
     stack = engine.stack(context.names.stack, config, settings.key_arn)
-    if not context.state().attempts and (cleared := engine.clear_broken(stack)):
-        context.progress.note(f"deleted to be made again, since they had failed: {', '.join(cleared)}")
+    if not context.state().attempts and (deletions := engine.clear_broken(stack)):
+        context.progress.note(f"deleted to be made again, since they had failed: {', '.join(deletions)}")
     return CampaignOutputs.model_validate(engine.up(stack)), engine.resources(stack)
 
 
-def _prepared(context: Context, engine: Engine, listing: Listing) -> tuple[DataSet, dict[str, Any]]:
+def _prepare_in_cluster(context: Context, engine: Engine, listing: SourceListing) -> tuple[DataSet, dict[str, Any]]:
     """Return the data that the cluster prepares, in a stack that has nodes for it meanwhile. What this campaign or
     another has prepared already from the same files is only verified."""
     bucket = context.buckets.data
@@ -85,18 +84,18 @@ def _prepared(context: Context, engine: Engine, listing: Listing) -> tuple[DataS
         _stack(context, engine, None)
         data = preparing.prepare(context, listing)
     else:
-        data = in_cluster.taken(context.account, bucket, digest, context.progress.step)
+        data = in_cluster.verified_data(context.account, bucket, digest, context.progress.step)
         context.progress.note("data: prepared before from the same files; every file has its digest in S3")
-    return data, _told(context, data)
+    return data, _data_figures(context, data)
 
 
 def _refuse_lesser_driver(context: Context) -> None:
     """Raise `UserError` if the spec gives whoever drives less than the cluster's making needs."""
     principal = context.account.principal(context.operator_arn)
-    for number, one in enumerate(context.spec.access):
-        if one.principal == principal and one.role is not Role.ADMIN:
+    for number, grant in enumerate(context.spec.access):
+        if grant.principal == principal and grant.role is not Role.ADMIN:
             cure = "let an admin run the campaign, write `role: admin`, or take the line out"
-            raise UserError(f"access.{number}: whoever runs a campaign is its admin", seen=f"{one.role}", cure=cure)
+            raise UserError(f"access.{number}: whoever runs a campaign is its admin", seen=f"{grant.role}", cure=cure)
 
 
 def _upload(context: Context, data: DataSet | PackedSource) -> None:
@@ -104,11 +103,11 @@ def _upload(context: Context, data: DataSet | PackedSource) -> None:
     account, bucket, say = context.account, context.buckets.data, context.progress.step
     job = context.spec.job
     if isinstance(job, Training) and job.init_from is not None and not job.links:
-        files = weights.listed(job.init_from)
-        weights.upload(account, bucket, job.init_from, files, data.digest, say, weights.folder_of(files))
-    if isinstance(data, PackedSource) and data.weights and not dataset.uploaded(account, bucket, data.digest):
+        files = source.weight_files(job.init_from)
+        source.upload_weights(account, bucket, job.init_from, files, data.digest, say, source.weights_folder(files))
+    if isinstance(data, PackedSource) and data.weights and not dataset.is_uploaded(account, bucket, data.digest):
         assert isinstance(job, Workload) and job.init_from is not None, "its files are listed"
-        weights.upload(account, bucket, job.init_from, data.weights, data.digest, say)
+        source.upload_weights(account, bucket, job.init_from, data.weights, data.digest, say)
     dataset.upload(account, bucket, data.folder, data.digest, say)
 
 
@@ -118,7 +117,7 @@ def job_data(context: Context) -> tuple[DataSet | PackedSource, dict[str, Any]]:
     if spec.workload is not None:
         return packed_source(context, spec.workload.on(spec.target))
     data = dataset.prepare(spec, context.progress.step)
-    return data, _told(context, data)
+    return data, _data_figures(context, data)
 
 
 def packed_source(context: Context, workload: Workload) -> tuple[PackedSource, dict[str, Any]]:
@@ -126,17 +125,17 @@ def packed_source(context: Context, workload: Workload) -> tuple[PackedSource, d
     python = None
     if workload.requirements is not None:
         python = image_python(workload, lambda: find_base(context.account, context.spec).python)
-    packed = source.pack(workload, python, context.progress.step)
-    at = f", commit {packed.commit}" if packed.commit else ""
-    context.progress.note(f"source: {packed.files} files{at}")
-    record: dict[str, Any] = {"source_sha256": packed.sha256, "source_commit": packed.commit}
+    package = source.pack(workload, python, context.progress.step)
+    commit_text = f", commit {package.commit}" if package.commit else ""
+    context.progress.note(f"source: {package.files} files{commit_text}")
+    record: dict[str, Any] = {"source_sha256": package.sha256, "source_commit": package.commit}
     if python is not None:
-        context.progress.note(f"requirements: {len(packed.packages)} packages for Python {python.version}")
-        record |= {"packages": packed.packages, "packages_for": (packed.requirements, python.version)}
-    return packed, record
+        context.progress.note(f"requirements: {len(package.packages)} packages for Python {python.version}")
+        record |= {"packages": package.packages, "packages_for": (package.requirements, python.version)}
+    return package, record
 
 
-def _told(context: Context, data: DataSet) -> dict[str, Any]:
+def _data_figures(context: Context, data: DataSet) -> dict[str, Any]:
     """Return what is told of prepared text, and write its page. Raises `UserError` if the model does not fit it."""
     spec = context.spec
     if spec.training is not None and not spec.training.model.reads(data.manifest.vocabulary):
@@ -150,8 +149,8 @@ def _told(context: Context, data: DataSet) -> dict[str, Any]:
         cure = f"write training.model.end_of_document: {data.manifest.end_of_document}"
         raise UserError("the data end documents with another token", seen=model.end_of_document, cure=cure)
     keep(context.results / DATA_PAGE, data_page(data).encode(), context.progress.note)
-    told = {"unigram_loss": data.manifest.unigram_loss, "train_tokens": data.manifest.train_tokens}
-    return told | _weights_of(spec)
+    figures = {"unigram_loss": data.manifest.unigram_loss, "train_tokens": data.manifest.train_tokens}
+    return figures | _weights_of(spec)
 
 
 def _weights_of(spec: Spec) -> dict[str, Any]:
@@ -160,4 +159,4 @@ def _weights_of(spec: Spec) -> dict[str, Any]:
         return {}
     if spec.training.links:
         return {"init_from": f"{MOUNTS}/{INIT}"}
-    return {"init_from": f"{DATA_MOUNT}/{weights.folder_of(weights.listed(spec.training.init_from))}"}
+    return {"init_from": f"{DATA_MOUNT}/{source.weights_folder(source.weight_files(spec.training.init_from))}"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 from lightkube import Client
 
@@ -21,6 +20,7 @@ from infra.cluster.steward_config import Changed, Relaunch
 from infra.data import dataset
 from infra.errors import PermanentError, UserError
 from infra.plan.plan import Plan
+from infra.preview.read_only import differing
 from infra.record.events import CampaignState, Stage
 from infra.record.live import live_figures
 from infra.record.store import CampaignStore
@@ -49,16 +49,8 @@ _TAKE_UP_S = 180.0
 
 def difference(old: Spec, new: Spec) -> tuple[Changed, ...]:
     """Return every field whose value differs, by its dotted name."""
-    return tuple(_changes("", old.model_dump(mode="json"), new.model_dump(mode="json")))
-
-
-def _changes(prefix: str, old: Any, new: Any) -> list[Changed]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        rows = [_changes(f"{prefix}{key}.", old.get(key), new.get(key)) for key in {**old, **new}]
-        return [one for row in rows for one in row]
-    if old == new:
-        return []
-    return [Changed(field=prefix.rstrip("."), old=json.dumps(old), new=json.dumps(new))]
+    rows = differing(old.model_dump(mode="json"), new.model_dump(mode="json"))
+    return tuple(Changed(field=field, old=json.dumps(former), new=json.dumps(value)) for field, former, value in rows)
 
 
 def taken_up(state: CampaignState, diff: tuple[Changed, ...], now: bool) -> bool:
@@ -80,31 +72,31 @@ def refuse_unfit(state: CampaignState, diff: tuple[Changed, ...], committed: int
             seen="it trains",
             cure="`bivouac run` goes on with it; --now stops it at its next commit and relaunches",
         )
-    fixed = [
-        one.field
-        for one in diff
-        if not _any(one.field, MAY_CHANGE)
-        or _any(one.field, BOUND)
-        or (one.field == "workload.launcher" and json.dumps("mpirun") in (one.old, one.new))  # it has its operator
+    bound_fields = [
+        row.field
+        for row in diff
+        if not _in_sections(row.field, MAY_CHANGE)
+        or _in_sections(row.field, BOUND)
+        or (row.field == "workload.launcher" and json.dumps("mpirun") in (row.old, row.new))  # it has its operator
     ]
-    if fixed:
+    if bound_fields:
         raise UserError(
             "these fields cannot change on a warm cluster",
-            seen=", ".join(fixed),
+            seen=", ".join(bound_fields),
             cure=f"change only {', '.join(MAY_CHANGE)}; for the others start a campaign under a new name",
         )
-    for one in diff:
-        if one.field in IMAGES and _repository(one.old) != _repository(one.new):
+    for row in diff:
+        if row.field in IMAGES and _repository(row.old) != _repository(row.new):
             raise UserError(
                 "the cluster admits the job's image from one repository only",
-                seen=f"{one.old} becomes {one.new}",
+                seen=f"{row.old} becomes {row.new}",
                 cure="give another tag or digest of the same repository, or start a campaign under a new name",
             )
-    shaped = [one.field for one in diff if _any(one.field, SHAPES)]
-    if shaped and committed >= 0:
+    shape_fields = [row.field for row in diff if _in_sections(row.field, SHAPES)]
+    if shape_fields and committed >= 0:
         raise UserError(
             f"the checkpoint of step {committed} has another shape",
-            seen=", ".join(shaped),
+            seen=", ".join(shape_fields),
             cure="leave them as they are, or start a campaign under a new name",
         )
 
@@ -127,14 +119,14 @@ def _refuse_unfit_now(context: Context, diff: tuple[Changed, ...], now: bool) ->
     refuse_unfit(state, diff, committed_step(context.store, state), now)
 
 
-def _any(field: str, sections: tuple[str, ...]) -> bool:
+def _in_sections(field: str, sections: tuple[str, ...]) -> bool:
     return any(field == section or field.startswith(f"{section}.") for section in sections)
 
 
 def _next_version(context: Context) -> int:
     """Return a version that no relaunch has used, not even one that was killed halfway."""
-    used = [int(key.rpartition("/")[2].removesuffix(".json")) for key in context.store.keys("specs/")]
-    return max([context.state().version, *used]) + 1
+    versions = [int(key.rpartition("/")[2].removesuffix(".json")) for key in context.store.keys("specs/")]
+    return max([context.state().version, *versions]) + 1
 
 
 def switch(context: Context, client: Client, version: int, diff: tuple[Changed, ...]) -> None:
@@ -145,9 +137,9 @@ def switch(context: Context, client: Client, version: int, diff: tuple[Changed, 
     store.put(f"{store.prefix}/{spec_key(version)}", body.encode())
     store.put(f"{store.prefix}/{plan_key(version)}", context.plan.model_dump_json(indent=1).encode())
     digest = hashlib.sha256(body.encode()).hexdigest()
-    why = Relaunch(diff=diff, digest=digest, who=context.operator_arn, bake=context.outputs[Stage.BAKE])
+    reason = Relaunch(diff=diff, digest=digest, who=context.operator_arn, bake=context.outputs[Stage.BAKE])
     pull_secret.give(client, context.account, context.spec)
-    deploy(client, store, steward_config(context, version, why))
+    deploy(client, store, steward_config(context, version, reason))
 
 
 def _new_code(context: Context) -> bool:
@@ -156,16 +148,16 @@ def _new_code(context: Context) -> bool:
     if workload is None:
         return False
     # The weights to start from are where they were: they cannot change on a warm cluster.
-    packed, record = packed_source(context, workload.on(context.spec.target).model_copy(update={"init_from": None}))
-    known = recorded_config(context.store, context.state().version)
-    job = None if known is None else known.workload
-    before = ("", "") if job is None else (job.source_digest, job.requirements_digest)
-    now = packed.sha256, packed.requirements
-    for digest, old, name in zip(now, before, (source_name, requirements_name), strict=True):
+    package, record = packed_source(context, workload.on(context.spec.target).model_copy(update={"init_from": None}))
+    config = recorded_config(context.store, context.state().version)
+    job = None if config is None else config.workload
+    old_digests = ("", "") if job is None else (job.source_digest, job.requirements_digest)
+    new_digests = package.sha256, package.requirements
+    for digest, old, name in zip(new_digests, old_digests, (source_name, requirements_name), strict=True):
         if digest and digest != old:
-            dataset.add(context.account, context.buckets.data, packed.folder / name(digest), provision["data_digest"])
+            dataset.add(context.account, context.buckets.data, package.folder / name(digest), provision["data_digest"])
     context.outputs[Stage.PROVISION] = {**provision, "packages": (), "packages_for": ("", ""), **record}
-    return now != before
+    return new_digests != old_digests
 
 
 def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...], now: bool) -> None:
@@ -179,17 +171,17 @@ def relaunch(context: Context, spec: Spec, plan: Plan, diff: tuple[Changed, ...]
     context.spec, context.plan = spec, plan
     context.outputs |= context.state().finished_stages
     with context.progress.stage("relaunch", f"spec {version} on the warm cluster"):
-        baked, before = bake.run(context), context.outputs[Stage.BAKE]
+        images, old_images = bake.run(context), context.outputs[Stage.BAKE]
         # A cluster that was made before the steward had an image of its own admits the trainer's repository only.
-        baked["steward_image"] = baked["steward_image"] if before.get("steward_image") else None
-        same = all(baked.get(name) == before.get(name) for name in ("code", "job_image"))
-        if not _new_code(context) and not diff and same:
+        images["steward_image"] = images["steward_image"] if old_images.get("steward_image") else None
+        same_images = all(images.get(name) == old_images.get(name) for name in ("code", "job_image"))
+        if not _new_code(context) and not diff and same_images:
             raise UserError(
                 "nothing has changed",
                 seen="the same spec and the same code: the error would repeat",
                 cure="mend the spec (--spec FILE) or the code in the clone",
             )
-        context.outputs[Stage.BAKE] = baked
+        context.outputs[Stage.BAKE] = images
         client = from_outside(context.account, context.names.cluster)
         _refuse_unfit_now(context, diff, now)
         switch(context, client, version, diff)

@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.archive.manifest import MANIFEST_NAME
 from infra.aws.account import explained, says_denied
-from infra.campaign.reserved import bills_on
+from infra.campaign.billing import bills_on
 from infra.cluster.kubernetes import OF_WORLD
 from infra.console.words import clock, share
 from infra.errors import BivouacError, LeaseLost, UserError, first_line
@@ -69,7 +69,7 @@ def rewritten(context: Context) -> Iterator[None]:
 
 
 def run(context: Context) -> dict[str, Any]:
-    report, written = write(context.store, context.results, context.progress.note)
+    report, paths = write(context.store, context.results, context.progress.note)
     goodput = report.goodput
     if goodput is not None:
         context.progress.note(
@@ -78,13 +78,23 @@ def run(context: Context) -> dict[str, Any]:
         )
     if on := bills_on(context):
         context.progress.note(on)
-    return {"goodput": round(goodput, 4) if goodput is not None else None, **written}
+    return {"goodput": round(goodput, 4) if goodput is not None else None, **paths}
 
 
 def write(store: CampaignStore, results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
     """Write the report here and beside the campaign's record; return it and the paths here. `note` gets a message for a
     copy that the local disk refused, or that a viewer's rights do not allow."""
-    return _write(read(store), store, results, note)
+    record = read(store)
+    report = build(record)
+    bodies = _bodies(report)
+    try:
+        for name, body in bodies.items():
+            store.put(f"{store.prefix}/{name}", body)
+    except ClientError as error:
+        if not says_denied(error):
+            raise
+        note(f"the record keeps its earlier page, since you may not write there: {explained(error).seen}")
+    return report, _files(results, bodies | {PACKED: record.packed()}, note)
 
 
 def write_again(results: Path, note: Callable[[str], None] = print) -> tuple[Report, dict[str, str]]:
@@ -100,7 +110,7 @@ def write_again(results: Path, note: Callable[[str], None] = print) -> tuple[Rep
             cure="give the name of a campaign that ran, its region, or BIVOUAC_RESULTS for another results folder",
         ) from error
     report = build(record)
-    return report, _files(results, {HTML: render(report).encode(), JSON: _json(report)}, note)
+    return report, _files(results, _bodies(report), note)
 
 
 def read(store: CampaignStore) -> Record:
@@ -109,12 +119,12 @@ def read(store: CampaignStore) -> Record:
     events = store.events()
     logs = logs_to_keep(pod_logs.pods(store), lambda pods: _logs(store, pods))
     state, unread = fold(events), _Unread()
-    certificate, site = unread.known(store, CERTIFICATE), unread.known(store, SITE)
+    certificate, site = unread.record_object(store, CERTIFICATE), unread.record_object(store, SITE)
     plan = stored_plan(store, spec)
     image = state.finished_stages.get(Stage.BAKE, {}).get("manifest")
     bucket = buckets(spec.account, spec.region)
     digest = state.finished_stages.get(Stage.PROVISION, {}).get("data_digest")
-    archived = state.archive is not None
+    golden = state.archive is not None
     return Record(
         spec=spec,
         plan=plan,
@@ -125,15 +135,15 @@ def read(store: CampaignStore) -> Record:
         site=site,
         image=unread.json(store, store.bucket, image) if image else None,
         data=unread.json(store, bucket.data, f"{data_prefix(digest)}{DATA_MANIFEST_NAME}") if digest else None,
-        archive=unread.json(store, bucket.archive, f"{archive_prefix_of(store)}/{MANIFEST_NAME}") if archived else None,
-        unread=(*(f"{key}: {why}" for key, why in store.unread_objects().items()), *unread.reasons),
+        archive=unread.json(store, bucket.archive, f"{archive_prefix_of(store)}/{MANIFEST_NAME}") if golden else None,
+        unread=(*(f"{key}: {reason}" for key, reason in store.unread_objects().items()), *unread.reasons),
     )
 
 
 def _logs(store: CampaignStore, pods: list[str]) -> dict[str, bytes]:
     with ThreadPoolExecutor(8, thread_name_prefix="log") as pool:
         pieces = {pod: [pool.submit(store.get, key) for key in pod_logs.pieces(store, pod)] for pod in pods}
-    return {pod: b"".join(each.result() or b"" for each in parts) for pod, parts in pieces.items()}
+    return {pod: b"".join(piece.result() or b"" for piece in parts) for pod, parts in pieces.items()}
 
 
 class _Unread:
@@ -142,11 +152,11 @@ class _Unread:
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
-    def known(self, store: CampaignStore, name: str) -> dict[str, Any] | None:
+    def record_object(self, store: CampaignStore, name: str) -> dict[str, Any] | None:
         """Return an object of the record that may be missing."""
         try:
-            found = store.get_json(name)
-            return None if found is None else dict(found)
+            document = store.get_json(name)
+            return None if document is None else dict(document)
         except (TypeError, ValueError) as error:
             self.reasons.append(f"{store.prefix}/{name}: {first_line(error)}")
             return None
@@ -159,26 +169,11 @@ class _Unread:
             return None
 
 
-def _write(
-    record: Record, store: CampaignStore, results: Path, note: Callable[[str], None]
-) -> tuple[Report, dict[str, str]]:
-    report = build(record)
-    bodies = {HTML: render(report).encode(), JSON: _json(report)}
-    try:
-        for name, body in bodies.items():
-            store.put(f"{store.prefix}/{name}", body)
-    except ClientError as error:
-        if not says_denied(error):
-            raise
-        note(f"the record keeps its earlier page, since you may not write there: {explained(error).seen}")
-    return report, _files(results, bodies | {PACKED: record.packed()}, note)
-
-
 def _files(results: Path, bodies: dict[str, bytes], note: Callable[[str], None]) -> dict[str, str]:
     for name, body in bodies.items():
         keep(results / name, body, note)
     return {"html": str(results / HTML), "json": str(results / JSON)}
 
 
-def _json(report: Report) -> bytes:
-    return report.model_dump_json(indent=1).encode()
+def _bodies(report: Report) -> dict[str, bytes]:
+    return {HTML: render(report).encode(), JSON: report.model_dump_json(indent=1).encode()}

@@ -13,7 +13,7 @@ from typing import Any
 from infra.aws.account import explained
 from infra.bake import bake, trial_build
 from infra.campaign import billing, launch, preflight, provision, report, supervise, teardown
-from infra.campaign.telling import tell
+from infra.campaign.driver_notices import tell
 from infra.cluster.kubernetes import OF_WORLD
 from infra.errors import BivouacError, LeaseLost
 from infra.inventory import certify
@@ -24,7 +24,7 @@ from infra.session.context import Context
 
 
 @dataclass(frozen=True)
-class Step:
+class StageStep:
     stage: Stage
     purpose: str
     run: Callable[[Context], dict[str, Any]]
@@ -36,20 +36,20 @@ _SHORT = (
     "the same command again then"
 )
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[StageStep, ...] = (
+    StageStep(
         Stage.BAKE,
         "foundation; node image, trainer image, steward image on builder instances, or known already",
         bake.run,
     ),
-    Step(Stage.PROVISION, "data, and the campaign's stack with no GPU node yet", provision.run),
-    Step(Stage.PREFLIGHT, "GPU nodes up; each proves itself, all together prove the fabric", preflight.run),
-    Step(Stage.LAUNCH, "the steward starts and launches the first attempt", launch.run),
-    Step(Stage.SUPERVISE, "training, carried through failures by the steward", supervise.run),
-    Step(Stage.ARCHIVE, "the golden checkpoint to S3, read back, evaluated", supervise.archive),
-    Step(Stage.TEARDOWN, "everything that bills is destroyed", teardown.run),
-    Step(Stage.CERTIFY, "an independent look for what was left", certify.run),
-    Step(Stage.REPORT, "time, goodput, money, pictures", report.run),
+    StageStep(Stage.PROVISION, "data, and the campaign's stack with no GPU node yet", provision.run),
+    StageStep(Stage.PREFLIGHT, "GPU nodes up; each proves itself, all together prove the fabric", preflight.run),
+    StageStep(Stage.LAUNCH, "the steward starts and launches the first attempt", launch.run),
+    StageStep(Stage.SUPERVISE, "training, carried through failures by the steward", supervise.run),
+    StageStep(Stage.ARCHIVE, "the golden checkpoint to S3, read back, evaluated", supervise.archive),
+    StageStep(Stage.TEARDOWN, "everything that bills is destroyed", teardown.run),
+    StageStep(Stage.CERTIFY, "an independent look for what was left", certify.run),
+    StageStep(Stage.REPORT, "time, goodput, money, pictures", report.run),
 )
 """`check` and `plan` come before them, without a record: see `infra.cli.run.run.run_command`."""
 
@@ -90,9 +90,9 @@ def _say_what_bills(context: Context, stage: Stage) -> None:
     tell(context, bills)
 
 
-def run_step(context: Context, step: Step) -> dict[str, Any]:
+def run_step(context: Context, step: StageStep) -> dict[str, Any]:
     """Run one stage and record its start and its end or failure."""
-    begun = time.monotonic()
+    start = time.monotonic()
     context.guard()
     context.store.append(StageStarted(stage=step.stage, who=context.operator_arn))
     try:
@@ -102,14 +102,14 @@ def run_step(context: Context, step: Step) -> dict[str, Any]:
         raise  # another driver may work: we may not write to the record any more
     except (BivouacError, *OF_WORLD) as error:
         context.guard()
-        ours = isinstance(error, BivouacError)
+        is_ours = isinstance(error, BivouacError)
         with suppress(*OF_WORLD):  # AWS may refuse this call for the same reason
             # A stage that raises our error says itself what it gave back; one that was cut off gave nothing back.
-            about = {"error": str(error)} if ours else {"error": str(explained(error)), "cut_off": True}
-            context.store.append(StageFailed(stage=step.stage, **about))
+            failure = {"error": str(error)} if is_ours else {"error": str(explained(error)), "cut_off": True}
+            context.store.append(StageFailed(stage=step.stage, **failure))
         _say_what_bills(context, step.stage)
         raise
-    seconds = round(time.monotonic() - begun, 2)
+    seconds = round(time.monotonic() - start, 2)
     context.guard()
     context.store.append(StageFinished(stage=step.stage, seconds=seconds, outputs=outputs))
     context.outputs[step.stage] = outputs

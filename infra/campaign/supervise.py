@@ -22,7 +22,7 @@ from infra.record.events import CampaignState
 from infra.record.live import live_figures
 from infra.record.payloads.attempts import NodesAtZero
 from infra.record.payloads.base import data_of
-from infra.record.payloads.training import ArchiveFailed, ArchiveUnproven
+from infra.record.payloads.training import ArchiveFailed
 from infra.record.store import LIVE
 from infra.session.context import Context
 
@@ -35,11 +35,11 @@ _MUTE_S = 90.0
 
 def run(context: Context) -> dict[str, Any]:
     """Watch until training is completed, stopped or held, and print events as they come."""
-    told, watch, storage = _Teller(context), StewardWatch(context), StorageWatch(context)
+    printer, watch, storage = _Teller(context), StewardWatch(context), StorageWatch(context)
     with report.rewritten(context):
         for _ in context.turns(_seconds_left(context), 1.0):
-            context.progress.step(storage.look() or watch.look() or told.line)
-            told.tell()
+            context.progress.step(storage.look() or watch.look() or printer.line)
+            printer.tell()
             if (outcome := context.state().outcome) is not None:
                 return {"outcome": outcome, "attempts": len(context.state().attempts)}
     raise PermanentError(
@@ -51,24 +51,26 @@ def run(context: Context) -> dict[str, Any]:
 
 def archive(context: Context) -> dict[str, Any]:
     """Wait until the golden checkpoint is verified in the archive and the GPU nodes are at zero."""
-    told, watch = _Teller(context), StewardWatch(context)
+    printer, watch = _Teller(context), StewardWatch(context)
     for _ in context.turns(_seconds_left(context)):
-        told.tell()
+        printer.tell()
         state = context.state()
         if state.closed:
             if state.unproven is not None:
-                context.progress.note(_copied(state.unproven))
-            found = state.archive
-            if found is None:
+                fits = f"; `format: {state.unproven.fits}` would have recognised it" if state.unproven.fits else ""
+                context.progress.note(f"{state.unproven.sentence()}{fits}")
+            golden = state.archive
+            if golden is None:
                 return _without_golden(context, state)
-            restored, wanted = found.restored_evaluation_loss, found.reference_evaluation_loss
-            loss = "" if restored is None else f"; evaluation loss {restored} restored, {wanted} {found.proof}"
-            if restored is not None and found.tolerance:
-                loss += f" {found.tolerance:g}"
-            if found.metrics:
-                loss = f"; {', '.join(f'{name} {value:g}' for name, value in found.metrics.items())}, {found.proof}"
-            context.progress.note(f"step {found.step}: {found.objects} objects, {found.bytes} bytes read back{loss}")
-            return found.data() if state.unproven is None else found.data() | {"unproven": state.unproven.data()}
+            restored_loss, reference = golden.restored_evaluation_loss, golden.reference_evaluation_loss
+            loss = f"; evaluation loss {restored_loss} restored, {reference} {golden.proof}"
+            loss = "" if restored_loss is None else loss
+            if restored_loss is not None and golden.tolerance:
+                loss += f" {golden.tolerance:g}"
+            if golden.metrics:
+                loss = f"; {', '.join(f'{name} {value:g}' for name, value in golden.metrics.items())}, {golden.proof}"
+            context.progress.note(f"step {golden.step}: {golden.objects} objects, {golden.bytes} bytes read back{loss}")
+            return golden.data() if state.unproven is None else golden.data() | {"unproven": state.unproven.data()}
         # The steward writes no figures while it archives, so only its lease shows that it lives.
         context.progress.step(watch.look(False) or "the golden checkpoint goes to the archive and is read back")
     raise PermanentError(
@@ -86,7 +88,7 @@ def _without_golden(context: Context, state: CampaignState) -> dict[str, Any]:
         return {"unproven": data_of(state.unproven)}
     payloads = [event.payload for event in context.store.events()]
     if failures := [payload for payload in payloads if isinstance(payload, ArchiveFailed)]:
-        raise _failed(context, failures[-1])
+        raise _failure(context, failures[-1])
     if state.nothing_to_lose:
         context.progress.note("no checkpoint was committed, and the job left nothing: there is nothing to archive")
         return {"nothing_committed": True}
@@ -97,34 +99,29 @@ def _without_golden(context: Context, state: CampaignState) -> dict[str, Any]:
     raise PermanentError(
         "the steward has ended and archived nothing",
         seen=newest or left,
-        cure=f"{_again(context)}; or `bivouac down {context.spec.campaign} --abandon` loses it",
+        cure=f"{_retry_ways(context)}; or `bivouac down {context.spec.campaign} --abandon` loses it",
     )
 
 
-def _copied(copy: ArchiveUnproven) -> str:
-    fits = f"; `format: {copy.fits}` would have recognised it" if copy.fits else ""
-    return f"{copy.sentence()}{fits}"
-
-
-def _failed(context: Context, failure: ArchiveFailed) -> PermanentError:
+def _failure(context: Context, failure: ArchiveFailed) -> PermanentError:
     """Return the error of a failed archive, which says what is safe."""
     step, name = failure.step, context.spec.campaign
     if step is None:
-        what = "nothing is archived; the GPU nodes are at zero, the checkpoint is on the shared tier"
-        return PermanentError(what, seen=failure.error, cure=f"mend the cause, then {_again(context)}")
+        message = "nothing is archived; the GPU nodes are at zero, the checkpoint is on the shared tier"
+        return PermanentError(message, seen=failure.error, cure=f"mend the cause, then {_retry_ways(context)}")
     part = failure.part or "the job's own evaluation or export"
-    what = (
+    message = (
         f"step {step} is in the archive, every byte read back, but {part} has failed; the GPU nodes are at zero, the "
         "checkpoints are on the shared tier too"
     )
     cure = (
-        f"see `bivouac logs {name}`; to try again, {_again(context)}; `bivouac down {name} --abandon` gives up only "
-        f"{part}: `bivouac checkpoints restore {name} FOLDER` fetches the checkpoint from the archive"
+        f"see `bivouac logs {name}`; to try again, {_retry_ways(context)}; `bivouac down {name} --abandon` gives up "
+        f"only {part}: `bivouac checkpoints restore {name} FOLDER` fetches the checkpoint from the archive"
     )
-    return PermanentError(what, seen=failure.error, cure=cure)
+    return PermanentError(message, seen=failure.error, cure=cure)
 
 
-def _again(context: Context) -> str:
+def _retry_ways(context: Context) -> str:
     """Return the ways to archive a checkpoint that is on the shared tier only."""
     return (
         f"`bivouac shell {context.spec.campaign} -- kubectl rollout restart deployment/steward`: it asks for one GPU "
@@ -157,12 +154,12 @@ class StewardWatch:
         if now < self._next:
             return self._said
         self._next = now + _LOOK_EVERY_S
-        found = self._lease.current()
-        if found is not None and found.age_s <= found.record.ttl_s and not found.record.released:
+        lease = self._lease.current()
+        if lease is not None and lease.age_s <= lease.record.ttl_s and not lease.record.released:
             self._said, self._since, self._lived = self._deaf(now) if decides else None, now, now
             return self._said
         # A driver that slept has not seen how long the steward lived meanwhile: its lease tells.
-        if min(now - self._lived, math.inf if found is None else found.age_s) > SILENT.total_seconds():
+        if min(now - self._lived, math.inf if lease is None else lease.age_s) > SILENT.total_seconds():
             self._give_up()
         silent = now - self._since
         self._said = f"the steward has been silent for {silent:.0f} s; Kubernetes starts it again"
@@ -230,10 +227,10 @@ class _Teller:
         live = live_figures(self.context.store)
         if live is not None:
             loss = f", loss {live['loss']:.3f}" if live["loss"] is not None else ""
-            held = self.context.state().hold
-            if held is not None:
+            pause = self.context.state().hold
+            if pause is not None:
                 self.line = (
-                    f"held until {held.until}, bills {live['usd_per_hour']:.2f} USD/h, {live['spent_usd']:.2f} USD "
+                    f"held until {pause.until}, bills {live['usd_per_hour']:.2f} USD/h, {live['spent_usd']:.2f} USD "
                     f"so far; Ctrl-C, then `bivouac relaunch {self.context.spec.campaign} --spec FILE`"
                 )
                 return

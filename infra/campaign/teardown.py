@@ -14,9 +14,10 @@ from typing import Any
 import httpx2
 from botocore.exceptions import BotoCoreError, ClientError
 
+from infra.aws.account import Account
 from infra.bake.builder import end_builders, living_builders
-from infra.bake.keeping import campaign_settings
-from infra.campaign.reserved import bills_on
+from infra.bake.foundation import campaign_settings
+from infra.campaign.billing import bills_on
 from infra.cluster.kubernetes import OF_WORLD
 from infra.engine.engine import Engine
 from infra.engine.failures import RETRIED, Cause, EngineFailed, cure_for
@@ -25,16 +26,39 @@ from infra.engine.nodegroups import end_instances
 from infra.errors import BivouacError, NotProven, PermanentError, UserError
 from infra.folders import writable
 from infra.inventory import certify
-from infra.inventory.leftovers import holding, remains
 from infra.inventory.stakes import may_hold_checkpoints, refuse_unproven
 from infra.inventory.sweep import remove_left
-from infra.kinds import kind_of_type
+from infra.kinds import KINDS, Remain, ResourceKind, kind_of_type
 from infra.record.events import CampaignState, Stage
 from infra.record.identity import read_identity
 from infra.record.payloads.stages import Abandoned
 from infra.session.context import Context
 from infra.spec import waits
-from infra.spec.names import freeze_policy
+from infra.spec.names import Names, freeze_policy
+
+
+def remains(account: Account, names: Names) -> tuple[Remain, ...]:
+    """Return everything that blocks the teardown, in the order of removal."""
+    kinds = sorted(KINDS, key=lambda kind: kind.step)
+    return tuple(row for kind in kinds for row in _remains_or_doubt(account, names, kind))
+
+
+def holding(type: str, rows: tuple[Remain, ...]) -> Remain | None:
+    """Return what most likely holds a resource of Pulumi's type; first what has to be ended, then what only waits."""
+    holders = kind_of_type(type).held_by
+    blockers = [row for row in rows if holders and row.what.startswith(holders)]
+    return next((row for row in blockers if not row.waits), next(iter(blockers), None))
+
+
+def _remains_or_doubt(account: Account, names: Names, kind: ResourceKind) -> list[Remain]:
+    if kind.remains is None:
+        return []
+    try:
+        return list(kind.remains(account, names))
+    except (ClientError, BotoCoreError) as error:
+        code = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
+        return [Remain(f"perhaps more of: {kind.name}s", f"could not look: {code}", "allow the listing")]
+
 
 PATIENCE_S = waits.TEARDOWN.seconds
 """Time for which transient failures are retried, from the first one after something was removed: a try alone may take
@@ -89,24 +113,24 @@ def _destroy(context: Context, engine: Engine, state: CampaignState) -> int:
     """Destroy the stack, with retries while failures are transient; return the number of its resources."""
     provision = state.finished_stages.get(Stage.PROVISION, {})
     config = campaign_settings(context, provision.get("data_digest", "0" * 64)).to_config()
-    tries, pause, most = _Tries(), 2.0, 0
+    tries, pause, most_seen = _Tries(), 2.0, 0
     while True:
         try:
             stack = engine.stack(context.names.stack, config)
             engine.amend(stack, partial(forget_kubernetes, context))
-            before = engine.resources(stack)
-            most = max(most, before)
-            tries.begin(before)
-            with _watched(context, engine):
+            count = engine.resources(stack)
+            most_seen = max(most_seen, count)
+            tries.begin(count)
+            with _watch_waits(context, engine):
                 engine.destroy(stack)
-            return most
+            return most_seen
         except (EngineFailed, *OF_WORLD) as error:
-            failed = _as_failure(context, error)
-            if tries.end(failed):
+            failure = _as_failure(context, error)
+            if tries.end(failure):
                 _end_instances(context)
-                raise _left(context, failed) from failed
-            _prepare_another(context, failed)
-            reason = f"another try in a moment: {failed.seen}"[:200]
+                raise _final_error(context, failure) from failure
+            _prepare_another(context, failure)
+            reason = f"another try in a moment: {failure.seen}"[:200]
         for _ in context.turns(pause):
             context.progress.step(reason)
         pause = min(pause * 2, 60.0)
@@ -128,13 +152,13 @@ class _Tries:
         else:
             self.left, self.futile, self.failing_since = resources, 0, None
 
-    def end(self, failed: EngineFailed) -> bool:
+    def end(self, failure: EngineFailed) -> bool:
         """Return whether this failure is the last."""
         now = time.monotonic()
         self.failing_since = now if self.failing_since is None else self.failing_since
-        if Cause.CREDENTIALS in failed.causes or not failed.causes & RETRIED:
+        if Cause.CREDENTIALS in failure.causes or not failure.causes & RETRIED:
             return True
-        too_many = self.futile >= FUTILE_ROUNDS and not failed.causes <= _PASSING
+        too_many = self.futile >= FUTILE_ROUNDS and not failure.causes <= _PASSING
         return too_many or now - self.failing_since > PATIENCE_S
 
 
@@ -147,13 +171,13 @@ def _as_failure(context: Context, error: Exception) -> EngineFailed:
     return EngineFailed("a look at AWS", context.names.stack, (), str(error))
 
 
-def _prepare_another(context: Context, failed: EngineFailed) -> None:
+def _prepare_another(context: Context, error: EngineFailed) -> None:
     """Print what failed; terminate the instances of a node group that hangs, since they bill most."""
-    for failure in failed.failures:
+    for failure in error.failures:
         context.progress.note(f"{failure.title}: {failure.cause}: {failure.message[:300]}")
-    if any(failure.kind.endswith(":NodeGroup") for failure in failed.failures):
+    if any(failure.kind.endswith(":NodeGroup") for failure in error.failures):
         _end_instances(context)
-    if any(failure.cause is Cause.DEPENDENCY and kind_of_type(failure.kind).network for failure in failed.failures):
+    if any(failure.cause is Cause.DEPENDENCY and kind_of_type(failure.kind).network for failure in error.failures):
         _clear_network(context)
 
 
@@ -163,13 +187,13 @@ def _end_instances(context: Context) -> None:
         end_instances(context)
 
 
-def _left(context: Context, failed: EngineFailed) -> UserError | PermanentError:
+def _final_error(context: Context, engine_failure: EngineFailed) -> UserError | PermanentError:
     """Return the final error: each leftover, its reason and what to do."""
     campaign = context.spec.campaign
-    if Cause.CREDENTIALS in failed.causes:
+    if Cause.CREDENTIALS in engine_failure.causes:
         return UserError(
             "the AWS credentials have expired during the teardown",
-            seen=failed.seen,
+            seen=engine_failure.seen,
             cure=f"renew them (for instance `aws sso login`), then `bivouac down {campaign}` continues from there",
         )
     rows = remains(context.account, context.names)
@@ -177,11 +201,11 @@ def _left(context: Context, failed: EngineFailed) -> UserError | PermanentError:
     telling = [row for row in rows if not row.waits]
     for row in telling:
         context.progress.note(str(row))
-    seen = [*(str(failure) for failure in failed.failures), *(f"{row.what}: {row.why}" for row in telling)]
-    cures = [*(row.do for row in telling), *(cure_for(failure.cause) for failure in failed.failures)]
+    facts = [*(str(failure) for failure in engine_failure.failures), *(f"{row.what}: {row.why}" for row in telling)]
+    cures = [*(row.do for row in telling), *(cure_for(failure.cause) for failure in engine_failure.failures)]
     return PermanentError(
         f"campaign {campaign} is not torn down",
-        seen=" | ".join(seen) or failed.words,
+        seen=" | ".join(facts) or engine_failure.words,
         cure="; ".join([*dict.fromkeys(cures), f"then `bivouac down {campaign}` continues"]),
     )
 
@@ -190,59 +214,57 @@ def _refuse_forgotten(context: Context) -> None:
     """Raise if resources exist though the stack is empty: its state may have been lost."""
     names, spec = context.names, context.spec
     context.progress.step("the stack is empty: checking that its resources are gone too")
-    known = certify.knowledge(context.store, names)
+    facts = certify.knowledge(context.store, names)
 
     def certain() -> tuple[str, ...]:
         """Return certain leftovers; the certificate waits for and reports uncertain ones."""
-        return certify.look_through(context.account, names, context.operator_arn, spec.account, (), known).certain
+        return certify.look_through(context.account, names, context.operator_arn, spec.account, (), facts).certain
 
-    found = certain()
+    leftovers = certain()
     for _ in context.turns(certify.SETTLE_S, 1.0):
-        if not found:
+        if not leftovers:
             return
-        context.progress.step(f"still seen: {', '.join(found[:3])}; listings may lag")
-        found = certain()
+        context.progress.step(f"still seen: {', '.join(leftovers[:3])}; listings may lag")
+        leftovers = certain()
     raise PermanentError(
         f"the state of stack {names.stack} is empty, but resources of {spec.campaign} exist",
-        seen=", ".join(found),
+        seen=", ".join(leftovers),
         cure=f"`bivouac sweep {spec.campaign}` removes what is provably the campaign's; then `bivouac down` again",
     )
 
 
 @contextmanager
-def _watched(context: Context, engine: Engine) -> Iterator[None]:
+def _watch_waits(context: Context, engine: Engine) -> Iterator[None]:
     """Print what holds a resource that the engine waits long for."""
-    ended = threading.Event()
+    end = threading.Event()
 
     def look() -> None:
-        while not ended.wait(_LOOK_EVERY_S):
-            slow = [(kind, since) for kind, since in engine.watch.open.values() if _held(since)]
+        while not end.wait(_LOOK_EVERY_S):
+            slow = [
+                (kind, start) for kind, start in engine.watch.open.values() if time.monotonic() - start > _LOOK_AFTER_S
+            ]
             if any(kind_of_type(kind).network for kind, _ in slow):
                 _clear_network(context)
             rows = remains(context.account, context.names) if slow else ()
-            for kind, since in slow[:2]:
+            for kind, start in slow[:2]:
                 bare = kind.rpartition(":")[2]
-                held = holding(kind, rows)
-                context.progress.step(f"{bare} since {time.monotonic() - since:.0f} s{f': {held}' if held else ''}")
+                holder = holding(kind, rows)
+                context.progress.step(f"{bare} since {time.monotonic() - start:.0f} s{f': {holder}' if holder else ''}")
 
     thread = threading.Thread(target=look, name="teardown-watch", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        ended.set()
+        end.set()
 
 
 def _clear_network(context: Context) -> None:
     """Remove what AWS put into the network, if AWS lets us; the final error names the rest. Once subnets are deleted
     the cluster has gone, and its group serves nobody."""
     with suppress(ClientError, BotoCoreError, BivouacError):
-        if removed := remove_left(context, in_network=True):
-            context.progress.note(f"removed what AWS had put into the network: {', '.join(removed)}")
-
-
-def _held(since: float) -> bool:
-    return time.monotonic() - since > _LOOK_AFTER_S
+        if names := remove_left(context, in_network=True):
+            context.progress.note(f"removed what AWS had put into the network: {', '.join(names)}")
 
 
 def _terminate_builders(context: Context) -> None:

@@ -46,7 +46,7 @@ def of_all(probe: Probe) -> bool:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class GangCheck:
     verdicts: tuple[dict[str, Any], ...]
     """One per report, as the record keeps it."""
     common: tuple[Probe, ...]
@@ -68,84 +68,77 @@ class Judgement:
         return all(verdict["fabric"] for verdict in self.verdicts)
 
     @property
-    def between(self) -> set[str]:
+    def failed_shared_names(self) -> set[str]:
         """Return the names of failed probes of what the nodes share."""
         probes = [probe for verdict in self.verdicts for probe in verdict["probes"]]
-        return {one["name"] for one in probes if one["name"] in COLLECTIVE and one["looked"] and not one["ok"]}
+        return {row["name"] for row in probes if row["name"] in COLLECTIVE and row["looked"] and not row["ok"]}
 
 
-def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], unplaced: Sequence[Probe] = ()) -> Judgement:
+def judge(reports: Mapping[str, HealthReport], nodes: Iterable[NodeFacts], pending: Sequence[Probe] = ()) -> GangCheck:
     """Return the verdicts: a node is judged by its own probes, not by failures between nodes or common to all.
-    `unplaced`: the `START` probe of each pod that no node took."""
+    `pending`: the `START` probe of each pod that no node took."""
     instances = {node.name: node.instance for node in nodes}
-    reports = _compared(reports)
+    reports = _compare_with_median(reports)
     common = _common(list(reports.values()))
     shared = {(probe.name, probe.seen) for probe in common}
-    silent = _silent(reports)
-    stuck = _stuck(reports, silent, unplaced)
-    alone = None if stuck else _alone(reports, unplaced)
+    # Where none of several nodes left a report, the cause is shared: nodes do not die together.
+    silent = len(reports) > 1 and len(_failures_named(reports, _UNENDED | {REPORT})) == len(reports)
+    stuck_probes = _stuck_probes(reports, silent, pending)
+    unended = [*(probe for _, probe in _failures_named(reports, _UNENDED)), *pending]
+    lone = None if stuck_probes else next(iter(unended), None)
     verdicts = []
     for node, report in sorted(reports.items()):
-        failed = [probe for probe in report.probes if probe.verdict is Verdict.FAIL]
+        failures = [probe for probe in report.probes if probe.verdict is Verdict.FAIL]
         nobodys = COLLECTIVE | ({REPORT} if silent else set())
-        own = [one for one in failed if one.name not in nobodys and (one.name, one.seen) not in shared]
-        own += [one for one in failed if one is alone]
+        faults = [row for row in failures if row.name not in nobodys and (row.name, row.seen) not in shared]
+        faults += [row for row in failures if row is lone]
         verdicts.append(
             {
                 "node": node,
                 "instance": instances.get(node, ""),
-                "fit": not own,
-                "fabric": not any(probe.name in COLLECTIVE for probe in failed),
+                "fit": not faults,
+                "fabric": not any(probe.name in COLLECTIVE for probe in failures),
                 "probes": json.loads(report.model_dump_json())["probes"],
                 "bus_bandwidth_gb_s": report.bus_bandwidth_gb_s,
             }
         )
-    blind = {probe.name: probe for one in reports.values() for probe in one.probes if probe.verdict is Verdict.BLIND}
-    return Judgement(tuple(verdicts), common, tuple(blind.values()), stuck, alone)
+    blind = {probe.name: probe for row in reports.values() for probe in row.probes if probe.verdict is Verdict.BLIND}
+    return GangCheck(tuple(verdicts), common, tuple(blind.values()), stuck_probes, lone)
 
 
-def _failed(reports: Mapping[str, HealthReport], names: Set[str]) -> list[tuple[str, Probe]]:
+def _failures_named(reports: Mapping[str, HealthReport], names: Set[str]) -> list[tuple[str, Probe]]:
     """Return (node, probe) of the failed probes with these names."""
-    every = [(node, probe) for node, report in sorted(reports.items()) for probe in report.probes]
-    return [(node, probe) for node, probe in every if probe.name in names and probe.verdict is Verdict.FAIL]
+    rows = [(node, probe) for node, report in sorted(reports.items()) for probe in report.probes]
+    return [(node, probe) for node, probe in rows if probe.name in names and probe.verdict is Verdict.FAIL]
 
 
-def _silent(reports: Mapping[str, HealthReport]) -> bool:
-    """Return whether none of several nodes left a report: the cause is shared, since nodes do not die together."""
-    return len(reports) > 1 and len(_failed(reports, _UNENDED | {REPORT})) == len(reports)
-
-
-def _alone(reports: Mapping[str, HealthReport], unplaced: Sequence[Probe]) -> Probe | None:
-    return next(iter([*(probe for _, probe in _failed(reports, _UNENDED)), *unplaced]), None)
-
-
-def _stuck(reports: Mapping[str, HealthReport], silent: bool, unplaced: Sequence[Probe]) -> tuple[Probe, ...]:
-    shown = _failed(reports, _UNENDED | ({REPORT} if silent else set()))
-    if len(shown) + len(unplaced) == 1 and len(reports) + len(unplaced) > 1:
+def _stuck_probes(reports: Mapping[str, HealthReport], silent: bool, pending: Sequence[Probe]) -> tuple[Probe, ...]:
+    failures = _failures_named(reports, _UNENDED | ({REPORT} if silent else set()))
+    if len(failures) + len(pending) == 1 and len(reports) + len(pending) > 1:
         return ()
-    return (*(probe.model_copy(update={"seen": f"{node}: {probe.seen}"}) for node, probe in shown), *unplaced)
+    return (*(probe.model_copy(update={"seen": f"{node}: {probe.seen}"}) for node, probe in failures), *pending)
 
 
-def _compared(reports: Mapping[str, HealthReport]) -> dict[str, HealthReport]:
+def _compare_with_median(reports: Mapping[str, HealthReport]) -> dict[str, HealthReport]:
     """Turn a figure far below the gang's median into a failure of its node."""
     figures: dict[str, list[float]] = {}
     for probe in (probe for report in reports.values() for probe in report.probes):
         if probe.name in _COMPARED and probe.figure is not None:
             figures.setdefault(probe.name, []).append(probe.figure)
-    share, several = number("far_below_share"), number("comparable_nodes")
-    floors = {name: statistics.median(all_) * share for name, all_ in figures.items() if len(all_) >= several}
+    share, fewest = number("far_below_share"), number("comparable_nodes")
+    floors = {name: statistics.median(gang) * share for name, gang in figures.items() if len(gang) >= fewest}
 
-    def judged(probe: Probe) -> Probe:
+    def with_floor(probe: Probe) -> Probe:
         floor = floors.get(probe.name)
         if floor is None or probe.figure is None or probe.figure >= floor:
             return probe
-        wanted = f"a third of the gang's median, {floor:.0f} MB/s, or more"
+        expectation = f"a third of the gang's median, {floor:.0f} MB/s, or more"
         return probe.model_copy(
-            update={"ok": False, "wanted": wanted, "cure": "replace the node: one of its disks is slow"}
+            update={"ok": False, "wanted": expectation, "cure": "replace the node: one of its disks is slow"}
         )
 
     return {
-        node: report.model_copy(update={"probes": tuple(judged(probe) for probe in report.probes)})
+        node: report.model_copy(update={"probes": tuple(with_floor(probe) for probe in report.probes)})
         for node, report in reports.items()
     }
 
@@ -154,19 +147,19 @@ def _common(reports: list[HealthReport]) -> tuple[Probe, ...]:
     """Return failures common to all reports; none for a single report."""
     if len(reports) < 2:
         return ()
-    failed = [
-        {(p.name, p.seen): p for p in one.probes if p.verdict is Verdict.FAIL and p.name not in COLLECTIVE}
-        for one in reports
+    sets = [
+        {(p.name, p.seen): p for p in row.probes if p.verdict is Verdict.FAIL and p.name not in COLLECTIVE}
+        for row in reports
     ]
-    return tuple(probe for key, probe in failed[0].items() if key[0] != REPORT and all(key in one for one in failed))
+    return tuple(probe for key, probe in sets[0].items() if key[0] != REPORT and all(key in row for row in sets))
 
 
-def why(verdict: Mapping[str, Any], profile: str) -> str:
-    bad = [one for one in verdict["probes"] if not one["ok"] and one.get("looked", True)]
-    told = [f"{one['name']}: {one['seen']}, wanted {one['wanted']}" for one in bad]
-    return f"{'; '.join(told)} (profile {profile})"
+def fault_text(verdict: Mapping[str, Any], profile: str) -> str:
+    bad = [probe for probe in verdict["probes"] if not probe["ok"] and probe.get("looked", True)]
+    texts = [f"{probe['name']}: {probe['seen']}, wanted {probe['wanted']}" for probe in bad]
+    return f"{'; '.join(texts)} (profile {profile})"
 
 
-def told(probe: Probe) -> str:
+def probe_text(probe: Probe) -> str:
     cure = f" ({probe.cure})" if probe.cure else ""
     return f"{probe.name}: {probe.seen}, wanted {probe.wanted}{cure}"

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from infra.cluster import mpijob
 from infra.cluster.confinement import ENVIRONMENT, NOBODY, READS_ALL, ROOT, SECCOMP
+from infra.cluster.gang import MPI_GROUP, key_secrets
 from infra.spec.names import (
     ARCHIVE_ACCOUNT,
     ARCHIVE_COMMAND,
@@ -54,8 +54,8 @@ def steward_user() -> str:
 
 def pod_security(host_network: bool = False) -> dict[str, str]:
     """Return the labels of the campaign's namespace."""
-    enforced = "privileged" if host_network else "baseline"
-    return {f"{_LEVEL}/enforce": enforced, f"{_LEVEL}/audit": "restricted", f"{_LEVEL}/warn": "restricted"}
+    level = "privileged" if host_network else "baseline"
+    return {f"{_LEVEL}/enforce": level, f"{_LEVEL}/audit": "restricted", f"{_LEVEL}/warn": "restricted"}
 
 
 def policies(
@@ -63,16 +63,16 @@ def policies(
     repository: str,
     job_repository: str | None = None,
     mpi: str | None = None,
-    own: str | None = None,
+    own_repository: str | None = None,
     host_network: bool = False,
 ) -> dict[str, Object]:
     """Return the policies `pods` and `steward`, and `baseline` with `host_network`. `repository` holds our images,
-    which pods name by digest; `own` those that only the steward's pods may name beside them; `job_repository` the image
-    of a workload, which only the trainer's pods may name beside them. `mpi`: the campaign whose attempts are MPIJobs,
-    and whose trainer's pods mount the keys that the MPI operator makes for them. `host_network`: the trainer's pods may
-    be in their nodes' network."""
-    ours = _listed(sorted((ARCHIVE_ACCOUNT, DATA_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
-    pods = f"object.spec.?serviceAccountName.orValue('') in {ours} ? [object.spec] : []"
+    which pods name by digest; `own_repository` those that only the steward's pods may name beside them;
+    `job_repository` the image of a workload, which only the trainer's pods may name beside them. `mpi`: the campaign
+    whose attempts are MPIJobs, and whose trainer's pods mount the keys that the MPI operator makes for them.
+    `host_network`: the trainer's pods may be in their nodes' network."""
+    accounts = _cel_list(sorted((ARCHIVE_ACCOUNT, DATA_ACCOUNT, STEWARD_ACCOUNT, TRAINER_ACCOUNT)))
+    pods = f"object.spec.?serviceAccountName.orValue('') in {accounts} ? [object.spec] : []"
     templates = (
         "object.kind == 'JobSet' ? object.spec.replicatedJobs.map(job, job.template.spec.template.spec)"
         " : object.kind == 'MPIJob' ? object.spec.mpiReplicaSpecs"
@@ -80,30 +80,24 @@ def policies(
         " : [object.spec.template.spec]"
     )
     jobs = [_rule("batch", "v1", "jobs"), _rule("jobset.x-k8s.io", "*", "jobsets")]
-    jobs += [_rule(mpijob.GROUP, "*", "mpijobs")] if mpi is not None else []
+    jobs += [_rule(MPI_GROUP, "*", "mpijobs")] if mpi is not None else []
     steward = {"name": "steward", "expression": f"request.userInfo.username == '{steward_user()}'"}
-    confined = _confined(repository, job_repository, mpi, own, host_network)
-    asked = [*confined, *_asked_by_the_steward()]
-    every = [_rule("", "v1", "pods"), _rule("", "v1", "pods/ephemeralcontainers")]
-    baseline = _policy(f"{prefix}-baseline", every, "[object.spec]", _baseline(), containers=_WITH_THOSE_TO_LOOK)
+    rules = _account_rules(repository, job_repository, mpi, own_repository, host_network)
+    rules_of_steward = [*rules, *_steward_rules()]
+    all_pods = [_rule("", "v1", "pods"), _rule("", "v1", "pods/ephemeralcontainers")]
+    baseline = _policy(f"{prefix}-baseline", all_pods, "[object.spec]", _baseline(), containers=_WITH_THOSE_TO_LOOK)
     return {
         **({"baseline": baseline} if host_network else {}),
-        "pods": _policy(f"{prefix}-pods", [_rule("", "v1", "pods")], pods, confined),
-        "steward": _policy(
-            f"{prefix}-steward",
-            jobs,
-            templates,
-            asked,
-            [steward],
-        ),
+        "pods": _policy(f"{prefix}-pods", [_rule("", "v1", "pods")], pods, rules),
+        "steward": _policy(f"{prefix}-steward", jobs, templates, rules_of_steward, [steward]),
     }
 
 
 def binding(policy: Object) -> Object:
     """Return the binding that puts a policy into force in the campaign's namespace."""
     name = policy["metadata"]["name"]
-    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}}
-    spec = {"policyName": name, "validationActions": ["Deny", "Audit"], "matchResources": here}
+    selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}}
+    spec = {"policyName": name, "validationActions": ["Deny", "Audit"], "matchResources": selector}
     kind = "ValidatingAdmissionPolicyBinding"
     return {"apiVersion": _API, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
@@ -131,8 +125,8 @@ def _policy(
 
 
 def _rule(group: str, version: str, resource: str) -> Object:
-    what = {"apiGroups": [group], "apiVersions": [version], "resources": [resource]}
-    return {**what, "operations": ["CREATE", "UPDATE"]}
+    match = {"apiGroups": [group], "apiVersions": [version], "resources": [resource]}
+    return {**match, "operations": ["CREATE", "UPDATE"]}
 
 
 _ADDED = "c.?securityContext.?capabilities.?add.orValue([])"
@@ -141,177 +135,175 @@ _TRAINS = f"s.?serviceAccountName.orValue('') == '{TRAINER_ACCOUNT}'"
 
 def _namespaces(host_network: bool) -> Object:
     network = f"(!s.?hostNetwork.orValue(false) || {_TRAINS})" if host_network else "!s.?hostNetwork.orValue(false)"
-    said = "no host namespace" + (", but the node's network for the job" if host_network else "")
-    return _each(f"{network} && !s.?hostPID.orValue(false) && !s.?hostIPC.orValue(false)", said)
+    message = "no host namespace" + (", but the node's network for the job" if host_network else "")
+    return _pod_rule(f"{network} && !s.?hostPID.orValue(false) && !s.?hostIPC.orValue(false)", message)
 
 
 def _baseline() -> list[Object]:
     """Return the rules of Pod Security's `baseline` for every pod of the namespace, but for the job's network."""
     options = "c.?securityContext.?{0}", "s.?securityContext.?{0}"
 
-    def both(field: str, test: str, said: str) -> list[Object]:
-        container, pod = (one.format(field) for one in options)
-        return [_each_container(test.format(container), said), _each(test.format(pod), said)]
+    def both(field: str, test: str, message: str) -> list[Object]:
+        container, pod = (option.format(field) for option in options)
+        return [_container_rule(test.format(container), message), _pod_rule(test.format(pod), message)]
 
     selinux = "{0}.orValue('') in ['', 'container_t', 'container_init_t', 'container_kvm_t', 'container_engine_t']"
     probes = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle.?postStart", "lifecycle.?preStop")
-    asks = " && ".join(
-        f"c.?{probe}.?{how}.?host.orValue('') in ['', '127.0.0.1', '::1']"
+    local_probes = " && ".join(
+        f"c.?{probe}.?{action}.?host.orValue('') in ['', '127.0.0.1', '::1']"
         for probe in probes
-        for how in ("httpGet", "tcpSocket")
+        for action in ("httpGet", "tcpSocket")
     )
     return [
         _namespaces(host_network=True),
         *both("windowsOptions.?hostProcess", "!{0}.orValue(false)", "no host process"),
-        _each_container("!c.?securityContext.?privileged.orValue(false)", "no privileged container"),
-        _each_container(
-            f"c.?securityContext.?capabilities.?add.orValue([]).all(a, a in {_listed(_CAPABILITIES)})",
+        _container_rule("!c.?securityContext.?privileged.orValue(false)", "no privileged container"),
+        _container_rule(
+            f"c.?securityContext.?capabilities.?add.orValue([]).all(a, a in {_cel_list(_CAPABILITIES)})",
             f"capabilities: add none but {', '.join(_CAPABILITIES)}",
         ),
-        _each("s.?volumes.orValue([]).all(v, !has(v.hostPath))", "no folder of the node"),
+        _pod_rule("s.?volumes.orValue([]).all(v, !has(v.hostPath))", "no folder of the node"),
         # In its node's network each port of a pod is one of the node.
-        _each(
+        _pod_rule(
             f"({_TRAINS} && s.?hostNetwork.orValue(false)) || (s.containers + s.?initContainers.orValue([]))"
             ".all(c, c.?ports.orValue([]).all(p, p.?hostPort.orValue(0) == 0))",
             "no port of the node",
         ),
-        _each_container(asks, "no probe of another host"),
+        _container_rule(local_probes, "no probe of another host"),
         *both("appArmorProfile.?type", "{0}.orValue('') != 'Unconfined'", "AppArmor: not Unconfined"),
         *both("seLinuxOptions.?type", selinux, "SELinux: a container's type"),
         *both("seLinuxOptions.?user", "{0}.orValue('') == ''", "SELinux: no user"),
         *both("seLinuxOptions.?role", "{0}.orValue('') == ''", "SELinux: no role"),
-        _each_container("c.?securityContext.?procMount.orValue('Default') == 'Default'", "procMount: Default"),
+        _container_rule("c.?securityContext.?procMount.orValue('Default') == 'Default'", "procMount: Default"),
         *both("seccompProfile.?type", "{0}.orValue('') != 'Unconfined'", "seccompProfile: not Unconfined"),
-        _each(
-            f"s.?securityContext.?sysctls.orValue([]).all(y, y.name in {_listed(_SYSCTLS)})",
+        _pod_rule(
+            f"s.?securityContext.?sysctls.orValue([]).all(y, y.name in {_cel_list(_SYSCTLS)})",
             f"sysctls: none but {', '.join(_SYSCTLS)}",
         ),
     ]
 
 
-def _confined(
-    repository: str, job_repository: str | None, mpi: str | None, own: str | None, host_network: bool
+def _account_rules(
+    repository: str, job_repository: str | None, mpi: str | None, own_repository: str | None, host_network: bool
 ) -> list[Object]:
     """Return the rules for every pod with one of our service accounts."""
-    claims = _listed([LOCAL_CLAIM, NODE_CLAIM, SHARED_CLAIM])
-    key = (
-        ""
-        if mpi is None
-        else f" || {_TRAINS} && has(v.secret) && v.secret.secretName.matches('{mpijob.key_secrets(mpi)}')"
-    )
+    claims = _cel_list([LOCAL_CLAIM, NODE_CLAIM, SHARED_CLAIM])
+    key = "" if mpi is None else f" || {_TRAINS} && has(v.secret) && v.secret.secretName.matches('{key_secrets(mpi)}')"
     archives = (
         f"s.?serviceAccountName.orValue('') == '{ARCHIVE_ACCOUNT}'"
-        f" && c.?command.orValue([]) == {_listed(ARCHIVE_COMMAND)} && {_ADDED} == {_listed(READS_ALL['add'])}"
+        f" && c.?command.orValue([]) == {_cel_list(ARCHIVE_COMMAND)} && {_ADDED} == {_cel_list(READS_ALL['add'])}"
     )
     return [
-        *_images(repository, job_repository, own),
+        *_images(repository, job_repository, own_repository),
         _namespaces(host_network),
-        _each(
+        _pod_rule(
             "s.?volumes.orValue([]).all(v, has(v.configMap) || has(v.emptyDir)"
             f" || has(v.persistentVolumeClaim) && v.persistentVolumeClaim.claimName in {claims}"
             f" || has(v.projected) && v.projected.sources.all(p, !has(p.secret)){key})",
             "volumes: the campaign's claims, config maps, empty folders and tokens only",
         ),
-        _each_container(
+        _container_rule(
             "c.?securityContext.?allowPrivilegeEscalation.orValue(true) == false"
             " && !c.?securityContext.?privileged.orValue(false)",
             "no privileged container, and none that may gain rights",
         ),
-        _each(
+        _pod_rule(
             "(s.containers + s.?initContainers.orValue([])).all(c,"
             " c.?securityContext.?capabilities.?drop.orValue([]).exists(d, d == 'ALL')"
             f" && (size({_ADDED}) == 0 || {archives}))",
             f"capabilities: drop ALL, add none, but {', '.join(READS_ALL['add'])} for the archive",
         ),
-        _each_container(
+        _container_rule(
             "c.?env.orValue([]).all(e, !has(e.valueFrom) || !has(e.valueFrom.secretKeyRef))"
             " && c.?envFrom.orValue([]).all(from, !has(from.secretRef))",
             "no secret in the environment",
         ),
-        _each(
+        _pod_rule(
             f"s.?securityContext.?seccompProfile.?type.orValue('') == '{SECCOMP}'",
             f"seccompProfile of the pod: {SECCOMP}",
         ),
-        _each_container(
+        _container_rule(
             f"c.?securityContext.?seccompProfile.?type.orValue('{SECCOMP}') == '{SECCOMP}'",
             f"seccompProfile of a container: none but {SECCOMP}",
         ),
-        *_bound_to_its_program(),
+        *_program_rules(),
     ]
 
 
-def _images(repository: str, job_repository: str | None, own: str | None) -> list[Object]:
-    ours, said = f"c.image.matches('{_by_digest(repository)}')", f"image: {repository}, by digest only"
-    rest = f"(s.containers + s.?initContainers.orValue([])).all(c, {ours})"
-    others = list[str]()
-    if own is not None:
-        said = f"{said}; the steward's also {own}"
-        others.append(
+def _images(repository: str, job_repository: str | None, own_repository: str | None) -> list[Object]:
+    own_test, message = f"c.image.matches('{_by_digest(repository)}')", f"image: {repository}, by digest only"
+    all_own = f"(s.containers + s.?initContainers.orValue([])).all(c, {own_test})"
+    alternatives = list[str]()
+    if own_repository is not None:
+        message = f"{message}; the steward's also {own_repository}"
+        alternatives.append(
             f"s.?serviceAccountName.orValue('') == '{STEWARD_ACCOUNT}'"
-            f" && (s.containers + s.?initContainers.orValue([])).all(c, {ours} || c.image.matches('{_by_digest(own)}'))"
+            f" && (s.containers + s.?initContainers.orValue([])).all(c, {own_test}"
+            f" || c.image.matches('{_by_digest(own_repository)}'))"
         )
     if job_repository is not None:
-        said = f"{said}; the job's own container also {job_repository}"
-        theirs = f"c.image.matches('{_by_digest(job_repository)}')"
-        others.append(
-            f"{_TRAINS} && s.containers.all(c, {ours} || {theirs}) && s.?initContainers.orValue([]).all(c, {ours})"
+        message = f"{message}; the job's own container also {job_repository}"
+        job_test = f"c.image.matches('{_by_digest(job_repository)}')"
+        alternatives.append(
+            f"{_TRAINS} && s.containers.all(c, {own_test} || {job_test})"
+            f" && s.?initContainers.orValue([]).all(c, {own_test})"
         )
-    return [_each(" || ".join([*others, rest]), said)]
+    return [_pod_rule(" || ".join([*alternatives, all_own]), message)]
 
 
 def _by_digest(repository: str) -> str:
     return f"^{repository.replace('.', '[.]')}@sha256:[0-9a-f]{{64}}$"
 
 
-def _bound_to_its_program() -> list[Object]:
+def _program_rules() -> list[Object]:
     """Return the rules for the accounts with more rights than the trainer's: each runs its own programs only."""
-    found, archives = [], ((ARCHIVE_COMMAND, NOBODY), (ARCHIVE_COMMAND, ROOT))
+    rules, archives = [], ((ARCHIVE_COMMAND, NOBODY), (ARCHIVE_COMMAND, ROOT))
     for account, commands in (
         (ARCHIVE_ACCOUNT, (*archives, (COPY_COMMAND, NOBODY), (FETCH_COMMAND, ROOT))),
         (DATA_ACCOUNT, ((SHARE_COMMAND, NOBODY),)),
         (STEWARD_ACCOUNT, ((STEWARD_COMMAND, NOBODY), (BASICS_COMMAND, NOBODY))),
     ):
         one_of = " || ".join(
-            f"c.?command.orValue([]) == {_listed(command)} && s.?securityContext.?runAsUser.orValue(0) == {user}"
-            + (f" && {_ADDED} == {_listed(READS_ALL['add'])}" if (command, user) == archives[1] else "")
+            f"c.?command.orValue([]) == {_cel_list(command)} && s.?securityContext.?runAsUser.orValue(0) == {user}"
+            + (f" && {_ADDED} == {_cel_list(READS_ALL['add'])}" if (command, user) == archives[1] else "")
             for command, user in commands
         )
         runs = f"s.containers.all(c, ({one_of}) && !has(c.args))"
-        said = " or ".join(f"`{' '.join(command)}` as user {user}" for command, user in commands)
-        found.append(
-            _each(
+        programs = " or ".join(f"`{' '.join(command)}` as user {user}" for command, user in commands)
+        rules.append(
+            _pod_rule(
                 f"s.?serviceAccountName.orValue('') != '{account}' || {runs}",
-                f"service account {account}: for {said} only",
+                f"service account {account}: for {programs} only",
             )
         )
-    return found
+    return rules
 
 
-def _asked_by_the_steward() -> list[Object]:
+def _steward_rules() -> list[Object]:
     """Return the rules for the steward's gangs and archive; no environment redirects the archive's program."""
-    accounts = _listed([ARCHIVE_ACCOUNT, TRAINER_ACCOUNT])
-    own = " || ".join(
+    accounts = _cel_list([ARCHIVE_ACCOUNT, TRAINER_ACCOUNT])
+    variables = " || ".join(
         f"(e.name == '{name}' && e.?value.orValue('') == '{value}')" for name, value in ENVIRONMENT.items()
     )
-    given = f"c.?env.orValue([]).all(e, {own}) && !has(c.envFrom)"
-    first = f"s.?initContainers.orValue([]).all(c, c.?command.orValue([]) == {_listed(ARCHIVE_ROOM)} && !has(c.args))"
+    environment = f"c.?env.orValue([]).all(e, {variables}) && !has(c.envFrom)"
+    room = f"s.?initContainers.orValue([]).all(c, c.?command.orValue([]) == {_cel_list(ARCHIVE_ROOM)} && !has(c.args))"
     return [
-        _each(f"s.?serviceAccountName.orValue('') in {accounts}", f"service account: one of {accounts}"),
-        _each(
-            f"s.?serviceAccountName.orValue('') != '{ARCHIVE_ACCOUNT}' || {first}"
-            f" && (s.containers + s.?initContainers.orValue([])).all(c, {given})",
+        _pod_rule(f"s.?serviceAccountName.orValue('') in {accounts}", f"service account: one of {accounts}"),
+        _pod_rule(
+            f"s.?serviceAccountName.orValue('') != '{ARCHIVE_ACCOUNT}' || {room}"
+            f" && (s.containers + s.?initContainers.orValue([])).all(c, {environment})",
             f"service account {ARCHIVE_ACCOUNT}: no other environment and no other init container",
         ),
     ]
 
 
-def _each(test: str, message: str) -> Object:
+def _pod_rule(test: str, message: str) -> Object:
     return {"expression": f"variables.specs.all(s, {test})", "message": message}
 
 
-def _each_container(test: str, message: str) -> Object:
+def _container_rule(test: str, message: str) -> Object:
     return {"expression": f"variables.containers.all(some, some.all(c, {test}))", "message": message}
 
 
-def _listed(texts: Sequence[str]) -> str:
+def _cel_list(texts: Sequence[str]) -> str:
     return "[" + ", ".join(f"'{text}'" for text in texts) + "]"

@@ -11,9 +11,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Pod
 from lightkube.types import CascadeType
 
-from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset
+from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, GangJob, jobset, mpijob
 from infra.cluster.kubernetes import JobSet, MPIJob, create, is_gone
-from infra.cluster.mpijob import mpijob
 from infra.spec.campaign import Spec
 from infra.spec.names import NAMESPACE
 from infra.spec.workload.workload import by_mpirun
@@ -24,8 +23,8 @@ Kind = type[GenericNamespacedResource]
 
 def create_config(client: Client, name: str, labels: dict[str, str], files: dict[str, str]) -> None:
     """Create a config map or replace its contents."""
-    wanted = ConfigMap(metadata=ObjectMeta(name=name, labels=labels), data=files)
-    create(client, wanted, replace=True)
+    config = ConfigMap(metadata=ObjectMeta(name=name, labels=labels), data=files)
+    create(client, config, replace=True)
 
 
 def kind_of(spec: Spec) -> Kind:
@@ -35,19 +34,19 @@ def kind_of(spec: Spec) -> Kind:
 
 def launch(client: Client, gang: GangJob) -> None:
     """Create the gang's job; leave one that exists (from a driver that was killed) as it is."""
-    made = MPIJob.from_dict(mpijob(gang)) if gang.by_mpirun else JobSet.from_dict(jobset(gang))
-    create(client, made)
+    job = MPIJob.from_dict(mpijob(gang)) if gang.by_mpirun else JobSet.from_dict(jobset(gang))
+    create(client, job)
 
 
 def jobs(client: Client, kind: Kind, campaign: str) -> dict[int, str]:
     """Return attempt -> name of its job, for every attempt (no preflight) that exists and is not being deleted."""
-    found = {}
+    names = {}
     for item in client.list(kind, labels={CAMPAIGN_LABEL: campaign}):
         metadata = item.metadata
         number = int((metadata.labels or {}).get(ATTEMPT_LABEL, "0")) if metadata else 0
         if metadata and number > 0 and metadata.deletionTimestamp is None:
-            found[number] = str(metadata.name)
-    return found
+            names[number] = str(metadata.name)
+    return names
 
 
 def remove(client: Client, kind: Kind, name: str) -> None:
@@ -57,12 +56,6 @@ def remove(client: Client, kind: Kind, name: str) -> None:
     except ApiError as error:
         if not is_gone(error):
             raise
-
-
-def gangs(client: Client, labels: Mapping[str, str]) -> list[str]:
-    """Return the names of the health checks with these labels."""
-    found = client.list(JobSet, namespace=NAMESPACE, labels=dict(labels))
-    return [str(one.metadata.name) for one in found if one.metadata]
 
 
 def end_now(client: Client, labels: Mapping[str, str], grace_seconds: int) -> None:

@@ -55,24 +55,24 @@ def looks(config: Basics, account: Account, shared: Path) -> dict[str, tuple[Cal
 
     def file_system() -> str:
         path = shared / f".basics-{os.getpid()}"
-        written = os.urandom(2**20)
+        content = os.urandom(2**20)
         try:
             with path.open("wb") as file:
-                file.write(written)
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             read = path.read_bytes()
         finally:
             path.unlink(missing_ok=True)
-        if read != written:
+        if read != content:
             raise OSError(f"{path} has other bytes than were written")
         return f"1 MiB written to {shared} and read"
 
     def shared_tier() -> str:
         bucket, _, prefix = config.shared_tier.removeprefix("s3://").partition("/")
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
-        seen = sum(page["KeyCount"] for page in pages)
-        return f"{config.shared_tier} can be listed, {seen} objects"
+        count = sum(page["KeyCount"] for page in pages)
+        return f"{config.shared_tier} can be listed, {count} objects"
 
     def kubernetes() -> str:
         return f"{len(list(from_pod(lambda *_: None).list(Node)))} nodes"
@@ -94,32 +94,32 @@ def looks(config: Basics, account: Account, shared: Path) -> dict[str, tuple[Cal
     }
 
 
-def probe(name: str, look: Callable[[], str], cure: str, until: float) -> Probe:
+def probe(name: str, look: Callable[[], str], cure: str, end: float) -> Probe:
     """Look until it succeeds or the time, on the monotonic clock, is over; at least once."""
-    said = ""
+    previous = ""
     while True:
         try:
             return Probe(name=name, ok=True, seen=look()[:_LONGEST], wanted="works")
         except Exception as error:
-            seen = f"{type(error).__name__}: {error}"[:_LONGEST]
-            if seen != said:
-                print(f"{name}: {seen}", flush=True)
-            said = seen
-            if time.monotonic() > until:
-                return Probe(name=name, ok=False, seen=seen, wanted="works", cure=cure)
+            fact = f"{type(error).__name__}: {error}"[:_LONGEST]
+            if fact != previous:
+                print(f"{name}: {fact}", flush=True)
+            previous = fact
+            if time.monotonic() > end:
+                return Probe(name=name, ok=False, seen=fact, wanted="works", cure=cure)
         time.sleep(_PAUSE_S)
 
 
 def main() -> int:
     """Look at everything; write the probes as the pod's termination message. Return 0 if all is well."""
     config = Basics.model_validate_json(CONFIG_FILE.read_text())
-    until = time.monotonic() + LATE_S
-    found = looks(config, Account(config.region, QUICK), Path(SHARED_CHECKPOINTS))
-    probes = [probe(name, look, cure, until) for name, (look, cure) in found.items()]
+    end = time.monotonic() + LATE_S
+    table = looks(config, Account(config.region, QUICK), Path(SHARED_CHECKPOINTS))
+    probes = [probe(name, look, cure, end) for name, (look, cure) in table.items()]
     message = Probes.dump_json(probes)
     print(message.decode(), flush=True)
     Path(os.environ.get("BIVOUAC_TERMINATION_LOG", TERMINATION_LOG)).write_bytes(message)
-    return 0 if all(one.ok for one in probes) else 1
+    return 0 if all(result.ok for result in probes) else 1
 
 
 if __name__ == "__main__":

@@ -19,14 +19,14 @@ ENVIRONMENT = {"HOME": "/tmp", "USER": "bivouac"}
 def leaving_a_dead_node(seconds: int | None) -> list[dict[str, Any]]:
     """Return the tolerations of a pod that is made anew elsewhere, so long after its node is called dead. None: never;
     without any toleration Kubernetes evicts it after 300 s."""
-    every = {"operator": "Exists", "effect": "NoExecute"} | ({} if seconds is None else {"tolerationSeconds": seconds})
-    return [{"key": f"node.kubernetes.io/{key}", **every} for key in ("unreachable", "not-ready")]
+    rule = {"operator": "Exists", "effect": "NoExecute"} | ({} if seconds is None else {"tolerationSeconds": seconds})
+    return [{"key": f"node.kubernetes.io/{key}", **rule} for key in ("unreachable", "not-ready")]
 
 
 def pod_context(user: int) -> dict[str, Any]:
     """Return the pod's security context; its containers run as `user`."""
-    who: dict[str, Any] = {"runAsUser": user, "runAsGroup": user}
-    return {"seccompProfile": {"type": SECCOMP}, **who, **({} if user == ROOT else {"runAsNonRoot": True})}
+    ids: dict[str, Any] = {"runAsUser": user, "runAsGroup": user}
+    return {"seccompProfile": {"type": SECCOMP}, **ids, **({} if user == ROOT else {"runAsNonRoot": True})}
 
 
 def environment() -> list[dict[str, str]]:
@@ -34,6 +34,6 @@ def environment() -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
 
 
-def container_context(**more: Any) -> dict[str, Any]:
-    """Return a container's security context, without capabilities or privilege escalation, with `more` added."""
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, **more}
+def container_context(**fields: Any) -> dict[str, Any]:
+    """Return a container's security context, without capabilities or privilege escalation, with `fields` added."""
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, **fields}

@@ -30,12 +30,12 @@ _TEMPORARY = ".bivouac-cp-"
 Say = Callable[[str], None]
 
 
-class Refused(Exception):
+class CopyRefused(Exception):
     """What a person must change: what is wrong, the value seen, the cure."""
 
-    def __init__(self, what: str, seen: str, cure: str) -> None:
-        super().__init__(what, seen, cure)
-        self.what, self.seen, self.cure = what, seen, cure
+    def __init__(self, problem: str, value: str, cure: str) -> None:
+        super().__init__(problem, value, cure)
+        self.what, self.seen, self.cure = problem, value, cure
 
 
 class Broken(Exception):
@@ -66,14 +66,14 @@ class _Sealed:
 
     def read(self, size: int) -> bytes:
         while len(self._held) < size + _DIGEST_BYTES:
-            more = self._file.read(size + _DIGEST_BYTES - len(self._held))
-            if not more:
+            block = self._file.read(size + _DIGEST_BYTES - len(self._held))
+            if not block:
                 break
-            self._held += more
-        given = self._held[: max(0, min(size, len(self._held) - _DIGEST_BYTES))]
-        self._held = self._held[len(given) :]
-        self._digest.update(given)
-        return given
+            self._held += block
+        data = self._held[: max(0, min(size, len(self._held) - _DIGEST_BYTES))]
+        self._held = self._held[len(data) :]
+        self._digest.update(data)
+        return data
 
     def verify(self) -> None:
         while self.read(_BLOCK):
@@ -85,24 +85,24 @@ class _Sealed:
 # Sending.
 
 
-def send(source: str, out: BinaryIO, say: Say) -> None:
+def send(source: str, stream: BinaryIO, say: Say) -> None:
     """Write the stream of a file or folder. Links that lead out of the folder, and what is no file, are left out and
-    told. Raises `Refused`, `OSError`."""
+    told. Raises `CopyRefused`, `OSError`."""
     path = os.path.realpath(source)
     name = posixpath.basename(os.path.normpath(os.path.abspath(source)))
     if not os.path.lexists(path):
-        raise Refused("there is no such file or folder", source, "write the path of one that is there")
+        raise CopyRefused("there is no such file or folder", source, "write the path of one that is there")
     if not name or not (os.path.isfile(path) or os.path.isdir(path)):
-        raise Refused("this can not be copied", source, "write the path of a file, or of a folder other than /")
-    entries = [(member, own) for member, own in _entries(path, name) if _fit(member, own, say)]
-    sealing = _Sealing(out)
+        raise CopyRefused("this can not be copied", source, "write the path of a file, or of a folder other than /")
+    entries = [(member, file_path) for member, file_path in _entries(path, name) if _fit(member, file_path, say)]
+    sealing = _Sealing(stream)
     sealing.write(sum(member.size for member, _ in entries).to_bytes(_SIZE_BYTES, "big"))
     with tarfile.open(fileobj=sealing, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_BLOCK) as archive:  # type: ignore[call-overload]
-        for member, own in entries:
+        for member, file_path in entries:
             if not member.isreg():
                 archive.addfile(member)
                 continue
-            with open(os.open(own, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            with open(os.open(file_path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
                 # A log may have grown meanwhile: its beginning is copied, as long as it is now.
                 member.size = os.fstat(file.fileno()).st_size
                 archive.addfile(member, file)
@@ -113,12 +113,12 @@ def _entries(path: str, name: str) -> Iterator[tuple[tarfile.TarInfo, str]]:
     yield _member(path, name), path
     if not os.path.isdir(path):
         return
-    for folder, below, files in os.walk(path, onerror=_unreadable):
-        below.sort()
+    for folder, folders, files in os.walk(path, onerror=_unreadable):
+        folders.sort()
         inner = name if folder == path else posixpath.join(name, os.path.relpath(folder, path))
-        for one in sorted(below + files):
-            own = os.path.join(folder, one)
-            yield _member(own, posixpath.join(inner, one)), own
+        for entry in sorted(folders + files):
+            file_path = os.path.join(folder, entry)
+            yield _member(file_path, posixpath.join(inner, entry)), file_path
 
 
 def _unreadable(error: OSError) -> None:
@@ -127,14 +127,14 @@ def _unreadable(error: OSError) -> None:
 
 def _member(path: str, name: str) -> tarfile.TarInfo:
     """Describe a file by its name in the archive; of two hard links each is a file."""
-    seen = os.lstat(path)
+    status = os.lstat(path)
     member = tarfile.TarInfo(name)
-    member.mode, member.mtime = stat.S_IMODE(seen.st_mode), int(seen.st_mtime)
-    if stat.S_ISREG(seen.st_mode):
-        member.size = seen.st_size
-    elif stat.S_ISDIR(seen.st_mode):
+    member.mode, member.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
+    if stat.S_ISREG(status.st_mode):
+        member.size = status.st_size
+    elif stat.S_ISDIR(status.st_mode):
         member.type = tarfile.DIRTYPE
-    elif stat.S_ISLNK(seen.st_mode):
+    elif stat.S_ISLNK(status.st_mode):
         member.type, member.linkname = tarfile.SYMTYPE, os.readlink(path)
     else:
         member.type = tarfile.FIFOTYPE
@@ -153,40 +153,40 @@ def _fit(member: tarfile.TarInfo, path: str, say: Say) -> bool:
 
 def _leads_out(link: tarfile.TarInfo) -> bool:
     """Return whether a link's target lies outside of the folder that is copied."""
-    where = posixpath.normpath(posixpath.join(posixpath.dirname(link.name), link.linkname))
-    return where.split("/")[0] != link.name.split("/")[0]
+    goal = posixpath.normpath(posixpath.join(posixpath.dirname(link.name), link.linkname))
+    return goal.split("/")[0] != link.name.split("/")[0]
 
 
 # Receiving.
 
 
-def receive(target: str, stream: BinaryIO, told: Callable[[int], None] | None = None) -> dict[str, Any]:
+def receive(target: str, stream: BinaryIO, on_size: Callable[[int], None] | None = None) -> dict[str, Any]:
     """Read a stream into `target`, or into a folder that it names; return the final path, files and bytes.
 
-    `told` gets the sum of the sizes. An existing file is replaced as a whole; a folder is never changed. Raises
-    `Refused`, `Broken`, `OSError`; then nothing new is there.
+    `on_size` gets the sum of the sizes. An existing file is replaced as a whole; a folder is never changed. Raises
+    `CopyRefused`, `Broken`, `OSError`; then nothing new is there.
     """
-    sealed = _Sealed(stream)
-    size = int.from_bytes(sealed.read(_SIZE_BYTES), "big")
-    if told is not None:
-        told(size)
-    inside = os.path.isdir(target)
-    parent = target if inside else os.path.dirname(os.path.abspath(target))
+    source = _Sealed(stream)
+    size = int.from_bytes(source.read(_SIZE_BYTES), "big")
+    if on_size is not None:
+        on_size(size)
+    into_folder = os.path.isdir(target)
+    parent = target if into_folder else os.path.dirname(os.path.abspath(target))
     if not os.path.isdir(parent):
-        raise Refused("the folder to copy into does not exist", parent, "create it, or write another path")
+        raise CopyRefused("the folder to copy into does not exist", parent, "create it, or write another path")
     work = tempfile.mkdtemp(prefix=_TEMPORARY, dir=parent)
     try:
         unpacking = _Unpacking(work)
         try:
-            with tarfile.open(fileobj=sealed, mode="r|", bufsize=_BLOCK) as archive:  # type: ignore[call-overload]
+            with tarfile.open(fileobj=source, mode="r|", bufsize=_BLOCK) as archive:  # type: ignore[call-overload]
                 for member in archive:
                     if not unpacking.name:
-                        final = os.path.join(target, member.name) if inside else target
+                        final = os.path.join(target, member.name) if into_folder else target
                         _refuse_taken(final, member)
                     unpacking.take(archive, member)
         except (tarfile.TarError, EOFError) as error:
             raise Broken(f"what arrived is not what was sent: {error}") from error
-        sealed.verify()
+        source.verify()
         unpacking.finish()
         os.rename(os.path.join(work, unpacking.name), final)
         unpacking.finish_first(final)
@@ -198,7 +198,7 @@ def receive(target: str, stream: BinaryIO, told: Callable[[int], None] | None = 
 def _refuse_taken(final: str, member: tarfile.TarInfo) -> None:
     is_folder = os.path.isdir(final) and not os.path.islink(final)
     if is_folder or (member.isdir() and os.path.lexists(final)):
-        raise Refused("something of this name is there", final, "remove it, or write another path")
+        raise CopyRefused("something of this name is there", final, "remove it, or write another path")
 
 
 class _Unpacking:
@@ -215,11 +215,11 @@ class _Unpacking:
 
     def take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         parts = member.name.split("/")
-        first = not self.name
+        is_root = not self.name
         self.name = self.name or member.name
-        known = "/".join(parts[:-1]) in self._folders or (first and len(parts) == 1)
-        if not known or {"", ".", ".."} & set(parts) or member.name in self._names:
-            raise Refused("the archive names a path outside of the target", member.name, "do not trust its sender")
+        has_parent = "/".join(parts[:-1]) in self._folders or (is_root and len(parts) == 1)
+        if not has_parent or {"", ".", ".."} & set(parts) or member.name in self._names:
+            raise CopyRefused("the archive names a path outside of the target", member.name, "do not trust its sender")
         self._names.add(member.name)
         path = os.path.join(self._folder, member.name)
         if member.isdir():
@@ -230,7 +230,7 @@ class _Unpacking:
         elif member.isreg():
             self._write(archive, member, path)
         else:
-            raise Refused("the archive holds what is no file", member.name, "do not trust its sender")
+            raise CopyRefused("the archive holds what is no file", member.name, "do not trust its sender")
 
     def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
         source = archive.extractfile(member)
@@ -265,10 +265,10 @@ def _as_sent(folder: str, member: tarfile.TarInfo) -> None:
 
 
 def _remove(folder: str) -> None:
-    for where, below, _ in os.walk(folder):
-        for one in below:
+    for parent, folders, _ in os.walk(folder):
+        for name in folders:
             with contextlib.suppress(OSError):
-                os.chmod(os.path.join(where, one), 0o700)
+                os.chmod(os.path.join(parent, name), 0o700)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -280,13 +280,13 @@ def main(words: list[str]) -> int:
             send(path, sys.stdout.buffer, lambda text: print(text, file=sys.stderr, flush=True))
         else:
             print(json.dumps(receive(path, sys.stdin.buffer)), flush=True)
-    except Refused as error:
+    except CopyRefused as error:
         print(json.dumps({"what": error.what, "seen": error.seen, "cure": error.cure}), file=sys.stderr, flush=True)
         return REFUSED
     except (Broken, OSError) as error:
-        seen = f"{path}: {error}"
-        told = {"what": "the copy failed in the container", "seen": seen, "cure": "mend its cause, and copy again"}
-        print(json.dumps(told), file=sys.stderr, flush=True)
+        fact = f"{path}: {error}"
+        refusal = {"what": "the copy failed in the container", "seen": fact, "cure": "mend its cause, and copy again"}
+        print(json.dumps(refusal), file=sys.stderr, flush=True)
         return 74
     return 0
 

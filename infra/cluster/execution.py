@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 from httpx2.websockets import WebSocketDisconnect, WebSocketNetworkError, WebSocketSession, WebSocketUpgradeError
@@ -96,8 +96,8 @@ class Execution:
 
     def resize(self, size: os.terminal_size) -> None:
         with suppress(TemporaryError):
-            told = json.dumps({"Width": size.columns, "Height": size.lines})
-            self._send(bytes([RESIZE]) + told.encode())
+            text = json.dumps({"Width": size.columns, "Height": size.lines})
+            self._send(bytes([RESIZE]) + text.encode())
 
     def abort(self) -> None:
         """Cut the connection: the command's input ends."""
@@ -115,7 +115,7 @@ class Execution:
             try:
                 message = self._session.receive_bytes()
             except (WebSocketDisconnect, WebSocketNetworkError) as error:
-                raise self._lost(error) from error
+                raise self._lost_connection(error) from error
             if message[:1] == bytes([STATUS]) and len(message) > 1:
                 return _exit_code(json.loads(message[1:]))
             if message[1:]:
@@ -125,9 +125,9 @@ class Execution:
         try:
             self._session.send_bytes(message)
         except (WebSocketNetworkError, LocalProtocolError, OSError) as error:
-            raise self._lost(error) from error
+            raise self._lost_connection(error) from error
 
-    def _lost(self, error: Exception) -> TemporaryError:
+    def _lost_connection(self, error: Exception) -> TemporaryError:
         return TemporaryError(
             "the connection to the command was lost",
             seen=f"{self._pod}: {error or type(error).__name__}",
@@ -146,18 +146,15 @@ class Containers:
     @contextmanager
     def started(self, pod: str, container: str, words: Sequence[str], *, terminal: bool = False) -> Iterator[Execution]:
         """Start a command and yield it; on leaving, the connection is closed, and the command goes on."""
-        asked: list[tuple[str, str | int | float | bool | None]] = [
-            ("container", container),
-            ("stdin", "true"),
-            ("stdout", "true"),
-        ]
-        asked += [("tty" if terminal else "stderr", "true"), *(("command", word) for word in words)]
+        streams = ("stdin", "stdout", "tty" if terminal else "stderr")
+        options: list[tuple[str, str | int | float | bool | None]] = [("container", container)]
+        options += [*((stream, "true") for stream in streams), *(("command", word) for word in words)]
         url = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/exec"
         try:
             # No bound for the answer to a ping: it waits behind input that the command does not read.
             with self._http.websocket(
                 url,
-                params=asked,
+                params=options,
                 subprotocols=[PROTOCOL],
                 max_message_size_bytes=_LARGEST_MESSAGE,
                 keepalive_ping_timeout_seconds=None,
@@ -171,29 +168,28 @@ class Containers:
             raise error_of(error.response, pod) from error
 
     @contextmanager
-    def running(self, pod: str, container: str, words: Sequence[str], *, terminal: bool = False) -> Iterator[Run]:
+    def running(self, pod: str, container: str, words: Sequence[str], *, terminal: bool = False) -> Iterator[Exec]:
         """`started` for a command of a person's, which can be ended."""
         mark, text = uuid.uuid4().hex, json.dumps(list(words)).encode()
         line = ["python3", "-ISc", _RUN, mark, str(len(text)), *(words if terminal else ())]
         with self.started(pod, container, line, terminal=terminal) as execution:
             if not terminal:
                 execution.write(text)
-            yield Run(execution, lambda number: self._end(pod, container, mark, number))
+            yield Exec(execution, lambda number: self._end(pod, container, mark, number))
 
     def _end(self, pod: str, container: str, mark: str, number: int) -> int:
-        told: list[bytes] = []
+        output: list[bytes] = []
         with self.started(pod, container, ["python3", "-ISc", _END, mark, str(number)]) as ending:
-            code = ending.run(lambda channel, data: told.append(data) if channel == STDOUT else None)
-        return int(b"".join(told)) if code == 0 else 0
+            code = ending.run(lambda channel, data: output.append(data) if channel == STDOUT else None)
+        return int(b"".join(output)) if code == 0 else 0
 
 
-class Run:
+class Exec(NamedTuple):
     """A person's command."""
 
-    def __init__(self, execution: Execution, end: Callable[[int], int]) -> None:
-        self.execution = execution
-        self.end = end
-        """Sends a signal to the command and to what it started; returns how many processes got it."""
+    execution: Execution
+    end: Callable[[int], int]
+    """Sends a signal to the command and to what it started; returns how many processes got it."""
 
 
 def read_refusals(response: httpx2.Response) -> None:
@@ -206,7 +202,7 @@ def _exit_code(status: dict[str, Any]) -> int:
     if status.get("status") == "Success":
         return 0
     causes = (status.get("details") or {}).get("causes") or ()
-    codes = [int(one["message"]) for one in causes if one.get("reason") == "ExitCode"]
+    codes = [int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"]
     if status.get("reason") == "NonZeroExitCode" and codes:
         return codes[0]
     raise PermanentError(
@@ -216,32 +212,32 @@ def _exit_code(status: dict[str, Any]) -> int:
     )
 
 
-def error_of(response: httpx2.Response, where: str) -> BivouacError:
+def error_of(response: httpx2.Response, place: str) -> BivouacError:
     """Return the error for the API server's refusal."""
     try:
-        said = str(response.json()["message"])
+        message = str(response.json()["message"])
     except (ValueError, KeyError, TypeError):
-        said = response.text
-    return _error(response.status_code, f"{where}: {response.status_code} {said}".strip())
+        message = response.text
+    return _error(response.status_code, f"{place}: {response.status_code} {message}".strip())
 
 
-def _error(status: int, seen: str) -> BivouacError:
+def _error(status: int, fact: str) -> BivouacError:
     if status == 401:
         return UserError(
             "the cluster does not know these credentials",
-            seen=seen,
+            seen=fact,
             cure="use the role that ran `bivouac run`, which alone has an access entry, or give yours one: "
             "`aws eks create-access-entry`, `aws eks associate-access-policy`",
         )
     if status == 403:
         cure = "take a role whose access policy allows `create` on `pods/exec`, such as AmazonEKSClusterAdminPolicy"
-        return UserError("the cluster does not allow these credentials to run commands", seen=seen, cure=cure)
+        return UserError("the cluster does not allow these credentials to run commands", seen=fact, cure=cure)
     if status == 404:
         cure = "`bivouac status NAME` says which attempt runs; give the command again"
-        return UserError("the rank's pod is gone", seen=seen, cure=cure)
+        return UserError("the rank's pod is gone", seen=fact, cure=cure)
     return TemporaryError(
         "the node opens no command in the container",
-        seen=seen,
+        seen=fact,
         cure="the container may be starting or over, or the node is gone: see `bivouac status NAME`, and try again",
         delay=_AGAIN,
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sized
-from datetime import datetime, timedelta
+import time
+from collections.abc import Callable, Iterable, Mapping, Sized
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
@@ -46,12 +47,12 @@ _TWICE = 2
 _XID = re.compile(r"XID-(\d+)")
 
 
-def excused(reason: str, message: str) -> bool:
+def is_excused(reason: str, message: str) -> bool:
     """Return whether all reasons are in `EXCUSED`: the agent reports its newest reason and the messages of all."""
     xids = set(_XID.findall(message))
     parts = message.split("; ") if message else []
-    ours = all(f"NvidiaXID{xid}Error" in EXCUSED for xid in xids)
-    return reason in EXCUSED and ours and len(parts) <= max(1, len(xids))
+    all_known = all(f"NvidiaXID{xid}Error" in EXCUSED for xid in xids)
+    return reason in EXCUSED and all_known and len(parts) <= max(1, len(xids))
 
 
 class Ailment(Frozen, extra="ignore"):
@@ -82,23 +83,23 @@ class NodeFacts(Frozen, extra="ignore"):
 
     def ails(self, accelerators: int) -> tuple[Ailment, ...]:
         """Return what keeps off a pod that needs so many accelerators, the most urgent first."""
-        found = [*self.ailments]
+        rows = [*self.ailments]
         if self.accelerators < accelerators:
             words = f"{self.accelerators} of {accelerators} accelerators allocatable"
-            found.append(Ailment(words=words, sickness=Sickness.LATE))
-        return tuple(sorted(found, key=lambda one: list(Sickness).index(one.sickness)))
+            rows.append(Ailment(words=words, sickness=Sickness.LATE))
+        return tuple(sorted(rows, key=lambda ailment: list(Sickness).index(ailment.sickness)))
 
     def unfit(self, accelerators: int) -> str:
         """Return why the node is unfit; empty when it is fit."""
-        return ", ".join(one.words for one in self.ails(accelerators))
+        return ", ".join(ailment.words for ailment in self.ails(accelerators))
 
     def fit(self, accelerators: int) -> bool:
         return not self.ails(accelerators)
 
-    def suspected(self, accelerators: int) -> bool:
+    def only_suspect(self, accelerators: int) -> bool:
         """Return whether it is unfit only according to the monitoring agent: such a pod can run there."""
         ailments = self.ails(accelerators)
-        return bool(ailments) and not any(one.bars for one in ailments)
+        return bool(ailments) and not any(ailment.bars for ailment in ailments)
 
 
 def shared_cause(sick: Sized, fit: int, repairs_left: int) -> str:
@@ -110,4 +111,36 @@ def shared_cause(sick: Sized, fit: int, repairs_left: int) -> str:
 
 def overdue(sick_for: Mapping[Sickness, timedelta]) -> bool:
     """Return whether a sickness has outlasted its `PATIENCE`."""
-    return any(lasted >= PATIENCE[sickness] for sickness, lasted in sick_for.items())
+    return any(duration >= PATIENCE[sickness] for sickness, duration in sick_for.items())
+
+
+class ConditionHistory:
+    """Remembers when a sickness was first seen: missing accelerators have no date, and a node's clock may be late.
+
+    The date in a condition also counts, for an observer that has just started.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self.first: dict[str, float] = {}
+        """Node, instance and sickness -> when first seen, in seconds of the monotonic clock."""
+
+    def look(
+        self, facts: Iterable[NodeFacts], accelerators: int, at: datetime | None = None
+    ) -> dict[str, dict[Sickness, timedelta]]:
+        """Return node -> how long it has had each sickness that a replacement cures. `at`: now, by a clock that is more
+        reliable than this machine's."""
+        now, moment = self._monotonic(), at or datetime.now(UTC)
+        durations, starts = dict[str, dict[Sickness, timedelta]](), dict[str, float]()
+        for node in facts:
+            sicknesses = durations.setdefault(node.name, {})
+            for ailment in node.ails(accelerators):
+                if ailment.sickness not in PATIENCE:
+                    continue
+                key = f"{node.name} {node.instance} {ailment.sickness}"
+                starts[key] = self.first.get(key, now)
+                by_date = moment - ailment.since if ailment.since else timedelta()
+                longest = sicknesses.get(ailment.sickness, timedelta())
+                sicknesses[ailment.sickness] = max(longest, by_date, timedelta(seconds=now - starts[key]))
+        self.first = starts
+        return durations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from lightkube.resources.core_v1 import Pod
@@ -35,7 +36,7 @@ from trainer.contract import (
     Env,
 )
 from trainer.contract.frozen import Frozen
-from trainer.contract.workload import EXPORT_FOLDER, EXPORTS, SECRETS, SUPERVISOR, WORKSPACE
+from trainer.contract.workload import EXPORT_FOLDER, EXPORTS, MPI_KEYS, SECRETS, SUPERVISOR, WORKSPACE
 
 REPLICATED_JOB = "gang"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -114,8 +115,8 @@ def labels_of(gang: GangJob) -> dict[str, str]:
 
 def rendezvous(gang: GangJob) -> str:
     """Return pod 0's address in the headless service, with torch's default port."""
-    first = f"{gang.name}-launcher" if gang.by_mpirun else f"{gang.name}-{REPLICATED_JOB}-0-0"
-    return f"{first}.{gang.name}:29500"
+    host = f"{gang.name}-launcher" if gang.by_mpirun else f"{gang.name}-{REPLICATED_JOB}-0-0"
+    return f"{host}.{gang.name}:29500"
 
 
 def index_of(pod: Pod) -> int:
@@ -143,7 +144,7 @@ def volumes(
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
     if not shares:
-        pod, container = ([one for one in each if one["name"] != "shared"] for each in (pod, container))
+        pod, container = ([row for row in rows if row["name"] != "shared"] for rows in (pod, container))
     return pod, container
 
 
@@ -160,16 +161,16 @@ def on_gpu_nodes() -> dict[str, Any]:
 
 
 def pod_spec(gang: GangJob) -> dict[str, Any]:
-    asked = gang.resources
-    pod_volumes, mounts = volumes(gang.config_map, shm_gib=asked.shm_gib, shares=gang.shares)
+    demand = gang.resources
+    pod_volumes, mounts = volumes(gang.config_map, shm_gib=demand.shm_gib, shares=gang.shares)
     if gang.sees_node:
         pod_volumes.append({"name": "node", "persistentVolumeClaim": {"claimName": NODE_CLAIM}})
         mounts.append({"name": "node", "mountPath": NODE_TOLD, "readOnly": True})
     if gang.judges:
         pod_volumes, mounts = _judging(gang.campaign, pod_volumes, mounts)
     for name in gang.mounts:
-        there = {"mountPath": f"{MOUNTS}/{name}", "subPath": mount_folder(name), "readOnly": True}
-        mounts.append({"name": "shared", **there})
+        target = {"mountPath": f"{MOUNTS}/{name}", "subPath": mount_folder(name), "readOnly": True}
+        mounts.append({"name": "shared", **target})
     starts: list[dict[str, Any]] = []
     if gang.supervisor_image is not None:
         for name, path in (("bivouac", SUPERVISOR.rpartition("/")[0]), ("workspace", WORKSPACE)):
@@ -194,9 +195,9 @@ def pod_spec(gang: GangJob) -> dict[str, Any]:
     if gang.efa_interfaces:
         devices["hugepages-2Mi"] = HUGE_PAGES_PER_POD
     # Kubernetes accepts huge pages only beside a request of CPU or memory.
-    requests = {**devices, "cpu": "100m" if asked.cpu is None else f"{round(asked.cpu * 1000)}m"}
-    if asked.memory_gib is not None:
-        requests["memory"] = _bytes(asked.memory_gib)
+    requests = {**devices, "cpu": "100m" if demand.cpu is None else f"{round(demand.cpu * 1000)}m"}
+    if demand.memory_gib is not None:
+        requests["memory"] = _bytes(demand.memory_gib)
     resources |= {"limits": devices, "requests": requests}
     return {
         **claims,
@@ -232,10 +233,10 @@ def _judging(
     campaign: str, pod_volumes: list[dict[str, Any]], mounts: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the volumes and mounts without the node's own disk, which the archive needs, the checkpoints read-only."""
-    kept = [one for one in mounts if one["name"] != "local"]
-    kept = [one | {"readOnly": True} if one["mountPath"] == SHARED_CHECKPOINTS else one for one in kept]
-    own = {"name": "shared", "mountPath": EXPORTS, "subPath": f"checkpoints/{campaign}/{EXPORT_FOLDER}"}
-    return [one for one in pod_volumes if one["name"] != "local"], [*kept, own]
+    readable = [row for row in mounts if row["name"] != "local"]
+    readable = [row | {"readOnly": True} if row["mountPath"] == SHARED_CHECKPOINTS else row for row in readable]
+    exports = {"name": "shared", "mountPath": EXPORTS, "subPath": f"checkpoints/{campaign}/{EXPORT_FOLDER}"}
+    return [row for row in pod_volumes if row["name"] != "local"], [*readable, exports]
 
 
 def _supervisor(image: str, mount: dict[str, Any]) -> dict[str, Any]:
@@ -249,7 +250,7 @@ def _supervisor(image: str, mount: dict[str, Any]) -> dict[str, Any]:
 
 
 def _secrets(gang: GangJob, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    config, values = (next(one for one in mounts if one["name"] == name) for name in ("config", "secrets"))
+    config, values = (next(mount for mount in mounts if mount["name"] == name) for name in ("config", "secrets"))
     return {
         "name": "secrets",
         "image": image,
@@ -264,7 +265,7 @@ def _environment(gang: GangJob) -> list[dict[str, Any]]:
     def field(name: Env, path: str) -> dict[str, Any]:
         return {"name": name.value, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
-    fixed = {
+    constants = {
         Env.CAMPAIGN: gang.campaign,
         Env.ATTEMPT: str(gang.attempt),
         Env.NODE_COUNT: str(gang.nodes),
@@ -275,8 +276,53 @@ def _environment(gang: GangJob) -> list[dict[str, Any]]:
     }
     index = f"labels['{REPLICA_LABEL}']" if gang.by_mpirun else f"annotations['{COMPLETION_INDEX}']"
     return [
-        *({"name": name.value, "value": value} for name, value in fixed.items()),
+        *({"name": name.value, "value": value} for name, value in constants.items()),
         field(Env.NODE_NAME, "spec.nodeName"),
         field(Env.POD_IP, "status.podIP"),
         field(Env.NODE_RANK, f"metadata.{index}"),
     ]
+
+
+MPI_GROUP, MPI_VERSION = "kubeflow.org", "v2beta1"
+
+
+def key_secrets(campaign: str) -> str:
+    """Return the pattern of the names of the operator's secrets for this campaign's attempts."""
+    return f"^{re.escape(campaign)}-a[0-9]+-ssh$"
+
+
+def mpijob(gang: GangJob) -> dict[str, Any]:
+    """Return the MPIJob. It restarts neither itself nor a pod: only the steward retries."""
+    labels = labels_of(gang)
+    replicas = {"Launcher": 1, "Worker": gang.nodes - 1}
+    template = {"metadata": {"labels": labels}, "spec": {**pod_spec(gang), "affinity": _one_a_node(labels)}}
+    del template["spec"]["restartPolicy"]  # type: ignore[attr-defined]  # the operator takes it from the replicas
+    return {
+        "apiVersion": f"{MPI_GROUP}/{MPI_VERSION}",
+        "kind": "MPIJob",
+        "metadata": {"name": gang.name, "namespace": NAMESPACE, "labels": labels},
+        "spec": {
+            "slotsPerWorker": gang.ranks_per_node,
+            "runLauncherAsWorker": True,
+            "sshAuthMountPath": MPI_KEYS,
+            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
+            "mpiReplicaSpecs": {
+                kind: {"replicas": count, "restartPolicy": "Never", "template": template}
+                for kind, count in replicas.items()
+                if count
+            },
+        },
+    }
+
+
+def _one_a_node(labels: dict[str, str]) -> dict[str, Any]:
+    """Return the affinity: one pod of the attempt on a node, and all of them in one zone."""
+    peers = {"labelSelector": {"matchLabels": {name: labels[name] for name in (CAMPAIGN_LABEL, ATTEMPT_LABEL)}}}
+    return {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [{**peers, "topologyKey": "kubernetes.io/hostname"}]
+        },
+        "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [{**peers, "topologyKey": "topology.kubernetes.io/zone"}]
+        },
+    }

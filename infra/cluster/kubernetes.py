@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import ssl
 import threading
 import time
@@ -15,12 +14,39 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lightkube import Client, KubeConfig
 from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.config.models import Cluster, User
+from lightkube.core.decoders import decode_list, decode_status, decode_watch_event
 from lightkube.core.exceptions import ApiError
 from lightkube.generic_resource import create_namespaced_resource
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.authentication_v1 import TokenReview
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import ConfigMap, Event, Node, Pod, Secret
 
 from infra.aws.account import Account
-from infra.cluster.models import prepare_models
 from infra.spec.names import NAMESPACE
+
+MODELS = (ConfigMap, Deployment, Event, Job, Node, Pod, Secret, TokenReview)
+"""Every resource of lightkube that infra uses."""
+_lock = threading.Lock()
+_ready = False
+
+
+def prepare_models() -> None:
+    """Decode a list of each model once, before threads share a client.
+
+    msgspec builds what it knows of a type when it first decodes it. Two threads that meet in this end the process with
+    SIGSEGV (msgspec 0.22.0 under lightkube 1.0.1).
+    """
+    global _ready
+    with _lock:
+        if _ready:
+            return
+        for model in MODELS:
+            decode_list(b'{"items": []}', model)
+        decode_status(b"{}")
+        decode_watch_event(b'{"type": "", "object": {}}')
+        _ready = True
+
 
 JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 MPIJob = create_namespaced_resource("kubeflow.org", "v2beta1", "MPIJob", "mpijobs")
@@ -50,7 +76,7 @@ class TokenTransport(httpx2.HTTPTransport):
         self._lock = threading.Lock()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        until, pause = time.monotonic() + PATIENCE_S, 0.5
+        end, pause = time.monotonic() + PATIENCE_S, 0.5
         while True:
             request.headers["Authorization"] = f"Bearer {self._current()}"
             if request.method not in _READS and self._account.guard is not None:
@@ -58,7 +84,7 @@ class TokenTransport(httpx2.HTTPTransport):
             try:
                 return super().handle_request(request)
             except httpx2.TransportError:
-                if time.monotonic() + pause > until:
+                if time.monotonic() + pause > end:
                     raise
                 time.sleep(pause)
                 pause *= 2
@@ -90,24 +116,20 @@ def streams_from_outside(account: Account, cluster: str) -> httpx2.Client:
 
 
 def _server(account: Account, cluster: str) -> Cluster:
-    found = account.client("eks").describe_cluster(name=cluster)["cluster"]
-    return Cluster(server=found["endpoint"], certificate_auth_data=found["certificateAuthority"]["data"])
+    description = account.client("eks").describe_cluster(name=cluster)["cluster"]
+    return Cluster(server=description["endpoint"], certificate_auth_data=description["certificateAuthority"]["data"])
 
 
 def _transport(account: Account, cluster: str, server: Cluster) -> TokenTransport:
-    return TokenTransport(account, cluster, verify_cluster(server, User(), _as_given, trust_env=False))
-
-
-def _as_given(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    return path  # this configuration names no file
+    return TokenTransport(account, cluster, verify_cluster(server, User(), lambda path: path, trust_env=False))
 
 
 class DatedTransport(httpx2.HTTPTransport):
     """Passes on the `Date` of each answer: the API server's clock is a witness of the time."""
 
-    def __init__(self, verify: ssl.SSLContext | bool, heard: Callable[[str, str | None], None]) -> None:
+    def __init__(self, verify: ssl.SSLContext | bool, on_date: Callable[[str, str | None], None]) -> None:
         super().__init__(verify=verify, trust_env=False)
-        self._heard = heard
+        self._heard = on_date
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         answer = super().handle_request(request)
@@ -115,12 +137,12 @@ class DatedTransport(httpx2.HTTPTransport):
         return answer
 
 
-def from_pod(heard: Callable[[str, str | None], None]) -> Client:
+def from_pod(on_date: Callable[[str, str | None], None]) -> Client:
     prepare_models()
     config = KubeConfig.from_service_account().get()
     assert config is not None, "made from one cluster and one user"
     verify = verify_cluster(config.cluster, config.user or User(), config.abs_file, trust_env=False)
-    transport = DatedTransport(verify, heard)
+    transport = DatedTransport(verify, on_date)
     return Client(
         config=config, namespace=NAMESPACE, field_manager="bivouac-steward", trust_env=False, transport=transport
     )
@@ -142,35 +164,24 @@ def followers_of(client: Client) -> httpx2.Client:
 
 def kubeconfig(account: Account, cluster: str) -> dict[str, object]:
     """Return a kubeconfig that gets each token from `bivouac token`; it holds no secret."""
-    found = account.client("eks").describe_cluster(name=cluster)["cluster"]
-    base64.b64decode(found["certificateAuthority"]["data"], validate=True)
+    server = _server(account, cluster)
+    certificate = str(server.certificate_auth_data)
+    base64.b64decode(certificate, validate=True)
+    command = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "bivouac",
+        "args": ["token", "--cluster", cluster, "--region", account.region],
+        "interactiveMode": "Never",
+    }
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": cluster,
         "clusters": [
-            {
-                "name": cluster,
-                "cluster": {
-                    "server": found["endpoint"],
-                    "certificate-authority-data": found["certificateAuthority"]["data"],
-                },
-            }
+            {"name": cluster, "cluster": {"server": server.server, "certificate-authority-data": certificate}}
         ],
         "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": cluster, "namespace": NAMESPACE}}],
-        "users": [
-            {
-                "name": cluster,
-                "user": {
-                    "exec": {
-                        "apiVersion": "client.authentication.k8s.io/v1",
-                        "command": "bivouac",
-                        "args": ["token", "--cluster", cluster, "--region", account.region],
-                        "interactiveMode": "Never",
-                    }
-                },
-            }
-        ],
+        "users": [{"name": cluster, "user": {"exec": command}}],
     }
 
 
@@ -186,12 +197,12 @@ def is_gone(error: ApiError) -> bool:
     return error.status.code == 404
 
 
-def create(client: Client, wanted: Any, replace: bool = False) -> None:
+def create(client: Client, resource: Any, replace: bool = False) -> None:
     """Create an object. One of its name stays as it is, or is replaced."""
     try:
-        client.create(wanted)
+        client.create(resource)
     except ApiError as error:
         if error.status.code != 409:
             raise
         if replace:
-            client.replace(wanted)
+            client.replace(resource)

@@ -18,7 +18,7 @@ from lightkube.resources.core_v1 import Node
 from lightkube.types import PatchType
 
 from infra.aws.account import Account, every, explained
-from infra.cluster.fitness import CONDITIONS, Ailment, NodeFacts, Sickness, excused
+from infra.cluster.fitness import CONDITIONS, Ailment, NodeFacts, Sickness, is_excused
 from infra.cluster.kubernetes import is_gone
 from infra.errors import TemporaryError
 from infra.spec.names import GPU_POOL, GPU_TAINT_KEY, POOL_LABEL, Names
@@ -38,6 +38,14 @@ _NETWORK_LABELS = tuple(f"topology.k8s.aws/network-node-layer-{layer}" for layer
 """EKS user guide, "Place distributed AI/ML workloads with network topology labels": 1 is the top layer."""
 Guard = Callable[[], None]
 """Raises when the lease is lost; called before every mutation."""
+
+
+def instances_with(account: Account, *states: str, **tags: str) -> list[dict[str, Any]]:
+    """Return EC2's instances in these states that carry all these tags."""
+    filters = [{"Name": f"tag:{name}", "Values": [value]} for name, value in tags.items()]
+    filters.append({"Name": "instance-state-name", "Values": list(states)})
+    pages = account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
+    return [instance for page in pages for row in page["Reservations"] for instance in row["Instances"]]
 
 
 @dataclass(frozen=True)
@@ -69,14 +77,14 @@ class NodeGroup:
         EKS refuses a change while another is under way, and botocore does not repeat it. So this repeats it, as after
         any temporary refusal, for `SETTLES_S`, and then raises `ClientError`.
         """
-        until = time.monotonic() + SETTLES_S
+        end = time.monotonic() + SETTLES_S
         while True:
             try:
                 return self._set_desired(count)
             except ClientError as error:
                 busy = error.response["Error"]["Code"] == "ResourceInUseException"
                 passes = busy or isinstance(explained(error), TemporaryError)
-                if not passes or time.monotonic() > until:
+                if not passes or time.monotonic() > end:
                     raise
             time.sleep(_SETTLE_PAUSE_S)
 
@@ -109,33 +117,29 @@ class GpuNodes(NodeGroup):
     def facts(self, ask_ec2: bool = True) -> tuple[NodeFacts, ...]:
         """Return the nodes in Kubernetes; their instance state is unknown unless EC2 is asked."""
         nodes = [node for node in self.client.list(Node, labels={POOL_LABEL: GPU_POOL})]
-        instances = {_instance_of(node): node for node in nodes}
+        instances = {str((node.spec and node.spec.providerID) or "").rpartition("/")[2]: node for node in nodes}
         states = self._instance_states([name for name in instances if name]) if ask_ec2 else {}
         return tuple(_facts(node, instance, states.get(instance, "unknown")) for instance, node in instances.items())
 
     def launched(self) -> tuple[Launched, ...]:
         """Return the group's instances that are not terminated, joined or not."""
-        filters = [
-            {"Name": "tag:eks:nodegroup-name", "Values": [self.names.gpu_group]},
-            {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]},
-        ]
-        pages = self.account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
-        found = [item for page in pages for r in page["Reservations"] for item in r["Instances"]]
-        return tuple(Launched(i["InstanceId"], i["State"]["Name"], i["LaunchTime"]) for i in found)
+        tag = {"eks:nodegroup-name": self.names.gpu_group}
+        states = ("pending", "running", "stopping", "stopped", "shutting-down")
+        instances = instances_with(self.account, *states, **tag)
+        return tuple(Launched(i["InstanceId"], i["State"]["Name"], i["LaunchTime"]) for i in instances)
 
-    def refusals(self, since: datetime) -> tuple[str, ...]:
-        """Return AWS's reasons for missing nodes: the group's health, then its last launch that failed `since`."""
+    def refusals(self, start: datetime) -> tuple[str, ...]:
+        """Return AWS's reasons for missing nodes: the group's health, then its last launch to fail since `start`."""
         group = self._group()
-        said = [f"{issue['code']}: {issue['message']}" for issue in group.get("health", {}).get("issues", ())]
+        reasons = [f"{issue['code']}: {issue['message']}" for issue in group.get("health", {}).get("issues", ())]
         for scaling in (group.get("resources") or {}).get("autoScalingGroups", ()):
             client = self.account.client("autoscaling")
             newest = every(client, "describe_scaling_activities", "Activities", AutoScalingGroupName=scaling["name"])
             activities = itertools.islice(newest, _ACTIVITIES)
-            failed = [one for one in activities if one["StatusCode"] == "Failed" and one["StartTime"] >= since]
-            said += [
-                one["StatusMessage"] for one in failed[:1] if not any(one["StatusMessage"] in known for known in said)
-            ]
-        return tuple(said)
+            failures = [row for row in activities if row["StatusCode"] == "Failed" and row["StartTime"] >= start]
+            messages = [str(row["StatusMessage"]) for row in failures[:1]]
+            reasons += [message for message in messages if not any(message in text for text in reasons)]
+        return tuple(reasons)
 
     def console(self, instance: str, lines: int = 4) -> str:
         """Return the last lines of an instance's console, or why there are none. On AWS they are minutes late."""
@@ -151,8 +155,8 @@ class GpuNodes(NodeGroup):
         """Keep new pods off this node and label it as quarantined until its instance is gone."""
         self._patch(node, {"metadata": {"labels": {QUARANTINE_LABEL: reason}}, "spec": {"unschedulable": True}})
 
-    def cordon(self, node: str, cordoned: bool) -> None:
-        self._patch(node, {"spec": {"unschedulable": cordoned}})
+    def cordon(self, node: str, on: bool) -> None:
+        self._patch(node, {"spec": {"unschedulable": on}})
 
     def _patch(self, node: str, change: dict[str, Any]) -> None:
         self.guard()
@@ -180,16 +184,16 @@ class GpuNodes(NodeGroup):
 
     def held(self) -> frozenset[str]:
         """Return the instances that the group has or starts and is not ending."""
-        client, found = self.account.client("autoscaling"), set[str]()
+        client, instances = self.account.client("autoscaling"), set[str]()
         for scaling in (self._group().get("resources") or {}).get("autoScalingGroups", ()):
-            told = client.describe_auto_scaling_groups(AutoScalingGroupNames=[scaling["name"]])
-            for group in told["AutoScalingGroups"]:
-                found |= {
-                    one["InstanceId"]
-                    for one in group["Instances"]
-                    if one["LifecycleState"].partition(":")[0] in ("Pending", "InService")
+            answer = client.describe_auto_scaling_groups(AutoScalingGroupNames=[scaling["name"]])
+            for group in answer["AutoScalingGroups"]:
+                instances |= {
+                    row["InstanceId"]
+                    for row in group["Instances"]
+                    if row["LifecycleState"].partition(":")[0] in ("Pending", "InService")
                 }
-        return frozenset(found)
+        return frozenset(instances)
 
     def _end(self, instance: str, *, fewer: bool) -> bool:
         self.guard()
@@ -197,40 +201,40 @@ class GpuNodes(NodeGroup):
         try:
             client.terminate_instance_in_auto_scaling_group(InstanceId=instance, ShouldDecrementDesiredCapacity=fewer)
         except ClientError as error:
-            told = error.response["Error"]
+            refusal = error.response["Error"]
             # Search the message only: the error's full text always names the operation, "Terminate...".
-            if told["Code"] != "ValidationError" or not _NO_LONGER_HELD.search(told["Message"]):
+            if refusal["Code"] != "ValidationError" or not _NO_LONGER_HELD.search(refusal["Message"]):
                 raise
             return False
         return True
 
     def _instance_states(self, instances: list[str]) -> dict[str, str]:
         """Return EC2's state of each instance: unknown if EC2 does not list it; an empty dict after an error."""
-        seen = dict[str, str]()
+        states = dict[str, str]()
         try:
             for start in range(0, len(instances), _MOST_NAMED):
-                seen |= self._named_states(instances[start : start + _MOST_NAMED])
+                states |= self._named_states(instances[start : start + _MOST_NAMED])
         except (ClientError, BotoCoreError) as error:
             self.not_told = error
             return {}
         self.not_told = None
-        return {instance: seen.get(instance, "unknown") for instance in instances}
+        return {instance: states.get(instance, "unknown") for instance in instances}
 
     def _named_states(self, instances: Sequence[str]) -> dict[str, str]:
         """EC2 refuses a whole question for one instance that it does not know (any more); ask again without those."""
-        client, asked = self.account.client("ec2"), list(instances)
-        while asked:
+        client, names = self.account.client("ec2"), list(instances)
+        while names:
             try:
-                told = client.describe_instance_status(InstanceIds=asked, IncludeAllInstances=True)
+                answer = client.describe_instance_status(InstanceIds=names, IncludeAllInstances=True)
             except ClientError as error:
                 if error.response["Error"]["Code"] != "InvalidInstanceID.NotFound":
                     raise
                 unknown = set(_INSTANCE.findall(error.response["Error"]["Message"]))
-                if not unknown & set(asked):
+                if not unknown & set(names):
                     raise
-                asked = [one for one in asked if one not in unknown]
+                names = [name for name in names if name not in unknown]
             else:
-                return {item["InstanceId"]: _state(item) for item in told["InstanceStatuses"]}
+                return {item["InstanceId"]: _state(item) for item in answer["InstanceStatuses"]}
         return {}
 
 
@@ -239,11 +243,6 @@ def _state(item: dict[str, Any]) -> str:
         return "gone"
     checks = (item.get("SystemStatus", {}).get("Status"), item.get("InstanceStatus", {}).get("Status"))
     return "impaired" if "impaired" in checks else "running"
-
-
-def _instance_of(node: Node) -> str:
-    provider_id = (node.spec.providerID if node.spec else None) or ""
-    return provider_id.rpartition("/")[2]
 
 
 def _facts(node: Node, instance: str, state: Any) -> NodeFacts:
@@ -264,21 +263,22 @@ def _facts(node: Node, instance: str, state: Any) -> NodeFacts:
     )
 
 
-def _ailments(node: Node, conditions: Sequence[NodeCondition], quarantined: bool, state: str) -> Iterator[Ailment]:
+def _ailments(node: Node, conditions: Sequence[NodeCondition], is_quarantined: bool, state: str) -> Iterator[Ailment]:
     if state in ("gone", "impaired"):
         words = "its instance is gone" if state == "gone" else "EC2 calls its instance impaired"
         yield Ailment(words=words, sickness=Sickness.HELD)
-    if quarantined:
+    if is_quarantined:
         yield Ailment(words="quarantined by us", sickness=Sickness.HELD)
-    by_type = {one.type: one for one in conditions}
+    by_type = {condition.type: condition for condition in conditions}
     ready = by_type.get("Ready")
     if ready is None or ready.status != "True":
-        yield Ailment(words=f"not Ready{_told(ready)}", sickness=Sickness.LATE, since=_since(ready))
+        yield Ailment(words=f"not Ready{_condition_text(ready)}", sickness=Sickness.LATE, since=_start_of(ready))
     for kind, sickness in CONDITIONS.items():
-        one = by_type.get(kind)
-        if one is not None and one.status == "False" and not excused(one.reason or "", one.message or ""):
-            yield Ailment(words=f"{kind} is False{_told(one)}", sickness=sickness, since=_since(one), bars=False)
-    if node.spec and node.spec.unschedulable and not quarantined:
+        fault = by_type.get(kind)
+        if fault is not None and fault.status == "False" and not is_excused(fault.reason or "", fault.message or ""):
+            words = f"{kind} is False{_condition_text(fault)}"
+            yield Ailment(words=words, sickness=sickness, since=_start_of(fault), bars=False)
+    if node.spec and node.spec.unschedulable and not is_quarantined:
         yield Ailment(words="cordoned by somebody else", sickness=Sickness.HELD)
     for taint in (node.spec.taints if node.spec else None) or ():
         if _keeps_off(taint):
@@ -292,13 +292,13 @@ def _keeps_off(taint: Taint) -> bool:
     return (taint.key, taint.effect) != (GPU_TAINT_KEY, "NoSchedule")
 
 
-def _since(condition: NodeCondition | None) -> datetime | None:
+def _start_of(condition: NodeCondition | None) -> datetime | None:
     return condition.lastTransitionTime if condition else None
 
 
-def _told(condition: NodeCondition | None) -> str:
+def _condition_text(condition: NodeCondition | None) -> str:
     """Return the condition's date, reason and message, none of which changes while it lasts."""
-    since = _since(condition)
-    when = f" since {since.isoformat(timespec='seconds')}" if since else ""
-    said = [part for part in ((condition.reason, condition.message) if condition else ()) if part]
-    return f"{when} ({': '.join(said)[:160]})" if said else when
+    start = _start_of(condition)
+    date = f" since {start.isoformat(timespec='seconds')}" if start else ""
+    parts = [part for part in ((condition.reason, condition.message) if condition else ()) if part]
+    return f"{date} ({': '.join(parts)[:160]})" if parts else date

@@ -21,7 +21,7 @@ _TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\
 _S = 10**9
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     at: int
     """ns since the epoch, by the node's container runtime."""
     text: str
@@ -33,21 +33,21 @@ class PodLogs:
         """`http` points to the API server and needs a connection per pod: followed logs never release theirs."""
         self._http = http
 
-    def follow(self, pod: str, after: Position, follow: bool = True) -> Iterator[Line]:
+    def follow(self, pod: str, position: Position, follow: bool = True) -> Iterator[LogLine]:
         """Yield lines after this position, with `follow` as they are printed, to the end of the log or of the
         connection.
 
         Raises `httpx2.HTTPError`: the API server refuses (`HTTPStatusError`) or cannot be reached.
         """
         options = {"follow": str(follow).lower(), "timestamps": "true"}
-        if after.at:
+        if position.at:
             # Kubelets accept whole seconds only.
-            options["sinceTime"] = datetime.fromtimestamp(after.at // _S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            options["sinceTime"] = datetime.fromtimestamp(position.at // _S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         timeout = httpx2.Timeout(self._http.timeout)
         timeout.read = SILENT_S
         with self._http.stream("GET", f"{_path(pod)}/log", params=options, timeout=timeout) as response:
             response.raise_for_status()
-            yield from _fresh(_timed(_lines(response)), after)
+            yield from _fresh(_with_times(_lines(response)), position)
 
     def ended(self, pod: str) -> bool:
         """Return whether the pod has ended, and not only the connection. Raises like `follow`."""
@@ -68,38 +68,38 @@ def _path(pod: str) -> str:
 
 def _lines(response: httpx2.Response) -> Iterator[bytes]:
     """Split at line feeds only: a line with one time may contain carriage returns."""
-    rest = b""
+    tail = b""
     for block in response.iter_bytes():
-        *whole, rest = (rest + block).split(b"\n")
-        yield from whole
-    if rest:
-        yield rest
+        *lines, tail = (tail + block).split(b"\n")
+        yield from lines
+    if tail:
+        yield tail
 
 
-def _timed(lines: Iterator[bytes]) -> Iterator[Line]:
-    at = 0
+def _with_times(lines: Iterator[bytes]) -> Iterator[LogLine]:
+    time = 0
     for line in lines:
-        found = _TIME.match(line)
-        if found is not None:
-            at, line = _nanoseconds(found), line[found.end() :]
+        stamp = _TIME.match(line)
+        if stamp is not None:
+            time, line = _nanoseconds(stamp), line[stamp.end() :]
         # A line without a time is a kubelet's message about an unreadable log, or the rest of a very long line.
-        if at:
-            yield Line(at, line.decode(errors="replace") + "\n")
+        if time:
+            yield LogLine(time, line.decode(errors="replace") + "\n")
 
 
-def _nanoseconds(found: re.Match[bytes]) -> int:
-    zone = found[3].decode().replace("Z", "+00:00")
-    whole = int(datetime.fromisoformat(found[1].decode() + zone).timestamp())
-    return whole * _S + int((found[2] or b"0").ljust(9, b"0"))
+def _nanoseconds(match: re.Match[bytes]) -> int:
+    zone = match[3].decode().replace("Z", "+00:00")
+    seconds = int(datetime.fromisoformat(match[1].decode() + zone).timestamp())
+    return seconds * _S + int((match[2] or b"0").ljust(9, b"0"))
 
 
-def _fresh(lines: Iterator[Line], after: Position) -> Iterator[Line]:
-    same = 0
+def _fresh(lines: Iterator[LogLine], position: Position) -> Iterator[LogLine]:
+    count = 0
     for line in lines:
-        if line.at < after.at:
+        if line.at < position.at:
             continue
-        same += line.at == after.at
-        if line.at > after.at or same > after.lines:
+        count += line.at == position.at
+        if line.at > position.at or count > position.lines:
             yield line
             break
     # All later lines are new, even if the node's clock was set back.

@@ -17,7 +17,7 @@ from infra.aws.account import Account
 from infra.aws.job_image import Login
 from infra.cluster.gang import CAMPAIGN_LABEL, PULL_SECRET
 from infra.cluster.kubernetes import create
-from infra.cluster.secrets import Refused, text_of, value_of
+from infra.cluster.secrets import SecretRefused, text_of, value_of
 from infra.errors import UserError
 from infra.spec.campaign import Spec
 from infra.spec.image_reference import HUB, ImageReference
@@ -36,44 +36,44 @@ def login(account: Account, spec: Spec) -> Login | None:
         return None
     try:
         return _login_in(value_of(text_of(account, source), source), source)
-    except Refused as refused:
+    except SecretRefused as refused:
         cure = f"store it as {_FORM}; the operator's policy reads secrets and parameters `bivouac_pull*`"
         raise UserError("the login of `workload.pull_secret` cannot be had", seen=refused, cure=cure) from None
 
 
 def _login_in(text: str, source: SecretSource) -> Login:
     try:
-        given = json.loads(text)
+        document = json.loads(text)
     except ValueError:
-        given = None
-    given = given if isinstance(given, dict) else {}
+        document = None
+    document = document if isinstance(document, dict) else {}
     # `accessToken` is the password in secrets of ECR's pull-through caches.
-    found = {"username": given.get("username"), "password": given.get("password", given.get("accessToken"))}
-    user, password = (_printable(value, name, source) for name, value in found.items())
+    fields = {"username": document.get("username"), "password": document.get("password", document.get("accessToken"))}
+    user, password = (_printable(value, name, source) for name, value in fields.items())
     if ":" in user:
-        raise Refused(f"{source.place} has a colon in `username`")
+        raise SecretRefused(f"{source.place} has a colon in `username`")
     return Login(user, password)
 
 
 def _printable(value: object, name: str, source: SecretSource) -> str:
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise Refused(f"{source.place} has no printable text under `{name}`")
+        raise SecretRefused(f"{source.place} has no printable text under `{name}`")
     return value
 
 
 def give(client: Client, account: Account, spec: Spec) -> None:
     """Put the login into the campaign's namespace, or a changed one in its place; nothing if the spec names none."""
-    found = login(account, spec)
-    if found is None:
+    account_login = login(account, spec)
+    if account_login is None:
         return
-    create(client, _secret(spec, found), replace=True)
+    create(client, _secret(spec, account_login), replace=True)
 
 
-def _secret(spec: Spec, found: Login) -> Secret:
+def _secret(spec: Spec, account_login: Login) -> Secret:
     assert spec.workload is not None and spec.workload.image is not None, "the spec's model holds it"
     registry = ImageReference.parse(spec.workload.image).registry
-    both = base64.b64encode(f"{found.user}:{found.password}".encode()).decode()
-    entry = {"username": found.user, "password": found.password, "auth": both}
+    pair = base64.b64encode(f"{account_login.user}:{account_login.password}".encode()).decode()
+    entry = {"username": account_login.user, "password": account_login.password, "auth": pair}
     text = json.dumps({"auths": {_HUB_KEY if registry == HUB else registry: entry}})
     return Secret(
         metadata=ObjectMeta(name=PULL_SECRET, labels={CAMPAIGN_LABEL: spec.campaign}),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import httpx2
 
@@ -27,33 +27,27 @@ class Member(NamedTuple):
 
 def members(http: httpx2.Client, campaign: str) -> list[Member]:
     """Return the pods of all attempts that the cluster still has, in order. Raises `httpx2.HTTPError`."""
-    wanted = {"labelSelector": f"{CAMPAIGN_LABEL}={campaign},{ATTEMPT_LABEL}"}
-    answer = http.get(f"/api/v1/namespaces/{NAMESPACE}/pods", params=wanted)
+    selector = {"labelSelector": f"{CAMPAIGN_LABEL}={campaign},{ATTEMPT_LABEL}"}
+    answer = http.get(f"/api/v1/namespaces/{NAMESPACE}/pods", params=selector)
     answer.raise_for_status()
-    found = []
+    pods = []
     for pod in answer.json()["items"]:
-        metadata = pod["metadata"]
-        found.append(
+        metadata, annotations = pod["metadata"], pod["metadata"].get("annotations") or {}
+        pods.append(
             Member(
                 attempt=int(metadata["labels"][ATTEMPT_LABEL]),
-                node=_index(metadata),
+                node=int(metadata["labels"].get(REPLICA_LABEL) or annotations.get(COMPLETION_INDEX) or 0),
                 pod=metadata["name"],
                 container=pod["spec"]["containers"][0]["name"],
                 phase=(pod.get("status") or {}).get("phase", "Unknown"),
                 ending="deletionTimestamp" in metadata,
             )
         )
-    return sorted(one for one in found if one.attempt > 0)  # 0 is the health check
-
-
-def _index(metadata: Mapping[str, Any]) -> int:
-    """Return the pod's index in the gang, as a JobSet's or an MPIJob's controller has written it."""
-    annotations = metadata.get("annotations") or {}
-    return int(metadata["labels"].get(REPLICA_LABEL) or annotations.get(COMPLETION_INDEX) or 0)
+    return sorted(row for row in pods if row.attempt > 0)  # 0 is the health check
 
 
 def running(
-    found: Sequence[Member],
+    pods: Sequence[Member],
     rank: int,
     ranks_per_node: int,
     campaign: str,
@@ -64,22 +58,24 @@ def running(
     `node_rank`: (attempt, index of a pod) -> its node rank.
     """
     status = f"`bivouac status {campaign}` says where it stands"
-    if not found:
+    if not pods:
         raise UserError(
             "no attempt is in the cluster", seen=campaign, cure=f"{status}; `bivouac logs` what was printed"
         )
-    newest = [one for one in found if one.attempt == found[-1].attempt]
-    last = (newest[-1].node + 1) * ranks_per_node - 1
-    if not 0 <= rank <= last:
-        raise UserError(f"attempt {found[-1].attempt} has no such rank", seen=rank, cure=f"write 0 to {last}")
-    here = [one for one in newest if node_rank(one.attempt, one.node) == rank // ranks_per_node]
-    one = next((one for one in here if one.phase == "Running" and not one.ending), None)
-    if one is None:
-        seen = ", ".join(f"{one.pod}: {'ending' if one.ending else one.phase}" for one in here) or "its pod is gone"
-        over = bool(here) and all(one.ending or one.phase in ("Succeeded", "Failed") for one in here)
+    newest = [row for row in pods if row.attempt == pods[-1].attempt]
+    highest = (newest[-1].node + 1) * ranks_per_node - 1
+    if not 0 <= rank <= highest:
+        raise UserError(f"attempt {pods[-1].attempt} has no such rank", seen=rank, cure=f"write 0 to {highest}")
+    matches = [row for row in newest if node_rank(row.attempt, row.node) == rank // ranks_per_node]
+    row = next((row for row in matches if row.phase == "Running" and not row.ending), None)
+    if row is None:
+        states = (
+            ", ".join(f"{row.pod}: {'ending' if row.ending else row.phase}" for row in matches) or "its pod is gone"
+        )
+        has_ended = bool(matches) and all(row.ending or row.phase in ("Succeeded", "Failed") for row in matches)
         raise UserError(
-            f"rank {rank} of attempt {found[-1].attempt} does not run" + (": it is over" if over else ""),
-            seen=seen,
+            f"rank {rank} of attempt {pods[-1].attempt} does not run" + (": it is over" if has_ended else ""),
+            seen=states,
             cure=f"{status}; a next attempt has the same ranks, `bivouac logs` what this one printed",
         )
-    return one
+    return row

@@ -18,12 +18,12 @@ _FAILED = "InternalServ"
 """Beginning of the codes of a failed service: InternalServiceError, InternalServerError."""
 
 
-class Refused(Exception):
+class SecretRefused(Exception):
     """A secret cannot be had as the spec names it, however often it is tried. The text holds no value."""
 
 
 def text_of(account: Account, source: SecretSource) -> str:
-    """Return a secret's whole text. Raises `Refused`, or `TemporaryError` if AWS does not answer now."""
+    """Return a secret's whole text. Raises `SecretRefused`, or `TemporaryError` if AWS does not answer now."""
     try:
         if source.secret is None:
             ssm = account.client("ssm")
@@ -32,20 +32,20 @@ def text_of(account: Account, source: SecretSource) -> str:
     except (BotoCoreError, ClientError) as error:
         raise _meaning(error, source, account.region) from error
     if "SecretString" not in answer:
-        raise Refused(f"{source.place} is binary: store it as text")
+        raise SecretRefused(f"{source.place} is binary: store it as text")
     return str(answer["SecretString"])
 
 
 def _meaning(error: BotoCoreError | ClientError, source: SecretSource, region: str) -> Exception:
-    where, seen = f"{source.place} in {region}", str(error)
+    source_place, code = f"{source.place} in {region}", str(error)
     if isinstance(error, ClientError):
-        seen = error.response.get("Error", {}).get("Code", "")
-        passes = isinstance(explained(error), TemporaryError) or seen in EXPIRED or seen.startswith(_FAILED)
+        code = error.response.get("Error", {}).get("Code", "")
+        passes = isinstance(explained(error), TemporaryError) or code in EXPIRED or code.startswith(_FAILED)
         if not passes:
             names = f"a job's begins with {JOB_SECRETS}, a webhook's with {WEBHOOK_SECRETS}"
             cure = f"see that it is there under this name ({names}), and that its key lets the pods' role decrypt it"
-            return Refused(f"{where}: {seen}; {cure}")
-    return TemporaryError(where, seen=seen, delay=RETRY_AFTER)
+            return SecretRefused(f"{source_place}: {code}; {cure}")
+    return TemporaryError(source_place, seen=code, delay=RETRY_AFTER)
 
 
 def value_of(text: str, source: SecretSource) -> str:
@@ -53,20 +53,20 @@ def value_of(text: str, source: SecretSource) -> str:
     if source.key is not None:
         text = _member(text, source.key, source.place)
     if len(text.strip()) < SHORTEST:
-        raise Refused(f"{source.place} is too short to be kept out of logs: {SHORTEST} characters at least")
+        raise SecretRefused(f"{source.place} is too short to be kept out of logs: {SHORTEST} characters at least")
     if "\0" in text:
-        raise Refused(f"{source.place} has a zero byte, which no environment variable can hold")
+        raise SecretRefused(f"{source.place} has a zero byte, which no environment variable can hold")
     return text
 
 
 def _member(text: str, key: str, place: str) -> str:
     try:
-        whole: Any = json.loads(text)
+        document: Any = json.loads(text)
     except ValueError:
-        whole = None
-    if not isinstance(whole, dict):
-        raise Refused(f"{place} is no JSON object, so it has no key {key!r}")
-    found = whole.get(key)
-    if not isinstance(found, str | int | float) or isinstance(found, bool):
-        raise Refused(f"{place} has no text or number under the key {key!r}")
-    return found if isinstance(found, str) else json.dumps(found)
+        document = None
+    if not isinstance(document, dict):
+        raise SecretRefused(f"{place} is no JSON object, so it has no key {key!r}")
+    value = document.get(key)
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise SecretRefused(f"{place} has no text or number under the key {key!r}")
+    return value if isinstance(value, str) else json.dumps(value)

@@ -113,9 +113,9 @@ class StewardConfig(Frozen):
     def job_files(self) -> dict[str, str]:
         """Files of the config map that the job's pods, and the archive's, mount at `/config`."""
         name = CONFIG_FILE.rpartition("/")[2] if self.workload is None else WORKLOAD_CONFIG
-        given = self.train if self.workload is None else self.workload
-        assert given is not None, "a configuration is of the built-in trainer or of a workload"
-        return {name: given.model_dump_json(indent=1)}
+        config = self.train if self.workload is None else self.workload
+        assert config is not None, "a configuration is of the built-in trainer or of a workload"
+        return {name: config.model_dump_json(indent=1)}
 
     @property
     def gang_files(self) -> dict[str, str]:

@@ -33,35 +33,35 @@ class Watcher(Protocol):
 def out_of(containers: Containers, member: Member, source: str, target: str, watcher: Watcher) -> dict[str, Any]:
     """Copy out of a container; return `path`, `files` and `bytes`. Raises our errors and `OSError`; then nothing new is
     here."""
-    said = _Said(watcher)
+    errors = _StandardError(watcher)
     with _other_end(containers, member, "send", source) as execution:
         execution.end_input()
         with _Receiver(target, watcher) as receiver:
 
             def take(channel: int, data: bytes) -> None:
                 watcher.passed(len(data))
-                receiver.write(data) if channel == STDOUT else said.take(data)
+                receiver.write(data) if channel == STDOUT else errors.take(data)
 
             code = execution.run(take)
             if code != 0:
-                said.refuse(code, member)
+                errors.refuse(code, member)
             return receiver.result()
 
 
 def into(containers: Containers, member: Member, source: str, target: str, watcher: Watcher) -> dict[str, Any]:
     """Copy into a container, likewise."""
-    said, answer = _Said(watcher), list[bytes]()
+    errors, answer = _StandardError(watcher), list[bytes]()
     with _other_end(containers, member, "receive", target) as execution:
         sender = _Sender(source, execution, watcher)
         sender.start()
         try:
-            code = execution.run(lambda channel, data: answer.append(data) if channel == STDOUT else said.take(data))
+            code = execution.run(lambda channel, data: answer.append(data) if channel == STDOUT else errors.take(data))
         except TemporaryError:
             if sender.error is not None:
                 raise sender.error from None
             raise
         if code != 0:
-            said.refuse(code, member)
+            errors.refuse(code, member)
         return dict(json.loads(b"".join(answer)))
 
 
@@ -109,7 +109,7 @@ class _Receiver(threading.Thread):
     def result(self) -> dict[str, Any]:
         self._end()
         if self._error is not None:
-            raise _ours(self._error) from self._error
+            raise _as_own_error(self._error) from self._error
         return self._done
 
     def _end(self) -> None:
@@ -133,7 +133,7 @@ class _Sender(threading.Thread):
                 copying.send(self._source, self, self._watcher.note)  # type: ignore[arg-type]
                 self._execution.end_input()
         except Exception as error:
-            self.error = _ours(error)
+            self.error = _as_own_error(error)
             # Without the digest at its end the container discards what has arrived.
             self._execution.abort()
 
@@ -146,24 +146,24 @@ class _Sender(threading.Thread):
         """Nothing is held back."""
 
 
-class _Said:
+class _StandardError:
     """What the container's end said on its standard error: notes, and a refusal as the last line."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher, self._rest, self._last = watcher, b"", ""
 
     def take(self, data: bytes) -> None:
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        for line in whole:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
             self._last = line.decode(errors="replace")
             if not self._last.startswith("{"):
                 self._watcher.note(self._last)
 
     def refuse(self, code: int, member: Member) -> NoReturn:
         try:
-            told = json.loads(self._last)
+            refusal = json.loads(self._last)
             kind = UserError if code == copying.REFUSED else PermanentError
-            raise kind(told["what"], seen=f"{member.pod}: {told['seen']}", cure=told["cure"])
+            raise kind(refusal["what"], seen=f"{member.pod}: {refusal['seen']}", cure=refusal["cure"])
         except (ValueError, KeyError, TypeError):
             raise PermanentError(
                 "the copy failed in the container",
@@ -172,8 +172,8 @@ class _Said:
             ) from None
 
 
-def _ours(error: Exception) -> Exception:
-    if isinstance(error, copying.Refused):
+def _as_own_error(error: Exception) -> Exception:
+    if isinstance(error, copying.CopyRefused):
         return UserError(error.what, seen=error.seen, cure=error.cure)
     if isinstance(error, copying.Broken):
         cure = "copy again: nothing was changed"

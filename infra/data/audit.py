@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from infra.data.trainer_command import trainer_command
+from infra.data.dataset import trainer_command
 from infra.errors import BivouacError, UserError
 from trainer.contract import (
     COMMITTED_NAME,
@@ -40,46 +40,46 @@ def judge(evidence: AuditEvidence) -> Audit:
     """Audit the evidence; raise `UserError` if the checkpoint has no ledger."""
     rows, config = evidence.checkpoint.consumed, evidence.config
     if not rows:
-        seen = f"step {evidence.checkpoint.step} of attempt {evidence.checkpoint.attempt}"
-        raise UserError("the checkpoint has no ledger of its data", seen=seen, cure="name one that this version wrote")
-    unlooked, expected = list(evidence.unlooked), None
+        fact = f"step {evidence.checkpoint.step} of attempt {evidence.checkpoint.attempt}"
+        raise UserError("the checkpoint has no ledger of its data", seen=fact, cure="name one that this version wrote")
+    gaps, expected = list(evidence.unlooked), None
     if evidence.data is None:
-        unlooked.append("the data set is not available: its samples were not read (see --data)")
-    elif other := {row.data_digest for row in rows} - {_digest_of(evidence.data)}:
-        unlooked.append(f"{evidence.data} is not the data set {', '.join(sorted(other))}: it was not read")
+        gaps.append("the data set is not available: its samples were not read (see --data)")
+    elif digests := {row.data_digest for row in rows} - {_digest_of(evidence.data)}:
+        gaps.append(f"{evidence.data} is not the data set {', '.join(sorted(digests))}: it was not read")
     else:
-        expected = _replayed(evidence)
-    return audit(rows, config.steps * config.global_batch, executed(evidence.logs.values()), expected, unlooked)
+        expected = _replay(evidence)
+    return audit(rows, config.steps * config.global_batch, executed_steps(evidence.logs.values()), expected, gaps)
 
 
-def executed(logs: Iterable[str]) -> Iterator[Executed]:
+def executed_steps(logs: Iterable[str]) -> Iterator[Executed]:
     """Yield the steps in the logs, each once per start of the ranks."""
-    known: set[tuple[int, int, int]] = set()
+    keys: set[tuple[int, int, int]] = set()
     for line in (line for log in logs for line in log.splitlines() if '"samples"' in line):
         try:
             row = json.loads(line)
-            at = (int(row["attempt"]), int(row.get("generation", 0)), int(row["step"]))
-            found = Executed(at[0], at[2], int(row["samples"], 16), at[1])
+            key = (int(row["attempt"]), int(row.get("generation", 0)), int(row["step"]))
+            row_executed = Executed(key[0], key[2], int(row["samples"], 16), key[1])
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # a dying node cut the line short
-        if at not in known:
-            known.add(at)
-            yield found
+        if key not in keys:
+            keys.add(key)
+            yield row_executed
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path, Manifest]:
     """Return the newest committed checkpoint at or below a folder; raise `UserError` if there is none."""
-    found: list[tuple[int, int, Path, Manifest]] = []
+    rows: list[tuple[int, int, Path, Manifest]] = []
     for path in [folder / COMMITTED_NAME, *folder.rglob(f"step-*/{COMMITTED_NAME}")]:
         try:
             manifest = parse_manifest(path.read_bytes(), step_of_folder(path.parent.name))
         except (OSError, ValueError):
             continue
-        found.append((manifest.step, manifest.attempt, path, manifest))
-    if not found:
+        rows.append((manifest.step, manifest.attempt, path, manifest))
+    if not rows:
         cure = "name a campaign, or a folder of committed checkpoints"
         raise UserError("no committed checkpoint lies there", seen=folder, cure=cure)
-    _, _, path, manifest = max(found, key=lambda row: row[:2])
+    _, _, path, manifest = max(rows, key=lambda row: row[:2])
     return path, manifest
 
 
@@ -108,16 +108,15 @@ def _digest_of(folder: Path) -> str:
         raise UserError("there is no data set", seen=f"{folder}: {error.strerror}", cure=cure) from error
 
 
-def _replayed(evidence: AuditEvidence) -> dict[int, int]:
+def _replay(evidence: AuditEvidence) -> dict[int, int]:
     """Return step -> samples, computed by the trainer's tool in its own process."""
     with tempfile.TemporaryDirectory() as scratch:
         config, rows = Path(scratch, "train.json"), Path(scratch, "rows.json")
         config.write_text(evidence.config.model_dump_json())
         rows.write_text(json.dumps([row.model_dump(mode="json") for row in evidence.checkpoint.consumed]))
         command = trainer_command("data.replay", f"--config={config}", f"--rows={rows}", f"--data={evidence.data}")
-        done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
+        process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
         cure = "give the data set that the campaign trained on, or leave out --data"
-        raise BivouacError("the data cannot be replayed", seen=done.stderr.strip()[-1000:], cure=cure)
-    lines = (json.loads(line) for line in done.stdout.splitlines())
-    return {line["step"]: int(line["samples"], 16) for line in lines}
+        raise BivouacError("the data cannot be replayed", seen=process.stderr.strip()[-1000:], cure=cure)
+    return {row["step"]: int(row["samples"], 16) for row in map(json.loads, process.stdout.splitlines())}

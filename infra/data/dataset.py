@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from infra.aws.account import Account
-from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError, UserError
+from infra.extras import refuse_missing
+from infra.folders import own_module
 from infra.record.objects import is_missing
 from infra.spec.campaign import Spec
 from infra.spec.names import data_prefix
@@ -23,6 +24,13 @@ from infra.spec.recipe import folder_of, recipe_of
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ExitCode
 from trainer.contract.frozen import Frozen
 from trainer.contract.recipe import Recipe
+
+
+def trainer_command(module: str, *arguments: str) -> list[str]:
+    """Return the command line of `python -m trainer.builtin.MODULE`. Raises `UserError` without the extra `trainer`."""
+    refuse_missing("trainer")
+    return own_module(f"trainer.builtin.{module}", *arguments)
+
 
 _PR_SET_PDEATHSIG = 1
 
@@ -39,9 +47,9 @@ def prepare(spec: Spec, progress: Callable[[str], None]) -> DataSet:
 
     Raises `UserError` for a missing, empty or unreadable source.
     """
-    out = folder_of(spec)
-    run_tool(recipe_of(spec), out, None, progress)
-    return load(out)
+    folder = folder_of(spec)
+    run_tool(recipe_of(spec), folder, None, progress)
+    return load(folder)
 
 
 def load(folder: Path) -> DataSet:
@@ -53,7 +61,7 @@ def load(folder: Path) -> DataSet:
 
 def upload(account: Account, bucket: str, folder: Path, digest: str, progress: Callable[[str], None]) -> None:
     """Upload a folder to `datasets/<digest>/`, manifest last; if the manifest is there, nothing is left to do."""
-    if uploaded(account, bucket, digest):
+    if is_uploaded(account, bucket, digest):
         return
     s3, prefix = account.client("s3"), data_prefix(digest)
     names = [path.name for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
@@ -64,7 +72,7 @@ def upload(account: Account, bucket: str, folder: Path, digest: str, progress: C
     s3.upload_file(str(folder / DATA_MANIFEST_NAME), bucket, f"{prefix}{DATA_MANIFEST_NAME}")
 
 
-def uploaded(account: Account, bucket: str, digest: str) -> bool:
+def is_uploaded(account: Account, bucket: str, digest: str) -> bool:
     """Return whether a folder with this digest is whole in the bucket."""
     s3 = account.client("s3")
     try:
@@ -81,16 +89,16 @@ def add(account: Account, bucket: str, path: Path, digest: str) -> None:
     account.client("s3").upload_file(str(path), bucket, f"{data_prefix(digest)}{path.name}")
 
 
-def run_tool(recipe: Recipe, out: Path | None, cores: int | None, progress: Callable[[str], None]) -> dict[str, Any]:
+def run_tool(recipe: Recipe, folder: Path | None, cores: int | None, progress: Callable[[str], None]) -> dict[str, Any]:
     """Run `python -m trainer.builtin.data` in its own process; return its last event: digest, tokens, unigram loss;
-    without `out`, which only lists the sources, what was listed.
+    without `folder`, which only lists the sources, what was listed.
 
     Raises `UserError` for an unusable source. The process ends with this one, however this one ends.
     """
     command = trainer_command(
-        "data", recipe.model_dump_json(), *([str(out)] if out else []), *([f"--cores={cores}"] if cores else [])
+        "data", recipe.model_dump_json(), *([str(folder)] if folder else []), *([f"--cores={cores}"] if cores else [])
     )
-    last: dict[str, Any] = {}
+    event: dict[str, Any] = {}
     # stderr goes to a file: a pipe that nobody reads would block the tool.
     with (
         tempfile.TemporaryFile("w+") as words,
@@ -100,9 +108,9 @@ def run_tool(recipe: Recipe, out: Path | None, cores: int | None, progress: Call
     ):
         try:
             for line in process.stdout or ():
-                last = _event(line) or last
-                if last.get("event") == "progress":
-                    progress(f"data: {last['stage']} {100 * last['part']:.0f} %{_left(last.get('left_s'))}")
+                event = _event(line) or event
+                if event.get("event") == "progress":
+                    progress(f"data: {event['stage']} {100 * event['part']:.0f} %{_left(event.get('left_s'))}")
             process.wait()
         except BaseException:
             process.kill()
@@ -110,15 +118,15 @@ def run_tool(recipe: Recipe, out: Path | None, cores: int | None, progress: Call
         words.seek(0)
         refusal = words.read().strip()
     if process.returncode in (ExitCode.DATA, ExitCode.USER):
-        what, seen, cure = _parts(refusal)
-        raise UserError(what, seen=seen, cure=cure)
+        problem, fact, cure = parts_of(refusal)
+        raise UserError(problem, seen=fact, cure=cure)
     if process.returncode == -signal.SIGKILL:
         cure = "set data.max_files or give it more memory, then run the same command again"
         raise BivouacError("preparing the data was killed", seen="SIGKILL, perhaps out of memory", cure=cure)
-    if process.returncode != 0 or last.get("event") != ("prepared" if out else "listed"):
-        what, seen, cure = _parts(refusal[-1000:])
-        raise BivouacError(f"preparing the data failed: {what}", seen=seen, cure=cure)
-    return last
+    if process.returncode != 0 or event.get("event") != ("prepared" if folder else "listed"):
+        problem, fact, cure = parts_of(refusal[-1000:])
+        raise BivouacError(f"preparing the data failed: {problem}", seen=fact, cure=cure)
+    return event
 
 
 def _left(seconds: float | None) -> str:
@@ -137,8 +145,8 @@ def _event(line: str) -> dict[str, Any] | None:
         return None
 
 
-def _parts(words: str) -> tuple[str, str | None, str]:
+def parts_of(words: str) -> tuple[str, str | None, str]:
     """Split the trainer's message into what, seen and cure."""
-    what, _, rest = words.partition("; seen: ")
-    seen, _, cure = rest.partition("; cure: ")
-    return what or "no message", seen or None, cure or "correct the source or the parameters"
+    problem, _, tail = words.partition("; seen: ")
+    fact, _, cure = tail.partition("; cure: ")
+    return problem or "no message", fact or None, cure or "correct the source or the parameters"

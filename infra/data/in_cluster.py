@@ -12,7 +12,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account
-from infra.data.dataset import DataSet, load, run_tool
+from infra.data.dataset import DataSet, load, parts_of, run_tool
 from infra.errors import PermanentError, UserError
 from infra.folders import cache_root, keep
 from infra.record.objects import object_or_none
@@ -26,7 +26,7 @@ from trainer.contract.preparing import Prepared, Preparing, parts_prefix, result
 _LOOKS = 16
 
 
-class Listing(Frozen, extra="ignore"):
+class SourceListing(Frozen, extra="ignore"):
     """The sources, by their listing in S3 alone."""
 
     plan: str
@@ -37,9 +37,9 @@ class Listing(Frozen, extra="ignore"):
     """About how much text that is."""
 
 
-def listing(spec: Spec, progress: Callable[[str], None]) -> Listing:
+def listing(spec: Spec, progress: Callable[[str], None]) -> SourceListing:
     """List the sources. Raises `UserError` for one that is missing, empty or may not be listed."""
-    return Listing.model_validate(run_tool(recipe_of(spec), None, None, progress))
+    return SourceListing.model_validate(run_tool(recipe_of(spec), None, None, progress))
 
 
 def refuse_unmarked(account: Account, spec: Spec) -> None:
@@ -69,13 +69,13 @@ def _mark(s3: Any, bucket: str) -> str | None:
         if error.response["Error"]["Code"] != "NoSuchTagSet":
             return None
         tags = []
-    return None if any(one["Key"] == TEXT_TAG for one in tags) else f"it has no tag {TEXT_TAG}"
+    return None if any(tag["Key"] == TEXT_TAG for tag in tags) else f"it has no tag {TEXT_TAG}"
 
 
 def result(account: Account, bucket: str, plan: str) -> str | None:
     """Return the digest of the data set that a plan was prepared to; None if it was not."""
-    found = object_or_none(account.client("s3"), bucket, result_key(plan))
-    return None if found is None else Prepared.model_validate_json(found).digest
+    body = object_or_none(account.client("s3"), bucket, result_key(plan))
+    return None if body is None else Prepared.model_validate_json(body).digest
 
 
 def preparing(spec: Spec, bucket: str, plan: str) -> Preparing:
@@ -90,14 +90,14 @@ def preparing(spec: Spec, bucket: str, plan: str) -> Preparing:
 
 def give_tokenizer(account: Account, spec: Spec, bucket: str, plan: str) -> None:
     """Upload the tokenizer that the spec names, if it names one, to where the pods look for it."""
-    given = spec.built_in[1].tokenizer
-    if given is None:
+    path = spec.built_in[1].tokenizer
+    if path is None:
         return
-    content = given.expanduser().read_bytes()
+    content = path.expanduser().read_bytes()
     put_with_digest(account, bucket, f"{parts_prefix(plan)}files/{TOKENIZER_NAME}", content)
 
 
-def taken(account: Account, bucket: str, digest: str, progress: Callable[[str], None]) -> DataSet:
+def verified_data(account: Account, bucket: str, digest: str, progress: Callable[[str], None]) -> DataSet:
     """Return the data set after its verification: S3 has every file, with the size and digest of the manifest.
 
     Only manifest, summary and tokenizer are read. Raises `PermanentError` for what is missing or damaged.
@@ -112,9 +112,9 @@ def taken(account: Account, bucket: str, digest: str, progress: Callable[[str], 
     data = load(folder)
     if data.digest != digest:
         raise _unsound(bucket, digest, f"the manifest's SHA-256 is {data.digest}")
-    wanted = {TOKENIZER_NAME: data.manifest.tokenizer_sha256}
+    digests = {TOKENIZER_NAME: data.manifest.tokenizer_sha256}
     for shard in (*data.manifest.train, *data.manifest.validation):
-        wanted |= {shard.file: shard.sha256, shard.index: shard.index_sha256}
+        digests |= {shard.file: shard.sha256, shard.index: shard.index_sha256}
     sizes = {shard.file: shard.tokens * data.manifest.token_bytes for shard in data.manifest.train}
 
     def look(name: str) -> str:
@@ -122,18 +122,18 @@ def taken(account: Account, bucket: str, digest: str, progress: Callable[[str], 
             head = s3.head_object(Bucket=bucket, Key=f"{data_prefix(digest)}{name}", ChecksumMode="ENABLED")
         except ClientError as error:
             return f"{name}: {error.response['Error']['Code']}"
-        seen = base64.b64decode(head.get("ChecksumSHA256", "")).hex()
-        if seen != wanted[name]:
-            return f"{name}: SHA-256 {seen or 'unknown to S3'}, wanted {wanted[name]}"
+        digest_there = base64.b64decode(head.get("ChecksumSHA256", "")).hex()
+        if digest_there != digests[name]:
+            return f"{name}: SHA-256 {digest_there or 'unknown to S3'}, wanted {digests[name]}"
         if name in sizes and head["ContentLength"] != sizes[name]:
             return f"{name}: {head['ContentLength']} bytes, wanted {sizes[name]}"
         return ""
 
     wrong = list[str]()
     with ThreadPoolExecutor(_LOOKS) as pool:
-        for number, said in enumerate(pool.map(look, wanted), 1):
-            progress(f"data: {number} of {len(wanted)} files have the manifest's digest in S3")
-            wrong += [said] if said else []
+        for number, fault in enumerate(pool.map(look, digests), 1):
+            progress(f"data: {number} of {len(digests)} files have the manifest's digest in S3")
+            wrong += [fault] if fault else []
     if wrong:
         raise _unsound(bucket, digest, "; ".join(wrong[:5]))
     return data
@@ -152,16 +152,15 @@ def put_with_digest(account: Account, bucket: str, key: str, content: bytes) -> 
     )
 
 
-def _unsound(bucket: str, digest: str, seen: str) -> PermanentError:
-    where = f"s3://{bucket}/{data_prefix(digest)}"
-    cure = f"remove {where} and the result in {bucket}/prepared/ that names it, then run the same command again"
+def _unsound(bucket: str, digest: str, fact: str) -> PermanentError:
+    place = f"s3://{bucket}/{data_prefix(digest)}"
+    cure = f"remove {place} and the result in {bucket}/prepared/ that names it, then run the same command again"
     return PermanentError(
-        "the prepared data are not whole; no GPU node was requested", seen=f"{where}: {seen}", cure=cure
+        "the prepared data are not whole; no GPU node was requested", seen=f"{place}: {fact}", cure=cure
     )
 
 
 def refusal(message: str) -> UserError:
     """Return a pod's own words as an error."""
-    what, _, rest = message.partition("; seen: ")
-    seen, _, cure = rest.partition("; cure: ")
-    return UserError(what or "no message", seen=seen or None, cure=cure or "correct the source or the parameters")
+    problem, fact, cure = parts_of(message)
+    return UserError(problem, seen=fact, cure=cure)

@@ -15,13 +15,13 @@ from typing import Any
 
 
 def main() -> None:
-    asked = json.loads(sys.argv.pop(1))
+    environment = json.loads(sys.argv.pop(1))
     library: Any = types.ModuleType("_manylinux")  # asked by pip, as PEP 600 has it
-    library.manylinux_compatible = lambda major, minor, machine: [major, minor] <= asked["glibc"]
+    library.manylinux_compatible = lambda major, minor, machine: [major, minor] <= environment["glibc"]
     sys.modules["_manylinux"] = library
     markers: Any = importlib.import_module("pip._vendor.packaging.markers")  # Python brings pip, not the project
-    here = markers.default_environment
-    markers.default_environment = lambda: {**here(), **asked["markers"]}
+    real = markers.default_environment
+    markers.default_environment = lambda: {**real(), **environment["markers"]}
     sys.path.pop(0)  # this file's folder
     runpy.run_module("pip", run_name="__main__", alter_sys=True)
 

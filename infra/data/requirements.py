@@ -60,8 +60,8 @@ class ImagePython(NamedTuple):
     @property
     def native(self) -> bool:
         """Whether this process's Python is the same, so that it can build packages for the image."""
-        here = ".".join(platform.python_version_tuple()[:2]), sys.platform, platform.machine()
-        return here == (self.version, "linux", "x86_64")
+        system = ".".join(platform.python_version_tuple()[:2]), sys.platform, platform.machine()
+        return system == (self.version, "linux", "x86_64")
 
     @property
     def markers(self) -> dict[str, str]:
@@ -101,53 +101,53 @@ def resolve(workload: Workload, root: Path, image: ImagePython, say: Callable[[s
     except (OSError, ValueError) as error:
         cure = "mend the file that workload.requirements names"
         raise UserError("the job's requirements cannot be read", seen=error, cure=cure) from error
-    given = json.dumps([_FORM, lines, local, image.version, sorted(image.packages.items())])
-    place = cache_root() / "requirements" / hashlib.sha256(given.encode()).hexdigest()[:32]
+    key = json.dumps([_FORM, lines, local, image.version, sorted(image.packages.items())])
+    place = cache_root() / "requirements" / hashlib.sha256(key.encode()).hexdigest()[:32]
     if not (place / _LIST).is_file():
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as scratch:
-            made = _packed(Path(scratch), root, *_chosen(lines, image), image, say)
+            package_folder = _pack(Path(scratch), root, *_select(lines, image), image, say)
             rmtree(place, ignore_errors=True)  # of a process that was killed
-            made.rename(place)
+            package_folder.rename(place)
     with (place / _FILE).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Packages(place / _FILE, digest, tuple(json.loads((place / _LIST).read_text())))
 
 
-def _read(root: Path, given: str) -> Iterator[str]:
+def _read(root: Path, reference: str) -> Iterator[str]:
     """Yield the lines of a requirements file, or the dependencies of a `pyproject.toml` with some extras."""
-    name, _, extras = given.rstrip("]").partition("[")
+    name, _, extras = reference.rstrip("]").partition("[")
     if not name.endswith(".toml"):
         yield from _lines(root / name)
         return
     project = tomllib.loads((root / name).read_text()).get("project", {})
-    optional, waiting = project.get("optional-dependencies", {}), [one.strip() for one in extras.split(",") if one]
+    optional, waiting = project.get("optional-dependencies", {}), [part.strip() for part in extras.split(",") if part]
     if unknown := sorted(set(waiting) - set(optional)):
-        known = ", ".join(optional) or "none"
-        raise UserError("pyproject.toml has no such extra", seen=", ".join(unknown), cure=f"there are: {known}")
+        names = ", ".join(optional) or "none"
+        raise UserError("pyproject.toml has no such extra", seen=", ".join(unknown), cure=f"there are: {names}")
     if "dependencies" in project.get("dynamic", ()):
         cure = "name a requirements file: only the project's own build tells its dependencies"
         raise UserError("pyproject.toml does not say what it depends on", seen="dynamic: dependencies", cure=cure)
     yield from project.get("dependencies", ())
-    own, done = canonicalize_name(project.get("name", "")), set[str]()
+    own_name, extras_read = canonicalize_name(project.get("name", "")), set[str]()
     while waiting:
         extra = waiting.pop()
-        for line in optional.get(extra, ()) if extra not in done else ():
-            wanted = Requirement(line)
-            if canonicalize_name(wanted.name) == own:  # an extra that stands for several
-                waiting += wanted.extras
+        for line in optional.get(extra, ()) if extra not in extras_read else ():
+            requirement = Requirement(line)
+            if canonicalize_name(requirement.name) == own_name:  # an extra that stands for several
+                waiting += requirement.extras
             else:
                 yield line
-        done.add(extra)
+        extras_read.add(extra)
 
 
 def _lines(path: Path) -> Iterator[str]:
     for raw in path.read_text().replace("\\\n", " ").splitlines():
         line = re.sub(r"(^|\s)#.*$", "", raw).strip()
-        if (nested := _NESTED.match(line)) and nested[1].startswith(("-r", "--r")):
-            yield from _lines(path.parent / nested[2])
-        elif nested:
-            yield f"-c {(path.parent / nested[2]).resolve()}"
+        if (include := _NESTED.match(line)) and include[1].startswith(("-r", "--r")):
+            yield from _lines(path.parent / include[2])
+        elif include:
+            yield f"-c {(path.parent / include[2]).resolve()}"
         elif re.match(r"(-e|--editable)\b", line):
             cure = "take the line out: the source itself lies at /workspace, where the job starts"
             raise UserError("an editable package cannot be packed", seen=f"{path.name}: {line}", cure=cure)
@@ -155,99 +155,109 @@ def _lines(path: Path) -> Iterator[str]:
             yield line
 
 
-def _chosen(lines: list[str], image: ImagePython) -> tuple[list[str], dict[str, str]]:
+def _select(lines: list[str], image: ImagePython) -> tuple[list[str], dict[str, str]]:
     """Return the lines that pip gets, and the versions of what the image has."""
     stubs: dict[str, str] = {canonicalize_name(name): version for name, version in image.packages.items()}
     stubs = stubs or {name: _UNKNOWN for name in _TORCH}
-    kept = []
+    rest_lines = []
     for line in lines:
         try:
-            wanted = Requirement(line.partition(" --")[0])
+            requirement = Requirement(line.partition(" --")[0])
         except InvalidRequirement:  # an option, a file or an address
-            kept.append(line)
+            rest_lines.append(line)
             continue
-        name = canonicalize_name(wanted.name)
-        has = stubs.get(name) if wanted.url is None else None
-        if wanted.marker is not None and not wanted.marker.evaluate(image.markers):
+        name = canonicalize_name(requirement.name)
+        present = stubs.get(name) if requirement.url is None else None
+        if requirement.marker is not None and not requirement.marker.evaluate(image.markers):
             continue
-        if has == _UNKNOWN:
-            stubs[name] = next((one.version for one in wanted.specifier if one.operator == "=="), _UNKNOWN)
-        elif has is None or not wanted.specifier.contains(has, prereleases=True) or wanted.extras:
-            if has is not None and name in _TORCH:
+        if present == _UNKNOWN:
+            stubs[name] = next((rule.version for rule in requirement.specifier if rule.operator == "=="), _UNKNOWN)
+        elif present is None or not requirement.specifier.contains(present, prereleases=True) or requirement.extras:
+            if present is not None and name in _TORCH:
                 cure = "leave it out of the requirements, or name an image that has it in workload.image"
-                raise UserError(f"the requirements ask for another {name} than the image's {has}", seen=line, cure=cure)
+                raise UserError(
+                    f"the requirements ask for another {name} than the image's {present}", seen=line, cure=cure
+                )
             stubs.pop(name, None)
-            kept.append(line)
-    return kept, stubs
+            rest_lines.append(line)
+    return rest_lines, stubs
 
 
-def _packed(
-    scratch: Path, root: Path, kept: list[str], stubs: dict[str, str], image: ImagePython, say: Callable[[str], None]
+def _pack(
+    scratch: Path, root: Path, lines: list[str], stubs: dict[str, str], image: ImagePython, say: Callable[[str], None]
 ) -> Path:
     """Return a folder with the packages as a tar, and their list. Where the job's packages cannot stand beside one of
     the image's, that one is packed too, but for torch."""
-    known = {canonicalize_name(name): version for name, version in image.packages.items()}
+    image_versions = {canonicalize_name(name): version for name, version in image.packages.items()}
     while True:
         target = Path(tempfile.mkdtemp(dir=scratch))
-        words = _installed(target, root, kept, stubs, image, say) if kept else None
+        words = _install(target, root, lines, stubs, image, say) if lines else None
         if words is None:
             break
-        beside = {canonicalize_name(name) for name in _CONFLICT.findall(words)} & set(stubs) - set(_TORCH)
-        if not beside:
+        conflicts = {canonicalize_name(name) for name in _CONFLICT.findall(words)} & set(stubs) - set(_TORCH)
+        if not conflicts:
             raise UserError("pip finds no packages for the job", seen=words, cure=_cure(image))
-        stubs = {name: version for name, version in stubs.items() if name not in beside}
-    listed = []
-    for one in list(distributions(path=[str(target)])):
-        name = canonicalize_name(one.name)
-        if one.version.endswith(_MARK):
-            rmtree(target / f"{one.name.replace('-', '_')}-{one.version}.dist-info")
+        stubs = {name: version for name, version in stubs.items() if name not in conflicts}
+    rows = []
+    for item in list(distributions(path=[str(target)])):
+        name = canonicalize_name(item.name)
+        if item.version.endswith(_MARK):
+            rmtree(target / f"{item.name.replace('-', '_')}-{item.version}.dist-info")
             continue
         if name == "torch":
-            raise UserError("the requirements bring a torch of their own", seen=one.version, cure=_cure(image))
-        listed.append(f"{name}=={one.version}")
-        if name in known:
-            say(f"requirements: {listed[-1]} takes the place of the image's {known[name]}")
+            raise UserError("the requirements bring a torch of their own", seen=item.version, cure=_cure(image))
+        rows.append(f"{name}=={item.version}")
+        if name in image_versions:
+            say(f"requirements: {rows[-1]} takes the place of the image's {image_versions[name]}")
     for script in (target / "bin").glob("*"):
         _for_any_python(script)
-    made = scratch / "made"
-    made.mkdir()
-    with (made / _FILE).open("wb") as file:
-        write_tar(target, sorted(str(one.relative_to(target)) for one in target.rglob("*") if not one.is_dir()), file)
-    (made / _LIST).write_text(json.dumps(sorted(listed)))
-    return made
+    result = scratch / "made"
+    result.mkdir()
+    with (result / _FILE).open("wb") as file:
+        names = sorted(str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir())
+        write_tar(target, names, file)
+    (result / _LIST).write_text(json.dumps(sorted(rows)))
+    return result
 
 
-def _installed(
-    target: Path, root: Path, kept: list[str], stubs: dict[str, str], image: ImagePython, say: Callable[[str], None]
+def _install(
+    target: Path, root: Path, lines: list[str], stubs: dict[str, str], image: ImagePython, say: Callable[[str], None]
 ) -> str | None:
     """Let pip choose and unpack; return its words if it cannot."""
     if importlib.util.find_spec("pip") is None:
         raise UserError("requirements are chosen by pip", seen="this Python has none", cure="python -m ensurepip")
     wheels, file = Path(f"{target}.wheels"), Path(f"{target}.txt")
     wheels.mkdir()
-    by_hash = any("--hash" in line or "--require-hashes" in line for line in kept)
-    file.write_text("\n".join([*kept, *(_stub(wheels, *each, by_hash) for each in sorted(stubs.items()))]) + "\n")
-    asked = json.dumps({"glibc": _GLIBC, "markers": image.markers})
-    command = [sys.executable, pip_for_image.__file__, asked, "install", f"--target={target}", f"--requirement={file}"]
+    by_hash = any("--hash" in line or "--require-hashes" in line for line in lines)
+    file.write_text("\n".join([*lines, *(_stub(wheels, *stub, by_hash) for stub in sorted(stubs.items()))]) + "\n")
+    choices = json.dumps({"glibc": _GLIBC, "markers": image.markers})
+    command = [
+        sys.executable,
+        pip_for_image.__file__,
+        choices,
+        "install",
+        f"--target={target}",
+        f"--requirement={file}",
+    ]
     command += ["--no-compile", "--progress-bar=off", "--no-input"]
     if not image.native:
         systems = [f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC[1], 16, -1)]
         command += ["--only-binary=:all:", f"--python-version={image.version}", "--implementation=cp"]
-        command += [f"--platform={one}" for one in (*systems, "manylinux2014_x86_64", "linux_x86_64")]
-    last = deque[str](maxlen=200)
-    how = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
+        command += [f"--platform={system}" for system in (*systems, "manylinux2014_x86_64", "linux_x86_64")]
+    output = deque[str](maxlen=200)
+    variables = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        command, cwd=root, env=how, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command, cwd=root, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
         try:
             for line in process.stdout or ():
-                last.append(line)
+                output.append(line)
                 if line.strip().startswith(_TOLD) and _MARK not in line:
                     say(f"requirements: {line.partition(' (from')[0].strip()[:100]}")
         except BaseException:
             process.kill()
             raise
-    words = "".join(last)
+    words = "".join(output)
     begin = _FIRST_ERROR.search(words)
     return words[begin.start() if begin else 0 :].strip()[-1500:] if process.returncode else None
 
@@ -259,12 +269,12 @@ def _stub(folder: Path, name: str, version: str, by_hash: bool) -> str:
     files = {
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         "WHEEL": "Wheel-Version: 1.0\nGenerator: bivouac\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "RECORD": "".join(f"{wheel}.dist-info/{one},,\n" for one in ("METADATA", "WHEEL", "RECORD")),
+        "RECORD": "".join(f"{wheel}.dist-info/{part},,\n" for part in ("METADATA", "WHEEL", "RECORD")),
     }
     path = folder / f"{wheel}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as packed:
-        for each, text in files.items():
-            packed.writestr(f"{wheel}.dist-info/{each}", text)
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in files.items():
+            archive.writestr(f"{wheel}.dist-info/{member}", text)
     # By its address: pip would ask the index for each name.
     digest = f" --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" if by_hash else ""
     return f"{name} @ {path.as_uri()}{digest}"
@@ -273,9 +283,9 @@ def _stub(folder: Path, name: str, version: str, by_hash: bool) -> str:
 def _for_any_python(script: Path) -> None:
     """Let a program find the pod's Python: pip has written this machine's into it."""
     lines = script.read_bytes().split(b"\n")
-    wrapped = lines[0] == b"#!/bin/sh" and len(lines) > 2 and lines[1].startswith(b"'''exec'")
-    if wrapped or (lines[0].startswith(b"#!") and b"python" in lines[0]):
-        script.write_bytes(b"\n".join([b"#!/usr/bin/env python3", *lines[3 if wrapped else 1 :]]))
+    is_wrapped = lines[0] == b"#!/bin/sh" and len(lines) > 2 and lines[1].startswith(b"'''exec'")
+    if is_wrapped or (lines[0].startswith(b"#!") and b"python" in lines[0]):
+        script.write_bytes(b"\n".join([b"#!/usr/bin/env python3", *lines[3 if is_wrapped else 1 :]]))
 
 
 def _cure(image: ImagePython) -> str:

@@ -1,4 +1,4 @@
-"""A workload's code as one archive, the same bytes for the same files."""
+"""A workload's code as one archive, the same bytes for the same files, and the weights that it starts from."""
 
 from __future__ import annotations
 
@@ -10,18 +10,80 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from infra.data import requirements, weights
+from infra.aws.account import Account
+from infra.data import requirements
 from infra.data.requirements import ImagePython
 from infra.data.tar import write_tar
-from infra.data.weights import WeightFile
 from infra.errors import UserError
 from infra.folders import cache_root, keep
 from infra.plan.source_files import source_files
+from infra.spec.names import data_prefix
 from infra.spec.workload.links import INIT
 from infra.spec.workload.workload import Workload
 from trainer.contract import DATA_MANIFEST_NAME
 from trainer.contract.frozen import Frozen
-from trainer.contract.workload import requirements_name, source_name
+from trainer.contract.workload import INIT_FOLDER, requirements_name, source_name
+
+MOST_BYTES = 4 * 2**30
+"""They pass the driver's network at each new campaign; more belongs in S3."""
+_LEFT_OUT = {".git", ".cache"}
+
+
+class WeightFile(Frozen, extra="ignore"):
+    name: str
+    """Path below the folder."""
+    size_bytes: int
+    sha256: str
+
+
+def weight_files(folder: str) -> tuple[WeightFile, ...]:
+    """Return the folder's files with their digests. Raises `UserError` for a missing, empty or very large one."""
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise UserError("there is no such folder", seen=root, cure="mend `init_from`")
+    paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    names = sorted(name for name in paths if not _LEFT_OUT & set(name.parts))
+    if not names:
+        raise UserError("the folder of the weights has no file", seen=root, cure="mend `init_from`")
+    size = sum((root / name).stat().st_size for name in names)
+    if size > MOST_BYTES:
+        fact = f"{root}: {size / 2**30:.1f} GiB in {len(names)} files, at most {MOST_BYTES / 2**30:g} GiB"
+        cure = "put them into S3 and name the prefix: init_from: s3://bucket/prefix"
+        raise UserError("the weights are too large for this machine's network", seen=fact, cure=cure)
+    return tuple(_file(root, name) for name in names)
+
+
+def _file(root: Path, name: Path) -> WeightFile:
+    with (root / name).open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return WeightFile(name=name.as_posix(), size_bytes=(root / name).stat().st_size, sha256=sha256)
+
+
+def weights_folder(files: tuple[WeightFile, ...]) -> str:
+    """Return a folder's name beside prepared data, which campaigns share: other weights have another one."""
+    content = "".join(file.model_dump_json() for file in files)
+    return f"{INIT_FOLDER}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def upload_weights(
+    account: Account,
+    bucket: str,
+    folder: str,
+    files: tuple[WeightFile, ...],
+    digest: str,
+    progress: Callable[[str], None],
+    subfolder: str = INIT_FOLDER,
+) -> None:
+    """Upload the files to the folder `subfolder` of `datasets/<digest>/`.
+
+    Raises `UserError` if one has changed since it was listed.
+    """
+    s3, root = account.client("s3"), Path(folder).expanduser()
+    for number, file in enumerate(files, 1):
+        progress(f"weights: {number} of {len(files)} to the data bucket")
+        s3.upload_file(str(root / file.name), bucket, f"{data_prefix(digest)}{subfolder}/{file.name}")
+    if weight_files(folder) != files:
+        raise UserError("the weights changed while they were uploaded", seen=root, cure="run the same command again")
 
 
 class PackedSource(Frozen, extra="ignore"):
@@ -54,25 +116,25 @@ def pack(
         root = Path(workload.source).expanduser()
         if not root.is_dir():
             raise UserError("there is no such folder", seen=root, cure="mend workload.source")
-        found = source_files(root, workload.rehearsal.secrets)
-        for why in found.facts.refused:
-            raise UserError(f"workload.source: {why.what}", seen=why.seen, cure=why.cure)
-        files, commit = len(found.names), found.commit
-        made = io.BytesIO()
-        write_tar(root, found.names, made)
-        content = made.getvalue()
+        listing = source_files(root, workload.rehearsal.secrets)
+        for refusal in listing.facts.refused:
+            raise UserError(f"workload.source: {refusal.what}", seen=refusal.seen, cure=refusal.cure)
+        files, commit = len(listing.names), listing.commit
+        buffer = io.BytesIO()
+        write_tar(root, listing.names, buffer)
+        content = buffer.getvalue()
         if python is not None:
             packages = requirements.resolve(workload, root, python, say)
     sha256 = hashlib.sha256(content).hexdigest() if content else ""
     local = workload.init_from if workload.init_from is not None and INIT not in workload.links else None
-    begin = () if local is None else weights.listed(local)
-    size = len(content) + sum(one.size_bytes for one in begin)
-    told: dict[str, Any] = {"source": sha256, "bytes": size, "files": files}
+    begin = () if local is None else weight_files(local)
+    size = len(content) + sum(file.size_bytes for file in begin)
+    content_facts: dict[str, Any] = {"source": sha256, "bytes": size, "files": files}
     if packages is not None:
-        told |= {"requirements": packages.sha256, "bytes": size + packages.tar.stat().st_size}
+        content_facts |= {"requirements": packages.sha256, "bytes": size + packages.tar.stat().st_size}
     if begin:
-        told["init_from"] = [one.model_dump() for one in begin]
-    manifest = json.dumps(told, indent=1).encode()
+        content_facts["init_from"] = [file.model_dump() for file in begin]
+    manifest = json.dumps(content_facts, indent=1).encode()
     digest = hashlib.sha256(manifest).hexdigest()
     folder = cache_root() / "sources" / digest[:32]
     folder.mkdir(parents=True, exist_ok=True)

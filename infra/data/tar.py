@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO
 
 
-def write_tar(root: Path, names: Iterable[str], out: IO[bytes]) -> None:
+def write_tar(root: Path, names: Iterable[str], stream: IO[bytes]) -> None:
     """Write files and links below `root` without what differs between machines: times, owners, most mode bits."""
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name in names:
             path, entry = root / name, tarfile.TarInfo(name)
             if path.is_symlink():

@@ -10,20 +10,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import httpx2
+from botocore.exceptions import ClientError
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Secret
 
-from infra.aws.account import Account
+from infra.aws.account import Account, says_missing
 from infra.cluster.kubernetes import OF_WORLD, from_outside
 from infra.engine.failures import RETRIED, Cause, cause_of
-from infra.engine.liveness import Life, life
 from infra.engine.state_copy import bare
 from infra.errors import BivouacError, PermanentError
 from infra.kinds import kind_of_type
 from infra.kinds.kind import Inputs
+
+
+class Life(StrEnum):
+    COMING = "coming"
+    THERE = "there"
+    FAILED = "failed"
+    """Also gone, or of a kind without a status."""
+
+
+_COMING = frozenset({"CREATING", "UPDATING", "pending", "PENDING"})
+_THERE = frozenset({"ACTIVE", "AVAILABLE", "available"})
+
+
+def life(account: Account, resource: Mapping[str, Any]) -> Life:
+    """Return the life of a resource of Pulumi's state, by its type and id."""
+    ask = kind_of_type(str(resource["type"])).status
+    if ask is None or not resource.get("id"):
+        return Life.FAILED
+    try:
+        status = ask(account, str(resource["id"]))
+    except ClientError as error:
+        if says_missing(error):
+            return Life.FAILED
+        raise
+    if status in _COMING:
+        return Life.COMING
+    return Life.THERE if status in _THERE else Life.FAILED
+
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
 KUBERNETES = "kubernetes:"
@@ -71,28 +100,28 @@ def passes(error: Exception) -> bool:
 
 
 def pending_creates(deployment: Mapping[str, Any]) -> list[Pending]:
-    found = []
+    creations = []
     for operation in deployment.get("pending_operations") or ():
         resource = operation["resource"]
         if operation["type"] == "creating":
-            found.append(Pending(resource["urn"], resource["type"], bare(resource.get("inputs") or {})))
-    return found
+            creations.append(Pending(resource["urn"], resource["type"], bare(resource.get("inputs") or {})))
+    return creations
 
 
-def adoptable(account: Account, cluster: str, deployment: Mapping[str, Any], failed: Failed = refuse) -> dict[str, str]:
+def adoptable(account: Account, cluster: str, deployment: Mapping[str, Any], report: Failed = refuse) -> dict[str, str]:
     """Return urn -> id of every pending creation that AWS carried out; ids that the state knows belong to others."""
-    known = {(one["type"], one.get("id")) for one in deployment.get("resources", ())}
-    found: dict[str, str] = {}
+    known_ids = {(row["type"], row.get("id")) for row in deployment.get("resources", ())}
+    ids_by_urn: dict[str, str] = {}
     for pending in pending_creates(deployment):
         try:
             ids = _ids(account, cluster, pending)
         except Exception as error:  # no failure of a finder may stop a teardown
-            failed(pending, error)
+            report(pending, error)
             continue
-        fresh = [one for one in ids if (pending.type, one) not in known and one not in found.values()]
+        fresh = [id for id in ids if (pending.type, id) not in known_ids and id not in ids_by_urn.values()]
         if fresh:
-            found[pending.urn] = fresh[0]
-    return found
+            ids_by_urn[pending.urn] = fresh[0]
+    return ids_by_urn
 
 
 def _ids(account: Account, cluster: str, pending: Pending) -> list[str]:
@@ -102,31 +131,31 @@ def _ids(account: Account, cluster: str, pending: Pending) -> list[str]:
     return [] if find is None else find(account, pending.inputs)
 
 
-def _releases(account: Account, cluster: str, given: Inputs) -> list[str]:
+def _releases(account: Account, cluster: str, inputs: Inputs) -> list[str]:
     """Return the release's id if Helm has a secret for it in its namespace."""
-    labels: dict[str, Any] = {"owner": "helm", "name": given["name"]}
+    labels: dict[str, Any] = {"owner": "helm", "name": inputs["name"]}
     client = from_outside(account, cluster)
-    found = any(True for _ in client.list(Secret, namespace=given["namespace"], labels=labels))
-    return [f"{given['namespace']}/{given['name']}"] if found else []
+    exists = any(True for _ in client.list(Secret, namespace=inputs["namespace"], labels=labels))
+    return [f"{inputs['namespace']}/{inputs['name']}"] if exists else []
 
 
-def resolved(deployment: Mapping[str, Any], adopted: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+def resolve_pending(deployment: Mapping[str, Any], ids: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Return the deployment with adopted creations as resources and nothing pending, and the urns to refresh. Nothing
     in the state depends on an unfinished creation, so adopted ones may be put at the end."""
     operations = deployment.get("pending_operations") or ()
-    made = [
-        {**one["resource"], "id": (id := adopted[one["resource"]["urn"]]), "outputs": _known(one["resource"], id)}
-        for one in operations
-        if one["type"] == "creating" and one["resource"]["urn"] in adopted
+    creations = [
+        {**row["resource"], "id": (id := ids[row["resource"]["urn"]]), "outputs": _first_outputs(row["resource"], id)}
+        for row in operations
+        if row["type"] == "creating" and row["resource"]["urn"] in ids
     ]
-    touched = [one["resource"]["urn"] for one in operations if one["type"] not in ("creating", "importing")]
-    resources = [*deployment.get("resources", ()), *made]
-    there = {one["urn"] for one in resources}
-    look = [urn for urn in dict.fromkeys([*adopted, *touched]) if urn in there]
+    changed_urns = [row["resource"]["urn"] for row in operations if row["type"] not in ("creating", "importing")]
+    resources = [*deployment.get("resources", ()), *creations]
+    urns = {row["urn"] for row in resources}
+    look = [urn for urn in dict.fromkeys([*ids, *changed_urns]) if urn in urns]
     return {**deployment, "resources": resources, "pending_operations": []}, look
 
 
-def _known(resource: Mapping[str, Any], id: str) -> dict[str, Any]:
+def _first_outputs(resource: Mapping[str, Any], id: str) -> dict[str, Any]:
     """Return initial outputs, which the refresh completes.
 
     Without any, pulumi-aws takes a refresh for an import (bridge, `Provider.Read`): it would forget what AWS does not
@@ -134,15 +163,15 @@ def _known(resource: Mapping[str, Any], id: str) -> dict[str, Any]:
     """
     if str(resource["type"]).startswith(KUBERNETES):
         return {}
-    own = kind_of_type(str(resource["type"])).id_output
-    return {**bare(resource.get("inputs") or {}), "id": id, **({own: id} if own else {})}
+    id_key = kind_of_type(str(resource["type"])).id_output
+    return {**bare(resource.get("inputs") or {}), "id": id, **({id_key: id} if id_key else {})}
 
 
 def remove_rules(
-    account: Account, deployment: Mapping[str, Any], guard: Callable[[], None], failed: Failed = refuse
+    account: Account, deployment: Mapping[str, Any], guard: Callable[[], None], report: Failed = refuse
 ) -> list[str]:
     """Remove what pending creations of rules left in their route table or group, so that they can be made again."""
-    removed = []
+    kinds = []
     for pending in pending_creates(deployment):
         remake = kind_of_type(pending.type).remake
         if remake is None:
@@ -150,16 +179,16 @@ def remove_rules(
         guard()
         try:
             if remake(account, pending.inputs):
-                removed.append(pending.type.rpartition(":")[2])
+                kinds.append(pending.type.rpartition(":")[2])
         except Exception as error:
-            failed(pending, error)
-    return removed
+            report(pending, error)
+    return kinds
 
 
-def still_creating(account: Account, deployment: Mapping[str, Any], adopted: Mapping[str, str]) -> list[str]:
+def still_creating(account: Account, deployment: Mapping[str, Any], ids: Mapping[str, str]) -> list[str]:
     """Return ids of adopted resources that are not ready: AWS would refuse what depends on them."""
     types = {pending.urn: pending.type for pending in pending_creates(deployment)}
-    return [id for urn, id in adopted.items() if _coming(account, types[urn], id)]
+    return [id for urn, id in ids.items() if _coming(account, types[urn], id)]
 
 
 def _coming(account: Account, kind: str, id: str) -> bool:

@@ -32,8 +32,8 @@ class LeashedCommand(auto.PulumiCommand):
     as soon as a lease is lost."""
 
     def __init__(self, leases: Sequence[Lease], campaign: str, say: Callable[[str], None]) -> None:
-        known = engine_command()
-        self.command, self.version = known.command, known.version
+        cli = engine_command()
+        self.command, self.version = cli.command, cli.version
         self.leases, self.campaign, self.say = leases, campaign, say
 
     def run(
@@ -45,10 +45,10 @@ class LeashedCommand(auto.PulumiCommand):
         on_error: Callable[[str], Any] | None = None,
     ) -> auto.CommandResult:
         mark = f"{self.campaign}/{uuid.uuid4().hex}"
-        attended = bool(args) and args[0] in _LEASHED
-        leashed = attended or any(tuple(args[: len(words)]) == words for words in _WRITES)
+        is_long = bool(args) and args[0] in _LEASHED
+        needs_leash = is_long or any(tuple(args[: len(words)]) == words for words in _WRITES)
         environment = {**os.environ, **additional_env, "PULUMI_AUTOMATION_API": "true"}
-        watcher = _Leash(mark, self.leases) if leashed else None
+        watcher = _Leash(mark, self.leases) if needs_leash else None
         process: subprocess.Popen[str] | None = None
         try:
             # A driver that was stopped before this line and wakes without its lease raises; one stopped later is ended
@@ -62,12 +62,12 @@ class LeashedCommand(auto.PulumiCommand):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=cwd,
-                env=environment | ({leash.MARK: mark} if leashed else {}),
+                env=environment | ({leash.MARK: mark} if needs_leash else {}),
                 encoding="utf-8",
                 start_new_session=True,
             )
             readers = [_Reader(process.stdout, on_output), _Reader(process.stderr, on_error)]
-            if not attended or watcher is None:
+            if not is_long or watcher is None:
                 # It ends within a moment and is useless half done, so an interrupt waits for it.
                 try:
                     _finish(process, readers, watcher)
@@ -80,9 +80,9 @@ class LeashedCommand(auto.PulumiCommand):
         finally:
             if watcher is not None:
                 # A third Ctrl-C may have interrupted our own end of it: then the leash ends the engine.
-                ended = process is None or process.poll() is not None
-                self._mark_unclean(not ended)
-                watcher.let_go(ended)
+                has_ended = process is None or process.poll() is not None
+                self._mark_unclean(not has_ended)
+                watcher.let_go(has_ended)
         result = auto.CommandResult(stdout=readers[0].text(), stderr=readers[1].text(), code=process.returncode)
         if process.returncode != 0:
             raise create_command_error(result)
@@ -128,13 +128,13 @@ class LeashedCommand(auto.PulumiCommand):
 
 
 @contextmanager
-def leashed(leases: Sequence[Lease], campaign: str) -> Iterator[dict[str, str]]:
+def on_leash(leases: Sequence[Lease], campaign: str) -> Iterator[dict[str, str]]:
     """Processes started with this environment end with the leases or with the block, as an engine does."""
-    mark, over = f"{campaign}/{uuid.uuid4().hex}", threading.Event()
+    mark, stop = f"{campaign}/{uuid.uuid4().hex}", threading.Event()
     watcher = _Leash(mark, leases)
 
     def beat() -> None:
-        while not over.wait(_BEAT_S):
+        while not stop.wait(_BEAT_S):
             watcher.beat()
 
     beating = threading.Thread(target=beat, name="leash", daemon=True)
@@ -145,7 +145,7 @@ def leashed(leases: Sequence[Lease], campaign: str) -> Iterator[dict[str, str]]:
                 longer.enter_context(lease.lasting(ENGINE_TTL))
             yield {leash.MARK: mark}
     finally:
-        over.set()
+        stop.set()
         beating.join()
         # Nothing that the block started may run beside what follows.
         leash.end(mark, 0.0)
@@ -189,14 +189,14 @@ class _Leash:
         """Send the time until which the leases cover the engine."""
         self._tell(f"{min(lease.covers_until for lease in self.leases):.3f}")
 
-    def let_go(self, ended: bool = True) -> None:
-        """Let go of the leash; it ends an engine that has not `ended`."""
-        if ended:
+    def let_go(self, has_ended: bool = True) -> None:
+        """Let go of the leash; it ends an engine unless `has_ended`."""
+        if has_ended:
             self._tell("done")
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        if ended:
+        if has_ended:
             self._process.wait()
 
     def _tell(self, line: str) -> None:

@@ -111,6 +111,6 @@ def consequence(row: Row) -> str:
     bare = row.kind.rpartition(":")[2]
     for kind, name, meaning in _MEANING:
         if fnmatchcase(bare, kind) and fnmatchcase(row.name, name):
-            only_tags = row.changes and all(one.path.startswith(("tags", "description")) for one in row.changes)
+            only_tags = row.changes and all(change.path.startswith(("tags", "description")) for change in row.changes)
             return "" if only_tags else meaning
     return ""

@@ -11,8 +11,8 @@ from typing import Any
 
 from pulumi import automation as auto
 
-from infra.engine.failures import EngineFailed, Watch
-from infra.engine.kubernetes_state import KUBERNETES, without
+from infra.engine.failures import EngineFailed, OperationWatch
+from infra.engine.kubernetes_state import KUBERNETES, without_resources
 from infra.engine.state_copy import bare, state_copy, stored_state
 from infra.session.context import Context
 from infra.stack.program import program, unprotect
@@ -38,7 +38,7 @@ _QUIET = {
 
 
 @dataclass(frozen=True)
-class Change:
+class PropertyChange:
     """A difference of one property, by its dotted path."""
 
     path: str
@@ -53,7 +53,7 @@ class Row:
 
     urn: str
     verb: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[PropertyChange, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -77,7 +77,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Look:
+class StackLook:
     """Drift and plan of one stack."""
 
     stack: str
@@ -93,69 +93,69 @@ class Look:
 
 def look(
     context: Context, stack: str, settings: Mapping[str, str], *, refresh: bool = True, inside: bool = True
-) -> Look:
+) -> StackLook:
     """Compare a stack with AWS and plan an `up`. Raises `EngineFailed` where AWS or the cluster does not answer.
 
     `refresh`: False compares the program with the state only. `inside`: False leaves out objects in the cluster, for
     callers without access to it.
     """
-    stored = stored_state(context.store, stack)
-    before = resources_of(stored)
-    unprotect(before.values())  # a protected resource would end the plan that shows what becomes of it
+    document = stored_state(context.store, stack)
+    previous = resources_of(document)
+    unprotect(previous.values())  # a protected resource would end the plan that shows what becomes of it
     notes: list[str] = []
     graph = Graph()
-    shown = _readable(context, stored, notes, inside=inside) if stored is not None else None
-    with state_copy(stack, settings, shown, record_into(program, graph)) as copy:
-        if before and refresh:
-            _watched(context, "comparing with AWS", stack, copy.stack.refresh)
-        after = resources_of(copy.state())
+    copied_state = _readable(context, document, notes, inside=inside) if document is not None else None
+    with state_copy(stack, settings, copied_state, record_into(program, graph)) as copy:
+        if previous and refresh:
+            _run_on_copy(context, "comparing with AWS", stack, copy.stack.refresh)
+        current = resources_of(copy.state())
         plan: dict[str, Row] = {}
-        _watched(context, "planning", stack, copy.stack.preview, plan)
-    broken = frozenset(urn for urn, one in before.items() if one.get("initErrors"))
-    drifted = tuple(drift_between(before, after)) if refresh else ()
+        _run_on_copy(context, "planning", stack, copy.stack.preview, plan)
+    broken = frozenset(urn for urn, resource in previous.items() if resource.get("initErrors"))
+    drift = tuple(drift_between(previous, current)) if refresh else ()
     rows = list(plan.values())
     if not inside:
-        drifted = tuple(row for row in drifted if not row.kind.startswith(KUBERNETES))
+        drift = tuple(row for row in drift if not row.kind.startswith(KUBERNETES))
         rows = [row for row in rows if not row.kind.startswith(KUBERNETES)]
-    return Look(stack, drifted, tuple(rows), broken, len(before), tuple(notes), graph)
+    return StackLook(stack, drift, tuple(rows), broken, len(previous), tuple(notes), graph)
 
 
-def resources_of(stored: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+def resources_of(document: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
     """Return URN -> resource of a checkpoint file or an exported deployment."""
-    deployment = stored or {}
+    deployment = document or {}
     if "checkpoint" in deployment:
         deployment = deployment["checkpoint"].get("latest") or {}
-    return {one["urn"]: one for one in deployment.get("resources") or () if not one.get("delete")}
+    return {resource["urn"]: resource for resource in deployment.get("resources") or () if not resource.get("delete")}
 
 
-def drift_between(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+def drift_between(previous: Mapping[str, Mapping[str, Any]], current: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     """Yield what was deleted or changed by hand. Only inputs count: AWS itself changes outputs."""
-    for urn, old in before.items():
+    for urn, old in previous.items():
         if not old.get("custom") or old["type"].startswith("pulumi:"):
             continue
-        if urn not in after:
+        if urn not in current:
             yield Row(urn, "deleted")
             continue
         quiet = (*_QUIET.get(old["type"], ()), *_QUIET.get("::".join((old["type"], urn.rpartition("::")[2])), ()))
-        changes = tuple(_changes(quiet, bare(old.get("inputs") or {}), bare(after[urn].get("inputs") or {})))
+        changes = tuple(_changes(quiet, bare(old.get("inputs") or {}), bare(current[urn].get("inputs") or {})))
         if changes:
             yield Row(urn, "changed", changes)
 
 
-def _changes(quiet: Sequence[str], old: Any, new: Any, path: str = "") -> Iterator[Change]:
+def _changes(quiet: Sequence[str], old: Any, new: Any, path: str = "") -> Iterator[PropertyChange]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
-            below = f"{path}.{key}" if path else str(key)
-            if not silent(quiet, below, key):
-                yield from _changes(quiet, old.get(key), new.get(key), below)
+            inner = f"{path}.{key}" if path else str(key)
+            if not silent(quiet, inner, key):
+                yield from _changes(quiet, old.get(key), new.get(key), inner)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for number, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from _changes(quiet, one, other, f"{path}[{number}]")
-    elif parsed(old) != parsed(new) and not (old in _NOTHING and new in _NOTHING):
-        yield Change(path, old, new)
+        for number, (left, right) in enumerate(zip(old, new, strict=True)):
+            yield from _changes(quiet, left, right, f"{path}[{number}]")
+    elif as_document(old) != as_document(new) and not (old in _NOTHING and new in _NOTHING):
+        yield PropertyChange(path, old, new)
 
 
-def parsed(value: Any) -> Any:
+def as_document(value: Any) -> Any:
     """Return a JSON text as its document: order and spaces mean nothing."""
     if isinstance(value, str) and value[:1] in ("{", "["):
         with suppress(ValueError):
@@ -169,44 +169,44 @@ def silent(quiet: Sequence[str], path: str, key: str = "") -> bool:
         return True
     if path.startswith("tags.") and key.startswith(_QUIET_TAGS):
         return True
-    return any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in quiet)
+    return any(path == prefix or path.startswith((f"{prefix}.", f"{prefix}[")) for prefix in quiet)
 
 
-def _readable(context: Context, stored: dict[str, Any], notes: list[str], *, inside: bool) -> dict[str, Any]:
+def _readable(context: Context, document: dict[str, Any], notes: list[str], *, inside: bool) -> dict[str, Any]:
     """Return the state without objects of a cluster that is gone or not to be asked: it would refuse."""
-    resources = resources_of(stored)
-    objects = {urn for urn, one in resources.items() if one["type"].startswith(KUBERNETES)}
+    resources = resources_of(document)
+    objects = {urn for urn, resource in resources.items() if resource["type"].startswith(KUBERNETES)}
     if not objects:
-        return stored
+        return document
     if not inside:
         notes.append(f"{len(objects)} objects in the cluster were not looked at")
-        return _without(stored, objects)
+        return _without_urns(document, objects)
     eks = context.account.client("eks")
     try:
         eks.describe_cluster(name=context.names.cluster)
     except eks.exceptions.ResourceNotFoundException:
         notes.append(f"the cluster is gone, and {len(objects)} Kubernetes objects with it")
-        return _without(stored, objects)
-    return stored
+        return _without_urns(document, objects)
+    return document
 
 
-def _without(stored: dict[str, Any], urns: set[str]) -> dict[str, Any]:
-    latest = without(stored["checkpoint"]["latest"], urns)
-    return {**stored, "checkpoint": {**stored["checkpoint"], "latest": latest}}
+def _without_urns(document: dict[str, Any], urns: set[str]) -> dict[str, Any]:
+    latest = without_resources(document["checkpoint"]["latest"], urns)
+    return {**document, "checkpoint": {**document["checkpoint"], "latest": latest}}
 
 
-def _watched(context: Context, verb: str, stack: str, act: Any, plan: dict[str, Row] | None = None) -> None:
+def _run_on_copy(context: Context, verb: str, stack: str, act: Any, plan: dict[str, Row] | None = None) -> None:
     """Run one operation on the copy and put planned rows into `plan`."""
-    watch = Watch()
+    watch = OperationWatch()
     context.progress.step(f"{verb}: {stack}")
 
     def on_event(event: auto.EngineEvent) -> None:
         if plan is not None and event.resource_pre_event is not None:
-            row = _planned(event.resource_pre_event.metadata)
+            row = _planned_row(event.resource_pre_event.metadata)
             if row is not None:
                 plan[row.urn] = row
-        if watch.hear(event) and (said := watch.sentence(verb)):
-            context.progress.step(said)
+        if watch.hear(event) and (text := watch.sentence(verb)):
+            context.progress.step(text)
 
     try:
         act(on_event=on_event, on_output=lambda _: None)
@@ -214,7 +214,7 @@ def _watched(context: Context, verb: str, stack: str, act: Any, plan: dict[str, 
         raise EngineFailed(verb, stack, watch.failures, str(error)[-800:]) from error
 
 
-def _planned(metadata: Any) -> Row | None:
+def _planned_row(metadata: Any) -> Row | None:
     operation = str(getattr(metadata.op, "value", metadata.op))
     if operation not in _PLANNED or metadata.type.startswith(_NO_RESOURCE):
         return None
@@ -223,11 +223,11 @@ def _planned(metadata: Any) -> Row | None:
     changes = []
     for path, difference in (metadata.detailed_diff or {}).items():
         kind = str(getattr(difference.diff_kind, "value", difference.diff_kind))
-        changes.append(Change(path, at_path(old, path), at_path(new, path), kind.endswith("replace")))
+        changes.append(PropertyChange(path, at_path(old, path), at_path(new, path), kind.endswith("replace")))
     if not changes:
         keys = set(metadata.keys or ())
-        named = [*(metadata.diffs or ())] or sorted(keys)
-        changes = [Change(one, old.get(one), new.get(one), one in keys) for one in named]
+        names = [*(metadata.diffs or ())] or sorted(keys)
+        changes = [PropertyChange(name, old.get(name), new.get(name), name in keys) for name in names]
     return Row(metadata.urn, operation, tuple(changes))
 
 

@@ -10,24 +10,24 @@ from typing import Any
 
 from pulumi import automation as auto
 
-from infra.engine import secrets
 from infra.engine.adoption import (
     Failed,
+    Life,
     Pending,
     adoptable,
+    life,
     passes,
     pending_creates,
     refuse,
     remove_rules,
-    resolved,
+    resolve_pending,
     still_creating,
 )
 from infra.engine.command import LeashedCommand
-from infra.engine.failures import EngineFailed, Watch
-from infra.engine.liveness import Life, life
+from infra.engine.failures import EngineFailed, OperationWatch
 from infra.engine.locks import unlock
 from infra.engine.refusal import refuse_loss
-from infra.engine.state_copy import stored_state
+from infra.engine.state_copy import backend, passphrase, provider, stack_settings, stored_state
 from infra.errors import PermanentError
 from infra.kinds import kind_of_type
 from infra.record.lease import Lease
@@ -46,25 +46,25 @@ class Engine:
 
     def __init__(self, context: Context, work: Path) -> None:
         self.context = context
-        self.backend = secrets.backend(context.buckets.state, context.account.region)
+        self.backend = backend(context.buckets.state, context.account.region)
         self.work = work
         self.leases = [context.lease]
         """Every operation needs all of them."""
-        self.watch = Watch()
+        self.watch = OperationWatch()
         """The running operation, or the last one."""
 
     def stack(self, name: str, config: Mapping[str, str], key_arn: str | None = None) -> auto.Stack:
         """Open the stack, or make it. `key_arn`: of the KMS key for the secrets of a new one."""
         self.work.mkdir(parents=True, exist_ok=True)
-        opened = secrets.kept(stored_state(self.context.store, name))
+        settings = stack_settings(stored_state(self.context.store, name))
         try:
             options = auto.LocalWorkspaceOptions(
                 work_dir=str(self.work),
                 pulumi_command=LeashedCommand(self.leases, self.context.spec.campaign, self.context.progress.note),
                 project_settings=auto.ProjectSettings(name=PROJECT, runtime="python"),
-                env_vars=secrets.passphrase() | self.backend,
-                secrets_provider=secrets.provider(key_arn, self.context.account.region),
-                stack_settings={name: auto.StackSettings._deserialize(opened)} if opened else None,
+                env_vars=passphrase() | self.backend,
+                secrets_provider=provider(key_arn, self.context.account.region),
+                stack_settings={name: auto.StackSettings._deserialize(settings)} if settings else None,
             )
             stack = auto.create_or_select_stack(name, project_name=PROJECT, program=program, opts=options)
             stack.set_all_config({key: auto.ConfigValue(value) for key, value in config.items()})
@@ -86,7 +86,7 @@ class Engine:
         """Destroy the stack and remove it. Raises `EngineFailed`, after deleting all that does not depend on what
         failed."""
         with self._operation("pulumi destroy", stack) as watch:
-            self._resolve(stack, self._told)
+            self._resolve(stack, self._note_unsure)
             self._unprotect(stack)
             # Destroy all that can go even if something fails: each hour of it bills.
             destroying = self._announce("destroying", watch)
@@ -111,17 +111,19 @@ class Engine:
     def _come_to_life(self, stack: auto.Stack) -> dict[str, str]:
         """Wait for what AWS still creates and record what is ready; return urn -> type and name of the rest."""
         resources = (stack.export_stack().deployment or {}).get("resources", [])
-        unseen = {one["urn"]: one for one in resources if one.get("initErrors")}
-        names = {urn: f"{one['type'].rpartition(':')[2]} {urn.rpartition('::')[2]}" for urn, one in unseen.items()}
+        unseen = {resource["urn"]: resource for resource in resources if resource.get("initErrors")}
+        names = {
+            urn: f"{resource['type'].rpartition(':')[2]} {urn.rpartition('::')[2]}" for urn, resource in unseen.items()
+        }
         for _ in self.context.turns(waits.CREATION.seconds):
-            lives = {urn: life(self.context.account, one) for urn, one in unseen.items()}
-            if not (coming := [names[urn] for urn, how in lives.items() if how is Life.COMING]):
+            lives = {urn: life(self.context.account, resource) for urn, resource in unseen.items()}
+            if not (coming := [names[urn] for urn, state in lives.items() if state is Life.COMING]):
                 break
             self.context.progress.step(f"still being created: {', '.join(coming)}")
-        if there := [urn for urn, how in lives.items() if how is Life.THERE]:
-            self.context.progress.note(f"created meanwhile: {', '.join(names[urn] for urn in there)}")
-            stack.refresh(on_event=self._announce("looking at", Watch()), on_output=_quiet, target=there)
-        return {urn: names[urn] for urn, how in lives.items() if how is not Life.THERE}
+        if ready := [urn for urn, state in lives.items() if state is Life.THERE]:
+            self.context.progress.note(f"created meanwhile: {', '.join(names[urn] for urn in ready)}")
+            stack.refresh(on_event=self._announce("looking at", OperationWatch()), on_output=_quiet, target=ready)
+        return {urn: names[urn] for urn, state in lives.items() if state is not Life.THERE}
 
     def refresh(self, stack: auto.Stack) -> None:
         """Read the stack's resources from AWS into the state. Raises `EngineFailed`."""
@@ -132,58 +134,58 @@ class Engine:
         """Store the deployment that `change` returns, unless None. Raises `EngineFailed`. It is an operation with
         leases and unlocking: the CLI stores nothing in a stack that a dead engine left locked."""
         with self._operation("a change of the state", stack):
-            exported = stack.export_stack()
-            changed = change(exported.deployment or {})
-            if changed is not None:
+            export = stack.export_stack()
+            new = change(export.deployment or {})
+            if new is not None:
                 self.context.guard()
-                exported.deployment = changed
-                stack.import_stack(exported)
+                export.deployment = new
+                stack.import_stack(export)
 
     def resources(self, stack: auto.Stack) -> int:
         """Return the number of resources in the state. Raises `EngineFailed`."""
-        with _refused("a look at the state", stack):
+        with _converted_errors("a look at the state", stack):
             return len((stack.export_stack().deployment or {}).get("resources", []))
 
     def _unprotect(self, stack: auto.Stack) -> None:
         """Lift the protection: the caller has seen that nothing is lost with what holds state."""
-        exported = stack.export_stack()
-        if unprotect((exported.deployment or {}).get("resources", ())):
-            stack.import_stack(exported)
+        export = stack.export_stack()
+        if unprotect((export.deployment or {}).get("resources", ())):
+            stack.import_stack(export)
 
-    def _resolve(self, stack: auto.Stack, failed: Failed = refuse) -> None:
-        """Resolve what a killed engine left pending: adopt what AWS carried out, and refresh it. `failed` is called for
-        a creation of which nobody can say whether it was carried out."""
-        exported = stack.export_stack()
-        deployment = exported.deployment or {}
+    def _resolve(self, stack: auto.Stack, on_failure: Failed = refuse) -> None:
+        """Resolve what a killed engine left pending: adopt what AWS carried out, and refresh it. `on_failure` is called
+        for a creation of which nobody can say whether it was carried out."""
+        export = stack.export_stack()
+        deployment = export.deployment or {}
         pending = deployment.get("pending_operations")
         if not pending:
             return
         account, say = self.context.account, self.context.progress
-        found = self._adopted(deployment, failed)
-        removed = remove_rules(account, deployment, self.context.guard, failed)
-        adopted = ", ".join(f"{urn.split('::')[2].rpartition(':')[2]} {id}" for urn, id in found.items())
+        ids = self._adopt(deployment, on_failure)
+        rules = remove_rules(account, deployment, self.context.guard, on_failure)
+        names = ", ".join(f"{urn.split('::')[2].rpartition(':')[2]} {id}" for urn, id in ids.items())
         say.note(
-            f"{len(pending)} operations were interrupted; adopted: {adopted or 'none'}"
-            + (f"; removed to be made again: {', '.join(removed)}" if removed else "")
+            f"{len(pending)} operations were interrupted; adopted: {names or 'none'}"
+            + (f"; removed to be made again: {', '.join(rules)}" if rules else "")
         )
-        exported.deployment, look = resolved(deployment, found)
+        export.deployment, look = resolve_pending(deployment, ids)
         self.context.guard()
-        stack.import_stack(exported)
+        stack.import_stack(export)
         if look:
-            stack.refresh(on_event=self._announce("looking at", Watch()), on_output=_quiet, target=look)
+            stack.refresh(on_event=self._announce("looking at", OperationWatch()), on_output=_quiet, target=look)
 
-    def _told(self, pending: Pending, error: Exception) -> None:
+    def _note_unsure(self, pending: Pending, error: Exception) -> None:
         """Count it as not made, in a teardown: the sweep after it removes what carries the campaign's tag."""
         if passes(error):
             raise error
         words = f"the interrupted creation of {pending.title} could not be looked up and counts as never made"
         self.context.progress.note(f"{words} ({type(error).__name__}: {error})"[:400])
 
-    def _adopted(self, deployment: Mapping[str, Any], failed: Failed) -> dict[str, str]:
+    def _adopt(self, deployment: Mapping[str, Any], on_failure: Failed) -> dict[str, str]:
         """Return urn -> id of creations that AWS carried out, once they are ready."""
         account, cluster, say = self.context.account, self.context.names.cluster, self.context.progress
-        found: dict[str, str] = {}
-        wanted = sum(kind_of_type(one.type).find is not None for one in pending_creates(deployment))
+        ids: dict[str, str] = {}
+        count = sum(kind_of_type(creation.type).find is not None for creation in pending_creates(deployment))
         unseen: dict[str, tuple[Pending, Exception]] = {}
 
         def unsure(pending: Pending, error: Exception) -> None:
@@ -192,18 +194,18 @@ class Engine:
             unseen[pending.urn] = (pending, error)
 
         for _ in self.context.turns(LATE_S):
-            say.step(f"looking for {wanted} creations that a killed engine left pending")
+            say.step(f"looking for {count} creations that a killed engine left pending")
             unseen.clear()
-            found = adoptable(account, cluster, deployment, unsure)
-            if len(found) + len(unseen) >= wanted:
+            ids = adoptable(account, cluster, deployment, unsure)
+            if len(ids) + len(unseen) >= count:
                 break
         for pending, error in unseen.values():
-            failed(pending, error)
+            on_failure(pending, error)
         for _ in self.context.turns(waits.CREATION.seconds):
-            if not (creating := still_creating(account, deployment, found)):
+            if not (creating := still_creating(account, deployment, ids)):
                 break
             say.step(f"still being created: {', '.join(creating)}")
-        return found
+        return ids
 
     @contextmanager
     def holding(self, lease: Lease) -> Iterator[None]:
@@ -215,10 +217,10 @@ class Engine:
             self.leases.remove(lease)
 
     @contextmanager
-    def _operation(self, what: str, stack: auto.Stack) -> Iterator[Watch]:
+    def _operation(self, title: str, stack: auto.Stack) -> Iterator[OperationWatch]:
         """Prepare one operation: remove a dead engine's lock and check every lease."""
-        watch = self.watch = Watch()
-        with _refused(what, stack, watch):
+        watch = self.watch = OperationWatch()
+        with _converted_errors(title, stack, watch):
             unlock(self.context, stack, self.leases)
             with ExitStack() as longer:
                 for lease in self.leases:
@@ -226,10 +228,10 @@ class Engine:
                     longer.enter_context(lease.lasting(ENGINE_TTL))
                 yield watch
 
-    def _announce(self, verb: str, watch: Watch) -> Callable[[auto.EngineEvent], None]:
+    def _announce(self, verb: str, watch: OperationWatch) -> Callable[[auto.EngineEvent], None]:
         def on_event(event: auto.EngineEvent) -> None:
-            if watch.hear(event) and (said := watch.sentence(verb)):
-                self.context.progress.step(said)
+            if watch.hear(event) and (text := watch.sentence(verb)):
+                self.context.progress.step(text)
 
         return on_event
 
@@ -239,19 +241,19 @@ def _quiet(_: str) -> None:
 
 
 @contextmanager
-def _refused(what: str, stack: auto.Stack, watch: Watch | None = None) -> Iterator[None]:
+def _converted_errors(title: str, stack: auto.Stack, watch: OperationWatch | None = None) -> Iterator[None]:
     """Raise the CLI's errors in this block as `EngineFailed`."""
     try:
         yield
     except auto.CommandError as error:
-        raise _refusal(what, stack.name, error, watch) from error
+        raise _refusal(title, stack.name, error, watch) from error
 
 
-def _refusal(what: str, stack: str, error: auto.CommandError, watch: Watch | None = None) -> EngineFailed:
+def _refusal(title: str, stack: str, error: auto.CommandError, watch: OperationWatch | None = None) -> EngineFailed:
     # An interrupted program leaves a coroutine. Collected during a compile, such as a module's first import, it broke
     # that compile ("AST constructor recursion depth mismatch", CPython 3.11).
     gc.collect()
     lines = [line.strip() for line in str(error).splitlines()]
     telling = [line for line in lines if line.startswith("* ") or ("error:" in line and not line.endswith("occurred:"))]
     words = " | ".join(dict.fromkeys(telling))[:1500] or str(error)[-800:]
-    return EngineFailed(what, stack, watch.failures if watch else (), words)
+    return EngineFailed(title, stack, watch.failures if watch else (), words)

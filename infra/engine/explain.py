@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from infra.engine.consequences import consequence
-from infra.engine.drift import SHORT, UNKNOWN, Change, Look, Row, parsed, short
+from infra.engine.drift import SHORT, UNKNOWN, PropertyChange, Row, StackLook, as_document, short
 from infra.engine.refusal import Refusal
 from infra.plan.estimates.cost import HOURS_PER_MONTH
 from infra.plan.plan import Plan
@@ -40,75 +40,73 @@ class CostChange:
     usd_per_campaign: Decimal
 
 
-def difference(change: Change) -> list[str]:
+def difference(change: PropertyChange) -> list[str]:
     """Return one line, or the differing lines of two long documents."""
-    old, new = parsed(change.before), parsed(change.after)
+    old, new = as_document(change.before), as_document(change.after)
     forces = "  (forces a replacement)" if change.replaces else ""
     long = max(len(short(change.before)), len(short(change.after))) >= SHORT
     if not (long and isinstance(old, dict | list) and isinstance(new, dict | list)):
         return [f"{change.path}: {short(change.before)} -> {short(change.after)}{forces}"]
-    before, after = (json.dumps(side, indent=1, sort_keys=True).splitlines() for side in (old, new))
-    lines = [
-        line for line in difflib.unified_diff(before, after, n=0, lineterm="") if line[:2] not in ("--", "++", "@@")
-    ]
+    left, right = (json.dumps(side, indent=1, sort_keys=True).splitlines() for side in (old, new))
+    lines = [line for line in difflib.unified_diff(left, right, n=0, lineterm="") if line[:2] not in ("--", "++", "@@")]
     sides = [[line for line in lines if line.startswith(sign)] for sign in "-+"]
-    shown = [line for side in sides for line in side[: _LINES // 2]]
-    more = [f"… and {len(lines) - len(shown)} lines more"] if len(lines) > len(shown) else []
-    return [f"{change.path}:{forces}", *(f"  {line}" for line in shown), *more]
+    lines_shown = [line for side in sides for line in side[: _LINES // 2]]
+    ellipsis = [f"… and {len(lines) - len(lines_shown)} lines more"] if len(lines) > len(lines_shown) else []
+    return [f"{change.path}:{forces}", *(f"  {line}" for line in lines_shown), *ellipsis]
 
 
-def print_drift(console: Console, looks: Iterable[Look], campaign: str) -> None:
+def print_drift(console: Console, looks: Iterable[StackLook], campaign: str) -> None:
     """Print the drift of the stacks."""
-    for seen in looks:
-        for note in seen.notes:
-            console.print(f"{seen.stack}: {escape(note)}")
-        if not seen.drifted:
-            console.print(f"{seen.stack}: {seen.resources} resources, no drift")
+    for look in looks:
+        for note in look.notes:
+            console.print(f"{look.stack}: {escape(note)}")
+        if not look.drifted:
+            console.print(f"{look.stack}: {look.resources} resources, no drift")
             continue
-        console.print(f"{seen.stack}: {len(seen.drifted)} of {seen.resources} resources have drifted")
-        _print_rows(console, seen.drifted, explain=True)
-    if any(seen.drifted for seen in looks):
+        console.print(f"{look.stack}: {len(look.drifted)} of {look.resources} resources have drifted")
+        _print_rows(console, look.drifted, explain=True)
+    if any(look.drifted for look in looks):
         console.print(f"`bivouac repair {campaign}` shows the repair and carries it out after a yes")
 
 
-def print_plan(console: Console, looks: Iterable[Look]) -> None:
+def print_plan(console: Console, looks: Iterable[StackLook]) -> None:
     """Print what an `up` would do."""
-    for seen in looks:
-        if not seen.planned:
-            console.print(f"{seen.stack}: nothing to change")
+    for look in looks:
+        if not look.planned:
+            console.print(f"{look.stack}: nothing to change")
             continue
-        verbs = [row.verb for row in seen.planned]
-        counted = ", ".join(f"{verbs.count(verb)} to {verb}" for verb in _SIGN if verb in verbs)
-        console.print(f"{seen.stack}: {counted}")
-        _print_rows(console, seen.planned, explain=False)
+        verbs = [row.verb for row in look.planned]
+        counts = ", ".join(f"{verbs.count(verb)} to {verb}" for verb in _SIGN if verb in verbs)
+        console.print(f"{look.stack}: {counts}")
+        _print_rows(console, look.planned, explain=False)
 
 
-def print_refusals(console: Console, refused: Iterable[Refusal]) -> None:
-    for one in refused:
-        console.print(f"[red]refused[/] {escape(str(one))}; cure: {escape(one.cure)}")
+def print_refusals(console: Console, refusals: Iterable[Refusal]) -> None:
+    for refusal in refusals:
+        console.print(f"[red]refused[/] {escape(str(refusal))}; cure: {escape(refusal.cure)}")
 
 
 def print_costs(console: Console, changes: Iterable[CostChange]) -> None:
-    several = tuple(changes)
-    for one in several:
+    rows = tuple(changes)
+    for row in rows:
         console.print(
-            f"  {one.usd_per_month:+12,.2f} USD a month of {HOURS_PER_MONTH} h  {one.usd_per_campaign:+11,.2f} USD "
-            f"for this campaign as planned  {one.what}"
+            f"  {row.usd_per_month:+12,.2f} USD a month of {HOURS_PER_MONTH} h  {row.usd_per_campaign:+11,.2f} USD "
+            f"for this campaign as planned  {row.what}"
         )
-    if len(several) > 1:
-        month, campaign = sum(x.usd_per_month for x in several), sum(x.usd_per_campaign for x in several)
+    if len(rows) > 1:
+        month, campaign = sum(x.usd_per_month for x in rows), sum(x.usd_per_campaign for x in rows)
         console.print(
             f"  {month:+12,.2f} USD a month of {HOURS_PER_MONTH} h  {campaign:+11,.2f} USD "
             f"for this campaign as planned  together"
         )
 
 
-def cost_changes(looks: Iterable[Look], plan: Plan, endpoints: int) -> tuple[CostChange, ...]:
+def cost_changes(looks: Iterable[StackLook], plan: Plan, endpoints: int) -> tuple[CostChange, ...]:
     """Return cost changes by the plan's hourly lines; GPU nodes count as if all were up, though they start at none.
     `endpoints`: number of interface endpoints that the plan counts."""
     lines = {line.name: line for line in plan.cost}
-    found = list[CostChange]()
-    for row in (row for seen in looks for row in seen.planned):
+    costs = list[CostChange]()
+    for row in (row for look in looks for row in look.planned):
         sign = {"create": 1, "delete": -1}.get(row.verb, 0)
         name, part = _BILLS.get((row.kind.rpartition(":")[2], row.name)), Decimal(1)
         if row.kind.endswith(":VpcEndpoint") and row.name != "s3":
@@ -116,32 +114,33 @@ def cost_changes(looks: Iterable[Look], plan: Plan, endpoints: int) -> tuple[Cos
         if sign and name in lines and lines[name].priced:
             line, share = lines[name], sign * part
             hourly = line.usd_per_hour * share
-            found.append(CostChange(name, hourly, hourly * HOURS_PER_MONTH, line.usd * share))
-    return tuple(found)
+            costs.append(CostChange(name, hourly, hourly * HOURS_PER_MONTH, line.usd * share))
+    return tuple(costs)
 
 
-def as_facts(looks: Iterable[Look], refused: Iterable[Refusal]) -> dict[str, Any]:
+def as_facts(looks: Iterable[StackLook], refusals: Iterable[Refusal]) -> dict[str, Any]:
     """Return the same as JSON."""
     return {
         "stacks": [
             {
-                "stack": seen.stack,
-                "resources": seen.resources,
-                "notes": list(seen.notes),
-                "drifted": [_fact(row) | {"consequence": consequence(row)} for row in seen.drifted],
-                "planned": [_fact(row) for row in seen.planned],
+                "stack": look.stack,
+                "resources": look.resources,
+                "notes": list(look.notes),
+                "drifted": [_fact(row) | {"consequence": consequence(row)} for row in look.drifted],
+                "planned": [_fact(row) for row in look.planned],
             }
-            for seen in looks
+            for look in looks
         ],
-        "refused": [{"resource": one.row.title, "urn": one.row.urn, "why": one.why, "cure": one.cure}
-                    for one in refused],
+        "refused": [{"resource": refusal.row.title, "urn": refusal.row.urn, "why": refusal.why, "cure": refusal.cure}
+                    for refusal in refusals],
     }  # fmt: skip
 
 
 def _fact(row: Row) -> dict[str, Any]:
     """Return a row as JSON; values that only AWS will give are None and marked unknown."""
     changes: list[Mapping[str, Any]] = [
-        asdict(one) | {"after": None, "unknown": True} if one.after == UNKNOWN else asdict(one) for one in row.changes
+        asdict(change) | {"after": None, "unknown": True} if change.after == UNKNOWN else asdict(change)
+        for change in row.changes
     ]
     return {"resource": row.title, "type": row.kind, "component": row.component, "urn": row.urn,
             "verb": row.verb, "changes": changes}  # fmt: skip
@@ -151,9 +150,9 @@ def _print_rows(console: Console, rows: Iterable[Row], *, explain: bool) -> None
     by_component: dict[str, list[Row]] = {}
     for row in rows:
         by_component.setdefault(row.component, []).append(row)
-    for component, several in by_component.items():
+    for component, group in by_component.items():
         console.print(f"  [bold]{escape(component)}[/]")
-        for row in several:
+        for row in group:
             means = f": {consequence(row)}" if explain and consequence(row) else ""
             word = _WORD.get(row.verb, row.verb)
             console.print(f"    {_SIGN[row.verb]} {escape(row.title)} [dim]{word}[/]{escape(means)}", soft_wrap=True)

@@ -79,7 +79,7 @@ _CURES = {
 
 
 @dataclass(frozen=True)
-class Failure:
+class ResourceFailure:
     urn: str
     message: str
 
@@ -115,7 +115,7 @@ def cure_for(cause: Cause) -> str:
     return _CURES[cause]
 
 
-def cure_of(failures: Iterable[Failure]) -> str:
+def cure_of(failures: Iterable[ResourceFailure]) -> str:
     """Return each cause's cure once, then how to continue."""
     cures = dict.fromkeys(_CURES[failure.cause] for failure in failures)
     return "; ".join([*cures, "then run the same command again: it continues"])
@@ -124,11 +124,11 @@ def cure_of(failures: Iterable[Failure]) -> str:
 class EngineFailed(PermanentError):
     """A failed operation of the engine."""
 
-    def __init__(self, what: str, stack: str, failures: tuple[Failure, ...], words: str) -> None:
+    def __init__(self, title: str, stack: str, failures: tuple[ResourceFailure, ...], words: str) -> None:
         self.failures = failures
         self.words = words
-        seen = " | ".join(str(failure) for failure in failures)[:3000] or words
-        super().__init__(f"{what} of stack {stack} failed", seen=seen, cure=cure_of(failures))
+        facts = " | ".join(str(failure) for failure in failures)[:3000] or words
+        super().__init__(f"{title} of stack {stack} failed", seen=facts, cure=cure_of(failures))
 
     @property
     def causes(self) -> frozenset[Cause]:
@@ -136,7 +136,7 @@ class EngineFailed(PermanentError):
 
 
 @dataclass
-class Watch:
+class OperationWatch:
     """Follows one operation: what has begun, is done or failed."""
 
     begun: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -158,9 +158,9 @@ class Watch:
             self.done.add(urn)
             self.messages.setdefault(urn, "no reason was given")
         elif event.diagnostic_event is not None and event.diagnostic_event.severity == "error":
-            told = event.diagnostic_event
-            if told.urn and not told.urn.endswith("pulumi:pulumi:Stack"):
-                self._note(told.urn, told.message)
+            diagnostic = event.diagnostic_event
+            if diagnostic.urn and not diagnostic.urn.endswith("pulumi:pulumi:Stack"):
+                self._note(diagnostic.urn, diagnostic.message)
             return False
         else:
             return False
@@ -172,14 +172,14 @@ class Watch:
             self.messages[urn] = text
 
     @property
-    def failures(self) -> tuple[Failure, ...]:
-        return tuple(Failure(urn, message) for urn, message in self.messages.items())
+    def failures(self) -> tuple[ResourceFailure, ...]:
+        return tuple(ResourceFailure(urn, message) for urn, message in self.messages.items())
 
     @property
     def open(self) -> dict[str, tuple[str, float]]:
         """Return what is being handled, oldest first, without components, which only wait for their children."""
-        waiting = {urn: one for urn, one in self.begun.items() if urn not in self.done}
-        return {urn: one for urn, one in waiting.items() if not one[0].startswith(("bivouac:", "pulumi:"))}
+        waiting = {urn: entry for urn, entry in self.begun.items() if urn not in self.done}
+        return {urn: entry for urn, entry in waiting.items() if not entry[0].startswith(("bivouac:", "pulumi:"))}
 
     def sentence(self, verb: str) -> str | None:
         if not self.open:

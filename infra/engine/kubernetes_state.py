@@ -23,37 +23,39 @@ KUBERNETES = "kubernetes:"
 def forget_kubernetes(context: Context, deployment: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the deployment without its Kubernetes objects, pending ones too, if no API server can delete them. Returns
     None if there are none or they can be deleted."""
-    there = [*deployment.get("resources", ()), *(o["resource"] for o in deployment.get("pending_operations") or ())]
-    orphans = {one["urn"] for one in there if one["type"].startswith(KUBERNETES)}
-    if not orphans or (seen := _cluster(context) if context.enters_cluster else "closed") == "answers":
+    resources = [*deployment.get("resources", ()), *(o["resource"] for o in deployment.get("pending_operations") or ())]
+    orphans = {resource["urn"] for resource in resources if resource["type"].startswith(KUBERNETES)}
+    if not orphans or (cluster := _cluster(context) if context.enters_cluster else "closed") == "answers":
         return None
-    silent = "is not entered by the closer" if seen == "closed" else f"has not answered for {PATIENCE_S:.0f} s"
-    what = "is gone" if seen == "gone" else silent
+    silent = "is not entered by the closer" if cluster == "closed" else f"has not answered for {PATIENCE_S:.0f} s"
+    state = "is gone" if cluster == "gone" else silent
     context.progress.note(
-        f"the cluster {what}: {len(orphans)} Kubernetes objects are gone with it and removed from the state"
+        f"the cluster {state}: {len(orphans)} Kubernetes objects are gone with it and removed from the state"
     )
-    return without(deployment, orphans)
+    return without_resources(deployment, orphans)
 
 
-def without(deployment: Mapping[str, Any], urns: set[str]) -> dict[str, Any]:
+def without_resources(deployment: Mapping[str, Any], urns: set[str]) -> dict[str, Any]:
     """Return a deployment without these resources and references to them."""
-    kept = []
+    resources = []
     for resource in deployment.get("resources", ()):
         if resource["urn"] in urns:
             continue
-        changed = dict(resource)
-        if "dependencies" in changed:
-            changed["dependencies"] = [urn for urn in changed["dependencies"] if urn not in urns]
-        if "propertyDependencies" in changed:
-            changed["propertyDependencies"] = {
-                name: [urn for urn in several or () if urn not in urns]
-                for name, several in changed["propertyDependencies"].items()
+        copy = dict(resource)
+        if "dependencies" in copy:
+            copy["dependencies"] = [urn for urn in copy["dependencies"] if urn not in urns]
+        if "propertyDependencies" in copy:
+            copy["propertyDependencies"] = {
+                name: [urn for urn in references or () if urn not in urns]
+                for name, references in copy["propertyDependencies"].items()
             }
-        kept.append(changed)
+        resources.append(copy)
     pending = [
-        one for one in deployment.get("pending_operations") or () if one.get("resource", {}).get("urn") not in urns
+        operation
+        for operation in deployment.get("pending_operations") or ()
+        if operation.get("resource", {}).get("urn") not in urns
     ]
-    return {**deployment, "resources": kept, "pending_operations": pending}
+    return {**deployment, "resources": resources, "pending_operations": pending}
 
 
 def _cluster(context: Context) -> Literal["answers", "gone", "silent"]:
@@ -74,14 +76,14 @@ def _cluster(context: Context) -> Literal["answers", "gone", "silent"]:
 
 def _answers(endpoint: str) -> bool:
     """Return whether anything speaks HTTP there; a refusal counts. Nothing secret is sent, so TLS is not verified."""
-    where = urlsplit(endpoint)
-    host, port = where.hostname or "", where.port
-    if where.scheme == "http":
+    address = urlsplit(endpoint)
+    host, port = address.hostname or "", address.port
+    if address.scheme == "http":
         connection = http.client.HTTPConnection(host, port, timeout=_ANSWER_S)
     else:
-        unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(host, port, timeout=_ANSWER_S, context=unverified)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(host, port, timeout=_ANSWER_S, context=tls)
     try:
         connection.request("GET", "/readyz")
         connection.getresponse().read()

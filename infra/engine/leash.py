@@ -17,7 +17,6 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 MARK = "BIVOUAC_ENGINE"
@@ -33,15 +32,15 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def marked(mark: str | None = None) -> dict[int, str]:
+def marked_processes(mark: str | None = None) -> dict[int, str]:
     """Return the living processes with a mark (this one, or any): pid -> mark."""
-    found = {}
-    for pid in _pids():
+    marks = {}
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with suppress(OSError):
-            carried = mark_of(pid)
-            if carried is not None and (mark is None or carried == mark) and not _zombie(pid):
-                found[pid] = carried
-    return found
+            value = mark_of(pid)
+            if value is not None and (mark is None or value == mark) and not _zombie(pid):
+                marks[pid] = value
+    return marks
 
 
 def mark_of(pid: int) -> str | None:
@@ -56,14 +55,14 @@ def mark_of(pid: int) -> str | None:
 
 def end(mark: str, bound_s: float = BOUND_S) -> None:
     """End all processes with this mark: the engine by an interrupt, then its plugins, all by force after the bound."""
-    until, orphaned = now() + bound_s, None
-    for pid in _roots(marked(mark)):
+    bound, plugins_end = now() + bound_s, None
+    for pid in _roots(marked_processes(mark)):
         _send(pid, signal.SIGINT)
-    while living := marked(mark):
+    while living := marked_processes(mark):
         engines = [pid for pid in _roots(living) if _is_engine(pid)]
-        if not engines and orphaned is None:
-            orphaned = now() + _PLUGINS_S
-        if now() > until or (orphaned is not None and now() > orphaned):
+        if not engines and plugins_end is None:
+            plugins_end = now() + _PLUGINS_S
+        if now() > bound or (plugins_end is not None and now() > plugins_end):
             for pid in living:
                 _send(pid, signal.SIGKILL)
         time.sleep(0.1)
@@ -97,10 +96,6 @@ def _stat(pid: int) -> list[str]:
     return []
 
 
-def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
 def _send(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
@@ -110,15 +105,15 @@ def main(mark: str) -> int:
     """Hold the leash until `done` comes or the engine has to be ended."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    deadline, said = now() + BOUND_S, b""
+    deadline, tail = now() + BOUND_S, b""
     while now() < deadline:
         ready, _, _ = select.select([0], [], [], max(0.0, deadline - now()))
         if not ready:
             continue
-        got = os.read(0, 4096)
-        if not got:
+        data = os.read(0, 4096)
+        if not data:
             break
-        *lines, said = (said + got).split(b"\n")
+        *lines, tail = (tail + data).split(b"\n")
         for line in lines:
             if line == b"done":
                 return 0

@@ -32,59 +32,59 @@ _MARGIN_S = 5.0
 
 def unlock(context: Context, stack: auto.Stack, leases: Sequence[Lease]) -> None:
     """Cancel locks of dead drivers; wait, bounded, for living holders. Raises `PermanentError` naming them."""
-    begun = leash.now()
-    while held := _locks(context, stack.name):
-        why = [reason for lock in held if (reason := _alive(lock, leases))]
-        if not why:
+    start = leash.now()
+    while locks := _locks(context, stack.name):
+        reasons = [reason for lock in locks if (reason := _alive(lock, leases))]
+        if not reasons:
             context.guard()
             stack.cancel()
             return
-        if leash.now() - begun > _HAND_WAIT_S + leash.BOUND_S:
+        if leash.now() - start > _HAND_WAIT_S + leash.BOUND_S:
             raise PermanentError(
                 f"stack {stack.name} is locked",
-                seen="; ".join(why),
+                seen="; ".join(reasons),
                 cure=f"wait for it, or if it is surely gone: `bivouac shell {context.spec.campaign} -- pulumi cancel "
                 f"--stack {stack.name}`",
             )
-        context.progress.step(f"waiting: {why[0]}")
+        context.progress.step(f"waiting: {reasons[0]}")
         time.sleep(0.5)
 
 
 def _locks(context: Context, stack: str) -> list[dict[str, Any]]:
     s3, bucket = context.account.client("s3"), context.buckets.state
     prefix = f".pulumi/locks/organization/{PROJECT}/{stack}/"
-    found = list(every(s3, "list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix))
-    bodies = [context.store.get(item["Key"]) for item in found]
+    objects = list(every(s3, "list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix))
+    bodies = [context.store.get(item["Key"]) for item in objects]
     return [json.loads(body) for body in bodies if body]
 
 
 def _alive(lock: dict[str, Any], leases: Sequence[Lease]) -> str | None:
     """Return why this lock may not be cancelled yet, None when it may."""
     pid, host = int(lock.get("pid", 0)), str(lock.get("hostname", ""))
-    who = f"{lock.get('username')}@{host} (process {pid})"
+    owner = f"{lock.get('username')}@{host} (process {pid})"
     bound = leash.BOUND_S + _MARGIN_S
-    waited = min((leash.now() - lease.acquired for lease in leases), default=0.0)
+    age = min((leash.now() - lease.acquired for lease in leases), default=0.0)
     if host == os.uname().nodename:
         if not _same_process(pid, str(lock.get("timestamp", ""))):
             return None
         mark = leash.mark_of(pid)
         if mark is None:
-            return f"{who} works on the stack by hand"
-        if waited > bound:
+            return f"{owner} works on the stack by hand"
+        if age > bound:
             # Its leash must have been killed too.
             leash.end(mark)
             return None
-        return f"a dead driver's engine is ending: {who}"
-    ends = [one.until for lease in leases for one in lease.lapsed if one.holder.host == host]
-    if any(_taken_by(lock, until) for until in ends):
-        return None if waited > bound else f"a dead driver's engine may be ending: {who}"
-    return f"{who} holds it, on another machine"
+        return f"a dead driver's engine is ending: {owner}"
+    ends = [lapse.until for lease in leases for lapse in lease.lapsed if lapse.holder.host == host]
+    if any(_taken_by(lock, moment) for moment in ends):
+        return None if age > bound else f"a dead driver's engine may be ending: {owner}"
+    return f"{owner} holds it, on another machine"
 
 
-def _taken_by(lock: dict[str, Any], until: datetime) -> bool:
+def _taken_by(lock: dict[str, Any], moment: datetime) -> bool:
     """Return whether it was taken by then; False for a lock without a date."""
     try:
-        return datetime.fromisoformat(str(lock.get("timestamp", ""))) <= until
+        return datetime.fromisoformat(str(lock.get("timestamp", ""))) <= moment
     except (ValueError, TypeError):
         return False
 

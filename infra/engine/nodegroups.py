@@ -9,37 +9,33 @@ from contextlib import suppress
 from botocore.exceptions import ClientError
 
 from infra.aws.account import Account, every, says_missing
-from infra.cluster.nodes import Guard, NodeGroup
+from infra.cluster.nodes import Guard, NodeGroup, instances_with
 from infra.session.context import Context, turns
 from infra.spec import waits
 from infra.spec.names import DATA_POOL, Names
 
 
-def living_instances(account: Account, names: Names, without: str = "") -> list[str]:
+def living_instances(account: Account, names: Names, excluded_group: str = "") -> list[str]:
     """Return the cluster's instances that do not end, whoever launched them. What is shutting down no longer bills.
-    `without`: a node group whose instances are left out."""
-    filters = [
-        {"Name": "tag:eks:cluster-name", "Values": [names.cluster]},
-        {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]},
-    ]
-    pages = account.client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
-    found = [i for page in pages for r in page["Reservations"] for i in r["Instances"]]
-    left_out = {"Key": "eks:nodegroup-name", "Value": without}
-    return [i["InstanceId"] for i in found if left_out not in i.get("Tags", ())]
+    `excluded_group`: a node group whose instances are left out."""
+    tag = {"eks:cluster-name": names.cluster}
+    instances = instances_with(account, "pending", "running", "stopping", "stopped", **tag)
+    left_out = {"Key": "eks:nodegroup-name", "Value": excluded_group}
+    return [i["InstanceId"] for i in instances if left_out not in i.get("Tags", ())]
 
 
 def give_back(account: Account, names: Names, guard: Guard, say: Callable[[str], None]) -> bool:
     """Set the node groups to zero, but not the system's, where the steward lives; terminate what has not ended after
     `waits.SHUTDOWN`. Return whether there was anything to give back. Raises what AWS answers, after both were tried.
     Neither the cluster's API nor an engine is needed."""
-    refused, changed = list[ClientError](), False
+    errors, any_change = list[ClientError](), False
     for group in (names.gpu_group, names.of("node group", DATA_POOL)):
         try:
-            changed |= NodeGroup(account, names, guard, group).set_desired(0)
+            any_change |= NodeGroup(account, names, guard, group).set_desired(0)
         except ClientError as error:
-            refused += [] if says_missing(error) else [error]
-    there = left = living_instances(account, names, names.system_group)
-    for _ in turns(0.0 if refused else waits.SHUTDOWN.seconds):
+            errors += [] if says_missing(error) else [error]
+    instances = left = living_instances(account, names, names.system_group)
+    for _ in turns(0.0 if errors else waits.SHUTDOWN.seconds):
         if not (left := living_instances(account, names, names.system_group)):
             break
         say(f"{len(left)} instances are to end")
@@ -47,9 +43,9 @@ def give_back(account: Account, names: Names, guard: Guard, say: Callable[[str],
         guard()
         say(f"instances are terminated directly: {', '.join(left)}")
         account.client("ec2").terminate_instances(InstanceIds=left)
-    if refused:
-        raise refused[0]
-    return changed or bool(there)
+    if errors:
+        raise errors[0]
+    return any_change or bool(instances)
 
 
 def end_instances(context: Context) -> None:
@@ -62,8 +58,8 @@ def end_instances(context: Context) -> None:
     with suppress(ClientError):  # the cluster is gone
         for group in every(eks, "list_nodegroups", "nodegroups", clusterName=cluster):
             with suppress(ClientError):  # it is being deleted; else it would replace what is terminated
-                none = {"minSize": 0, "desiredSize": 0}
-                eks.update_nodegroup_config(clusterName=cluster, nodegroupName=group, scalingConfig=none)
+                scaling = {"minSize": 0, "desiredSize": 0}
+                eks.update_nodegroup_config(clusterName=cluster, nodegroupName=group, scalingConfig=scaling)
     context.progress.note(f"instances of the node groups are terminated directly: {', '.join(ids)}")
     context.account.client("ec2").terminate_instances(InstanceIds=ids)
     for _ in context.turns(waits.ENDING.seconds):

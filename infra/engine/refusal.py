@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pulumi import automation as auto
 
-from infra.engine.drift import Look, Row, look, resources_of, short
+from infra.engine.drift import Row, StackLook, look, resources_of, short
 from infra.engine.state_copy import stored_state
 from infra.errors import UserError
 from infra.kinds import kind_of_type
@@ -24,7 +24,7 @@ _GENTLE = ("scalingConfig", "tags", "labels", "updateConfig")
 
 
 @dataclass(frozen=True)
-class Standing:
+class CampaignProgress:
     """Progress of the campaign, as far as refusals need it."""
 
     begun: bool
@@ -46,27 +46,27 @@ class Refusal:
         return f"{self.row.title}: {self.why}"
 
 
-def standing(context: Context) -> Standing:
+def standing(context: Context) -> CampaignProgress:
     events, state = context.store.events(), context.state()
     falling = any(isinstance(e.payload, StageStarted) and e.payload.stage is Stage.TEARDOWN for e in events)
-    return Standing(bool(events), bool(state.attempts) and state.outcome is None, falling, state.copied)
+    return CampaignProgress(bool(events), bool(state.attempts) and state.outcome is None, falling, state.copied)
 
 
-def refusals(seen: Look, where: Standing, campaign: str) -> tuple[Refusal, ...]:
+def refusals(outlook: StackLook, stage: CampaignProgress, campaign: str) -> tuple[Refusal, ...]:
     """Return why this plan must not be carried out; empty when it may."""
-    if not where.begun or where.falling:
+    if not stage.begun or stage.falling:
         return ()
-    lost = {row.urn for row in seen.drifted if row.verb == "deleted"}
-    found = (_refused(row, lost, where, campaign) for row in seen.planned if row.urn not in seen.broken)
-    return tuple(one for one in found if one is not None)
+    deletions = {row.urn for row in outlook.drifted if row.verb == "deleted"}
+    rows = (_refusal(row, deletions, stage, campaign) for row in outlook.planned if row.urn not in outlook.broken)
+    return tuple(refusal for refusal in rows if refusal is not None)
 
 
-def error_of(refused: Iterable[Refusal], campaign: str) -> UserError:
-    several = tuple(refused)
+def error_of(refusals: Iterable[Refusal], campaign: str) -> UserError:
+    rows = tuple(refusals)
     return UserError(
         f"this would destroy or stop what campaign {campaign} needs",
-        seen=" | ".join(str(one) for one in several),
-        cure="; or ".join(dict.fromkeys(one.cure for one in several)),
+        seen=" | ".join(str(refusal) for refusal in rows),
+        cure="; or ".join(dict.fromkeys(refusal.cure for refusal in rows)),
     )
 
 
@@ -76,47 +76,47 @@ def refuse_loss(context: Context, stack: auto.Stack) -> None:
     Looks only at a stack that holds such resources, so a first `up` costs nothing; looks at AWS only if a killed engine
     left operations pending, since then the `up` begins with a refresh.
     """
-    stored = stored_state(context.store, stack.name)
-    resources = resources_of(stored).values()
-    held = [one for one in resources if kind_of_type(one["type"]).holds_state and not one.get("initErrors")]
-    where = standing(context)
-    if not held or not where.begun or where.falling:
+    document = stored_state(context.store, stack.name)
+    resources = resources_of(document).values()
+    stateful = [row for row in resources if kind_of_type(row["type"]).holds_state and not row.get("initErrors")]
+    stage = standing(context)
+    if not stateful or not stage.begun or stage.falling:
         return
-    pending = bool(((stored or {}).get("checkpoint", {}).get("latest") or {}).get("pending_operations"))
+    pending = bool(((document or {}).get("checkpoint", {}).get("latest") or {}).get("pending_operations"))
     config = {key: value.value for key, value in stack.get_all_config().items()}
-    refused = refusals(look(context, stack.name, config, refresh=pending), where, context.spec.campaign)
-    if refused:
-        raise error_of(refused, context.spec.campaign)
+    refused_rows = refusals(look(context, stack.name, config, refresh=pending), stage, context.spec.campaign)
+    if refused_rows:
+        raise error_of(refused_rows, context.spec.campaign)
 
 
-def _refused(row: Row, lost: set[str], where: Standing, campaign: str) -> Refusal | None:
+def _refusal(row: Row, deletions: set[str], stage: CampaignProgress, campaign: str) -> Refusal | None:
     down = f"`bivouac down {campaign}` archives what is sound and ends it; then begin a new campaign"
     if not holds_state(row.kind, row.name):
         return None
     if row.verb in ("replace", "delete"):
         return Refusal(
-            row, f"it would be {_PAST[row.verb]}{_forced(row)}", f"set back by hand what was changed, or {down}"
+            row, f"it would be {_PAST[row.verb]}{_forcing_text(row)}", f"set back by hand what was changed, or {down}"
         )
-    if row.verb == "create" and row.urn in lost and row.kind == FILE_SYSTEM and where.copied >= 0:
+    if row.verb == "create" and row.urn in deletions and row.kind == FILE_SYSTEM and stage.copied >= 0:
         return None
-    if row.verb == "create" and row.urn in lost and row.kind != _BUCKET:
+    if row.verb == "create" and row.urn in deletions and row.kind != _BUCKET:
         return Refusal(row, "it was deleted by hand, and a new one would be empty", down)
-    if row.verb == "update" and row.kind == _CLUSTER and any(one.path == "version" for one in row.changes):
-        version = next(one for one in row.changes if one.path == "version")
-        why = f"its Kubernetes version is {version.before} and EKS does not go back to {version.after}"
-        return Refusal(row, why, f"leave it as it is, or {down}")
-    rough = [one.path for one in row.changes if not one.path.startswith(_GENTLE)]
-    if row.verb == "update" and row.kind == _NODE_GROUP and where.training and rough:
-        why = f"an update of {', '.join(rough)} would restart its nodes one by one while it trains"
-        return Refusal(row, why, f"repair it when training has ended, or {down}")
+    if row.verb == "update" and row.kind == _CLUSTER and any(change.path == "version" for change in row.changes):
+        version = next(change for change in row.changes if change.path == "version")
+        reason = f"its Kubernetes version is {version.before} and EKS does not go back to {version.after}"
+        return Refusal(row, reason, f"leave it as it is, or {down}")
+    rough = [change.path for change in row.changes if not change.path.startswith(_GENTLE)]
+    if row.verb == "update" and row.kind == _NODE_GROUP and stage.training and rough:
+        reason = f"an update of {', '.join(rough)} would restart its nodes one by one while it trains"
+        return Refusal(row, reason, f"repair it when training has ended, or {down}")
     return None
 
 
 _PAST = {"replace": "replaced", "delete": "deleted"}
 
 
-def _forced(row: Row) -> str:
-    forcing = [one for one in row.changes if one.replaces]
+def _forcing_text(row: Row) -> str:
+    forcing = [diff for diff in row.changes if diff.replaces]
     if not forcing:
         return ""
-    return ", forced by " + ", ".join(f"{one.path} ({short(one.before)} -> {short(one.after)})" for one in forcing)
+    return ", forced by " + ", ".join(f"{diff.path} ({short(diff.before)} -> {short(diff.after)})" for diff in forcing)

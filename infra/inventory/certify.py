@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import RootModel
 
 from infra.aws.account import Account
@@ -19,6 +17,7 @@ from infra.engine.failures import Cause, cause_of
 from infra.errors import NotProven
 from infra.folders import keep
 from infra.inventory import LOOKS, Evidence, Knowledge
+from infra.inventory.survey import survey_all
 from infra.kinds import ResourceKind, Thing
 from infra.plan.estimates.figure import cents
 from infra.record import meter
@@ -37,8 +36,6 @@ SETTLE_S = 60.0
 STALE_TAGS_S = 300.0
 """The same if only the tagging service shows leftovers and no service can be asked about them."""
 _PASSING = frozenset({Cause.THROTTLED, Cause.SERVER, Cause.TIMED_OUT})
-Survey = dict[str, list[Thing]]
-"""Kind -> resources."""
 CONFIRM_S = 3.0
 """Listings lag behind creations and tags too: an empty look counts only if a second one, this much later, agrees."""
 
@@ -119,14 +116,14 @@ def run(context: Context) -> dict[str, Any]:
     """Look until two looks in a row find nothing, or the listings have had their time to settle.
 
     Raises `NotProven` unless clean."""
-    certificate = _dated(context.store, _settled(context, knowledge(context.store, context.names)))
+    certificate = _with_dates(context.store, _certify_until_settled(context, knowledge(context.store, context.names)))
     events = context.store.events()
     money = meter.read(context.plan.cost, events, certificate.at)
-    swept = tuple(
+    removals = tuple(
         thing for event in events if isinstance(event.payload, ResidueSwept) for thing in event.payload.things
     )
-    known = {"metered_usd": cents(money.metered_usd), "estimated_usd": cents(money.estimated_usd), "removed": swept}
-    certificate = certificate.model_copy(update=known)
+    facts = {"metered_usd": cents(money.metered_usd), "estimated_usd": cents(money.estimated_usd), "removed": removals}
+    certificate = certificate.model_copy(update=facts)
     body = certificate.model_dump_json(indent=1)
     context.store.put(f"{context.store.prefix}/{CERTIFICATE}", body.encode())
     keep(context.results / CERTIFICATE, body, context.progress.note)
@@ -150,32 +147,32 @@ def run(context: Context) -> dict[str, Any]:
     return summary
 
 
-def _dated(store: CampaignStore, certificate: Certificate) -> Certificate:
-    earlier: dict[str, Any] = {}
+def _with_dates(store: CampaignStore, certificate: Certificate) -> Certificate:
+    old_dates: dict[str, Any] = {}
     with suppress(Unreadable):  # the doubts begin again
-        earlier = (store.get_json(CERTIFICATE) or {}).get("doubted_since") or {}
-    since = {item: earlier.get(item, certificate.at) for item in certificate.doubted}
-    return Certificate.model_validate(certificate.model_dump() | {"doubted_since": since})
+        old_dates = (store.get_json(CERTIFICATE) or {}).get("doubted_since") or {}
+    dates = {item: old_dates.get(item, certificate.at) for item in certificate.doubted}
+    return Certificate.model_validate(certificate.model_dump() | {"doubted_since": dates})
 
 
-def _settled(context: Context, known: Knowledge) -> Certificate:
+def _certify_until_settled(context: Context, facts: Knowledge) -> Certificate:
     """Look again, bounded: findings may be on their way out, new ones on their way in, failures transient."""
 
     def look() -> Certificate:
         return look_through(
-            context.account, context.names, context.operator_arn, context.spec.account, kept(context), known
+            context.account, context.names, context.operator_arn, context.spec.account, stays_on_purpose(context), facts
         )
 
     def again(while_found: bool) -> Certificate:
-        certificate, begun = look(), time.monotonic()
+        certificate, start = look(), time.monotonic()
 
         def patience() -> float:
             return SETTLE_S if certificate.certain or certificate.blind else STALE_TAGS_S
 
-        while ((while_found and certificate.found) or certificate.transient) and time.monotonic() < begun + patience():
-            seen = f"still seen: {', '.join(certificate.found[:3])}; listings may lag"
-            failed = f"could not look yet: {', '.join(certificate.transient[:3])[:200]}"
-            context.progress.step(seen if certificate.found else failed)
+        while ((while_found and certificate.found) or certificate.transient) and time.monotonic() < start + patience():
+            found_text = f"still seen: {', '.join(certificate.found[:3])}; listings may lag"
+            failure_text = f"could not look yet: {', '.join(certificate.transient[:3])[:200]}"
+            context.progress.step(found_text if certificate.found else failure_text)
             time.sleep(1.0)
             certificate = look()
         return certificate
@@ -192,16 +189,16 @@ def refuse_unclean(certificate: Certificate) -> None:
     """Raise `NotProven` naming everything that was found or could not be looked at."""
     if certificate.clean:
         return
-    doubted, since = certificate.doubted, certificate.doubted_since
-    dates = {item: f", first seen {when:%Y-%m-%d %H:%M} UTC" for item, when in since.items()}
-    seen = [
+    doubts, first_dates = certificate.doubted, certificate.doubted_since
+    dates = {item: f", first seen {date:%Y-%m-%d %H:%M} UTC" for item, date in first_dates.items()}
+    facts = [
         *(f"left: {item}" for item in certificate.certain),
-        *(f"perhaps left: {item} ({why}{dates.get(item, '')})" for item, why in doubted.items()),
+        *(f"perhaps left: {item} ({reason}{dates.get(item, '')})" for item, reason in doubts.items()),
         *(f"could not look: {item}" for item in certificate.blind),
     ]
     raise NotProven(
         f"there is no proof that {certificate.campaign} is gone",
-        seen="; ".join(seen),
+        seen="; ".join(facts),
         cure=f"`bivouac sweep {certificate.campaign}` shows what is left and removes what is provably the campaign's; "
         f"allow the denied listings; then `bivouac down {certificate.campaign}` looks again",
     )
@@ -212,65 +209,46 @@ def look_through(
     names: Names,
     principal: str,
     owner: str,
-    kept: tuple[str, ...],
-    known: Knowledge | None = None,
+    stays: tuple[str, ...],
+    knowledge: Knowledge | None = None,
 ) -> Certificate:
     """Run all looks in parallel; a denial blinds only one."""
-    known = known or Knowledge(names, region=account.region)
-    seen, blind = survey_all(account)
-    found = known.judge(seen)
-    blind = known.unread(seen) | blind
+    knowledge = knowledge or Knowledge(names, region=account.region)
+    survey, blind = survey_all(account, LOOKS)
+    findings = knowledge.judge(survey)
+    blind = knowledge.unread(survey) | blind
     attributable = {look.name for look in LOOKS if look.attributable}
-    suspects = known.suspects({kind: things for kind, things in seen.items() if kind in attributable})
+    suspects = knowledge.suspects({kind: things for kind, things in survey.items() if kind in attributable})
     return Certificate(
         campaign=names.campaign,
         account=owner,
         region=account.region,
         principal=principal,
         at=datetime.now(UTC),
-        looks=tuple(_looked(look, seen[look.name], found[look.name], blind.get(look.name), known) for look in LOOKS),
-        kept=kept,
-        suspects=tuple(str(one) for one in suspects),
+        looks=tuple(
+            _look_row(look, survey[look.name], findings[look.name], blind.get(look.name), knowledge) for look in LOOKS
+        ),
+        kept=stays,
+        suspects=tuple(str(suspect) for suspect in suspects),
     )
 
 
-def survey_all(account: Account, kinds: Sequence[ResourceKind] = ()) -> tuple[Survey, dict[str, str]]:
-    """Return kind -> everything listed, and kind -> why its listing is not complete; of all kinds unless given."""
-    with ThreadPoolExecutor(8, thread_name_prefix="look") as pool:
-        answers = list(pool.map(lambda look: _list(account, look), kinds := kinds or LOOKS))
-    seen = {look.name: things for look, (things, _) in zip(kinds, answers, strict=True)}
-    blind = {look.name: why for look, (_, why) in zip(kinds, answers, strict=True) if why is not None}
-    return seen, blind
-
-
-def _list(account: Account, look: ResourceKind) -> tuple[list[Thing], str | None]:
-    """Return what was listed and why the listing broke off, if it did."""
-    things: list[Thing] = []
-    try:
-        for one in look.things(account):
-            things.append(one)
-    except (ClientError, BotoCoreError) as error:
-        reason = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
-        return things, f"{reason}: {error}"[:300]
-    return things, None
-
-
-def _looked(
+def _look_row(
     look: ResourceKind,
     things: Sequence[Thing],
-    found: Sequence[tuple[Thing, Evidence]],
+    findings: Sequence[tuple[Thing, Evidence]],
     blind: str | None,
-    known: Knowledge,
+    knowledge: Knowledge,
 ) -> Looked:
     return Looked(
         service=look.service,
         kind=look.name,
         listed=len(things),
-        found=tuple(one.label for one, _ in found),
-        evidence=tuple(str(why) for _, why in found),
-        doubts=tuple(one.doubt for one, _ in found),
+        found=tuple(thing.label for thing, _ in findings),
+        evidence=tuple(str(reason) for _, reason in findings),
+        doubts=tuple(thing.doubt for thing, _ in findings),
         could_not_look=blind,
-        unread=known.unread_before(look.name, things),
+        unread=knowledge.unread_before(look.name, things),
     )
 
 
@@ -282,8 +260,8 @@ def note_baseline(context: Context) -> None:
     """Record, once, what exists before the campaign makes anything: only later resources are new."""
     if context.store.has(BASELINE):
         return
-    seen, blind = survey_all(context.account)
-    rows = {kind: sorted(one.id for one in things) for kind, things in seen.items() if kind not in blind}
+    survey, blind = survey_all(context.account, LOOKS)
+    rows = {kind: sorted(thing.id for thing in things) for kind, things in survey.items() if kind not in blind}
     context.store.put_if_absent(f"{context.store.prefix}/{BASELINE}", json.dumps(rows).encode())
 
 
@@ -293,12 +271,12 @@ def knowledge(store: CampaignStore, names: Names) -> Knowledge:
     places: set[str] = set()
     for event in events:
         places |= _places_of(event)
-    before = store.figures(BASELINE, _Baseline) or _Baseline({})
+    baseline = store.figures(BASELINE, _Baseline) or _Baseline({})
     return Knowledge(
         names=names,
         places=frozenset(places),
         began=events[0].at if events else None,
-        before=before.root,
+        before=baseline.root,
         region=store.region,
     )
 
@@ -321,30 +299,30 @@ def _places_of(event: Event) -> set[str]:
     return {str(instance)} if instance else set()
 
 
-def kept(context: Context) -> tuple[str, ...]:
+def stays_on_purpose(context: Context) -> tuple[str, ...]:
     """Return what stays on purpose: archive, record, prepared data, images."""
     state = context.state()
     campaign = context.spec.campaign
     rows = [f"s3://{context.buckets.state}/campaigns/{campaign}/ (record)"]
     if state.archive is not None:
         rows.insert(0, f"{state.archive.manifest} (golden checkpoint of step {state.archive.step})")
-    if (copied := context.outputs.get(Stage.ARCHIVE, {}).get("unproven")) is not None:
-        rows.insert(0, f"{copied['prefix']} (what the job left, as it is; no checkpoint is proven in it)")
-    what, newest = "interval copies", state.copied
+    if (unproven_copy := context.outputs.get(Stage.ARCHIVE, {}).get("unproven")) is not None:
+        rows.insert(0, f"{unproven_copy['prefix']} (what the job left, as it is; no checkpoint is proven in it)")
+    content, newest = "interval copies", state.copied
     if context.spec.storage.shared is None:
-        what, newest = "checkpoints", state.newest_committed
+        content, newest = "checkpoints", state.newest_committed
     if newest >= 0 and (state.archive is None or state.archive.copies_left):
         copies = f"s3://{context.buckets.archive}/{copies_prefix(campaign, context.identity)}/"
-        why = "the campaign has no archive" if state.archive is None else "locked, or not removed"
-        rows.append(f"{copies} ({what} up to step {newest}; {why}; they bill until they are removed)")
+        reason = "the campaign has no archive" if state.archive is None else "locked, or not removed"
+        rows.append(f"{copies} ({content} up to step {newest}; {reason}; they bill until they are removed)")
     if (digest := context.outputs.get(Stage.PROVISION, {}).get("data_digest")) is not None:
-        what = "prepared data" if context.spec.workload is None else "the job's code"
-        rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} ({what})")
-    baked = context.outputs.get(Stage.BAKE, {})
+        content = "prepared data" if context.spec.workload is None else "the job's code"
+        rows.append(f"s3://{context.buckets.data}/{data_prefix(digest)} ({content})")
+    images = context.outputs.get(Stage.BAKE, {})
     for name, kind in (("image", "trainer image"), ("steward_image", "steward image")):
-        if baked.get(name) is not None:
-            rows.append(f"{baked[name]} ({kind})")
-    nodes = baked.get("node_image")
+        if images.get(name) is not None:
+            rows.append(f"{images[name]} ({kind})")
+    nodes = images.get("node_image")
     if nodes is not None and nodes.get("ours", True):
         rows.append(f"{nodes['ami']} (node image)")
     return tuple(rows)

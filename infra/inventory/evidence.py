@@ -75,10 +75,10 @@ class Knowledge:
             return self._by_tag(kind, thing)
         if FOUNDATION_TAG in tags:
             return None
-        if kind_named(kind).remade_by_eks and thing.id == names.log_group and not self._older(kind, thing):
+        if kind_named(kind).remade_by_eks and thing.id == names.log_group and not self._made_earlier(kind, thing):
             return Evidence.LOGS
         # A resource older than the campaign may point at it and still be somebody else's.
-        if self._known(kind, thing):
+        if self._is_older(kind, thing):
             return None
         if tags.get(f"{CLUSTER_TAG}{names.cluster}") == OWNED or tags.get("eks:cluster-name") == names.cluster:
             # A cluster's name is unique in its region only.
@@ -96,105 +96,112 @@ class Knowledge:
             return None
         if not is_account_wide(kind, thing):
             return Evidence.TAG
-        if self._known(kind, thing):
+        if self._is_older(kind, thing):
             return None
         if REGION_TAG not in thing.tags:
             return Evidence.UNPLACED
         return Evidence.TAG if thing.tags[REGION_TAG] == self.region else None
 
-    def _older(self, kind: str, thing: Thing) -> bool:
+    def _made_earlier(self, kind: str, thing: Thing) -> bool:
         """Return whether this resource is older: one known by name alone may have been made again since."""
-        if not self._known(kind, thing):
+        if not self._is_older(kind, thing):
             return False
         return thing.created is None or self.began is None or thing.created < self.began
 
-    def network(self, seen: Mapping[str, Iterable[Thing]]) -> frozenset[str]:
+    def network(self, survey: Mapping[str, Iterable[Thing]]) -> frozenset[str]:
         """Return ids of the campaign's VPC and subnets: by its record, or by tag if provision never finished."""
         if any(id.startswith("vpc-") for id in self.places):
             return self.places
         networks = [kind.name for kind in KINDS if kind.network]
-        new = (one for kind in networks for one in seen.get(kind, ()) if not self._known(kind, one))
-        return self.places | {one.id for one in new if one.tags.get(CAMPAIGN_TAG) == self.names.campaign}
+        new = (thing for kind in networks for thing in survey.get(kind, ()) if not self._is_older(kind, thing))
+        return self.places | {thing.id for thing in new if thing.tags.get(CAMPAIGN_TAG) == self.names.campaign}
 
-    def judge(self, seen: Mapping[str, Iterable[Thing]]) -> dict[str, list[tuple[Thing, Evidence]]]:
+    def judge(self, survey: Mapping[str, Iterable[Thing]]) -> dict[str, list[tuple[Thing, Evidence]]]:
         """Return kind -> what is the campaign's, including chains of what was made from findings."""
-        places, network = self.places, self.network(seen)
+        places, network = self.places, self.network(survey)
         while True:
-            found = {
-                kind: [(one, why) for one in things if (why := self.evidence(kind, one, places, network)) is not None]
-                for kind, things in seen.items()
+            findings = {
+                kind: [
+                    (thing, proof)
+                    for thing in things
+                    if (proof := self.evidence(kind, thing, places, network)) is not None
+                ]
+                for kind, things in survey.items()
             }
-            strong = {one.id for rows in found.values() for one, why in rows if why not in _WEAK}
+            strong = {thing.id for rows in findings.values() for thing, proof in rows if proof not in _WEAK}
             if strong <= places:
-                return found
+                return findings
             places = places | strong
 
-    def suspects(self, seen: Mapping[str, Iterable[Thing]]) -> list[Suspicion]:
+    def suspects(self, survey: Mapping[str, Iterable[Thing]]) -> list[Suspicion]:
         """Return what is new since the campaign began, is not proven the campaign's, and names no other owner, which
         may be a service of AWS. Parts of a foundation resource, such as the default group of its network, are the
         foundation's."""
-        durable = {one.id for things in seen.values() for one in things if FOUNDATION_TAG in one.tags}
-        found = {(kind, one.id) for kind, rows in self.judge(seen).items() for one, _ in rows}
+        durable = {thing.id for things in survey.values() for thing in things if FOUNDATION_TAG in thing.tags}
+        own_ids = {(kind, thing.id) for kind, rows in self.judge(survey).items() for thing, _ in rows}
         suspicions = []
-        for kind, things in seen.items():
-            for one in things:
-                theirs = _owned(one.tags) or bool(one.mentions & durable) or bool(one.maker)
-                why = None if (kind, one.id) in found or theirs else self._suspicious(kind, one)
-                if why is not None:
-                    suspicions.append(Suspicion(kind, one, why))
+        for kind, things in survey.items():
+            for thing in things:
+                has_owner = _names_owner(thing.tags) or bool(thing.mentions & durable) or bool(thing.maker)
+                reason = None if (kind, thing.id) in own_ids or has_owner else self._suspicious(kind, thing)
+                if reason is not None:
+                    suspicions.append(Suspicion(kind, thing, reason))
         return suspicions
 
-    def unread(self, seen: Mapping[str, Iterable[Thing]]) -> dict[str, str]:
+    def unread(self, survey: Mapping[str, Iterable[Thing]]) -> dict[str, str]:
         """Return kind -> new resources whose tags could not be read, which may be the campaign's, and why."""
-        several = {kind: [one for one in things if not self._known(kind, one)] for kind, things in seen.items()}
-        return {kind: words for kind, things in several.items() if (words := unread_of(things))}
+        new_things = {
+            kind: [thing for thing in things if not self._is_older(kind, thing)] for kind, things in survey.items()
+        }
+        return {kind: words for kind, things in new_things.items() if (words := unread_of(things))}
 
     def unread_before(self, kind: str, things: Iterable[Thing]) -> tuple[str, ...]:
         """Return resources with unreadable tags that are older than the campaign."""
-        return tuple(one.label for one in things if one.unread and self._known(kind, one))
+        return tuple(thing.label for thing in things if thing.unread and self._is_older(kind, thing))
 
-    def _known(self, kind: str, one: Thing) -> bool:
-        return one.id in self.before.get(kind, frozenset())
+    def _is_older(self, kind: str, thing: Thing) -> bool:
+        return thing.id in self.before.get(kind, frozenset())
 
-    def _suspicious(self, kind: str, one: Thing) -> str | None:
+    def _suspicious(self, kind: str, thing: Thing) -> str | None:
         """Return why it is a suspect. The baseline decides where there is one, not clocks: the driver's may have
         jumped."""
-        if self._known(kind, one):
+        if self._is_older(kind, thing):
             return None
-        made = "" if one.created is None else f"made {one.created:%Y-%m-%d %H:%M} UTC, "
-        if kind not in self.before and (one.created is None or self.began is None or one.created < self.began - _SKEW):
+        birth = "" if thing.created is None else f"made {thing.created:%Y-%m-%d %H:%M} UTC, "
+        if kind not in self.before and (
+            thing.created is None or self.began is None or thing.created < self.began - _SKEW
+        ):
             return None
-        said = f"its tags could not be read ({one.unread})" if one.unread else _marks(one.tags)
-        return f"{made or 'new '}since the campaign began, {said}"
+        tag_text = f"its tags could not be read ({thing.unread})" if thing.unread else _marks(thing.tags)
+        return f"{birth or 'new '}since the campaign began, {tag_text}"
 
 
-def is_account_wide(kind: str, one: Thing) -> bool:
+def is_account_wide(kind: str, thing: Thing) -> bool:
     """Return whether every region lists it: then its region's tag has to tell whose it is."""
-    return kind_named(kind).account_wide or (one.id.startswith("arn:") and one.id.split(":")[3] == "")
+    return kind_named(kind).account_wide or (thing.id.startswith("arn:") and thing.id.split(":")[3] == "")
 
 
 def is_ours(kind: str, text: str, names: Names) -> bool:
     """Return whether the text is a name that the campaign gives to this kind, or that EKS derives from one."""
     if text in names.given(kind) or text == names.log_group:
         return True
-    of, before, after = kind_named(kind).eks_names
-    return any(re.fullmatch(re.escape(before + one) + after, text) for one in names.given(of))
+    base_kind, prefix, suffix = kind_named(kind).eks_names
+    return any(re.fullmatch(re.escape(prefix + name) + suffix, text) for name in names.given(base_kind))
 
 
 def unread_of(things: Iterable[Thing]) -> str:
     """Return which resources have unreadable tags, and why; empty if none."""
-    locked = [one for one in things if one.unread]
-    if not locked:
+    unreadable = [thing for thing in things if thing.unread]
+    if not unreadable:
         return ""
-    shown = ", ".join(one.label for one in locked[:_SHOWN]) + (
-        f" and {len(locked) - _SHOWN} more" if len(locked) > _SHOWN else ""
+    labels = ", ".join(thing.label for thing in unreadable[:_SHOWN]) + (
+        f" and {len(unreadable) - _SHOWN} more" if len(unreadable) > _SHOWN else ""
     )
-    return f"{', '.join(sorted({one.unread for one in locked}))}: the tags of {shown}"
+    return f"{', '.join(sorted({thing.unread for thing in unreadable}))}: the tags of {labels}"
 
 
-def _owned(tags: Mapping[str, str]) -> bool:
-    """Return whether the tags name an owner: a campaign, the foundation, a cluster or a CloudFormation stack. No other
-    tag does, least of all a mere name."""
+def _names_owner(tags: Mapping[str, str]) -> bool:
+    """Return whether the tags name an owner: a campaign, the foundation, a cluster or a CloudFormation stack."""
     return any(key in _OWNERS or (key.startswith(CLUSTER_TAG) and value == OWNED) for key, value in tags.items())
 
 

@@ -21,10 +21,10 @@ from infra.cluster.steward_config import STEWARD_LEASE
 from infra.console.progress import Progress
 from infra.errors import LeaseHeld, NotProven
 from infra.inventory import ANYTHING, Evidence, is_account_wide
-from infra.inventory.certify import survey_all
 from infra.inventory.evidence import unread_of
-from infra.inventory.stakes import NEVER_HOLD, archived, identity_of, may_hold_checkpoints, refuse_unproven
-from infra.inventory.sweep import Left, Swept, order, remove
+from infra.inventory.stakes import NEVER_HOLD, identity_of, may_hold_checkpoints, refuse_unproven, sound_archive
+from infra.inventory.survey import survey_all
+from infra.inventory.sweep import Leftover, Swept, order, remove
 from infra.kinds import Thing
 from infra.record.events import CampaignState, Stage
 from infra.record.identity import read_identity
@@ -56,14 +56,14 @@ class Owner:
 @dataclass(frozen=True)
 class Orphan:
     owner: Owner
-    left: Left
+    left: Leftover
     expires: str
     """Expiry by its tag; empty if it has none."""
 
     @property
     def removable(self) -> bool:
-        kept = self.owner.holds and not (self.owner.lost and self.left.kind in NEVER_HOLD)
-        return self.left.removable and not kept
+        must_stay = self.owner.holds and not (self.owner.lost and self.left.kind in NEVER_HOLD)
+        return self.left.removable and not must_stay
 
 
 @dataclass(frozen=True)
@@ -111,56 +111,58 @@ class OrphanKeeper:
 def keeper(account: Account, progress: Progress) -> OrphanKeeper:
     """Return a keeper for the credentials' account, without leases. Raises `UserError` if all records have vanished."""
     owner = account.identity()["Account"]
-    where = buckets(owner, account.region)
-    refuse_vanished(account, where.state, owner)
-    return OrphanKeeper(account, where.state, where.archive, progress)
+    names = buckets(owner, account.region)
+    refuse_vanished(account, names.state, owner)
+    return OrphanKeeper(account, names.state, names.archive, progress)
 
 
 def look(
-    keeper: OrphanKeeper, now: datetime | None = None, only: str | None = None, abandon: bool = False
+    keeper: OrphanKeeper, now: datetime | None = None, campaign_only: str | None = None, abandon: bool = False
 ) -> OrphanSight:
-    """Return all orphans of the account and region, or of `only` one campaign, with the certificate's looks. `abandon`:
-    a person has given up by name what they may hold."""
+    """Return all orphans of the account and region, or those of `campaign_only`, with the certificate's looks.
+    `abandon`: a person has given up by name what they may hold."""
     keeper.progress.step("listing everything in the account")
-    seen, blind = survey_all(keeper.account)
-    tagged = [
-        (kind, one)
-        for kind, things in seen.items()
+    survey, blind = survey_all(keeper.account)
+    rows = [
+        (kind, thing)
+        for kind, things in survey.items()
         if kind != ANYTHING.name
-        for one in things
-        if one.tags.get(CAMPAIGN_TAG) and not one.leaving and only in (None, one.tags[CAMPAIGN_TAG])
+        for thing in things
+        if thing.tags.get(CAMPAIGN_TAG) and not thing.leaving and campaign_only in (None, thing.tags[CAMPAIGN_TAG])
     ]
-    known = {(kind, one.id) for kind, one in tagged}
+    ids = {(kind, thing.id) for kind, thing in rows}
     # Resources that only the tagging service shows are named too, by ARN, for a human.
-    tagged += [
-        (ANYTHING.name, one)
-        for one in seen.get(ANYTHING.name, ())
-        if one.tags.get(CAMPAIGN_TAG)
-        and only in (None, one.tags[CAMPAIGN_TAG])
-        and not any(_is_arn_of(one.id, id) for _, id in known)
+    rows += [
+        (ANYTHING.name, thing)
+        for thing in survey.get(ANYTHING.name, ())
+        if thing.tags.get(CAMPAIGN_TAG)
+        and campaign_only in (None, thing.tags[CAMPAIGN_TAG])
+        and not any(_is_arn_of(thing.id, id) for _, id in ids)
     ]
     by_campaign: dict[str, list[tuple[str, Thing]]] = {}
-    for kind, one in tagged:
-        by_campaign.setdefault(one.tags[CAMPAIGN_TAG], []).append((kind, one))
-    orphans, cared_for, elsewhere = list[Orphan](), list[Owner](), list[Elsewhere]()
+    for kind, thing in rows:
+        by_campaign.setdefault(thing.tags[CAMPAIGN_TAG], []).append((kind, thing))
+    orphans, cared_for, other_regions = list[Orphan](), list[Owner](), list[Elsewhere]()
     for campaign, things in sorted(by_campaign.items()):
         keeper.progress.step(f"who looks after {campaign}")
         store = keeper.store(campaign)
-        others = {(kind, one.id): why for kind, one in things if (why := _elsewhere(store, kind, one))}
-        elsewhere += [Elsewhere(campaign, *row, others[row[0], row[1].id]) for row in things if _key(row) in others]
-        own = [row for row in things if _key(row) not in others]
-        if not own:
+        foreign = {(kind, thing.id): reason for kind, thing in things if (reason := _other_region(store, kind, thing))}
+        other_regions += [
+            Elsewhere(campaign, *row, foreign[row[0], row[1].id]) for row in things if _key(row) in foreign
+        ]
+        own_things = [row for row in things if _key(row) not in foreign]
+        if not own_things:
             continue
-        for identity, group in _by_identity(own).items():
-            owner = judge(keeper, store, identity, [one for _, one in group], now or datetime.now(UTC), abandon)
+        for identity, group in _by_identity(own_things).items():
+            owner = judge(keeper, store, identity, [thing for _, thing in group], now or datetime.now(UTC), abandon)
             if not owner.over:
                 cared_for.append(owner)
                 continue
-            for kind, one in group:
-                orphans.append(Orphan(owner, Left(kind, one, Evidence.TAG), one.tags.get(EXPIRES_TAG, "")))
-    unread = {kind: words for kind, things in seen.items() if (words := unread_of(things))}
-    ordered = tuple(sorted(orphans, key=lambda one: order(one.left)))
-    return OrphanSight(ordered, tuple(cared_for), unread | blind, tuple(elsewhere))
+            for kind, thing in group:
+                orphans.append(Orphan(owner, Leftover(kind, thing, Evidence.TAG), thing.tags.get(EXPIRES_TAG, "")))
+    unread = {kind: words for kind, things in survey.items() if (words := unread_of(things))}
+    in_order = tuple(sorted(orphans, key=lambda orphan: order(orphan.left)))
+    return OrphanSight(in_order, tuple(cared_for), unread | blind, tuple(other_regions))
 
 
 def _is_arn_of(arn: str, id: str) -> bool:
@@ -170,9 +172,9 @@ def _is_arn_of(arn: str, id: str) -> bool:
 
 def _by_identity(rows: list[tuple[str, Thing]]) -> dict[str, list[tuple[str, Thing]]]:
     """Group resources by campaign identity: a name may have been used more than once."""
-    things, groups = [one for _, one in rows], dict[str, list[tuple[str, Thing]]]()
-    for kind, one in rows:
-        groups.setdefault(identity_of(kind, one, things), []).append((kind, one))
+    things, groups = [thing for _, thing in rows], dict[str, list[tuple[str, Thing]]]()
+    for kind, thing in rows:
+        groups.setdefault(identity_of(kind, thing, things), []).append((kind, thing))
     return groups
 
 
@@ -180,15 +182,15 @@ def _key(row: tuple[str, Thing]) -> tuple[str, str]:
     return row[0], row[1].id
 
 
-def _elsewhere(store: CampaignStore, kind: str, one: Thing) -> str:
+def _other_region(store: CampaignStore, kind: str, thing: Thing) -> str:
     """Return why this is, or may be, of another region than the record's; empty if it is not."""
-    place = one.tags.get(REGION_TAG)
-    if not is_account_wide(kind, one) or place == store.region:
+    place = thing.tags.get(REGION_TAG)
+    if not is_account_wide(kind, thing) or place == store.region:
         return ""
     if place is not None:
         return f"it is of {place}: `bivouac sweep --orphans --region {place}` judges it there"
     events = store.events()
-    if events and one.created is not None and events[0].at <= one.created <= events[-1].at:
+    if events and thing.created is not None and events[0].at <= thing.created <= events[-1].at:
         return ""
     return "neither a tag nor a record tells its region; remove it by hand if nobody uses it"
 
@@ -213,34 +215,36 @@ def _by_record(
 ) -> Owner:
     campaign = store.campaign
     try:
-        known = read_identity(store)
+        record = read_identity(store)
     except Unreadable as error:
         if not abandon:
             return Owner(campaign, False, f"{error}; `bivouac sweep {campaign} --abandon` gives it up")
-        known = None
-    of_record = not identity or (known is not None and known.identity == identity)
+        record = None
+    of_record = not identity or (record is not None and record.identity == identity)
     state = store.state() if of_record else CampaignState()
     if Stage.TEARDOWN in state.finished_stages:
         return Owner(campaign, True, "its record says that it was torn down", identity=identity)
     if abandon:
         return Owner(campaign, True, "it is given up by name, with all that it may hold", identity=identity)
-    ends = [moment for one in things if (moment := _moment(one.tags.get(EXPIRES_TAG))) is not None]
+    ends = [moment for thing in things if (moment := _moment(thing.tags.get(EXPIRES_TAG))) is not None]
     if not ends:
         return Owner(campaign, False, "no tag tells when it expires, and no record that it was torn down")
-    last = max(ends)
-    if last > now:
-        return Owner(campaign, False, f"its time runs until {last:%Y-%m-%d %H:%M} UTC")
-    why = f"its time ran out {last:%Y-%m-%d %H:%M} UTC and nobody looks after it"
-    lost = state.tells_nothing and not state.abandoned
-    holds = (
-        _unknown(keeper, campaign, identity, of_record or known is None) if lost else _unproven(store, state, campaign)
+    end = max(ends)
+    if end > now:
+        return Owner(campaign, False, f"its time runs until {end:%Y-%m-%d %H:%M} UTC")
+    reason = f"its time ran out {end:%Y-%m-%d %H:%M} UTC and nobody looks after it"
+    is_lost = state.tells_nothing and not state.abandoned
+    stakes = (
+        _unknown(keeper, campaign, identity, of_record or record is None)
+        if is_lost
+        else _unproven(store, state, campaign)
     )
-    return Owner(campaign, True, why, holds, identity, lost)
+    return Owner(campaign, True, reason, stakes, identity, is_lost)
 
 
 def _unknown(keeper: OrphanKeeper, campaign: str, identity: str, missing: bool) -> str:
     """Return what may be lost without a record: only an archive of this identity proves that nothing is."""
-    if archived(keeper.account, keeper.archive, campaign, identity) is not None:
+    if sound_archive(keeper.account, keeper.archive, campaign, identity) is not None:
         return ""
     if not may_hold_checkpoints(keeper.account, campaign):
         return ""
@@ -264,31 +268,31 @@ def _unproven(store: CampaignStore, state: CampaignState, campaign: str) -> str:
     return ""
 
 
-def clear(keeper: OrphanKeeper, wanted: list[Orphan], abandon: bool = False) -> Swept:
+def clear(keeper: OrphanKeeper, orphans: list[Orphan], abandon: bool = False) -> Swept:
     """Remove orphans under the driver's lease of each campaign, each judged again under it. A campaign whose driver or
     steward is back, or that has something to lose by now, keeps everything."""
-    removed, stuck = list[Left](), list[tuple[Left, str]]()
-    with ExitStack() as held:
+    removals, failures = list[Leftover](), list[tuple[Leftover, str]]()
+    with ExitStack() as stack:
         free = list[Orphan]()
-        judged: dict[tuple[str, str], Owner | str] = {}
-        for orphan in wanted:
+        owners: dict[tuple[str, str], Owner | str] = {}
+        for orphan in orphans:
             key = orphan.owner.campaign, orphan.owner.identity
-            if key not in judged:
-                things = [one.left.thing for one in wanted if (one.owner.campaign, one.owner.identity) == key]
-                judged[key] = _take(keeper, *key, things, held, abandon)
-            owner = judged[key]
+            if key not in owners:
+                things = [row.left.thing for row in orphans if (row.owner.campaign, row.owner.identity) == key]
+                owners[key] = _take(keeper, *key, things, stack, abandon)
+            owner = owners[key]
             if isinstance(owner, Owner) and Orphan(owner, orphan.left, orphan.expires).removable:
                 free.append(orphan)
             else:
-                stuck.append((orphan.left, owner if isinstance(owner, str) else owner.holds or "it stays"))
-        swept = remove(keeper, [one.left for one in free])
-        removed += swept.removed
-        stuck += swept.stuck
-    return Swept(tuple(removed), tuple(stuck))
+                failures.append((orphan.left, owner if isinstance(owner, str) else owner.holds or "it stays"))
+        swept = remove(keeper, [row.left for row in free])
+        removals += swept.removed
+        failures += swept.stuck
+    return Swept(tuple(removals), tuple(failures))
 
 
 def _take(
-    keeper: OrphanKeeper, campaign: str, identity: str, things: list[Thing], held: ExitStack, abandon: bool
+    keeper: OrphanKeeper, campaign: str, identity: str, things: list[Thing], stack: ExitStack, abandon: bool
 ) -> Owner | str:
     """Return its owner, judged again under its lease, or why its resources must not be removed."""
     store = keeper.store(campaign)
@@ -299,8 +303,8 @@ def _take(
         except LeaseHeld:
             return f"campaign {campaign} has a driver again"
         keeper.leases.append(lease)
-        held.callback(lease.release)
-        held.callback(keeper.leases.remove, lease)
+        stack.callback(lease.release)
+        stack.callback(keeper.leases.remove, lease)
     now = datetime.now(UTC)
     owner = _living(store, STEWARD_LEASE) or _by_record(keeper, store, identity, things, now, abandon)
     if not owner.over:
@@ -312,7 +316,7 @@ def _take(
 
 def _moment(text: str | None) -> datetime | None:
     try:
-        parsed = datetime.fromisoformat(text or "")
+        moment = datetime.fromisoformat(text or "")
     except ValueError:
         return None
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

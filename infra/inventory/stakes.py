@@ -26,29 +26,29 @@ MAY_HOLD = frozenset(kind.name for kind in KINDS if kind.checkpoints is Checkpoi
 NEVER_HOLD = frozenset(kind.name for kind in KINDS if kind.checkpoints is Checkpoints.FREE)
 
 
-def identity_of(kind: str, one: Thing, beside: Iterable[Thing]) -> str:
+def identity_of(kind: str, thing: Thing, neighbours: Iterable[Thing]) -> str:
     """Return the identity on a resource's tag; for parts of a network, the one that all its neighbours share."""
-    own = str(one.tags.get(CAMPAIGN_ID_TAG, ""))
-    if own or kind in MAY_HOLD:
-        return own
-    told = {str(other.tags.get(CAMPAIGN_ID_TAG, "")) for other in beside} - {""}
-    return told.pop() if len(told) == 1 else ""
+    identity = str(thing.tags.get(CAMPAIGN_ID_TAG, ""))
+    if identity or kind in MAY_HOLD:
+        return identity
+    identities = {str(neighbour.tags.get(CAMPAIGN_ID_TAG, "")) for neighbour in neighbours} - {""}
+    return identities.pop() if len(identities) == 1 else ""
 
 
 def may_hold_checkpoints(account: Account, campaign: str) -> bool:
     """Return whether anything with the campaign's tag may hold checkpoints; True if nobody could look."""
     try:
         return any(
-            one.tags.get(CAMPAIGN_TAG) == campaign and not one.leaving
+            thing.tags.get(CAMPAIGN_TAG) == campaign and not thing.leaving
             for look in LOOKS
             if look.name in MAY_HOLD
-            for one in look.things(account)
+            for thing in look.things(account)
         )
     except (ClientError, BotoCoreError):
         return True
 
 
-def archived(account: Account, bucket: str, campaign: str, identity: str) -> ArchiveManifest | None:
+def sound_archive(account: Account, bucket: str, campaign: str, identity: str) -> ArchiveManifest | None:
     """Return the manifest of an identity's archive if its objects exist in their sizes, else None. A failed look counts
     as none."""
     if not identity:
@@ -60,44 +60,44 @@ def archived(account: Account, bucket: str, campaign: str, identity: str) -> Arc
             return None
         manifest = parse(body, campaign, identity)
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
-        there = {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", ())}
+        sizes = {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", ())}
     except (PermanentError, BotoCoreError):
         return None
     except ClientError as error:
         if is_missing(error) or error.response["Error"]["Code"] == "AccessDenied":
             return None
         raise
-    whole = manifest.objects and all(there.get(item.key) == item.size_bytes for item in manifest.objects)
-    beside = not manifest.unproven or manifest.unproven in there  # written last of what is copied beside it
-    return manifest if whole and beside else None
+    is_whole = manifest.objects and all(sizes.get(item.key) == item.size_bytes for item in manifest.objects)
+    rest_ok = not manifest.unproven or manifest.unproven in sizes  # written last of what is copied beside it
+    return manifest if is_whole and rest_ok else None
 
 
-def refuse_unproven(state: CampaignState, campaign: str, known: CampaignIdentity | None) -> None:
+def refuse_unproven(state: CampaignState, campaign: str, identity: CampaignIdentity | None) -> None:
     """Raise `NotProven` while something may be lost: training has begun, and what it left is neither archived, nor
     copied as it is, nor known to be nothing, nor abandoned. A record without any event proves nothing."""
     if state.abandoned or state.nothing_to_lose or Stage.TEARDOWN in state.finished_stages:
         return
     if state.tells_nothing:
-        seen = "its record has no events"
-    elif (why := _not_proven(state, known)) is None:
+        facts = "its record has no events"
+    elif (reason := _not_proven(state, identity)) is None:
         return
     else:
         newest = f"newest checkpoint known: step {state.newest_committed}" if state.newest_committed >= 0 else ""
-        parts = (f"{len(state.attempts)} attempts", newest or "no committed checkpoint is known", why, _left(state))
-        seen = ", ".join(filter(None, parts))
+        parts = (f"{len(state.attempts)} attempts", newest or "no committed checkpoint is known", reason, _left(state))
+        facts = ", ".join(filter(None, parts))
     raise NotProven(
         f"campaign {campaign} is not archived",
-        seen=seen,
+        seen=facts,
         cure=f"`bivouac run` lets the steward finish and archive; or `bivouac down {campaign} --abandon` to lose it",
     )
 
 
-def at_stake(state: CampaignState, known: CampaignIdentity | None) -> bool:
+def at_stake(state: CampaignState, identity: CampaignIdentity | None) -> bool:
     """Return whether the stack may hold what is nowhere else, or will once its driver goes on to train in it. A stack
     that only a person has made, by `pulumi up`, does not."""
     if not state.attempts:
         return not state.nothing_to_lose or Stage.PROVISION in {state.running_stage, *state.finished_stages}
-    return not (state.abandoned or state.nothing_to_lose or _not_proven(state, known) is None)
+    return not (state.abandoned or state.nothing_to_lose or _not_proven(state, identity) is None)
 
 
 def _left(state: CampaignState) -> str:
@@ -107,7 +107,7 @@ def _left(state: CampaignState) -> str:
     return state.unrecognised.sentence() if state.unrecognised.files else ""
 
 
-def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | None:
+def _not_proven(state: CampaignState, record: CampaignIdentity | None) -> str | None:
     """Return why the record's archive does not cover all training; None if it does."""
     archive = state.archive
     if state.doubted:
@@ -118,10 +118,10 @@ def _not_proven(state: CampaignState, known: CampaignIdentity | None) -> str | N
         return None
     if archive is None:
         return "no verified archive"
-    own = "" if known is None else known.identity
-    told = archive.identity
-    if told != own and (told or (known is not None and not known.adopted)):
-        return f"the archive of step {archive.step} is of campaign {told or 'without identity'}, not of {own}"
+    own_id = "" if record is None else record.identity
+    archive_id = archive.identity
+    if archive_id != own_id and (archive_id or (record is not None and not record.adopted)):
+        return f"the archive of step {archive.step} is of campaign {archive_id or 'without identity'}, not of {own_id}"
     if (archive.step if archive.accounts_for is None else archive.accounts_for) < state.newest_committed:
         return f"the archive is of step {archive.step}"
     return None

@@ -18,7 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import Account, every
-from infra.cluster.secrets import Refused, text_of, value_of
+from infra.cluster.secrets import SecretRefused, text_of, value_of
 from infra.errors import TemporaryError
 from infra.notices.notice import Notice
 from infra.spec.campaign import Spec
@@ -47,7 +47,7 @@ def ways(spec: Spec, guard: Callable[[], None] | None = None) -> dict[str, Way]:
         def post_it(notice: Notice) -> None:
             try:
                 address = value_of(text_of(account, source), source).strip()
-            except (Refused, TemporaryError) as error:
+            except (SecretRefused, TemporaryError) as error:
                 raise NotSent(f"the webhook's address cannot be read: {error}") from None
             post(address, notice)
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
 
 from infra.aws.namesakes import refuse_namesake
 from infra.engine import explain
-from infra.engine.drift import Look, Row, short
+from infra.engine.drift import Row, StackLook, short
 from infra.engine.refusal import Refusal, refusals, standing
 from infra.errors import CHANGED, UserError
 from infra.kinds import kind_of_type
 from infra.plan.checks.finding import Level
 from infra.plan.estimates.cost import HOURS_PER_MONTH
 from infra.plan.plan import Plan
-from infra.preview.looking import look_at_stacks, other_spec
+from infra.preview.read_only import look_at_stacks, other_spec
 from infra.session.context import Context
 from infra.session.session import SPEC
 from infra.stack.rules import RuleFinding, broken, findings
@@ -36,7 +36,7 @@ class PlanChange:
 @dataclass(frozen=True)
 class Preview:
     campaign: str
-    looks: tuple[Look, ...]
+    looks: tuple[StackLook, ...]
     refused: tuple[Refusal, ...]
     findings: tuple[RuleFinding, ...]
     """Findings of the rules and the refusals, the worst first."""
@@ -48,7 +48,7 @@ class Preview:
 
     @property
     def differs(self) -> bool:
-        return any(one.drifted or one.planned for one in self.looks)
+        return any(look.drifted or look.planned for look in self.looks)
 
     @property
     def exit_code(self) -> int:
@@ -57,14 +57,14 @@ class Preview:
         return CHANGED if self.differs else 0
 
 
-def preview(context: Context, before: Plan | None = None, *, inside: bool = True) -> Preview:
+def preview(context: Context, old_plan: Plan | None = None, *, inside: bool = True) -> Preview:
     """Return the preview. Raises `EngineFailed` where AWS does not answer, `UserError` for a campaign whose teardown
     has begun or whose name one in another region has.
 
-    `before`: the plan of the old spec, for the change of the bill. `inside`: also look into the cluster.
+    `old_plan`: the plan of the old spec, for the change of the bill. `inside`: also look into the cluster.
     """
-    where, name = standing(context), context.spec.campaign
-    if where.falling:
+    progress, name = standing(context), context.spec.campaign
+    if progress.falling:
         raise UserError(
             "its teardown has begun: nothing more is made",
             seen=name,
@@ -73,37 +73,37 @@ def preview(context: Context, before: Plan | None = None, *, inside: bool = True
     if context.store.get_json(SPEC) is None:
         refuse_namesake(context.account, name)
     looks = look_at_stacks(context, inside=inside)
-    refused = tuple(one for each in looks for one in refusals(each, where, name))
-    found = [finding for each in looks for finding in findings(each.asked, context.spec)]
-    found += _of_life(context, looks, refused)
+    refusal_list = tuple(row for look in looks for row in refusals(look, progress, name))
+    rule_findings = [finding for look in looks for finding in findings(look.asked, context.spec)]
+    rule_findings += _of_life(context, looks, refusal_list)
     order = list(Level)[::-1]
     return Preview(
         campaign=name,
         looks=looks,
-        refused=refused,
-        findings=tuple(sorted(found, key=lambda one: order.index(one.level))),
+        refused=refusal_list,
+        findings=tuple(sorted(rule_findings, key=lambda row: order.index(row.level))),
         costs=explain.cost_changes(looks, context.plan, len(context.spec.endpoint_services)),
         total_usd=sum((line.usd for line in context.plan.cost), Decimal(0)),
-        changed=None if before is None else plan_changes(before, context.plan),
+        changed=None if old_plan is None else plan_changes(old_plan, context.plan),
     )
 
 
-def _of_life(context: Context, looks: tuple[Look, ...], refused: tuple[Refusal, ...]) -> list[RuleFinding]:
+def _of_life(context: Context, looks: tuple[StackLook, ...], refusal_list: tuple[Refusal, ...]) -> list[RuleFinding]:
     """Return findings on changes that a living campaign or stored state would not survive."""
-    found = []
-    if (other := other_spec(context)) is not None:
-        found.append(RuleFinding(level=Level.ERROR, rule="spec_of_a_campaign_that_has_begun", resource="spec",
-                             message=other.what, seen=str(other.seen), cure=other.cure or ""))  # fmt: skip
-    for one in refused:
-        found.append(RuleFinding(level=Level.ERROR, rule="campaign_that_has_begun", resource=one.row.title,
-                             message=one.why, seen=_changes(one.row), cure=one.cure))  # fmt: skip
-    told = {one.row.urn for one in refused}
-    for row in (row for each in looks for row in each.planned):
-        if loses(row) and row.urn not in told:
-            found.append(RuleFinding(level=Level.WARNING, rule="state_is_lost", resource=row.title,
+    life_findings = []
+    if (error := other_spec(context)) is not None:
+        life_findings.append(RuleFinding(level=Level.ERROR, rule="spec_of_a_campaign_that_has_begun", resource="spec",
+                             message=error.what, seen=str(error.seen), cure=error.cure or ""))  # fmt: skip
+    for refusal in refusal_list:
+        life_findings.append(RuleFinding(level=Level.ERROR, rule="campaign_that_has_begun", resource=refusal.row.title,
+                             message=refusal.why, seen=_changes(refusal.row), cure=refusal.cure))  # fmt: skip
+    urns = {refusal.row.urn for refusal in refusal_list}
+    for row in (row for look in looks for row in look.planned):
+        if loses(row) and row.urn not in urns:
+            life_findings.append(RuleFinding(level=Level.WARNING, rule="state_is_lost", resource=row.title,
                                  message=f"it holds state and would be {row.verb}d", seen=_changes(row),
                                  cure="see that nothing in it is still needed"))  # fmt: skip
-    return found
+    return life_findings
 
 
 def loses(row: Row) -> bool:
@@ -112,37 +112,34 @@ def loses(row: Row) -> bool:
 
 
 def _changes(row: Row) -> str:
-    forcing = [one for one in row.changes if one.replaces] or list(row.changes)
-    return ", ".join(f"{one.path}: {short(one.before)} -> {short(one.after)}" for one in forcing)[:300] or row.verb
+    forcing = [change for change in row.changes if change.replaces] or list(row.changes)
+    return (
+        ", ".join(f"{change.path}: {short(change.before)} -> {short(change.after)}" for change in forcing)[:300]
+        or row.verb
+    )
 
 
-def plan_changes(before: Plan, after: Plan) -> tuple[PlanChange, ...]:
+def plan_changes(old_plan: Plan, new_plan: Plan) -> tuple[PlanChange, ...]:
     """Return the lines of the bill that differ, including new and dropped ones."""
-    old, new = ({line.name: line for line in plan.cost} for plan in (before, after))
-    found = []
+    old, new = ({line.name: line for line in plan.cost} for plan in (old_plan, new_plan))
+    changes = []
     for name in dict.fromkeys((*old, *new)):
-        was, is_ = old.get(name), new.get(name)
-        hourly = (is_.usd_per_hour if is_ else Decimal(0)) - (was.usd_per_hour if was else Decimal(0))
-        usd = (was.usd if was else Decimal(0), is_.usd if is_ else Decimal(0))
+        before_line, is_ = old.get(name), new.get(name)
+        hourly = (is_.usd_per_hour if is_ else Decimal(0)) - (before_line.usd_per_hour if before_line else Decimal(0))
+        usd = (before_line.usd if before_line else Decimal(0), is_.usd if is_ else Decimal(0))
         if hourly or usd[0] != usd[1]:
-            found.append(PlanChange(name, *usd, hourly * HOURS_PER_MONTH))
-    return tuple(found)
+            changes.append(PlanChange(name, *usd, hourly * HOURS_PER_MONTH))
+    return tuple(changes)
 
 
-def as_facts(seen: Preview) -> dict[str, Any]:
+def as_facts(view: Preview) -> dict[str, Any]:
     """Return the preview as JSON."""
     return {
-        "campaign": seen.campaign,
-        "ok": not broken(seen.findings),
-        **explain.as_facts(seen.looks, seen.refused),
-        "findings": [one.model_dump(mode="json") for one in seen.findings],
-        "costs": [
-            {"what": one.what, "usd_per_hour": one.usd_per_hour, "usd_per_month": one.usd_per_month,
-             "usd_per_campaign": one.usd_per_campaign} for one in seen.costs
-        ],
-        "total_usd": seen.total_usd,
-        "changed": None if seen.changed is None else [
-            {"what": one.what, "before_usd": one.before_usd, "after_usd": one.after_usd,
-             "month_usd": one.month_usd} for one in seen.changed
-        ],
-    }  # fmt: skip
+        "campaign": view.campaign,
+        "ok": not broken(view.findings),
+        **explain.as_facts(view.looks, view.refused),
+        "findings": [row.model_dump(mode="json") for row in view.findings],
+        "costs": [asdict(row) for row in view.costs],
+        "total_usd": view.total_usd,
+        "changed": None if view.changed is None else [asdict(row) for row in view.changed],
+    }

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from lightkube.resources.core_v1 import Pod
 
-from infra.cluster import attempts, starting
+from infra.cluster import attempts, pod_start
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL
 from infra.cluster.kubernetes import JobSet
 from infra.steward import gangs
@@ -73,12 +73,12 @@ def _watched(steward: Parts, number: int, pause: Callable[[], None]) -> Judged |
     while True:
         steward.lease.check()
         pod = _pod(steward, name)
-        if pod is not None and starting.has_started(pod):
-            steward.logs.follow(starting.name_of(pod))
+        if pod is not None and pod_start.has_started(pod):
+            steward.logs.follow(pod_start.name_of(pod))
             if not begun:
                 begun, until = True, clock.monotonic() + _longest(steward).total_seconds()
-        if pod is not None and starting.is_over(pod):
-            steward.logs.wait_for([starting.name_of(pod)], _SHIP_REST_S)
+        if pod is not None and pod_start.is_over(pod):
+            steward.logs.wait_for([pod_start.name_of(pod)], _SHIP_REST_S)
             steward.logs.flush()  # the archive copies it from the bucket
             return _ended(pod)
         late = clock.now() + config.bare_archive > config.deadline
@@ -98,20 +98,20 @@ def _overdue(pod: Pod | None, begun: bool, late: bool) -> str:
         return "it was ended, since the time to the deadline is for the archive"
     if begun:
         return "its pod did not end in time"
-    return f"its pod did not start: {starting.why_not(pod, '') if pod is not None else 'no pod is there'}"
+    return f"its pod did not start: {pod_start.why_not(pod, '') if pod is not None else 'no pod is there'}"
 
 
 def _pod(steward: Parts, name: str) -> Pod | None:
     labels = {CAMPAIGN_LABEL: steward.config.spec.campaign, ATTEMPT_LABEL: "0"}
-    found = [pod for pod in attempts.pods(steward.client, labels) if starting.name_of(pod).startswith(f"{name}-")]
-    return max(found, key=starting.name_of, default=None)
+    found = [pod for pod in attempts.pods(steward.client, labels) if pod_start.name_of(pod).startswith(f"{name}-")]
+    return max(found, key=pod_start.name_of, default=None)
 
 
 def _ended(pod: Pod) -> Judged | str:
     """Return the judgement that the pod told, or what else is known of its end."""
-    end = starting.ending(pod)
+    end = pod_start.ending(pod)
     if end is None:
-        return starting.why_not(pod, "")
+        return pod_start.why_not(pod, "")
     try:
         told: Any = json.loads(end.message or "")
     except (ValueError, RecursionError):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from infra.aws.account import QUICK, Account
-from infra.cluster.secrets import Refused, text_of, value_of
+from infra.cluster.secrets import SecretRefused, text_of, value_of
 from infra.errors import TemporaryError
 from infra.spec.secrets import SecretSources
 from trainer.contract import CONFIG_FILE, TERMINATION_LOG, Env, ExitCode, Termination
@@ -49,10 +49,10 @@ def _once(sources: SecretSources, account: Account, texts: dict[str, str]) -> di
             if source.place not in texts:
                 texts[source.place] = text_of(account, source)
             values[name] = value_of(texts[source.place], source)
-        except Refused as refused:
+        except SecretRefused as refused:
             wrong.append(f"{name}: {refused}")
     if wrong:
-        raise Refused("; ".join(wrong))
+        raise SecretRefused("; ".join(wrong))
     return values
 
 
@@ -68,7 +68,7 @@ def main(config: Path = Path(CONFIG_FILE).parent, target: Path = Path(SECRETS)) 
         sources = SecretSources.model_validate_json((config / SECRET_SOURCES).read_text())
         values = fetched(sources, lambda: Account(sources.region, QUICK), time.sleep)
         write(target, values)
-    except Refused as refused:
+    except SecretRefused as refused:
         return _ended(ExitCode.USER, "user", f"a secret of the job cannot be read: {refused}")
     except TemporaryError as away:
         return _ended(ExitCode.INTERNAL, "internal", f"the job's secrets cannot be read now: {away}")

@@ -28,9 +28,9 @@ from pulumi import automation as auto
 from rich.console import Console
 
 from infra.campaign import provision
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.cli.run.preview import preview_command
-from infra.preview.looking import looking, stacks
+from infra.preview.read_only import read_only_context, stacks
 from infra.record.events import Stage
 from infra.spec.names import PROJECT
 from infra.stack.program import program
@@ -70,7 +70,7 @@ def previewed(path: Path) -> tuple[float, int]:
 @contextmanager
 def bare_stack(one: Camp, folder: Path) -> Iterator[Callable[[], float]]:
     """The peer: `pulumi preview` of the campaign stack alone on an empty local backend, without refresh."""
-    context = looking(one.spec, one.plan, Console(file=StringIO()))
+    context = read_only_context(one.spec, one.plan, Console(file=StringIO()))
     config = stacks(context)[context.names.stack]()
     (folder / "backend").mkdir()
     options = auto.LocalWorkspaceOptions(
@@ -123,7 +123,7 @@ def main() -> int:
                     note(name, seconds)
                 note("pulumi preview alone, campaign stack", bare())
         with one.opened() as context:
-            run_step(context, Step(Stage.PROVISION, "bench", provision.run))
+            run_step(context, StageStep(Stage.PROVISION, "bench", provision.run))
         (folder / "own.yaml").write_text(yaml.safe_dump(one.spec.model_dump(mode="json", exclude_unset=True)))
         for _ in range(options.rounds):
             seconds, counts["preview, a campaign that stands"] = previewed(folder / "own.yaml")

@@ -23,6 +23,7 @@ from infra.bake.foundation import OUTPUTS, foundation
 from infra.campaign import teardown
 from infra.engine import kubernetes_state
 from infra.inventory import certify
+from infra.inventory.survey import survey_all
 from infra.record.events import Stage
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.session.context import Context
@@ -68,7 +69,7 @@ def faults() -> list[Fault]:
 
 def certificate(context: Context) -> set[str]:
     """What a certificate finds, each by its id and by its name: a person who reads either knows what is left."""
-    seen, blind = certify.survey_all(context.account)
+    seen, blind = survey_all(context.account)
     assert not blind, blind
     found = certify.knowledge(context.store, context.names).judge(seen)
     return {f"{one.id} {one.name}" for several in found.values() for one, _ in several}

@@ -25,15 +25,15 @@ import yaml
 from rich.console import Console
 
 from infra.campaign import provision
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.cli.run.preview import preview_command
 from infra.cli.run.repair import repair_command
 from infra.engine.drift import look
 from infra.engine.engine import Engine
 from infra.engine.refusal import refusals, standing
 from infra.errors import UserError
-from infra.preview.looking import looking, stacks
 from infra.preview.preview import preview
+from infra.preview.read_only import read_only_context, stacks
 from infra.record.events import Stage
 from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.session.context import Context
@@ -99,7 +99,7 @@ def repaired_case(camp: Camp) -> dict[str, Any]:
 def read_only_case(camp: Camp) -> dict[str, Any]:
     """The pull request's role, without access to the cluster, sees no difference where there is none."""
     with as_reader(camp), mutations(camp) as heard:
-        seen = preview(looking(camp.spec, camp.plan, Console(file=StringIO())), inside=False)
+        seen = preview(read_only_context(camp.spec, camp.plan, Console(file=StringIO())), inside=False)
     assert seen.exit_code == 0 and not seen.differs, [row.title for one in seen.looks for row in one.planned]
     assert not heard and any("were not looked at" in note for one in seen.looks for note in one.notes)
     return {"hands": ["read-only role"]}
@@ -183,7 +183,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bivouac-drift-") as folder, camp(Path(folder)) as one:
         os.environ["BIVOUAC_SITE"] = "in-process"
         with one.opened() as context:
-            run_step(context, Step(Stage.PROVISION, "drill", provision.run))
+            run_step(context, StageStep(Stage.PROVISION, "drill", provision.run))
         failed += told(rows, -1, lambda: repaired_case(one))
         failed += told(rows, -2, partial(read_only_case, one))
         with one.opened() as context:

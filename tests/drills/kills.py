@@ -84,7 +84,7 @@ def drive(held: Camp, *arguments: str) -> subprocess.Popen[str]:
 
 
 def engines(held: Camp) -> list[int]:
-    return [pid for pid, mark in leash.marked().items() if mark.startswith(f"{held.spec.campaign}/")]
+    return [pid for pid, mark in leash.marked_processes().items() if mark.startswith(f"{held.spec.campaign}/")]
 
 
 def strike(held: Camp, changes: Changes, kill: Kill, driver: subprocess.Popen[str], said: int) -> None:

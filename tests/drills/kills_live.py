@@ -190,7 +190,7 @@ class Campaign:
 
     def _engines(self) -> set[int]:
         """Processes of this campaign's engines: others may be at work on this machine."""
-        return {pid for pid, mark in leash.marked().items() if mark.startswith(f"{self.rehearsal.name}/")}
+        return {pid for pid, mark in leash.marked_processes().items() if mark.startswith(f"{self.rehearsal.name}/")}
 
     def _reached(self, point: Point, driver: Driver) -> bool:
         seen = self._seen()

@@ -21,6 +21,7 @@ from typing import Any
 
 from infra.aws.account import Account
 from infra.inventory import certify, sweep
+from infra.inventory.survey import survey_all
 from infra.kinds import Thing, kind_named
 from infra.record.events import Stage
 from infra.record.payloads.stages import StageFinished, StageStarted
@@ -205,7 +206,7 @@ def what_is_there(account: Account, going: set[tuple[str, str]]) -> set[tuple[st
     """Kind and id of all that is there, once what is going has gone or had its time."""
     until = time.monotonic() + GONE_S
     while True:
-        seen, blind = certify.survey_all(account)
+        seen, blind = survey_all(account)
         assert not blind, blind
         there = {(kind, one.id) for kind, things in seen.items() for one in things if not one.leaving}
         if not there & going or time.monotonic() > until:
@@ -217,7 +218,7 @@ def run_round(ground: Environment, context: Context, leaks: list[Leak]) -> list[
     for leak in leaks:
         if leak.how.startswith("older"):
             plant_one(ground, leak)
-    seen, _ = certify.survey_all(context.account)
+    seen, _ = survey_all(context.account)
     context.store.put_json(certify.BASELINE, {kind: [one.id for one in things] for kind, things in seen.items()})
     # A thing's age counts from the campaign's beginning, which lies before this round's older things.
     for leak in leaks:
@@ -228,7 +229,7 @@ def run_round(ground: Environment, context: Context, leaks: list[Leak]) -> list[
         0.8, lambda: [ground.client("ec2").create_tags(Resources=[one.id], Tags=listed(OURS)) for one in late]
     )
     timer.start()
-    certificate = certify._settled(context, certify.knowledge(context.store, context.names))
+    certificate = certify._certify_until_settled(context, certify.knowledge(context.store, context.names))
     timer.join()
     said = {"found": list(certificate.found), "suspects": list(certificate.suspects)}
     outcomes = [(leak, judge(leak, said)) for leak in leaks]

@@ -26,7 +26,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra.aws.account import explained
 from infra.bake.foundation import OUTPUTS, foundation
 from infra.campaign import provision, teardown
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.engine import kubernetes_state
 from infra.errors import BivouacError
 from infra.inventory import certify, sweep
@@ -104,7 +104,7 @@ def attempt(context: Context, stage: Stage) -> str | None:
     run = provision.run if stage is Stage.PROVISION else teardown.run
     try:
         context.guard()
-        run_step(context, Step(stage, "drill", run))
+        run_step(context, StageStep(stage, "drill", run))
     except (ClientError, BotoCoreError) as error:
         return str(explained(error))  # as the command line does
     except BivouacError as error:

@@ -15,16 +15,16 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.account import Account
 from infra.campaign import billing
+from infra.campaign.driver_notices import tell
 from infra.campaign.launch import recorded_config
 from infra.campaign.repairs.repair import carry_out
-from infra.campaign.telling import tell
-from infra.engine.drift import Look, resources_of
+from infra.engine.drift import StackLook, resources_of
 from infra.engine.failures import EngineFailed
 from infra.engine.kubernetes_state import KUBERNETES
 from infra.engine.refusal import FILE_SYSTEM, refusals, standing
 from infra.engine.state_copy import stored_state
 from infra.errors import PermanentError
-from infra.preview.looking import look_at_stacks
+from infra.preview.read_only import look_at_stacks
 from infra.record import meter
 from infra.record.events import CampaignState
 from infra.record.payloads.training import FileSystemLost
@@ -41,7 +41,7 @@ _OF_IT = (FILE_SYSTEM, "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociat
 
 
 @dataclass
-class Loss:
+class FileSystemLoss:
     """AWS's word on a file system, and since when it is the same without a break."""
 
     account: Account
@@ -61,21 +61,21 @@ class Loss:
     def _word(self) -> str:
         fsx = self.account.client("fsx")
         try:
-            found = fsx.describe_file_systems(FileSystemIds=[self.id])["FileSystems"]
+            systems = fsx.describe_file_systems(FileSystemIds=[self.id])["FileSystems"]
         except ClientError as error:
             return _GONE if error.response["Error"]["Code"] == "FileSystemNotFound" else ""
         except BotoCoreError:
             return ""
-        if not found or found[0]["Lifecycle"] != "FAILED":
+        if not systems or systems[0]["Lifecycle"] != "FAILED":
             return ""
-        why = (found[0].get("FailureDetails") or {}).get("Message")
-        return f"{_FAILED}{f' ({why})' if why else ''}"
+        detail = (systems[0].get("FailureDetails") or {}).get("Message")
+        return f"{_FAILED}{f' ({detail})' if detail else ''}"
 
 
 def id_of(store: CampaignStore, stack: str) -> str | None:
     """Return the id of the campaign's file system by the engine's state; None without one."""
-    found = (one for one in resources_of(stored_state(store, stack)).values() if one["type"] == FILE_SYSTEM)
-    return next((str(one["id"]) for one in found if one.get("id")), None)
+    systems = (row for row in resources_of(stored_state(store, stack)).values() if row["type"] == FILE_SYSTEM)
+    return next((str(row["id"]) for row in systems if row.get("id")), None)
 
 
 class StorageWatch:
@@ -83,7 +83,7 @@ class StorageWatch:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._loss: Loss | None = None
+        self._loss: FileSystemLoss | None = None
         self._next, self._said = 0.0, ""
 
     def look(self) -> str:
@@ -96,37 +96,32 @@ class StorageWatch:
         if state.outcome is not None or not state.attempts:
             return ""
         if state.lost is not None and state.lost.repair:
-            self._resume(state)
+            self._replace(state.lost.id, state.lost.word, state)  # begun by a driver that was killed
         if self._loss is None:
             if (id := id_of(self.context.store, self.context.names.stack)) is None:
                 return ""
-            self._loss = Loss(self.context.account, id)
+            self._loss = FileSystemLoss(self.context.account, id)
         word, sure = self._loss.look(now)
         self._said = f"FSx says that file system {self._loss.id} {word}" if word else ""
         if sure:
-            self._said = self._replaced(self._loss.id, word, state)
+            self._said = self._replace(self._loss.id, word, state)
         return self._said
 
-    def _resume(self, state: CampaignState) -> None:
-        """Carry out a repair that a killed driver began."""
-        assert state.lost is not None
-        self._replaced(state.lost.id, state.lost.word, state)
-
-    def _replaced(self, id: str, word: str, state: CampaignState) -> str:
+    def _replace(self, id: str, word: str, state: CampaignState) -> str:
         """Make the file system again; else return why not, which people are told once."""
-        why = why_not(self.context, state, datetime.now(UTC))
-        looks: tuple[Look, ...] = ()
-        if not why:
+        reason = refusal_reason(self.context, state, datetime.now(UTC))
+        looks: tuple[StackLook, ...] = ()
+        if not reason:
             try:
                 looks = look_at_stacks(self.context, {self.context.names.stack})
             except EngineFailed as error:
                 return f"file system {id} {word}; the stack cannot be compared with AWS yet: {error}"
-            why = _beyond(self.context, looks)
-        if why:
+            reason = _other_changes(self.context, looks)
+        if reason:
             if state.lost is None or state.lost.repair:
-                self._record(id, word, state, repair=False, why=why)
-            return f"file system {id} {word}, and is not made again by itself: {why}"
-        self._record(id, word, state, repair=True, why=_cost(self.context, state))
+                self._record(id, word, state, repair=False, reason=reason)
+            return f"file system {id} {word}, and is not made again by itself: {reason}"
+        self._record(id, word, state, repair=True, reason=_cost(self.context, state))
         if word.startswith(_FAILED):
             _remove(self.context, id)
             looks = look_at_stacks(self.context, {self.context.names.stack})
@@ -134,16 +129,16 @@ class StorageWatch:
         self._loss = None
         return ""
 
-    def _record(self, id: str, word: str, state: CampaignState, *, repair: bool, why: str) -> None:
+    def _record(self, id: str, word: str, state: CampaignState, *, repair: bool, reason: str) -> None:
         context = self.context
         context.guard()
-        context.store.append(FileSystemLost(id=id, word=word, copied=state.copied, repair=repair, why=why))
-        then = "it is made again" if repair else "it is not made again by itself"
-        context.progress.note(f"file system {id} {word}; {then}: {why}")
+        context.store.append(FileSystemLost(id=id, word=word, copied=state.copied, repair=repair, why=reason))
+        outcome = "it is made again" if repair else "it is not made again by itself"
+        context.progress.note(f"file system {id} {word}; {outcome}: {reason}")
         tell(context, lambda: billing.bill(context).sentence(context.spec.campaign))
 
 
-def why_not(context: Context, state: CampaignState, now: datetime) -> str:
+def refusal_reason(context: Context, state: CampaignState, now: datetime) -> str:
     """Return why no driver makes the lost file system again of its own accord; empty if it may."""
     name = context.spec.campaign
     if state.copied < 0:
@@ -154,27 +149,27 @@ def why_not(context: Context, state: CampaignState, now: datetime) -> str:
             f"then Ctrl-C and `bivouac repair {name}`"
         )
     config = recorded_config(context.store, state.version)
-    least = timedelta(seconds=waits.FILE_SYSTEM.seconds) + (config.interval_and_archive if config else timedelta())
-    if now + least > context.deadline:
+    need = timedelta(seconds=waits.FILE_SYSTEM.seconds) + (config.interval_and_archive if config else timedelta())
+    if now + need > context.deadline:
         return f"the deadline {context.deadline.isoformat()} leaves no time for it, an interval and the archive"
     money, budget = meter.read(context.plan.cost, context.store.events(), now), context.spec.money.budget_usd
-    if money.spent_usd + money.usd_per_hour * Decimal(least.total_seconds()) / 3600 > budget:
+    if money.spent_usd + money.usd_per_hour * Decimal(need.total_seconds()) / 3600 > budget:
         return (
             f"{money.spent_usd:.2f} of {budget} USD are spent: the rest does not cover it, an interval and the archive"
         )
     return ""
 
 
-def _beyond(context: Context, looks: tuple[Look, ...]) -> str:
+def _other_changes(context: Context, looks: tuple[StackLook, ...]) -> str:
     """Return what a repair would change besides the file system: a person changed that, and decides on it."""
     name = context.spec.campaign
-    if refused := [one for each in looks for one in refusals(each, standing(context), name)]:
-        return "; ".join(f"{one}; {one.cure}" for one in refused)
-    rows = {row.title: row for each in looks for row in (*each.planned, *each.drifted)}
-    others = sorted(title for title, row in rows.items() if not row.kind.startswith(_OF_IT))
-    if not others:
+    if refusal_list := [refusal for look in looks for refusal in refusals(look, standing(context), name)]:
+        return "; ".join(f"{refusal}; {refusal.cure}" for refusal in refusal_list)
+    rows = {row.title: row for look in looks for row in (*look.planned, *look.drifted)}
+    titles = sorted(title for title, row in rows.items() if not row.kind.startswith(_OF_IT))
+    if not titles:
         return ""
-    return f"{', '.join(others)} was changed by hand too: Ctrl-C, then `bivouac repair {name}` shows it and asks"
+    return f"{', '.join(titles)} was changed by hand too: Ctrl-C, then `bivouac repair {name}` shows it and asks"
 
 
 def _cost(context: Context, state: CampaignState) -> str:

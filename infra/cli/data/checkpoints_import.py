@@ -11,7 +11,7 @@ from rich.console import Console
 from infra.cli.answers import write_json
 from infra.console.plain_console import PlainConsole
 from infra.console.progress import Progress
-from infra.data.trainer_command import trainer_command
+from infra.data.dataset import trainer_command
 from infra.errors import BivouacError, UserError
 from trainer.contract import ExitCode, step_folder
 

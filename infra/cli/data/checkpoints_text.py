@@ -11,7 +11,7 @@ from rich.console import Console
 
 from infra.checkpoints.work import Restored
 from infra.console.tables import Listing
-from infra.data.trainer_command import trainer_command
+from infra.data.dataset import trainer_command
 from infra.errors import BivouacError
 from trainer.contract.tree import printable
 

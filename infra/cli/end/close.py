@@ -12,7 +12,7 @@ from rich.console import Console
 
 from infra import target
 from infra.aws.account import Account
-from infra.campaign.closing import Act, View, judge, look
+from infra.campaign.closing import Act, CloserView, judge, look
 from infra.cli.end.down import ask_to_stop, end
 from infra.cli.end.unattended import attend
 from infra.cli.records import record_of
@@ -49,7 +49,7 @@ def close_command(campaign: str, region: str, console: Console) -> int:
     return 0
 
 
-def _end(store: CampaignStore, view: View, why: str, console: Console) -> None:
+def _end(store: CampaignStore, view: CloserView, why: str, console: Console) -> None:
     try:
         # First, and by what needs neither spec, engine nor cluster: GPU nodes bill most.
         _set_to_zero(store, view, why, console)
@@ -65,7 +65,7 @@ def _end(store: CampaignStore, view: View, why: str, console: Console) -> None:
         end(context)
 
 
-def _set_to_zero(store: CampaignStore, view: View, why: str, console: Console) -> None:
+def _set_to_zero(store: CampaignStore, view: CloserView, why: str, console: Console) -> None:
     """Give all nodes but the system's back and record it. Raises `LeaseHeld` if somebody begins to drive meanwhile."""
 
     def guard() -> None:

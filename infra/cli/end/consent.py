@@ -12,7 +12,7 @@ from infra.cli.look.status import facts_of
 from infra.console.terminal import agreed, attended
 from infra.errors import NotProven, UserError
 from infra.inventory.stakes import refuse_unproven
-from infra.preview.looking import looking
+from infra.preview.read_only import read_only_context
 from infra.record.identity import read_identity
 from infra.record.store import CampaignStore
 from infra.spec.campaign import Spec
@@ -39,7 +39,7 @@ def ask(
 def stakes(store: CampaignStore, spec: Spec, abandon: bool, console: Console) -> Iterator[tuple[str, str]]:
     """Yield what stands, how far training is, what an end would lose, and what the campaign costs."""
     facts, state = facts_of(store)
-    live, bill = facts["live"], billing.bill(looking(spec, None, console))
+    live, bill = facts["live"], billing.bill(read_only_context(spec, None, console))
     yield spec.campaign, f"on {facts['target']}: {facts['stage']}; driver {facts['driver']}"
     yield "stands", bill.sentence(spec.campaign)
     where = "" if target.spends(spec) else " on AWS; a rehearsal costs nothing"

@@ -7,13 +7,13 @@ import time
 from rich.console import Console
 
 from infra import target
-from infra.campaign.stages import STEPS, Step, run_step
+from infra.campaign.stages import STEPS, StageStep, run_step
 from infra.cli.answers import aside, ending, write_json
 from infra.cli.end.consent import ask, stakes
 from infra.cli.end.orphans import Forgotten, orphans_command
 from infra.cli.records import record_of
 from infra.errors import NO_GOLDEN, UserError
-from infra.preview.looking import looking
+from infra.preview.read_only import read_only_context
 from infra.record.events import Stage
 from infra.record.holder import Holder
 from infra.record.store import STOP, CampaignStore
@@ -43,7 +43,7 @@ def down_command(
     if store.state().over:
         words = f"campaign {campaign} is over and stays as it is; `bivouac sweep {campaign}` looks again for leftovers"
         console.print(words, markup=False, soft_wrap=True)
-        return _ended(looking(spec, None, console), console, machine)
+        return _ended(read_only_context(spec, None, console), console, machine)
     question, word = ("Type its name to lose that", campaign) if abandon else ("Tear it down?", "")
     ask(question, stakes(store, spec, abandon, console), console, yes=yes, flagged=abandon, word=word)
     target.have_engine()  # before anybody is asked to stop: this may be another machine than the driver's
@@ -100,7 +100,7 @@ def _tear_down(context: Context, abandon: bool) -> None:
     from infra.campaign import teardown
 
     step = next(step for step in STEPS if step.stage is Stage.TEARDOWN)
-    run_step(context, Step(step.stage, step.purpose, lambda c: teardown.run(c, abandon=abandon)))
+    run_step(context, StageStep(step.stage, step.purpose, lambda c: teardown.run(c, abandon=abandon)))
 
 
 def _run(context: Context, *stages: Stage) -> None:

@@ -16,8 +16,7 @@ from infra.console.terminal import agreed
 from infra.errors import NotProven, UserError
 from infra.inventory import orphans
 from infra.inventory.orphans import Orphan, OrphanSight
-from infra.inventory.rates import shown, together
-from infra.inventory.sweep import Swept
+from infra.inventory.sweep import Swept, rate_text, sum_text
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def orphans_command(region: str, yes: bool, json: bool, console: Console, only: 
     quiet = Console(file=io.StringIO()) if json else console
     keeper = orphans.keeper(Account(region), Progress(quiet))
     with keeper.progress.stage("sweep", f"what {only.campaign if only else 'dead campaigns'} left in {region}"):
-        seen = orphans.look(keeper, only=only.campaign if only else None, abandon=abandon)
+        seen = orphans.look(keeper, campaign_only=only.campaign if only else None, abandon=abandon)
     if only is not None and not (seen.orphans or seen.cared_for or seen.elsewhere or seen.blind):
         raise only.unknown
     _show(seen, quiet)
@@ -64,16 +63,16 @@ def _show(seen: OrphanSight, console: Console) -> None:
     else:
         table = Listing("campaign", "kind", "what", "until", ">USD/h", "~sweep")
         for one in seen.orphans:
-            rate = shown(one.left.usd_per_hour)
+            rate = rate_text(one.left.usd_per_hour)
             table.row(one.owner.campaign, one.left.kind, one.left.thing.label, one.expires, rate, _fate(one))
         table.show(console)
-        console.print(together(one.left.usd_per_hour for one in seen.orphans), markup=False)
+        console.print(sum_text(one.left.usd_per_hour for one in seen.orphans), markup=False)
         for owner in dict.fromkeys(one.owner for one in seen.orphans):
             console.print(f"{owner.campaign} is over: {owner.why}", markup=False, soft_wrap=True)
             if owner.holds:
                 console.print(f"{owner.campaign} is {owner.holds}", markup=False, soft_wrap=True)
                 rates = [one.left.usd_per_hour for one in seen.orphans if one.owner == owner and not one.removable]
-                console.print(f"keeping it costs, {together(rates)}", markup=False, soft_wrap=True)
+                console.print(f"keeping it costs, {sum_text(rates)}", markup=False, soft_wrap=True)
     for owner in seen.cared_for:
         console.print(f"{owner.campaign} is left alone: {owner.why}", markup=False, soft_wrap=True)
     for other in seen.elsewhere:

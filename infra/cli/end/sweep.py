@@ -17,9 +17,8 @@ from infra.console.tables import Listing
 from infra.console.terminal import agreed
 from infra.errors import NotProven, UserError
 from infra.inventory import sweep
-from infra.inventory.rates import shown, together
 from infra.inventory.stakes import refuse_unproven
-from infra.inventory.sweep import Left, Sight, Swept
+from infra.inventory.sweep import Leftover, Sight, Swept, rate_text, sum_text
 from infra.record.events import Stage
 from infra.record.identity import read_identity
 from infra.record.payloads.base import data_of
@@ -97,21 +96,21 @@ def _show(seen: Sight, console: Console) -> None:
     if seen.left:
         table = Listing("kind", "what", "~evidence", "created", ">USD/h", "~sweep")
         for one in seen.left:
-            rate = shown(one.usd_per_hour)
+            rate = rate_text(one.usd_per_hour)
             table.row(one.kind, one.thing.label, str(one.evidence), _born(one), rate, _fate(one))
         table.show(console)
-        console.print(together(one.usd_per_hour for one in seen.left), markup=False)
+        console.print(sum_text(one.usd_per_hour for one in seen.left), markup=False)
     for suspect in seen.suspects:
         console.print(f"suspect, not touched: {suspect}", markup=False, soft_wrap=True)
     for kind, why in seen.blind.items():
         console.print(f"could not look: {kind}: {why}", markup=False, soft_wrap=True)
 
 
-def _born(one: Left) -> str:
+def _born(one: Leftover) -> str:
     return f"{one.created:%Y-%m-%d %H:%M}" if one.created else "unknown"
 
 
-def _fate(one: Left) -> str:
+def _fate(one: Leftover) -> str:
     if one.foreign:
         return f"leaves it: of another campaign of this name, {one.foreign}: see `bivouac sweep --orphans`"
     return "removes it" if one.removable else "leaves it: not provably the campaign's, or removed by hand"

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from infra.campaign import billing
-from infra.campaign.repairs.lost_storage import Loss, id_of
+from infra.campaign.repairs.lost_storage import FileSystemLoss, id_of
 from infra.notices.outbox import Outbox
 from infra.notices.ways import ways
-from infra.preview.looking import looking
+from infra.preview.read_only import read_only_context
 from infra.record.events import CampaignState, Stage
 from infra.record.payloads.stages import StageFailed
 from infra.record.payloads.training import FileSystemLost
@@ -29,7 +29,7 @@ _ASK_EVERY_S = 10.0
 def attend(store: CampaignStore, console: Console) -> int:
     """Note what has happened to the campaign and send the notices that are due; return the number sent."""
     spec = stored_spec(store)
-    context = looking(spec, None, console)
+    context = read_only_context(spec, None, console)
     note_dead_driver(store, store.state())
     note_loss(store, store.state(), context)
     outbox = Outbox(store, spec.notify, ways(spec), lambda: datetime.now(UTC))
@@ -56,7 +56,7 @@ def note_loss(store: CampaignStore, state: CampaignState, context: Context) -> N
         return
     if (id := id_of(store, context.names.stack)) is None:
         return
-    loss = Loss(context.account, id)
+    loss = FileSystemLoss(context.account, id)
     for _ in turns(waits.LOST_FILE_SYSTEM.seconds, _ASK_EVERY_S):
         word, sure = loss.look(time.monotonic())
         if not word:

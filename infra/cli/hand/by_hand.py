@@ -13,19 +13,17 @@ from rich.console import Console
 from infra import target
 from infra.aws.account import Account
 from infra.bake import node_image
-from infra.bake.closer_code import code_of, keep_code
-from infra.bake.foundation import settled
-from infra.bake.keeping import campaign_settings, key_of
+from infra.bake.foundation import campaign_settings, key_of, settle_config
+from infra.bake.sources import code_of, keep_code
 from infra.cli.prepare.checked import checked, with_answers
 from infra.cli.records import record_of
-from infra.engine import secrets
-from infra.engine.state_copy import stored_state
+from infra.engine.state_copy import backend, passphrase, provider, stack_settings, stored_state
 from infra.errors import PermanentError, UserError
 from infra.inventory import certify
 from infra.plan.checks import Level, failed
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.preview.looking import as_operated, looking, other_spec, stacks
+from infra.preview.read_only import as_operated, other_spec, read_only_context, stacks
 from infra.record.events import Stage
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.record.store import CampaignStore
@@ -44,7 +42,7 @@ def configuration(stack: str, given: Mapping[str, str], root: Path, *, preview: 
     stack's own configuration. `root`: folder of `Pulumi.yaml`. Raises `UserError`; `LeaseHeld` beside a driver."""
     spec = _spec(stack, given, root, preview)
     plan = make_plan(spec, survey(spec))
-    look = looking(spec, plan, _QUIET)
+    look = read_only_context(spec, plan, _QUIET)
     if (other := other_spec(look)) is not None:
         raise other
     if stack not in (known := stacks(look)):
@@ -54,7 +52,7 @@ def configuration(stack: str, given: Mapping[str, str], root: Path, *, preview: 
         return known[stack]() if stack == FOUNDATION_STACK else _of_campaign(look)
     if stack == FOUNDATION_STACK:
         with foundation_lease(look):
-            return settled(look)
+            return settle_config(look)
     if look.state().ended:
         raise UserError(f"campaign {spec.campaign} has ended", seen="its report", cure="give the next one another name")
     if (image := node_image.known_image(look)) is None:
@@ -112,8 +110,8 @@ def init_command(wanted: str, region: str, console: Console) -> int:
         if key is None and stack != FOUNDATION_STACK and spec.encryption.customer_key:
             cure = f"pulumi up --stack {FOUNDATION_STACK}, then this again"
             raise UserError("the campaign's key is not made yet", seen="encryption.customer_key: true", cure=cure)
-        provider = secrets.provider(key, spec.region) or "passphrase"
-        command = ["pulumi", "stack", "select", stack, "--create", "--secrets-provider", provider]
+        address = provider(key, spec.region) or "passphrase"
+        command = ["pulumi", "stack", "select", stack, "--create", "--secrets-provider", address]
         if code := subprocess.call(command, env=around):
             raise PermanentError(f"stack {stack} is not made", seen=f"exit code {code}", cure="mend what Pulumi says")
         console.print(f"{'stack':<10} {stack}: Pulumi.{stack}.yaml", markup=False)
@@ -137,13 +135,13 @@ def environment(bucket: str, region: str) -> dict[str, str]:
     """Return the environment of a shell in which `pulumi` finds engine, Python, backend and passphrase."""
     path = os.pathsep.join([*target.hands(), os.environ["PATH"]])
     place = {"AWS_REGION": region, "AWS_DEFAULT_REGION": region, "AWS_PAGER": "", "PATH": path}
-    return {**os.environ, **secrets.passphrase(), **secrets.backend(bucket, region), **place}
+    return {**os.environ, **passphrase(), **backend(bucket, region), **place}
 
 
 def write_stacks(folder: Path, store: CampaignStore, spec: str) -> tuple[str, ...]:
     """Write `Pulumi.STACK.yaml` of foundation and campaign; return the stacks' names. `spec`: path or JSON."""
     names = FOUNDATION_STACK, campaign_stack(store.campaign)
     for stack in names:
-        settings = {**secrets.kept(stored_state(store, stack)), "config": {SPEC_KEY: spec}}
+        settings = {**stack_settings(stored_state(store, stack)), "config": {SPEC_KEY: spec}}
         (folder / f"Pulumi.{stack}.yaml").write_text(json.dumps(settings, indent=1) + "\n")
     return names

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from infra.cli.look.inside import inside
 from infra.cli.records import record_of
-from infra.cluster.execution import STDERR, STDOUT, Containers, Run
+from infra.cluster.execution import STDERR, STDOUT, Containers, Exec
 from infra.cluster.ranks import Member
 from infra.errors import BivouacError, UserError
 
@@ -59,7 +59,7 @@ def _pass_on(channel: int, data: bytes) -> None:
             data = data[os.write(channel, data) :]
 
 
-def _on_terminal(run: Run) -> int:
+def _on_terminal(run: Exec) -> int:
     """Pass each key on as it is: Ctrl-C becomes the command's."""
     before = termios.tcgetattr(0)
     with ExitStack() as stack:
@@ -73,7 +73,7 @@ def _on_terminal(run: Run) -> int:
 
 
 @contextmanager
-def _ended_by_signals(run: Run, member: Member, told: Console) -> Iterator[None]:
+def _ended_by_signals(run: Exec, member: Member, told: Console) -> Iterator[None]:
     """Pass SIGINT and SIGTERM on to the command; the second time end it, the third time leave it alone."""
     came: list[int] = []
     senders: list[threading.Thread] = []
@@ -100,7 +100,7 @@ def _ended_by_signals(run: Run, member: Member, told: Console) -> Iterator[None]
             signal.signal(number, handler)
 
 
-def _send(run: Run, number: int, member: Member, told: Console) -> None:
+def _send(run: Exec, number: int, member: Member, told: Console) -> None:
     name = signal.Signals(number).name
     try:
         reached = run.end(number)

@@ -31,7 +31,7 @@ _ALARMS = 5
 """Newest alarms of the watch that are shown."""
 
 if TYPE_CHECKING:
-    from infra.engine.drift import Look
+    from infra.engine.drift import StackLook
     from infra.engine.refusal import Refusal
 
 
@@ -210,12 +210,12 @@ def _print_notices(notices: Sequence[Entry], console: Console) -> None:
         )
 
 
-def _compared(spec: Spec) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
+def _compared(spec: Spec) -> tuple[tuple[StackLook, ...], tuple[Refusal, ...]]:
     """Compare the stacks with AWS; return nothing for a campaign that is torn down, or while it is."""
     from infra.engine.refusal import refusals, standing
-    from infra.preview.looking import look_at_stacks, looking
+    from infra.preview.read_only import look_at_stacks, read_only_context
 
-    context = looking(spec, None, PlainConsole(stderr=True, highlight=False))
+    context = read_only_context(spec, None, PlainConsole(stderr=True, highlight=False))
     where = standing(context)
     if where.falling:
         context.progress.note("the campaign is being torn down or is gone: there is nothing to compare")

@@ -38,13 +38,13 @@ def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Co
     )
     from infra.aws.account import Account
     from infra.aws.block_purchase import Counter
-    from infra.preview.looking import looking
+    from infra.preview.read_only import read_only_context
     from infra.session.session import ensure_bucket, foundation_lease
 
     plan = make_plan(spec, survey(spec))
     ensure_bucket(Account(spec.region), _state_bucket(spec), spec.account)
     aside = PlainConsole(stderr=True, highlight=False)
-    context = looking(spec.model_copy(update={"nodes": _unnamed(spec)}), plan, aside)
+    context = read_only_context(spec.model_copy(update={"nodes": _unnamed(spec)}), plan, aside)
     with foundation_lease(context) as lease:
         counter = Counter(context.account, lease.store, spec.campaign, lease.check)
         with context.progress.stage("block", "earlier purchases for this campaign"):

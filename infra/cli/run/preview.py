@@ -34,9 +34,9 @@ def preview_command(
     seen = checked(path)
     if failed(seen.findings) or seen.spec is None or seen.facts is None:
         if as_markdown:
-            from infra.preview.markdown import of_checks
+            from infra.preview.markdown import checks_comment
 
-            console.file.write(of_checks(path.name, seen.findings))
+            console.file.write(checks_comment(path.name, seen.findings))
         else:
             show(path, seen.findings, as_json, console)
         return UserError.exit_code
@@ -45,21 +45,21 @@ def preview_command(
     target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}", markup=False))
     from infra.engine import explain
     from infra.preview import markdown, preview
-    from infra.preview.looking import looking
+    from infra.preview.read_only import read_only_context
 
     try:
-        context = looking(seen.spec, make_plan(seen.spec, seen.facts), aside)
+        context = read_only_context(seen.spec, make_plan(seen.spec, seen.facts), aside)
         with context.progress.stage("preview", "the stacks against AWS and against the spec; nothing is touched"):
             found = preview.preview(context, was, inside=inside)
     except UserError as error:
         if as_markdown:
-            console.file.write(markdown.refused(seen.spec.campaign, error))
+            console.file.write(markdown.refusal_comment(seen.spec.campaign, error))
             return error.exit_code
         return refuse(error, as_json, console)
     if as_json:
         write_json(console, preview.as_facts(found))
     elif as_markdown:
-        console.file.write(markdown.of(found))
+        console.file.write(markdown.comment(found))
     else:
         if any(one.drifted for one in found.looks):
             explain.print_drift(console, found.looks, context.spec.campaign)

@@ -16,7 +16,7 @@ from infra.session.context import Context
 from infra.session.session import opened, stored_plan, stored_spec
 
 if TYPE_CHECKING:
-    from infra.engine.drift import Look
+    from infra.engine.drift import StackLook
 
 
 def repair_command(campaign: str, region: str, yes: bool, console: Console, *, as_json: bool = False) -> int:
@@ -40,7 +40,7 @@ def _repair(context: Context, yes: bool, console: Console, machine: Console | No
     from infra.campaign.repairs.repair import carry_out
     from infra.engine import explain
     from infra.engine.refusal import error_of, refusals, standing
-    from infra.preview.looking import look_at_stacks
+    from infra.preview.read_only import look_at_stacks
 
     campaign, where = context.spec.campaign, standing(context)
     if where.falling or not where.begun:
@@ -72,7 +72,7 @@ def _repair(context: Context, yes: bool, console: Console, machine: Console | No
     return 0 if not any(each.drifted or each.planned for each in again) else 1
 
 
-def _answer(machine: Console | None, campaign: str, wrong: Sequence[Look], again: Sequence[Look]) -> None:
+def _answer(machine: Console | None, campaign: str, wrong: Sequence[StackLook], again: Sequence[StackLook]) -> None:
     from infra.engine import explain
 
     if machine is not None:

@@ -20,7 +20,7 @@ from pulumi_kubernetes.apiextensions.v1 import (
 from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs
 
 from infra.cluster.confinement import NOBODY, SECCOMP
-from infra.cluster.mpijob import GROUP, VERSION
+from infra.cluster.gang import MPI_GROUP, MPI_VERSION
 from infra.spec.names import NAMESPACE, POOL_LABEL, SYSTEM_POOL
 from infra.stack.cluster.rights import CHANGE, WATCH, grant_everywhere, grant_here, rule
 
@@ -35,7 +35,7 @@ class MpiOperator(pulumi.ComponentResource):
         super().__init__("bivouac:infra:MpiOperator", NAME, None, ResourceOptions(parent=child.parent))
         self._child = child
         definition = kubernetes.apiextensions.v1.CustomResourceDefinition(
-            NAME, metadata={"name": f"mpijobs.{GROUP}"}, spec=_definition(), opts=self._opts()
+            NAME, metadata={"name": f"mpijobs.{MPI_GROUP}"}, spec=_definition(), opts=self._opts()
         )
         account = kubernetes.core.v1.ServiceAccount(
             NAME, metadata={"name": NAME, "namespace": NAMESPACE}, opts=self._opts()
@@ -96,7 +96,7 @@ class MpiOperator(pulumi.ComponentResource):
 def rules() -> list[PolicyRuleArgs]:
     """Return the rights that version 0.8.2 needs in the namespace; it runs without a gang scheduler."""
     return [
-        rule(GROUP, ["mpijobs", "mpijobs/finalizers", "mpijobs/status"], (*WATCH, "patch", "update")),
+        rule(MPI_GROUP, ["mpijobs", "mpijobs/finalizers", "mpijobs/status"], (*WATCH, "patch", "update")),
         rule("", ["configmaps", "secrets", "services"], (*WATCH, "create", "update")),
         rule("", ["pods"], CHANGE),
         rule("", ["events"], ("create", "patch")),
@@ -111,7 +111,7 @@ def cluster_rules() -> list[PolicyRuleArgs]:
 
 def _definition() -> CustomResourceDefinitionSpecArgs:
     version = CustomResourceDefinitionVersionArgs(
-        name=VERSION,
+        name=MPI_VERSION,
         served=True,
         storage=True,
         subresources=CustomResourceSubresourcesArgs(status={}),
@@ -120,7 +120,7 @@ def _definition() -> CustomResourceDefinitionSpecArgs:
     names = CustomResourceDefinitionNamesArgs(
         kind="MPIJob", list_kind="MPIJobList", plural="mpijobs", singular="mpijob"
     )
-    return CustomResourceDefinitionSpecArgs(group=GROUP, names=names, scope="Namespaced", versions=[version])
+    return CustomResourceDefinitionSpecArgs(group=MPI_GROUP, names=names, scope="Namespaced", versions=[version])
 
 
 def schema() -> JSONSchemaPropsArgs:

@@ -12,7 +12,7 @@ from pulumi_kubernetes.rbac.v1 import PolicyRuleArgs
 from pulumi_kubernetes.resource.v1 import ExactDeviceRequestArgsDict
 
 from infra.cluster import admission
-from infra.cluster.mpijob import GROUP
+from infra.cluster.gang import MPI_GROUP
 from infra.plan import catalogue
 from infra.plan.catalogue import Chart, InstanceType
 from infra.spec.campaign import Addons, SharedStorage, Spec
@@ -45,7 +45,7 @@ EFA_CLASS = "efa.networking.k8s.aws"
 def steward_rules(by_mpirun: bool = False) -> list[PolicyRuleArgs]:
     """Return the steward's rights in the campaign's namespace; `by_mpirun`: its attempts are MPIJobs."""
     return [
-        *([rule(GROUP, ["mpijobs"], CHANGE)] if by_mpirun else []),
+        *([rule(MPI_GROUP, ["mpijobs"], CHANGE)] if by_mpirun else []),
         rule("jobset.x-k8s.io", ["jobsets"], CHANGE),
         rule("batch", ["jobs"], CHANGE),
         rule("", ["configmaps"], CHANGE),

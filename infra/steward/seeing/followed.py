@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from infra.cluster.pod_logs import Line
+from infra.cluster.pod_logs import LogLine
 from infra.record import pod_logs
 from infra.record.pod_logs import Position
 from infra.record.store import CampaignStore
@@ -65,7 +65,7 @@ class Followed:
             for line in text.split("\n"):
                 self._remember(line)
 
-    def take(self, line: Line, untold: dict[str, Any] | None) -> None:
+    def take(self, line: LogLine, untold: dict[str, Any] | None) -> None:
         """Add a line. `untold`: its event, if the listener failed at it."""
         with self._lock:
             before = self.position

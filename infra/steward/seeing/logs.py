@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from infra.cluster.pod_logs import Line, PodLogs, is_gone
+from infra.cluster.pod_logs import LogLine, PodLogs, is_gone
 from infra.record.store import CampaignStore
 from infra.record.trainer_lines import MARK, event_of
 from infra.steward.seeing.followed import Followed, Untold
@@ -124,7 +124,7 @@ class LogShipper:
             log.exception("following %s failed, it is tried again", one.pod)
             return 1.0
 
-    def _take(self, one: Followed, line: Line) -> None:
+    def _take(self, one: Followed, line: LogLine) -> None:
         """Pass the line's event to the listener, then keep the line: no successor reads stored lines again."""
         one.marks = one.marks or line.text.startswith(MARK)
         event = event_of(line.text, self._marked and one.marks)

@@ -18,11 +18,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from infra.clock import Clock
 from infra.cluster import attempts
-from infra.cluster.conditions import ConditionHistory
-from infra.cluster.fitness import NodeFacts
+from infra.cluster.fitness import ConditionHistory, NodeFacts
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, index_of
 from infra.cluster.nodes import GpuNodes
-from infra.cluster.starting import has_started, is_over, states, why_not
+from infra.cluster.pod_start import has_started, is_over, states, why_not
 from infra.cluster.steward_config import StewardConfig
 from infra.record.meter import Reading
 from infra.steward.clocks import Clocks
@@ -242,7 +241,7 @@ class Observer:
                 instance_state=node.instance_state,
                 quarantined=node.quarantined,
                 unfit=node.unfit(needed),
-                suspected=node.suspected(needed),
+                suspected=node.only_suspect(needed),
                 sick_for=sick_for[node.name],
             )
             for node in facts

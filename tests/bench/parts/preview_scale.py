@@ -19,7 +19,7 @@ from rich.console import Console
 from infra.engine.drift import look
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.preview.looking import looking, stacks
+from infra.preview.read_only import read_only_context, stacks
 from infra.spec.campaign import Spec
 from tests.rehearsal.campaign_world import Camp, camp
 from tests.results import results_of
@@ -41,7 +41,7 @@ def sized(one: Camp, count: int) -> Spec:
 
 def preview(spec: Spec, aside: Console) -> tuple[int, float]:
     """(resources to create, seconds) of one preview of both stacks."""
-    context = looking(spec, make_plan(spec, survey(spec)), aside)
+    context = read_only_context(spec, make_plan(spec, survey(spec)), aside)
     begun = time.perf_counter()
     looks = [look(context, name, settings()) for name, settings in stacks(context).items()]
     return sum(len(one.planned) for one in looks), time.perf_counter() - begun

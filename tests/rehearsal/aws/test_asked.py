@@ -18,7 +18,7 @@ from rich.console import Console
 from infra.aws.account import Account
 from infra.aws.market import look
 from infra.aws.quota_use import quota_use
-from infra.bake.keeping import campaign_settings
+from infra.bake.foundation import campaign_settings
 from infra.cli.prepare.check import check_command
 from infra.cli.run.run import run_command
 from infra.plan.catalogue import instance_type

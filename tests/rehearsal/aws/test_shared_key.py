@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from infra.aws import keys
 from infra.aws.account import Account as Driver
-from infra.bake import keeping
+from infra.bake import foundation
 from infra.errors import UserError
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
@@ -47,8 +47,8 @@ class Ground:
     def comes(self, spec: Spec) -> dict[str, Account]:
         """The foundation as this campaign finds and leaves it, by the product's own record; then the campaign's roles,
         with what the product's own graph gives them."""
-        wanted = keeping.foundation_settings(self.store, spec)
-        keeping.remember(self.store, wanted)
+        wanted = foundation.foundation_settings(self.store, spec)
+        foundation.remember(self.store, wanted)
         named = {one["AliasName"] for one in self.admin.kms.list_aliases()["Aliases"]}
         if wanted.keeping.own_key and KEY_ALIAS not in named:
             key = self.key(key_policy(ACCOUNT, REGION))

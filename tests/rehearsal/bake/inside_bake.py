@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from infra.aws.account import Account
 from infra.aws.base_image import STEWARD_MOST_BYTES, find_base, find_steward_base
 from infra.bake import bake, builder, node_image, playbook
-from infra.bake.tools import packed_tools
+from infra.bake.bake import pack_tools
 from infra.errors import PermanentError, UserError
 from infra.rehearsal.aws.iam import access
 from infra.rehearsal.aws.world import World
@@ -61,7 +61,7 @@ def test_a_node_image_is_baked_once_for_all_campaigns_and_its_builder_is_gone(
         assert set(image.not_applied) >= {"nvidia_driver", "efa", "lustre_client"}
         assert "not applied, no dnf on this machine" in said(context) and "system_tuning" in said(context)
         context.store.put_json(node_image.RECORD, {"manifest": node_image.manifest_key(image.inputs_digest)})
-        stored = node_image.recorded(context.store)
+        stored = node_image.campaign_image(context.store)
         assert stored is not None and stored.model_dump() == image.model_dump()
 
     assert set(images(account, inputs)) == {image.ami}
@@ -141,7 +141,7 @@ def test_the_trainer_image_is_installed_and_pushed_once(account: Account, build_
     with campaign(account, "trainer") as context, tempfile.TemporaryDirectory() as work:
         given = {
             "trainer_image_wheel": str(bake.build_wheel(ROOT, Path(work))),
-            "trainer_image_tools": str(packed_tools(Path(work))),
+            "trainer_image_tools": str(pack_tools(Path(work))),
             "trainer_image_layers": bake.layers(bake.Bases(find_base(account, SPEC), find_steward_base(account, SPEC))),
             "trainer_image_tag": "inputs",
             "trainer_image_region": context.spec.region,

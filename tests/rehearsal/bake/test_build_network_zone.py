@@ -13,7 +13,7 @@ import pytest
 
 from infra.aws.account import Account
 from infra.bake.builder import INSTANCE_TYPE
-from infra.bake.keeping import foundation_settings, placed, remember
+from infra.bake.foundation import foundation_settings, remember, with_zone
 from infra.errors import UserError
 from infra.record.store import CampaignStore
 from infra.rehearsal.aws.world import World
@@ -75,14 +75,14 @@ def test_a_build_network_is_made_where_builders_are_sold_and_moves_only_from_whe
     first = old.outputs["zone"].value
     for letter in "abcdf":  # never sold in us-east-1e
         unsold("".join(one for one in "abcdef" if one != letter))
-        settled = placed(here, foundation_settings(store, spec))
+        settled = with_zone(here, foundation_settings(store, spec))
         assert settled.build_network_zone == (None if first.endswith(letter) else f"us-east-1{letter}")
 
     unsold(first[-1])
     image = next(one for one in world.backend("ec2").amis if one.startswith("ami-"))
     launch = {"ImageId": image, "MinCount": 1, "MaxCount": 1, "InstanceType": INSTANCE_TYPE}
     assert code_of(lambda: aws.ec2.run_instances(**launch, SubnetId=old.outputs["subnet"].value)) == "Unsupported"
-    moved = placed(here, foundation_settings(store, spec))
+    moved = with_zone(here, foundation_settings(store, spec))
     remember(store, moved)
     assert moved.build_network_zone not in (None, first) and foundation_settings(store, spec) == moved
     new = stacks.stack(build_network(moved.build_network_zone)).up()
@@ -91,7 +91,7 @@ def test_a_build_network_is_made_where_builders_are_sold_and_moves_only_from_whe
     aws.ec2.run_instances(**launch, SubnetId=new.outputs["subnet"].value)
 
     unsold("")
-    assert placed(here, foundation_settings(store, spec)) == moved, (
+    assert with_zone(here, foundation_settings(store, spec)) == moved, (
         "a build network that serves stays, whatever is sold"
     )
     again = stacks.stack(build_network(moved.build_network_zone)).up()
@@ -105,9 +105,9 @@ def test_a_new_build_network_takes_the_first_zone_that_sells_builders_and_none_i
 ) -> None:
     fresh = FoundationSettings(account="123456789012", region="us-east-1", build_network_zone="us-east-1b")
     unsold("ab")
-    assert placed(here, fresh).build_network_zone == "us-east-1c", "us-east-1b sells none any more"
+    assert with_zone(here, fresh).build_network_zone == "us-east-1c", "us-east-1b sells none any more"
     unsold("abcdef")
     with pytest.raises(
         UserError, match=rf"no zone sells.*{INSTANCE_TYPE}, among us-east-1a, us-east-1b.*another region"
     ):
-        placed(here, fresh)
+        with_zone(here, fresh)

@@ -54,14 +54,14 @@ def test_it_is_found_once_and_stays_the_campaigns_whatever_is_newest_later(
     first, fresh = node_image.ensure(context, where)
     assert not fresh and first.ami in named.values() and not first.applied and "eks" in first.not_applied["every role"]
     context.store.put_json(node_image.RECORD, {"ami": first.ami, "manifest": first.key, "baked": False})
-    assert node_image.recorded(context.store) == first and not first.key.startswith("images/nodes/")
+    assert node_image.campaign_image(context.store) == first and not first.key.startswith("images/nodes/")
     parameter = image_parameter("1.36", "nvidia")
     before = aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"]
     other = next(ami for name, ami in named.items() if "nvidia" in name and ami != before)
     backend = aws.world.backend("ssm")._parameters[parameter][-1]
     backend.value = other
     try:
-        assert node_image.ensure(context, where, own=node_image.recorded(context.store)) == (first, False)
+        assert node_image.ensure(context, where, own_image=node_image.campaign_image(context.store)) == (first, False)
         assert node_image.ensure(context, where)[0].ami == other, "another campaign takes the newest"
     finally:
         backend.value = before

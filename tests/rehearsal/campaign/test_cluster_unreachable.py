@@ -22,7 +22,7 @@ from lightkube.resources.core_v1 import ConfigMap
 
 from infra.campaign import capacity, preflight, supervise
 from infra.campaign.launch import deploy
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.campaign.supervise import StewardWatch
 from infra.cluster import kubernetes
 from infra.cluster import nodes as nodes_module
@@ -198,7 +198,7 @@ def test_a_stage_that_the_world_cuts_off_is_recorded_and_says_what_bills(
         return {"nodes": nodes.facts()}
 
     with pytest.raises(httpx2.HTTPError):
-        run_step(context, Step(Stage.PREFLIGHT, "to be cut off", cut_off))
+        run_step(context, StageStep(Stage.PREFLIGHT, "to be cut off", cut_off))
     assert "2 x GPU nodes" in said.getvalue() and "`bivouac down deaf` ends it" in said.getvalue()
     failed = [event for event in context.store.events() if event.kind == "stage.failed"]
     assert len(failed) == 1 and "cannot be reached" in failed[0].data["error"]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.bake.keeping import campaign_settings
+from infra.bake.foundation import campaign_settings
 from infra.campaign import teardown
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.engine.engine import Engine
 from infra.folders import writable
 from infra.record.events import Stage
@@ -44,7 +44,7 @@ def test_a_teardown_passes_the_lock_of_a_dead_engine_though_the_cluster_is_gone(
         lock = {"pid": NOBODY, "username": "me", "hostname": os.uname().nodename, "timestamp": "2026-01-01T00:00:00Z"}
         folder = f".pulumi/locks/organization/{PROJECT}/{stack.name}/"
         context.store.put(f"{folder}dead.json", json.dumps(lock).encode())
-        step = Step(Stage.TEARDOWN, "everything that bills is destroyed", teardown.run)
+        step = StageStep(Stage.TEARDOWN, "everything that bills is destroyed", teardown.run)
         assert run_step(context, step)["resources"] == 2, "the Kubernetes object was forgotten, the rest destroyed"
         assert not camped.client("s3").list_objects_v2(Bucket=context.buckets.state, Prefix=folder).get("Contents")
         assert Stage.TEARDOWN in context.state().finished_stages

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.errors import PermanentError
 from infra.notices.outbox import AGAIN
 from infra.record.events import Stage
@@ -29,7 +29,7 @@ def failing(context: Context) -> Any:
 
 def drive(camped: Camp, stage: Stage, run: Any) -> None:
     with camped.opened() as context:
-        run_step(context, Step(stage, "a test", run))
+        run_step(context, StageStep(stage, "a test", run))
 
 
 def told(camped: Camp) -> list[tuple[str, str]]:

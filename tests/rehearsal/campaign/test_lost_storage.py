@@ -11,7 +11,7 @@ from infra.bake.foundation import foundation
 from infra.campaign import provision
 from infra.campaign.repairs import lost_storage
 from infra.campaign.repairs.lost_storage import StorageWatch, id_of
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.record.events import Stage
 from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.payloads.checkpoints import CheckpointCopied
@@ -31,7 +31,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
         with acting(camped, *FOUNDER), camped.opened() as context:
             foundation(context)
         with acting(camped, *OPERATOR), camped.opened() as context:
-            run_step(context, Step(Stage.PROVISION, "by the operator", provision.run))
+            run_step(context, StageStep(Stage.PROVISION, "by the operator", provision.run))
             context.store.append(AttemptLaunched(attempt=1, jobset="attempt-1", committed_step=20))
             context.store.append(CheckpointCopied(step=20))
         yield camped

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from infra.bake import bake
 from infra.campaign import launch, relaunch
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.cluster.steward_config import StewardConfig
 from infra.errors import UserError
 from infra.plan.plan import make_plan
@@ -91,7 +91,7 @@ def bake_it(context: Context) -> dict[str, Any]:
     def run(context: Context) -> dict[str, Any]:
         return baked(context, "images@sha256:0") | {"job_image": bake._job_image(context)}
 
-    return run_step(context, Step(Stage.BAKE, "a test", run))
+    return run_step(context, StageStep(Stage.BAKE, "a test", run))
 
 
 def everything_kept(made: Camp) -> dict[str, str]:

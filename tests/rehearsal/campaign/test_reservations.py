@@ -18,7 +18,7 @@ from infra.aws import blocks
 from infra.aws.account import Account
 from infra.aws.asked import ask_aws
 from infra.campaign import billing, capacity
-from infra.campaign.reserved import bills_on
+from infra.campaign.billing import bills_on
 from infra.errors import UserError
 from infra.plan.checks import Finding, Level, check
 from infra.plan.estimates.cost import RESERVATION_REST

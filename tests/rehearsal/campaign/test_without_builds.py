@@ -11,9 +11,9 @@ import pytest
 from infra.bake import trial_build
 from infra.bake.foundation import foundation
 from infra.campaign import launch_budget, provision, teardown
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.errors import UserError
-from infra.preview.looking import look_at_stacks
+from infra.preview.read_only import look_at_stacks
 from infra.record.events import Stage
 from infra.spec.names import NOTICES
 from tests.rehearsal.acting import FOUNDER, OPERATOR, acting
@@ -81,7 +81,7 @@ def test_gpu_nodes_that_no_driver_brings_to_training_go_and_people_hear_of_it(
         )
 
     with acting(founded, *OPERATOR), founded.opened() as context:
-        run_step(context, Step(Stage.PROVISION, "by the operator", provision.run))
+        run_step(context, StageStep(Stage.PROVISION, "by the operator", provision.run))
         launch_budget.postpone(context)
         assert not [row for look in look_at_stacks(context) for row in look.drifted], "a postponement is no drift"
         launch_budget.switch_off(context)
@@ -93,6 +93,6 @@ def test_gpu_nodes_that_no_driver_brings_to_training_go_and_people_hear_of_it(
     with acting(founded, *OPERATOR), founded.opened() as context:
         launch_budget.switch_off(context)
         context.outputs |= context.state().finished_stages
-        run_step(context, Step(Stage.TEARDOWN, "by the operator", teardown.run))
+        run_step(context, StageStep(Stage.TEARDOWN, "by the operator", teardown.run))
     assert founded.client("scheduler").list_schedules()["Schedules"] == []
     assert subjects(founded).count(late) == 1

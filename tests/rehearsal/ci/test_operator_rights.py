@@ -19,13 +19,13 @@ from rich.console import Console
 
 from infra.bake.foundation import foundation
 from infra.campaign import provision, teardown
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.cli.end.sweep import sweep_command
 from infra.cli.prepare.block import buy_command
 from infra.cli.prepare.offers import offers_command
 from infra.inventory import certify
 from infra.preview import preview
-from infra.preview.looking import looking
+from infra.preview.read_only import read_only_context
 from infra.record.events import Stage
 from infra.rehearsal.aws.iam.actions import ACTIONS, PREFIXES
 from infra.rehearsal.aws.iam.policies import like
@@ -73,7 +73,7 @@ def founded(camped: Camp) -> Camp:
 def provisioned(founded: Camp) -> Camp:
     """By the operator, who comes by the foundation again and finds nothing to change."""
     with acting(founded, *OPERATOR), founded.opened() as context:
-        run_step(context, Step(Stage.PROVISION, "by the operator", provision.run))
+        run_step(context, StageStep(Stage.PROVISION, "by the operator", provision.run))
     return founded
 
 
@@ -88,7 +88,7 @@ def test_the_pull_requests_role_previews_a_campaign_whose_state_a_customers_key_
     provisioned: Camp,
 ) -> None:
     def seen() -> Any:
-        context = looking(provisioned.spec, provisioned.plan, Console(file=StringIO()))
+        context = read_only_context(provisioned.spec, provisioned.plan, Console(file=StringIO()))
         return preview.preview(context, inside=False)
 
     keyless = acting(provisioned, "preview-role", without="ReadTheRecordUnderACustomersKey")
@@ -188,8 +188,8 @@ def test_the_operator_may_not_touch_what_is_not_bivouacs(provisioned: Camp) -> N
 @pytest.mark.nightly
 def test_the_operators_policies_are_enough_to_end_it_and_to_prove_it(provisioned: Camp) -> None:
     with acting(provisioned, *OPERATOR), provisioned.opened() as context:
-        run_step(context, Step(Stage.TEARDOWN, "by the operator", lambda one: teardown.run(one, abandon=True)))
-        run_step(context, Step(Stage.CERTIFY, "by the operator", certify.run))
+        run_step(context, StageStep(Stage.TEARDOWN, "by the operator", lambda one: teardown.run(one, abandon=True)))
+        run_step(context, StageStep(Stage.CERTIFY, "by the operator", certify.run))
     certificate = certificate_of(context)
     assert certificate["clean"], certificate
     with acting(provisioned, *OPERATOR):

@@ -14,7 +14,7 @@ import pytest
 
 from infra.bake.foundation import foundation
 from infra.campaign import provision
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.record.events import Stage
 from infra.record.payloads.stages import Abandoned, Detached, StageFailed, StageStarted
 from infra.session.session import STACK_CONFIG
@@ -33,7 +33,7 @@ def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Camp]:
         with acting(camped, *FOUNDER), camped.opened() as context:
             foundation(context)
         with acting(camped, *OPERATOR), camped.opened() as context:
-            run_step(context, Step(Stage.PROVISION, "by the operator", provision.run))
+            run_step(context, StageStep(Stage.PROVISION, "by the operator", provision.run))
         yield camped
 
 

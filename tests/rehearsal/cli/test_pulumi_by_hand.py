@@ -19,7 +19,7 @@ import yaml
 from infra.aws.account import Account
 from infra.bake import node_image
 from infra.campaign import provision, teardown
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.cli.hand.by_hand import configuration
 from infra.engine.drift import resources_of
 from infra.engine.state_copy import stored_state
@@ -159,7 +159,7 @@ def trained(standing: Project) -> dict[str, str]:
     before = standing.resources()
     with standing.camped.opened() as context:
         assert context.state().nothing_to_lose, "down would end it as it stood"
-        run_step(context, Step(Stage.PROVISION, "drill", provision.run))
+        run_step(context, StageStep(Stage.PROVISION, "drill", provision.run))
         context.store.append(AttemptLaunched(attempt=1, jobset="attempt-1", committed_step=-1))
     return before
 

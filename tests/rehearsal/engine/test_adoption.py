@@ -13,7 +13,7 @@ from infra.aws.account import Account as Own
 from infra.engine import adoption
 from infra.engine.engine import Engine
 from infra.errors import LeaseLost, PermanentError
-from infra.inventory import stale_tags
+from infra.inventory import survey
 from infra.kinds import KINDS
 from infra.rehearsal.aws.world import World
 from infra.rehearsal.plugins.aws.package import AwsPackage
@@ -65,7 +65,7 @@ def test_a_gateway_and_its_address_are_found_by_tags_that_hold_the_plugins_notes
     deployment = cut(first, second)
     found = adoption.adoptable(here, "no-cluster", deployment)
     assert found == dict(zip(urns, (address, gateway), strict=True))
-    resolved, look = adoption.resolved(deployment, found)
+    resolved, look = adoption.resolve_pending(deployment, found)
     assert [one["id"] for one in resolved["resources"]] == [address, gateway] and look == urns
     outputs = resolved["resources"][1]["outputs"]
     assert outputs["subnetId"] == network.subnet and "__defaults" not in outputs["tags"], "a refresh, not an import"
@@ -110,7 +110,7 @@ def test_a_denied_finder_stops_an_up_by_its_name_and_is_only_told_of_in_a_teardo
     said: list[str] = []
     engine = Engine.__new__(Engine)
     engine.context = SimpleNamespace(progress=SimpleNamespace(note=said.append))  # type: ignore[assignment]
-    assert adoption.adoptable(blind, "no-cluster", cut(pending), engine._told) == {}
+    assert adoption.adoptable(blind, "no-cluster", cut(pending), engine._note_unsure) == {}
     assert "Eip one" in said[0] and "UnauthorizedOperation" in said[0]
 
 
@@ -137,7 +137,7 @@ def test_a_deleted_rule_is_left_out_and_one_that_nobody_can_ask_about_says_what_
     aws.ecr.create_repository(repositoryName="cut", tags=[{"Key": CAMPAIGN_TAG, "Value": "cut"}])
 
     def shown() -> dict[str, str]:
-        return {one.id.rpartition("/")[2]: one.doubt for one in stale_tags.tagged(here)}
+        return {one.id.rpartition("/")[2]: one.doubt for one in survey.tagged_things(here)}
 
     assert shown()[rule] == "" and "console of ecr" in shown()["cut"]
     aws.ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=[rule])
@@ -147,4 +147,4 @@ def test_a_deleted_rule_is_left_out_and_one_that_nobody_can_ask_about_says_what_
     key = make_user(world, "half", {"Effect": "Allow", "Action": "tag:GetResources", "Resource": "*"})
     denied = signed_in(monkeypatch, world, key)
     with pytest.raises(ClientError, match="UnauthorizedOperation"):
-        list(stale_tags.tagged(denied))
+        list(survey.tagged_things(denied))

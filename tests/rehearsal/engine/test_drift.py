@@ -15,15 +15,15 @@ import pytest
 import yaml
 from rich.console import Console
 
-from infra.bake.keeping import campaign_settings
+from infra.bake.foundation import campaign_settings
 from infra.campaign import provision
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.cli.look.status import status_command
 from infra.cli.run.preview import preview_command
 from infra.cli.run.repair import repair_command
 from infra.engine.engine import Engine
 from infra.errors import LeaseHeld, LeaseLost, UserError
-from infra.preview.looking import data_digest, looking, other_spec
+from infra.preview.read_only import data_digest, other_spec, read_only_context
 from infra.record.events import Stage
 from infra.record.lease import LeaseRecord
 from infra.record.payloads.attempts import AttemptLaunched
@@ -89,7 +89,7 @@ def test_a_preview_of_a_campaign_never_begun_prices_it_and_creates_nothing(campe
 @pytest.fixture(scope="module")
 def provisioned(camped: Camp) -> Camp:
     with camped.opened() as context:
-        run_step(context, Step(Stage.PROVISION, "drill", provision.run))
+        run_step(context, StageStep(Stage.PROVISION, "drill", provision.run))
         context.store.append(AttemptLaunched(attempt=1, jobset="attempt-1", committed_step=None))
     return camped
 
@@ -212,11 +212,11 @@ def test_another_spec_is_refused_with_the_fields_that_differ(provisioned: Camp) 
     """What a preview of such a campaign finds besides is in tests/drills/drift.py."""
     money = provisioned.spec.money.model_copy(update={"budget_usd": Decimal(77)})
     spec = provisioned.spec.model_copy(update={"money": money})
-    other = other_spec(looking(spec, provisioned.plan, Console(file=StringIO())))
+    other = other_spec(read_only_context(spec, provisioned.plan, Console(file=StringIO())))
     assert other is not None and "money.budget_usd: 60 -> 77" in str(other)
-    assert other_spec(looking(provisioned.spec, provisioned.plan, Console(file=StringIO()))) is None
+    assert other_spec(read_only_context(provisioned.spec, provisioned.plan, Console(file=StringIO()))) is None
 
 
 def test_a_look_may_not_mutate(camped: Camp) -> None:
     with pytest.raises(LeaseLost):
-        looking(camped.spec, camped.plan, Console(file=StringIO())).guard()
+        read_only_context(camped.spec, camped.plan, Console(file=StringIO())).guard()

@@ -139,7 +139,7 @@ def ended(held: Camp, name: str, lease_s: float) -> list[str]:
 
 
 def engines(held: Camp) -> list[int]:
-    return [pid for pid, mark in leash.marked().items() if mark.startswith(f"{held.spec.campaign}/")]
+    return [pid for pid, mark in leash.marked_processes().items() if mark.startswith(f"{held.spec.campaign}/")]
 
 
 def locks(held: Camp) -> list[str]:

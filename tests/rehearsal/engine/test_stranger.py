@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from infra.engine.failures import Cause, EngineFailed, Failure
+from infra.engine.failures import Cause, EngineFailed, ResourceFailure
 from infra.rehearsal.plugins.kubernetes.cluster import Unreachable
 from infra.rehearsal.plugins.kubernetes.package import KubernetesPackage
 from infra.rehearsal.plugins.package import Request
@@ -75,7 +75,7 @@ def test_a_cluster_that_does_not_know_us_at_first_is_unreachable_for_the_whole_r
     with pytest.raises(Unreachable) as refused:
         package.create(WANTED)
     assert door.asked == ["/version"], "the plugin asks once"
-    failed = EngineFailed("pulumi up", "campaign-x", (Failure(URN, str(refused.value)),), "")
+    failed = EngineFailed("pulumi up", "campaign-x", (ResourceFailure(URN, str(refused.value)),), "")
     assert failed.causes == {Cause.STRANGER}
     assert "wait a minute" in str(failed.cure) and "run the same command again" in str(failed.cure)
 

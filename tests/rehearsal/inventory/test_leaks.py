@@ -128,7 +128,7 @@ def test_a_look_that_fails_in_passing_is_looked_again(planted: tuple[Environment
     rule = {"service": "ec2", "action": "DescribeVolumes", "code": "InternalError", "status": 400, "times": 2}
     ground.camped.ask("faults", add=[rule])
     try:
-        certificate = certify._settled(context, quiet)
+        certificate = certify._certify_until_settled(context, quiet)
         hits = ground.camped.ask("faults")["rules"][0]["hits"]
     finally:
         ground.camped.ask("faults", clear=True)
@@ -152,7 +152,7 @@ def test_what_appears_only_at_the_second_look_is_found(
     quiet = certify.Knowledge(
         known.names, frozenset(), known.began, {k: frozenset(t.id for t in v) for k, v in seen.items()}
     )
-    certificate = certify._settled(context, quiet)
+    certificate = certify._certify_until_settled(context, quiet)
     assert made and certificate.found == (f"volume {made[0]}",), certificate.found
     ground.client("ec2").delete_volume(VolumeId=made[0])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from infra.inventory.leftovers import holding, remains
+from infra.campaign.teardown import holding, remains
 from infra.kinds import Remain
 from infra.rehearsal.aws.world import World
 from infra.spec.names import CAMPAIGN_TAG, Names

@@ -25,7 +25,7 @@ from infra.kinds import kind_of_type
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.preview import preview
-from infra.preview.looking import look_at_stacks, looking
+from infra.preview.read_only import look_at_stacks, read_only_context
 from infra.record.events import Stage
 from infra.record.payloads.stages import StageFinished, StageStarted
 from infra.record.store import CampaignStore
@@ -186,7 +186,7 @@ def test_a_name_that_iam_has_already_is_refused_before_anything_is_recorded(
     with pytest.raises(UserError, match="IAM roles hold for all regions"), driven(camped, "taken", FAR):
         pass
     with pytest.raises(UserError, match="IAM roles hold for all regions"):
-        preview.preview(looking(spec, make_plan(spec, survey(spec)), Console(file=StringIO())))
+        preview.preview(read_only_context(spec, make_plan(spec, survey(spec)), Console(file=StringIO())))
     store = CampaignStore(Account(FAR).client("s3"), buckets(spec.account, FAR).state, "taken", "")
     assert store.get_json("spec.json") is None
 
@@ -230,10 +230,10 @@ def test_each_region_has_its_foundation_and_an_older_one_keeps_its_names(
             earlier.setattr(build_network, "builder_role", lambda _: BUILD_NETWORK)
             earlier.setattr(build_network, "builder_guard_role", lambda _: f"{BUILD_NETWORK}_guard")
             assert up(home) == BUILD_NETWORK
-        (seen,) = look_at_stacks(home, only=(FOUNDATION_STACK,))
+        (seen,) = look_at_stacks(home, names=(FOUNDATION_STACK,))
         assert seen.resources > 10 and seen.planned == () and seen.drifted == ()
         assert up(far) == f"{BUILD_NETWORK}_{FAR}"
-        (seen,) = look_at_stacks(far, only=(FOUNDATION_STACK,))
+        (seen,) = look_at_stacks(far, names=(FOUNDATION_STACK,))
         assert seen.planned == () and seen.drifted == ()
     expected = {BUILD_NETWORK, f"{BUILD_NETWORK}_guard", f"{BUILD_NETWORK}_{FAR}", f"{BUILD_NETWORK}_guard_{FAR}"}
     assert {name for name in names_of(camped) if name.startswith(BUILD_NETWORK)} == expected

@@ -108,7 +108,7 @@ def base() -> Iterator[Path]:
     yield tools
 
 
-def play(name: str, tools: Path, number: str, **given: Any) -> playbook.Heard:
+def play(name: str, tools: Path, number: str, **given: Any) -> playbook.PlayResult:
     host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     return playbook.run(

@@ -9,7 +9,7 @@ import pytest
 
 from infra.bake.foundation import foundation
 from infra.campaign import provision, teardown
-from infra.campaign.stages import Step, run_step
+from infra.campaign.stages import StageStep, run_step
 from infra.inventory import certify, sweep
 from infra.record.events import Stage
 from infra.session.context import Context
@@ -74,7 +74,7 @@ def before(camped: Camp, place: Existing) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def provisioned(camped: Camp, before: dict[str, Any]) -> Camp:
     with acting(camped, *OPERATOR), camped.opened() as context:
-        run_step(context, Step(Stage.PROVISION, "by the operator", provision.run))
+        run_step(context, StageStep(Stage.PROVISION, "by the operator", provision.run))
     return camped
 
 
@@ -146,8 +146,8 @@ def test_a_teardown_ends_the_campaigns_things_and_leaves_the_network_to_its_owne
     with acting(provisioned, *OPERATOR), provisioned.opened() as context:
         ec2 = context.account.client("ec2")
         ec2.delete_network_interface(NetworkInterfaceId=left_over)
-        run_step(context, Step(Stage.TEARDOWN, "by the operator", lambda one: teardown.run(one, abandon=True)))
-        run_step(context, Step(Stage.CERTIFY, "by the operator", certify.run))
+        run_step(context, StageStep(Stage.TEARDOWN, "by the operator", lambda one: teardown.run(one, abandon=True)))
+        run_step(context, StageStep(Stage.CERTIFY, "by the operator", certify.run))
         certificate = told(context)
     assert certificate["clean"] and not certificate["found"]
     after = inside(provisioned, place)

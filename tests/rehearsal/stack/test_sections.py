@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from infra.bake import keeping
+from infra.bake import foundation
 from infra.campaign import provision, teardown
 from infra.cli.prepare.addons import addons_command
 from infra.engine import adoption
 from infra.engine.engine import Engine
 from infra.engine.state_copy import stored_state
 from infra.errors import UserError
-from infra.inventory import certify, stale_tags
+from infra.inventory import certify, survey
 from infra.kinds import KINDS, kind_of_type
 from infra.plan import catalogue
 from infra.record.events import Stage
@@ -127,7 +127,7 @@ def test_each_kind_that_a_killed_engine_made_is_found_by_what_its_state_holds(ca
 
 
 def test_what_lives_and_only_the_tagging_service_lists_is_found(camped: Camp, context: Context) -> None:
-    seen = list(stale_tags.tagged(context.account))
+    seen = list(survey.tagged_things(context.account))
     kinds = {one.id.split(":")[2] + "/" + one.id.split(":", 5)[5].split("/")[0] for one in seen}
     eks = ("nodegroup", "addon", "access-entry", "podidentityassociation")
     assert {f"eks/{kind}" for kind in eks} | {"ec2/security-group-rule", "fsx/association"} <= kinds
@@ -216,8 +216,8 @@ def test_a_second_up_and_a_refresh_change_nothing(context: Context) -> None:
     engine = Engine(context, context.results / "pulumi")
     digest = context.outputs[Stage.PROVISION]["data_digest"]
     for stack, settings in (
-        (FOUNDATION_STACK, keeping.foundation_settings(context.store, context.spec)),
-        (context.names.stack, keeping.campaign_settings(context, digest)),
+        (FOUNDATION_STACK, foundation.foundation_settings(context.store, context.spec)),
+        (context.names.stack, foundation.campaign_settings(context, digest)),
     ):
         opened = engine.stack(stack, settings.to_config())
         refreshed = opened.refresh().summary.resource_changes or {}
@@ -235,7 +235,7 @@ def test_what_may_change_changes_in_place_and_nothing_is_replaced(camped: Camp, 
     document["nodes"]["count"] = 3
     document["storage"]["shared"] |= {"metadata_iops": 12000, "compression": "NONE"}
     document["addons"]["prometheus"] = False
-    settings = keeping.campaign_settings(context, context.outputs[Stage.PROVISION]["data_digest"])
+    settings = foundation.campaign_settings(context, context.outputs[Stage.PROVISION]["data_digest"])
     later = settings.deadline + timedelta(hours=1)
     changed = settings.model_copy(update={"spec": Spec.model_validate(document), "deadline": later})
     opened = Engine(context, context.results / "pulumi").stack(context.names.stack, changed.to_config())
@@ -309,8 +309,8 @@ def test_the_builds_of_add_ons_are_compared_with_what_eks_offers(camped: Camp, m
 def test_another_campaign_that_asks_for_less_takes_nothing_away(camped: Camp, context: Context) -> None:
     plain = camped.spec.model_dump(mode="json")
     plain |= {"campaign": "other", "encryption": {}, "storage": {}}
-    settings = keeping.foundation_settings(context.store, Spec.model_validate(plain))
-    assert settings.keeping == keeping.foundation_settings(context.store, camped.spec).keeping
+    settings = foundation.foundation_settings(context.store, Spec.model_validate(plain))
+    assert settings.keeping == foundation.foundation_settings(context.store, camped.spec).keeping
     assert settings.keeping.lock_days == 30 and settings.keeping.own_key
     more = settings.keeping.merge(Keeping(lock_days=90))
     assert more.lock_days == 90 and more.classes == settings.keeping.classes

@@ -58,9 +58,9 @@ def test_what_is_not_in_the_image_is_not_found_there_though_this_machine_has_it(
 
 def test_a_builder_pushes_images_with_boto3_alone(tmp_path: Path) -> None:
     """A builder at AWS has a bare Python and what the driver brings along."""
-    from infra.bake.tools import packed_tools
+    from infra.bake.bake import pack_tools
 
-    made = packed_tools(tmp_path)
+    made = pack_tools(tmp_path)
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(made), str(tmp_path / "tools")], check=True)
     program = "import infra.aws.registry as r; r.main(['push', '--help'])"
     command = [os.path.realpath(sys.executable), "-S", "-c", program]

@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from infra.campaign import teardown
-from infra.engine.failures import EngineFailed, Failure
+from infra.engine.failures import EngineFailed, ResourceFailure
 from infra.errors import LeaseLost
 from infra.kinds import Remain
 from infra.record.events import CampaignState, Stage
@@ -33,7 +33,7 @@ EXPIRED = "ExpiredToken: renew it"
 
 
 def failed(*words: str, urn: str = SUBNET) -> EngineFailed:
-    return EngineFailed("pulumi destroy", "train", tuple(Failure(urn, one) for one in words), "words")
+    return EngineFailed("pulumi destroy", "train", tuple(ResourceFailure(urn, one) for one in words), "words")
 
 
 class World:

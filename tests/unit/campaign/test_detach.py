@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.campaign import stages
-from infra.campaign.stages import Step, run_campaign
+from infra.campaign.stages import StageStep, run_campaign
 from infra.record.events import Stage
 from infra.record.payloads.attempts import NodesAtZero
 from infra.record.payloads.stages import StageStarted
@@ -24,7 +24,7 @@ class World:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         s3: Any = FakeS3(Time())
         self.store, self.ran = CampaignStore(s3, "state", "train", "w"), list[Stage]()
-        patch.setattr(stages, "STEPS", tuple(Step(stage, "", self._run(stage)) for stage in ALL))
+        patch.setattr(stages, "STEPS", tuple(StageStep(stage, "", self._run(stage)) for stage in ALL))
         patch.setattr(stages.block_clock, "await_lead", lambda context: None)
         patch.setattr(stages, "tell", lambda context, cost: None)
         self.insisted = list[list[Stage]]()

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError, TokenRetrievalError
 
 from infra.campaign import stages
-from infra.campaign.stages import STEPS, Step, run_campaign
+from infra.campaign.stages import STEPS, StageStep, run_campaign
 from infra.cli.refusals import refusal as told
 from infra.errors import UserError
 from infra.record.events import Stage
@@ -29,7 +29,9 @@ class Campaign:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.s3, self.ran, self.ends = FakeS3(Time()), list[Stage](), dict[Stage, Exception]()
-        patch.setattr(stages, "STEPS", tuple(Step(one.stage, one.purpose, self._stage(one.stage)) for one in STEPS))
+        patch.setattr(
+            stages, "STEPS", tuple(StageStep(one.stage, one.purpose, self._stage(one.stage)) for one in STEPS)
+        )
         bills = SimpleNamespace(sentence=lambda campaign: "nothing is seen")
         patch.setattr(stages, "billing", SimpleNamespace(bill=lambda context: bills))
         patch.setattr(stages, "tell", lambda context, cost: None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.campaign.verdicts import judge, why
+from infra.campaign.verdicts import fault_text, judge
 from infra.cluster.fitness import NodeFacts
 from tests.part import part
 from trainer.contract import HealthReport, Probe
@@ -30,7 +30,7 @@ def test_a_fabric_failure_that_marks_every_node_replaces_only_the_one_with_a_bad
         "c": report("c", probe("report", False, "exit code 137 without a report")),
     }, FACTS)  # fmt: skip
     assert [verdict["instance"] for verdict in seen.unfit] == ["i-b", "i-c"] and not seen.fabric and not seen.common
-    assert "2 uncorrectable" in why(seen.unfit[0], "p5") and "(profile p5)" in why(seen.unfit[0], "p5")
+    assert "2 uncorrectable" in fault_text(seen.unfit[0], "p5") and "(profile p5)" in fault_text(seen.unfit[0], "p5")
 
 
 def test_what_all_nodes_fail_alike_is_no_nodes_fault_and_dead_pods_are_not_alike() -> None:
@@ -94,7 +94,7 @@ def test_of_eight_nodes_whose_first_has_a_wrong_clock_only_that_one_is_replaced(
         for me, (name, off) in enumerate(zip(names, mine, strict=True))
     }, FACTS)  # fmt: skip
     assert [verdict["node"] for verdict in seen.unfit] == ["node-0"] and not seen.common
-    assert "+0.597, wanted within 0.1 of the gang's median" in why(seen.unfit[0], "p5")
+    assert "+0.597, wanted within 0.1 of the gang's median" in fault_text(seen.unfit[0], "p5")
 
 
 @pytest.mark.parametrize("off", [[0.0, -0.6], [0.0, 0.0, 0.6, 0.6], [0.0, 0.4, 0.8]])

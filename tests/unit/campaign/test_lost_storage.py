@@ -11,8 +11,8 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.campaign.repairs import lost_storage
-from infra.campaign.repairs.lost_storage import MOST, Loss, StorageWatch, why_not
-from infra.engine.drift import Look, Row
+from infra.campaign.repairs.lost_storage import MOST, FileSystemLoss, StorageWatch, refusal_reason
+from infra.engine.drift import Row, StackLook
 from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.payloads.checkpoints import CheckpointCopied
 from infra.record.payloads.stages import StageStarted
@@ -63,7 +63,7 @@ def account(fsx: Fsx) -> Any:
     ],
 )
 def test_only_a_file_system_that_aws_calls_gone_or_failed_is_lost_and_only_after_a_while(word: Word, said: str) -> None:
-    loss = Loss(account(Fsx(word)), FS)
+    loss = FileSystemLoss(account(Fsx(word)), FS)
     assert loss.look(1000.0) == (said, False)
     assert loss.look(1000.0 + BELIEVED_S - 1) == (said, False)
     assert loss.look(1000.0 + BELIEVED_S) == (said, bool(said))
@@ -72,7 +72,7 @@ def test_only_a_file_system_that_aws_calls_gone_or_failed_is_lost_and_only_after
 @pytest.mark.parametrize("between", ["AVAILABLE", "AccessDeniedException", "ThrottlingException", None])
 def test_any_other_answer_in_between_begins_the_wait_anew(between: Word) -> None:
     fsx = Fsx(GONE)
-    loss = Loss(account(fsx), FS)
+    loss = FileSystemLoss(account(fsx), FS)
     loss.look(0.0)
     fsx.word = between
     loss.look(BELIEVED_S / 2)
@@ -120,11 +120,11 @@ class World:
         patch.setattr(lost_storage, "recorded_config", lambda store, version: None)
         patch.setattr(lost_storage.time, "monotonic", lambda: self.clock)
 
-    def looked(self, context: Any, only: set[str]) -> tuple[Look, ...]:
+    def looked(self, context: Any, only: set[str]) -> tuple[StackLook, ...]:
         assert only == {"campaign-train"}
-        return (Look("campaign-train", planned=self.planned if self.fsx.word == GONE else ()),)
+        return (StackLook("campaign-train", planned=self.planned if self.fsx.word == GONE else ()),)
 
-    def carry_out(self, context: Any, looks: tuple[Look, ...]) -> None:
+    def carry_out(self, context: Any, looks: tuple[StackLook, ...]) -> None:
         self.done.append(looks[0].planned)
         self.fsx.word = "AVAILABLE"
         self.store.append(FileSystemReplaced())
@@ -235,10 +235,10 @@ def test_without_a_copy_a_new_one_would_be_empty(monkeypatch: pytest.MonkeyPatch
 def test_the_bounds_hold_an_interval_and_the_archive_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     state, now = world.store.state(), datetime.now(UTC)
     world.context.deadline = now + timedelta(minutes=waits.FILE_SYSTEM.minutes + 30)
-    assert why_not(world.context, state, now) == ""
+    assert refusal_reason(world.context, state, now) == ""
     config = SimpleNamespace(interval_and_archive=timedelta(minutes=31))
     monkeypatch.setattr(lost_storage, "recorded_config", lambda store, version: config)
-    assert "leaves no time" in why_not(world.context, state, now)
+    assert "leaves no time" in refusal_reason(world.context, state, now)
 
 
 def test_nothing_is_made_again_before_training_or_after_it(world: World) -> None:

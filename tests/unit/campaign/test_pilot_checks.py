@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.campaign import pilot, proving
-from infra.campaign.expecting import expectation_of
+from infra.campaign.node_expectation import expectation_of
 from infra.campaign.verdicts import of_all
 from infra.cluster.gang import GangJob, jobset
 from infra.record.events import Stage
@@ -39,7 +39,7 @@ def test_a_workloads_own_image_starts_on_the_pilot_with_the_supervisor_in_it() -
 def test_a_pilot_has_no_floor_between_nodes_the_shortest_diagnostic_and_the_trainers_imports() -> None:
     spec = example_spec(preflight={"dcgm_level": 3})
     whole = expectation_of(spec, None, {})
-    alone = pilot.alone(spec, whole)
+    alone = pilot.for_one_node(spec, whole)
     assert whole.bus_bandwidth_gb_s > 0 and alone.bus_bandwidth_gb_s == 0
     assert (alone.dcgm_level, alone.imports) == (1, ("torch", "deepspeed")) and whole.imports == ()
     assert alone.efa_devices == 32 and alone.gpus == whole.gpus

@@ -83,8 +83,8 @@ def test_paid_nodes_stay_no_longer_than_their_launch_budget() -> None:
     world: Any = World(example_spec(nodes=BLOCK), HOUR)
     until = datetime.now(UTC) + HOUR / 2
     world.budget = LaunchBudget(until=until, usd=Decimal(9))
-    assert f"stay until {until.isoformat(timespec='minutes')}" in (capacity.kept(world) or "")
+    assert f"stay until {until.isoformat(timespec='minutes')}" in (capacity.stay_reason(world) or "")
     world.budget = LaunchBudget(until=until + HOUR, usd=Decimal(9))
-    assert f"stay until {world.deadline.isoformat(timespec='minutes')}" in (capacity.kept(world) or "")
+    assert f"stay until {world.deadline.isoformat(timespec='minutes')}" in (capacity.stay_reason(world) or "")
     world.budget = LaunchBudget(until=until - HOUR, usd=Decimal(9))
-    assert capacity.kept(world) is None
+    assert capacity.stay_reason(world) is None

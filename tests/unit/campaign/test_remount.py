@@ -9,7 +9,7 @@ import pytest
 from lightkube.codecs import from_dict
 from lightkube.resources.core_v1 import Pod
 
-from infra.campaign.repairs import remount
+from infra.campaign.repairs import repair
 from infra.errors import PermanentError
 
 
@@ -35,13 +35,13 @@ def pod(name: str, claim: str = "shared", phase: str = "Running") -> dict[str, A
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr(remount, "withdraw", lambda context, client: found.append("steward and gang"))
-    monkeypatch.setattr(remount.archive_job, "remove", lambda client, name: found.append(name))
+    monkeypatch.setattr(repair, "withdraw", lambda context, client: found.append("steward and gang"))
+    monkeypatch.setattr(repair.archive_job, "remove", lambda client, name: found.append(name))
     return found
 
 
 def context(patch: pytest.MonkeyPatch, cluster: Cluster, turns: int = 20) -> Any:
-    patch.setattr(remount, "from_outside", lambda account, name: cluster)
+    patch.setattr(repair, "from_outside", lambda account, name: cluster)
     return SimpleNamespace(
         account=None, names=SimpleNamespace(cluster="c"), guard=lambda: None, turns=lambda seconds: range(turns),
         progress=SimpleNamespace(step=lambda said: None, note=lambda said: None), spec=SimpleNamespace(campaign="x"),
@@ -51,19 +51,19 @@ def context(patch: pytest.MonkeyPatch, cluster: Cluster, turns: int = 20) -> Any
 
 def test_the_volume_goes_when_no_pod_mounts_it_any_more(monkeypatch: pytest.MonkeyPatch, ended: list[str]) -> None:
     cluster = Cluster(pod("gang-0"), pod("gang-1"), pod("other", "local"), pod("archive-0", phase="Succeeded"))
-    remount.let_go(context(monkeypatch, cluster))
+    repair.let_go(context(monkeypatch, cluster))
     assert ended == ["steward and gang", "archive", "copy", "fetch"] and cluster.looks == 3
 
 
 def test_a_pod_that_stays_is_named_with_the_cure(monkeypatch: pytest.MonkeyPatch, ended: list[str]) -> None:
     with pytest.raises(PermanentError, match=r"seen: gang-1; cure: .*kubectl delete pod --force"):
-        remount.let_go(context(monkeypatch, Cluster(pod("gang-0"), pod("gang-1"), leave=1)))
+        repair.let_go(context(monkeypatch, Cluster(pod("gang-0"), pod("gang-1"), leave=1)))
 
 
 @pytest.mark.parametrize("known", [None, "the configuration"])
 def test_the_steward_starts_with_the_configuration_in_force(monkeypatch: pytest.MonkeyPatch, known: str | None) -> None:
     deployed: list[Any] = []
-    monkeypatch.setattr(remount, "recorded_config", lambda store, version: known if version == 2 else "another")
-    monkeypatch.setattr(remount, "deploy", lambda client, store, config: deployed.append(config))
-    remount.go_on(context(monkeypatch, Cluster()))
+    monkeypatch.setattr(repair, "recorded_config", lambda store, version: known if version == 2 else "another")
+    monkeypatch.setattr(repair, "deploy", lambda client, store, config: deployed.append(config))
+    repair.go_on(context(monkeypatch, Cluster()))
     assert deployed == ([] if known is None else ["the configuration"])

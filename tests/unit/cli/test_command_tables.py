@@ -20,7 +20,7 @@ from infra.cli.prepare import catalogue as catalogue_command
 from infra.cli.rendering import _figures
 from infra.console.tables import Listing
 from infra.inventory import Evidence, Suspicion, orphans
-from infra.inventory.sweep import Left, Sight
+from infra.inventory.sweep import Leftover, Sight
 from infra.kinds import Thing
 from infra.plan import catalogue
 from infra.plan.estimates.figure import Figure
@@ -40,8 +40,8 @@ def printed(print_it: Callable[[Console], object]) -> str:
     return out.getvalue()
 
 
-def left(name: str = "", id: str = VOLUME) -> Left:
-    return Left("volume", Thing(id, name, created=DAY), Evidence.UNPLACED)
+def left(name: str = "", id: str = VOLUME) -> Leftover:
+    return Leftover("volume", Thing(id, name, created=DAY), Evidence.UNPLACED)
 
 
 def orphan(name: str = "", campaign: str = "forgotten") -> orphans.OrphanSight:
@@ -78,7 +78,7 @@ def test_a_sweep_shows_every_id_whole() -> None:
 
 
 def test_a_sweep_prices_what_is_left_and_sums_it_up() -> None:
-    several = (Left("NAT gateway", Thing("nat-1"), Evidence.TAG), left())
+    several = (Leftover("NAT gateway", Thing("nat-1"), Evidence.TAG), left())
     text = printed(lambda console: sweep._show(Sight(several, (), {}), console))
     assert " 0.045 " in text and "together 0.045 USD/h, and 1 whose price is not in the catalogue" in text
 

@@ -85,7 +85,7 @@ def lose(monkeypatch: pytest.MonkeyPatch, word: str) -> Any:
     """A context whose file system has this word of FSx, at a clock that goes on by itself."""
     clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr(unattended, "id_of", lambda store, stack: "fs-1")
-    monkeypatch.setattr(lost_storage.Loss, "_word", lambda self: word)
+    monkeypatch.setattr(lost_storage.FileSystemLoss, "_word", lambda self: word)
     monkeypatch.setattr(unattended.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(unattended, "turns", lambda seconds, interval: range(int(seconds / interval) + 1))
     return SimpleNamespace(account=None, names=SimpleNamespace(stack="campaign-train"))

@@ -164,7 +164,7 @@ def test_the_steward_launches_the_gang_and_the_archive_with_its_own_environment_
 
 def test_the_small_image_is_named_in_the_rule_of_the_stewards_pods_alone() -> None:
     steward = REPOSITORY.replace("trainer", "steward")
-    for one in policies("bivouac-example", REPOSITORY, own=steward).values():
+    for one in policies("bivouac-example", REPOSITORY, own_repository=steward).values():
         (rule,) = [each for each in one["spec"]["validations"] if "image.matches" in each["expression"]]
         of_steward, rest = rule["expression"].split(" || (s.containers + ")
         small = f"{steward.replace('.', '[.]')}@sha256"

@@ -59,7 +59,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_an_archive_that_leads_elsewhere_is_refused_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     (tmp_path / "in/here").mkdir(parents=True)
-    with pytest.raises(copying.Refused):
+    with pytest.raises(copying.CopyRefused):
         copying.receive(str(tmp_path / "in/here"), sealed(archive(*HOSTILE[name])))
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["in", "in/here"]
     assert not os.path.lexists("/tmp/bivouac-evil")
@@ -78,11 +78,11 @@ def test_a_stream_that_ends_anywhere_or_has_any_byte_changed_leaves_nothing(tmp_
     target.write_text("old")
     whole = stream_of(source)
     for cut in (*range(0, 40), 512, 5000, len(whole) - 33, len(whole) - 1):
-        with pytest.raises((copying.Broken, copying.Refused)):
+        with pytest.raises((copying.Broken, copying.CopyRefused)):
             copying.receive(str(target), io.BytesIO(whole[:cut]))
     for at in (*range(0, len(whole), 97), len(whole) - 1):
         changed = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
-        with pytest.raises((copying.Broken, copying.Refused)):
+        with pytest.raises((copying.Broken, copying.CopyRefused)):
             copying.receive(str(target), io.BytesIO(changed))
     assert target.read_text() == "old" and sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
     assert copying.receive(str(target), io.BytesIO(whole))["bytes"] == 10240

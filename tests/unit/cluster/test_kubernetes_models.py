@@ -8,18 +8,18 @@ import sys
 
 import pytest
 
-from infra.cluster.models import MODELS, prepare_models
+from infra.cluster.kubernetes import MODELS, prepare_models
 from tests.root import ROOT
 
 RACE = """
 import sys, threading
-from infra.cluster import models
+from infra.cluster import kubernetes
 from lightkube.core.decoders import decode_list, decode_object
 
 if "prepared" in sys.argv:
-    models.prepare_models()
+    kubernetes.prepare_models()
 sys.setswitchinterval(1e-6)
-together = threading.Barrier(2 * len(models.MODELS))
+together = threading.Barrier(2 * len(kubernetes.MODELS))
 
 def decode(model):
     together.wait()
@@ -28,7 +28,7 @@ def decode(model):
     decode_object(one.encode(), model)
     decode_list(f'{{"items": [{one}]}}'.encode(), model)
 
-threads = [threading.Thread(target=decode, args=(model,)) for model in models.MODELS * 2]
+threads = [threading.Thread(target=decode, args=(model,)) for model in kubernetes.MODELS * 2]
 for one in threads:
     one.start()
 for one in threads:

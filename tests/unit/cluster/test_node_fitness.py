@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from lightkube.resources.core_v1 import Node
 
-from infra.cluster.conditions import ConditionHistory
-from infra.cluster.fitness import PATIENCE, NodeFacts, Sickness, overdue
+from infra.cluster.fitness import PATIENCE, ConditionHistory, NodeFacts, Sickness, overdue
 from infra.cluster.nodes import QUARANTINE_LABEL, _facts
 
 THEN = "2026-11-22T01:20:33Z"

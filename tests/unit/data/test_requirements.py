@@ -169,7 +169,7 @@ def test_they_are_chosen_once_until_something_changes(
     assert packages(root, "-r more.txt\n", image) == first, "an unpinned package stays what it was"
     (root / "more.txt").write_text("lib>=1\n")
     assert packages(root, "-r more.txt\n", image).listed == ("lib==2.0",)
-    monkeypatch.setattr(requirements, "_installed", lambda *given: pytest.fail("pip was started"))
+    monkeypatch.setattr(requirements, "_install", lambda *given: pytest.fail("pip was started"))
     assert packages(root, "-r more.txt\n", image).listed == ("lib==2.0",)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from infra.data import weights
+from infra.data import source
 from infra.data.source import PackedSource, pack
 from infra.errors import UserError
 from infra.plan import source_files
@@ -151,10 +151,10 @@ def test_weights_that_are_missing_empty_or_large_are_refused_with_a_way(
     (tmp_path / "empty").mkdir()
     for folder, why in ((tmp_path / "none", "no such folder"), (tmp_path / "empty", "has no file")):
         with pytest.raises(UserError, match=why):
-            weights.listed(str(folder))
-    monkeypatch.setattr(weights, "MOST_BYTES", 7)
+            source.weight_files(str(folder))
+    monkeypatch.setattr(source, "MOST_BYTES", 7)
     with pytest.raises(UserError, match=r"too large.*init_from: s3://bucket/prefix"):
-        weights.listed(str(llama(tmp_path / "llama")))
+        source.weight_files(str(llama(tmp_path / "llama")))
 
 
 class Bucket:
@@ -168,8 +168,8 @@ class Bucket:
 def test_weights_lie_beside_the_code_and_none_that_changed_meanwhile_counts(tmp_path: Path) -> None:
     begin, bucket = llama(tmp_path / "llama"), Bucket()
     account: Any = SimpleNamespace(client=lambda _: bucket)
-    files, said = weights.listed(str(begin)), list[str]()
-    weights.upload(account, "data", str(begin), files, "d1", said.append)
+    files, said = source.weight_files(str(begin)), list[str]()
+    source.upload_weights(account, "data", str(begin), files, "d1", said.append)
     assert bucket.held == {
         "datasets/d1/init-from/config.json": b"{}", "datasets/d1/init-from/deep/weights": b"1234",
         "datasets/d1/init-from/link": b"{}",
@@ -177,4 +177,4 @@ def test_weights_lie_beside_the_code_and_none_that_changed_meanwhile_counts(tmp_
     assert said[-1] == "weights: 3 of 3 to the data bucket"
     (begin / "config.json").write_text("[]")
     with pytest.raises(UserError, match="changed while they were uploaded"):
-        weights.upload(account, "data", str(begin), files, "d1", said.append)
+        source.upload_weights(account, "data", str(begin), files, "d1", said.append)

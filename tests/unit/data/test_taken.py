@@ -44,7 +44,7 @@ def test_a_file_with_another_digest_is_refused_by_name(
     monkeypatch.setattr(in_cluster, "object_or_none", lambda *_: b"{}")
     monkeypatch.setattr(in_cluster, "load", lambda _: data)
     if not wrong:
-        assert in_cluster.taken(account, "bucket", "d", lambda _: None) is data
+        assert in_cluster.verified_data(account, "bucket", "d", lambda _: None) is data
         return
     with pytest.raises(PermanentError, match=wrong):
-        in_cluster.taken(account, "bucket", "d", lambda _: None)
+        in_cluster.verified_data(account, "bucket", "d", lambda _: None)

@@ -17,7 +17,7 @@ from infra.engine.adoption import (
     pending_creates,
     refuse,
     remove_rules,
-    resolved,
+    resolve_pending,
     still_creating,
 )
 from infra.errors import LeaseLost, PermanentError
@@ -164,7 +164,7 @@ def test_adopted_creations_come_last_and_what_was_touched_is_looked_at_anew() ->
         ],
     }  # fmt: skip
     adopted = {urn(VPC, "network"): "vpc-1", urn(identity, "trainer"): "a-1", urn(SECRET, "password"): "kube/p"}
-    anew, look = resolved(deployment, adopted)
+    anew, look = resolve_pending(deployment, adopted)
     assert anew["version"] == 3 and anew["pending_operations"] == []
     first, network, trainer, password = anew["resources"]
     assert first == kept and [network["id"], trainer["id"], password["id"]] == ["vpc-1", "a-1", "kube/p"]
@@ -172,7 +172,7 @@ def test_adopted_creations_come_last_and_what_was_touched_is_looked_at_anew() ->
     assert trainer["outputs"] == {"clusterName": "c", "id": "a-1", "associationId": "a-1"}
     assert password["outputs"] == {}, "Kubernetes' own plugin reads all"
     assert look == [*adopted, urn(SUBNET, "gpu")]
-    empty, look = resolved({"resources": [kept]}, {})
+    empty, look = resolve_pending({"resources": [kept]}, {})
     assert empty["resources"] == [kept] and look == []
 
 

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 from infra.engine.consequences import consequence
-from infra.engine.drift import Change, Look, Row, drift_between
+from infra.engine.drift import PropertyChange, Row, StackLook, drift_between
 from infra.engine.explain import difference
-from infra.engine.refusal import Standing, refusals
+from infra.engine.refusal import CampaignProgress, refusals
 
-TRAINING = Standing(begun=True, training=True, falling=False)
-IDLE = Standing(begun=True, training=False, falling=False)
+TRAINING = CampaignProgress(begun=True, training=True, falling=False)
+IDLE = CampaignProgress(begun=True, training=False, falling=False)
 GROUP = "aws:eks/nodeGroup:NodeGroup"
 
 
@@ -23,8 +23,10 @@ def state(kind: str, name: str, inputs: dict[str, Any]) -> dict[str, dict[str, A
     return {urn(kind, name): {"urn": urn(kind, name), "type": kind, "custom": True, "inputs": inputs}}
 
 
-def refused(row: Row, where: Standing, drifted: tuple[Row, ...] = (), broken: frozenset[str] = frozenset()) -> str:
-    return " | ".join(map(str, refusals(Look("campaign-x", drifted, (row,), broken, 1), where, "x")))
+def refused(
+    row: Row, where: CampaignProgress, drifted: tuple[Row, ...] = (), broken: frozenset[str] = frozenset()
+) -> str:
+    return " | ".join(map(str, refusals(StackLook("campaign-x", drifted, (row,), broken, 1), where, "x")))
 
 
 def test_what_the_steward_and_aws_do_by_themselves_is_no_drift() -> None:
@@ -58,21 +60,21 @@ def test_a_postponement_by_the_driver_is_no_drift_of_the_launch_and_is_one_of_th
 
 def test_a_replacement_of_what_holds_state_is_refused_with_the_property_that_forces_it() -> None:
     row = Row(urn("aws:fsx/lustreFileSystem:LustreFileSystem", "shared"), "replace",
-              (Change("storageCapacity", 2400, 1200, True),))  # fmt: skip
+              (PropertyChange("storageCapacity", 2400, 1200, True),))  # fmt: skip
     assert "storageCapacity (2400 -> 1200)" in refused(row, IDLE)
     assert not refused(row, IDLE, broken=frozenset({row.urn})), "what never came to life may be made anew"
-    assert not refused(row, Standing(begun=False, training=False, falling=False))
+    assert not refused(row, CampaignProgress(begun=False, training=False, falling=False))
 
 
 def test_nodes_that_train_are_not_rolled_but_may_be_resized() -> None:
-    rolls = Row(urn(GROUP, "gpu-nodes"), "update", (Change("launchTemplate.version", "1", "2"),))
-    sizes = Row(urn(GROUP, "gpu-nodes"), "update", (Change("scalingConfig.maxSize", 2, 3),))
+    rolls = Row(urn(GROUP, "gpu-nodes"), "update", (PropertyChange("launchTemplate.version", "1", "2"),))
+    sizes = Row(urn(GROUP, "gpu-nodes"), "update", (PropertyChange("scalingConfig.maxSize", 2, 3),))
     assert "launchTemplate.version would restart its nodes" in refused(rolls, TRAINING)
     assert not refused(rolls, IDLE) and not refused(sizes, TRAINING)
 
 
 def test_a_cluster_that_was_upgraded_by_hand_is_not_taken_back() -> None:
-    row = Row(urn("aws:eks/cluster:Cluster", "cluster"), "update", (Change("version", "1.37", "1.36"),))
+    row = Row(urn("aws:eks/cluster:Cluster", "cluster"), "update", (PropertyChange("version", "1.37", "1.36"),))
     assert "does not go back to 1.36" in refused(row, IDLE)
 
 
@@ -87,7 +89,7 @@ def test_a_lost_bucket_is_made_anew_but_a_lost_node_group_is_not() -> None:
 def test_a_lost_file_system_is_made_anew_where_s3_has_a_copy_of_a_checkpoint() -> None:
     lost = Row(urn("aws:fsx/lustreFileSystem:LustreFileSystem", "shared"), "deleted")
     other = Row(urn("aws:eks/cluster:Cluster", "cluster"), "deleted")
-    copied = Standing(begun=True, training=True, falling=False, copied=40)
+    copied = CampaignProgress(begun=True, training=True, falling=False, copied=40)
     assert "a new one would be empty" in refused(Row(lost.urn, "create"), TRAINING, (lost,))
     assert not refused(Row(lost.urn, "create"), copied, (lost,))
     assert refused(Row(lost.urn, "replace"), copied, (lost,)), "one that stands is never given up"
@@ -97,12 +99,12 @@ def test_a_lost_file_system_is_made_anew_where_s3_has_a_copy_of_a_checkpoint() -
 def test_two_long_documents_are_told_by_the_lines_in_which_they_differ() -> None:
     old = {"Statement": [{"Effect": "Allow", "Action": f"s3:Get{n}", "Resource": "*"} for n in range(20)]}
     new = json.loads(json.dumps(old).replace("s3:Get7", "s3:Delete7"))
-    lines = difference(Change("policy", json.dumps(old), json.dumps(new)))
+    lines = difference(PropertyChange("policy", json.dumps(old), json.dumps(new)))
     assert [line.strip() for line in lines] == ["policy:", '-   "Action": "s3:Get7",', '+   "Action": "s3:Delete7",']
 
 
 def test_a_changed_tag_has_no_consequence_but_a_lost_schedule_has() -> None:
-    cluster = Row(urn("aws:eks/cluster:Cluster", "cluster"), "changed", (Change("tags.owner", "a", "b"),))
+    cluster = Row(urn("aws:eks/cluster:Cluster", "cluster"), "changed", (PropertyChange("tags.owner", "a", "b"),))
     assert consequence(cluster) == ""
     assert "nothing stops the GPU nodes" in consequence(
         Row(urn("aws:scheduler/schedule:Schedule", "deadline"), "deleted")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from infra.engine import kubernetes_state
-from infra.engine.failures import Cause, EngineFailed, Failure, cause_of
-from infra.engine.kubernetes_state import without
+from infra.engine.failures import Cause, EngineFailed, ResourceFailure, cause_of
+from infra.engine.kubernetes_state import without_resources
 
 URN = "urn:pulumi:campaign-x::bivouac::bivouac:infra:Network$aws:ec2/subnet:Subnet::gpu"
 
@@ -51,7 +51,10 @@ def test_a_message_of_either_plugin_tells_its_cause(message: str, cause: Cause) 
 
 
 def test_the_error_names_the_resource_awss_words_and_each_cure_once() -> None:
-    failures = (Failure(URN, "DependencyViolation: a"), Failure(URN.replace("gpu", "system"), "DependencyViolation: b"))
+    failures = (
+        ResourceFailure(URN, "DependencyViolation: a"),
+        ResourceFailure(URN.replace("gpu", "system"), "DependencyViolation: b"),
+    )
     error = EngineFailed("pulumi destroy", "campaign-x", failures, "words")
     assert "Subnet gpu: DependencyViolation: a" in str(error) and "Subnet system" in str(error)
     assert str(error.cure).count("remove what holds it") == 1
@@ -75,7 +78,7 @@ def test_a_resource_leaves_the_state_with_every_mention_of_it() -> None:
         ],
         "pending_operations": [{"resource": {"urn": "b"}, "type": "creating"}, {"resource": {"urn": "d"}}],
     }
-    left = without(deployment, {"b"})
+    left = without_resources(deployment, {"b"})
     assert [one["urn"] for one in left["resources"]] == ["a", "c"]
     assert left["resources"][1]["dependencies"] == ["a"]
     assert left["resources"][1]["propertyDependencies"] == {"x": [], "y": ["a"], "z": []}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.engine.liveness import Life, life
+from infra.engine.adoption import Life, life
 from infra.kinds import kind_of_type
 
 TAGS = {"Name": "bivouac-train-shared", "bivouac:campaign": "train"}

@@ -97,7 +97,7 @@ class Processes:
     def __init__(self, patch: pytest.MonkeyPatch, living: dict[int, tuple[str, int]], stubborn: frozenset[int]) -> None:
         self.now, self.living, self.stubborn, self.sent = 0.0, dict(living), stubborn, list[tuple[float, int, str]]()
         patch.setattr(leash, "now", lambda: self.now)
-        patch.setattr(leash, "marked", lambda mark=None: dict.fromkeys(self.living, "m"))
+        patch.setattr(leash, "marked_processes", lambda mark=None: dict.fromkeys(self.living, "m"))
         patch.setattr(leash, "_parent", lambda pid: self.living[pid][1])
         patch.setattr(leash, "_is_engine", lambda pid: self.living[pid][0] == "pulumi")
         patch.setattr(leash, "_send", self._send)

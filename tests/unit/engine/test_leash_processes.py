@@ -49,17 +49,17 @@ def test_marked_are_the_living_processes_that_carry_the_mark(start: Start, mark:
     mine, another, bare = start(mark), start(f"{mark}-2"), start(None)
     until(lambda: leash.mark_of(another.pid) == f"{mark}-2", what="the process was started")
     assert leash.mark_of(mine.pid) == mark and leash.mark_of(bare.pid) is None
-    assert leash.marked(mark) == {mine.pid: mark}
-    every = leash.marked()
+    assert leash.marked_processes(mark) == {mine.pid: mark}
+    every = leash.marked_processes()
     assert every[mine.pid] == mark and every[another.pid] == f"{mark}-2" and bare.pid not in every
 
 
 def test_who_has_ended_is_not_living_though_nobody_has_taken_note_of_it(start: Start, mark: str) -> None:
     one = start(mark)
-    until(lambda: leash.marked(mark), what="the process was started")
+    until(lambda: leash.marked_processes(mark), what="the process was started")
     os.kill(one.pid, signal.SIGKILL)
     until(lambda: leash._zombie(one.pid), what="the process has ended")
-    assert leash.marked(mark) == {}
+    assert leash.marked_processes(mark) == {}
     one.wait()
     assert leash._zombie(one.pid) and leash.mark_of(one.pid) is None and leash._parent(one.pid) == 0
     assert not leash._zombie(os.getpid())

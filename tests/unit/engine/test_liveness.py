@@ -8,7 +8,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from infra.engine.liveness import Life, life
+from infra.engine.adoption import Life, life
 
 CLUSTER = {"type": "aws:eks/cluster:Cluster", "id": "bivouac-c"}
 ADDON = {"type": "aws:eks/addon:Addon", "id": "bivouac-c:coredns"}

@@ -83,7 +83,7 @@ class Stack:
 
 
 def engines() -> list[int]:
-    return [pid for pid, mark in leash.marked().items() if mark.startswith("locked/")]
+    return [pid for pid, mark in leash.marked_processes().items() if mark.startswith("locked/")]
 
 
 def unlock(store: CampaignStore, stack: Stack, lease: Lease) -> None:

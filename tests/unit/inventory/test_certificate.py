@@ -16,7 +16,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.errors import NotProven
-from infra.inventory import Knowledge, certify
+from infra.inventory import Knowledge, certify, survey
 from infra.inventory.certify import Certificate, Looked, look_through, refuse_unclean
 from infra.kinds import ResourceKind, Thing
 from infra.record.payloads import payload_of
@@ -145,14 +145,14 @@ def test_what_the_tagging_service_alone_shows_is_perhaps_left_since_it_was_first
     assert looked(volume={"found": ("x",)}).certain == ("volume x",), "an older certificate knows no doubts"
     earlier = {"doubted_since": {"tagged arn:x": (NOON - timedelta(days=1)).isoformat(), "tagged gone": "2020-01-01"}}
     store: Any = SimpleNamespace(get_json=lambda name: earlier if name == "certificate.json" else None)
-    dated = certify._dated(store, seen)
+    dated = certify._with_dates(store, seen)
     assert dated.doubted_since == {"tagged arn:x": NOON - timedelta(days=1)}
     with pytest.raises(
         NotProven, match=r"left: tagged arn:y; perhaps left: tagged arn:x \(ask ECR, first seen 2026-10"
     ):
         refuse_unclean(dated)
     store = SimpleNamespace(get_json=lambda name: None)
-    assert certify._dated(store, seen).doubted_since == {"tagged arn:x": NOON}
+    assert certify._with_dates(store, seen).doubted_since == {"tagged arn:x": NOON}
 
 
 def test_a_refusal_names_all_that_is_left_or_was_not_seen() -> None:
@@ -181,7 +181,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         # Some hundred looks, each with threads of its own, would cost more than all other tests together.
-        monkeypatch.setattr(certify, "ThreadPoolExecutor", lambda *_, **__: nullcontext(SimpleNamespace(map=map)))
+        monkeypatch.setattr(survey, "ThreadPoolExecutor", lambda *_, **__: nullcontext(SimpleNamespace(map=map)))
         monkeypatch.setattr(certify, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
@@ -226,9 +226,9 @@ def settled(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> tuple[Certific
             yield
 
     looks(monkeypatch, volume=answer)
-    monkeypatch.setattr(certify, "kept", lambda context: ())
+    monkeypatch.setattr(certify, "stays_on_purpose", lambda context: ())
     progress = SimpleNamespace(step=STEPS.append, note=lambda words: None)
-    certificate = certify._settled(campaign(progress=progress, turns=turns), Knowledge(NAMES))
+    certificate = certify._certify_until_settled(campaign(progress=progress, turns=turns), Knowledge(NAMES))
     return certificate, asked, clock.now - 1000.0
 
 
@@ -308,7 +308,7 @@ def test_a_certificate_says_how_much_was_looked_through_and_what_a_human_is_to_j
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     Clock(monkeypatch)
-    monkeypatch.setattr(certify, "kept", lambda context: ())
+    monkeypatch.setattr(certify, "stays_on_purpose", lambda context: ())
     locked, notes = Thing("locked", unread="AccessDenied"), list[str]()
     record = store()
     record.append(StageStarted(stage="provision"))
@@ -337,7 +337,7 @@ def test_the_certificate_is_kept_whatever_it_says_and_raises_unless_clean(
 ) -> None:
     Clock(monkeypatch)
     looks(monkeypatch, volume=lambda: answer)
-    monkeypatch.setattr(certify, "kept", lambda context: ("s3://kept",))
+    monkeypatch.setattr(certify, "stays_on_purpose", lambda context: ("s3://kept",))
     context = campaign(store=store(), results=tmp_path)
     if answer:
         with pytest.raises(NotProven):

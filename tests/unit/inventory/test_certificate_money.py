@@ -18,7 +18,7 @@ def test_both_parts_of_the_cost_and_all_that_was_swept_are_in_it(
 ) -> None:
     Clock(monkeypatch)
     looks(monkeypatch, volume=list)
-    monkeypatch.setattr(certify, "kept", lambda context: ())
+    monkeypatch.setattr(certify, "stays_on_purpose", lambda context: ())
     context = campaign(store=store(), results=tmp_path)
     certify.run(context)
     told = context.store.get_json(certify.CERTIFICATE)

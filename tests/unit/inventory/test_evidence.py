@@ -11,7 +11,7 @@ import pytest
 
 from infra.inventory import Evidence, Knowledge
 from infra.inventory.evidence import is_account_wide, unread_of
-from infra.inventory.sweep import Left, beyond_doubt
+from infra.inventory.sweep import Leftover, beyond_doubt
 from infra.kinds import Thing, thing
 from infra.spec.names import CAMPAIGN_TAG, FOUNDATION_TAG, REGION_TAG, Names
 
@@ -21,9 +21,9 @@ KNOWN = Knowledge(NAMES, frozenset({VPC, SUBNET}))
 OWNED, SHARED = ([{"Key": f"kubernetes.io/cluster/{NAMES.cluster}", "Value": word}] for word in ("owned", "shared"))
 
 
-def judged(kind: str, item: Mapping[str, Any], id: str, name: str = "", known: Knowledge = KNOWN) -> Left | None:
+def judged(kind: str, item: Mapping[str, Any], id: str, name: str = "", known: Knowledge = KNOWN) -> Leftover | None:
     found = known.judge({kind: [thing(item, id, name)]})[kind]
-    return Left(kind, *found[0]) if found else None
+    return Leftover(kind, *found[0]) if found else None
 
 
 SPEAKS = [
@@ -130,7 +130,7 @@ def test_a_network_with_the_campaigns_tag_proves_place_though_no_record_names_it
         "volume": [thing({"Tags": tags}, "vol-0aaaaaaaaaaaaaaa1")],
         "snapshot": [thing({"VolumeId": "vol-0aaaaaaaaaaaaaaa1"}, "snap-1")],
     }
-    found = {one.id: Left(kind, one, why) for kind, rows in nobody.judge(seen).items() for one, why in rows}
+    found = {one.id: Leftover(kind, one, why) for kind, rows in nobody.judge(seen).items() for one, why in rows}
     assert found["eni-1"].evidence is Evidence.PLACE and found["eni-1"].removable
     assert not found["eni-2"].removable and not found["snap-1"].removable and ELSEWHERE not in found
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.inventory.certify import kept
+from infra.inventory.certify import stays_on_purpose
 from infra.record.events import Stage
 
 RECORD = "s3://state/campaigns/train/ (record)"
@@ -32,12 +32,12 @@ def campaign(
 
 
 def test_the_record_alone_is_kept_of_a_campaign_that_made_nothing() -> None:
-    assert kept(campaign()) == (RECORD,)
-    assert kept(campaign(outputs={Stage.PROVISION: {}, Stage.BAKE: {}})) == (RECORD,)
+    assert stays_on_purpose(campaign()) == (RECORD,)
+    assert stays_on_purpose(campaign(outputs={Stage.PROVISION: {}, Stage.BAKE: {}})) == (RECORD,)
 
 
 def test_archive_record_data_and_images_are_kept_in_this_order() -> None:
-    assert kept(campaign(ARCHIVE, {**DATA, Stage.BAKE: BAKE})) == (
+    assert stays_on_purpose(campaign(ARCHIVE, {**DATA, Stage.BAKE: BAKE})) == (
         "s3://archive/campaigns/train/id/archive-manifest.json (golden checkpoint of step 40)", RECORD,
         "s3://data/datasets/d1/ (prepared data)", "i@sha256:1 (trainer image)", "ami-1 (node image)",
     )  # fmt: skip
@@ -52,31 +52,31 @@ def test_archive_record_data_and_images_are_kept_in_this_order() -> None:
     ],
 )
 def test_each_stage_that_ended_is_told_by_itself(outputs: dict[Stage, dict[str, Any]], row: str) -> None:
-    assert kept(campaign(outputs=outputs)) == (RECORD, row)
+    assert stays_on_purpose(campaign(outputs=outputs)) == (RECORD, row)
 
 
 def test_of_a_workload_its_code_is_kept() -> None:
-    assert kept(campaign(outputs=DATA, workload="a job"))[1] == "s3://data/datasets/d1/ (the job's code)"
+    assert stays_on_purpose(campaign(outputs=DATA, workload="a job"))[1] == "s3://data/datasets/d1/ (the job's code)"
 
 
 def test_a_node_image_of_others_is_not_told_as_kept_and_one_of_ours_is() -> None:
     for ours, rows in ((False, (RECORD,)), (True, (RECORD, "ami-1 (node image)"))):
-        assert kept(campaign(outputs={Stage.BAKE: {"node_image": {"ami": "ami-1", "ours": ours}}})) == rows
+        assert stays_on_purpose(campaign(outputs={Stage.BAKE: {"node_image": {"ami": "ami-1", "ours": ours}}})) == rows
 
 
 COPIES = "s3://archive/copies/train/id/ (interval copies up to step 30; {why}; they bill until they are removed)"
 
 
 def test_interval_copies_are_kept_where_no_archive_stands_for_them() -> None:
-    assert kept(campaign(copied=30)) == (RECORD, COPIES.format(why="the campaign has no archive"))
+    assert stays_on_purpose(campaign(copied=30)) == (RECORD, COPIES.format(why="the campaign has no archive"))
     locked = COPIES.format(why="locked, or not removed")
     for left in (2, -1):
-        assert kept(campaign({**ARCHIVE, "copies_left": left}, copied=30))[-1] == locked
-    assert kept(campaign({**ARCHIVE, "copies_left": 0}, copied=30))[-1] == RECORD
+        assert stays_on_purpose(campaign({**ARCHIVE, "copies_left": left}, copied=30))[-1] == locked
+    assert stays_on_purpose(campaign({**ARCHIVE, "copies_left": 0}, copied=30))[-1] == RECORD
 
 
 def test_without_a_file_system_the_checkpoints_in_s3_stay_until_they_are_archived() -> None:
-    rows = kept(campaign(shared=None, newest=40))
+    rows = stays_on_purpose(campaign(shared=None, newest=40))
     assert [row for row in rows if "copies/train/id/ (checkpoints up to step 40; the campaign has no archive" in row]
     archived = {"manifest": "s3://archive/m", "step": 40, "copies_left": 0}
-    assert not [row for row in kept(campaign(archived, shared=None, newest=40)) if "copies/" in row]
+    assert not [row for row in stays_on_purpose(campaign(archived, shared=None, newest=40)) if "copies/" in row]

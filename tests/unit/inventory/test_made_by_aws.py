@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.inventory.evidence import Evidence, Knowledge
-from infra.inventory.sweep import Left, beyond_doubt, made_by_aws
+from infra.inventory.sweep import Leftover, beyond_doubt, made_by_aws
 from infra.kinds.thing import Thing, thing
 from infra.spec.names import Names
 
@@ -59,12 +59,12 @@ def test_it_goes_without_a_question_in_the_campaigns_network_alone(
 ) -> None:
     kind, one = "VPC endpoint" if "ServiceName" in item else "security group", thing(item, "id-1")
     assert KNOWN.evidence(kind, one, KNOWN.places, KNOWN.places) is evidence
-    left = Left(kind, one, evidence or Evidence.KIN)
+    left = Leftover(kind, one, evidence or Evidence.KIN)
     assert made_by_aws(left) is goes and not beyond_doubt(left)
-    assert not made_by_aws(Left("network interface", Thing("eni-1"), Evidence.PLACE))
-    assert made_by_aws(Left("security group", Thing("sg-1", "eks-cluster-sg-x"), Evidence.CLUSTER))
-    assert not made_by_aws(Left("volume", Thing("vol-1"), Evidence.CLUSTER)), "it holds no network"
-    assert not made_by_aws(Left(kind, one, Evidence.PLACE, foreign="id-0"))
+    assert not made_by_aws(Leftover("network interface", Thing("eni-1"), Evidence.PLACE))
+    assert made_by_aws(Leftover("security group", Thing("sg-1", "eks-cluster-sg-x"), Evidence.CLUSTER))
+    assert not made_by_aws(Leftover("volume", Thing("vol-1"), Evidence.CLUSTER)), "it holds no network"
+    assert not made_by_aws(Leftover(kind, one, Evidence.PLACE, foreign="id-0"))
 
 
 def test_a_new_rule_of_a_service_is_no_suspect_and_a_persons_is() -> None:

@@ -130,12 +130,12 @@ def manifest(**changes: Any) -> bytes:
 
 
 def proven(bucket: Archive, identity: str = "id-1") -> bool:
-    return stakes.archived(bucket, "archive", "train", identity) is not None  # type: ignore[arg-type]
+    return stakes.sound_archive(bucket, "archive", "train", identity) is not None  # type: ignore[arg-type]
 
 
 def test_an_archive_is_proven_by_its_manifest_and_all_of_its_objects() -> None:
     bucket = Archive()
-    found = stakes.archived(bucket, "archive", "train", "id-1")  # type: ignore[arg-type]
+    found = stakes.sound_archive(bucket, "archive", "train", "id-1")  # type: ignore[arg-type]
     assert found is not None and found.step == 40
     bucket.listing[f"{FOLDER}/record/of-another-kind"] = 9
     assert proven(bucket)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from infra.inventory.stale_tags import STALE, tagged
+from infra.inventory.survey import STALE, tagged_things
 from infra.spec.names import CAMPAIGN_TAG
 
 HERE = "us-east-1:123456789012"
@@ -63,7 +63,7 @@ OURS = {CAMPAIGN_TAG: "train"}
 
 def shown(*arns: str, **answers: Any) -> dict[str, str]:
     """ARN -> doubt of what is shown of things with the campaign's tag."""
-    return {one.id: one.doubt for one in tagged(Aws(dict.fromkeys(arns, OURS), **answers))}  # type: ignore[arg-type]
+    return {one.id: one.doubt for one in tagged_things(Aws(dict.fromkeys(arns, OURS), **answers))}  # type: ignore[arg-type]
 
 
 GROUP = f"{EKS}:nodegroup/c/gpu/1-2"
@@ -105,7 +105,7 @@ def test_what_its_own_service_knows_is_there_beyond_doubt(
     arn: str, operation: str, answer: Any, asked: dict[str, Any]
 ) -> None:
     aws = Aws({arn: OURS}, **{operation: answer})
-    (one,) = tagged(aws)  # type: ignore[arg-type]
+    (one,) = tagged_things(aws)  # type: ignore[arg-type]
     assert (one.id, one.tags, one.doubt) == (arn, OURS, "") and aws.asked == [(operation, asked)]
 
 
@@ -128,7 +128,7 @@ def test_what_its_own_service_refuses_to_say_blinds_the_look_after_all_else_was_
     cluster = CLUSTER if operation != "describe_cluster" else {}
     others: dict[str, dict[str, str]] = {f"{EC2}:dedicated-host/h-1": {}}
     aws = Aws({arn: OURS} | others, **{operation: error}, **cluster, describe_file_systems={"FileSystems": [{}]})
-    rows = tagged(aws)  # type: ignore[arg-type]
+    rows = tagged_things(aws)  # type: ignore[arg-type]
     assert next(rows).id == f"{EC2}:dedicated-host/h-1"
     with pytest.raises((ClientError, EndpointConnectionError)):
         next(rows)
@@ -150,14 +150,14 @@ def test_what_lies_in_a_cluster_that_is_gone_is_gone_though_it_may_not_be_asked_
         "AccessDeniedException",
     )
     aws = Aws({arn: OURS}, **denied, describe_cluster="ResourceNotFoundException")
-    assert list(tagged(aws)) == []  # type: ignore[arg-type]
+    assert list(tagged_things(aws)) == []  # type: ignore[arg-type]
     assert aws.asked[-1] == ("describe_cluster", {"name": "c"})
 
 
 def test_a_link_of_a_file_system_that_is_gone_is_gone_though_it_may_not_be_asked_for() -> None:
     denied = {"describe_data_repository_associations": "AccessDeniedException"}
     aws = Aws({LINK: OURS}, **denied, describe_file_systems="FileSystemNotFound")
-    assert list(tagged(aws)) == []  # type: ignore[arg-type]
+    assert list(tagged_things(aws)) == []  # type: ignore[arg-type]
     assert aws.asked[-1] == ("describe_file_systems", {"FileSystemIds": ["fs-1"]})
 
 
@@ -193,19 +193,19 @@ def test_one_kinds_refusal_hides_no_other() -> None:
         return {"nodegroup": {"nodegroupArn": groups[1]}} if name == "there" else "AccessDeniedException"
 
     aws = Aws(dict.fromkeys([*groups, BUDGET], OURS), describe_nodegroup=group, describe_budget={}, **CLUSTER)
-    rows = tagged(aws)  # type: ignore[arg-type]
+    rows = tagged_things(aws)  # type: ignore[arg-type]
     assert [next(rows).id, next(rows).id] == [groups[1], BUDGET]
     with pytest.raises(ClientError, match="AccessDenied"):
         next(rows)
     aws = Aws(dict.fromkeys([BUDGET, BACKUP], OURS), describe_budget="AccessDenied", describe_backups="InternalError")
     with pytest.raises(ClientError, match="AccessDenied"):
-        list(tagged(aws))  # type: ignore[arg-type]
+        list(tagged_things(aws))  # type: ignore[arg-type]
 
 
 def test_a_mistake_of_ours_is_no_refusal() -> None:
     aws = Aws({BUDGET: OURS, BACKUP: OURS}, describe_budget=KeyError("a mistake"), describe_backups="InternalError")
     with pytest.raises(KeyError):
-        list(tagged(aws))  # type: ignore[arg-type]
+        list(tagged_things(aws))  # type: ignore[arg-type]
     for answers in (
         {"describe_nodegroup": KeyError("a mistake")},
         {"list_access_entries": {"accessEntries": ["me"]}, "describe_access_entry": KeyError("a mistake")},
@@ -268,5 +268,5 @@ def test_what_has_a_look_of_its_own_is_not_shown_twice(arn: str) -> None:
 def test_only_what_could_be_judged_a_campaigns_is_asked_for(tags: dict[str, str], asks: bool) -> None:
     """Of all else the tagging service's word is shown as it is."""
     aws = Aws({BUDGET: tags}, describe_budget="NotFoundException")
-    rows = [one.id for one in tagged(aws)]  # type: ignore[arg-type]
+    rows = [one.id for one in tagged_things(aws)]  # type: ignore[arg-type]
     assert (rows == []) is asks and bool(aws.asked) is asks

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from infra.errors import LeaseLost
 from infra.inventory import Evidence, Knowledge, sweep
-from infra.inventory.sweep import Left, Swept, beyond_doubt, order
+from infra.inventory.sweep import Leftover, Swept, beyond_doubt, order
 from infra.kinds import BY_NAME, KINDS, ResourceKind, Thing
 from infra.spec.names import CAMPAIGN_ID_TAG, Names
 
@@ -27,9 +27,9 @@ def refusal(code: str) -> ClientError:
 
 @pytest.mark.parametrize("why", Evidence)
 def test_kinship_and_a_name_remove_nothing_and_a_place_only_after_a_yes(why: Evidence) -> None:
-    one = Left("volume", Thing("vol-1"), why)
+    one = Leftover("volume", Thing("vol-1"), why)
     assert one.removable is (why in REMOVABLE) and beyond_doubt(one) is (why in UNASKED)
-    unknown = Left("anything tagged", Thing("arn:x"), why)
+    unknown = Leftover("anything tagged", Thing("arn:x"), why)
     assert not unknown.removable and not beyond_doubt(unknown), "of no kind that we know how to remove"
 
 
@@ -44,7 +44,7 @@ def test_what_holds_others_goes_first() -> None:
         "Auto Scaling group",
         "role",
     ]
-    rows = sorted((Left(kind, Thing("x"), Evidence.TAG) for kind in [*kinds, "anything tagged"]), key=order)
+    rows = sorted((Leftover(kind, Thing("x"), Evidence.TAG) for kind in [*kinds, "anything tagged"]), key=order)
     assert [one.kind for one in rows] == [
         "Auto Scaling group", "cluster", "instance", "network interface", "security group", "subnet", "VPC", "role",
         "anything tagged",
@@ -52,7 +52,7 @@ def test_what_holds_others_goes_first() -> None:
 
 
 def test_what_cannot_be_removed_is_told_after_all_that_can() -> None:
-    places = {kind.name: order(Left(kind.name, Thing("x"), Evidence.TAG))[0] for kind in KINDS}
+    places = {kind.name: order(Leftover(kind.name, Thing("x"), Evidence.TAG))[0] for kind in KINDS}
     removable = [places[kind.name] for kind in KINDS if kind.remove]
     assert all(places[kind.name] > max(removable) for kind in KINDS if not kind.remove)
     assert len(set(removable)) == len(removable)
@@ -87,10 +87,10 @@ class World:
             raise answer
 
     def sweep(self, *ids: str) -> Swept:
-        return sweep.remove(self, [Left("volume", Thing(id), Evidence.TAG) for id in ids])
+        return sweep.remove(self, [Leftover("volume", Thing(id), Evidence.TAG) for id in ids])
 
 
-def ids(rows: tuple[Left, ...]) -> list[str]:
+def ids(rows: tuple[Leftover, ...]) -> list[str]:
     return [one.thing.id for one in rows]
 
 
@@ -141,9 +141,9 @@ def test_after_a_teardown_only_what_is_beyond_doubt_and_stays_is_removed(monkeyp
     world.progress = SimpleNamespace(step=lambda words: None, note=notes.append)
     recorded = list[tuple[str, list[str]]]()
     world.store = SimpleNamespace(append=lambda payload: recorded.append((payload.kind, payload.data()["things"])))
-    rows = [Left("volume", Thing(f"by-{why.name}"), why) for why in Evidence]
-    rows.append(Left("volume", Thing("by-aws", maker="GuardDuty"), Evidence.PLACE))
-    rows.append(Left("volume", Thing("leaving", leaving=True), Evidence.TAG))
+    rows = [Leftover("volume", Thing(f"by-{why.name}"), why) for why in Evidence]
+    rows.append(Leftover("volume", Thing("by-aws", maker="GuardDuty"), Evidence.PLACE))
+    rows.append(Leftover("volume", Thing("leaving", leaving=True), Evidence.TAG))
     monkeypatch.setattr(
         sweep, "look", lambda context: sweep.Sight(tuple(rows), (), {"role": "AccessDenied", "key": "no"})
     )
@@ -196,7 +196,7 @@ def test_a_look_shows_what_is_left_in_the_order_of_removal_with_what_blinds_it(m
 
 def test_what_is_left_is_told_with_its_doubt_its_birth_and_its_price() -> None:
     born = datetime(2026, 11, 1, tzinfo=UTC)
-    gateway = Left("NAT gateway", Thing("nat-0aaaaaaaaaaaaaaa1", "web", created=born), Evidence.TAG)
+    gateway = Leftover("NAT gateway", Thing("nat-0aaaaaaaaaaaaaaa1", "web", created=born), Evidence.TAG)
     assert str(gateway) == "NAT gateway web (nat-0aaaaaaaaaaaaaaa1)" and gateway.created == born
     assert gateway.usd_per_hour == Decimal("0.045")
-    assert str(Left("role", Thing("r", doubt="ask IAM"), Evidence.TAG)) == "role r (ask IAM)"
+    assert str(Leftover("role", Thing("r", doubt="ask IAM"), Evidence.TAG)) == "role r (ask IAM)"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.inventory import Evidence
-from infra.inventory.sweep import Left, order
+from infra.inventory.sweep import Leftover, order
 from infra.kinds import BY_NAME, KINDS, Checkpoints, ResourceKind, Thing, kind_named, kind_of_type
 from infra.spec import names
 from infra.stack import program
@@ -50,7 +50,7 @@ GOES_BEFORE = [
 
 @pytest.mark.parametrize(("first", "then"), GOES_BEFORE)
 def test_what_holds_or_makes_another_is_removed_before_it(first: str, then: str) -> None:
-    rows = [Left(kind, Thing("x"), Evidence.TAG) for kind in (then, first)]
+    rows = [Leftover(kind, Thing("x"), Evidence.TAG) for kind in (then, first)]
     assert [one.kind for one in sorted(rows, key=order)] == [first, then]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.inventory import rates
+from infra.inventory.sweep import usd_per_hour
 from infra.kinds import Thing, kind_named
 
 
@@ -70,5 +70,5 @@ def test_an_hour_costs_what_the_catalogue_says(kind: str, item: dict[str, Any], 
 
 
 def test_what_leaves_bills_no_more() -> None:
-    there, leaving = (rates.usd_per_hour("NAT gateway", Thing("nat-1", leaving=one)) for one in (False, True))
+    there, leaving = (usd_per_hour("NAT gateway", Thing("nat-1", leaving=one)) for one in (False, True))
     assert (there, leaving) == (Decimal("0.045"), 0)

@@ -43,7 +43,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("playbooks.library.machine")
 
 
-def apply(tasks: list[dict[str, Any]], work: Path, given: dict[str, Any]) -> playbook.Heard:
+def apply(tasks: list[dict[str, Any]], work: Path, given: dict[str, Any]) -> playbook.PlayResult:
     """Play these tasks here; nothing of the machine may be touched but scratch folders."""
     work.mkdir(parents=True)
     play = {"name": "Apply", "hosts": "all", "gather_facts": False, "tasks": tasks}

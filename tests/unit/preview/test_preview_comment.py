@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from infra.engine.drift import Change, Look, Row
+from infra.engine.drift import PropertyChange, Row, StackLook
 from infra.engine.explain import CostChange
 from infra.errors import UserError
 from infra.plan.checks.finding import Level
@@ -23,18 +23,20 @@ from tests.root import ROOT
 URN = "urn:pulumi:campaign-x::bivouac::bivouac:infra:{0}${1}::{2}"
 
 
-def row(component: str, kind: str, name: str, verb: str, *changes: Change) -> Row:
+def row(component: str, kind: str, name: str, verb: str, *changes: PropertyChange) -> Row:
     return Row(URN.format(component, kind, name), verb, changes)
 
 
-CLUSTER = row("Cluster", "aws:eks/cluster:Cluster", "cluster", "replace", Change("vpcConfig.subnetIds", "a", "b", True))
+CLUSTER = row(
+    "Cluster", "aws:eks/cluster:Cluster", "cluster", "replace", PropertyChange("vpcConfig.subnetIds", "a", "b", True)
+)
 SUBNET = row("Network", "aws:ec2/subnet:Subnet", "gpu", "create")
-ROLE = row("Identity", "aws:iam/rolePolicy:RolePolicy", "steward", "update", Change("policy", "old", "new"))
+ROLE = row("Identity", "aws:iam/rolePolicy:RolePolicy", "steward", "update", PropertyChange("policy", "old", "new"))
 
 
 def a_preview(*found: RuleFinding, rows: tuple[Row, ...] = (CLUSTER, SUBNET, ROLE), **more: Any) -> Preview:
     fields: dict[str, Any] = {
-        "campaign": "x", "looks": (Look("campaign-x", planned=rows),), "refused": (), "findings": found,
+        "campaign": "x", "looks": (StackLook("campaign-x", planned=rows),), "refused": (), "findings": found,
         "costs": (CostChange("GPU nodes", Decimal("13.76"), Decimal("10044.80"), Decimal("3.71")),),
         "total_usd": Decimal("4711.5"), "changed": None,
     }  # fmt: skip
@@ -48,16 +50,16 @@ def finding(level: Level) -> RuleFinding:
 
 def test_an_error_makes_the_preview_fail_and_stands_first() -> None:
     seen = a_preview(finding(Level.ERROR))
-    text = markdown.of(seen)
+    text = markdown.comment(seen)
     assert seen.exit_code == UserError.exit_code and "must not be merged" in text.splitlines()[1]
     assert text.startswith(markdown.MARK) and "too \\| few (`efa-devices`)" in text
     assert text.index("#### Findings") < text.index("#### Cost") < text.index("<details>")
     assert a_preview(finding(Level.WARNING)).exit_code == 2
-    assert a_preview(rows=()).exit_code == 0 and "nothing to change" in markdown.of(a_preview(rows=()))
+    assert a_preview(rows=()).exit_code == 0 and "nothing to change" in markdown.comment(a_preview(rows=()))
 
 
 def test_changes_are_grouped_by_component_and_what_holds_state_is_flagged() -> None:
-    text = markdown.of(a_preview())
+    text = markdown.comment(a_preview())
     assert text.index("**Cluster**") < text.index("**Network**") < text.index("**Identity**")
     lost = text[text.index("#### Replaced or deleted though it holds state") : text.index("#### Cost")]
     assert "**Cluster cluster**: replace, forced by `vpcConfig.subnetIds`" in lost and "Subnet" not in lost
@@ -66,7 +68,7 @@ def test_changes_are_grouped_by_component_and_what_holds_state_is_flagged() -> N
 
 
 def test_the_bill_is_told_for_a_month_and_for_the_campaign() -> None:
-    text = markdown.of(a_preview(changed=(PlanChange("GPU nodes", Decimal(100), Decimal(250), Decimal("8000")),)))
+    text = markdown.comment(a_preview(changed=(PlanChange("GPU nodes", Decimal(100), Decimal(250), Decimal("8000")),)))
     assert "| GPU nodes | 100.00 | 250.00 | +8,000.00 |" in text and "| **together** | 100.00 | 250.00" in text
     assert "| GPU nodes | +10,044.80 | +3.71 |" in text and "**4,711.50 USD**" in text
 
@@ -82,14 +84,15 @@ def test_twice_the_nodes_change_the_lines_that_depend_on_them() -> None:
 
 def test_a_comment_stays_within_githubs_limit_and_says_that_it_was_cut() -> None:
     many = tuple(
-        row("Network", "aws:ec2/subnet:Subnet", f"s{n}", "update", Change("p", "x" * 80, "y" * 80)) for n in range(900)
+        row("Network", "aws:ec2/subnet:Subnet", f"s{n}", "update", PropertyChange("p", "x" * 80, "y" * 80))
+        for n in range(900)
     )
-    text = markdown.of(a_preview(rows=many))
+    text = markdown.comment(a_preview(rows=many))
     assert len(text) < 65_536 and "Cut here" in text
 
 
 def test_what_cannot_be_previewed_is_a_comment_too() -> None:
-    text = markdown.refused("x", UserError("its teardown has begun", seen="x", cure="another name"))
+    text = markdown.refusal_comment("x", UserError("its teardown has begun", seen="x", cure="another name"))
     assert "must not be merged" in text and "| its teardown has begun | x | another name |" in text
 
 

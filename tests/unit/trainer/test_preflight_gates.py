@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from images import build_args
-from infra.campaign.expecting import baked_versions, expectation_of, read_versions
+from infra.campaign.node_expectation import baked_versions, expectation_of, read_versions
 from infra.campaign.verdicts import judge, of_all
 from infra.plan.catalogue import instance_type, limits
 from infra.plan.catalogue.expectations import gpu_expectation, least_versions
@@ -254,7 +254,7 @@ def test_a_slow_file_system_is_no_nodes_fault_though_each_sees_another_figure() 
         name: report(name, probe("shared_throughput", False, f"write {100 + n} MB/s")) for n, name in enumerate("abc")
     }
     seen = judge(slow, FACTS)
-    assert not seen.unfit and not seen.common and not seen.fabric and seen.between == {"shared_throughput"}
+    assert not seen.unfit and not seen.common and not seen.fabric and seen.failed_shared_names == {"shared_throughput"}
     one = judge({**slow, "a": report("a", probe("shared_throughput", True))}, FACTS)
     assert not one.unfit and not one.fabric
 

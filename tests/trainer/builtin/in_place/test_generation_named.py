@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.data.audit import executed
+from infra.data.audit import executed_steps
 from infra.steward.seeing.trainer_events import TrainerEvents
 from tests.unit.steward.seeing.test_watch_alarms import Store
 from trainer.contract import Manifest, parse_manifest
@@ -54,7 +54,7 @@ def test_the_audit_compares_each_generations_rows_with_its_own_lines_and_counts_
         f'{{"event": "step", "attempt": 1, "generation": {generation}, "step": {step}, "samples": "{digest:016x}"}}\n'
         for generation, step, digest in lines
     ).replace('"generation": 0, ', "")
-    found = audit(rows(0, 1), 2, executed([log, log]), None)
+    found = audit(rows(0, 1), 2, executed_steps([log, log]), None)
     assert found.proved and (found.checked_by_log, found.repeated_steps) == (2, 1)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.campaign import provision
-from infra.data import weights
+from infra.data import source
 from infra.plan.checks import check, failed
 from infra.plan.job_config import train_config
 from infra.plan.plan import make_plan
@@ -67,7 +67,7 @@ def test_a_folder_is_uploaded_beside_the_data_where_the_ranks_look(
     assert config.init_from == told
     (llama / "model.safetensors").write_bytes(b"other weights")
     assert provision._weights_of(spec)["init_from"] != told, "campaigns with the same data share its folder"
-    assert len(weights.listed(str(llama))) == 2
+    assert len(source.weight_files(str(llama))) == 2
 
 
 def test_what_is_not_there_is_found_before_anything_is_paid(spec_file: Any, llama: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lightkube.resources.core_v1 import Pod
 
-from infra.cluster.starting import cure_of, ending, has_started, is_over, why_not
+from infra.cluster.pod_start import cure_of, ending, has_started, is_over, why_not
 
 
 def pod(state: dict[str, Any] | None, node: str = "node-0", **status: Any) -> Pod:

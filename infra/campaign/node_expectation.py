@@ -31,33 +31,33 @@ def expectation_of(spec: Spec, time_source: str | None, versions: Mapping[str, A
     """Return the expectation; a written profile (`this-machine`) changes only in time source and DCGM level."""
     name = spec.profile
     base = catalogue.expectation(name)
-    asked: dict[str, Any] = {"time_source": time_source, "dcgm_level": spec.preflight.dcgm_level}
+    changes: dict[str, Any] = {"time_source": time_source, "dcgm_level": spec.preflight.dcgm_level}
     if spec.preflight.bus_bandwidth_gb_s is not None:
-        asked["bus_bandwidth_gb_s"] = spec.preflight.bus_bandwidth_gb_s
+        changes["bus_bandwidth_gb_s"] = spec.preflight.bus_bandwidth_gb_s
     elif spec.preflight.bus_bandwidth_share is not None:
-        measured = base.bus_bandwidth_gb_s / number("floor_share")
-        asked["bus_bandwidth_gb_s"] = measured * spec.preflight.bus_bandwidth_share
-    if name in {item.name for item in catalogue.instance_types()}:
-        item = catalogue.instance_type(name)
-        asked |= {
-            "gpus": gpu_expectation(item),
-            "efa_devices": item.efa_interfaces,
+        usual_gb_s = base.bus_bandwidth_gb_s / number("floor_share")
+        changes["bus_bandwidth_gb_s"] = usual_gb_s * spec.preflight.bus_bandwidth_share
+    if name in {hardware.name for hardware in catalogue.instance_types()}:
+        hardware = catalogue.instance_type(name)
+        changes |= {
+            "gpus": gpu_expectation(hardware),
+            "efa_devices": hardware.efa_interfaces,
             "throughput_mib": _THROUGHPUT_MIB,
             "shared_mb_s": shared_floor_mb_s(spec),
             "versions": node_versions(spec, versions),
         }
-    return base.model_copy(update=asked)
+    return base.model_copy(update=changes)
 
 
 def in_s3(spec: Spec, expectation: Expectation, identity: str, data_digest: str) -> Expectation:
     """Return the expectation of nodes that find S3 where others mount the shared file system."""
-    at = (spec.account, spec.region)
+    place = (spec.account, spec.region)
     return expectation.model_copy(
         update={
             "mounts": (LOCAL_CHECKPOINTS,),
             "shared_disk_gib": 0.0,
-            "shared_tier": shared_tier(*at, spec.campaign, identity),
-            "data_source": data_source(*at, data_digest),
+            "shared_tier": shared_tier(*place, spec.campaign, identity),
+            "data_source": data_source(*place, data_digest),
         }
     )
 
@@ -70,9 +70,9 @@ def shared_floor_mb_s(spec: Spec) -> float:
     # SCRATCH_2 has one speed, even where the field still holds the default of PERSISTENT_2.
     tier = shared.throughput_mbs_per_tib if shared.deployment == "PERSISTENT_2" else None
     per_tib = tier or number("scratch_mb_s_per_tib")
-    whole = shared.capacity_gib / _TIB_GIB * per_tib
+    total = shared.capacity_gib / _TIB_GIB * per_tib
     client = number("client_efa_mb_s" if shared.efa else "client_mb_s")
-    return min(whole / spec.nodes.count, client) * number("shared_share")
+    return min(total / spec.nodes.count, client) * number("shared_share")
 
 
 def node_versions(spec: Spec, document: Mapping[str, Any]) -> dict[str, str]:
@@ -85,14 +85,14 @@ def node_versions(spec: Spec, document: Mapping[str, Any]) -> dict[str, str]:
 def baked_versions(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the versions by component; a component that the document does not name is left out."""
     rows = document.get("versions", document)
-    found = {}
+    versions = {}
     for component, path in _BAKED:
         value: Any = rows
         for key in path:
             value = value.get(key) if isinstance(value, Mapping) else None
         if value is not None and (version := re.search(r"\d+(\.\d+)+", str(value))):
-            found[component] = version.group()
-    return found
+            versions[component] = version.group()
+    return versions
 
 
 def read_versions() -> dict[str, Any]:

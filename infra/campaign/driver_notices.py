@@ -1,4 +1,4 @@
-"""The driver's part of the notices: it tells what it did, and what a steward that is gone did not tell any more."""
+"""Send the driver's notices, and those that a dead steward left unsent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from infra.session.context import Context
 
 def outbox(context: Context) -> Outbox:
     """Return the campaign's outbox. `Outbox.say` sends what no event of the record tells."""
-    by = ways(context.spec, context.account.guard)
-    return Outbox(context.store, context.spec.notify, by, lambda: datetime.now(UTC))
+    carriers = ways(context.spec, context.account.guard)
+    return Outbox(context.store, context.spec.notify, carriers, lambda: datetime.now(UTC))
 
 
 def tell(context: Context, cost: Callable[[], str]) -> None:
@@ -31,7 +31,7 @@ def tell(context: Context, cost: Callable[[], str]) -> None:
         context.progress.note(f"notices wait: {error}")
 
 
-def have_them_hear(context: Context) -> None:
+def subscribe_people(context: Context) -> None:
     """Subscribe the spec's addresses. A refusal ends nothing: the campaign runs without."""
     try:
         for address in subscribe(context.account, context.spec):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+import httpx2
 from lightkube import Client
 from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated
 from lightkube.resources.core_v1 import Event, Pod
@@ -67,60 +68,68 @@ def has_started(pod: Pod) -> bool:
 
 def why_not(pod: Pod, warning: str) -> str:
     """Return why a pod has not started; `warning`: its last one from `warnings`."""
-    said = list(_words(pod)) or [
+    reasons = list(_words(pod)) or [
         "the kubelet of its node has said nothing" if node_of(pod) else "no node is chosen yet"
     ]
-    return "; ".join([*said, *([f"last warning: {warning}"] if warning else [])])
+    return "; ".join([*reasons, *([f"last warning: {warning}"] if warning else [])])
 
 
 def cure_of(words: str) -> str:
     """Return what to look at first; empty when no mark is in the words."""
-    told = words.lower()
-    return next((cure for marks, cure in _CURES if any(mark in told for mark in marks)), "")
+    text = words.lower()
+    return next((cure for marks, cure in _CURES if any(mark in text for mark in marks)), "")
+
+
+def last_words(client: Client, pod: str) -> str:
+    """Return the last lines of a pod's log, or why there are none."""
+    try:
+        return " | ".join(client.log(pod, tail_lines=5, newlines=False))[-400:] or "its log is empty"
+    except httpx2.HTTPError as error:
+        return f"no log: {error}"
 
 
 def warnings(client: Client) -> dict[str, str]:
     """Return name of a pod or other object -> its last warning, for the campaign's namespace."""
-    last: dict[str, tuple[datetime, str]] = {}
+    newest: dict[str, tuple[datetime, str]] = {}
     for event in client.list(Event, namespace=NAMESPACE, fields={"type": "Warning"}):
-        about, at = str(event.involvedObject.name), _when(event)
-        if event.type == "Warning" and (about not in last or at >= last[about][0]):
-            last[about] = at, f"{event.reason}: {' '.join((event.message or '').split())[:_LONGEST]}"
-    return {about: words for about, (_, words) in last.items()}
+        subject, time = str(event.involvedObject.name), _time_of(event)
+        if event.type == "Warning" and (subject not in newest or time >= newest[subject][0]):
+            newest[subject] = time, f"{event.reason}: {' '.join((event.message or '').split())[:_LONGEST]}"
+    return {subject: words for subject, (_, words) in newest.items()}
 
 
-def _when(event: Event) -> datetime:
+def _time_of(event: Event) -> datetime:
     series = event.series.lastObservedTime if event.series else None
-    made = event.metadata.creationTimestamp if event.metadata else None
-    at = series or event.lastTimestamp or event.eventTime or event.firstTimestamp or made
-    return at if at is not None else datetime.min.replace(tzinfo=UTC)
+    creation = event.metadata.creationTimestamp if event.metadata else None
+    time = series or event.lastTimestamp or event.eventTime or event.firstTimestamp or creation
+    return time if time is not None else datetime.min.replace(tzinfo=UTC)
 
 
 def states(pod: Pod) -> list[ContainerState]:
     """Return the states of the pod's containers. Of its init containers only those in its way: a failed one, which is
     the first, or one that waits."""
     status = pod.status
-    first, then = (status.initContainerStatuses or (), status.containerStatuses or ()) if status else ((), ())
-    before = [one.state for one in first if one.state is not None]
-    failed = [state for state in before if state.terminated is not None and state.terminated.exitCode]
-    waiting = [state for state in before if state.waiting is not None and state.waiting.reason != _NOT_ITS_TURN]
-    return [*failed, *waiting, *(one.state for one in then if one.state is not None)]
+    init_rows, rows = (status.initContainerStatuses or (), status.containerStatuses or ()) if status else ((), ())
+    init_states = [row.state for row in init_rows if row.state is not None]
+    failures = [state for state in init_states if state.terminated is not None and state.terminated.exitCode]
+    waiting = [state for state in init_states if state.waiting is not None and state.waiting.reason != _NOT_ITS_TURN]
+    return [*failures, *waiting, *(row.state for row in rows if row.state is not None)]
 
 
 def _words(pod: Pod) -> Iterator[str]:
     status = pod.status
     if status is not None and status.reason:
-        yield _told(status.reason, status.message)
+        yield _reason_text(status.reason, status.message)
     for state in states(pod):
         if state.waiting is not None:
-            yield _told(state.waiting.reason, state.waiting.message)
+            yield _reason_text(state.waiting.reason, state.waiting.message)
         elif state.terminated is not None:
-            yield _told(state.terminated.reason, state.terminated.message)
-    for one in (status.conditions if status else None) or ():
-        if one.type == "PodScheduled" and one.status == "False":
-            yield _told(one.reason, one.message)
+            yield _reason_text(state.terminated.reason, state.terminated.message)
+    for condition in (status.conditions if status else None) or ():
+        if condition.type == "PodScheduled" and condition.status == "False":
+            yield _reason_text(condition.reason, condition.message)
 
 
-def _told(reason: str | None, message: str | None) -> str:
+def _reason_text(reason: str | None, message: str | None) -> str:
     words = " ".join((message or "").split())[:_LONGEST]
     return ": ".join(part for part in (reason, words) if part) or "no reason is given"

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from infra.bake.keeping import campaign_settings, foundation_settings
+from infra.bake.foundation import campaign_settings, foundation_settings
 from infra.data import dataset, source
-from infra.engine.drift import Look, look, resources_of, short
+from infra.engine.drift import StackLook, look, resources_of, short
 from infra.engine.state_copy import stored_state
 from infra.errors import UserError
 from infra.plan.plan import Plan
@@ -28,42 +28,43 @@ NO_DATA = "not-prepared-here"
 _ASSOCIATION = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 
 
-def looking(spec: Spec, plan: Plan | None, console: Console) -> Context:
+def read_only_context(spec: Spec, plan: Plan | None, console: Console) -> Context:
     """Return a context without the lease: `guard` raises `LeaseLost`. `plan`: None for the stored one."""
-    own = open_session(spec, "looker")
-    plan = plan or stored_plan(own.store, spec)
+    session = open_session(spec, "looker")
+    plan = plan or stored_plan(session.store, spec)
     now = datetime.now(UTC)
-    deadline = stored_deadline(own.store) or clock_of(own.account, spec, plan, now)[1]
-    known = read_identity(own.store)
-    return own.context(plan, console, deadline, known.identity if known else "")
+    deadline = stored_deadline(session.store) or clock_of(session.account, spec, plan, now)[1]
+    stored_identity = read_identity(session.store)
+    return session.context(plan, console, deadline, stored_identity.identity if stored_identity else "")
 
 
 def other_spec(context: Context) -> UserError | None:
     """Return an error naming each changed field if the campaign was begun with another spec, else None."""
-    stored = context.store.get_json(SPEC)
-    if stored is None:
+    document = context.store.get_json(SPEC)
+    if document is None:
         return None
-    differing = list(
-        _differing(Spec.model_validate(stored).model_dump(mode="json"), context.spec.model_dump(mode="json"))
-    )
-    if not differing:
+    stored_spec = Spec.model_validate(document)
+    changes = list(differing(stored_spec.model_dump(mode="json"), context.spec.model_dump(mode="json")))
+    if not changes:
         return None
     return UserError(
         f"campaign {context.spec.campaign} was begun with another spec",
-        seen=", ".join(f"{path}: {short(old)} -> {short(new)}" for path, old, new in differing),
+        seen=", ".join(f"{path}: {short(old)} -> {short(new)}" for path, old, new in changes),
         cure="set these fields back; or give the new campaign another name, or first end this one: "
         f"bivouac down {context.spec.campaign}",
     )
 
 
-def look_at_stacks(context: Context, only: Container[str] | None = None, *, inside: bool = True) -> tuple[Look, ...]:
-    """Compare foundation and campaign, or those in `only`, with AWS and with the program."""
-    wanted = {stack: settings for stack, settings in stacks(context).items() if only is None or stack in only}
-    with ThreadPoolExecutor(len(wanted) or 1) as pool:
+def look_at_stacks(
+    context: Context, names: Container[str] | None = None, *, inside: bool = True
+) -> tuple[StackLook, ...]:
+    """Compare foundation and campaign, or those in `names`, with AWS and with the program."""
+    configs = {stack: settings for stack, settings in stacks(context).items() if names is None or stack in names}
+    with ThreadPoolExecutor(len(configs) or 1) as pool:
         # The digest of unprepared data takes seconds: computed while the foundation is looked at.
-        asked = {stack: pool.submit(settings) for stack, settings in wanted.items()}
+        futures = {stack: pool.submit(settings) for stack, settings in configs.items()}
         # One after the other: two inline programs in one process conflict when they import the SDK's lazy modules.
-        return tuple(look(context, stack, settings.result(), inside=inside) for stack, settings in asked.items())
+        return tuple(look(context, stack, settings.result(), inside=inside) for stack, settings in futures.items())
 
 
 def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
@@ -76,8 +77,8 @@ def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:
 
 def as_operated(context: Context, settings: CampaignSettings) -> CampaignSettings:
     """Return the settings with the stack's operator: a look must not plan to replace that."""
-    stored = context.store.get_json(STACK_CONFIG) or {}
-    operator = stored.get(f"{PROJECT}:operatorArn")
+    config = context.store.get_json(STACK_CONFIG) or {}
+    operator = config.get(f"{PROJECT}:operatorArn")
     return settings.model_copy(update={"operator_arn": operator}) if operator else settings
 
 
@@ -87,9 +88,9 @@ def data_digest(context: Context) -> str | None:
     provision = context.state().finished_stages.get(Stage.PROVISION, {})
     if provision.get("data_digest"):
         return str(provision["data_digest"])
-    for one in resources_of(stored_state(context.store, context.names.stack)).values():
-        if one["type"] == _ASSOCIATION and one["inputs"]["fileSystemPath"] == f"/{DATA_FOLDER}":
-            return str(one["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
+    for resource in resources_of(stored_state(context.store, context.names.stack)).values():
+        if resource["type"] == _ASSOCIATION and resource["inputs"]["fileSystemPath"] == f"/{DATA_FOLDER}":
+            return str(resource["inputs"]["dataRepositoryPath"]).rstrip("/").rpartition("/")[2]
     if context.spec.prepares_data:
         return None
     try:
@@ -104,9 +105,10 @@ def data_digest(context: Context) -> str | None:
         return NO_DATA
 
 
-def _differing(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differing(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield (dotted name, old value, new value) of every field that differs between two documents."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in {**old, **new}:
-            yield from _differing(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+            yield from differing(old.get(key), new.get(key), f"{path}.{key}" if path else key)
     elif old != new:
         yield path, old, new
