@@ -45,7 +45,7 @@ def results_folder(campaign: str, account: str, region: str) -> Path:
 
     The path contains account and region, since two accounts may have campaigns of one name.
     """
-    return _results() / f"{account}-{region}" / campaign
+    return results_root() / f"{account}-{region}" / campaign
 
 
 def kept_results(campaign: str, region: str) -> Path:
@@ -53,7 +53,7 @@ def kept_results(campaign: str, region: str) -> Path:
 
     Raises `UserError` if several accounts, or several regions other than `region`, have results of this name.
     """
-    root = _results()
+    root = results_root()
     places = sorted(root.iterdir()) if root.is_dir() else []
     found = [each / campaign for each in places if _PLACE.fullmatch(each.name) and (each / campaign).is_dir()]
     chosen = [path for path in found if path.parent.name.partition("-")[2] == region] or found
@@ -66,7 +66,12 @@ def kept_results(campaign: str, region: str) -> Path:
     return chosen[0] if chosen else root / region / campaign
 
 
-def _results() -> Path:
+def kept_records() -> list[Path]:
+    """Return the packed records that reports have left in the results folder: of campaigns that may be gone."""
+    return sorted(path for path in results_root().glob("*/*/record.json.gz") if _PLACE.fullmatch(path.parts[-3]))
+
+
+def results_root() -> Path:
     return Path(os.environ.get("BIVOUAC_RESULTS") or "results").resolve()
 
 

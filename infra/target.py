@@ -127,19 +127,16 @@ def remove_site_of(campaign: str, say: Callable[[str], None]) -> int:
 
 def have_engine() -> None:
     """Install the Pulumi engine unless PATH has it: the only tool that AWS needs besides the Python packages."""
+    os.environ["PATH"] = os.pathsep.join([*hands("pulumi"), os.environ["PATH"]])
+
+
+def hands(*tools: str) -> list[str]:
+    """Install these tools unless PATH has them; return the PATH folders with which `pulumi` finds engine, language host
+    and Python."""
     from infra.rehearsal.paths import tools_dir
     from infra.rehearsal.toolchain.ensure import ensure
 
-    ensure(["pulumi"])
-    os.environ["PATH"] = os.pathsep.join([str(tools_dir()), str(Path(sys.executable).parent), os.environ["PATH"]])
-
-
-def hands() -> list[str]:
-    """Return the PATH folders with which `pulumi`, called by hand, finds its engine, language host and Python."""
-    from infra.rehearsal.paths import tools_dir
-    from infra.rehearsal.toolchain.ensure import ensure
-
-    ensure(["pulumi", "pulumi-language-python"])
+    ensure(list(tools))
     return [str(tools_dir()), str(Path(sys.executable).parent)]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from infra.record.payloads.stages import StageFinished
+from infra.cli.options import stderr
 
 if TYPE_CHECKING:
     from infra.session.context import Context
@@ -24,11 +24,13 @@ def write_json(console: Console, value: object) -> None:
 
 def aside(console: Console, as_json: bool) -> Console:
     """Return the console for people: standard error when standard output is for machines."""
-    return Console(stderr=True, highlight=False) if as_json else console
+    return stderr if as_json else console
 
 
 def ending(context: Context) -> dict[str, object]:
     """Return a campaign's state after a command that drove it: outcome, seconds by stage, archive, certificate."""
+    from infra.record.payloads.stages import StageFinished
+
     state = context.state()
     return {
         "campaign": context.spec.campaign,

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from infra.console.plain_console import PlainConsole
+from infra.console.plain_console import PlainConsole, say
 from infra.errors import BivouacError, PermanentError, UserError
 
 _REMOTE = ("botocore", "boto3", "lightkube", "httpx2", "pulumi")
@@ -94,6 +94,7 @@ def tell(error: BivouacError) -> int:
         body = {"kind": type(error).__name__, "what": error.what, "seen": seen, "cure": error.cure}
         print(json.dumps({"ok": False, "error": body}, indent=2), flush=True)
         return error.exit_code
-    PlainConsole(stderr=True, highlight=False).print(f"[bold red]{type(error).__name__}[/]: ", end="")
-    PlainConsole(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
+    stderr = PlainConsole(stderr=True, highlight=False)
+    stderr.print("[bold red]error[/]: ", end="")
+    say(stderr, str(error))
     return error.exit_code

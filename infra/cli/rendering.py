@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.errors import UserError
 from infra.folders import cache_root, keep
@@ -29,7 +30,7 @@ def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) 
     one line a day."""
     for old in (one for one in findings if one.rule == _PRICES and _is_first_today(_PRICES)):
         cure = f"; {old.cure}" if _has_credentials() else ""
-        console.print(f"{old.message}: {old.seen}{cure}", markup=False, soft_wrap=True)
+        say(console, f"{old.message}: {old.seen}{cure}")
     findings = tuple(one for one in findings if one.rule != _PRICES)
     for finding in findings:
         head = Text.assemble(

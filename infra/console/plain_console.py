@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 from rich.segment import Segment
@@ -14,7 +14,11 @@ from infra.console.visible import visible
 class PlainConsole(Console):
     """A console on which only its own styles reach the terminal as controls: text is text, whoever wrote it."""
 
+    silent: ClassVar[bool] = True
+    """No console of this process has printed anything."""
+
     def print(self, *objects: Any, **how: Any) -> None:
+        PlainConsole.silent = False
         # Here, since rich drops some controls from a string without a word.
         super().print(*(visible(item) if isinstance(item, str) else item for item in objects), **how)
 
@@ -24,3 +28,8 @@ class PlainConsole(Console):
             Segment(segment.text if segment.control else visible(segment.text), segment.style, segment.control)
             for segment in buffer
         )
+
+
+def say(console: Console, text: object) -> None:
+    """Print text as it is: no markup is read, and no line is broken, however narrow the terminal or a log."""
+    console.print(text, markup=False, soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -43,7 +44,8 @@ class Listing(Table):
         )
 
     def show(self, console: Console) -> None:
-        """Print the table as wide as its ids need, even beyond a narrow terminal or a pipe's 80 columns."""
+        """Print the table. One that a terminal is too narrow for is printed row by row, a line for each cell; in a file
+        or a pipe it is as wide as its ids need."""
         endless = console.options.update(max_width=_ENDLESS)
         for column in self.columns:
             sizes = [Measurement.get(console, endless, cell) for cell in (column.header, *column.cells)]
@@ -51,6 +53,23 @@ class Listing(Table):
             word = max(size.minimum for size in sizes)
             column.min_width = widest if column.no_wrap else max(word, min(widest, _PROSE))
         needed = Measurement.get(console, endless, self).minimum
+        if needed > console.width and console.is_terminal:
+            self._show_rows(console)
+            return
         # The table's own width: `print(width=)` is cut to the console's.
         self.width = needed if needed > console.width else None
         console.print(self, crop=False)
+
+    def _show_rows(self, console: Console) -> None:
+        if self.title:
+            console.print(Text(str(self.title), "bold"), soft_wrap=True)
+        label = max(len(str(column.header)) for column in self.columns)
+        for row in zip(*(column.cells for column in self.columns), strict=True):
+            for number, (column, cell) in enumerate(zip(self.columns, row, strict=True)):
+                if not number:
+                    console.print(cell, style="bold", soft_wrap=True)
+                elif str(cell):
+                    # An id stays whole, for the terminal to wrap; words are wrapped here.
+                    whole = " " not in str(cell)
+                    line = Text.assemble("  " if whole else "", f"{column.header!s:<{label}} ", cell)
+                    console.print(line if whole else Padding(line, (0, 0, 0, 2), expand=False), soft_wrap=whole)

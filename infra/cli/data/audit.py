@@ -11,6 +11,7 @@ from rich.markup import escape
 from infra.campaign import report
 from infra.checkpoints.find import exported, is_campaign
 from infra.cli.records import record_of
+from infra.console.plain_console import say
 from infra.data import audit
 from infra.data.audit import AuditEvidence
 from infra.errors import UserError
@@ -26,10 +27,16 @@ NOT_PROVED = 1
 
 
 def audit_command(
-    place: str, config: Path | None, data: Path | None, logs: list[Path], region: str, json: bool, console: Console
+    place: str,
+    config: Path | None,
+    data: Path | None,
+    logs: list[Path] | None,
+    region: str,
+    json: bool,
+    console: Console,
 ) -> int:
     """Return 0 when it is proved, 1 when it is not."""
-    evidence = _of_campaign(place, region, data) if is_campaign(place) else _of_folder(place, config, data, logs)
+    evidence = _of_campaign(place, region, data) if is_campaign(place) else _of_folder(place, config, data, logs or [])
     found = audit.judge(evidence)
     if json:
         console.print_json(found.model_dump_json())
@@ -110,7 +117,7 @@ def _print(found: Audit, checkpoint: Manifest, console: Console) -> None:
         f"the logs; {found.repeated_steps:,} steps ran again after a restart and count once"
     )
     for reason in found.unlooked:
-        console.print(f"not looked at: {reason}", markup=False, soft_wrap=True)
+        say(console, f"not looked at: {reason}")
     for finding in found.findings:
         first, last = finding.first_position, finding.end_position - 1
         where = f"positions {first:,} to {last:,}: " if first >= 0 else ""

@@ -23,7 +23,8 @@ from infra.checkpoints.requests import has_steward
 from infra.cli.answers import write_json
 from infra.cli.data import checkpoints_live as live
 from infra.cli.data.checkpoints_text import compared, next_steps, show_difference
-from infra.console.plain_console import PlainConsole
+from infra.cli.options import stderr
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
@@ -35,9 +36,9 @@ from trainer.contract.listing import Listed, StepVerdict
 from trainer.contract.tree import printable
 
 
-def list_command(typed: str, region: str, json: bool, console: Console) -> int:
+def list_command(place: str, region: str, json: bool, console: Console) -> int:
     """List checkpoints; exit code 0 even if there are none. JSON is a list of rows."""
-    found = find(typed, region)
+    found = find(place, region)
     copies: tuple[Copied, ...] = ()
     if found.store is not None and isinstance(found.place, BucketPlace):
         copies_place, copies = copies_of(found.store, found.place.bucket)
@@ -56,17 +57,13 @@ def list_command(typed: str, region: str, json: bool, console: Console) -> int:
         write_json(console, body)
         return 0
     if not rows:
-        console.print(f"no checkpoints at {found.place.name}", markup=False, soft_wrap=True)
+        say(console, f"no checkpoints at {found.place.name}")
         return 0
     now = datetime.now(UTC)
     ages = {step: None if at is None else now - at for step, at in read_back.items()}
     table(rows, golden, ages, found.archive.proof if found.archive else None).show(console)
     if copies:
-        console.print(
-            f"copies: `bivouac checkpoints restore {copies_place.name} FOLDER` fetches one",
-            markup=False,
-            soft_wrap=True,
-        )
+        say(console, f"copies: `bivouac checkpoints restore {copies_place.name} FOLDER` fetches one")
     if found.tiers:
         console.print(f"local and shared: as last seen by the steward, which looks every {TIERS_EVERY_S:.0f} s")
     return 0
@@ -106,11 +103,11 @@ def table(
 
 
 def verify_command(
-    typed: str, step: int | None, region: str, json: bool, console: Console, tier: str | None = None
+    place: str, step: int | None, region: str, json: bool, console: Console, tier: str | None = None
 ) -> int:
     """Verify committed steps. Exit code 0 when all are sound, 74 when one, or its manifest, is not. For a campaign,
     reads the archive from here, and shared and local tiers by its steward while there is one."""
-    found = find(typed, region, archive=tier not in live.TIERS)
+    found = find(place, region, archive=tier not in live.TIERS)
     tier = live.chosen_tier(found, tier, (live.ALL, live.ARCHIVE, live.SHARED, live.LOCAL), live.ALL)
     step = step if step is not None else found.step
     verdicts, notes = list[StepVerdict](), list[str]()
@@ -123,7 +120,7 @@ def verify_command(
         verdicts += [StepVerdict(step=row.step, bytes=0, faults=((COMMITTED_NAME, row.why),)) for row in broken]
     if found.store is not None and tier != live.ARCHIVE:
         if tier != live.ALL or has_steward(found.store):
-            with _shown(console, json, "verify", f"the live tiers of {typed}, read by its steward") as progress:
+            with _shown(console, json, "verify", f"the live tiers of {place}, read by its steward") as progress:
                 answer = live.verify(found, tier, step, progress.step)
             verdicts += answer.verdicts
             notes += [f"not looked at: {node}" for node in answer.unreachable]
@@ -145,17 +142,15 @@ def _show_verdicts(verdicts: list[StepVerdict], notes: list[str], console: Conso
     for one in verdicts:
         where = " ".join(filter(None, (one.tier, one.node)))
         sound = "sound" if one.sound else "NOT SOUND"
-        console.print(
-            f"step {one.step}{f' on {where}' if where else ''}: {sound}, {size(one.bytes)} read", markup=False
-        )
+        say(console, f"step {one.step}{f' on {where}' if where else ''}: {sound}, {size(one.bytes)} read")
         for file, why in one.faults:
-            console.print(f"  {step_folder(one.step)}/{file}: {why}", markup=False, soft_wrap=True)
+            say(console, f"  {step_folder(one.step)}/{file}: {why}")
     for note in notes:
-        console.print(note, markup=False, soft_wrap=True)
+        say(console, note)
 
 
 def restore_command(
-    typed: str,
+    place: str,
     out: Path,
     step: int | None,
     region: str,
@@ -167,12 +162,12 @@ def restore_command(
 ) -> int:
     """Restore a step as what wrote it loads it. Raises `PermanentError` naming a shard that the place does not hold
     soundly; where no step was named, an older one is taken before that."""
-    found = find(typed, region, archive=tier not in live.TIERS)
+    found = find(place, region, archive=tier not in live.TIERS)
     there = tier is not None or found.store is None or found.archive is not None or bool(found.place.rows())
     tier = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE if there else live.SHARED)
     if tier == live.SHARED:
         which = "the newest sound step" if step is None else f"step {step}"
-        with _shown(console, as_json, "restore", f"{which} of {typed}'s shared tier to {out}") as progress:
+        with _shown(console, as_json, "restore", f"{which} of {place}'s shared tier to {out}") as progress:
             done = live.restore(found, step, out, progress.step, sealed)
     else:
         done = _restored(found, step, out, console, as_json, sealed)
@@ -182,10 +177,8 @@ def restore_command(
     if done.before_bytes:
         console.print(f"{size(done.before_bytes)} of it are from an earlier try and sound")
     shown = printable(str(done.folder))
-    console.print(
-        f"{shown}: every {'shard' if done.tree is None else 'file'} has its digest", markup=False, soft_wrap=True
-    )
-    console.print(next_steps(done, shown), markup=False, soft_wrap=True)
+    say(console, f"{shown}: every {'shard' if done.tree is None else 'file'} has its digest")
+    say(console, next_steps(done, shown))
     return 0
 
 
@@ -208,10 +201,11 @@ def _restored(
 
 
 def diff_command(
-    first: tuple[str, int | None], second: tuple[str, int | None], region: str, json: bool, console: Console
+    place: str, first: int, second: int, region: str, json: bool, console: Console, other: str | None = None
 ) -> int:
-    """Compare two steps of one place or two; those in S3 are brought here first. Exit code 0 when equal, else 1."""
-    pairs = [(find(typed, region), step) for typed, step in (first, second)]
+    """Compare two steps of one place, or of it and `other`; those in S3 are brought here first. Exit code 0 when equal,
+    else 1."""
+    pairs = [(find(place, region), first), (find(other or place, region), second)]
     manifests = [found.place.manifest(_chosen(found, step)) for found, step in pairs]
     trees = [work.job_tree(found.place, manifest) for (found, _), manifest in zip(pairs, manifests, strict=True)]
     if all(trees):
@@ -236,12 +230,12 @@ def _is_equal(answer: dict[str, Any]) -> bool:
 
 
 def prune_command(
-    typed: str, keep: int, yes: bool, region: str, json: bool, console: Console, tier: str | None = None
+    place: str, keep: int, yes: bool, region: str, json: bool, console: Console, tier: str | None = None
 ) -> int:
     """Show the steps to remove, then ask. Raises `PermanentError` if no step is proven."""
-    found = find(typed, region, archive=tier not in live.TIERS)
+    found = find(place, region, archive=tier not in live.TIERS)
     shared = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE) == live.SHARED
-    where = f"{typed}'s shared tier" if shared else found.place.name
+    where = f"{place}'s shared tier" if shared else found.place.name
     if found.unread and not shared:
         raise PermanentError(
             "the golden step cannot be determined, so nothing is removed",
@@ -258,7 +252,7 @@ def prune_command(
     if not json:
         console.print(f"kept: {', '.join(map(str, plan.keep))}; step {plan.proven} is proven: every byte was read")
         for row in plan.drop:
-            console.print(f"would go: step {row.step}, {size(row.bytes)} {row.why}", markup=False, soft_wrap=True)
+            say(console, f"would go: step {row.step}, {size(row.bytes)} {row.why}")
     if plan.drop and (yes or (not json and agreed(f"Remove {len(plan.drop)}?", console))):
         with _shown(console, json, "prune", f"removing {len(plan.drop)} steps") as progress:
             if shared:
@@ -299,6 +293,6 @@ def _is_golden(row: Listed, golden: int | None) -> bool:
 @contextmanager
 def _shown(console: Console, json: bool, name: str, purpose: str) -> Iterator[Progress]:
     """Show progress, with JSON on standard error."""
-    progress = Progress(PlainConsole(stderr=True, highlight=False) if json else console)
+    progress = Progress(stderr if json else console)
     with progress.stage(name, purpose):
         yield progress

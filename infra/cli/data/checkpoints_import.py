@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from infra.cli.answers import write_json
-from infra.console.plain_console import PlainConsole
+from infra.cli.options import stderr
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError, UserError
@@ -25,7 +26,7 @@ def import_command(
         raise UserError("there is no such folder", seen=folder, cure="name the tag's folder, such as global_step100")
     place = ("--campaign", campaign, "--shared", str(out), "--tokens", str(tokens), "--position", str(position))
     command = trainer_command("checkpoint.convert.adopt", str(folder), *place)
-    progress = Progress(PlainConsole(stderr=True, highlight=False) if json else console)
+    progress = Progress(stderr if json else console)
     with progress.stage("import", f"{folder} is read through the allow-list, copied, and sealed in {out / campaign}"):
         progress.step("torch is imported, then every file is read twice")
         done = subprocess.run(command, capture_output=True, text=True)
@@ -38,14 +39,13 @@ def import_command(
     if json:
         write_json(console, answer | {"folder": str(made)})
         return 0
-    console.print(
+    say(
+        console,
         f"{made}: {answer['shards']} shards of {answer['world_size']} ranks, sealed as they are now\n"
         "their history, their loss and the state of their random generators are not known\n"
         f"look at it: bivouac checkpoints verify {out / campaign}\n"
         f"to train on from it: put the step folder into the shared tier of a campaign that is called {campaign},\n"
         "with the same model and ZeRO stage; the trainer begins at the newest sound step it finds there",
-        markup=False,
-        soft_wrap=True,
     )
     return 0
 

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from infra.checkpoints.work import Restored
+from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.data.trainer_command import trainer_command
 from infra.errors import BivouacError
@@ -56,10 +57,10 @@ def compared(first: Path, second: Path) -> dict[str, Any]:
 def show_difference(answer: dict[str, Any], console: Console) -> None:
     """Print what two steps differ in."""
     for name, (ours, theirs) in answer["metadata"].items():
-        console.print(f"{name}: {ours} -> {theirs}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{name}: {ours} -> {theirs}")
     for key, word in (("only_in_first", "first"), ("only_in_second", "second")):
         for name in answer[key]:
-            console.print(f"only in the {word}: {name}", markup=False, soft_wrap=True)
+            say(console, f"only in the {word}: {name}")
     equal = sum(row["equal"] for row in answer["shards"])
     console.print(f"{equal} of {len(answer['shards'])} shards are the same bytes")
     rows = [(row["shard"], tensor) for row in answer["shards"] for tensor in row["tensors"]]
@@ -79,4 +80,4 @@ def show_difference(answer: dict[str, Any], console: Console) -> None:
     if len(moved) > _MANY:
         console.print(f"and {len(moved) - _MANY} tensors more that moved less; all of them with --json")
     for shard, tensor in [row for row in rows if "change" in row[1]][:_MANY]:
-        console.print(f"{shard} {tensor['tensor']}: {tensor['change']}", markup=False, soft_wrap=True)
+        say(console, f"{shard} {tensor['tensor']}: {tensor['change']}")

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from infra.cli.answers import aside, write_json
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.data import dataset
 from infra.errors import UserError
@@ -20,8 +21,8 @@ from trainer.contract import DATA_REPORT_NAME, Parameters
 from trainer.contract.recipe import Recipe, parse_source
 
 
-def prepare_command(given: dict[str, Any], console: Console, *, as_json: bool = False) -> int:
-    """`given`: the command line's arguments by name."""
+def prepare_command(console: Console, *, as_json: bool = False, **given: Any) -> int:
+    """Prepare a data set; exit code 0. `given`: the other arguments of the command line by name."""
     machine, console = console, aside(console, as_json)
     *sources, last = given["places"]
     out, progress = Path(last), Progress(console)
@@ -40,7 +41,7 @@ def prepare_command(given: dict[str, Any], console: Console, *, as_json: bool = 
     console.print(f"{manifest.documents:,} documents{left_out}; {manifest.held_out_documents:,} held out")
     console.print(f"{made['tokens']:,} tokens; unigram model {made['unigram_loss']:.3f} nats per token")
     console.print(f"manifest {made['manifest_sha256']}")
-    console.print(f"report   {out / DATA_REPORT_NAME}", markup=False, soft_wrap=True)
+    say(console, f"report   {out / DATA_REPORT_NAME}")
     return 0
 
 

@@ -17,6 +17,7 @@ from infra.cli.end.down import ask_to_stop, end
 from infra.cli.end.unattended import attend
 from infra.cli.records import record_of
 from infra.cluster.kubernetes import OF_WORLD
+from infra.console.plain_console import say
 from infra.engine.nodegroups import give_back
 from infra.errors import LeaseHeld
 from infra.record.payloads.attempts import NodesAtZero
@@ -54,7 +55,7 @@ def _end(store: CampaignStore, view: View, why: str, console: Console) -> None:
         # First, and by what needs neither spec, engine nor cluster: GPU nodes bill most.
         _set_to_zero(store, view, why, console)
     except OF_WORLD as error:
-        console.print(f"GPU nodes may be up, and the teardown goes on: {error}", markup=False, soft_wrap=True)
+        say(console, f"GPU nodes may be up, and the teardown goes on: {error}")
     target.have_engine()
     spec = stored_spec(store)
     with opened(spec, stored_plan(store, spec), console, target.about()) as context:

@@ -9,6 +9,7 @@ from rich.console import Console
 from infra import target
 from infra.campaign import billing
 from infra.cli.look.status import facts_of
+from infra.console.plain_console import say
 from infra.console.terminal import agreed, attended
 from infra.errors import NotProven, UserError
 from infra.inventory.stakes import refuse_unproven
@@ -31,7 +32,7 @@ def ask(
         cure = "give --yes, or run it on a terminal"
         raise UserError(f"nobody can answer: {question}", seen="standard input is no terminal", cure=cure)
     for label, text in lines:
-        console.print(f"  {label:<8} {text}", markup=False, soft_wrap=True)
+        say(console, f"  {label:<8} {text}")
     if not agreed(question, console, word):
         raise UserError("nothing was changed", seen="no", cure=f"answer {word or 'yes'}, or give --yes")
 
@@ -46,7 +47,8 @@ def stakes(store: CampaignStore, spec: Spec, abandon: bool, console: Console) ->
     yield "keeping", f"{24 * bill.usd_per_hour:,.2f} USD a day, {facts['spent_usd']:,.2f} USD so far{where}"
     newest = max(state.newest_committed, live.get("committed_step", -1))
     committed = f"committed step {newest}" if newest >= 0 else "no committed checkpoint is known"
-    step = f"step {live['step']} of {live['steps']}, " if live else ""
+    training = facts["training"]
+    step = f"step {training['step']} of {training['steps']}, " if training else ""
     yield "training", step + committed if state.attempts else "no attempt was launched"
     try:
         refuse_unproven(state, spec.campaign, read_identity(store))

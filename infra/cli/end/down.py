@@ -12,6 +12,7 @@ from infra.cli.answers import aside, ending, write_json
 from infra.cli.end.consent import ask, stakes
 from infra.cli.end.orphans import Forgotten, orphans_command
 from infra.cli.records import record_of
+from infra.console.plain_console import say
 from infra.errors import NO_GOLDEN, UserError
 from infra.preview.looking import looking
 from infra.record.events import Stage
@@ -42,7 +43,7 @@ def down_command(
     machine = out if as_json else None
     if store.state().over:
         words = f"campaign {campaign} is over and stays as it is; `bivouac sweep {campaign}` looks again for leftovers"
-        console.print(words, markup=False, soft_wrap=True)
+        say(console, words)
         return _ended(looking(spec, None, console), console, machine)
     question, word = ("Type its name to lose that", campaign) if abandon else ("Tear it down?", "")
     ask(question, stakes(store, spec, abandon, console), console, yes=yes, flagged=abandon, word=word)
@@ -85,7 +86,7 @@ def _await_driver(store: CampaignStore, console: Console) -> None:
     while (holder := holder_of(store, DRIVER_LEASE)) is not None and holder.endswith("(living)"):
         if time.monotonic() - said > _WORD_EVERY_S:
             said = time.monotonic()
-            console.print(f"waiting for the driver to finish the campaign: {holder}", markup=False, soft_wrap=True)
+            say(console, f"waiting for the driver to finish the campaign: {holder}")
         time.sleep(1.0)
 
 

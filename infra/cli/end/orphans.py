@@ -10,6 +10,7 @@ from rich.console import Console
 
 from infra.aws.account import Account
 from infra.cli.answers import write_json
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
@@ -48,7 +49,7 @@ def orphans_command(region: str, yes: bool, json: bool, console: Console, only: 
         with keeper.progress.stage("sweep", f"removing {len(wanted)}"):
             swept = orphans.clear(keeper, wanted, abandon)
         for one, why in swept.stuck:
-            quiet.print(f"left: {one}: {why}", markup=False, soft_wrap=True)
+            say(quiet, f"left: {one}: {why}")
     gone = {(one.kind, one.thing.id) for one in swept.removed}
     remain = [one for one in seen.orphans if (one.left.kind, one.left.thing.id) not in gone]
     if json:
@@ -67,19 +68,19 @@ def _show(seen: OrphanSight, console: Console) -> None:
             rate = shown(one.left.usd_per_hour)
             table.row(one.owner.campaign, one.left.kind, one.left.thing.label, one.expires, rate, _fate(one))
         table.show(console)
-        console.print(together(one.left.usd_per_hour for one in seen.orphans), markup=False)
+        say(console, together(one.left.usd_per_hour for one in seen.orphans))
         for owner in dict.fromkeys(one.owner for one in seen.orphans):
-            console.print(f"{owner.campaign} is over: {owner.why}", markup=False, soft_wrap=True)
+            say(console, f"{owner.campaign} is over: {owner.why}")
             if owner.holds:
-                console.print(f"{owner.campaign} is {owner.holds}", markup=False, soft_wrap=True)
+                say(console, f"{owner.campaign} is {owner.holds}")
                 rates = [one.left.usd_per_hour for one in seen.orphans if one.owner == owner and not one.removable]
-                console.print(f"keeping it costs, {together(rates)}", markup=False, soft_wrap=True)
+                say(console, f"keeping it costs, {together(rates)}")
     for owner in seen.cared_for:
-        console.print(f"{owner.campaign} is left alone: {owner.why}", markup=False, soft_wrap=True)
+        say(console, f"{owner.campaign} is left alone: {owner.why}")
     for other in seen.elsewhere:
-        console.print(str(other), markup=False, soft_wrap=True)
+        say(console, str(other))
     for kind, why in seen.blind.items():
-        console.print(f"could not look: {kind}: {why}", markup=False, soft_wrap=True)
+        say(console, f"could not look: {kind}: {why}")
 
 
 def _fate(one: Orphan) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typer
 from rich.console import Console
 
 from infra import target
@@ -9,6 +10,23 @@ from infra.cli.answers import aside, write_json
 from infra.cli.end.consent import ask
 from infra.cli.look.list import rehearsal
 from infra.cli.records import NO_RECORD
+
+
+def end_command(
+    campaign: str | None, everything: bool, abandon: bool, yes: bool, region: str, as_json: bool, console: Console
+) -> int:
+    """Remove every site, or that of a rehearsal which needs no teardown, or tear a campaign down; return the exit code
+    of what was done."""
+    if everything:
+        return all_command(yes, console, as_json=as_json)
+    if campaign is None:
+        raise typer.BadParameter("give the name of a campaign, or --all")
+    if not target.inside() and (code := site_command(campaign, yes, abandon, console, as_json=as_json)) is not None:
+        return code
+    target.enter_where(campaign)
+    from infra.cli.end.down import down_command
+
+    return down_command(campaign, region, abandon, console, yes=yes, as_json=as_json)
 
 
 def all_command(yes: bool, console: Console, *, as_json: bool = False) -> int:

@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 from typing import Any
 
+import typer
 from rich.console import Console
 
 from infra import target
@@ -13,6 +14,7 @@ from infra.campaign.stages import STEPS, run_step
 from infra.cli.answers import write_json
 from infra.cli.end.orphans import Forgotten, orphans_command
 from infra.cli.records import record_of
+from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
 from infra.errors import NotProven, UserError
@@ -25,6 +27,19 @@ from infra.record.identity import read_identity
 from infra.record.payloads.stages import Abandoned
 from infra.session.context import Context
 from infra.session.session import opened, stored_plan, stored_spec
+
+
+def clean_command(
+    campaign: str | None, orphans: bool, yes: bool, abandon: bool, region: str, as_json: bool, console: Console
+) -> int:
+    """Sweep one campaign, or with `orphans` all dead campaigns of the account; return the exit code of that."""
+    if orphans and abandon:
+        raise typer.BadParameter("one campaign is given up at a time: bivouac sweep NAME --abandon")
+    if orphans:
+        return orphans_command(region, yes, as_json, console)
+    if campaign is None:
+        raise typer.BadParameter("give the name of a campaign, or --orphans")
+    return sweep_command(campaign, region, yes, as_json, console, abandon)
 
 
 def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Console, abandon: bool = False) -> int:
@@ -50,7 +65,7 @@ def sweep_command(campaign: str, region: str, yes: bool, json: bool, console: Co
             with context.progress.stage("sweep", f"removing {len(wanted)}"):
                 swept = sweep.remove(context, wanted)
             for one, why in swept.stuck:
-                quiet.print(f"left: {one}: {why}", markup=False, soft_wrap=True)
+                say(quiet, f"left: {one}: {why}")
         certify = next(step for step in STEPS if step.stage is Stage.CERTIFY)
         refused: NotProven | None = None
         try:
@@ -99,11 +114,11 @@ def _show(seen: Sight, console: Console) -> None:
             rate = shown(one.usd_per_hour)
             table.row(one.kind, one.thing.label, str(one.evidence), _born(one), rate, _fate(one))
         table.show(console)
-        console.print(together(one.usd_per_hour for one in seen.left), markup=False)
+        say(console, together(one.usd_per_hour for one in seen.left))
     for suspect in seen.suspects:
-        console.print(f"suspect, not touched: {suspect}", markup=False, soft_wrap=True)
+        say(console, f"suspect, not touched: {suspect}")
     for kind, why in seen.blind.items():
-        console.print(f"could not look: {kind}: {why}", markup=False, soft_wrap=True)
+        say(console, f"could not look: {kind}: {why}")
 
 
 def _born(one: Left) -> str:

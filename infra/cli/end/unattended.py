@@ -10,6 +10,7 @@ from rich.console import Console
 
 from infra.campaign import billing
 from infra.campaign.repairs.lost_storage import Loss, id_of
+from infra.console.plain_console import say
 from infra.notices.outbox import Outbox
 from infra.notices.ways import ways
 from infra.preview.looking import looking
@@ -35,7 +36,7 @@ def attend(store: CampaignStore, console: Console) -> int:
     outbox = Outbox(store, spec.notify, ways(spec), lambda: datetime.now(UTC))
     sent = outbox.tell(lambda: billing.bill(context).sentence(spec.campaign))
     if sent:
-        console.print(f"people were told of {spec.campaign}: {sent}", markup=False)
+        say(console, f"people were told of {spec.campaign}: {sent}")
     return sent
 
 

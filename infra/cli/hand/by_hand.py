@@ -16,8 +16,10 @@ from infra.bake import node_image
 from infra.bake.closer_code import code_of, keep_code
 from infra.bake.foundation import settled
 from infra.bake.keeping import campaign_settings, key_of
+from infra.cli.options import site_steps
 from infra.cli.prepare.checked import checked, with_answers
 from infra.cli.records import record_of
+from infra.console.plain_console import say
 from infra.engine import secrets
 from infra.engine.state_copy import stored_state
 from infra.errors import PermanentError, UserError
@@ -116,9 +118,9 @@ def init_command(wanted: str, region: str, console: Console) -> int:
         command = ["pulumi", "stack", "select", stack, "--create", "--secrets-provider", provider]
         if code := subprocess.call(command, env=around):
             raise PermanentError(f"stack {stack} is not made", seen=f"exit code {code}", cure="mend what Pulumi says")
-        console.print(f"{'stack':<10} {stack}: Pulumi.{stack}.yaml", markup=False)
+        say(console, f"{'stack':<10} {stack}: Pulumi.{stack}.yaml")
     said = f"export PULUMI_BACKEND_URL='{around['PULUMI_BACKEND_URL']}' PULUMI_CONFIG_PASSPHRASE=, or before each"
-    console.print(f"{'then':<10} {said} command: bivouac shell {wanted} --", markup=False, soft_wrap=True)
+    say(console, f"{'then':<10} {said} command: bivouac shell {wanted} --")
     return 0
 
 
@@ -126,7 +128,7 @@ def spec_and_record(wanted: str, region: str, console: Console) -> tuple[Spec, C
     """Return spec, record and value of `SPEC_KEY`, by a spec's path or a begun campaign's name; enter its site."""
     if wanted.endswith((".yaml", ".yml")):
         spec = load(Path(wanted)).spec
-        target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
+        target.enter_for(spec, site_steps(console))
         return spec, open_session(spec, "by-hand").store, os.path.abspath(wanted)
     target.enter_where(wanted)
     spec = stored_spec(store := record_of(wanted, region))
@@ -135,7 +137,7 @@ def spec_and_record(wanted: str, region: str, console: Console) -> tuple[Spec, C
 
 def environment(bucket: str, region: str) -> dict[str, str]:
     """Return the environment of a shell in which `pulumi` finds engine, Python, backend and passphrase."""
-    path = os.pathsep.join([*target.hands(), os.environ["PATH"]])
+    path = os.pathsep.join([*target.hands("pulumi", "pulumi-language-python"), os.environ["PATH"]])
     place = {"AWS_REGION": region, "AWS_DEFAULT_REGION": region, "AWS_PAGER": "", "PATH": path}
     return {**os.environ, **secrets.passphrase(), **secrets.backend(bucket, region), **place}
 

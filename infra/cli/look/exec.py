@@ -19,6 +19,7 @@ from infra.cli.look.inside import inside
 from infra.cli.records import record_of
 from infra.cluster.execution import STDERR, STDOUT, Containers, Run
 from infra.cluster.ranks import Member
+from infra.console.plain_console import say
 from infra.errors import BivouacError, UserError
 
 _STEPS = (signal.SIGINT, signal.SIGKILL)
@@ -27,7 +28,7 @@ _TELLS_S = 5.0
 
 
 def exec_command(
-    campaign: str, region: str, rank: int, command: Sequence[str], stdin: bool, terminal: bool, told: Console
+    campaign: str, region: str, rank: int, command: Sequence[str], stdin: bool, terminal: bool, console: Console
 ) -> int:
     """Run the command and return its exit code; with `stdin` it gets ours, with `terminal` a terminal of ours."""
     if terminal and not (sys.__stdin__ is not None and os.isatty(0) and os.isatty(1)):
@@ -45,7 +46,7 @@ def exec_command(
             else:
                 run.execution.end_input()
             try:
-                with _ended_by_signals(run, member, told):
+                with _ended_by_signals(run, member, console):
                     return run.execution.run(_pass_on)
             except BrokenPipeError:
                 # Our reader has left (`| head`); the command hears of it when it prints again.
@@ -73,7 +74,7 @@ def _on_terminal(run: Run) -> int:
 
 
 @contextmanager
-def _ended_by_signals(run: Run, member: Member, told: Console) -> Iterator[None]:
+def _ended_by_signals(run: Run, member: Member, console: Console) -> Iterator[None]:
     """Pass SIGINT and SIGTERM on to the command; the second time end it, the third time leave it alone."""
     came: list[int] = []
     senders: list[threading.Thread] = []
@@ -82,28 +83,28 @@ def _ended_by_signals(run: Run, member: Member, told: Console) -> Iterator[None]
     def heard(number: int, frame: Any) -> None:
         came.append(number)
         if len(came) > len(_STEPS):
-            told.print(f"left: the command may run on in pod {member.pod}", markup=False, soft_wrap=True)
+            say(console, f"left: the command may run on in pod {member.pod}")
             former[signal.SIGINT](number, frame)  # type: ignore[operator,misc]
         sent = number if len(came) == 1 else _STEPS[1]
         # Not here: a handler interrupts the thread that reads the command's output.
-        senders.append(threading.Thread(target=_send, args=(run, sent, member, told), daemon=True))
+        senders.append(threading.Thread(target=_send, args=(run, sent, member, console), daemon=True))
         senders[-1].start()
 
     for number in former:
         signal.signal(number, heard)
     try:
         yield
-        for sender in list(senders):  # the command may have ended before it is told what was sent
+        for sender in list(senders):  # the command may have ended before it is console what was sent
             sender.join(_TELLS_S)
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
 
 
-def _send(run: Run, number: int, member: Member, told: Console) -> None:
+def _send(run: Run, number: int, member: Member, console: Console) -> None:
     name = signal.Signals(number).name
     try:
         reached = run.end(number)
-        told.print(f"{name} sent to {reached} processes in pod {member.pod}", markup=False, soft_wrap=True)
+        say(console, f"{name} sent to {reached} processes in pod {member.pod}")
     except BivouacError as error:
-        told.print(f"{name} could not be sent, and the command goes on: {error}", markup=False, soft_wrap=True)
+        say(console, f"{name} could not be sent, and the command goes on: {error}")

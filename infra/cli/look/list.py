@@ -6,6 +6,7 @@ import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,11 +14,12 @@ from rich.console import Console
 from infra import target
 from infra.aws.account import Account, NoCredentials
 from infra.cli.answers import write_json
-from infra.cli.look.status import facts_of
+from infra.cli.look.status import facts_by, facts_of
 from infra.console.tables import Listing
-from infra.errors import BivouacError
-from infra.folders import own_module
+from infra.errors import BivouacError, first_line
+from infra.folders import kept_records, own_module
 from infra.record.store import CampaignStore
+from infra.report.record import unpacked
 from infra.session.session import campaigns
 from infra.spec import duration
 from infra.spec.names import buckets
@@ -34,6 +36,8 @@ def list_command(region: str, as_json: bool, console: Console) -> int:
             said = None
         except NoCredentials:
             said = "AWS was not asked: there are no credentials"
+        known = {one["campaign"] for one in found}
+        found += filter(None, workers.map(_kept, (path for path in kept_records() if path.parent.name not in known)))
     if as_json:
         write_json(console, {"campaigns": found, "aws": said or "asked"})
         return 0
@@ -69,6 +73,16 @@ def rehearsal(name: str, runs: bool) -> dict[str, Any]:
     return short | {"stage": "its status cannot be read: bivouac status " + name}
 
 
+def _kept(path: Path) -> dict[str, Any] | None:
+    """Return the status of a campaign whose record is only in the results folder; None if it cannot be read."""
+    try:
+        record = unpacked(path.read_bytes())
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    facts = facts_by(record, {}, {})[0]
+    return facts | {"stage": "ended", "bills_usd_per_hour": None, "results": str(path.parent)}
+
+
 def _in_account(region: str, workers: ThreadPoolExecutor) -> list[dict[str, Any]]:
     account = Account(region)
     bucket = buckets(account.identity()["Account"], region).state
@@ -78,7 +92,7 @@ def _in_account(region: str, workers: ThreadPoolExecutor) -> list[dict[str, Any]
         try:
             return facts_of(CampaignStore(s3, bucket, name, ""))[0]
         except (BivouacError, ValueError) as error:  # pydantic's own are ValueErrors
-            return {"campaign": name, "target": "aws", "stage": f"its record cannot be read: {type(error).__name__}"}
+            return {"campaign": name, "target": "aws", "stage": f"its record cannot be read: {first_line(error)}"}
 
     return list(workers.map(facts, campaigns(account, bucket)))
 

@@ -11,28 +11,33 @@ import queue
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import httpx2
 from rich.console import Console
 
+from infra.cli.look.events import print_events
 from infra.cli.look.inside import inside
+from infra.cli.options import stderr
 from infra.cli.records import record_of
 from infra.cluster.pod_logs import PodLogs, is_gone
 from infra.cluster.ranks import members
+from infra.console.plain_console import say
 from infra.console.visible import visible
 from infra.errors import BivouacError, TemporaryError, UserError
 from infra.plan.layout import layout
 from infra.record import pod_logs
 from infra.record.pod_logs import Position
 from infra.record.store import CampaignStore
-from infra.record.trainer_lines import MARK
+from infra.record.trainer_lines import MARK, event_of
 from infra.report.trainer_log import place_of
 from infra.session.session import stored_spec
 from infra.spec import duration
+from infra.spec.names import NAMESPACE
 
 _LOOK_S = 2.0
 _LAST_S = 5.0
@@ -41,6 +46,9 @@ _S = 10**9
 _JUDGE = re.compile(r"-judge\d+-gang-0-0(?:-[a-z0-9]+)?$")
 """Pod of a job's own evaluation and export; see `infra.steward.gangs.judge`."""
 _AFTER_THE_GANG = 10**6
+_PREFIX = re.compile(r"(?:node \d+|evaluation) \| ")
+JOB, STEWARD, DRIVER = "job", "steward", "driver"
+_NOT_FOR_PEOPLE = ("event", "time", "node", "attempt", "generation", "rank")
 
 
 class Asked(NamedTuple):
@@ -51,6 +59,8 @@ class Asked(NamedTuple):
     follow: bool = False
     since: int = 0
     """Lines from this time on, ns since the epoch."""
+    tail: int | None = None
+    """So many of each pod's newest lines, before those that come while it is followed; None: all."""
 
 
 class Living:
@@ -64,14 +74,72 @@ class Living:
         """Return pod -> (attempt, index in the gang). Raises `httpx2.HTTPError`."""
         return {one.pod: (one.attempt, one.node) for one in members(self._http, self._campaign)}
 
+    def stewards(self) -> list[str]:
+        """Return the steward's pods, the newest last. Raises `httpx2.HTTPError`."""
+        answer = self._http.get(f"/api/v1/namespaces/{NAMESPACE}/pods", params={"labelSelector": f"app={STEWARD}"})
+        pods = [pod["metadata"] for pod in answer.raise_for_status().json()["items"]]
+        return [pod["name"] for pod in sorted(pods, key=lambda pod: str(pod.get("creationTimestamp")))]
 
-def logs_command(campaign: str, region: str, asked: Asked, console: Console, told: Console) -> int:
-    """Print the logs; with `follow` until the campaign's training is over."""
+
+def logs_command(
+    campaign: str,
+    region: str,
+    console: Console,
+    *,
+    attempt: int | None = None,
+    rank: int | None = None,
+    follow: bool = False,
+    since: str | None = None,
+    tail: int | None = None,
+    raw: bool = False,
+    of: str = JOB,
+    notes: Console = stderr,
+) -> int:
+    """Print the logs of the job, the steward or the drivers, in words or `raw`; with `follow` until the campaign's
+    training is over. `notes`: console for what may be missing."""
+    if of not in (JOB, STEWARD, DRIVER):
+        raise UserError("nothing of this name has logs", seen=of, cure=f"write one of {JOB}, {STEWARD}, {DRIVER}")
     store = record_of(campaign, region)
-    with _living(store, told) as living:
-        for line in lines(store, asked, living, lambda: time.sleep(_LOOK_S)):
-            console.print(visible(line.replace(MARK, "", 1)), markup=False, soft_wrap=True)
+    request = Asked(attempt, rank, follow, moment(since), tail)
+    with _living(store, notes) as living:
+        if of == DRIVER or (of == STEWARD and living is None):
+            notes.print(f"of a {of} that has no log here, this is what it wrote into the record")
+            print_events(store.events, console, follow=follow, tail=tail, writer=of)
+            return 0
+        if of == STEWARD and living is not None:
+            texts = _of_steward(store, living, request)
+        else:
+            texts = lines(store, request, living, lambda: time.sleep(_LOOK_S))
+        for text in texts:
+            prefix, bar, line = text.partition(" | ") if _PREFIX.match(text) else ("", "", text)
+            say(console, visible(prefix + bar + (line.replace(MARK, "", 1) if raw else in_words(line))))
     return 0
+
+
+def in_words(line: str) -> str:
+    """Return a line for people: an event of the trainer or its supervisor as words, anything else as it is."""
+    event = event_of(line, marked=False)
+    if event is None:
+        return line.replace(MARK, "", 1)
+    name, at = event["event"], event.get("time")
+    stamp = f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} " if isinstance(at, int | float) and 0 <= at < 10**10 else ""
+    fields = {key: value for key, value in event.items() if key not in _NOT_FOR_PEOPLE and value not in (None, "")}
+    step = f" {fields.pop('step')}" if name == "step" else ""
+    words = (
+        f"{key.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for key, value in fields.items()
+    )
+    return stamp + ", ".join((name.replace("_", " ") + step, *words))
+
+
+def _of_steward(store: CampaignStore, living: Living, request: Asked) -> Iterator[str]:
+    """Yield the log of each steward's pod that the cluster still has."""
+    for pod in living.stewards():
+        reader = _Reader(store, living, pod, request._replace(follow=False), "")
+        yield from reader.read(to_the_end=True)
+        while request.follow and store.state().outcome is None:
+            time.sleep(_LOOK_S)
+            yield from reader.read(to_the_end=True)
 
 
 def moment(ago: str | None) -> int:
@@ -99,7 +167,7 @@ def _living(store: CampaignStore, told: Console) -> Iterator[Living | None]:
         except (UserError, TemporaryError) as error:
             living = None
             late = "the newest lines may be missing, for the record is up to a quarter of an hour late"
-            told.print(f"{late}: {error}", markup=False, soft_wrap=True)
+            say(told, f"{late}: {error}")
         yield living
 
 
@@ -137,16 +205,16 @@ class _Reader:
         self._pieces, self._rest, self._position = 0, "", Position(asked.since)
         self._came: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._tail = asked.tail
 
     def read(self, to_the_end: bool) -> Iterator[str]:
         """Yield what has come since the last call."""
         if self._thread is None:
-            yield from self._recorded()
+            yield from self._unread() if self._tail is None else deque(self._unread(), self._tail)
+            self._tail = None
         if self._living is not None and self._asked.follow and self._thread is None:
             self._thread = threading.Thread(target=self._follow, args=(self._living.logs,), name=self._pod, daemon=True)
             self._thread.start()
-        elif self._living is not None and not self._asked.follow:
-            yield from self._fresh(self._living.logs, follow=False)
         if to_the_end and self._rest:  # a line without an end
             yield self._prefix + self._rest
             self._rest = ""
@@ -154,6 +222,11 @@ class _Reader:
             self._thread.join(_LAST_S)
         while not self._came.empty():
             yield self._came.get()
+
+    def _unread(self) -> Iterator[str]:
+        yield from self._recorded()
+        if self._living is not None:
+            yield from self._fresh(self._living.logs, follow=False)
 
     def _recorded(self) -> Iterator[str]:
         for key in pod_logs.pieces(self._store, self._pod)[self._pieces :]:

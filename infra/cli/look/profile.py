@@ -6,11 +6,13 @@ from datetime import timedelta
 
 from rich.console import Console
 
+from infra.cli.look.cp import Counted
 from infra.cli.look.inside import inside
 from infra.cli.records import record_of
 from infra.cluster import transfer
 from infra.cluster.execution import STDOUT, Containers
 from infra.cluster.ranks import Member
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.words import plural, size
 from infra.errors import TemporaryError, UserError
@@ -19,7 +21,7 @@ from infra.session.session import stored_spec
 _AGAIN = timedelta(minutes=1)
 
 
-def profile_command(campaign: str, region: str, rank: int, steps: int, out: str, told: Console) -> int:
+def profile_command(campaign: str, region: str, rank: int, steps: int, out: str, console: Console) -> int:
     """Ask, wait, and fetch; the training goes on meanwhile. Exit code 0 when the trace is here."""
     store = record_of(campaign, region)
     if stored_spec(store).training is None:
@@ -28,11 +30,11 @@ def profile_command(campaign: str, region: str, rank: int, steps: int, out: str,
     with inside(store) as cluster:
         member = cluster.rank(rank)
         cluster.note(member, "bivouac profile")
-        progress = Progress(told)
+        progress = Progress(console)
         with progress.stage("profile", f"{plural(steps, 'step')} of rank {rank}"):
             trace = traced(Containers(cluster.http), member, rank, steps, progress)
-            done = transfer.out_of(Containers(cluster.http), member, trace, out, _Silent(progress))
-        told.print(f"{done['path']}: {size(done['bytes'])}; open it in https://ui.perfetto.dev", markup=False)
+            done = transfer.out_of(Containers(cluster.http), member, trace, out, Counted(progress))
+        say(console, f"{done['path']}: {size(done['bytes'])}; open it in https://ui.perfetto.dev")
     return 0
 
 
@@ -54,19 +56,3 @@ def traced(containers: Containers, member: Member, rank: int, steps: int, progre
         cure = "ask again when it trains: `bivouac status` says so"
         raise TemporaryError("there is no trace", seen=seen, cure=cure, delay=_AGAIN)
     return lines[-1]
-
-
-class _Silent:
-    """Tells the bytes that have passed, of a small file."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def of(self, total: int) -> None:
-        self._progress.step(size(total))
-
-    def passed(self, count: int) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        self._progress.note(text)

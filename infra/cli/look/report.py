@@ -10,6 +10,7 @@ from rich.console import Console
 from infra.campaign import report
 from infra.cli.answers import aside, write_json
 from infra.cli.records import record_of
+from infra.console.plain_console import say
 from infra.errors import UserError
 from infra.folders import kept_results, results_folder
 from infra.report.record import PACKED
@@ -25,8 +26,8 @@ def report_command(campaign: str, region: str, show: bool, console: Console, *, 
         results = kept_results(campaign, region)
         if not (results / PACKED).exists():
             raise
-        console.print(f"its record cannot be reached: {error}", markup=False, soft_wrap=True)
-        console.print(f"made again from {results / PACKED}", markup=False, soft_wrap=True)
+        say(console, f"its record cannot be reached: {error}")
+        say(console, f"made again from {results / PACKED}")
         made, written = report.write_again(results, console.print)
     else:
         spec = stored_spec(store)
@@ -34,10 +35,10 @@ def report_command(campaign: str, region: str, show: bool, console: Console, *, 
     if as_json:
         notices = [{"level": notice.level, "text": notice.text} for notice in made.notices]
         write_json(out, {"campaign": campaign, "verdict": made.verdict, "notices": notices, "written": written})
-    console.print(made.verdict, markup=False)
+    say(console, made.verdict)
     for notice in made.notices:
-        console.print(f"{notice.level}: {notice.text}", markup=False)
-    console.print(f"report: {written['html']}", markup=False, soft_wrap=True)
+        say(console, f"{notice.level}: {notice.text}")
+    say(console, f"report: {written['html']}")
     if show and not webbrowser.open(Path(written["html"]).as_uri()):
         console.print("no browser was found: open that file")
     return 0

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rich.console import Console
 from infra.aws.account import Account
 from infra.cli.hand.by_hand import environment, spec_and_record, write_stacks
 from infra.cluster.kubernetes import kubeconfig
+from infra.console.plain_console import say
 from infra.errors import UserError
 from infra.record.store import CampaignStore
 from infra.session.session import DRIVER_LEASE, holder_of
@@ -24,12 +26,15 @@ from infra.spec.campaign import Spec
 PROGRAM = str(Path(__file__).resolve().parents[1] / "hand")
 
 
-def shell_command(wanted: str | None, region: str, command: list[str], console: Console) -> int:
-    """Run a shell, or `command`; return its exit code. `wanted`: a campaign or a spec's path; None: the account."""
-    if wanted is None:
+def shell_command(name: str | None, region: str, command: list[str] | None, console: Console) -> int:
+    """Run a shell, or `command`; return its exit code. `name`: a campaign or a spec's path; None: the account."""
+    if sys.argv[2:3] == ["--"]:  # typer takes the command's first word for the name
+        name, command = None, [*filter(None, [name]), *(command or [])]
+    command = command or []
+    if name is None:
         owner = Account(region).identity()["Account"]
         return _attended(command, environment(names.buckets(owner, region).state, region), Path.cwd())
-    spec, store, text = spec_and_record(wanted, region, console)
+    spec, store, text = spec_and_record(name, region, console)
     around = environment(store.bucket, spec.region) | {"PULUMI_STACK": names.campaign_stack(spec.campaign)}
     with tempfile.TemporaryDirectory(prefix="bivouac-shell-") as folder:
         work = Path(folder)
@@ -78,4 +83,4 @@ def _greet(console: Console, store: CampaignStore, spec: Spec, *, cluster: bool)
     console.print(f"campaign {spec.campaign} in account {spec.account}, {spec.region}; `exit` leaves")
     console.print(f"  pulumi   stacks {names.campaign_stack(spec.campaign)} (selected) and {names.FOUNDATION_STACK}")
     console.print(f"  kubectl  {'namespace ' + names.NAMESPACE if cluster else 'there is no cluster at the moment'}")
-    console.print(f"  driver   {holder_of(store, DRIVER_LEASE) or 'none'}", markup=False, soft_wrap=True)
+    say(console, f"  driver   {holder_of(store, DRIVER_LEASE) or 'none'}")

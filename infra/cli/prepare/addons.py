@@ -9,6 +9,7 @@ from rich.console import Console
 
 from infra.aws.account import Account
 from infra.cli.answers import write_json
+from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.errors import CHANGED
 from infra.plan import catalogue
@@ -37,7 +38,7 @@ def addons_command(kubernetes: str, region: str, json: bool, console: Console) -
     else:
         table(found).show(console)
         for one in (one for one in found if one.default and (one.pinned is None or not one.sold)):
-            console.print("pin it:  " + one.line.replace("KUBERNETES", kubernetes), markup=False, soft_wrap=True)
+            say(console, "pin it:  " + one.line.replace("KUBERNETES", kubernetes))
     return 0 if all(one.pinned and one.sold for one in found) else CHANGED
 
 

@@ -8,8 +8,10 @@ from rich.console import Console
 
 from infra import target
 from infra.cli.answers import aside, write_json
+from infra.cli.options import site_steps
 from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked
+from infra.console.plain_console import say
 from infra.console.terminal import agreed
 from infra.errors import UserError
 from infra.folders import refuse_unwritable, results_folder
@@ -26,7 +28,7 @@ def bake_command(path: Path, force: bool, yes: bool, console: Console, *, as_jso
         return UserError.exit_code
     spec = seen.spec
     refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
-    target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
+    target.enter_for(spec, site_steps(console))
     question = "One builder (m7i.large) for up to two hours, and the storage of an image. Go?"
     if target.spends(spec) and not yes and not agreed(question, console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
@@ -41,14 +43,9 @@ def bake_command(path: Path, force: bool, yes: bool, console: Console, *, as_jso
         if as_json:
             write_json(out, baked)
             return 0
-        console.print(
+        say(
+            console,
             f"node image    {baked['node_image']['ami']}  s3://{context.buckets.state}/{baked['node_image']['manifest']}",
-            markup=False,
-            soft_wrap=True,
         )
-        console.print(
-            f"trainer image {baked['image']}  s3://{context.buckets.state}/{baked['manifest']}",
-            markup=False,
-            soft_wrap=True,
-        )
+        say(console, f"trainer image {baked['image']}  s3://{context.buckets.state}/{baked['manifest']}")
     return 0

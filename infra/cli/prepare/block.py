@@ -11,8 +11,9 @@ from rich.console import Console
 
 from infra import target
 from infra.cli.answers import write_json
+from infra.cli.options import site_steps, stderr
 from infra.cli.prepare.offers import gpu_time
-from infra.console.plain_console import PlainConsole
+from infra.console.plain_console import say
 from infra.console.terminal import agreed
 from infra.errors import UserError
 from infra.plan.estimates.clock import GPU_STAGES, seconds
@@ -33,9 +34,7 @@ def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Co
     if spec.nodes.capacity is not Capacity.CAPACITY_BLOCK:
         cure = "write capacity: capacity-block"
         raise UserError("the spec does not use a capacity block", seen=spec.nodes.capacity, cure=cure)
-    target.enter_for(
-        spec, lambda step: Console(stderr=True, highlight=False).print(f"{'site':<10} {step}", markup=False)
-    )
+    target.enter_for(spec, site_steps(stderr))
     from infra.aws.account import Account
     from infra.aws.block_purchase import Counter
     from infra.preview.looking import looking
@@ -43,8 +42,7 @@ def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Co
 
     plan = make_plan(spec, survey(spec))
     ensure_bucket(Account(spec.region), _state_bucket(spec), spec.account)
-    aside = PlainConsole(stderr=True, highlight=False)
-    context = looking(spec.model_copy(update={"nodes": _unnamed(spec)}), plan, aside)
+    context = looking(spec.model_copy(update={"nodes": _unnamed(spec)}), plan, stderr)
     with foundation_lease(context) as lease:
         counter = Counter(context.account, lease.store, spec.campaign, lease.check)
         with context.progress.stage("block", "earlier purchases for this campaign"):
@@ -53,7 +51,7 @@ def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Co
             _refuse_another(before, offering)
             return _show(before, "was bought before", as_json, console)
         chosen = _chosen(context.account, spec, plan, offering)
-        _confirm(chosen, spec, yes, aside)
+        _confirm(chosen, spec, yes, stderr)
         with context.progress.stage("block", f"buying {chosen.id} for {chosen.fee_usd} USD"):
             bought = counter.buy(chosen, context.operator_arn, context.progress.step)
     return _show(bought, "is bought", as_json, console)
@@ -129,11 +127,10 @@ def _show(purchase: Purchase, how: str, as_json: bool, console: Console) -> int:
     if as_json:
         write_json(console, purchase.model_dump())
         return 0
-    console.print(f"{purchase.reservation_id} {how}; for the spec:")
-    console.print("nodes:")
-    console.print("  capacity: capacity-block")
-    console.print(f"  reservation_id: {purchase.reservation_id}")
-    console.print(f"  block_end: {one.ends.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")
-    console.print(f"  block_fee_usd: {one.fee_usd}")
-    console.print(f"  usd_per_hour: {one.usd_per_hour} # {one.fee_usd} USD for the whole block")
+    say(
+        console,
+        f"{purchase.reservation_id} {how}; for the spec:\nnodes:\n  capacity: capacity-block\n"
+        f"  reservation_id: {purchase.reservation_id}\n  block_end: {one.ends.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}\n"
+        f"  block_fee_usd: {one.fee_usd}\n  usd_per_hour: {one.usd_per_hour} # {one.fee_usd} USD for the whole block",
+    )
     return 0

@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from infra.cli.answers import write_json
-from infra.console.plain_console import PlainConsole
+from infra.cli.options import stderr
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.errors import CHANGED, UserError
@@ -26,7 +27,7 @@ def list_command(as_json: bool, console: Console) -> int:
     table(items).show(console)
     hardware, price, performance = items[0].hardware, items[0].price, items[0].performance
     for what, origin in (("hardware", hardware), ("prices", price), ("FLOP/s, NVLinks", performance)):
-        console.print(f"{what}: as of {origin.as_of}, {origin.source}", markup=False, soft_wrap=True)
+        say(console, f"{what}: as of {origin.as_of}, {origin.source}")
     console.print("absent (-), with the reason:")
     reasons = dict[tuple[str, str], list[str]]()
     for item in items:
@@ -35,7 +36,7 @@ def list_command(as_json: bool, console: Console) -> int:
         if _bandwidth(item) is None:
             reasons.setdefault(("all-reduce", "no source states it"), []).append(item.name)
     for (field, why), names in reasons.items():
-        console.print(f"  {field}: {why}: {', '.join(names)}", markup=False, soft_wrap=True)
+        say(console, f"  {field}: {why}: {', '.join(names)}")
     return 0
 
 
@@ -51,7 +52,7 @@ def thresholds_command(as_json: bool, console: Console) -> int:
     for probe, source in table.states.items():
         rows.row("", probe, "", "", source)
     rows.show(console)
-    console.print(f"as of {table.as_of}; what differs by type: `bivouac catalogue`", markup=False, soft_wrap=True)
+    say(console, f"as of {table.as_of}; what differs by type: `bivouac catalogue`")
     return 0
 
 
@@ -68,7 +69,7 @@ def refresh_command(region: str, write: bool, as_json: bool, console: Console) -
 
     account = Account(region)
     account.identity()
-    aside = Progress(PlainConsole(stderr=True, highlight=False))
+    aside = Progress(stderr)
     with aside.stage("catalogue", "every type against DescribeInstanceTypes and the price list; reads only"):
         seen = compare(account, datetime.now(UTC).date(), aside.step)
     changed = [one for one in seen.differences if one.kept is None]
@@ -79,11 +80,7 @@ def refresh_command(region: str, write: bool, as_json: bool, console: Console) -
         return CHANGED if changed and not write else 0
     for one in seen.differences:
         note = f"  (kept: {one.kept})" if one.kept else ""
-        console.print(
-            f"{one.instance_type:<18} {one.field:<24} {one.ours or '-'} -> {one.aws or '-'}{note}",
-            markup=False,
-            soft_wrap=True,
-        )
+        say(console, f"{one.instance_type:<18} {one.field:<24} {one.ours or '-'} -> {one.aws or '-'}{note}")
     if seen.not_offered:
         console.print(f"not offered in {region}, left as they are: {', '.join(seen.not_offered)}", soft_wrap=True)
     types = len(catalogue.instance_types())

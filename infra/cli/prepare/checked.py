@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.plan import memory
 from infra.plan.checks import Finding, check, shape_findings
@@ -45,7 +46,7 @@ def with_memory(seen: Checked, console: Console) -> Checked:
         return seen
     if not memory.is_close(seen.spec, seen.facts.instance):
         return seen
-    console.print("memory     one micro batch of the model, on tensors without data", markup=False)
+    say(console, "memory     one micro batch of the model, on tensors without data")
     predicted = memory.predicted(seen.spec, seen.facts.instance)
     facts = seen.facts.model_copy(update={"memory": predicted})
     return replace(seen, facts=facts, findings=check(seen.file, facts, datetime.now(UTC).date()))

@@ -7,6 +7,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+import typer
 from rich.console import Console
 
 from infra.aws.account import Account
@@ -19,7 +20,16 @@ from infra.console.terminal import agreed
 from infra.errors import UserError
 from infra.record.store import CampaignStore
 from infra.session.session import foundation_held
+from infra.spec import duration
 from infra.spec.names import buckets
+
+
+def clean_command(older_than: str, campaign: str | None, **options: Any) -> int:
+    """List or remove images, as `images_command`. `campaign`: its site has been entered."""
+    age = duration.parse(older_than)
+    if not isinstance(age, timedelta):
+        raise typer.BadParameter(f"{older_than} is no duration: write one such as 7d or 12h")
+    return images_command(older_than=age, **options)
 
 
 def images_command(

@@ -10,44 +10,30 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import typer
 from jinja2 import Environment, StrictUndefined
 from rich.console import Console
 
 from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import Checked, checked
-from infra.cli.prepare.script import Script
+from infra.cli.prepare.script import Script, look_at
 from infra.cli.prepare.trial import Measured, measure
+from infra.console.plain_console import say
 from infra.console.progress import Progress
+from infra.console.terminal import attended
 from infra.errors import UserError
 from infra.plan import catalogue
-from infra.plan.checks import failed
+from infra.plan.checks import Finding, Level, failed
 from infra.plan.plan import make_plan
+from infra.spec.campaign import MAX_NAME
 
 SEQUENCES_PER_RANK = 8
 """Sequences per rank and step, a multiple of the micro batch."""
 _UNKNOWN_BUDGET, _UNKNOWN_DEADLINE = "9000000", "30d"
 _ROOM = 1.5
 """Deadline / planned time: nodes die, and capacity may come late."""
-
-
-@dataclass(frozen=True)
-class Model:
-    layers: int
-    width: int
-    heads: int
-    context: int
-    vocabulary: int
-    learning_rate: str
-    minimum_learning_rate: str
-    precision: str
-    step_seconds: float
-
-
-SMALL = Model(2, 256, 4, 128, 2048, "3.0e-3", "3.0e-4", "float32", 0.35)
-"""For a rehearsal: minutes on two cores."""
-BILLION = Model(24, 2048, 16, 2048, 32000, "2.0e-4", "2.0e-5", "bfloat16", 1.0)
-"""1.3 billion parameters, as GPT-3 XL: https://arxiv.org/abs/2005.14165, table 2.1."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +85,10 @@ class Answers:
 def text_of(answers: Answers) -> str:
     """Return the YAML of a spec; a missing budget or deadline is so large that it limits nothing."""
     script, measured = answers.script, answers.measured
-    model = SMALL if answers.target == "rehearsal" else BILLION
     known = {item.name: item for item in catalogue.instance_types()}
     ranks = answers.nodes * (known[answers.instance_type].accelerators if answers.instance_type in known else 1)
     template = files("infra.cli.prepare").joinpath("spec.yaml.j2").read_text()
     facts = asdict(answers) | {
-        "model": model,
         "warmup": max(1, answers.steps // 10),
         "global_batch": ranks * SEQUENCES_PER_RANK,
         "micro_batch": SEQUENCES_PER_RANK,
@@ -137,25 +121,96 @@ def first_spec(answers: Answers) -> tuple[str, Checked]:
     return text, _checked(text)
 
 
-def init_command(path: Path, answers: Answers, console: Console, trial_s: float = 0) -> int:
+class Question(NamedTuple):
+    """An answer that a campaign on AWS needs, and that has no default or one worth a look."""
+
+    option: str
+    field: str
+    """Field of the spec that the answer becomes."""
+    text: str
+    example: str
+    """Stands for the answer while others are judged."""
+    default: str | None = None
+
+
+QUESTIONS = (
+    Question("account", "account", "AWS account (12 digits)", "123456789012"),
+    Question("zone", "zone", "Availability zone", "", "{region}a"),
+    Question("instance_type", "nodes.instance_type", "Instance type of the GPU nodes", "", "p5.48xlarge"),
+    Question("email", "money.alarm_email", "Email address for alarms of the budget", "a@example.com"),
+    Question(
+        "api_cidr", "network.api_allowed_cidrs",
+        "Range that you come from, as 203.0.113.7/32 (see https://checkip.amazonaws.com)", "203.0.113.7/32",
+    ),
+    Question("data", "data", "Where the text lies (folder, file or s3://bucket/prefix)", "s3://bucket/prefix"),
+)  # fmt: skip
+
+
+def asked(answers: Answers, console: Console) -> Answers:
+    """Return the answers with those of a person at the terminal, each judged when it is given and asked again until it
+    fits."""
+    for question in QUESTIONS:
+        if getattr(answers, question.option) or (question.option == "data" and answers.script is not None):
+            continue
+        default = question.default and question.default.format(region=answers.region)
+        while True:
+            reply = replace(answers, **{question.option: str(typer.prompt(question.text, default=default)).strip()})
+            problems = problems_of(reply, question)
+            for problem in problems:
+                say(console, f"{problem.message}; seen: {problem.seen}; cure: {problem.cure}")
+            if not problems:
+                answers = reply
+                break
+    return answers
+
+
+def problems_of(answers: Answers, question: Question) -> list[Finding]:
+    """Return the errors that `bivouac check` finds in one answer; examples stand for those that are not given yet."""
+    examples = {other.option: other.example for other in QUESTIONS if not getattr(answers, other.option)}
+    findings = _checked(text_of(replace(answers, **examples).filled())).findings
+    return [
+        finding
+        for finding in findings
+        if finding.level is Level.ERROR and f"{finding.field}.".startswith(f"{question.field}.")
+    ]
+
+
+def slug(name: str) -> str:
+    """Return the nearest name that a campaign may have: small letters, digits and dashes, from a letter on."""
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower())
+    return re.sub(r"^[^a-z]+", "", words)[:MAX_NAME].strip("-") or "campaign"
+
+
+def init_command(
+    path: Path, name: str, script: Path | None, run: bool | None, try_seconds: int, console: Console, **options: Any
+) -> int:
     """Write a spec. Exit code 0, or 64 when the answers make no campaign; then nothing is written. Never overwrites a
-    file. `trial_s`: how long the script may run here to be measured; 0: not at all."""
+    file. `run`: measure the script here, in at most `try_seconds`. `options`: other fields of `Answers`."""
+    if path.exists():  # before anything is asked
+        raise UserError("there is a file already", seen=str(path), cure="name another, or remove it")
+    answers = Answers(name=slug(name or path.stem), script=None if script is None else look_at(script), **options)
+    if answers.name != (name or path.stem):
+        console.print(f"note: the campaign is called {answers.name}: a name has small letters, digits and dashes")
+    if answers.target == "aws" and attended():
+        answers = asked(answers, console)
+    if script is not None and run is None and attended():
+        run = typer.confirm(f"Run a few steps of {script} here, at most {try_seconds} s, to measure them?")
     text, seen = first_spec(answers)
-    if trial_s and seen.spec is not None and seen.facts is not None and not failed(seen.findings):
+    if run and script is not None and seen.spec is not None and seen.facts is not None and not failed(seen.findings):
         progress = Progress(console)
-        with progress.stage("try", f"one rank on this machine, at most {trial_s:.0f} s"):
-            found = measure(seen.spec, make_plan(seen.spec, seen.facts), trial_s, progress.step)
-        answers = replace(answers, measured=found, steps=answers.steps or (found.steps if found.whole else 0))
+        with progress.stage("try", f"one rank on this machine, at most {try_seconds} s"):
+            trial = measure(seen.spec, make_plan(seen.spec, seen.facts), try_seconds, progress.step)
+        answers = replace(answers, measured=trial, steps=answers.steps or (trial.steps if trial.whole else 0))
         text, seen = first_spec(answers)
+    show(path, seen.findings, False, console)
     if failed(seen.findings):
-        show(path, seen.findings, False, console)
+        console.print(f"nothing was written: give the options again, corrected, and {path} is made")
         return UserError.exit_code
     with path.open("x") as file:
         file.write(text)
-    show(path, seen.findings, False, console)
     for note in _notes(answers):
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
-    console.print(f"written: {path}; next: bivouac plan {path}", markup=False, soft_wrap=True)
+        say(console, f"note: {note}")
+    say(console, f"written: {path}; next: bivouac plan {path}")
     return 0
 
 

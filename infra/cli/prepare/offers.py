@@ -12,7 +12,8 @@ from rich.console import Console
 
 from infra import target
 from infra.cli.answers import write_json
-from infra.console.plain_console import PlainConsole
+from infra.cli.options import site_steps, stderr
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.plan import catalogue
@@ -25,12 +26,10 @@ if TYPE_CHECKING:
     from infra.aws.market import Choice
 
 
-def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, console: Console) -> int:
+def offers_command(path: Path, types: Sequence[str] | None, more: bool, as_json: bool, console: Console) -> int:
     """List offers. Exit code 0 if at least one choice holds all nodes, else 1."""
     spec = load(path).spec
-    target.enter_for(
-        spec, lambda step: Console(stderr=True, highlight=False).print(f"{'site':<10} {step}", markup=False)
-    )
+    target.enter_for(spec, site_steps(stderr))
     from infra.aws.account import Account
     from infra.aws.cost_tag import cost_tag
     from infra.aws.market import alternatives, look
@@ -39,7 +38,7 @@ def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, 
     wanted = list(dict.fromkeys([*(types or [item.name]), *(alternatives(item) if more else ())]))
     account = Account(spec.region)
     account.refuse_foreign(spec.account)
-    aside = Progress(PlainConsole(stderr=True, highlight=False))
+    aside = Progress(stderr)
     with aside.stage("offers", f"{spec.nodes.count} nodes in {spec.region}; reads only"):
         market = look(account, spec, wanted, gpu_time(make_plan(spec, survey(spec))), aside.step)
         aside.step("checking that AWS's bills know the campaign's tag")
@@ -50,8 +49,8 @@ def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, 
         table(market.choices, f"{spec.nodes.count} nodes for {spec.campaign}").show(console)
         console.print(f"GPU nodes are planned for {market.hours} h; a block must last {market.block_hours} h")
         for said in market.unanswered:
-            console.print(f"AWS did not answer {said}", soft_wrap=True, markup=False)
-        console.print(counted.sentence(), soft_wrap=True, markup=False)
+            say(console, f"AWS did not answer {said}")
+        say(console, counted.sentence())
         console.print("a block is bought by `bivouac block buy SPEC OFFERING`; prices are AWS's current ones")
     return 0 if any(one.fits is not False for one in market.choices) else 1
 

@@ -7,30 +7,27 @@ from pathlib import Path
 from rich.console import Console
 
 from infra.cli.answers import write_json
-from infra.cli.prepare.check import refuse, show
+from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import Checked, checked
 from infra.cli.prepare.summary import summary
 from infra.cli.rendering import print_plan
+from infra.console.plain_console import say
 from infra.errors import UserError
 from infra.plan.checks import failed
 from infra.plan.plan import Plan, make_plan
 
 
-def plan_command(path: Path, json: bool = False, console: Console | None = None) -> int:
+def plan_command(path: Path, json: bool, console: Console) -> int:
     """Print a plan, if one can be made. Exit code 0, or 64 when the spec has errors. `json`: one object on stdout: the
     plan without errors (`Plan.model_validate` reads it back), else the findings as `bivouac check` prints them."""
-    console = console or Console()
-    try:
-        seen = checked(path)
-    except UserError as error:
-        return refuse(error, json, console)
+    seen = checked(path)
     bad, plan = failed(seen.findings), _plan(seen)
     if json and plan is not None and not bad:
         write_json(console, plan.model_dump())
         return 0
     if plan is not None and seen.spec is not None and not json:
         for word, sentence in summary(plan, seen.spec):
-            console.print(f"{word:<8} {sentence}", markup=False, soft_wrap=True)
+            say(console, f"{word:<8} {sentence}")
         console.print()
         print_plan(console, plan)
         console.print()

@@ -9,9 +9,9 @@ from rich.markup import escape
 
 from infra import target
 from infra.cli.answers import write_json
-from infra.cli.prepare.check import refuse, show
+from infra.cli.options import site_steps, stderr
+from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import Checked, checked
-from infra.console.plain_console import PlainConsole
 from infra.errors import UserError
 from infra.plan.checks import failed
 from infra.plan.checks.finding import Level
@@ -41,21 +41,20 @@ def preview_command(
             show(path, seen.findings, as_json, console)
         return UserError.exit_code
     was = None if before is None else _plan_of(checked(before))
-    aside = PlainConsole(stderr=True, highlight=False)
-    target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}", markup=False))
+    target.enter_for(seen.spec, site_steps(stderr))
     from infra.engine import explain
     from infra.preview import markdown, preview
     from infra.preview.looking import looking
 
     try:
-        context = looking(seen.spec, make_plan(seen.spec, seen.facts), aside)
+        context = looking(seen.spec, make_plan(seen.spec, seen.facts), stderr)
         with context.progress.stage("preview", "the stacks against AWS and against the spec; nothing is touched"):
             found = preview.preview(context, was, inside=inside)
     except UserError as error:
-        if as_markdown:
-            console.file.write(markdown.refused(seen.spec.campaign, error))
-            return error.exit_code
-        return refuse(error, as_json, console)
+        if not as_markdown:
+            raise
+        console.file.write(markdown.refused(seen.spec.campaign, error))
+        return error.exit_code
     if as_json:
         write_json(console, preview.as_facts(found))
     elif as_markdown:

@@ -13,6 +13,7 @@ from infra.cli.answers import aside, ending, write_json
 from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked
 from infra.cli.records import record_of
+from infra.console.plain_console import say
 from infra.console.terminal import agreed
 from infra.errors import UserError
 from infra.plan.checks import Level, failed
@@ -38,7 +39,7 @@ def relaunch_command(
     else:
         refuse_unfit(state, diff, committed_step(store, state), now)
     for one in diff:
-        console.print(f"{one.field}: {one.old} -> {one.new}", markup=False)
+        say(console, f"{one.field}: {one.old} -> {one.new}")
     if target.spends(new) and not yes and not going_on and not agreed("Relaunch?", console):
         raise UserError("nothing was relaunched", seen="no", cure="answer yes, or give --yes")
     target.give_inputs(new)
@@ -49,7 +50,7 @@ def relaunch_command(
         outcome = context.state().outcome
         if as_json:
             write_json(out, ending(context))
-        console.print(f"report: {context.results / 'report.html'}", markup=False, soft_wrap=True)
+        say(console, f"report: {context.results / 'report.html'}")
         return 0 if outcome == "done" else 75
 
 

@@ -8,8 +8,10 @@ from rich.console import Console
 
 from infra import target
 from infra.cli.answers import aside, ending, write_json
+from infra.cli.options import site_steps
 from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked, with_answers, with_memory
+from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.console.terminal import agreed
 from infra.errors import NO_GOLDEN, TemporaryError, UserError
@@ -34,7 +36,7 @@ def run_command(path: Path, yes: bool, console: Console, *, as_json: bool = Fals
     spec, plan = seen.spec, make_plan(seen.spec, seen.facts)
     refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
     refuse_unwritable(cache_root(), "BIVOUAC_CACHE")
-    target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
+    target.enter_for(spec, site_steps(console))
     seen = with_answers(seen, console)
     if failed(seen.findings):
         show(path, seen.findings, as_json, out)
@@ -52,7 +54,7 @@ def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
         f"{spec.job.steps} steps, checkpoint every {plan.checkpoint.every_steps}; on AWS {total} USD"
     )
     if target.spends(spec):
-        console.print(f"{'rehearsal':<10} {rehearsals.sentence(spec)}", markup=False, soft_wrap=True)
+        say(console, f"{'rehearsal':<10} {rehearsals.sentence(spec)}")
     if target.spends(spec) and not yes and not agreed("Spend it?", console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
 
@@ -66,7 +68,7 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
     with opened(spec, plan, console, target.about()) as context:
         if context.state().ended:
             ended = f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name"
-            console.print(ended, markup=False, soft_wrap=True)
+            say(console, ended)
             if machine is not None:
                 write_json(machine, ending(context))
             return _exit_code(context.state())
@@ -78,7 +80,7 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
         if machine is not None:
             write_json(machine, ending(context))
         _split(context.store.events()).show(console)
-        console.print(f"report: {context.results / 'report.html'}", markup=False, soft_wrap=True)
+        say(console, f"report: {context.results / 'report.html'}")
         state = context.state()
         if state.outcome != "done":
             console.print(f"training ended as {state.outcome}: see the report")
@@ -87,7 +89,7 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
         missed = target.missed(spec)
         for fault in missed:
             said = f"training ended before this fault struck: {{{fault}}}; give it more steps, or an earlier step"
-            console.print(f"{'rehearsal':<10} {said}", markup=False, soft_wrap=True)
+            say(console, f"{'rehearsal':<10} {said}")
         return TemporaryError.exit_code if missed else _exit_code(state)
 
 
@@ -100,7 +102,7 @@ def _say_who_goes_on(context: Context, console: Console) -> None:
         f"deadline, {context.deadline:%Y-%m-%d %H:%M} UTC",
         f"to look: `bivouac status {name}`; to come back: the same `bivouac run`; to end it now: `bivouac down {name}`",
     ):
-        console.print(f"{'detached':<10} {line}", markup=False, soft_wrap=True)
+        say(console, f"{'detached':<10} {line}")
 
 
 def _exit_code(state: CampaignState) -> int:

@@ -17,7 +17,7 @@ from infra.cli.end.down import down_command
 from infra.cli.look import exec as entering
 from infra.cli.look.inside import Inside
 from infra.cli.look.list import list_command
-from infra.cli.look.logs import Asked, logs_command
+from infra.cli.look.logs import logs_command
 from infra.cli.look.report import report_command
 from infra.cli.look.status import status_command
 from infra.cli.prepare.plan import plan_command
@@ -83,7 +83,7 @@ def spec_file(camped: Camp, folder: Path) -> Path:
 LOOKS: dict[str, tuple[Callable[[Path, Console], int], str]] = {
     "status": (lambda spec, out: status_command("drilled", REGION, False, out), "held"),
     "list": (lambda spec, out: list_command(REGION, True, out), '"campaign": "drilled"'),
-    "logs": (lambda spec, out: logs_command("drilled", REGION, Asked(), out, out), "step 3"),
+    "logs": (lambda spec, out: logs_command("drilled", REGION, out, notes=out), "step 3"),
     "report": (lambda spec, out: report_command("drilled", REGION, False, out), "report.html"),
     "plan": (lambda spec, out: plan_command(spec, False, out), "FSx for Lustre"),
     "checkpoints list": (lambda spec, out: checkpoints.list_command("drilled", REGION, False, out), "copy"),
