@@ -33,19 +33,15 @@ def ending(context: Context) -> dict[str, object]:
 
     state = context.state()
     return {
-        "campaign": context.spec.campaign,
-        "outcome": state.outcome,
-        "ended": state.ended,
+        "campaign": context.spec.campaign, "outcome": state.outcome, "ended": state.ended,
         "stages": [
             {"stage": event.payload.stage, "seconds": event.payload.seconds}
             for event in context.store.events()
             if isinstance(event.payload, StageFinished)
         ],
-        "archive": state.archive,
-        "unproven": state.unproven,
-        "certificate": state.certificate,
+        "archive": state.archive, "unproven": state.unproven, "certificate": state.certificate,
         "results": str(context.results),
-    }
+    }  # fmt: skip
 
 
 def _plain(value: object) -> object:

@@ -73,14 +73,10 @@ class _LifeOrder(TyperGroup):
 
 
 app = typer.Typer(
-    name="bivouac",
-    cls=_LifeOrder,
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
+    name="bivouac", cls=_LifeOrder, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="One ephemeral GPU cluster per training campaign, from spec to certificate.",
-)
+)  # fmt: skip
 for _panel, _commands in PANELS.items():
     for _name, _command in _commands.items():
         if isinstance(_command, typer.Typer):

@@ -47,7 +47,11 @@ def runs(
 
         def call(arguments: dict[str, Any]) -> int:
             names = [arguments[name] for name in enters]
-            if names and names[0] is not None and ("place" not in enters or _is_campaign(names[0])):
+            if "place" in enters:
+                from infra.checkpoints.find import is_campaign
+
+                names = [place for place in names if is_campaign(place)]
+            if names and names[0] is not None:
                 from infra import target
 
                 target.enter_where(*names)
@@ -70,12 +74,6 @@ def _announce(declaration: Callable[..., None]) -> None:
     if PlainConsole.silent:
         purpose = " ".join((declaration.__doc__ or "").split()).partition(". ")[0].rstrip(".")
         say(stderr, f"{purpose} ...")
-
-
-def _is_campaign(place: str) -> bool:
-    from infra.checkpoints.find import is_campaign
-
-    return is_campaign(place)
 
 
 def known_campaigns(incomplete: str) -> list[str]:

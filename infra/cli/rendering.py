@@ -13,6 +13,7 @@ from rich.text import Text
 
 from infra.console.plain_console import say
 from infra.console.tables import Listing
+from infra.console.words import size
 from infra.errors import UserError
 from infra.folders import cache_root, keep
 from infra.plan.checks import Finding, Level
@@ -34,14 +35,9 @@ def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) 
     findings = tuple(one for one in findings if one.rule != _PRICES)
     for finding in findings:
         head = Text.assemble(
-            (f"{file}:{finding.line}", "bold"),
-            "  ",
-            (finding.level.upper(), _STYLE[finding.level]),
-            "  ",
-            (finding.field, "bold"),
-            f" {finding.message}",
-            ("  [" + finding.rule + "]", "dim"),
-        )
+            (f"{file}:{finding.line}", "bold"), "  ", (finding.level.upper(), _STYLE[finding.level]), "  ",
+            (finding.field, "bold"), f" {finding.message}", ("  [" + finding.rule + "]", "dim"),
+        )  # fmt: skip
         console.print(head, soft_wrap=True)
         console.print(Text.assemble(("    seen  ", "dim"), finding.seen), soft_wrap=True)
         console.print(Text.assemble(("    cure  ", "dim"), finding.cure), soft_wrap=True)
@@ -110,16 +106,11 @@ def _plan_tables(plan: Plan) -> Iterable[Listing]:
         "tier", "~where", ">one", ">keep", ">needed", ">of", "~formula", title="Checkpoint tiers", ruled=True
     )
     for tier in plan.tiers:
-        room = _bytes(tier.capacity_bytes) if tier.capacity_bytes is not None else ""
+        room = size(tier.capacity_bytes) if tier.capacity_bytes is not None else ""
         tiers.row(
-            tier.name,
-            tier.where,
-            _bytes(tier.checkpoint_bytes),
-            str(tier.keep),
-            _bytes(tier.needed_bytes),
-            room,
+            tier.name, tier.where, size(tier.checkpoint_bytes), str(tier.keep), size(tier.needed_bytes), room,
             tier.formula,
-        )
+        )  # fmt: skip
     yield tiers
     yield _figures("Checkpoint cadence", plan.cadence)
 
@@ -161,12 +152,3 @@ def _verdict(file: Path, findings: tuple[Finding, ...]) -> Text:
 
 def _seconds(amount: Decimal) -> str:
     return duration.text(timedelta(seconds=float(amount)))
-
-
-def _bytes(size: int) -> str:
-    amount = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:,.4g} TB"

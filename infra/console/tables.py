@@ -25,12 +25,9 @@ class Listing(Table):
 
     def __init__(self, *columns: str, title: str = "", ruled: bool = False) -> None:
         super().__init__(
-            title=Text(title) if title else None,
-            title_justify="left",
-            title_style="bold",
-            box=box.SIMPLE_HEAD if ruled else None,
-            pad_edge=not ruled,
-        )
+            title=Text(title) if title else None, title_justify="left", title_style="bold",
+            box=box.SIMPLE_HEAD if ruled else None, pad_edge=not ruled,
+        )  # fmt: skip
         for name in columns:
             prose = name.startswith("~")
             self.add_column(

@@ -88,17 +88,11 @@ def table(
             age = read_back.get(row.step)
             state = "not verified" if age is None else f"read back {clock(age.total_seconds())} ago"
         rows.row(
-            str(row.step),
-            row.tier,
-            row.node,
-            f"{state}{': ' if row.why else ''}{row.why}",
-            row.name,
-            f"{row.here} of {row.shards}" if row.committed else "",
-            size(row.bytes) if row.committed else "",
-            f"{row.tokens:,}" if row.tokens is not None else "",
-            f"{row.loss:.4f}" if row.loss is not None else "",
+            str(row.step), row.tier, row.node, f"{state}{': ' if row.why else ''}{row.why}", row.name,
+            f"{row.here} of {row.shards}" if row.committed else "", size(row.bytes) if row.committed else "",
+            f"{row.tokens:,}" if row.tokens is not None else "", f"{row.loss:.4f}" if row.loss is not None else "",
             f"{row.evaluation_loss:.4f}" if row.evaluation_loss is not None else "",
-        )
+        )  # fmt: skip
     return rows
 
 
@@ -245,7 +239,7 @@ def prune_command(
     protected = [found.archive.step] if found.archive else []
     with _shown(console, json, "prune", f"looking for the newest proven step at {where}") as progress:
         if shared:
-            plan = live.plan_pruning(found, keep, progress.step)
+            plan = live.prune(found, keep, None, progress.step)
         else:
             plan = work.pruning(found.place, keep, protected, progress.step)
     removed = False

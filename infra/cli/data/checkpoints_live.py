@@ -44,16 +44,12 @@ def verify(found: FoundPlace, tier: str, step: int | None, tell: Tell) -> Answer
     return ask(_store(found), _request("verify", tiers=tiers, steps=steps), tell)
 
 
-def plan_pruning(found: FoundPlace, keep: int, tell: Tell) -> work.Pruning:
-    answer = ask(_store(found), _request("plan-prune", keep=keep), tell)
-    assert answer.proven is not None
-    return work.Pruning(answer.keep, answer.drop, answer.proven)
-
-
-def prune(found: FoundPlace, keep: int, plan: work.Pruning, tell: Tell) -> work.Pruning:
-    """Return what was removed: of the steps shown, those that may still go."""
-    steps = tuple(row.step for row in plan.drop)
-    answer = ask(_store(found), _request("prune", keep=keep, steps=steps), tell)
+def prune(found: FoundPlace, keep: int, plan: work.Pruning | None, tell: Tell) -> work.Pruning:
+    """Return what may go; with a plan that was shown what was removed: of its steps, those that may still go."""
+    request = _request("plan-prune", keep=keep)
+    if plan is not None:
+        request = _request("prune", keep=keep, steps=tuple(row.step for row in plan.drop))
+    answer = ask(_store(found), request, tell)
     assert answer.proven is not None
     return work.Pruning(answer.keep, answer.drop, answer.proven)
 

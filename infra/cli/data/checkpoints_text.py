@@ -68,13 +68,10 @@ def show_difference(answer: dict[str, Any], console: Console) -> None:
     moved = sorted((row for row in rows if "changed" in row[1]), key=lambda row: -row[1]["norm_of_difference"])
     for shard, tensor in moved[:_MANY]:
         table.row(
-            shard,
-            tensor["tensor"],
-            f"{tensor['changed']:,} of {tensor['elements']:,}",
-            f"{tensor['norm_first']:.5g} -> {tensor['norm_second']:.5g}",
-            f"{tensor['norm_of_difference']:.3g}",
+            shard, tensor["tensor"], f"{tensor['changed']:,} of {tensor['elements']:,}",
+            f"{tensor['norm_first']:.5g} -> {tensor['norm_second']:.5g}", f"{tensor['norm_of_difference']:.3g}",
             f"{tensor['largest_difference']:.3g}",
-        )
+        )  # fmt: skip
     if moved:
         table.show(console)
     if len(moved) > _MANY:

@@ -60,10 +60,8 @@ def _of_arguments(given: dict[str, Any], sources: list[str]) -> Recipe:
         return Recipe(
             sources=tuple(parse_source(each, number, *same) for number, each in enumerate(sources)),
             parameters=Parameters(**{name: given[name] for name in names}, chat=_chat(given)),
-            vocabulary=given["vocabulary"],
-            tokenizer=given["tokenizer"],
-            end_of_document=given["end_of_document"],
-        )
+            vocabulary=given["vocabulary"], tokenizer=given["tokenizer"], end_of_document=given["end_of_document"],
+        )  # fmt: skip
     except ValidationError as error:
         seen = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         raise UserError("the arguments do not fit", seen=seen, cure="see bivouac data prepare --help") from error

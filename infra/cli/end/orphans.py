@@ -94,26 +94,17 @@ def _fate(one: Orphan) -> str:
 def _facts(seen: OrphanSight, swept: Swept) -> dict[str, object]:
     rows = [
         {
-            "campaign": one.owner.campaign,
-            "identity": one.owner.identity,
-            "why": one.owner.why,
-            "kind": one.left.kind,
-            "id": one.left.thing.id,
-            "name": one.left.thing.name,
-            "expires": one.expires,
-            "usd_per_hour": one.left.usd_per_hour,
-            "removable": one.removable,
-            "holds": one.owner.holds,
+            "campaign": one.owner.campaign, "identity": one.owner.identity, "why": one.owner.why,
+            "kind": one.left.kind, "id": one.left.thing.id, "name": one.left.thing.name, "expires": one.expires,
+            "usd_per_hour": one.left.usd_per_hour, "removable": one.removable, "holds": one.owner.holds,
         }
         for one in seen.orphans
-    ]
+    ]  # fmt: skip
     return {
-        "orphans": rows,
-        "left_alone": {owner.campaign: owner.why for owner in seen.cared_for},
+        "orphans": rows, "left_alone": {owner.campaign: owner.why for owner in seen.cared_for},
         "elsewhere": [
             {"campaign": one.campaign, "kind": one.kind, "id": one.thing.id, "why": one.why} for one in seen.elsewhere
         ],
         "removed": [str(one) for one in swept.removed],
-        "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck],
-        "could_not_look": dict(seen.blind),
-    }
+        "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck], "could_not_look": dict(seen.blind),
+    }  # fmt: skip

@@ -18,7 +18,7 @@ def end_command(
     """Remove every site, or that of a rehearsal which needs no teardown, or tear a campaign down; return the exit code
     of what was done."""
     if everything:
-        return all_command(yes, console, as_json=as_json)
+        return _remove_all(yes, console, as_json)
     if campaign is None:
         raise typer.BadParameter("give the name of a campaign, or --all")
     if not target.inside() and (code := site_command(campaign, yes, abandon, console, as_json=as_json)) is not None:
@@ -29,7 +29,7 @@ def end_command(
     return down_command(campaign, region, abandon, console, yes=yes, as_json=as_json)
 
 
-def all_command(yes: bool, console: Console, *, as_json: bool = False) -> int:
+def _remove_all(yes: bool, console: Console, as_json: bool) -> int:
     """Remove all sites; exit code 0, or 1 when an archive could not be exported and its site stays."""
     people = aside(console, as_json)
     if campaigns := target.rehearsed():

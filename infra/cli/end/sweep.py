@@ -111,18 +111,14 @@ def _show(seen: Sight, console: Console) -> None:
     if seen.left:
         table = Listing("kind", "what", "~evidence", "created", ">USD/h", "~sweep")
         for one in seen.left:
-            rate = shown(one.usd_per_hour)
-            table.row(one.kind, one.thing.label, str(one.evidence), _born(one), rate, _fate(one))
+            rate, created = shown(one.usd_per_hour), f"{one.created:%Y-%m-%d %H:%M}" if one.created else "unknown"
+            table.row(one.kind, one.thing.label, str(one.evidence), created, rate, _fate(one))
         table.show(console)
         say(console, together(one.usd_per_hour for one in seen.left))
     for suspect in seen.suspects:
         say(console, f"suspect, not touched: {suspect}")
     for kind, why in seen.blind.items():
         say(console, f"could not look: {kind}: {why}")
-
-
-def _born(one: Left) -> str:
-    return f"{one.created:%Y-%m-%d %H:%M}" if one.created else "unknown"
 
 
 def _fate(one: Left) -> str:
@@ -135,16 +131,12 @@ def _rows(seen: Sight) -> dict[str, Any]:
     return {
         "left": [
             {
-                "kind": one.kind,
-                "id": one.thing.id,
-                "name": one.thing.name,
-                "evidence": str(one.evidence),
-                "created": one.created.isoformat() if one.created else None,
-                "usd_per_hour": one.usd_per_hour,
+                "kind": one.kind, "id": one.thing.id, "name": one.thing.name, "evidence": str(one.evidence),
+                "created": one.created.isoformat() if one.created else None, "usd_per_hour": one.usd_per_hour,
                 "removable": one.removable,
             }
             for one in seen.left
         ],
         "suspects": [str(one) for one in seen.suspects],
         "could_not_look": seen.blind,
-    }
+    }  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from infra.cli.answers import write_json
-from infra.cli.records import NotBegun, kept_record, record_of
+from infra.cli.records import kept_record, record_of
 from infra.console.plain_console import say
 from infra.errors import UserError
 from infra.record.events import Event, fold
@@ -20,16 +20,12 @@ _LOOK_S = 2.0
 def events_command(campaign: str, region: str, follow: bool, tail: int | None, as_json: bool, console: Console) -> int:
     """Print the events; with `follow` until the campaign has ended. JSON is one value, or a line for each event that is
     followed. Raises `UserError` if neither the account nor the results folder has the campaign."""
+    read: Callable[[], tuple[Event, ...]]
     try:
         read = record_of(campaign, region).events
-    except NotBegun:
-        raise
     except UserError as error:
-        events, follow = kept_record(campaign, region, error).events, False
-
-        def read() -> tuple[Event, ...]:
-            return events
-
+        events = kept_record(campaign, region, error).events
+        read, follow = (lambda: events), False
     if as_json and not follow:
         write_json(console, [event.model_dump(mode="json") for event in read()[-(tail or 0) :]])
     else:

@@ -41,13 +41,10 @@ class Inside:
         """Record who enters a container, and the program's name only: its arguments may hold secrets."""
         self._store.append(
             OperatorEntered(
-                who=str(self._account.identity()["Arn"]),
-                attempt=member.attempt,
-                node=member.node,
-                pod=member.pod,
+                who=str(self._account.identity()["Arn"]), attempt=member.attempt, node=member.node, pod=member.pod,
                 program=program,
             )
-        )
+        )  # fmt: skip
 
 
 @contextmanager

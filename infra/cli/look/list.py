@@ -45,7 +45,7 @@ def list_command(region: str, as_json: bool, console: Console) -> int:
     for one in found:
         table.row(
             one["campaign"], one["target"], one.get("owner") or "", one["stage"], _age(one.get("begun")),
-            _amount(one.get("spent_usd")), _amount(one.get("bills_usd_per_hour")),
+            *("" if (usd := one.get(key)) is None else f"{usd:,.2f}" for key in ("spent_usd", "bills_usd_per_hour")),
         )  # fmt: skip
     if found:
         table.show(console)
@@ -102,7 +102,3 @@ def _age(begun: str | datetime | None) -> str:
         return ""
     since = datetime.fromisoformat(begun) if isinstance(begun, str) else begun
     return duration.text(timedelta(minutes=(datetime.now(UTC) - since) // timedelta(minutes=1)))
-
-
-def _amount(value: float | None) -> str:
-    return "" if value is None else f"{value:,.2f}"

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -40,7 +40,11 @@ def shell_command(name: str | None, region: str, command: list[str] | None, cons
         work = Path(folder)
         (work / "Pulumi.yaml").write_text(json.dumps({"name": names.PROJECT, "runtime": "python", "main": PROGRAM}))
         write_stacks(work, store, text)
-        config = _kubeconfig(Account(spec.region), spec)
+        account, config = Account(spec.region), None
+        with suppress(
+            account.client("eks").exceptions.ResourceNotFoundException
+        ):  # there is no cluster yet, or any more
+            config = kubeconfig(account, names.Names(spec).cluster)
         if config is not None:
             path = work / "kubeconfig"
             path.touch(mode=0o600)
@@ -69,14 +73,6 @@ def _attended(command: list[str], environment: dict[str, str], work: Path) -> in
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return code if code >= 0 else 128 - code
-
-
-def _kubeconfig(account: Account, spec: Spec) -> dict[str, Any] | None:
-    """Return the kubeconfig, None while there is no cluster."""
-    try:
-        return kubeconfig(account, names.Names(spec).cluster)
-    except account.client("eks").exceptions.ResourceNotFoundException:
-        return None
 
 
 def _greet(console: Console, store: CampaignStore, spec: Spec, *, cluster: bool) -> None:

@@ -85,35 +85,21 @@ def facts_by(
     state = fold(events)
     money = record.reading
     return {
-        "campaign": spec.campaign,
-        "target": spec.target,
-        "owner": spec.owner,
+        "campaign": spec.campaign, "target": spec.target, "owner": spec.owner,
         "begun": events[0].at if events else None,
         "stage": _stage(state.running_stage, state.finished_stages, state.ended),
-        "finished": [str(stage) for stage in state.finished_stages],
-        "driver": holders.get("driver") or "none",
-        "steward": holders.get("steward") or "none",
-        "attempts": len(state.attempts),
-        "restarted_in_place": state.restarted_in_place,
-        "outcome": state.outcome,
-        "live": live,
-        "training": training_of(spec, state, live),
-        "archive": state.archive,
-        "certificate": state.certificate,
-        "hold": state.hold,
-        "lost": state.lost,
-        "unrecognised": state.unrecognised or live.get("unrecognised"),
-        "unproven": state.unproven,
-        "doubts": _doubts(events),
-        "alarms": [event.data for event in events if event.kind is Kind.WATCH][-_ALARMS:],
-        "detached": state.detached,
-        "spent_usd": round(float(money.spent_usd), 4),
-        "metered_usd": round(float(money.metered_usd), 4),
+        "finished": [str(stage) for stage in state.finished_stages], "driver": holders.get("driver") or "none",
+        "steward": holders.get("steward") or "none", "attempts": len(state.attempts),
+        "restarted_in_place": state.restarted_in_place, "outcome": state.outcome, "live": live,
+        "training": training_of(spec, state, live), "archive": state.archive, "certificate": state.certificate,
+        "hold": state.hold, "lost": state.lost, "unrecognised": state.unrecognised or live.get("unrecognised"),
+        "unproven": state.unproven, "doubts": _doubts(events),
+        "alarms": [event.data for event in events if event.kind is Kind.WATCH][-_ALARMS:], "detached": state.detached,
+        "spent_usd": round(float(money.spent_usd), 4), "metered_usd": round(float(money.metered_usd), 4),
         "estimated_usd": round(float(money.estimated_usd), 4),
-        "bills_usd_per_hour": round(float(money.usd_per_hour), 4),
-        "notices": (),
+        "bills_usd_per_hour": round(float(money.usd_per_hour), 4), "notices": (),
         "unreadable": dict(item.split(": ", 1) for item in record.unread),
-    }, state
+    }, state  # fmt: skip
 
 
 def training_of(spec: Spec, state: CampaignState, live: dict[str, Any]) -> dict[str, Any] | None:
@@ -131,13 +117,10 @@ def training_of(spec: Spec, state: CampaignState, live: dict[str, Any]) -> dict[
         activity, step, pace = ("restores", origin, None) if origin >= 0 else ("starts", 0, None)
     tokens = None if spec.training is None else spec.training.global_batch * spec.training.model.context
     return {
-        "activity": activity,
-        "step": step,
-        "steps": live["steps"],
-        "step_seconds": pace,
+        "activity": activity, "step": step, "steps": live["steps"], "step_seconds": pace,
         "tokens_per_second": round(tokens / pace) if tokens and pace else None,
         "seconds_to_end": round((live["steps"] - step) * pace) if pace else None,
-    }
+    }  # fmt: skip
 
 
 def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: Console) -> None:

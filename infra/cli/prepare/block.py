@@ -22,6 +22,7 @@ from infra.plan.purchase import SCALE_DOWN
 from infra.plan.survey import survey
 from infra.plan.zones import control_plane_zones
 from infra.spec.campaign import Capacity, Spec, load
+from infra.spec.names import buckets
 
 if TYPE_CHECKING:
     from infra.aws.account import Account
@@ -41,8 +42,10 @@ def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Co
     from infra.session.session import ensure_bucket, foundation_lease
 
     plan = make_plan(spec, survey(spec))
-    ensure_bucket(Account(spec.region), _state_bucket(spec), spec.account)
-    context = looking(spec.model_copy(update={"nodes": _unnamed(spec)}), plan, stderr)
+    ensure_bucket(Account(spec.region), buckets(spec.account, spec.region).state, spec.account)
+    # Without the spec's reservation: the record knows what was bought.
+    nodes = spec.nodes.model_copy(update={"reservation_id": None})
+    context = looking(spec.model_copy(update={"nodes": nodes}), plan, stderr)
     with foundation_lease(context) as lease:
         counter = Counter(context.account, lease.store, spec.campaign, lease.check)
         with context.progress.stage("block", "earlier purchases for this campaign"):
@@ -55,17 +58,6 @@ def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Co
         with context.progress.stage("block", f"buying {chosen.id} for {chosen.fee_usd} USD"):
             bought = counter.buy(chosen, context.operator_arn, context.progress.step)
     return _show(bought, "is bought", as_json, console)
-
-
-def _unnamed(spec: Spec) -> object:
-    """Return the nodes without the spec's reservation: the record knows what was bought."""
-    return spec.nodes.model_copy(update={"reservation_id": None})
-
-
-def _state_bucket(spec: Spec) -> str:
-    from infra.spec.names import buckets
-
-    return buckets(spec.account, spec.region).state
 
 
 def _refuse_another(before: Purchase, offering: str) -> None:
@@ -101,9 +93,8 @@ def _chosen(account: Account, spec: Spec, plan: Plan, offering: str) -> Offering
 def _confirm(one: Offering, spec: Spec, yes: bool, aside: Console) -> None:
     aside.print(f"offering   {one.id}: {one.count} x {one.instance_type} in {one.zone}")
     aside.print(f"starts     {one.starts.isoformat(timespec='minutes')}")
-    aside.print(
-        f"ends       {one.ends.isoformat(timespec='minutes')}; nodes until {_until(one)}: EKS takes them away then"
-    )
+    until = (one.ends - SCALE_DOWN).isoformat(timespec="minutes")
+    aside.print(f"ends       {one.ends.isoformat(timespec='minutes')}; nodes until {until}: EKS takes them away then")
     aside.print(f"price      {one.fee_usd:,} USD, charged at once; {one.usd_per_hour} USD per node and hour")
     aside.print("a block cannot be cancelled, changed or given back, whatever happens to the campaign")
     if one.fee_usd > spec.money.budget_usd:
@@ -116,10 +107,6 @@ def _confirm(one: Offering, spec: Spec, yes: bool, aside: Console) -> None:
         return
     if not agreed(f"Spend {one.fee_usd:,} USD?", aside):
         raise UserError("nothing was bought", seen="no", cure="answer yes, or give --yes")
-
-
-def _until(one: Offering) -> str:
-    return (one.ends - SCALE_DOWN).isoformat(timespec="minutes")
 
 
 def _show(purchase: Purchase, how: str, as_json: bool, console: Console) -> int:

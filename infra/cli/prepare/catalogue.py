@@ -121,20 +121,12 @@ def table(items: tuple[InstanceType, ...]) -> Listing:
                     ">EFA", ">all-reduce GB/s", ">USD/h", "block", ruled=True)  # fmt: skip
     for item in items:
         rows.row(
-            item.name,
-            f"{item.accelerators} x {item.accelerator} {item.accelerator_memory_gib:.0f} GiB",
-            _text(item.peak_bf16_tflops),
-            _text(item.nvlinks),
-            str(item.vcpus),
-            str(item.memory_gib),
-            f"{item.nvme_count} x {item.nvme_gb}",
-            str(item.network_gbit_s),
-            str(item.network_cards),
-            str(item.efa_interfaces),
-            _text(_bandwidth(item)),
-            _text(item.price_usd_per_hour),
+            item.name, f"{item.accelerators} x {item.accelerator} {item.accelerator_memory_gib:.0f} GiB",
+            _text(item.peak_bf16_tflops), _text(item.nvlinks), str(item.vcpus), str(item.memory_gib),
+            f"{item.nvme_count} x {item.nvme_gb}", str(item.network_gbit_s), str(item.network_cards),
+            str(item.efa_interfaces), _text(_bandwidth(item)), _text(item.price_usd_per_hour),
             "yes" if item.capacity_block else "",
-        )
+        )  # fmt: skip
     return rows
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from infra.cli.options import Json, Region, SpecPath, Yes, YesRemove, console, known_campaigns, runs
+from infra.cli.options import Json, MaybeName, Region, SpecPath, Yes, YesRemove, console, runs
 
 stack = typer.Typer(no_args_is_help=True, help="The stacks for `pulumi` typed by hand.")
 catalogue = typer.Typer(help="Instance types: hardware, prices, and what no source states.")
@@ -52,12 +52,7 @@ def bake(
 
 @runs("prepare.images:clean_command", enters=("campaign",))
 def images(
-    campaign: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME", help="A campaign of the same site; only for a rehearsal.", autocompletion=known_campaigns
-        ),
-    ] = None,
+    campaign: MaybeName = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove those that nobody uses.")] = False,
     keep: Annotated[int, typer.Option(min=0, help="The newest of each base that always stay.")] = 1,
     older_than: Annotated[str, typer.Option(help="Younger ones always stay.")] = "7d",

@@ -79,7 +79,7 @@ def _look(inventory: ImageInventory, keep: int, older_than: timedelta) -> tuple[
 
 
 def _ask(wanted: list[BakedImage], json: bool, console: Console) -> None:
-    question = f"Remove {len(wanted)} images for good, at most {_usd(_sum(wanted))} USD a month?"
+    question = f"Remove {len(wanted)} images for good, at most {_sum(wanted):.2f} USD a month?"
     if json or not agreed(question, console):
         raise UserError("nothing was removed", seen="no", cure="answer yes, or give --yes")
 
@@ -91,13 +91,13 @@ def _show(found: tuple[BakedImage, ...], console: Console) -> None:
     table = Listing("kind", "image", "made", "base", ">GB", ">USD/month", "~kept for")
     for one in found:
         base = one.base or "no manifest: unfinished, or baked again"
-        table.row(one.kind, one.id, f"{one.made_at:%Y-%m-%d}", base, f"{one.gb:.2f}", _usd(one.usd_per_month),
+        table.row(one.kind, one.id, f"{one.made_at:%Y-%m-%d}", base, f"{one.gb:.2f}", f"{one.usd_per_month:.2f}",
                       ", ".join(one.kept_for) or "nothing: --remove removes it")  # fmt: skip
     table.show(console)
     idle = [one for one in found if one.removable]
     console.print(
-        f"{len(found)} images, at most {_usd(_sum(found))} USD a month; {len(idle)} of them are unused, "
-        f"{_usd(_sum(idle))} USD"
+        f"{len(found)} images, at most {_sum(found):.2f} USD a month; {len(idle)} of them are unused, "
+        f"{_sum(idle):.2f} USD"
     )
 
 
@@ -105,19 +105,9 @@ def _sum(several: Any) -> Decimal:
     return sum((one.usd_per_month for one in several), Decimal(0))
 
 
-def _usd(amount: Decimal) -> str:
-    return f"{amount:.2f}"
-
-
 def _row(one: BakedImage) -> dict[str, Any]:
     return {
-        "kind": one.kind,
-        "id": one.id,
-        "base": one.base,
-        "made_at": one.made_at.isoformat(),
-        "gb": one.gb,
-        "usd_per_month_at_most": one.usd_per_month,
-        "snapshots": one.snapshots,
-        "manifest": one.manifest,
+        "kind": one.kind, "id": one.id, "base": one.base, "made_at": one.made_at.isoformat(), "gb": one.gb,
+        "usd_per_month_at_most": one.usd_per_month, "snapshots": one.snapshots, "manifest": one.manifest,
         "kept_for": one.kept_for,
-    }
+    }  # fmt: skip

@@ -70,16 +70,14 @@ class Answers:
         here = self.target == "rehearsal"
         owner = self.owner or re.sub(r"[^a-z0-9-]", "-", getpass.getuser().lower())
         return replace(
-            self,
-            owner=owner,
+            self, owner=owner,
             purpose=self.purpose or ("see a campaign before paying for one" if here else "a first campaign"),
-            account=self.account or ("123456789012" if here else ""),
-            zone=self.zone or f"{self.region}a",
+            account=self.account or ("123456789012" if here else ""), zone=self.zone or f"{self.region}a",
             instance_type=self.instance_type or ("p5.4xlarge" if here else "p5.48xlarge"),
             nodes=self.nodes or (1 if self.script is not None and self.script.launcher == "none" else 2),
             data=self.data or ("python:stdlib" if here else ""),
             steps=self.steps or (self.script.steps if self.script else 0) or (110 if here else 2000),
-        )
+        )  # fmt: skip
 
 
 def text_of(answers: Answers) -> str:
@@ -89,17 +87,15 @@ def text_of(answers: Answers) -> str:
     ranks = answers.nodes * (known[answers.instance_type].accelerators if answers.instance_type in known else 1)
     template = files("infra.cli.prepare").joinpath("spec.yaml.j2").read_text()
     facts = asdict(answers) | {
-        "warmup": max(1, answers.steps // 10),
-        "global_batch": ranks * SEQUENCES_PER_RANK,
-        "micro_batch": SEQUENCES_PER_RANK,
-        "budget": answers.budget or _UNKNOWN_BUDGET,
+        "warmup": max(1, answers.steps // 10), "global_batch": ranks * SEQUENCES_PER_RANK,
+        "micro_batch": SEQUENCES_PER_RANK, "budget": answers.budget or _UNKNOWN_BUDGET,
         "deadline": answers.deadline or _UNKNOWN_DEADLINE,
         "progress": ""
         if script is None or script.pattern is None
         else "'{}'".format(script.pattern.replace("'", "''")),
         "step_seconds": round(measured.step_seconds, 4) if measured and measured.step_seconds else None,
         "checkpoint_gib": round(measured.checkpoint_gib, 6) or 1e-6 if measured and measured.checkpoint_gib else None,
-    }
+    }  # fmt: skip
     return Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(template).render(facts)
 
 

@@ -15,12 +15,9 @@ from infra.spec.campaign import Spec
 def summary(plan: Plan, spec: Spec) -> tuple[tuple[str, str], ...]:
     """Return five pairs of a word and a sentence."""
     return (
-        ("cost", _cost(plan)),
-        ("time", _time(plan)),
-        ("cadence", _cadence(plan, spec)),
-        ("risk", _risk(plan)),
+        ("cost", _cost(plan)), ("time", _time(plan)), ("cadence", _cadence(plan, spec)), ("risk", _risk(plan)),
         ("decided", _decided(plan, spec)),
-    )
+    )  # fmt: skip
 
 
 def _cost(plan: Plan) -> str:

@@ -11,11 +11,11 @@ from infra import target
 from infra.cli.answers import write_json
 from infra.cli.options import site_steps, stderr
 from infra.cli.prepare.check import show
-from infra.cli.prepare.checked import Checked, checked
+from infra.cli.prepare.checked import checked
 from infra.errors import UserError
 from infra.plan.checks import failed
 from infra.plan.checks.finding import Level
-from infra.plan.plan import Plan, make_plan
+from infra.plan.plan import make_plan
 
 _COLOUR = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: "dim"}
 
@@ -40,7 +40,8 @@ def preview_command(
         else:
             show(path, seen.findings, as_json, console)
         return UserError.exit_code
-    was = None if before is None else _plan_of(checked(before))
+    old = None if before is None else checked(before)
+    was = make_plan(old.spec, old.facts) if old is not None and old.spec and old.facts else None
     target.enter_for(seen.spec, site_steps(stderr))
     from infra.engine import explain
     from infra.preview import markdown, preview
@@ -70,8 +71,3 @@ def preview_command(
             told = f"{one.resource}: {one.message}; seen: {one.seen}; cure: {one.cure}"
             console.print(f"[{_COLOUR[one.level]}]{one.level.value}[/] {escape(told)}", soft_wrap=True)
     return found.exit_code
-
-
-def _plan_of(seen: Checked) -> Plan | None:
-    """Return the plan, None if the old spec had none: then there is nothing to compare with."""
-    return None if seen.spec is None or seen.facts is None else make_plan(seen.spec, seen.facts)

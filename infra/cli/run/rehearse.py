@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import yaml
-from jinja2 import Environment, StrictUndefined
+from jinja2 import StrictUndefined, Template
 from rich.console import Console
 
 from infra import target
@@ -79,17 +79,13 @@ def notes(campaign: str, derived: Derived, code: int, missed: tuple[str, ...] = 
 
     `missed`: faults that did not strike.
     """
-    differing = {difference.field for difference in derived.differences}
+    differing = tuple(f"{difference.field}." for difference in derived.differences)
     template = files("infra.cli.run").joinpath("rehearsed.md.j2").read_text()
     facts = {
         "campaign": campaign, "code": code, "differences": derived.differences, "missed": missed,
-        "same": [field for field in _fields(derived.document) if not any(_within(field, one) for one in differing)],
+        "same": [field for field in _fields(derived.document) if not f"{field}.".startswith(differing)],
     }  # fmt: skip
-    return (
-        Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-        .from_string(template)
-        .render(facts)
-    )
+    return Template(template, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True).render(facts)
 
 
 def _fields(document: dict[str, object], prefix: str = "") -> list[str]:
@@ -97,10 +93,6 @@ def _fields(document: dict[str, object], prefix: str = "") -> list[str]:
     for name, value in document.items():
         found += _fields(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
     return found
-
-
-def _within(field: str, other: str) -> bool:
-    return field == other or field.startswith(f"{other}.")
 
 
 def parse_faults(given: list[str] | None, none: bool) -> tuple[str, ...]:

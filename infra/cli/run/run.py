@@ -96,10 +96,10 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
 def _say_who_goes_on(context: Context, console: Console) -> None:
     """Print what happens without a driver, and how to come back."""
     name = context.spec.campaign
+    latest = f"half an hour after the deadline, {context.deadline:%Y-%m-%d %H:%M} UTC"
     for line in (
         "training runs; this driver leaves, and the steward carries training to its archive",
-        "then a closer in the account tears down and certifies; it begins at the latest half an hour after the "
-        f"deadline, {context.deadline:%Y-%m-%d %H:%M} UTC",
+        f"then a closer in the account tears down and certifies; it begins at the latest {latest}",
         f"to look: `bivouac status {name}`; to come back: the same `bivouac run`; to end it now: `bivouac down {name}`",
     ):
         say(console, f"{'detached':<10} {line}")
