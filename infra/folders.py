@@ -66,11 +66,6 @@ def kept_results(campaign: str, region: str) -> Path:
     return chosen[0] if chosen else root / region / campaign
 
 
-def kept_records() -> list[Path]:
-    """Return the packed records that reports have left in the results folder: of campaigns that may be gone."""
-    return sorted(path for path in results_root().glob("*/*/record.json.gz") if _PLACE.fullmatch(path.parts[-3]))
-
-
 def results_root() -> Path:
     return Path(os.environ.get("BIVOUAC_RESULTS") or "results").resolve()
 

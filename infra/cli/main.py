@@ -85,8 +85,8 @@ for _panel, _commands in PANELS.items():
             app.command(_name, rich_help_panel=_panel, hidden=_name in HIDDEN)(_command)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         from infra.cli.machine import version
 
         say(console, version())
@@ -113,7 +113,7 @@ def _tell_interrupted() -> NoReturn:
 def main() -> None:
     """Run the command line. Errors have no traceback but what, seen, cure (with --json as JSON); exit codes follow
     sysexits."""
-    out = endure()
+    output = endure()
     listen()
     try:
         code = app(standalone_mode=False)
@@ -124,9 +124,9 @@ def main() -> None:
         if asked() and not isinstance(error, BivouacError):
             _tell_interrupted()
         code = tell_usage(error) if hasattr(error, "show") else tell(refusal(error))
-    out.flush()
-    if out.lost is not None:
-        code = tell(of_file(out.lost)) or code
+    output.flush()
+    if output.lost is not None:
+        code = tell(of_file(output.lost)) or code
     sys.exit(code)
 
 

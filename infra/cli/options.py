@@ -80,9 +80,9 @@ def known_campaigns(incomplete: str) -> list[str]:
     """Return the campaigns that this machine rehearses or has results of, for completion; AWS is not asked."""
     from infra.folders import cache_root, results_root
 
-    rehearsed = (path.stem for path in (cache_root() / "sites").glob("*/campaigns/*.json"))
-    finished = (path.name for path in results_root().glob("*-*/*") if path.is_dir())
-    return sorted(name for name in {*rehearsed, *finished} if name.startswith(incomplete))
+    site_names = (path.stem for path in (cache_root() / "sites").glob("*/campaigns/*.json"))
+    kept_names = (path.name for path in results_root().glob("*-*/*") if path.is_dir())
+    return sorted(name for name in {*site_names, *kept_names} if name.startswith(incomplete))
 
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="The campaign's spec, a YAML file.")]

@@ -17,10 +17,10 @@ class PlainConsole(Console):
     silent: ClassVar[bool] = True
     """No console of this process has printed anything."""
 
-    def print(self, *objects: Any, **how: Any) -> None:
+    def print(self, *objects: Any, **options: Any) -> None:
         PlainConsole.silent = False
         # Here, since rich drops some controls from a string without a word.
-        super().print(*(visible(item) if isinstance(item, str) else item for item in objects), **how)
+        super().print(*(visible(item) if isinstance(item, str) else item for item in objects), **options)
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         """Styles become controls here, so whatever is one before is foreign, however it was built."""

@@ -54,7 +54,7 @@ class Progress:
         """Print a line that stays."""
         self.console.print(f"{'':<10} {escape(visible(text))}", soft_wrap=True)
 
-    def _end(self, how: str) -> None:
+    def _end(self, outcome: str) -> None:
         if self._status is not None:
             self._status.stop()
-        self.console.print(f"{'':<10} {how} [dim]in {time.monotonic() - self._begun:.1f} s[/]")
+        self.console.print(f"{'':<10} {outcome} [dim]in {time.monotonic() - self._begun:.1f} s[/]")

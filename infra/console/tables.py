@@ -49,12 +49,12 @@ class Listing(Table):
             widest = max(size.maximum for size in sizes)
             word = max(size.minimum for size in sizes)
             column.min_width = widest if column.no_wrap else max(word, min(widest, _PROSE))
-        needed = Measurement.get(console, endless, self).minimum
-        if needed > console.width and console.is_terminal:
+        least_width = Measurement.get(console, endless, self).minimum
+        if least_width > console.width and console.is_terminal:
             self._show_rows(console)
             return
         # The table's own width: `print(width=)` is cut to the console's.
-        self.width = needed if needed > console.width else None
+        self.width = least_width if least_width > console.width else None
         console.print(self, crop=False)
 
     def _show_rows(self, console: Console) -> None:
@@ -67,6 +67,6 @@ class Listing(Table):
                     console.print(cell, style="bold", soft_wrap=True)
                 elif str(cell):
                     # An id stays whole, for the terminal to wrap; words are wrapped here.
-                    whole = " " not in str(cell)
-                    line = Text.assemble("  " if whole else "", f"{column.header!s:<{label}} ", cell)
-                    console.print(line if whole else Padding(line, (0, 0, 0, 2), expand=False), soft_wrap=whole)
+                    is_id = " " not in str(cell)
+                    line = Text.assemble("  " if is_id else "", f"{column.header!s:<{label}} ", cell)
+                    console.print(line if is_id else Padding(line, (0, 0, 0, 2), expand=False), soft_wrap=is_id)

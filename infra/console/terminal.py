@@ -57,10 +57,10 @@ def endure() -> Enduring:
             os.open(os.devnull, os.O_RDWR)
     streams = []
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
-        whole = stream if stream is not None else os.fdopen(number, "w", encoding="utf-8", closefd=False)
-        if hasattr(whole, "reconfigure"):
-            whole.reconfigure(errors="backslashreplace")  # for characters that the terminal lacks
-        streams.append(Enduring(whole))
+        opened = stream if stream is not None else os.fdopen(number, "w", encoding="utf-8", closefd=False)
+        if hasattr(opened, "reconfigure"):
+            opened.reconfigure(errors="backslashreplace")  # for characters that the terminal lacks
+        streams.append(Enduring(opened))
     sys.stdout, sys.stderr = streams  # type: ignore[assignment]
     return streams[0]
 

@@ -29,19 +29,19 @@ def import_command(
     progress = Progress(stderr if json else console)
     with progress.stage("import", f"{folder} is read through the allow-list, copied, and sealed in {out / campaign}"):
         progress.step("torch is imported, then every file is read twice")
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            said = done.stderr.strip().splitlines() or ["no word"]
+        process = subprocess.run(command, capture_output=True, text=True)
+        if process.returncode != 0:
+            error_lines = process.stderr.strip().splitlines() or ["no word"]
             cure = "bring together all files of the tag as DeepSpeed wrote them; a refused file must not be loaded"
-            raise _Refused("the folder is not imported", seen=said[-1][:500], cure=cure)
-    answer = json_text.loads(done.stdout.strip().splitlines()[-1])
-    made = out / campaign / step_folder(answer["step"])
+            raise _Refused("the folder is not imported", seen=error_lines[-1][:500], cure=cure)
+    answer = json_text.loads(process.stdout.strip().splitlines()[-1])
+    step_path = out / campaign / step_folder(answer["step"])
     if json:
-        write_json(console, answer | {"folder": str(made)})
+        write_json(console, answer | {"folder": str(step_path)})
         return 0
     say(
         console,
-        f"{made}: {answer['shards']} shards of {answer['world_size']} ranks, sealed as they are now\n"
+        f"{step_path}: {answer['shards']} shards of {answer['world_size']} ranks, sealed as they are now\n"
         "their history, their loss and the state of their random generators are not known\n"
         f"look at it: bivouac checkpoints verify {out / campaign}\n"
         f"to train on from it: put the step folder into the shared tier of a campaign that is called {campaign},\n"

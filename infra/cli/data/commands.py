@@ -15,8 +15,7 @@ checkpoints = typer.Typer(
 )
 
 Place = Annotated[
-    str,
-    typer.Argument(help="A campaign's name, a folder, or s3://bucket/prefix.", autocompletion=known_campaigns),
+    str, typer.Argument(help="A campaign's name, a folder, or s3://bucket/prefix.", autocompletion=known_campaigns)
 ]
 OneStep = Annotated[int | None, typer.Option("--step", help="Step; default: the golden one, else the newest.")]
 Tier = Annotated[str | None, typer.Option("--tier", help="Tier of a campaign: archive, shared, or (to verify) local.")]
@@ -70,7 +69,7 @@ def checkpoints_restore(
 def checkpoints_prune(
     place: Place,
     keep: Annotated[int, typer.Option(min=0, help="Newest committed steps to keep.")] = 2,
-    yes: YesRemove = False,
+    consent: YesRemove = False,
     tier: Tier = None,
     region: Region = "us-east-1",
     json: Json = False,

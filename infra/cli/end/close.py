@@ -32,17 +32,17 @@ def close_command(campaign: str, region: str, console: Console) -> int:
     """End the campaign, or give its nodes back, or say why neither is done now. Raises what `down` raises."""
     store, say = record_of(campaign, region), partial(console.print, markup=False, soft_wrap=True)
     view = look(store, datetime.now(UTC))
-    act, why = judge(view)
+    act, reason = judge(view)
     try:
         if act is Act.END:
-            say(f"{campaign} is ended by the closer: {why}")
-            _end(store, view, why, console)
+            say(f"{campaign} is ended by the closer: {reason}")
+            _end(store, view, reason, console)
             return 0
         if act is Act.GIVE_BACK:
-            say(f"the GPU nodes of {campaign} are given back by the closer: {why}")
-            _set_to_zero(store, view, why, console)
+            say(f"the GPU nodes of {campaign} are given back by the closer: {reason}")
+            _set_to_zero(store, view, reason, console)
         else:
-            say(f"{campaign} {why}: nothing to do")
+            say(f"{campaign} {reason}: nothing to do")
         if not view.state.ended and not view.driven:
             attend(store, console)
     except LeaseHeld as held:
@@ -50,23 +50,23 @@ def close_command(campaign: str, region: str, console: Console) -> int:
     return 0
 
 
-def _end(store: CampaignStore, view: View, why: str, console: Console) -> None:
+def _end(store: CampaignStore, view: View, reason: str, console: Console) -> None:
     try:
         # First, and by what needs neither spec, engine nor cluster: GPU nodes bill most.
-        _set_to_zero(store, view, why, console)
+        _set_to_zero(store, view, reason, console)
     except OF_WORLD as error:
         say(console, f"GPU nodes may be up, and the teardown goes on: {error}")
     target.have_engine()
     spec = stored_spec(store)
     with opened(spec, stored_plan(store, spec), console, target.about()) as context:
         context.enters_cluster = False
-        store.append(Closing(why=why))
+        store.append(Closing(why=reason))
         if view.state.outcome is None:
             ask_to_stop(store)
         end(context)
 
 
-def _set_to_zero(store: CampaignStore, view: View, why: str, console: Console) -> None:
+def _set_to_zero(store: CampaignStore, view: View, reason: str, console: Console) -> None:
     """Give all nodes but the system's back and record it. Raises `LeaseHeld` if somebody begins to drive meanwhile."""
 
     def guard() -> None:
@@ -75,6 +75,6 @@ def _set_to_zero(store: CampaignStore, view: View, why: str, console: Console) -
             raise LeaseHeld(f"{store.campaign} is driven again", seen=driver.record.holder)
 
     names, say = Names(store.campaign), partial(console.print, markup=False, soft_wrap=True)
-    came = give_back(Account(store.region), names, guard, say)
-    if view.state.gpu_nodes_up or came:
-        store.append(NodesAtZero(group=names.gpu_group, **({"why": why} if came else {})))
+    returned = give_back(Account(store.region), names, guard, say)
+    if view.state.gpu_nodes_up or returned:
+        store.append(NodesAtZero(group=names.gpu_group, **({"why": reason} if returned else {})))

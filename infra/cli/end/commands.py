@@ -16,7 +16,7 @@ def down(
     abandon: Annotated[
         bool, typer.Option("--abandon", help="Tear down without an archive: what was trained is lost.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking, as a script must.")] = False,
+    consent: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking, as a script must.")] = False,
     region: Region = "us-east-1",
     as_json: Json = False,
 ) -> None:
@@ -33,7 +33,7 @@ def close(campaign: Name, region: Region = "us-east-1") -> None:
 def sweep(
     campaign: MaybeName = None,
     orphans: Annotated[bool, typer.Option("--orphans", help="Leftovers of all dead campaigns of the account.")] = False,
-    yes: YesRemove = False,
+    consent: YesRemove = False,
     abandon: Annotated[bool, typer.Option("--abandon", help="Give up what it may hold, without an archive.")] = False,
     region: Region = "us-east-1",
     as_json: Json = False,

@@ -20,13 +20,14 @@ from infra.spec.campaign import Spec
 
 
 def ask(
-    question: str, lines: Iterable[tuple[str, str]], console: Console, *, yes: bool, flagged: bool, word: str = ""
+    question: str, lines: Iterable[tuple[str, str]], console: Console, *, consent: bool, flag: bool, word: str = ""
 ) -> None:
     """Show the lines, which are made only now, and ask. Raise `UserError` unless the answer is yes, or `word` if given.
 
-    `yes`: nothing is asked. `flagged`: an option says as much as a yes where nobody can answer, without a terminal.
+    `consent`: nothing is asked. `flag`: an option says as much as a yes where nobody can answer,
+    without a terminal.
     """
-    if yes or (flagged and not attended()):
+    if consent or (flag and not attended()):
         return
     if not attended():
         cure = "give --yes, or run it on a terminal"
@@ -43,13 +44,13 @@ def stakes(store: CampaignStore, spec: Spec, abandon: bool, console: Console) ->
     live, bill = facts["live"], billing.bill(looking(spec, None, console))
     yield spec.campaign, f"on {facts['target']}: {facts['stage']}; driver {facts['driver']}"
     yield "stands", bill.sentence(spec.campaign)
-    where = "" if target.spends(spec) else " on AWS; a rehearsal costs nothing"
-    yield "keeping", f"{24 * bill.usd_per_hour:,.2f} USD a day, {facts['spent_usd']:,.2f} USD so far{where}"
+    price_note = "" if target.spends(spec) else " on AWS; a rehearsal costs nothing"
+    yield "keeping", f"{24 * bill.usd_per_hour:,.2f} USD a day, {facts['spent_usd']:,.2f} USD so far{price_note}"
     newest = max(state.newest_committed, live.get("committed_step", -1))
-    committed = f"committed step {newest}" if newest >= 0 else "no committed checkpoint is known"
+    commit_text = f"committed step {newest}" if newest >= 0 else "no committed checkpoint is known"
     training = facts["training"]
     step = f"step {training['step']} of {training['steps']}, " if training else ""
-    yield "training", step + committed if state.attempts else "no attempt was launched"
+    yield "training", step + commit_text if state.attempts else "no attempt was launched"
     try:
         refuse_unproven(state, spec.campaign, read_identity(store))
         loss = "nothing: the archive has it" if state.archive else "nothing: no attempt left anything to archive"

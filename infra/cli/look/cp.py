@@ -28,8 +28,8 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        found = _PLACE.fullmatch(text)
-        return cls(None, text) if found is None else cls(int(found["rank"]), found["path"])
+        match = _PLACE.fullmatch(text)
+        return cls(None, text) if match is None else cls(int(match["rank"]), match["path"])
 
 
 def cp_command(campaign: str, region: str, source: str, destination: str, console: Console) -> int:
@@ -51,8 +51,8 @@ def cp_command(campaign: str, region: str, source: str, destination: str, consol
         progress = Progress(console)
         with progress.stage("copy", f"{source} to {destination}"):
             copy = transfer.out_of if begin.rank is not None else transfer.into
-            done = copy(Containers(cluster.http), member, begin.path, end.path, Counted(progress))
-        say(console, f"{done['path']}: {done['files']} files, {size(done['bytes'])}, SHA-256 compared")
+            copied = copy(Containers(cluster.http), member, begin.path, end.path, Counted(progress))
+        say(console, f"{copied['path']}: {copied['files']} files, {size(copied['bytes'])}, SHA-256 compared")
     return 0
 
 

@@ -44,11 +44,13 @@ def print_events(
     pause: Callable[[], object] = lambda: time.sleep(_LOOK_S),
 ) -> None:
     """Print a record's events, each once, also those that come late. `writer`: only those of this role."""
-    shown = set[tuple[str, int]]()
+    ids = set[tuple[str, int]]()
     while True:
         events = read()
-        fresh = [one for one in events if one.writer.startswith(writer) and (one.writer, one.sequence) not in shown]
-        shown |= {(event.writer, event.sequence) for event in fresh}
+        fresh = [
+            event for event in events if event.writer.startswith(writer) and (event.writer, event.sequence) not in ids
+        ]
+        ids |= {(event.writer, event.sequence) for event in fresh}
         for event in fresh[-(tail or 0) :]:
             if as_json:
                 console.file.write(event.model_dump_json() + "\n")

@@ -62,11 +62,11 @@ def _pass_on(channel: int, data: bytes) -> None:
 
 def _on_terminal(run: Run) -> int:
     """Pass each key on as it is: Ctrl-C becomes the command's."""
-    before = termios.tcgetattr(0)
+    attributes = termios.tcgetattr(0)
     with ExitStack() as stack:
-        stack.callback(termios.tcsetattr, 0, termios.TCSADRAIN, before)
-        resized = signal.signal(signal.SIGWINCH, lambda *_: run.execution.resize(shutil.get_terminal_size()))
-        stack.callback(signal.signal, signal.SIGWINCH, resized)
+        stack.callback(termios.tcsetattr, 0, termios.TCSADRAIN, attributes)
+        former_handler = signal.signal(signal.SIGWINCH, lambda *_: run.execution.resize(shutil.get_terminal_size()))
+        stack.callback(signal.signal, signal.SIGWINCH, former_handler)
         tty.setraw(0, termios.TCSADRAIN)
         run.execution.resize(os.get_terminal_size(0))
         run.execution.feed(0)
@@ -76,22 +76,22 @@ def _on_terminal(run: Run) -> int:
 @contextmanager
 def _ended_by_signals(run: Run, member: Member, console: Console) -> Iterator[None]:
     """Pass SIGINT and SIGTERM on to the command; the second time end it, the third time leave it alone."""
-    came: list[int] = []
+    signals: list[int] = []
     senders: list[threading.Thread] = []
     former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def heard(number: int, frame: Any) -> None:
-        came.append(number)
-        if len(came) > len(_STEPS):
+    def on_signal(number: int, frame: Any) -> None:
+        signals.append(number)
+        if len(signals) > len(_STEPS):
             say(console, f"left: the command may run on in pod {member.pod}")
             former[signal.SIGINT](number, frame)  # type: ignore[operator,misc]
-        sent = number if len(came) == 1 else _STEPS[1]
+        number_to_send = number if len(signals) == 1 else _STEPS[1]
         # Not here: a handler interrupts the thread that reads the command's output.
-        senders.append(threading.Thread(target=_send, args=(run, sent, member, console), daemon=True))
+        senders.append(threading.Thread(target=_send, args=(run, number_to_send, member, console), daemon=True))
         senders[-1].start()
 
     for number in former:
-        signal.signal(number, heard)
+        signal.signal(number, on_signal)
     try:
         yield
         for sender in list(senders):  # the command may have ended before it is console what was sent
@@ -104,7 +104,7 @@ def _ended_by_signals(run: Run, member: Member, console: Console) -> Iterator[No
 def _send(run: Run, number: int, member: Member, console: Console) -> None:
     name = signal.Signals(number).name
     try:
-        reached = run.end(number)
-        say(console, f"{name} sent to {reached} processes in pod {member.pod}")
+        processes = run.end(number)
+        say(console, f"{name} sent to {processes} processes in pod {member.pod}")
     except BivouacError as error:
         say(console, f"{name} could not be sent, and the command goes on: {error}")

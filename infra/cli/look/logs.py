@@ -72,7 +72,7 @@ class Living:
 
     def pods(self) -> dict[str, tuple[int, int]]:
         """Return pod -> (attempt, index in the gang). Raises `httpx2.HTTPError`."""
-        return {one.pod: (one.attempt, one.node) for one in members(self._http, self._campaign)}
+        return {member.pod: (member.attempt, member.node) for member in members(self._http, self._campaign)}
 
     def stewards(self) -> list[str]:
         """Return the steward's pods, the newest last. Raises `httpx2.HTTPError`."""
@@ -121,8 +121,9 @@ def in_words(line: str) -> str:
     event = event_of(line, marked=False)
     if event is None:
         return line.replace(MARK, "", 1)
-    name, at = event["event"], event.get("time")
-    stamp = f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} " if isinstance(at, int | float) and 0 <= at < 10**10 else ""
+    name, time_s = event["event"], event.get("time")
+    is_time = isinstance(time_s, int | float) and 0 <= time_s < 10**10
+    stamp = f"{datetime.fromtimestamp(time_s, UTC):%H:%M:%S} " if is_time else ""
     fields = {key: value for key, value in event.items() if key not in _NOT_FOR_PEOPLE and value not in (None, "")}
     step = f" {fields.pop('step')}" if name == "step" else ""
     words = (
@@ -147,16 +148,16 @@ def moment(ago: str | None) -> int:
     if ago is None:
         return 0
     try:
-        found = duration.parse(ago)
+        duration_ago = duration.parse(ago)
     except ValueError as error:
         raise UserError("--since is no duration", seen=f"{ago} {error}", cure="write 90s, 10m, 1h30m or 7d") from error
-    if not isinstance(found, timedelta):
+    if not isinstance(duration_ago, timedelta):
         raise UserError("--since is no duration", seen=ago, cure="write 90s, 10m, 1h30m or 7d")
-    return time.time_ns() - round(found.total_seconds() * _S)
+    return time.time_ns() - round(duration_ago.total_seconds() * _S)
 
 
 @contextmanager
-def _living(store: CampaignStore, told: Console) -> Iterator[Living | None]:
+def _living(store: CampaignStore, notes: Console) -> Iterator[Living | None]:
     """Yield the cluster's logs, None if it has none any more or does not answer."""
     with ExitStack() as stack:
         living = None
@@ -167,30 +168,30 @@ def _living(store: CampaignStore, told: Console) -> Iterator[Living | None]:
         except (UserError, TemporaryError) as error:
             living = None
             late = "the newest lines may be missing, for the record is up to a quarter of an hour late"
-            say(told, f"{late}: {error}")
+            say(notes, f"{late}: {error}")
         yield living
 
 
-def lines(store: CampaignStore, asked: Asked, living: Living | None, pause: Callable[[], object]) -> Iterator[str]:
+def lines(store: CampaignStore, request: Asked, living: Living | None, pause: Callable[[], object]) -> Iterator[str]:
     """Yield the lines of an attempt's pods, of one rank's node or of all, each then with its node, and last those of
     the job's evaluation. Raises `UserError` if there are none."""
-    node = _node_of(store, asked.rank)
+    node = _node_of(store, request.rank)
     reading: dict[str, _Reader] = {}
-    over = False
+    is_over = False
     while True:
         # Looked at before the pods: what they print until training is over is read in this round.
-        over = over or not asked.follow or store.state().outcome is not None
-        for name, index in sorted(_chosen(store, living, asked, node, reading).items(), key=lambda item: item[1]):
+        is_over = is_over or not request.follow or store.state().outcome is not None
+        for name, index in sorted(_pods_of(store, living, request, node, reading).items(), key=lambda item: item[1]):
             if name not in reading:
                 prefix = "" if node is not None else f"node {index} | " if index < _AFTER_THE_GANG else "evaluation | "
-                reading[name] = _Reader(store, living, name, asked, prefix)
+                reading[name] = _Reader(store, living, name, request, prefix)
         for reader in reading.values():
-            yield from reader.read(to_the_end=over)
-        if over:
+            yield from reader.read(to_the_end=is_over)
+        if is_over:
             if not reading:
                 raise UserError(
                     "there are no logs of this",
-                    seen=f"attempt {asked.attempt or 'any'}, rank {'any' if asked.rank is None else asked.rank}",
+                    seen=f"attempt {request.attempt or 'any'}, rank {'any' if request.rank is None else request.rank}",
                     cure=f"`bivouac status {store.campaign}` says which attempts there were",
                 )
             return
@@ -200,12 +201,12 @@ def lines(store: CampaignStore, asked: Asked, living: Living | None, pause: Call
 class _Reader:
     """One pod's lines: first the pieces of the record, then the cluster's. A followed log has a thread of its own."""
 
-    def __init__(self, store: CampaignStore, living: Living | None, pod: str, asked: Asked, prefix: str) -> None:
-        self._store, self._living, self._pod, self._asked, self._prefix = store, living, pod, asked, prefix
-        self._pieces, self._rest, self._position = 0, "", Position(asked.since)
+    def __init__(self, store: CampaignStore, living: Living | None, pod: str, request: Asked, prefix: str) -> None:
+        self._store, self._living, self._pod, self._asked, self._prefix = store, living, pod, request, prefix
+        self._pieces, self._rest, self._position = 0, "", Position(request.since)
         self._came: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._tail = asked.tail
+        self._tail = request.tail
 
     def read(self, to_the_end: bool) -> Iterator[str]:
         """Yield what has come since the last call."""
@@ -224,28 +225,28 @@ class _Reader:
             yield self._came.get()
 
     def _unread(self) -> Iterator[str]:
-        yield from self._recorded()
+        yield from self._recorded_lines()
         if self._living is not None:
             yield from self._fresh(self._living.logs, follow=False)
 
-    def _recorded(self) -> Iterator[str]:
+    def _recorded_lines(self) -> Iterator[str]:
         for key in pod_logs.pieces(self._store, self._pod)[self._pieces :]:
             self._pieces += 1
-            until, text = pod_logs.read(self._store, key)
-            if self._asked.since and until.at < self._asked.since:
+            position, text = pod_logs.read(self._store, key)
+            if self._asked.since and position.at < self._asked.since:
                 continue
-            self._position = max(self._position, until)
-            whole, end, self._rest = (self._rest + text).rpartition("\n")
+            self._position = max(self._position, position)
+            complete, end, self._rest = (self._rest + text).rpartition("\n")
             if not end:
                 continue
-            yield from (self._prefix + line for line in _since(whole.split("\n"), self._asked.since))
+            yield from (self._prefix + line for line in _lines_since(complete.split("\n"), self._asked.since))
 
     def _fresh(self, logs: PodLogs, follow: bool) -> Iterator[str]:
         """Yield the cluster's lines after the position. One that the cluster does not give now is not given."""
         try:
             for line in logs.follow(self._pod, self._position, follow=follow):
-                same = self._position.lines + 1 if line.at <= self._position.at else 1
-                self._position = Position(max(line.at, self._position.at), same)
+                same_time_lines = self._position.lines + 1 if line.at <= self._position.at else 1
+                self._position = Position(max(line.at, self._position.at), same_time_lines)
                 yield self._prefix + line.text.removesuffix("\n")
         except (httpx2.HTTPError, BivouacError):
             return
@@ -263,13 +264,13 @@ class _Reader:
             time.sleep(_LOOK_S)
 
 
-def _since(lines: list[str], since: int) -> list[str]:
+def _lines_since(lines: list[str], earliest: int) -> list[str]:
     """Return the lines from this time on. Only events have a time of their own; a piece without any is given whole."""
-    if not since:
+    if not earliest:
         return lines
-    timed = [(number, at) for number, line in enumerate(lines) if (at := _time_of(line)) is not None]
-    first = next((number for number, at in timed if at * _S >= since), len(lines) if timed else 0)
-    return lines[first:]
+    times = [(number, time_s) for number, line in enumerate(lines) if (time_s := _time_of(line)) is not None]
+    start = next((number for number, time_s in times if time_s * _S >= earliest), len(lines) if times else 0)
+    return lines[start:]
 
 
 def _time_of(line: str) -> float | None:
@@ -277,8 +278,8 @@ def _time_of(line: str) -> float | None:
         event = json.loads(line.removeprefix(MARK)) if line.startswith(("{", MARK)) else None
     except (ValueError, RecursionError):
         return None
-    at = event.get("time") if isinstance(event, dict) else None
-    return float(at) if isinstance(at, int | float) else None
+    seconds = event.get("time") if isinstance(event, dict) else None
+    return float(seconds) if isinstance(seconds, int | float) else None
 
 
 def _node_of(store: CampaignStore, rank: int | None) -> int | None:
@@ -290,22 +291,22 @@ def _node_of(store: CampaignStore, rank: int | None) -> int | None:
     return rank // shape.ranks_per_node
 
 
-def _chosen(
-    store: CampaignStore, living: Living | None, asked: Asked, node: int | None, reading: dict[str, _Reader]
+def _pods_of(
+    store: CampaignStore, living: Living | None, request: Asked, node: int | None, reading: dict[str, _Reader]
 ) -> dict[str, int]:
     """Return pod -> index in the gang: of the attempt, or of the newest and of those that are being read. `node`: the
     node rank of the only one."""
     places = {name: place for name in pod_logs.pods(store) if (place := place_of(name)) is not None}
-    found = {name: (place.attempt, place.node) for name, place in places.items()}
+    attempts = {name: (place.attempt, place.node) for name, place in places.items()}
     if living is not None:
         with suppress(httpx2.HTTPError):  # away for a moment; the record tells them too, later
-            found |= living.pods()
-    newest = max((attempt for attempt, _ in found.values()), default=0)
+            attempts |= living.pods()
+    newest = max((attempt for attempt, _ in attempts.values()), default=0)
     node_rank = store.state().node_rank
-    whole = asked.attempt is None and node is None
-    judges = {name: _AFTER_THE_GANG for name in pod_logs.pods(store) if whole and _JUDGE.search(name)}
+    is_unfiltered = request.attempt is None and node is None
+    judges = {name: _AFTER_THE_GANG for name in pod_logs.pods(store) if is_unfiltered and _JUDGE.search(name)}
     return judges | {
         name: index
-        for name, (attempt, index) in found.items()
-        if (attempt == (asked.attempt or newest) or name in reading) and node in (None, node_rank(attempt, index))
+        for name, (attempt, index) in attempts.items()
+        if (attempt == (request.attempt or newest) or name in reading) and node in (None, node_rank(attempt, index))
     }

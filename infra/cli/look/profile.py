@@ -18,8 +18,6 @@ from infra.console.words import plural, size
 from infra.errors import TemporaryError, UserError
 from infra.session.session import stored_spec
 
-_AGAIN = timedelta(minutes=1)
-
 
 def profile_command(campaign: str, region: str, rank: int, steps: int, out: str, console: Console) -> int:
     """Ask, wait, and fetch; the training goes on meanwhile. Exit code 0 when the trace is here."""
@@ -32,27 +30,27 @@ def profile_command(campaign: str, region: str, rank: int, steps: int, out: str,
         cluster.note(member, "bivouac profile")
         progress = Progress(console)
         with progress.stage("profile", f"{plural(steps, 'step')} of rank {rank}"):
-            trace = traced(Containers(cluster.http), member, rank, steps, progress)
-            done = transfer.out_of(Containers(cluster.http), member, trace, out, Counted(progress))
-        say(console, f"{done['path']}: {size(done['bytes'])}; open it in https://ui.perfetto.dev")
+            trace = fetch_trace(Containers(cluster.http), member, rank, steps, progress)
+            copied = transfer.out_of(Containers(cluster.http), member, trace, out, Counted(progress))
+        say(console, f"{copied['path']}: {size(copied['bytes'])}; open it in https://ui.perfetto.dev")
     return 0
 
 
-def traced(containers: Containers, member: Member, rank: int, steps: int, progress: Progress) -> str:
+def fetch_trace(containers: Containers, member: Member, rank: int, steps: int, progress: Progress) -> str:
     """Return the path of the trace in the container. Raises `TemporaryError` if the rank ended before it."""
     words = ["python", "-m", "trainer.builtin.watch.profile", "--rank", str(rank), "--steps", str(steps)]
-    said: dict[int, bytes] = {}
+    output: dict[int, bytes] = {}
 
     def hear(channel: int, data: bytes) -> None:
-        said[channel] = said.get(channel, b"") + data
+        output[channel] = output.get(channel, b"") + data
         progress.step("the rank writes")
 
     with containers.running(member.pod, member.container, words) as run:
         run.execution.end_input()
         code = run.execution.run(hear)
-    lines = said.pop(STDOUT, b"").decode(errors="replace").split()
+    lines = output.pop(STDOUT, b"").decode(errors="replace").split()
     if code or not lines:
-        seen = b"".join(said.values()).decode(errors="replace").strip()[-300:] or f"exit code {code}"
+        error_text = b"".join(output.values()).decode(errors="replace").strip()[-300:] or f"exit code {code}"
         cure = "ask again when it trains: `bivouac status` says so"
-        raise TemporaryError("there is no trace", seen=seen, cure=cure, delay=_AGAIN)
+        raise TemporaryError("there is no trace", seen=error_text, cure=cure, delay=timedelta(minutes=1))
     return lines[-1]

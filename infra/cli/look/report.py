@@ -19,7 +19,7 @@ from infra.session.session import stored_spec
 
 def report_command(campaign: str, region: str, show: bool, console: Console, *, as_json: bool = False) -> int:
     """Write the report. Raises `UserError` if neither the account nor the results folder has the campaign."""
-    out, console = console, aside(console, as_json)
+    output, console = console, aside(console, as_json)
     try:
         store = record_of(campaign, region)
     except UserError as error:
@@ -28,17 +28,17 @@ def report_command(campaign: str, region: str, show: bool, console: Console, *, 
             raise
         say(console, f"its record cannot be reached: {error}")
         say(console, f"made again from {results / PACKED}")
-        made, written = report.write_again(results, console.print)
+        page, files = report.write_again(results, console.print)
     else:
         spec = stored_spec(store)
-        made, written = report.write(store, results_folder(campaign, spec.account, spec.region), console.print)
+        page, files = report.write(store, results_folder(campaign, spec.account, spec.region), console.print)
     if as_json:
-        notices = [{"level": notice.level, "text": notice.text} for notice in made.notices]
-        write_json(out, {"campaign": campaign, "verdict": made.verdict, "notices": notices, "written": written})
-    say(console, made.verdict)
-    for notice in made.notices:
+        notices = [{"level": notice.level, "text": notice.text} for notice in page.notices]
+        write_json(output, {"campaign": campaign, "verdict": page.verdict, "notices": notices, "written": files})
+    say(console, page.verdict)
+    for notice in page.notices:
         say(console, f"{notice.level}: {notice.text}")
-    say(console, f"report: {written['html']}")
-    if show and not webbrowser.open(Path(written["html"]).as_uri()):
+    say(console, f"report: {files['html']}")
+    if show and not webbrowser.open(Path(files["html"]).as_uri()):
         console.print("no browser was found: open that file")
     return 0

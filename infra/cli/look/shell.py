@@ -33,9 +33,9 @@ def shell_command(name: str | None, region: str, command: list[str] | None, cons
     command = command or []
     if name is None:
         owner = Account(region).identity()["Account"]
-        return _attended(command, environment(names.buckets(owner, region).state, region), Path.cwd())
+        return _run_attended(command, environment(names.buckets(owner, region).state, region), Path.cwd())
     spec, store, text = spec_and_record(name, region, console)
-    around = environment(store.bucket, spec.region) | {"PULUMI_STACK": names.campaign_stack(spec.campaign)}
+    environ = environment(store.bucket, spec.region) | {"PULUMI_STACK": names.campaign_stack(spec.campaign)}
     with tempfile.TemporaryDirectory(prefix="bivouac-shell-") as folder:
         work = Path(folder)
         (work / "Pulumi.yaml").write_text(json.dumps({"name": names.PROJECT, "runtime": "python", "main": PROGRAM}))
@@ -49,13 +49,13 @@ def shell_command(name: str | None, region: str, command: list[str] | None, cons
             path = work / "kubeconfig"
             path.touch(mode=0o600)
             path.write_text(json.dumps(config))
-            around["KUBECONFIG"] = str(path)
+            environ["KUBECONFIG"] = str(path)
         if not command:
             _greet(console, store, spec, cluster=config is not None)
-        return _attended(command, around, work)
+        return _run_attended(command, environ, work)
 
 
-def _attended(command: list[str], environment: dict[str, str], work: Path) -> int:
+def _run_attended(command: list[str], environment: dict[str, str], work: Path) -> int:
     arguments = command or [os.environ.get("SHELL", "/bin/sh")]
     # Ctrl-C and Ctrl-\ are for the shell, which gets them from the terminal as we do.
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}

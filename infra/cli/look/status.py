@@ -60,19 +60,19 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
         return 0
     from infra.engine.explain import as_facts, print_drift, print_refusals
 
-    looks, refused = _compared(stored_spec(store))
-    _show(facts | {"drift": as_facts(looks, refused)} if as_json else facts, state, as_json, console)
+    looks, reasons = _compare_stacks(stored_spec(store))
+    _show(facts | {"drift": as_facts(looks, reasons)} if as_json else facts, state, as_json, console)
     if not as_json:
         print_drift(console, looks, campaign)
-        print_refusals(console, refused)
-    return CHANGED if any(one.drifted for one in looks) else 0
+        print_refusals(console, reasons)
+    return CHANGED if any(look.drifted for look in looks) else 0
 
 
 def facts_of(store: CampaignStore) -> tuple[dict[str, Any], CampaignState]:
     """Return a campaign's status by its record, for machines, and its state."""
     spec = stored_spec(store)
     plan, live = stored_plan(store, spec), live_figures(store) or {}
-    unread = tuple(f"{key}: {why}" for key, why in store.unread_objects().items())
+    unread = tuple(f"{key}: {reason}" for key, reason in store.unread_objects().items())
     record = Record(spec, plan, tuple(store.events()), datetime.now(UTC), unread=unread)
     holders = {"driver": holder_of(store, DRIVER_LEASE), "steward": holder_of(store, "steward")}
     return facts_by(record, holders, live)
@@ -107,7 +107,7 @@ def training_of(spec: Spec, state: CampaignState, live: dict[str, Any]) -> dict[
     look of a steward. An attempt has no step of its own before its first: it restores the step that it begins from."""
     if not live:
         return None
-    attempt: dict[str, Any] = next((one for one in state.attempts if one["attempt"] == live["attempt"]), {})
+    attempt: dict[str, Any] = next((row for row in state.attempts if row["attempt"] == live["attempt"]), {})
     origin, step, pace = attempt.get("committed_step", -1), live["step"], live.get("step_seconds")
     if not live.get("in_flight", True):
         activity, step, pace = "ended", attempt.get("step", step), None
@@ -168,8 +168,8 @@ def _lines(facts: dict[str, Any], state: CampaignState) -> Iterator[tuple[str, s
         missing = f"{len(certificate.get('could_not_look', ()))} not looked at"
         yield "certificate", f"{verdict}: {len(certificate.get('found', ()))} left, {missing}"
     yield from _notices(facts["notices"])
-    for key, why in facts["unreadable"].items():
-        yield "record", f"1 object of the record cannot be read: {key}: {why}"
+    for key, reason in facts["unreadable"].items():
+        yield "record", f"1 object of the record cannot be read: {key}: {reason}"
 
 
 def _training(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -178,11 +178,12 @@ def _training(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if nodes := live.get("nodes"):
         yield "nodes", f"{sum(bool(node.get('ready')) for node in nodes)} of {len(nodes)} ready"
     restarts = facts["restarted_in_place"]
-    again = f" ({plural(restarts, 'restart')} in place so far)" if restarts else ""
+    restart_text = f" ({plural(restarts, 'restart')} in place so far)" if restarts else ""
     loss = "" if live["loss"] is None else f", loss {live['loss']:.4g}"
-    committed = f"committed {live['committed_step']}" if live["committed_step"] >= 0 else "nothing committed yet"
-    head = f"attempt {live['attempt']}{again} {training['activity']}: step {training['step']} of {training['steps']}"
-    yield "training", f"{head}{loss}, {committed}; {live['why']}"
+    commit_text = f"committed {live['committed_step']}" if live["committed_step"] >= 0 else "nothing committed yet"
+    head = f"attempt {live['attempt']}{restart_text} {training['activity']}"
+    head += f": step {training['step']} of {training['steps']}"
+    yield "training", f"{head}{loss}, {commit_text}; {live['why']}"
     if pace := training["step_seconds"]:
         tokens = training["tokens_per_second"]
         rate = f"{clock(pace)} a step" + (f", {tokens:,} tokens/s" if tokens else "")
@@ -209,24 +210,24 @@ def _notices(notices: Sequence[Entry]) -> Iterator[tuple[str, str]]:
         yield "" if number else "notices", f"{delivery}: {entry.subject}"
 
 
-def _compared(spec: Spec) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
+def _compare_stacks(spec: Spec) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
     """Compare the stacks with AWS; return nothing for a campaign that is torn down, or while it is."""
     from infra.engine.refusal import refusals, standing
     from infra.preview.looking import look_at_stacks, looking
 
     context = looking(spec, None, stderr)
-    where = standing(context)
-    if where.falling:
+    position = standing(context)
+    if position.falling:
         context.progress.note("the campaign is being torn down or is gone: there is nothing to compare")
         return (), ()
     with context.progress.stage("compare", "the stacks against AWS; nothing is touched"):
         looks = look_at_stacks(context)
-    return looks, tuple(one for each in looks for one in refusals(each, where, spec.campaign))
+    return looks, tuple(item_refused for look in looks for item_refused in refusals(look, position, spec.campaign))
 
 
-def _stage(running: Stage | None, finished: dict[Stage, Any], ended: bool) -> str:
+def _stage(running: Stage | None, finished_stages: dict[Stage, Any], ended: bool) -> str:
     if ended:
         return "ended"
     if running is not None:
         return f"in {running}"
-    return f"after {list(finished)[-1]}" if finished else "not begun"
+    return f"after {list(finished_stages)[-1]}" if finished_stages else "not begun"

@@ -44,7 +44,7 @@ def offers(
 def bake(
     path: SpecPath,
     force: Annotated[bool, typer.Option("--force", help="Bake again what was baked before.")] = False,
-    yes: Yes = False,
+    consent: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Bake a spec's node image and trainer image ahead of its campaign; skips what was baked before."""
@@ -56,7 +56,7 @@ def images(
     remove: Annotated[bool, typer.Option("--remove", help="Remove those that nobody uses.")] = False,
     keep: Annotated[int, typer.Option(min=0, help="The newest of each base that always stay.")] = 1,
     older_than: Annotated[str, typer.Option(help="Younger ones always stay.")] = "7d",
-    yes: YesRemove = False,
+    consent: YesRemove = False,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
@@ -81,9 +81,7 @@ def addons(
 @stack.command("init")
 @runs("hand.by_hand:init_command")
 def stack_init(
-    wanted: Annotated[
-        str, typer.Argument(metavar="NAME", help="Path of a spec, or name of a campaign that has begun.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Path of a spec, or name of a campaign that has begun.")],
     region: Region = "us-east-1",
 ) -> None:
     """Make the state bucket, both stacks and their files, where they are missing. To be called in the clone."""
@@ -119,7 +117,7 @@ def catalogue_refresh(
 def block_buy(
     path: SpecPath,
     offering: Annotated[str, typer.Argument(help="Id of an offering that `bivouac offers` shows.")],
-    yes: Yes = False,
+    consent: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Buy a capacity block for a campaign: paid at once, never given back."""

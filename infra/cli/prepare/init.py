@@ -65,26 +65,26 @@ class Answers:
     measured: Measured | None = None
     """What its trial has shown."""
 
-    def filled(self) -> Answers:
+    def with_defaults(self) -> Answers:
         """Return the answers with defaults for those left out."""
-        here = self.target == "rehearsal"
+        is_rehearsal = self.target == "rehearsal"
         owner = self.owner or re.sub(r"[^a-z0-9-]", "-", getpass.getuser().lower())
         return replace(
             self, owner=owner,
-            purpose=self.purpose or ("see a campaign before paying for one" if here else "a first campaign"),
-            account=self.account or ("123456789012" if here else ""), zone=self.zone or f"{self.region}a",
-            instance_type=self.instance_type or ("p5.4xlarge" if here else "p5.48xlarge"),
+            purpose=self.purpose or ("see a campaign before paying for one" if is_rehearsal else "a first campaign"),
+            account=self.account or ("123456789012" if is_rehearsal else ""), zone=self.zone or f"{self.region}a",
+            instance_type=self.instance_type or ("p5.4xlarge" if is_rehearsal else "p5.48xlarge"),
             nodes=self.nodes or (1 if self.script is not None and self.script.launcher == "none" else 2),
-            data=self.data or ("python:stdlib" if here else ""),
-            steps=self.steps or (self.script.steps if self.script else 0) or (110 if here else 2000),
+            data=self.data or ("python:stdlib" if is_rehearsal else ""),
+            steps=self.steps or (self.script.steps if self.script else 0) or (110 if is_rehearsal else 2000),
         )  # fmt: skip
 
 
 def text_of(answers: Answers) -> str:
     """Return the YAML of a spec; a missing budget or deadline is so large that it limits nothing."""
-    script, measured = answers.script, answers.measured
-    known = {item.name: item for item in catalogue.instance_types()}
-    ranks = answers.nodes * (known[answers.instance_type].accelerators if answers.instance_type in known else 1)
+    script, trial = answers.script, answers.measured
+    types = {item.name: item for item in catalogue.instance_types()}
+    ranks = answers.nodes * (types[answers.instance_type].accelerators if answers.instance_type in types else 1)
     template = files("infra.cli.prepare").joinpath("spec.yaml.j2").read_text()
     facts = asdict(answers) | {
         "warmup": max(1, answers.steps // 10), "global_batch": ranks * SEQUENCES_PER_RANK,
@@ -93,28 +93,28 @@ def text_of(answers: Answers) -> str:
         "progress": ""
         if script is None or script.pattern is None
         else "'{}'".format(script.pattern.replace("'", "''")),
-        "step_seconds": round(measured.step_seconds, 4) if measured and measured.step_seconds else None,
-        "checkpoint_gib": round(measured.checkpoint_gib, 6) or 1e-6 if measured and measured.checkpoint_gib else None,
+        "step_seconds": round(trial.step_seconds, 4) if trial and trial.step_seconds else None,
+        "checkpoint_gib": round(trial.checkpoint_gib, 6) or 1e-6 if trial and trial.checkpoint_gib else None,
     }  # fmt: skip
     return Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(template).render(facts)
 
 
 def first_spec(answers: Answers) -> tuple[str, Checked]:
     """Return a spec's text and its findings; a missing budget or deadline follows from its plan."""
-    answers = answers.filled()
+    answers = answers.with_defaults()
     text = text_of(answers)
-    seen = _checked(text)
-    if (answers.budget and answers.deadline) or seen.spec is None or seen.facts is None or failed(seen.findings):
-        return text, seen
+    check = _check_text(text)
+    if (answers.budget and answers.deadline) or check.spec is None or check.facts is None or failed(check.findings):
+        return text, check
     if not answers.deadline:
-        clock = float(make_plan(seen.spec, seen.facts).totals.clock.value)
+        clock = float(make_plan(check.spec, check.facts).totals.clock.value)
         answers = replace(answers, deadline=f"{math.ceil(clock * _ROOM / 3600)}h")
-        seen = _checked(text_of(answers))
-    if not answers.budget and seen.spec is not None and seen.facts is not None:
-        usd = make_plan(seen.spec, seen.facts).totals.usd_at_deadline.value
+        check = _check_text(text_of(answers))
+    if not answers.budget and check.spec is not None and check.facts is not None:
+        usd = make_plan(check.spec, check.facts).totals.usd_at_deadline.value
         answers = replace(answers, budget=str(math.ceil(usd / 10) * 10))
     text = text_of(answers)
-    return text, _checked(text)
+    return text, _check_text(text)
 
 
 class Question(NamedTuple):
@@ -142,7 +142,7 @@ QUESTIONS = (
 )  # fmt: skip
 
 
-def asked(answers: Answers, console: Console) -> Answers:
+def ask_answers(answers: Answers, console: Console) -> Answers:
     """Return the answers with those of a person at the terminal, each judged when it is given and asked again until it
     fits."""
     for question in QUESTIONS:
@@ -162,8 +162,8 @@ def asked(answers: Answers, console: Console) -> Answers:
 
 def problems_of(answers: Answers, question: Question) -> list[Finding]:
     """Return the errors that `bivouac check` finds in one answer; examples stand for those that are not given yet."""
-    examples = {other.option: other.example for other in QUESTIONS if not getattr(answers, other.option)}
-    findings = _checked(text_of(replace(answers, **examples).filled())).findings
+    examples = {item.option: item.example for item in QUESTIONS if not getattr(answers, item.option)}
+    findings = _check_text(text_of(replace(answers, **examples).with_defaults())).findings
     return [
         finding
         for finding in findings
@@ -188,18 +188,18 @@ def init_command(
     if answers.name != (name or path.stem):
         console.print(f"note: the campaign is called {answers.name}: a name has small letters, digits and dashes")
     if answers.target == "aws" and attended():
-        answers = asked(answers, console)
+        answers = ask_answers(answers, console)
     if script is not None and run is None and attended():
         run = typer.confirm(f"Run a few steps of {script} here, at most {try_seconds} s, to measure them?")
-    text, seen = first_spec(answers)
-    if run and script is not None and seen.spec is not None and seen.facts is not None and not failed(seen.findings):
+    text, check = first_spec(answers)
+    if run and script is not None and check.spec is not None and check.facts is not None and not failed(check.findings):
         progress = Progress(console)
         with progress.stage("try", f"one rank on this machine, at most {try_seconds} s"):
-            trial = measure(seen.spec, make_plan(seen.spec, seen.facts), try_seconds, progress.step)
+            trial = measure(check.spec, make_plan(check.spec, check.facts), try_seconds, progress.step)
         answers = replace(answers, measured=trial, steps=answers.steps or (trial.steps if trial.whole else 0))
-        text, seen = first_spec(answers)
-    show(path, seen.findings, False, console)
-    if failed(seen.findings):
+        text, check = first_spec(answers)
+    show(path, check.findings, False, console)
+    if failed(check.findings):
         console.print(f"nothing was written: give the options again, corrected, and {path} is made")
         return UserError.exit_code
     with path.open("x") as file:
@@ -212,24 +212,24 @@ def init_command(
 
 def _notes(answers: Answers) -> Iterator[str]:
     """Yield what only a person can see to, in a script of one's own."""
-    script, measured = answers.script, answers.measured
+    script, trial = answers.script, answers.measured
     if script is None:
         return
     if script.absent:
         yield f"it imports what this machine lacks: {', '.join(script.absent)}; name it in requirements.txt"
-    if script.needs_cuda and measured is None:
+    if script.needs_cuda and trial is None:
         yield "it insists on CUDA, and a rehearsal has none: let it ask torch.cuda.is_available()"
     if not script.knows_folder and not script.folder_option:
         yield "let it write checkpoints into $BIVOUAC_CHECKPOINTS, and go on from $BIVOUAC_RESUME_FROM if that is set"
     if script.progress_why.startswith("NOT FOUND"):
         yield "no printed step was found in it: see workload.progress"
-    if measured is not None and measured.step_seconds is None:
+    if trial is not None and trial.step_seconds is None:
         yield "no step was seen in the trial: its time is a guess, and workload.progress may not fit"
-    if measured is not None and measured.unsealed:
-        yield f"{measured.unsealed} files lay in its folder, and none was a finished checkpoint: see checkpoints.format"
+    if trial is not None and trial.unsealed:
+        yield f"{trial.unsealed} files lay in its folder, and none was a finished checkpoint: see checkpoints.format"
 
 
-def _checked(text: str) -> Checked:
+def _check_text(text: str) -> Checked:
     with tempfile.TemporaryDirectory(prefix="bivouac-init-") as folder:
         path = Path(folder) / "campaign.yaml"
         path.write_text(text)

@@ -27,7 +27,7 @@ def preview(
 @runs("run.run:run_command")
 def run(
     path: SpecPath,
-    yes: Yes = False,
+    consent: Yes = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Leave once training runs; the account ends the campaign by itself.")
     ] = False,
@@ -41,8 +41,7 @@ def rehearse(
     path: SpecPath,
     nodes: Annotated[int, typer.Option(min=2, max=8, help="Nodes of the rehearsal.")] = 2,
     fault: Annotated[
-        list[str] | None,
-        typer.Option(help="kill-node@40% or kill-rank@40%; may be repeated. Default: the first."),
+        list[str] | None, typer.Option(help="kill-node@40% or kill-rank@40%; may be repeated. Default: the first.")
     ] = None,
     no_fault: Annotated[bool, typer.Option("--no-fault", help="Nothing dies.")] = False,
     as_json: Json = False,
@@ -57,7 +56,7 @@ def relaunch(
         Path | None, typer.Option("--spec", help="The mended spec; default: the same spec, with changed code.")
     ] = None,
     now: Annotated[bool, typer.Option("--now", help="Stop a training campaign at its next commit first.")] = False,
-    yes: Yes = False,
+    consent: Yes = False,
     region: Region = "us-east-1",
     as_json: Json = False,
 ) -> None:
@@ -68,7 +67,7 @@ def relaunch(
 def repair(
     campaign: Name,
     region: Region = "us-east-1",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Repair without asking.")] = False,
+    consent: Annotated[bool, typer.Option("--yes", "-y", help="Repair without asking.")] = False,
     as_json: Json = False,
 ) -> None:
     """Repair what was changed or deleted by hand, or say why that is not allowed."""

@@ -31,43 +31,43 @@ def preview_command(
 ) -> int:
     """Print a preview. Exit code 0: nothing to change, 2: changes, 64: refused, or an error by a rule. `before`: the
     old spec, for the change of the bill. `inside`: also look into the cluster."""
-    seen = checked(path)
-    if failed(seen.findings) or seen.spec is None or seen.facts is None:
+    check = checked(path)
+    if failed(check.findings) or check.spec is None or check.facts is None:
         if as_markdown:
             from infra.preview.markdown import of_checks
 
-            console.file.write(of_checks(path.name, seen.findings))
+            console.file.write(of_checks(path.name, check.findings))
         else:
-            show(path, seen.findings, as_json, console)
+            show(path, check.findings, as_json, console)
         return UserError.exit_code
     old = None if before is None else checked(before)
-    was = make_plan(old.spec, old.facts) if old is not None and old.spec and old.facts else None
-    target.enter_for(seen.spec, site_steps(stderr))
+    old_plan = make_plan(old.spec, old.facts) if old is not None and old.spec and old.facts else None
+    target.enter_for(check.spec, site_steps(stderr))
     from infra.engine import explain
     from infra.preview import markdown, preview
     from infra.preview.looking import looking
 
     try:
-        context = looking(seen.spec, make_plan(seen.spec, seen.facts), stderr)
+        context = looking(check.spec, make_plan(check.spec, check.facts), stderr)
         with context.progress.stage("preview", "the stacks against AWS and against the spec; nothing is touched"):
-            found = preview.preview(context, was, inside=inside)
+            result = preview.preview(context, old_plan, inside=inside)
     except UserError as error:
         if not as_markdown:
             raise
-        console.file.write(markdown.refused(seen.spec.campaign, error))
+        console.file.write(markdown.refused(check.spec.campaign, error))
         return error.exit_code
     if as_json:
-        write_json(console, preview.as_facts(found))
+        write_json(console, preview.as_facts(result))
     elif as_markdown:
-        console.file.write(markdown.of(found))
+        console.file.write(markdown.of(result))
     else:
-        if any(one.drifted for one in found.looks):
-            explain.print_drift(console, found.looks, context.spec.campaign)
-        explain.print_plan(console, found.looks)
-        explain.print_costs(console, found.costs)
-        for line in found.changed or ():
+        if any(finding.drifted for finding in result.looks):
+            explain.print_drift(console, result.looks, context.spec.campaign)
+        explain.print_plan(console, result.looks)
+        explain.print_costs(console, result.costs)
+        for line in result.changed or ():
             console.print(f"  {line.month_usd:+12,.2f} USD a month against the spec before: {line.what}")
-        for one in found.findings:
-            told = f"{one.resource}: {one.message}; seen: {one.seen}; cure: {one.cure}"
-            console.print(f"[{_COLOUR[one.level]}]{one.level.value}[/] {escape(told)}", soft_wrap=True)
-    return found.exit_code
+        for finding in result.findings:
+            finding_text = f"{finding.resource}: {finding.message}; seen: {finding.seen}; cure: {finding.cure}"
+            console.print(f"[{_COLOUR[finding.level]}]{finding.level.value}[/] {escape(finding_text)}", soft_wrap=True)
+    return result.exit_code

@@ -36,67 +36,67 @@ def rehearse_command(
     real, content = load(path).spec, read(path).content
     assert isinstance(content, dict)  # else `load` refuses it
     folder = results_folder(name_of(real.campaign), ACCOUNT, REGION)
-    derived = derive(content, real, nodes, parse_faults(fault, no_fault), folder / WEIGHTS)
+    derivation = derive(content, real, nodes, parse_faults(fault, no_fault), folder / WEIGHTS)
     refuse_unwritable(folder, "BIVOUAC_RESULTS")
     small = folder / "rehearsal.yaml"
-    small.write_text(yaml.safe_dump(derived.document, sort_keys=False, allow_unicode=True))
+    small.write_text(yaml.safe_dump(derivation.document, sort_keys=False, allow_unicode=True))
     # Before anything is told: entering the site begins this command anew.
-    beside = aside(console, as_json)
-    target.enter_for(load(small).spec, site_steps(beside))
+    notes_console = aside(console, as_json)
+    target.enter_for(load(small).spec, site_steps(notes_console))
     if not as_json:
-        _table(derived).show(console)
-    _draw(load(small).spec, beside)
+        _table(derivation).show(console)
+    _draw(load(small).spec, notes_console)
     code = run_command(small, True, console, as_json=as_json)
-    missed = target.missed(load(small).spec)
-    keep(folder / NOTES, notes(real.campaign, derived, code, missed), console.print)
+    missed_faults = target.missed(load(small).spec)
+    keep(folder / NOTES, notes(real.campaign, derivation, code, missed_faults), console.print)
     remember(Rehearsal.now(real, ended_well=code == 0))
     if not as_json:
         say(console, f"what it showed, and what it cannot show: {folder / NOTES}")
     return code
 
 
-def _draw(spec: Spec, beside: Console) -> None:
+def _draw(spec: Spec, console: Console) -> None:
     """Draw the weights that the rehearsal starts from, where its spec expects them."""
     if spec.training is None or spec.training.init_from is None:
         return
-    say(beside, f"{'weights':<10} drawing those of the debug model")
+    say(console, f"{'weights':<10} drawing those of the debug model")
     command = own_module("trainer.builtin.model.drawn", spec.training.init_from)
-    done = subprocess.run(command, input=spec.training.model.model_dump_json(), capture_output=True, text=True)
-    if done.returncode:
-        seen = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UserError("the debug model's weights cannot be drawn", seen=seen, cure="run `make setup`")
+    process = subprocess.run(command, input=spec.training.model.model_dump_json(), capture_output=True, text=True)
+    if process.returncode:
+        error_text = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        raise UserError("the debug model's weights cannot be drawn", seen=error_text, cure="run `make setup`")
 
 
-def _table(derived: Derived) -> Listing:
+def _table(derivation: Derived) -> Listing:
     table = Listing("field", "~for AWS", "~here", "~why", title="the rehearsal differs in", ruled=True)
-    for one in derived.differences:
-        table.row(one.field, one.real, one.rehearsed, one.why)
+    for difference in derivation.differences:
+        table.row(difference.field, difference.real, difference.rehearsed, difference.why)
     return table
 
 
-def notes(campaign: str, derived: Derived, code: int, missed: tuple[str, ...] = ()) -> str:
+def notes(campaign: str, derivation: Derived, code: int, missed_faults: tuple[str, ...] = ()) -> str:
     """Return the page as Markdown: outcome, differences, and all fields that ran as they are for AWS.
 
     `missed`: faults that did not strike.
     """
-    differing = tuple(f"{difference.field}." for difference in derived.differences)
+    differing = tuple(f"{difference.field}." for difference in derivation.differences)
     template = files("infra.cli.run").joinpath("rehearsed.md.j2").read_text()
     facts = {
-        "campaign": campaign, "code": code, "differences": derived.differences, "missed": missed,
-        "same": [field for field in _fields(derived.document) if not f"{field}.".startswith(differing)],
+        "campaign": campaign, "code": code, "differences": derivation.differences, "missed": missed_faults,
+        "same": [field for field in _fields(derivation.document) if not f"{field}.".startswith(differing)],
     }  # fmt: skip
     return Template(template, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True).render(facts)
 
 
 def _fields(document: dict[str, object], prefix: str = "") -> list[str]:
-    found = []
+    fields = []
     for name, value in document.items():
-        found += _fields(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
-    return found
+        fields += _fields(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
+    return fields
 
 
-def parse_faults(given: list[str] | None, none: bool) -> tuple[str, ...]:
+def parse_faults(requested: list[str] | None, no_fault: bool) -> tuple[str, ...]:
     """Return the faults of the command line. Raises `UserError` for both faults and none of them."""
-    if none and given:
-        raise UserError("a fault and no fault at once", seen=", ".join(given), cure="leave out --no-fault")
-    return () if none else tuple(given or ("kill-node@40%",))
+    if no_fault and requested:
+        raise UserError("a fault and no fault at once", seen=", ".join(requested), cure="leave out --no-fault")
+    return () if no_fault else tuple(requested or ("kill-node@40%",))

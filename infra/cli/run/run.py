@@ -25,28 +25,28 @@ from infra.session.context import Context
 from infra.spec.campaign import Spec
 
 
-def run_command(path: Path, yes: bool, console: Console, *, as_json: bool = False, detach: bool = False) -> int:
+def run_command(path: Path, consent: bool, console: Console, *, as_json: bool = False, detach: bool = False) -> int:
     """Run a campaign; exit code 0 only when it ended with a proven checkpoint and a clean
     certificate, or with `detach` when training runs."""
-    out, console = console, aside(console, as_json)
-    seen = with_memory(checked(path), console)
-    if failed(seen.findings) or seen.spec is None or seen.facts is None:
-        show(path, seen.findings, as_json, out)
+    output, console = console, aside(console, as_json)
+    check = with_memory(checked(path), console)
+    if failed(check.findings) or check.spec is None or check.facts is None:
+        show(path, check.findings, as_json, output)
         return UserError.exit_code
-    spec, plan = seen.spec, make_plan(seen.spec, seen.facts)
+    spec, plan = check.spec, make_plan(check.spec, check.facts)
     refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
     refuse_unwritable(cache_root(), "BIVOUAC_CACHE")
     target.enter_for(spec, site_steps(console))
-    seen = with_answers(seen, console)
-    if failed(seen.findings):
-        show(path, seen.findings, as_json, out)
+    check = with_answers(check, console)
+    if failed(check.findings):
+        show(path, check.findings, as_json, output)
         return UserError.exit_code
-    show(path, tuple(f for f in seen.findings if f.level is not Level.INFO), False, console)
-    _confirm(spec, plan, yes, console)
-    return _drive(spec, plan, console, out if as_json else None, detach)
+    show(path, tuple(f for f in check.findings if f.level is not Level.INFO), False, console)
+    _confirm(spec, plan, consent, console)
+    return _drive(spec, plan, console, output if as_json else None, detach)
 
 
-def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
+def _confirm(spec: Spec, plan: Plan, consent: bool, console: Console) -> None:
     """Ask before money is spent; a rehearsal spends none."""
     total = plan.totals.usd.value
     console.print(
@@ -55,7 +55,7 @@ def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
     )
     if target.spends(spec):
         say(console, f"{'rehearsal':<10} {rehearsals.sentence(spec)}")
-    if target.spends(spec) and not yes and not agreed("Spend it?", console):
+    if target.spends(spec) and not consent and not agreed("Spend it?", console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
 
 
@@ -67,8 +67,8 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
 
     with opened(spec, plan, console, target.about()) as context:
         if context.state().ended:
-            ended = f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name"
-            say(console, ended)
+            end_text = f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name"
+            say(console, end_text)
             if machine is not None:
                 write_json(machine, ending(context))
             return _exit_code(context.state())
@@ -86,11 +86,11 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
             console.print(f"training ended as {state.outcome}: see the report")
         if state.archive is None:
             console.print("it ended without a proven checkpoint: see the report")
-        missed = target.missed(spec)
-        for fault in missed:
-            said = f"training ended before this fault struck: {{{fault}}}; give it more steps, or an earlier step"
-            say(console, f"{'rehearsal':<10} {said}")
-        return TemporaryError.exit_code if missed else _exit_code(state)
+        missed_faults = target.missed(spec)
+        for fault in missed_faults:
+            fault_text = f"training ended before this fault struck: {{{fault}}}; give it more steps, or an earlier step"
+            say(console, f"{'rehearsal':<10} {fault_text}")
+        return TemporaryError.exit_code if missed_faults else _exit_code(state)
 
 
 def _say_who_goes_on(context: Context, console: Console) -> None:

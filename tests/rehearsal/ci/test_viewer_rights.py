@@ -103,7 +103,7 @@ def test_a_viewer_may_look(camped: Camp, name: str, tmp_path: Path) -> None:
 
 CHANGES: dict[str, Callable[[Path, Console], int]] = {
     "run": lambda spec, out: run_command(spec, True, out),
-    "down": lambda spec, out: down_command("drilled", REGION, False, out, yes=True),
+    "down": lambda spec, out: down_command("drilled", REGION, False, out, consent=True),
     "repair": lambda spec, out: repair_command("drilled", REGION, True, out),
     "relaunch": lambda spec, out: relaunch_command("drilled", REGION, None, True, True, out),
     "exec": lambda spec, out: entering.exec_command("drilled", REGION, 0, ["id"], False, False, out),
