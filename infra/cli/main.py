@@ -85,8 +85,8 @@ for _panel, _commands in PANELS.items():
             app.command(_name, rich_help_panel=_panel, hidden=_name in HIDDEN)(_command)
 
 
-def _show_version(requested: bool) -> None:
-    if requested:
+def _show_version(flag: bool) -> None:
+    if flag:
         from infra.cli.machine import version
 
         say(console, version())

@@ -24,7 +24,7 @@ def record_of(campaign: str, region: str) -> CampaignStore:
     try:
         return session.record_of(campaign, region)
     except (session.NoSuchCampaign, NoCredentials) as error:
-        rehearsals = target.rehearsed()
+        rehearsals = target.rehearsals()
         if campaign in rehearsals:
             cure = f"`bivouac run` with its spec begins it anew, `bivouac down {campaign}` removes what is there"
             if rehearsals[campaign]:

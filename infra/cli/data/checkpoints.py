@@ -27,7 +27,7 @@ from infra.cli.options import stderr
 from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.tables import Listing
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.console.visible import visible
 from infra.console.words import clock, size
 from infra.errors import PermanentError, UserError
@@ -164,44 +164,44 @@ def restore_command(
     if tier == live.SHARED:
         step_text = "the newest sound step" if step is None else f"step {step}"
         with _progress(console, as_json, "restore", f"{step_text} of {place}'s shared tier to {out}") as progress:
-            restored = live.restore(source, step, out, progress.step, sealed)
+            outcome = live.restore(source, step, out, progress.step, sealed)
     else:
-        restored = _restore_step(source, step, out, console, as_json, sealed)
+        outcome = _restore_step(source, step, out, console, as_json, sealed)
     if as_json:
-        write_json(console, {"folder": str(restored.folder), "sound_before_bytes": restored.before_bytes})
+        write_json(console, {"folder": str(outcome.folder), "sound_before_bytes": outcome.before_bytes})
         return 0
-    if restored.before_bytes:
-        console.print(f"{size(restored.before_bytes)} of it are from an earlier try and sound")
-    folder_text = printable(str(restored.folder))
-    say(console, f"{folder_text}: every {'shard' if restored.tree is None else 'file'} has its digest")
-    say(console, next_steps(restored, folder_text))
+    if outcome.before_bytes:
+        console.print(f"{size(outcome.before_bytes)} of it are from an earlier try and sound")
+    folder_text = printable(str(outcome.folder))
+    say(console, f"{folder_text}: every {'shard' if outcome.tree is None else 'file'} has its digest")
+    say(console, next_steps(outcome, folder_text))
     return 0
 
 
 def _restore_step(
-    source: FoundPlace, step: int | None, out: Path, console: Console, as_json: bool, sealed: bool
+    source: FoundPlace, step: int | None, path: Path, console: Console, as_json: bool, sealed: bool
 ) -> work.Restored:
     """Restore a step of a place; without one named the newest that proves sound, the golden one first."""
-    requested = step if step is not None else source.step
-    newest = _step_of(source, requested)
+    wish = step if step is not None else source.step
+    newest = _step_of(source, wish)
     choices = [newest, *(row.step for row in source.place.rows() if row.committed and row.step < newest)]
-    for choice in choices if requested is None else choices[:1]:
+    for choice in choices if wish is None else choices[:1]:
         try:
-            with _progress(console, as_json, "restore", f"step {choice} of {source.place.name} to {out}") as progress:
-                return work.restore_for_use(source.place, choice, out, progress.step, sealed)
+            with _progress(console, as_json, "restore", f"step {choice} of {source.place.name} to {path}") as progress:
+                return work.restore_for_use(source.place, choice, path, progress.step, sealed)
         except PermanentError as error:
-            if requested is not None or choice == choices[-1]:
+            if wish is not None or choice == choices[-1]:
                 raise
             print(f"step {choice} is left out: {error.seen}", file=sys.stderr)
     raise AssertionError("the last choice returns or raises")
 
 
 def diff_command(
-    place: str, first: int, second: int, region: str, json: bool, console: Console, other: str | None = None
+    place: str, first: int, second: int, region: str, json: bool, console: Console, second_place: str | None = None
 ) -> int:
     """Compare two steps of one place, or of it and `other`; those in S3 are brought here first. Exit code 0 when equal,
     else 1."""
-    pairs = [(find(place, region), first), (find(other or place, region), second)]
+    pairs = [(find(place, region), first), (find(second_place or place, region), second)]
     manifests = [source.place.manifest(_step_of(source, step)) for source, step in pairs]
     trees = [work.job_tree(source.place, manifest) for (source, _), manifest in zip(pairs, manifests, strict=True)]
     if all(trees):
@@ -249,7 +249,7 @@ def prune_command(
         console.print(f"kept: {', '.join(map(str, plan.keep))}; step {plan.proven} is proven: every byte was read")
         for row in plan.drop:
             say(console, f"would go: step {row.step}, {size(row.bytes)} {row.why}")
-    if plan.drop and (consent or (not json and agreed(f"Remove {len(plan.drop)}?", console))):
+    if plan.drop and (consent or (not json and ask_yes(f"Remove {len(plan.drop)}?", console))):
         with _progress(console, json, "prune", f"removing {len(plan.drop)} steps") as progress:
             if shared:
                 plan = live.prune(source, keep, plan, progress.step)

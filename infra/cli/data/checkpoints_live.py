@@ -22,15 +22,15 @@ TIERS = (SHARED, LOCAL)
 Tell = Callable[[str], None]
 
 
-def chosen_tier(source: FoundPlace, tier: str | None, allowed: tuple[str, ...], default: str) -> str:
+def chosen_tier(source: FoundPlace, tier: str | None, tiers: tuple[str, ...], default: str) -> str:
     """Return the tier. Raises `UserError` for one that this command does not know or the place does not have."""
-    if tier is not None and tier not in allowed:
+    if tier is not None and tier not in tiers:
         cures = {
             LOCAL: "a node's disk holds its own ranks' shards only, and the trainer keeps as many as "
             "checkpoint.keep_local says: name the shared tier"
         }
         raise UserError(
-            "this cannot be done on that tier", seen=tier, cure=cures.get(tier, f"one of: {', '.join(allowed)}")
+            "this cannot be done on that tier", seen=tier, cure=cures.get(tier, f"one of: {', '.join(tiers)}")
         )
     if tier in TIERS and source.store is None:
         raise UserError("only a campaign whose record can be reached has tiers", seen=tier, cure="name a campaign")
@@ -54,14 +54,14 @@ def prune(source: FoundPlace, keep: int, plan: work.Pruning | None, tell: Tell) 
     return work.Pruning(answer.keep, answer.drop, answer.proven)
 
 
-def restore(source: FoundPlace, step: int | None, out: Path, tell: Tell, sealed: bool = False) -> work.Restored:
+def restore(source: FoundPlace, step: int | None, folder: Path, tell: Tell, sealed: bool = False) -> work.Restored:
     """Restore a step out of the cluster through the state bucket, and remove the copy there with its versions. The
     steward is asked also for a step that was carried before: meanwhile another attempt may have sealed it again."""
     store = _store(source)
     place = carried(store)
     step = ask(store, _request("carry", steps=() if step is None else (step,)), tell).carried
     assert step is not None
-    restored_step = work.restore_for_use(place, step, out, tell, sealed)
+    restored_step = work.restore_for_use(place, step, folder, tell, sealed)
     tell("tidying up")
     place.remove(step)
     with suppress(ClientError):  # whoever may not see versions leaves them to the bucket's lifecycle

@@ -19,9 +19,9 @@ from trainer.contract.tree import printable
 _MANY = 20
 
 
-def next_steps(restored: Restored, folder_text: str) -> str:
+def next_steps(outcome: Restored, folder_text: str) -> str:
     """Return what a person may do with a restored step, whose path is `shown`."""
-    if not restored.of_job:
+    if not outcome.of_job:
         return (
             "to evaluate it (train.json and data/ lie beside the archive's golden/):\n"
             f"  python -m trainer.builtin.evaluate --checkpoint {folder_text} --config train.json --data data\n"
@@ -30,14 +30,14 @@ def next_steps(restored: Restored, folder_text: str) -> str:
             "to load its weights: trainer.builtin.checkpoint.convert.weights.load_weights, or huggingface/ beside the\n"
             "  archive's golden/"
         )
-    if restored.tree is None:
+    if outcome.tree is None:
         return (
             "these are the sealed shards: to train on from them, put the step folder into the shared tier of a\n"
             "  campaign of this name, <shared tier>/<campaign>/; its supervisor offers the newest sound step there\n"
             "without --sealed, the job's own files are restored, under the names that it gave them"
         )
     return (
-        f"this is what the job wrote as {printable(restored.tree.root)}, with its own names, links and permissions:\n"
+        f"this is what the job wrote as {printable(outcome.tree.root)}, with its own names, links and permissions:\n"
         f"  load it as the job does, such as torch.load, load_file or from_pretrained of {folder_text}\n"
         "to train on from it: give the job this path as what it resumes from (a campaign sets BIVOUAC_RESUME_FROM)"
     )

@@ -42,7 +42,7 @@ def checkpoints_diff(
     place: Place,
     first: Annotated[int, typer.Argument(help="A step.")],
     second: Annotated[int, typer.Argument(help="Another step.")],
-    other: Annotated[str | None, typer.Option("--in", help="Place of the second step; default: the same.")] = None,
+    second_place: Annotated[str | None, typer.Option("--in", help="Place of the second; default: the same.")] = None,
     region: Region = "us-east-1",
     json: Json = False,
 ) -> None:
@@ -81,7 +81,7 @@ def checkpoints_prune(
 @runs("data.checkpoints_import:import_command")
 def checkpoints_import(
     folder: Annotated[Path, typer.Argument(help="Folder of a tag that DeepSpeed saved, such as global_step100.")],
-    out: Annotated[Path, typer.Argument(help="Folder of a tier, new or old: OUT/<campaign>/step-...")],
+    tier: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of a tier, new or old: OUT/<campaign>/step-...")],
     campaign: Annotated[str, typer.Option(help="Name of the campaign that will continue from it.")],
     tokens: Annotated[int, typer.Option(min=0, help="Tokens consumed until then.")],
     position: Annotated[int, typer.Option(min=0, help="Sequences consumed until then, over all ranks.")],

@@ -58,7 +58,7 @@ def _end(store: CampaignStore, view: View, reason: str, console: Console) -> Non
         say(console, f"GPU nodes may be up, and the teardown goes on: {error}")
     target.have_engine()
     spec = stored_spec(store)
-    with opened(spec, stored_plan(store, spec), console, target.about()) as context:
+    with opened(spec, stored_plan(store, spec), console, target.site_facts()) as context:
         context.enters_cluster = False
         store.append(Closing(why=reason))
         if view.state.outcome is None:
@@ -75,6 +75,6 @@ def _set_to_zero(store: CampaignStore, view: View, reason: str, console: Console
             raise LeaseHeld(f"{store.campaign} is driven again", seen=driver.record.holder)
 
     names, say = Names(store.campaign), partial(console.print, markup=False, soft_wrap=True)
-    returned = give_back(Account(store.region), names, guard, say)
-    if view.state.gpu_nodes_up or returned:
-        store.append(NodesAtZero(group=names.gpu_group, **({"why": reason} if returned else {})))
+    groups = give_back(Account(store.region), names, guard, say)
+    if view.state.gpu_nodes_up or groups:
+        store.append(NodesAtZero(group=names.gpu_group, **({"why": reason} if groups else {})))

@@ -12,7 +12,7 @@ from infra.cli.options import Json, MaybeName, Name, Region, YesRemove, runs
 @runs("end.sites:end_command")
 def down(
     campaign: MaybeName = None,
-    everything: Annotated[bool, typer.Option("--all", help="Remove every rehearsal site of this machine.")] = False,
+    all_sites: Annotated[bool, typer.Option("--all", help="Remove every rehearsal site of this machine.")] = False,
     abandon: Annotated[
         bool, typer.Option("--abandon", help="Tear down without an archive: what was trained is lost.")
     ] = False,

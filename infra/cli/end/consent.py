@@ -10,7 +10,7 @@ from infra import target
 from infra.campaign import billing
 from infra.cli.look.status import facts_of
 from infra.console.plain_console import say
-from infra.console.terminal import agreed, attended
+from infra.console.terminal import ask_yes, has_terminal
 from infra.errors import NotProven, UserError
 from infra.inventory.stakes import refuse_unproven
 from infra.preview.looking import looking
@@ -27,14 +27,14 @@ def ask(
     `consent`: nothing is asked. `flag`: an option says as much as a yes where nobody can answer,
     without a terminal.
     """
-    if consent or (flag and not attended()):
+    if consent or (flag and not has_terminal()):
         return
-    if not attended():
+    if not has_terminal():
         cure = "give --yes, or run it on a terminal"
         raise UserError(f"nobody can answer: {question}", seen="standard input is no terminal", cure=cure)
     for label, text in lines:
         say(console, f"  {label:<8} {text}")
-    if not agreed(question, console, word):
+    if not ask_yes(question, console, word):
         raise UserError("nothing was changed", seen="no", cure=f"answer {word or 'yes'}, or give --yes")
 
 

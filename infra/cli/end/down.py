@@ -50,7 +50,7 @@ def down_command(
         # Before the lease: a living driver stops the campaign, and we wait for its lease.
         ask_to_stop(store)
         _await_driver(store, console)
-    with opened(spec, stored_plan(store, spec), console, target.about()) as context:
+    with opened(spec, stored_plan(store, spec), console, target.site_facts()) as context:
         end(context, abandon)
         return _report_end(context, console, machine)
 

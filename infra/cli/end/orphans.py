@@ -13,7 +13,7 @@ from infra.cli.answers import write_json
 from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.tables import Listing
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.errors import NotProven, UserError
 from infra.inventory import orphans
 from infra.inventory.orphans import Orphan, OrphanSight
@@ -45,7 +45,7 @@ def orphans_command(region: str, consent: bool, json: bool, console: Console, ow
     _show(sight, quiet)
     leftovers = [row for row in sight.orphans if row.removable]
     swept = Swept((), ())
-    if leftovers and (consent or (not json and agreed(f"Remove {len(leftovers)}?", console))):
+    if leftovers and (consent or (not json and ask_yes(f"Remove {len(leftovers)}?", console))):
         with keeper.progress.stage("sweep", f"removing {len(leftovers)}"):
             swept = orphans.clear(keeper, leftovers, abandon)
         for row, reason in swept.stuck:

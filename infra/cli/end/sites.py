@@ -13,15 +13,15 @@ from infra.cli.records import NO_RECORD
 
 
 def end_command(
-    campaign: str | None, everything: bool, abandon: bool, consent: bool, region: str, as_json: bool, console: Console
+    campaign: str | None, all_sites: bool, abandon: bool, consent: bool, region: str, as_json: bool, console: Console
 ) -> int:
     """Remove every site, or that of a rehearsal which needs no teardown, or tear a campaign down; return the exit code
     of what was done."""
-    if everything:
+    if all_sites:
         return _remove_all(consent, console, as_json)
     if campaign is None:
         raise typer.BadParameter("give the name of a campaign, or --all")
-    if not target.inside() and (code := site_command(campaign, consent, abandon, console, as_json=as_json)) is not None:
+    if not target.in_site() and (code := site_command(campaign, consent, abandon, console, as_json)) is not None:
         return code
     target.enter_where(campaign)
     from infra.cli.end.down import down_command
@@ -32,7 +32,7 @@ def end_command(
 def _remove_all(consent: bool, console: Console, as_json: bool) -> int:
     """Remove all sites; exit code 0, or 1 when an archive could not be exported and its site stays."""
     people = aside(console, as_json)
-    if campaigns := target.rehearsed():
+    if campaigns := target.rehearsals():
         lines = ((name, str(rehearsal(name, runs)["stage"])) for name, runs in campaigns.items())
         question = "Remove every rehearsal site of this machine, with all that these have not archived?"
         ask(question, lines, people, consent=consent, flag=True)
@@ -42,10 +42,10 @@ def _remove_all(consent: bool, console: Console, as_json: bool) -> int:
     return code
 
 
-def site_command(campaign: str, consent: bool, flag: bool, console: Console, *, as_json: bool = False) -> int | None:
+def site_command(campaign: str, consent: bool, flag: bool, console: Console, as_json: bool) -> int | None:
     """Remove the site of a rehearsal that has ended, never began, or does not run; exit code as `all_command`'s. None
     for a campaign that is to be torn down first, or that is not rehearsed here."""
-    people, runs = aside(console, as_json), target.rehearsed().get(campaign)
+    people, runs = aside(console, as_json), target.rehearsals().get(campaign)
     facts = {} if runs is None else rehearsal(campaign, runs)
     if runs is None or (runs and facts["stage"] not in ("ended", NO_RECORD)):
         return None

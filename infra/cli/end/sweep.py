@@ -16,7 +16,7 @@ from infra.cli.end.orphans import Forgotten, orphans_command
 from infra.cli.records import record_of
 from infra.console.plain_console import say
 from infra.console.tables import Listing
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.errors import NotProven, UserError
 from infra.inventory import sweep
 from infra.inventory.rates import shown, together
@@ -54,7 +54,7 @@ def sweep_command(
     spec = stored_spec(store)
     quiet = Console(file=io.StringIO()) if json else console
     # Takes the lease: a living driver still owns everything.
-    with opened(spec, stored_plan(store, spec), quiet, target.about()) as context:
+    with opened(spec, stored_plan(store, spec), quiet, target.site_facts()) as context:
         _refuse_alive(context, abandon)
         with context.progress.stage("sweep", f"what is left of {campaign}"):
             sight = sweep.look(context)
@@ -63,7 +63,7 @@ def sweep_command(
         _show(sight, quiet)
         leftovers = [row for row in sight.left if row.removable]
         swept = Swept((), ())
-        if leftovers and (consent or (not json and agreed(f"Remove {len(leftovers)}?", console))):
+        if leftovers and (consent or (not json and ask_yes(f"Remove {len(leftovers)}?", console))):
             with context.progress.stage("sweep", f"removing {len(leftovers)}"):
                 swept = sweep.remove(context, leftovers)
             for row, reason in swept.stuck:

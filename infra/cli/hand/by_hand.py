@@ -62,7 +62,7 @@ def configuration(stack: str, settings: Mapping[str, str], root: Path, *, previe
     if (image := node_image.known_image(look)) is None:
         # The launch template keeps the image that it was made with.
         raise UserError("its image is not baked", seen=f"image.nodes: {spec.image.nodes}", cure="bivouac bake SPEC")
-    with opened(spec, plan, _QUIET, target.about()) as context:
+    with opened(spec, plan, _QUIET, target.site_facts()) as context:
         # What a driver that goes on, a teardown and the closer need of the record.
         certify.note_baseline(context)
         if (store := context.store).state().started_at is None:
@@ -91,7 +91,7 @@ def _spec(stack: str, settings: Mapping[str, str], root: Path, preview: bool) ->
     if text.startswith("{"):
         return Spec.model_validate_json(text)
     check = checked(path := root / Path(text).expanduser())
-    if check.spec is not None and check.spec.target == "rehearsal" and target.about() is None:
+    if check.spec is not None and check.spec.target == "rehearsal" and target.site_facts() is None:
         cure = f"bivouac shell {path} -- pulumi ..."
         raise UserError("a rehearsal's account is in its site", seen="a shell outside of the site", cure=cure)
     check = check if preview else with_answers(check, _QUIET)

@@ -93,7 +93,7 @@ def profile(
     region: Region = "us-east-1",
     rank: Annotated[int, typer.Option(min=0, help="Global rank of the newest attempt.")] = 0,
     steps: Annotated[int, typer.Option(min=1, max=50, help="Steps to trace.")] = 3,
-    out: Annotated[str, typer.Option(help="File or folder here for the trace.")] = ".",
+    folder: Annotated[str, typer.Option("--out", help="File or folder here for the trace.")] = ".",
 ) -> None:
     """Trace some steps of a rank with torch's profiler, while it trains, and fetch the trace."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from infra.cli.look.inside import inside
+from infra.cli.look.inside import open_cluster
 from infra.cli.records import record_of
 from infra.cluster import transfer
 from infra.cluster.execution import Containers
@@ -43,7 +43,7 @@ def cp_command(campaign: str, region: str, source: str, destination: str, consol
         )
     if begin.rank is None and not os.path.lexists(begin.path):
         raise UserError("there is no such file or folder", seen=begin.path, cure="write the path of one that is here")
-    with inside(record_of(campaign, region)) as cluster:
+    with open_cluster(record_of(campaign, region)) as cluster:
         rank = begin.rank if begin.rank is not None else end.rank
         assert rank is not None, "one of them is a rank"
         member = cluster.rank(rank)
@@ -51,8 +51,8 @@ def cp_command(campaign: str, region: str, source: str, destination: str, consol
         progress = Progress(console)
         with progress.stage("copy", f"{source} to {destination}"):
             copy = transfer.out_of if begin.rank is not None else transfer.into
-            copied = copy(Containers(cluster.http), member, begin.path, end.path, Counted(progress))
-        say(console, f"{copied['path']}: {copied['files']} files, {size(copied['bytes'])}, SHA-256 compared")
+            outcome = copy(Containers(cluster.http), member, begin.path, end.path, Counted(progress))
+        say(console, f"{outcome['path']}: {outcome['files']} files, {size(outcome['bytes'])}, SHA-256 compared")
     return 0
 
 

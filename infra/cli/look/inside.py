@@ -43,7 +43,7 @@ class Inside:
 
 
 @contextmanager
-def inside(store: CampaignStore) -> Iterator[Inside]:
+def open_cluster(store: CampaignStore) -> Iterator[Inside]:
     """Yield the campaign's cluster. Raises `UserError` if there is none or it refuses, `TemporaryError` if it does not
     answer."""
     spec = stored_spec(store)

@@ -30,15 +30,15 @@ _AT_A_TIME = 8
 def list_command(region: str, as_json: bool, console: Console) -> int:
     """List campaigns; exit code 0. Without credentials AWS is not asked, and a line says so."""
     with ThreadPoolExecutor(_AT_A_TIME) as workers:
-        rows = list(workers.map(lambda site: rehearsal(*site), target.rehearsed().items()))
+        rows = list(workers.map(lambda site: rehearsal(*site), target.rehearsals().items()))
         try:
             rows += _in_account(region, workers)
             aws_note = None
         except NoCredentials:
             aws_note = "AWS was not asked: there are no credentials"
         names = {facts["campaign"] for facts in rows}
-        kept = (path for path in sorted(results_root().glob(f"*-*/*/{PACKED}")) if path.parent.name not in names)
-        rows += filter(None, workers.map(_kept_status, kept))
+        paths = (path for path in sorted(results_root().glob(f"*-*/*/{PACKED}")) if path.parent.name not in names)
+        rows += filter(None, workers.map(_kept_status, paths))
     if as_json:
         write_json(console, {"campaigns": rows, "aws": aws_note or "asked"})
         return 0

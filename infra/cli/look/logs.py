@@ -21,7 +21,7 @@ import httpx2
 from rich.console import Console
 
 from infra.cli.look.events import print_events
-from infra.cli.look.inside import inside
+from infra.cli.look.inside import open_cluster
 from infra.cli.options import stderr
 from infra.cli.records import record_of
 from infra.cluster.pod_logs import PodLogs, is_gone
@@ -163,7 +163,7 @@ def _living(store: CampaignStore, notes: Console) -> Iterator[Living | None]:
         living = None
         try:
             if store.state().outcome is None:
-                living = Living(stack.enter_context(inside(store)).http, store.campaign)
+                living = Living(stack.enter_context(open_cluster(store)).http, store.campaign)
                 living.pods()
         except (UserError, TemporaryError) as error:
             living = None

@@ -7,7 +7,7 @@ from datetime import timedelta
 from rich.console import Console
 
 from infra.cli.look.cp import Counted
-from infra.cli.look.inside import inside
+from infra.cli.look.inside import open_cluster
 from infra.cli.records import record_of
 from infra.cluster import transfer
 from infra.cluster.execution import STDOUT, Containers
@@ -19,20 +19,20 @@ from infra.errors import TemporaryError, UserError
 from infra.session.session import stored_spec
 
 
-def profile_command(campaign: str, region: str, rank: int, steps: int, out: str, console: Console) -> int:
+def profile_command(campaign: str, region: str, rank: int, steps: int, folder: str, console: Console) -> int:
     """Ask, wait, and fetch; the training goes on meanwhile. Exit code 0 when the trace is here."""
     store = record_of(campaign, region)
     if stored_spec(store).training is None:
         cure = f"start your own profiler in the job, and fetch its trace: bivouac cp {campaign} {rank}:/path ."
         raise UserError("only the built-in trainer can be asked for a trace", seen="a workload", cure=cure)
-    with inside(store) as cluster:
+    with open_cluster(store) as cluster:
         member = cluster.rank(rank)
         cluster.note(member, "bivouac profile")
         progress = Progress(console)
         with progress.stage("profile", f"{plural(steps, 'step')} of rank {rank}"):
             trace = fetch_trace(Containers(cluster.http), member, rank, steps, progress)
-            copied = transfer.out_of(Containers(cluster.http), member, trace, out, Counted(progress))
-        say(console, f"{copied['path']}: {size(copied['bytes'])}; open it in https://ui.perfetto.dev")
+            outcome = transfer.out_of(Containers(cluster.http), member, trace, folder, Counted(progress))
+        say(console, f"{outcome['path']}: {size(outcome['bytes'])}; open it in https://ui.perfetto.dev")
     return 0
 
 

@@ -225,8 +225,8 @@ def _compare_stacks(spec: Spec) -> tuple[tuple[Look, ...], tuple[Refusal, ...]]:
     return looks, tuple(item_refused for look in looks for item_refused in refusals(look, position, spec.campaign))
 
 
-def _stage(running: Stage | None, finished_stages: dict[Stage, Any], ended: bool) -> str:
-    if ended:
+def _stage(running: Stage | None, finished_stages: dict[Stage, Any], is_over: bool) -> str:
+    if is_over:
         return "ended"
     if running is not None:
         return f"in {running}"

@@ -12,7 +12,7 @@ from infra.cli.options import site_steps
 from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked
 from infra.console.plain_console import say
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.errors import UserError
 from infra.folders import refuse_unwritable, results_folder
 from infra.plan.checks import failed
@@ -30,7 +30,7 @@ def bake_command(path: Path, force: bool, consent: bool, console: Console, *, as
     refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
     target.enter_for(spec, site_steps(console))
     question = "One builder (m7i.large) for up to two hours, and the storage of an image. Go?"
-    if target.spends(spec) and not consent and not agreed(question, console):
+    if target.spends(spec) and not consent and not ask_yes(question, console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
     # Pulumi and boto3 take a second to import: only a bake that really starts pays for it.
     from infra.bake import bake

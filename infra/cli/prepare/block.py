@@ -14,7 +14,7 @@ from infra.cli.answers import write_json
 from infra.cli.options import site_steps, stderr
 from infra.cli.prepare.offers import gpu_time
 from infra.console.plain_console import say
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.errors import UserError
 from infra.plan.estimates.clock import GPU_STAGES, seconds
 from infra.plan.plan import Plan, make_plan
@@ -49,14 +49,14 @@ def buy_command(path: Path, offering: str, consent: bool, as_json: bool, console
     with foundation_lease(context) as lease:
         counter = Counter(context.account, lease.store, spec.campaign, lease.check)
         with context.progress.stage("block", "earlier purchases for this campaign"):
-            earlier = counter.standing(context.progress.note)
-        if earlier is not None:
-            if earlier.offering.id != offering:
-                end = earlier.offering.ends.isoformat(timespec="minutes")
-                own = f"{earlier.reservation_id} until {end}, {earlier.offering.fee_usd} USD, bought by {earlier.who}"
-                cure = f"write nodes.reservation_id: {earlier.reservation_id}; a second block needs another campaign"
-                raise UserError("the campaign has a block already", seen=own, cure=cure)
-            return _show(earlier, "was bought before", as_json, console)
+            former = counter.standing(context.progress.note)
+        if former is not None:
+            if former.offering.id != offering:
+                end = former.offering.ends.isoformat(timespec="minutes")
+                block = f"{former.reservation_id} until {end}, {former.offering.fee_usd} USD, bought by {former.who}"
+                cure = f"write nodes.reservation_id: {former.reservation_id}; a second block needs another campaign"
+                raise UserError("the campaign has a block already", seen=block, cure=cure)
+            return _show(former, "was bought before", as_json, console)
         choice = _offering_now(context.account, spec, plan, offering)
         _confirm(choice, spec, consent, stderr)
         with context.progress.stage("block", f"buying {choice.id} for {choice.fee_usd} USD"):
@@ -101,7 +101,7 @@ def _confirm(offering: Offering, spec: Spec, consent: bool, aside: Console) -> N
         )
     if not target.spends(spec) or consent:
         return
-    if not agreed(f"Spend {offering.fee_usd:,} USD?", aside):
+    if not ask_yes(f"Spend {offering.fee_usd:,} USD?", aside):
         raise UserError("nothing was bought", seen="no", cure="answer yes, or give --yes")
 
 

@@ -16,7 +16,7 @@ from infra.bake.image_inventory import BakedImage, ImageInventory
 from infra.cli.answers import write_json
 from infra.console.progress import Progress
 from infra.console.tables import Listing
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.errors import UserError
 from infra.record.store import CampaignStore
 from infra.session.session import foundation_held
@@ -52,11 +52,11 @@ def images_command(
             account.guard = lease.check
             images = _look(inventory, keep, older_than)
             _show(images, quiet)
-            unused = [image for image in images if image.removable]
-            if unused and not consent:
-                _ask(unused, json, console)
-            with inventory.progress.stage("images", f"removing {len(unused)}"):
-                for image in inventory.remove(unused, lease):
+            leftovers = [image for image in images if image.removable]
+            if leftovers and not consent:
+                _ask(leftovers, json, console)
+            with inventory.progress.stage("images", f"removing {len(leftovers)}"):
+                for image in inventory.remove(leftovers, lease):
                     removals.append(image)
                     inventory.progress.note(f"{image.kind} {image.id} is gone")
             account.guard = None
@@ -80,7 +80,7 @@ def _look(inventory: ImageInventory, keep: int, older_than: timedelta) -> tuple[
 
 def _ask(removable: list[BakedImage], json: bool, console: Console) -> None:
     question = f"Remove {len(removable)} images for good, at most {_sum(removable):.2f} USD a month?"
-    if json or not agreed(question, console):
+    if json or not ask_yes(question, console):
         raise UserError("nothing was removed", seen="no", cure="answer yes, or give --yes")
 
 

@@ -22,7 +22,7 @@ from infra.cli.prepare.script import Script, look_at
 from infra.cli.prepare.trial import Measured, measure
 from infra.console.plain_console import say
 from infra.console.progress import Progress
-from infra.console.terminal import attended
+from infra.console.terminal import has_terminal
 from infra.errors import UserError
 from infra.plan import catalogue
 from infra.plan.checks import Finding, Level, failed
@@ -187,9 +187,9 @@ def init_command(
     answers = Answers(name=slug(name or path.stem), script=None if script is None else look_at(script), **options)
     if answers.name != (name or path.stem):
         console.print(f"note: the campaign is called {answers.name}: a name has small letters, digits and dashes")
-    if answers.target == "aws" and attended():
+    if answers.target == "aws" and has_terminal():
         answers = ask_answers(answers, console)
-    if script is not None and run is None and attended():
+    if script is not None and run is None and has_terminal():
         run = typer.confirm(f"Run a few steps of {script} here, at most {try_seconds} s, to measure them?")
     text, check = first_spec(answers)
     if run and script is not None and check.spec is not None and check.facts is not None and not failed(check.findings):

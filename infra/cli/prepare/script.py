@@ -111,12 +111,12 @@ def _nodes(path: Path) -> tuple[list[ast.AST], str, bool]:
     working folder, and not beside the script."""
     package = Path.cwd().resolve()
     roots = (path.parent, package) if path.is_relative_to(package) else (path.parent,)
-    waiting, visited, nodes, text, at_root = [path], set[Path](), list[ast.AST](), "", False
-    while waiting and len(visited) < _MOST_FILES:
+    waiting, paths, nodes, text, at_root = [path], set[Path](), list[ast.AST](), "", False
+    while waiting and len(paths) < _MOST_FILES:
         module = waiting.pop()
-        if module in visited:
+        if module in paths:
             continue
-        visited.add(module)
+        paths.add(module)
         try:
             content = module.read_bytes()
             nodes += ast.walk(tree := ast.parse(content, str(module)))

@@ -15,8 +15,8 @@ def preview(
     path: SpecPath,
     as_json: Json = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
-    before: Annotated[Path | None, typer.Option(help="The old spec, to show how the bill changes.")] = None,
-    inside: Annotated[
+    old_spec: Annotated[Path | None, typer.Option("--before", help="The old spec: how the bill changes.")] = None,
+    look_inside: Annotated[
         bool, typer.Option("--cluster/--no-cluster", help="Also look at objects inside the cluster.")
     ] = True,
 ) -> None:

@@ -26,8 +26,8 @@ def preview_command(
     console: Console,
     *,
     as_markdown: bool = False,
-    before: Path | None = None,
-    inside: bool = True,
+    old_spec: Path | None = None,
+    look_inside: bool = True,
 ) -> int:
     """Print a preview. Exit code 0: nothing to change, 2: changes, 64: refused, or an error by a rule. `before`: the
     old spec, for the change of the bill. `inside`: also look into the cluster."""
@@ -40,7 +40,7 @@ def preview_command(
         else:
             show(path, check.findings, as_json, console)
         return UserError.exit_code
-    old = None if before is None else checked(before)
+    old = None if old_spec is None else checked(old_spec)
     old_plan = make_plan(old.spec, old.facts) if old is not None and old.spec and old.facts else None
     target.enter_for(check.spec, site_steps(stderr))
     from infra.engine import explain
@@ -50,7 +50,7 @@ def preview_command(
     try:
         context = looking(check.spec, make_plan(check.spec, check.facts), stderr)
         with context.progress.stage("preview", "the stacks against AWS and against the spec; nothing is touched"):
-            result = preview.preview(context, old_plan, inside=inside)
+            result = preview.preview(context, old_plan, inside=look_inside)
     except UserError as error:
         if not as_markdown:
             raise

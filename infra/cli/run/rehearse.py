@@ -47,7 +47,7 @@ def rehearse_command(
         _table(derivation).show(console)
     _draw(load(small).spec, notes_console)
     code = run_command(small, True, console, as_json=as_json)
-    missed_faults = target.missed(load(small).spec)
+    missed_faults = target.missed_faults(load(small).spec)
     keep(folder / NOTES, notes(real.campaign, derivation, code, missed_faults), console.print)
     remember(Rehearsal.now(real, ended_well=code == 0))
     if not as_json:
@@ -95,8 +95,8 @@ def _fields(document: dict[str, object], prefix: str = "") -> list[str]:
     return fields
 
 
-def parse_faults(requested: list[str] | None, no_fault: bool) -> tuple[str, ...]:
+def parse_faults(faults: list[str] | None, no_fault: bool) -> tuple[str, ...]:
     """Return the faults of the command line. Raises `UserError` for both faults and none of them."""
-    if no_fault and requested:
-        raise UserError("a fault and no fault at once", seen=", ".join(requested), cure="leave out --no-fault")
-    return () if no_fault else tuple(requested or ("kill-node@40%",))
+    if no_fault and faults:
+        raise UserError("a fault and no fault at once", seen=", ".join(faults), cure="leave out --no-fault")
+    return () if no_fault else tuple(faults or ("kill-node@40%",))

@@ -14,7 +14,7 @@ from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked
 from infra.cli.records import record_of
 from infra.console.plain_console import say
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.errors import UserError
 from infra.plan.checks import Level, failed
 from infra.plan.plan import Plan, make_plan
@@ -40,10 +40,10 @@ def relaunch_command(
         refuse_unfit(state, diff, committed_step(store, state), now)
     for change in diff:
         say(console, f"{change.field}: {change.old} -> {change.new}")
-    if target.spends(new) and not consent and not going_on and not agreed("Relaunch?", console):
+    if target.spends(new) and not consent and not going_on and not ask_yes("Relaunch?", console):
         raise UserError("nothing was relaunched", seen="no", cure="answer yes, or give --yes")
     target.give_inputs(new)
-    with opened(old, stored_plan(store, old), console, target.about()) as context:
+    with opened(old, stored_plan(store, old), console, target.site_facts()) as context:
         if not going_on:
             relaunch(context, new, plan, diff, now)
         run_campaign(context)

@@ -10,7 +10,7 @@ from rich.console import Console
 from infra import target
 from infra.cli.answers import aside, write_json
 from infra.cli.records import record_of
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.errors import LeaseHeld, UserError
 from infra.session.context import Context
 from infra.session.session import opened, stored_plan, stored_spec
@@ -25,7 +25,7 @@ def repair_command(campaign: str, region: str, consent: bool, console: Console, 
     store = record_of(campaign, region)
     spec = stored_spec(store)
     try:
-        with opened(spec, stored_plan(store, spec), people, target.about()) as context:
+        with opened(spec, stored_plan(store, spec), people, target.site_facts()) as context:
             return _repair(context, consent, people, console if as_json else None)
     except LeaseHeld as error:
         raise LeaseHeld(
@@ -56,12 +56,12 @@ def _repair(context: Context, consent: bool, console: Console, machine: Console 
     reasons = tuple(reason for look in looks for reason in refusals(look, position, campaign))
     if reasons:
         raise error_of(reasons, campaign)
-    torn = context.state().lost is not None  # by a driver that was killed in it, perhaps
-    wrong = [look for look in looks if look.planned or look.drifted or (torn and look.stack == context.names.stack)]
+    midway = context.state().lost is not None  # by a driver that was killed in it, perhaps
+    wrong = [look for look in looks if look.planned or look.drifted or (midway and look.stack == context.names.stack)]
     if not wrong:
         _answer(machine, campaign, (), looks)
         return 0
-    if target.spends(context.spec) and not consent and not agreed("Do it?", console):
+    if target.spends(context.spec) and not consent and not ask_yes("Do it?", console):
         raise UserError("nothing was repaired", seen="no", cure="answer yes, or give --yes")
     with context.progress.stage("repair", "refresh the state from AWS, then apply the spec"):
         carry_out(context, wrong)

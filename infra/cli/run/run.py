@@ -13,7 +13,7 @@ from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked, with_answers, with_memory
 from infra.console.plain_console import say
 from infra.console.tables import Listing
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.errors import NO_GOLDEN, TemporaryError, UserError
 from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan.checks import Level, failed
@@ -55,7 +55,7 @@ def _confirm(spec: Spec, plan: Plan, consent: bool, console: Console) -> None:
     )
     if target.spends(spec):
         say(console, f"{'rehearsal':<10} {rehearsals.sentence(spec)}")
-    if target.spends(spec) and not consent and not agreed("Spend it?", console):
+    if target.spends(spec) and not consent and not ask_yes("Spend it?", console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
 
 
@@ -65,7 +65,7 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
     from infra.campaign.stages import run_campaign
     from infra.session.session import opened
 
-    with opened(spec, plan, console, target.about()) as context:
+    with opened(spec, plan, console, target.site_facts()) as context:
         if context.state().ended:
             end_text = f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name"
             say(console, end_text)
@@ -86,7 +86,7 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
             console.print(f"training ended as {state.outcome}: see the report")
         if state.archive is None:
             console.print("it ended without a proven checkpoint: see the report")
-        missed_faults = target.missed(spec)
+        missed_faults = target.missed_faults(spec)
         for fault in missed_faults:
             fault_text = f"training ended before this fault struck: {{{fault}}}; give it more steps, or an earlier step"
             say(console, f"{'rehearsal':<10} {fault_text}")

@@ -122,7 +122,7 @@ def test_a_viewer_changes_nothing_and_aws_says_so(
         http: Any = None
         yield Inside(store, camped.spec, Account(REGION), http)
 
-    monkeypatch.setattr(entering, "inside", in_the_cluster)
+    monkeypatch.setattr(entering, "open_cluster", in_the_cluster)
     monkeypatch.setattr(Inside, "rank", lambda self, rank: Member(1, 0, "gang-0", "train", "Running", False))
     monkeypatch.setattr(entering, "Containers", lambda http: pytest.fail("it entered the container"))
     spec, before = spec_file(camped, tmp_path), objects(camped)

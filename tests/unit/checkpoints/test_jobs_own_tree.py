@@ -193,7 +193,7 @@ def test_two_steps_are_compared_by_the_jobs_names(place: str, tmp_path: Path) ->
     (own / "runs/step-30").mkdir()
     (own / "runs/step-30/new\x1b").write_text("new")
     sealed(tmp_path / "other", own, 30, more="")
-    pair, elsewhere = (place, 20, 30), {"other": str(tmp_path / "other")}
+    pair, elsewhere = (place, 20, 30), {"second_place": str(tmp_path / "other")}
     code, text = said(lambda *given: commands.diff_command(*pair, *given, **elsewhere), REGION, True)
     answer = json.loads(text)
     assert code == 1 and answer["only_in_second"] == ["new\\x1b"] and answer["only_in_first"] == []
