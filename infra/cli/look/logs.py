@@ -121,11 +121,11 @@ def in_words(line: str) -> str:
     event = event_of(line, marked=False)
     if event is None:
         return line.replace(MARK, "", 1)
-    name, time_s = event["event"], event.get("time")
+    name, time_s = event["event"], event.get("time", -1)
     is_time = isinstance(time_s, int | float) and 0 <= time_s < 10**10
     stamp = f"{datetime.fromtimestamp(time_s, UTC):%H:%M:%S} " if is_time else ""
     fields = {key: value for key, value in event.items() if key not in _NOT_FOR_PEOPLE and value not in (None, "")}
-    step = f" {fields.pop('step')}" if name == "step" else ""
+    step = f" {fields.pop('step', '?')}" if name == "step" else ""
     words = (
         f"{key.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
         for key, value in fields.items()

@@ -150,7 +150,7 @@ def ask_answers(answers: Answers, console: Console) -> Answers:
             continue
         default = question.default and question.default.format(region=answers.region)
         while True:
-            reply = replace(answers, **{question.option: str(typer.prompt(question.text, default=default)).strip()})
+            reply = replace(answers, **{question.option: typer.prompt(question.text, default=default).strip()})
             problems = problems_of(reply, question)
             for problem in problems:
                 say(console, f"{problem.message}; seen: {problem.seen}; cure: {problem.cure}")
@@ -162,7 +162,7 @@ def ask_answers(answers: Answers, console: Console) -> Answers:
 
 def problems_of(answers: Answers, question: Question) -> list[Finding]:
     """Return the errors that `bivouac check` finds in one answer; examples stand for those that are not given yet."""
-    examples = {item.option: item.example for item in QUESTIONS if not getattr(answers, item.option)}
+    examples: dict[str, Any] = {item.option: item.example for item in QUESTIONS if not getattr(answers, item.option)}
     findings = _check_text(text_of(replace(answers, **examples).with_defaults())).findings
     return [
         finding

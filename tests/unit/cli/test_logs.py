@@ -186,6 +186,7 @@ def test_people_read_an_events_words_and_a_job_s_text_as_it_is() -> None:
     step = '\x1e{"event": "step", "time": 1795262400.5, "rank": 0, "step": 5, "loss": 2.103456, "norm": null}'
     assert in_words(step) == "12:00:00 step 5, loss 2.103"
     assert in_words('{"event": "refused_shard", "step": 7, "why": "x"}') == "refused shard, step 7, why x"
+    assert in_words('{"event": "step"}') == "step ?"
     for text in ("epoch 3", '{"a": 1}', "{"):
         assert in_words(text) == text
 
