@@ -53,7 +53,7 @@ def results_folder(campaign: str, account: str, region: str) -> Path:
 
     The path contains account and region, since two accounts may have campaigns of one name.
     """
-    return _results() / f"{account}-{region}" / campaign
+    return results_root() / f"{account}-{region}" / campaign
 
 
 def kept_results(campaign: str, region: str) -> Path:
@@ -61,7 +61,7 @@ def kept_results(campaign: str, region: str) -> Path:
 
     Raises `UserError` if several accounts, or several regions other than `region`, have results of this name.
     """
-    root = _results()
+    root = results_root()
     places = sorted(root.iterdir()) if root.is_dir() else []
     results = [place / campaign for place in places if _PLACE.fullmatch(place.name) and (place / campaign).is_dir()]
     choices = [path for path in results if path.parent.name.partition("-")[2] == region] or results
@@ -74,7 +74,7 @@ def kept_results(campaign: str, region: str) -> Path:
     return choices[0] if choices else root / region / campaign
 
 
-def _results() -> Path:
+def results_root() -> Path:
     return Path(os.environ.get("BIVOUAC_RESULTS") or "results").resolve()
 
 

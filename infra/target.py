@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 _INSIDE = "BIVOUAC_SITE"
 
 
-def inside() -> bool:
+def in_site() -> bool:
     """Return True if this process runs inside a rehearsal site."""
     return _INSIDE in os.environ
 
 
 def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
     """Enter the spec's target. A rehearsal replaces this process by the same command inside the site."""
-    if inside():
+    if in_site():
         give_inputs(spec)
         return
     _refuse_name_in_use(spec)
@@ -50,7 +50,7 @@ def enter_for(spec: Spec, progress: Callable[[str], None]) -> None:
 
     site = handle.ensure(campaigns.SITE, progress, note)
     note(Path(site.folder))
-    handle.enter(site, again())
+    handle.enter(site, command_line())
 
 
 def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:
@@ -68,7 +68,7 @@ def _choose_packages(spec: Spec, progress: Callable[[str], None]) -> None:
 def give_inputs(spec: Spec) -> None:
     """Put into the emulated account what a rehearsal's spec names: bought capacity, the values of a job's secrets, the
     files that it reads from S3. On AWS they are there."""
-    if not inside() or spec.target == "aws":
+    if not in_site() or spec.target == "aws":
         return
     from infra.rehearsal.site import bought, mounts, secrets
 
@@ -96,7 +96,7 @@ def _refuse_name_in_use(spec: Spec) -> None:
 def enter_where(campaign: str, spec: Path | None = None) -> None:
     """Enter the rehearsal site that holds this campaign; stay on AWS if there is none. `spec`: a file that it is to be
     relaunched with."""
-    if inside() or not (cache_root() / "sites").is_dir():
+    if in_site() or not (cache_root() / "sites").is_dir():
         return
     from infra.rehearsal.site import campaigns, handle
 
@@ -106,10 +106,10 @@ def enter_where(campaign: str, spec: Path | None = None) -> None:
             from infra.spec.campaign import load
 
             _choose_packages(load(spec).spec, lambda step: None)
-        handle.enter(site, again())
+        handle.enter(site, command_line())
 
 
-def rehearsed() -> dict[str, bool]:
+def rehearsals() -> dict[str, bool]:
     """Return campaign -> True if its site runs, for all campaigns that are rehearsed on this machine."""
     if not (cache_root() / "sites").is_dir():
         return {}
@@ -127,19 +127,16 @@ def remove_site_of(campaign: str, say: Callable[[str], None]) -> int:
 
 def have_engine() -> None:
     """Install the Pulumi engine unless PATH has it: the only tool that AWS needs besides the Python packages."""
+    os.environ["PATH"] = os.pathsep.join([*hands("pulumi"), os.environ["PATH"]])
+
+
+def hands(*tools: str) -> list[str]:
+    """Install these tools unless PATH has them; return the PATH folders with which `pulumi` finds engine, language host
+    and Python."""
     from infra.rehearsal.paths import tools_dir
     from infra.rehearsal.toolchain.ensure import ensure
 
-    ensure(["pulumi"])
-    os.environ["PATH"] = os.pathsep.join([str(tools_dir()), str(Path(sys.executable).parent), os.environ["PATH"]])
-
-
-def hands() -> list[str]:
-    """Return the PATH folders with which `pulumi`, called by hand, finds its engine, language host and Python."""
-    from infra.rehearsal.paths import tools_dir
-    from infra.rehearsal.toolchain.ensure import ensure
-
-    ensure(["pulumi", "pulumi-language-python"])
+    ensure(list(tools))
     return [str(tools_dir()), str(Path(sys.executable).parent)]
 
 
@@ -156,19 +153,19 @@ def diagnose() -> tuple[Listing, list[dict[str, Any]]]:
     return doctor.render(rows), [asdict(row) for row in rows]
 
 
-def about() -> dict[str, Any] | None:
+def site_facts() -> dict[str, Any] | None:
     """Return what is emulated and what is not rehearsed; None on AWS."""
-    if not inside():
+    if not in_site():
         return None
     from infra.rehearsal.site import honesty
 
     return honesty.statement()
 
 
-def missed(spec: Spec) -> tuple[str, ...]:
+def missed_faults(spec: Spec) -> tuple[str, ...]:
     """Return the rehearsal's faults that have not struck, in words: what they were to show was not seen."""
     faults = spec.rehearsal.faults if spec.rehearsal else ()
-    if not inside() or not faults:
+    if not in_site() or not faults:
         return ()
     from infra.rehearsal.paths import site_dir
     from infra.rehearsal.site import campaigns
@@ -181,7 +178,7 @@ def missed(spec: Spec) -> tuple[str, ...]:
     )
 
 
-def again() -> list[str]:
+def command_line() -> list[str]:
     """Return the command line that starts this process again, inside a site, whose environment says where our code is:
     `python -m` alone looks first into the folder where a person stands, whose project may have an `infra` too."""
     return [sys.executable, "-P", "-m", "infra.cli.main", *sys.argv[1:]]

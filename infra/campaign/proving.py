@@ -126,7 +126,7 @@ def prove(context: Context, client: Client, **changes: Any) -> PreflightProof:
     Starting is bounded by `recovery.startup_timeout`, the checks by `_RUN_S`, both by the deadline. Each gang has its
     own name, so that a pod of a killed driver's gang is never mistaken for one of this gang.
     """
-    labels = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
+    labels: dict[str, Any] = {CAMPAIGN_LABEL: context.spec.campaign, ATTEMPT_LABEL: "0"}
     for old in client.list(JobSet, namespace=NAMESPACE, labels=labels):
         attempts.remove(client, JobSet, str(old.metadata.name if old.metadata else ""))
     name = f"{context.spec.campaign}-preflight-{int(time.time() * 1000):x}"[-_LONGEST_NAME:]

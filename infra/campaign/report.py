@@ -26,8 +26,11 @@ from infra.record import pod_logs
 from infra.record.events import Stage, fold
 from infra.record.identity import archive_prefix_of
 from infra.record.store import CampaignStore
-from infra.report import Record, Report, build, logs_to_keep, render, unpacked
-from infra.report.record import PACKED
+from infra.report.build import build
+from infra.report.model import Report
+from infra.report.page import render
+from infra.report.record import PACKED, Record, unpacked
+from infra.report.trainer_log import logs_to_keep
 from infra.session.context import Context
 from infra.session.session import SITE, stored_plan, stored_spec
 from infra.spec.names import buckets, data_prefix

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 from rich.console import Console
 
+from infra.cli.options import stderr
 from infra.record.payloads.base import data_of
-from infra.record.payloads.stages import StageFinished
 
 if TYPE_CHECKING:
     from infra.session.context import Context
@@ -25,26 +25,25 @@ def write_json(console: Console, value: object) -> None:
 
 def aside(console: Console, as_json: bool) -> Console:
     """Return the console for people: standard error when standard output is for machines."""
-    return Console(stderr=True, highlight=False) if as_json else console
+    return stderr if as_json else console
 
 
 def ending(context: Context) -> dict[str, object]:
     """Return a campaign's state after a command that drove it: outcome, seconds by stage, archive, certificate."""
+    from infra.record.payloads.stages import StageFinished
+
     state = context.state()
     return {
-        "campaign": context.spec.campaign,
-        "outcome": state.outcome,
-        "ended": state.ended,
+        "campaign": context.spec.campaign, "outcome": state.outcome, "ended": state.ended,
         "stages": [
             {"stage": event.payload.stage, "seconds": event.payload.seconds}
             for event in context.store.events()
             if isinstance(event.payload, StageFinished)
         ],
-        "archive": data_of(state.archive),
-        "unproven": data_of(state.unproven),
+        "archive": data_of(state.archive), "unproven": data_of(state.unproven),
         "certificate": data_of(state.certificate),
         "results": str(context.results),
-    }
+    }  # fmt: skip
 
 
 def _plain(value: object) -> object:

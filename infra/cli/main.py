@@ -8,89 +8,61 @@ from typing import Annotated, NoReturn
 
 try:
     import typer
-    from rich.console import Console
     from typer.core import TyperGroup
 except ModuleNotFoundError as missing:
     sys.exit(f"a Python package is missing; seen: {missing.name}; cure: make setup")
 
-from infra.cli.data.checkpoints_app import checkpoints
-from infra.cli.data.data_app import data
+from infra.cli.data.commands import checkpoints, data
 from infra.cli.end.commands import close, down, sweep
-from infra.cli.look.commands import cp, execute, list_campaigns, logs, profile, report, shell, status
-from infra.cli.options import Json, Region, console
-from infra.cli.prepare.commands import bake, check, images, offers, plan, stack
-from infra.cli.prepare.init_app import init, schema
-from infra.cli.prepare.market_app import block, catalogue
+from infra.cli.look.commands import cp, events, execute, list_campaigns, logs, profile, report, shell, status
+from infra.cli.options import Json, console, runs, stderr
+from infra.cli.prepare.commands import (
+    addons,
+    bake,
+    block,
+    catalogue,
+    check,
+    images,
+    init,
+    offers,
+    plan,
+    schema,
+    stack,
+)  # fmt: skip
 from infra.cli.refusals import of_file, refusal, tell, tell_usage
 from infra.cli.run.commands import preview, rehearse, relaunch, repair, run
+from infra.console.plain_console import say
 from infra.console.terminal import endure
 from infra.errors import BivouacError
 from infra.interruption import Interrupted, asked, listen
 
 
-def addons(
-    kubernetes: Annotated[str, typer.Option(help="Version of the cluster.")] = "1.36",
-    region: Region = "us-east-1",
-    json: Json = False,
-) -> None:
-    """List the builds of the EKS add-ons: pinned, default, newest. Reads only; exits 2 when a pin is missing or
-    outdated."""
-    from infra.cli.prepare.addons import addons_command
-
-    raise typer.Exit(addons_command(kubernetes, region, json, console))
-
-
-def doctor(json: Json = False) -> None:
+@runs("machine:doctor_command")
+def doctor(as_json: Json = False) -> None:
     """Show each tool, its version and origin, whether namespaces work, and what is missing with its cure."""
-    from infra import target
-    from infra.cli.answers import write_json
-
-    table, rows = target.diagnose()
-    fit = all(row["ok"] for row in rows)
-    if json:
-        write_json(console, {"ok": fit, "findings": rows})
-    else:
-        table.show(console)
-    raise typer.Exit(0 if fit else 1)
 
 
+@runs("machine:token_command")
 def token(cluster: Annotated[str, typer.Option()], region: Annotated[str, typer.Option()]) -> None:
     """Print an EKS token as kubectl's credential plugin wants it."""
-    from infra.cli.look.token import token_command
-
-    raise typer.Exit(token_command(cluster, region))
 
 
 PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
-    "Prepare": {
-        "init": init,
-        "check": check,
-        "plan": plan,
-        "offers": offers,
-        "catalogue": catalogue,
-        "block": block,
-        "bake": bake,
-        "images": images,
-        "stack": stack,
-        "schema": schema,
-    },
-    "Run": {"preview": preview, "rehearse": rehearse, "run": run, "relaunch": relaunch, "repair": repair},
-    "Look": {
-        "list": list_campaigns,
-        "status": status,
-        "logs": logs,
-        "exec": execute,
-        "cp": cp,
-        "profile": profile,
-        "report": report,
-        "shell": shell,
-    },
-    "End": {"down": down, "close": close, "sweep": sweep},
-    "Data and checkpoints": {"data": data, "checkpoints": checkpoints},
-    "Administration": {"doctor": doctor, "addons": addons, "token": token},
-}
+    "Prepare": dict(
+        init=init, check=check, plan=plan, offers=offers, catalogue=catalogue, block=block, bake=bake, images=images,
+        stack=stack, schema=schema,
+    ),
+    "Run": dict(preview=preview, rehearse=rehearse, run=run, relaunch=relaunch, repair=repair),
+    "Look": dict(
+        list=list_campaigns, status=status, logs=logs, events=events, exec=execute, cp=cp, profile=profile,
+        report=report, shell=shell,
+    ),
+    "End": dict(down=down, close=close, sweep=sweep),
+    "Data and checkpoints": dict(data=data, checkpoints=checkpoints),
+    "Administration": dict(doctor=doctor, addons=addons, token=token),
+}  # fmt: skip
 """Commands in the order of a campaign's life, as help shows them."""
-_HIDDEN = frozenset({"close", "token"})
+HIDDEN = frozenset({"close", "token"})
 
 
 class _LifeOrder(TyperGroup):
@@ -101,26 +73,23 @@ class _LifeOrder(TyperGroup):
 
 
 app = typer.Typer(
-    name="bivouac",
-    cls=_LifeOrder,
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
+    name="bivouac", cls=_LifeOrder, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="One ephemeral GPU cluster per training campaign, from spec to certificate.",
-)
+)  # fmt: skip
 for _panel, _commands in PANELS.items():
     for _name, _command in _commands.items():
         if isinstance(_command, typer.Typer):
             app.add_typer(_command, name=_name, rich_help_panel=_panel)
         else:
-            app.command(_name, rich_help_panel=_panel, hidden=_name in _HIDDEN)(_command)
+            app.command(_name, rich_help_panel=_panel, hidden=_name in HIDDEN)(_command)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from infra.cli.version import version
+def _show_version(flag: bool) -> None:
+    if flag:
+        from infra.cli.machine import version
 
-        console.print(version(), markup=False, soft_wrap=True)
+        say(console, version())
         raise typer.Exit
 
 
@@ -137,14 +106,14 @@ def _tell_interrupted() -> NoReturn:
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     advice = "" if command in PANELS["Look"] else ": run the same command again to continue"
     end = ", or `bivouac down NAME`" if command in ("run", "rehearse", "relaunch", "repair") else ""
-    Console(stderr=True, highlight=False).print(f"interrupted{advice}{end}")
+    stderr.print(f"interrupted{advice}{end}")
     sys.exit(130)
 
 
 def main() -> None:
     """Run the command line. Errors have no traceback but what, seen, cure (with --json as JSON); exit codes follow
     sysexits."""
-    out = endure()
+    output = endure()
     listen()
     try:
         code = app(standalone_mode=False)
@@ -155,9 +124,9 @@ def main() -> None:
         if asked() and not isinstance(error, BivouacError):
             _tell_interrupted()
         code = tell_usage(error) if hasattr(error, "show") else tell(refusal(error))
-    out.flush()
-    if out.lost is not None:
-        code = tell(of_file(out.lost)) or code
+    output.flush()
+    if output.lost is not None:
+        code = tell(of_file(output.lost)) or code
     sys.exit(code)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from infra import target
 from infra.aws.account import NoCredentials
 from infra.errors import UserError
+from infra.folders import kept_results
 from infra.record.store import CampaignStore
+from infra.report.record import PACKED, Record, unpacked
 from infra.session import session
 
 NO_RECORD = "not begun, no record yet"
@@ -22,7 +24,7 @@ def record_of(campaign: str, region: str) -> CampaignStore:
     try:
         return session.record_of(campaign, region)
     except (session.NoSuchCampaign, NoCredentials) as error:
-        rehearsals = target.rehearsed()
+        rehearsals = target.rehearsals()
         if campaign in rehearsals:
             cure = f"`bivouac run` with its spec begins it anew, `bivouac down {campaign}` removes what is there"
             if rehearsals[campaign]:
@@ -35,3 +37,11 @@ def record_of(campaign: str, region: str) -> CampaignStore:
             seen=f"{campaign}; rehearsals on this machine: {', '.join(rehearsals) or 'none'}",
             cure=f"write the name of one that is here, or {error.cure}",
         ) from error
+
+
+def kept_record(campaign: str, region: str, error: UserError) -> Record:
+    """Return the record that the report left in the results folder; raise `error`, why there is no other, without."""
+    try:
+        return unpacked((kept_results(campaign, region) / PACKED).read_bytes())
+    except (OSError, ValueError, TypeError, KeyError):
+        raise error from None

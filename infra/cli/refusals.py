@@ -12,13 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from infra.console.plain_console import PlainConsole
+from infra.console.plain_console import PlainConsole, say
 from infra.errors import BivouacError, PermanentError, UserError
 
 _REMOTE = ("botocore", "boto3", "lightkube", "httpx2", "pulumi")
 """Libraries whose errors are about the outside world, not faults of ours."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class FileError(BivouacError):
@@ -49,16 +47,16 @@ def refusal(error: Exception) -> BivouacError:
 
 def of_file(error: OSError) -> BivouacError:
     """Return the file system's error, with the variables that move its folders."""
-    where = error.filename if error.filename is not None else "a file"
-    seen = f"{where}: {error.strerror or error}"
-    elsewhere = "or set BIVOUAC_CACHE and BIVOUAC_RESULTS to folders elsewhere; then run the same command again"
-    if error.errno in _FULL:
-        return FileError("the disk is full (space or inodes)", seen=seen, cure=f"make room (df, df -i), {elsewhere}")
-    if error.errno in _FORBIDDEN:
-        return NoPermission("a file or folder may not be used", seen=seen, cure=f"make it yours, {elsewhere}")
+    path = error.filename if error.filename is not None else "a file"
+    fact = f"{path}: {error.strerror or error}"
+    cure = "or set BIVOUAC_CACHE and BIVOUAC_RESULTS to folders elsewhere; then run the same command again"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return FileError("the disk is full (space or inodes)", seen=fact, cure=f"make room (df, df -i), {cure}")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return NoPermission("a file or folder may not be used", seen=fact, cure=f"make it yours, {cure}")
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return FileError("too many open files", seen=seen, cure="ulimit -n 4096, then run the same command again")
-    return FileError("an operation on a file failed", seen=seen, cure=f"mend its cause, {elsewhere}")
+        return FileError("too many open files", seen=fact, cure="ulimit -n 4096, then run the same command again")
+    return FileError("an operation on a file failed", seen=fact, cure=f"mend its cause, {cure}")
 
 
 def _fault(error: Exception) -> BivouacError:
@@ -68,14 +66,14 @@ def _fault(error: Exception) -> BivouacError:
         number, name = tempfile.mkstemp(prefix=f"bivouac-fault-{datetime.now(UTC):%Y%m%dT%H%M%S}-", suffix=".txt")
         with os.fdopen(number, "w") as file:
             file.write(text)
-        kept = f"report it with {Path(name)}"
+        cure = f"report it with {Path(name)}"
     except OSError:
-        kept = "report it"
+        cure = "report it"
     words = " ".join(str(error).split())[:300]
-    where = traceback.extract_tb(error.__traceback__)[-1:]
-    place = f" ({Path(where[0].filename).name}:{where[0].lineno})" if where else ""
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    place = f" ({Path(frames[0].filename).name}:{frames[0].lineno})" if frames else ""
     return PermanentError(
-        "this is a fault of bivouac", seen=f"{type(error).__name__}: {words}{place}", cure=f"{kept}; then run it again"
+        "this is a fault of bivouac", seen=f"{type(error).__name__}: {words}{place}", cure=f"{cure}; then run it again"
     )
 
 
@@ -90,10 +88,11 @@ def tell_usage(error: Any) -> int:
 def tell(error: BivouacError) -> int:
     """Print an error: on stderr for people, with --json on stdout. Return the exit code."""
     if "--json" in sys.argv:
-        seen = None if error.seen is None else str(error.seen)
-        body = {"kind": type(error).__name__, "what": error.what, "seen": seen, "cure": error.cure}
+        seen_text = None if error.seen is None else str(error.seen)
+        body = {"kind": type(error).__name__, "what": error.what, "seen": seen_text, "cure": error.cure}
         print(json.dumps({"ok": False, "error": body}, indent=2), flush=True)
         return error.exit_code
-    PlainConsole(stderr=True, highlight=False).print(f"[bold red]{type(error).__name__}[/]: ", end="")
-    PlainConsole(stderr=True, highlight=False, markup=False, soft_wrap=True).print(str(error))
+    stderr = PlainConsole(stderr=True, highlight=False)
+    stderr.print("[bold red]error[/]: ", end="")
+    say(stderr, str(error))
     return error.exit_code

@@ -11,7 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from infra.console.plain_console import say
 from infra.console.tables import Listing
+from infra.console.words import size
 from infra.errors import UserError
 from infra.folders import cache_root, keep
 from infra.plan.checks import Finding, Level
@@ -27,20 +29,15 @@ _STYLE = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
 def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) -> None:
     """Print a block per finding: place and level, message, the value seen, and the cure; then a count. Old prices are
     one line a day."""
-    for old in (one for one in findings if one.rule == _PRICES and _is_first_today(_PRICES)):
+    for old in (candidate for candidate in findings if candidate.rule == _PRICES and _is_first_today(_PRICES)):
         cure = f"; {old.cure}" if _has_credentials() else ""
-        console.print(f"{old.message}: {old.seen}{cure}", markup=False, soft_wrap=True)
-    findings = tuple(one for one in findings if one.rule != _PRICES)
+        say(console, f"{old.message}: {old.seen}{cure}")
+    findings = tuple(candidate for candidate in findings if candidate.rule != _PRICES)
     for finding in findings:
         head = Text.assemble(
-            (f"{file}:{finding.line}", "bold"),
-            "  ",
-            (finding.level.upper(), _STYLE[finding.level]),
-            "  ",
-            (finding.field, "bold"),
-            f" {finding.message}",
-            ("  [" + finding.rule + "]", "dim"),
-        )
+            (f"{file}:{finding.line}", "bold"), "  ", (finding.level.upper(), _STYLE[finding.level]), "  ",
+            (finding.field, "bold"), f" {finding.message}", ("  [" + finding.rule + "]", "dim"),
+        )  # fmt: skip
         console.print(head, soft_wrap=True)
         console.print(Text.assemble(("    seen  ", "dim"), finding.seen), soft_wrap=True)
         console.print(Text.assemble(("    cure  ", "dim"), finding.cure), soft_wrap=True)
@@ -49,18 +46,18 @@ def print_findings(console: Console, file: Path, findings: tuple[Finding, ...]) 
 
 def _has_credentials() -> bool:
     """Return whether environment or files name AWS credentials, without the third of a second that botocore takes."""
-    named = {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"}
+    variables = {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"}
     files = (Path(os.path.expanduser(f"~/.aws/{name}")) for name in ("credentials", "config"))
-    return bool(named & os.environ.keys()) or any(file.is_file() for file in files)
+    return bool(variables & os.environ.keys()) or any(file.is_file() for file in files)
 
 
-def _is_first_today(what: str) -> bool:
+def _is_first_today(label: str) -> bool:
     """Return True once a day for each `what` on this machine, and always where that cannot be noted."""
     today = datetime.now(UTC).date().isoformat()
     try:
-        note = cache_root() / f"shown-{what}"
-        shown = note.read_text() if note.is_file() else ""
-        return shown != today and (keep(note, today, lambda _: None) or True)
+        note = cache_root() / f"shown-{label}"
+        last_day = note.read_text() if note.is_file() else ""
+        return last_day != today and (keep(note, today, lambda _: None) or True)
     except (OSError, ValueError, UserError):
         return True
 
@@ -88,19 +85,19 @@ def _plan_tables(plan: Plan) -> Iterable[Listing]:
     for stage in plan.clock:
         clock.row(stage.stage, _seconds(stage.seconds), _seconds(longest_seconds((stage,))), stage.formula)
     clock.add_section()
-    whole, until = longest_seconds(plan.clock), longest_seconds(plan.clock, *UNTIL_ARCHIVED)
+    longest, until_archived = longest_seconds(plan.clock), longest_seconds(plan.clock, *UNTIL_ARCHIVED)
     clock.row(
-        "all stages", _seconds(plan.totals.clock.value), _seconds(whole), "if AWS takes its longest", style="bold"
+        "all stages", _seconds(plan.totals.clock.value), _seconds(longest), "if AWS takes its longest", style="bold"
     )
     deadline = f"deadline {duration.text(plan.deadline)}"
-    clock.row("until archived", _seconds(plan.totals.gpu_clock.value), _seconds(until), deadline)
+    clock.row("until archived", _seconds(plan.totals.gpu_clock.value), _seconds(until_archived), deadline)
     if plan.block is not None:
-        for what, moment, why in (
+        for label, moment, reason in (
             ("train until", plan.block.train_until, "nodes until - one interval - archive"),
             ("nodes until", plan.block.nodes_until, "the block's end - 40 min: EKS takes them away then"),
             ("block ends", plan.block.ends, "spec: nodes.block_end"),
         ):
-            clock.row(what, f"{moment.astimezone(UTC):%m-%d %H:%M}Z", "", why)
+            clock.row(label, f"{moment.astimezone(UTC):%m-%d %H:%M}Z", "", reason)
     yield clock
     if plan.pilot:
         yield _figures("Pilot: one GPU node proves itself before the others are asked for", plan.pilot)
@@ -109,16 +106,11 @@ def _plan_tables(plan: Plan) -> Iterable[Listing]:
         "tier", "~where", ">one", ">keep", ">needed", ">of", "~formula", title="Checkpoint tiers", ruled=True
     )
     for tier in plan.tiers:
-        room = _bytes(tier.capacity_bytes) if tier.capacity_bytes is not None else ""
+        room = size(tier.capacity_bytes) if tier.capacity_bytes is not None else ""
         tiers.row(
-            tier.name,
-            tier.where,
-            _bytes(tier.checkpoint_bytes),
-            str(tier.keep),
-            _bytes(tier.needed_bytes),
-            room,
+            tier.name, tier.where, size(tier.checkpoint_bytes), str(tier.keep), size(tier.needed_bytes), room,
             tier.formula,
-        )
+        )  # fmt: skip
     yield tiers
     yield _figures("Checkpoint cadence", plan.cadence)
 
@@ -160,12 +152,3 @@ def _verdict(file: Path, findings: tuple[Finding, ...]) -> Text:
 
 def _seconds(amount: Decimal) -> str:
     return duration.text(timedelta(seconds=float(amount)))
-
-
-def _bytes(size: int) -> str:
-    amount = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:,.4g} TB"

@@ -12,9 +12,8 @@ from rich.markup import escape
 
 from infra.console.visible import visible
 
-_QUIET_S = 2.0
-"""Longest time without output."""
-_REMIND_S = 10.0
+_PAUSES_S = (2.0, 10.0, 60.0)
+"""Time before the first line of a stage in a file or a CI's log, before the second, and before each later one."""
 
 
 class Progress:
@@ -23,40 +22,39 @@ class Progress:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._lock = threading.Lock()
-        self._stage, self._said, self._begun, self._printed = "", "", 0.0, 0.0
+        self._stage, self._begun, self._printed, self._lines = "", 0.0, 0.0, 0
         self._status = console.status("") if console.is_terminal else None
 
     @contextmanager
     def stage(self, name: str, purpose: str) -> Iterator[None]:
         """Print a stage's start, and its end with its seconds."""
-        self._stage, self._said, self._begun, self._printed = name, "", time.monotonic(), time.monotonic()
-        self.console.print(f"[bold]{name:<10}[/] {escape(visible(purpose))}")
+        self._stage, self._begun, self._printed, self._lines = name, time.monotonic(), time.monotonic(), 0
+        self.console.print(f"[bold]{name:<10}[/] {escape(visible(purpose))}", soft_wrap=True)
         if self._status is not None:
             self._status.start()
         try:
             yield
-        except BaseException as error:
-            self._end(f"[red]{type(error).__name__}[/]")
+        except BaseException:
+            self._end("[red]not done[/]")
             raise
         self._end("[green]done[/]")
 
     def step(self, text: str) -> None:
         """Show the newest step; safe from any thread."""
         with self._lock:
-            elapsed = time.monotonic() - self._begun
-            quiet_for = time.monotonic() - self._printed
-            line = f"{self._stage:<10} {escape(visible(text))}  [dim]{elapsed:.0f} s[/]"
+            now = time.monotonic()
+            line = f"{self._stage:<10} {escape(visible(text))}  [dim]{now - self._begun:.0f} s[/]"
             if self._status is not None:
                 self._status.update(line)
-            elif (text != self._said and quiet_for > _QUIET_S) or quiet_for > _REMIND_S:
-                self._printed, self._said = time.monotonic(), text
-                self.console.print(f"  {line}")
+            elif now - self._printed > _PAUSES_S[min(self._lines, len(_PAUSES_S) - 1)]:
+                self._printed, self._lines = now, self._lines + 1
+                self.console.print(f"  {line}", soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
-        self.console.print(f"{'':<10} {escape(visible(text))}")
+        self.console.print(f"{'':<10} {escape(visible(text))}", soft_wrap=True)
 
-    def _end(self, how: str) -> None:
+    def _end(self, outcome: str) -> None:
         if self._status is not None:
             self._status.stop()
-        self.console.print(f"{'':<10} {how} [dim]in {time.monotonic() - self._begun:.1f} s[/]")
+        self.console.print(f"{'':<10} {outcome} [dim]in {time.monotonic() - self._begun:.1f} s[/]")

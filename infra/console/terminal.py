@@ -57,20 +57,20 @@ def endure() -> Enduring:
             os.open(os.devnull, os.O_RDWR)
     streams = []
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
-        whole = stream if stream is not None else os.fdopen(number, "w", encoding="utf-8", closefd=False)
-        if hasattr(whole, "reconfigure"):
-            whole.reconfigure(errors="backslashreplace")  # for characters that the terminal lacks
-        streams.append(Enduring(whole))
+        output = stream if stream is not None else os.fdopen(number, "w", encoding="utf-8", closefd=False)
+        if hasattr(output, "reconfigure"):
+            output.reconfigure(errors="backslashreplace")  # for characters that the terminal lacks
+        streams.append(Enduring(output))
     sys.stdout, sys.stderr = streams  # type: ignore[assignment]
     return streams[0]
 
 
-def attended() -> bool:
+def has_terminal() -> bool:
     """Return True if somebody may answer: standard input is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def agreed(question: str, console: Console, word: str = "") -> bool:
+def ask_yes(question: str, console: Console, word: str = "") -> bool:
     """Ask a person and return whether the answer is yes, or `word` where that must be typed; no answer is a no."""
     try:
         # No markup: rich would take [y/N] for a style and print nothing.

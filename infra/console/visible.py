@@ -17,8 +17,8 @@ _HIDDEN_OR_LINES = re.compile(f"[\t\n{_CONTROLS}{_DIRECTIONS}{_NOT_SEEN}]")
 def visible(text: str, lines: bool = True) -> str:
     """Return the text with controls and marks of direction as `\\x1b` or `\\u202e`. Tabs and ends of lines stay where
     `lines` are wanted."""
-    return (_HIDDEN if lines else _HIDDEN_OR_LINES).sub(_shown, text)
+    return (_HIDDEN if lines else _HIDDEN_OR_LINES).sub(_escape, text)
 
 
-def _shown(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()

@@ -12,28 +12,28 @@ def clock(seconds: float) -> str:
         return f"-{clock(-seconds)}"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    total = round(seconds)
+    if total < 3600:
+        return f"{total // 60} min {total % 60:02d} s"
+    if total < 86400:
+        return f"{total // 3600} h {total % 3600 // 60:02d} min"
+    return f"{total // 86400} d {total % 86400 // 3600} h"
 
 
 def stamp(seconds: float) -> str:
     """Return the time since the beginning as 0:03:07, or 2 d 04:03:07."""
-    days, rest = divmod(round(seconds), 86400)
-    hours, minutes = divmod(rest // 60, 60)
-    return f"{days} d {hours:02d}:{minutes:02d}:{rest % 60:02d}" if days else f"{hours}:{minutes:02d}:{rest % 60:02d}"
+    days, daytime = divmod(round(seconds), 86400)
+    hours, minutes, second = daytime // 3600, daytime // 60 % 60, daytime % 60
+    return f"{days} d {hours:02d}:{minutes:02d}:{second:02d}" if days else f"{hours}:{minutes:02d}:{second:02d}"
 
 
-def moment(at: datetime) -> str:
+def moment(instant: datetime) -> str:
     """Return date and time in UTC."""
-    return at.astimezone(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0")
+    return instant.astimezone(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0")
 
 
-def plural(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+def plural(count: int, singular: str, plural_form: str | None = None) -> str:
+    return f"{count:,} {singular if count == 1 else plural_form or singular + 's'}"
 
 
 def size(count: int) -> str:

@@ -33,7 +33,6 @@ UTIL_LINUX = ("unshare", "nsenter", "setpriv")
 SETUP = {"make": ("make",), "git": ("git",), "C compiler": ("cc", "gcc", "clang")}
 """Programs that setting up needs, by subject. Running a site that is set up does not need them."""
 TRIAL_TIMEOUT_S = 30
-GET_TOOLS = "python -m infra.rehearsal.toolchain ensure"
 
 # Each step prints its name when done, so that the first one missing is the one that failed.
 TRIAL = """
@@ -150,7 +149,7 @@ def _tools() -> list[Need]:
             findings.append(Need(tool.name, f"{found.version} ({found.origin}) {found.path}", True))
         else:
             minutes = int(tool.usual_build.total_seconds() / 60)
-            cure = f"{GET_TOOLS} {tool.name} (a download, or about {minutes} min with Go)"
+            cure = f"make setup (a download, or about {minutes} min with Go)"
             findings.append(Need(tool.name, f"no {tool.version}", False, cure))
     return findings
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime
 from decimal import Decimal
 
 from infra.cluster.steward_config import StewardConfig
@@ -14,6 +15,7 @@ from infra.steward.decide import Action, Observation
 
 _EVERY_S = 5.0
 """Longest time between two writes: the spent money grows while nothing else changes."""
+_ALWAYS_NEW = ("at", "spent_usd", "step_seconds")
 
 
 class Live:
@@ -21,15 +23,19 @@ class Live:
         """`steps`: the length of the whole training."""
         self._store, self._steps = store, steps
         self._said, self._published = "", 0.0
+        self._first: tuple[int, int, datetime] | None = None
+        """(attempt, step, time) of the first step that was seen of the attempt."""
 
     def tell(self, seen: Observation, action: Action, loss: float | None) -> None:
         """Write the figures when they changed, else every few seconds. `loss`: the newest, in nats per token."""
+        step = min((pod.step for pod in seen.pods), default=0)
         figures = {
             "at": seen.now.isoformat(),
             "attempt": seen.attempt,
             "in_flight": seen.in_flight,
-            "step": min((pod.step for pod in seen.pods), default=0),
+            "step": step,
             "steps": self._steps,
+            "step_seconds": self._pace(seen, step),
             "loss": loss,
             "committed_step": seen.committed_step,
             "unrecognised": next((pod.unrecognised.model_dump() for pod in seen.pods if pod.unrecognised), None),
@@ -42,11 +48,19 @@ class Live:
             ],
             "nodes": [node.model_dump(mode="json", exclude={"sick_for"}) for node in seen.nodes],
         }
-        said = json.dumps({key: value for key, value in figures.items() if key not in ("at", "spent_usd")})
+        said = json.dumps({key: value for key, value in figures.items() if key not in _ALWAYS_NEW})
         now = time.monotonic()
         if said != self._said or now - self._published > _EVERY_S:
             self._said, self._published = said, now
             self._store.put_json(LIVE, figures)
+
+    def _pace(self, seen: Observation, step: int) -> float | None:
+        """Return the mean seconds of a step of the attempt; None before two of them were seen."""
+        if self._first is None or self._first[0] != seen.attempt or step < self._first[1]:
+            self._first = (seen.attempt, step, seen.now) if step > 0 else None
+        if self._first is None or step == self._first[1]:
+            return None
+        return (seen.now - self._first[2]).total_seconds() / (step - self._first[1])
 
 
 def bills(config: StewardConfig, reading: Reading) -> str:

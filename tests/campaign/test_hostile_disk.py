@@ -152,4 +152,4 @@ def test_a_name_that_a_rehearsal_of_this_machine_has_is_refused(held: dict[str, 
         with pytest.raises(UserError, match="name is in use") as refused:
             target.enter_for(Spec.model_validate(document), lambda _: None)
         assert "taken in site elsewhere" in str(refused.value) and "another name" in (refused.value.cure or "")
-    assert target.rehearsed() == {"taken": True}, "a site that runs is not lost"
+    assert target.rehearsals() == {"taken": True}, "a site that runs is not lost"

@@ -128,8 +128,8 @@ def the_record(rehearsal: Rehearsal) -> None:
 
 
 def logs(rehearsal: Rehearsal) -> None:
-    shown = inside(rehearsal, "logs", rehearsal.name, "--rank", "0").stdout.decode().splitlines()
+    shown = inside(rehearsal, "logs", rehearsal.name, "--rank", "0", "--raw").stdout.decode().splitlines()
     told = [json.loads(line)["step"] for line in shown if line.startswith('{"event": "step"')]
     assert told[:3] == [1, 2, 3] and told == list(range(1, len(told) + 1))
-    fresh = inside(rehearsal, "logs", rehearsal.name, "--rank", "0", "--since", "1s").stdout.decode()
+    fresh = inside(rehearsal, "logs", rehearsal.name, "--rank", "0", "--raw", "--since", "1s").stdout.decode()
     assert '"step": 1,' not in fresh

@@ -24,7 +24,7 @@ def test_distributed_checkpoints_on_two_disks_outlive_a_node_and_are_archived_wh
         rehearsal.carried([*launcher, str(ROOT / EXAMPLE / "train.py")], STEPS)
         said = [
             json.loads(line[line.index("{") :])
-            for line in rehearsal.run("logs", "disks", "--attempt", "2").stdout.splitlines()
+            for line in rehearsal.run("logs", "disks", "--attempt", "2", "--raw").stdout.splitlines()
             if '"event": "made_whole"' in line
         ]
         brought = {one["node"]: one["bytes_brought"] for one in said}

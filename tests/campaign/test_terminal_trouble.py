@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from infra.cli.refusals import refusal
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.errors import BivouacError, UserError
 from infra.folders import cache_root, keep, refuse_unwritable, writable
 from tests.root import ROOT
@@ -39,7 +39,7 @@ def test_a_question_shows_what_can_be_answered_and_silence_is_a_no(
 ) -> None:
     monkeypatch.setattr("sys.stdin", StringIO(typed))
     told = StringIO()
-    assert agreed("Spend it?", Console(file=told)) is yes
+    assert ask_yes("Spend it?", Console(file=told)) is yes
     assert told.getvalue().startswith("Spend it? [y/N] ")
 
 

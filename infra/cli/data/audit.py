@@ -11,6 +11,7 @@ from rich.markup import escape
 from infra.campaign import report
 from infra.checkpoints.find import exported, is_campaign
 from infra.cli.records import record_of
+from infra.console.plain_console import say
 from infra.data import audit
 from infra.data.audit import AuditEvidence
 from infra.errors import UserError
@@ -26,16 +27,22 @@ NOT_PROVED = 1
 
 
 def audit_command(
-    place: str, config: Path | None, data: Path | None, logs: list[Path], region: str, json: bool, console: Console
+    place: str,
+    config: Path | None,
+    data: Path | None,
+    logs: list[Path] | None,
+    region: str,
+    json: bool,
+    console: Console,
 ) -> int:
     """Return 0 when it is proved, 1 when it is not."""
-    evidence = _of_campaign(place, region, data) if is_campaign(place) else _of_folder(place, config, data, logs)
-    found = audit.judge(evidence)
+    evidence = _of_campaign(place, region, data) if is_campaign(place) else _of_folder(place, config, data, logs or [])
+    proof = audit.judge(evidence)
     if json:
-        console.print_json(found.model_dump_json())
+        console.print_json(proof.model_dump_json())
     else:
-        _print(found, evidence.checkpoint, console)
-    return 0 if found.proved else NOT_PROVED
+        _print(proof, evidence.checkpoint, console)
+    return 0 if proof.proved else NOT_PROVED
 
 
 def _of_folder(place: str, config: Path | None, data: Path | None, logs: list[Path]) -> AuditEvidence:
@@ -43,8 +50,8 @@ def _of_folder(place: str, config: Path | None, data: Path | None, logs: list[Pa
         cure = "name a campaign, or a folder of committed checkpoints; `bivouac checkpoints restore` brings one here"
         raise UserError("there is no such folder", seen=place, cure=cure)
     path, checkpoint = audit.newest_checkpoint(Path(place))
-    plan = audit.read_config(config or _beside(path))
-    lines = {str(each): each.read_text(errors="replace") for each in logs}
+    plan = audit.read_config(config or _config_beside(path))
+    lines = {str(log_path): log_path.read_text(errors="replace") for log_path in logs}
     return AuditEvidence(checkpoint, plan, lines, data)
 
 
@@ -58,17 +65,19 @@ def _of_campaign(name: str, region: str, data: Path | None) -> AuditEvidence:
             raise
         record = unpacked((results / report.PACKED).read_bytes())
         path, checkpoint = audit.newest_checkpoint(exported(name, region))
-        return AuditEvidence(checkpoint, audit.read_config(_beside(path)), record.logs, data or _prepared_here(record))
+        return AuditEvidence(
+            checkpoint, audit.read_config(_config_beside(path)), record.logs, data or _prepared_here(record)
+        )
     record = report.read(store)
-    checkpoint, config = _archived(record, store)
+    checkpoint, config = _archived_evidence(record, store)
     return AuditEvidence(checkpoint, config, record.logs, data or _prepared_here(record))
 
 
-def _archived(record: Record, store: CampaignStore) -> tuple[Manifest, TrainConfig]:
+def _archived_evidence(record: Record, store: CampaignStore) -> tuple[Manifest, TrainConfig]:
     keys = [str(item["key"]) for item in (record.archive or {}).get("objects", ())]
-    sealed = [key for key in keys if "/golden/" in key and key.endswith(f"/{COMMITTED_NAME}")]
+    manifest_keys = [key for key in keys if "/golden/" in key and key.endswith(f"/{COMMITTED_NAME}")]
     plans = [key for key in keys if key.endswith("/train.json")]
-    if not sealed or not plans:
+    if not manifest_keys or not plans:
         cure = "run it to its end, or name the folder of its checkpoints"
         raise UserError("nothing is archived yet", seen=store.campaign, cure=cure)
     bucket = buckets(record.spec.account, record.spec.region).archive
@@ -77,7 +86,7 @@ def _archived(record: Record, store: CampaignStore) -> tuple[Manifest, TrainConf
         return bytes(store.s3.get_object(Bucket=bucket, Key=key)["Body"].read())
 
     try:
-        return parse_manifest(read(sealed[0])), TrainConfig.model_validate_json(read(plans[0]))
+        return parse_manifest(read(manifest_keys[0])), TrainConfig.model_validate_json(read(plans[0]))
     except (ClientError, BotoCoreError, ValueError) as error:
         cure = "look at the archive bucket"
         raise UserError("the archive cannot be read", seen=f"{bucket}: {error}", cure=cure) from error
@@ -89,31 +98,31 @@ def _prepared_here(record: Record) -> Path | None:
     return folder if audit.is_whole(folder) else None
 
 
-def _beside(checkpoint: Path) -> Path:
+def _config_beside(checkpoint: Path) -> Path:
     for parent in checkpoint.parents:
         if (parent / "train.json").exists():
             return parent / "train.json"
     raise UserError("no train.json lies beside the checkpoint", seen=checkpoint, cure="name it with --config")
 
 
-def _print(found: Audit, checkpoint: Manifest, console: Console) -> None:
-    console.print(f"ledger of step {checkpoint.step}, attempt {checkpoint.attempt}, {len(found.rows)} rows")
-    for row in found.rows:
+def _print(audit: Audit, checkpoint: Manifest, console: Console) -> None:
+    console.print(f"ledger of step {checkpoint.step}, attempt {checkpoint.attempt}, {len(audit.rows)} rows")
+    for row in audit.rows:
         console.print(
             f"  attempt {row.attempt}: steps {row.first_step:,} to {row.last_step:,} on {row.world_size} ranks, "
             f"positions {row.first_position:,} to {row.end_position - 1:,}"
         )
-    console.print(f"{found.consumed:,} of {found.planned:,} planned samples consumed")
-    steps = sum(row.last_step - row.first_step + 1 for row in found.rows)
+    console.print(f"{audit.consumed:,} of {audit.planned:,} planned samples consumed")
+    steps = sum(row.last_step - row.first_step + 1 for row in audit.rows)
     console.print(
-        f"checked: {found.checked_by_data:,} of {steps:,} steps against the data set, {found.checked_by_log:,} against "
-        f"the logs; {found.repeated_steps:,} steps ran again after a restart and count once"
+        f"checked: {audit.checked_by_data:,} of {steps:,} steps against the data set, {audit.checked_by_log:,} against "
+        f"the logs; {audit.repeated_steps:,} steps ran again after a restart and count once"
     )
-    for reason in found.unlooked:
-        console.print(f"not looked at: {reason}", markup=False, soft_wrap=True)
-    for finding in found.findings:
-        first, last = finding.first_position, finding.end_position - 1
-        where = f"positions {first:,} to {last:,}: " if first >= 0 else ""
-        console.print(f"[red]{finding.kind}[/]: {where}{escape(finding.why)}", soft_wrap=True)
-    how = "exactly once" if found.checked_by_data else "exactly once, by the ledger"
-    console.print(f"proved: every planned sample was consumed {how}" if found.proved else "[red]not proved[/]")
+    for reason in audit.unlooked:
+        say(console, f"not looked at: {reason}")
+    for finding in audit.findings:
+        begin, end = finding.first_position, finding.end_position - 1
+        range_text = f"positions {begin:,} to {end:,}: " if begin >= 0 else ""
+        console.print(f"[red]{finding.kind}[/]: {range_text}{escape(finding.why)}", soft_wrap=True)
+    proof = "exactly once" if audit.checked_by_data else "exactly once, by the ledger"
+    console.print(f"proved: every planned sample was consumed {proof}" if audit.proved else "[red]not proved[/]")

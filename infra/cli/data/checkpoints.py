@@ -20,11 +20,12 @@ from infra.checkpoints.place import BucketPlace, FolderPlace
 from infra.checkpoints.requests import has_steward
 from infra.cli.answers import write_json
 from infra.cli.data import checkpoints_live as live
-from infra.cli.data.checkpoints_text import compared, next_steps, show_difference
-from infra.console.plain_console import PlainConsole
+from infra.cli.data.checkpoints_text import compare_steps, next_steps, show_difference
+from infra.cli.options import stderr
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.tables import Listing
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.console.visible import visible
 from infra.console.words import clock, size
 from infra.errors import PermanentError, UserError
@@ -33,18 +34,18 @@ from trainer.contract.listing import Listed, StepVerdict
 from trainer.contract.tree import printable
 
 
-def list_command(typed: str, region: str, json: bool, console: Console) -> int:
+def list_command(place: str, region: str, json: bool, console: Console) -> int:
     """List checkpoints; exit code 0 even if there are none. JSON is a list of rows."""
-    found = find(typed, region)
+    source = find(place, region)
     copies: tuple[Copied, ...] = ()
-    if found.store is not None and isinstance(found.place, BucketPlace):
-        copies_place, copies = copies_of(found.store, found.place.bucket)
-    read_back = {one.row.step: one.read_back_at for one in copies}
-    rows = [*found.tiers, *found.place.rows(), *(one.row for one in copies)]
+    if source.store is not None and isinstance(source.place, BucketPlace):
+        copies_place, copies = copies_of(source.store, source.place.bucket)
+    read_back = {copied.row.step: copied.read_back_at for copied in copies}
+    rows = [*source.tiers, *source.place.rows(), *(copied.row for copied in copies)]
     rows.sort(key=lambda row: (-row.step, row.tier, row.node))
-    golden = found.archive.step if found.archive else None
+    golden = source.archive.step if source.archive else None
     if json:
-        proof = str(found.archive.proof) if found.archive else None
+        proof = str(source.archive.proof) if source.archive else None
         body = [
             row.model_dump()
             | {"proof": proof if _is_golden(row, golden) else None}
@@ -54,24 +55,20 @@ def list_command(typed: str, region: str, json: bool, console: Console) -> int:
         write_json(console, body)
         return 0
     if not rows:
-        console.print(f"no checkpoints at {found.place.name}", markup=False, soft_wrap=True)
+        say(console, f"no checkpoints at {source.place.name}")
         return 0
     now = datetime.now(UTC)
-    ages = {step: None if at is None else now - at for step, at in read_back.items()}
-    table(rows, golden, ages, found.archive.proof if found.archive else None).show(console)
+    ages = {step: None if read_at is None else now - read_at for step, read_at in read_back.items()}
+    table(rows, golden, ages, source.archive.proof if source.archive else None).show(console)
     if copies:
-        console.print(
-            f"copies: `bivouac checkpoints restore {copies_place.name} FOLDER` fetches one",
-            markup=False,
-            soft_wrap=True,
-        )
-    if found.tiers:
+        say(console, f"copies: `bivouac checkpoints restore {copies_place.name} FOLDER` fetches one")
+    if source.tiers:
         console.print(f"local and shared: as last seen by the steward, which looks every {TIERS_EVERY_S:.0f} s")
     return 0
 
 
 def table(
-    found: Iterable[Listed],
+    listed: Iterable[Listed],
     golden: int | None,
     read_back: Mapping[int, timedelta | None] = MappingProxyType({}),
     proof: EvaluationProof | None = None,
@@ -79,7 +76,7 @@ def table(
     """`read_back`: step of an interval copy -> how long ago its last byte was read back; None: not by the record.
     `proof`: of the golden step."""
     rows = Listing("step", "tier", "node", "~state", "~checkpoint", "shards", "size", "tokens", "loss", "held-out loss")
-    for row in found:
+    for row in listed:
         state = "committed" if row.committed else "not committed"
         if _is_golden(row, golden):
             state = (
@@ -89,71 +86,65 @@ def table(
             age = read_back.get(row.step)
             state = "not verified" if age is None else f"read back {clock(age.total_seconds())} ago"
         rows.row(
-            str(row.step),
-            row.tier,
-            row.node,
-            f"{state}{': ' if row.why else ''}{row.why}",
-            row.name,
-            f"{row.here} of {row.shards}" if row.committed else "",
-            size(row.bytes) if row.committed else "",
-            f"{row.tokens:,}" if row.tokens is not None else "",
-            f"{row.loss:.4f}" if row.loss is not None else "",
+            str(row.step), row.tier, row.node, f"{state}{': ' if row.why else ''}{row.why}", row.name,
+            f"{row.here} of {row.shards}" if row.committed else "", size(row.bytes) if row.committed else "",
+            f"{row.tokens:,}" if row.tokens is not None else "", f"{row.loss:.4f}" if row.loss is not None else "",
             f"{row.evaluation_loss:.4f}" if row.evaluation_loss is not None else "",
-        )
+        )  # fmt: skip
     return rows
 
 
 def verify_command(
-    typed: str, step: int | None, region: str, json: bool, console: Console, tier: str | None = None
+    place: str, step: int | None, region: str, json: bool, console: Console, tier: str | None = None
 ) -> int:
     """Verify committed steps. Exit code 0 when all are sound, 74 when one, or its manifest, is not. For a campaign,
     reads the archive from here, and shared and local tiers by its steward while there is one."""
-    found = find(typed, region, archive=tier not in live.TIERS)
-    tier = live.chosen_tier(found, tier, (live.ALL, live.ARCHIVE, live.SHARED, live.LOCAL), live.ALL)
-    step = step if step is not None else found.step
+    source = find(place, region, archive=tier not in live.TIERS)
+    tier = live.chosen_tier(source, tier, (live.ALL, live.ARCHIVE, live.SHARED, live.LOCAL), live.ALL)
+    step = step if step is not None else source.step
     verdicts, notes = list[StepVerdict](), list[str]()
     if tier in (live.ALL, live.ARCHIVE):
-        steps = [row.step for row in found.place.rows() if row.committed and step in (None, row.step)]
-        broken = [row for row in found.place.rows() if row.damaged and step in (None, row.step)]
+        steps = [row.step for row in source.place.rows() if row.committed and step in (None, row.step)]
+        broken = [row for row in source.place.rows() if row.damaged and step in (None, row.step)]
         if steps:
-            with _shown(console, json, "verify", f"every byte of {len(steps)} steps at {found.place.name}") as progress:
-                verdicts = list(work.verify(found.place, steps, progress.step))
+            with _progress(
+                console, json, "verify", f"every byte of {len(steps)} steps at {source.place.name}"
+            ) as progress:
+                verdicts = list(work.verify(source.place, steps, progress.step))
         verdicts += [StepVerdict(step=row.step, bytes=0, faults=((COMMITTED_NAME, row.why),)) for row in broken]
-    if found.store is not None and tier != live.ARCHIVE:
-        if tier != live.ALL or has_steward(found.store):
-            with _shown(console, json, "verify", f"the live tiers of {typed}, read by its steward") as progress:
-                answer = live.verify(found, tier, step, progress.step)
+    if source.store is not None and tier != live.ARCHIVE:
+        if tier != live.ALL or has_steward(source.store):
+            with _progress(console, json, "verify", f"the live tiers of {place}, read by its steward") as progress:
+                answer = live.verify(source, tier, step, progress.step)
             verdicts += answer.verdicts
             notes += [f"not looked at: {node}" for node in answer.unreachable]
         else:
             notes.append("not looked at: shared and local tiers, since no steward runs")
     if not verdicts:
-        raise UserError("no committed step to verify", seen=found.place.name, cure="see `bivouac checkpoints list`")
+        raise UserError("no committed step to verify", seen=source.place.name, cure="see `bivouac checkpoints list`")
     if json:
-        body = [one.model_dump() | {"sound": one.sound, "faults": dict(one.faults)} for one in verdicts]
+        body = [verdict.model_dump() | {"sound": verdict.sound, "faults": dict(verdict.faults)} for verdict in verdicts]
         write_json(console, body)
         for note in notes:
             print(visible(note), file=sys.stderr)
     else:
         _show_verdicts(verdicts, notes, console)
-    return 0 if all(one.sound for one in verdicts) else int(ExitCode.STORAGE)
+    return 0 if all(verdict.sound for verdict in verdicts) else int(ExitCode.STORAGE)
 
 
 def _show_verdicts(verdicts: list[StepVerdict], notes: list[str], console: Console) -> None:
-    for one in verdicts:
-        where = " ".join(filter(None, (one.tier, one.node)))
-        sound = "sound" if one.sound else "NOT SOUND"
-        console.print(
-            f"step {one.step}{f' on {where}' if where else ''}: {sound}, {size(one.bytes)} read", markup=False
-        )
-        for file, why in one.faults:
-            console.print(f"  {step_folder(one.step)}/{file}: {why}", markup=False, soft_wrap=True)
+    for verdict in verdicts:
+        location = " ".join(filter(None, (verdict.tier, verdict.node)))
+        sound = "sound" if verdict.sound else "NOT SOUND"
+        say(console, f"step {verdict.step}{f' on {location}' if location else ''}: {sound}, {size(verdict.bytes)} read")
+        for file, fault in verdict.faults:
+            say(console, f"  {step_folder(verdict.step)}/{file}: {fault}")
     for note in notes:
-        console.print(note, markup=False, soft_wrap=True)
+        say(console, note)
 
 
 def restore_command(
-    typed: str,
+    place: str,
     out: Path,
     step: int | None,
     region: str,
@@ -165,129 +156,130 @@ def restore_command(
 ) -> int:
     """Restore a step as what wrote it loads it. Raises `PermanentError` naming a shard that the place does not hold
     soundly; where no step was named, an older one is taken before that."""
-    found = find(typed, region, archive=tier not in live.TIERS)
-    there = tier is not None or found.store is None or found.archive is not None or bool(found.place.rows())
-    tier = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE if there else live.SHARED)
+    source = find(place, region, archive=tier not in live.TIERS)
+    in_archive = tier is not None or source.store is None or source.archive is not None or bool(source.place.rows())
+    tier = live.chosen_tier(source, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE if in_archive else live.SHARED)
     if tier == live.SHARED:
-        which = "the newest sound step" if step is None else f"step {step}"
-        with _shown(console, as_json, "restore", f"{which} of {typed}'s shared tier to {out}") as progress:
-            done = live.restore(found, step, out, progress.step, sealed)
+        step_text = "the newest sound step" if step is None else f"step {step}"
+        with _progress(console, as_json, "restore", f"{step_text} of {place}'s shared tier to {out}") as progress:
+            outcome = live.restore(source, step, out, progress.step, sealed)
     else:
-        done = _restored(found, step, out, console, as_json, sealed)
+        outcome = _restore_step(source, step, out, console, as_json, sealed)
     if as_json:
-        write_json(console, {"folder": str(done.folder), "sound_before_bytes": done.before_bytes})
+        write_json(console, {"folder": str(outcome.folder), "sound_before_bytes": outcome.before_bytes})
         return 0
-    if done.before_bytes:
-        console.print(f"{size(done.before_bytes)} of it are from an earlier try and sound")
-    shown = printable(str(done.folder))
-    console.print(
-        f"{shown}: every {'shard' if done.tree is None else 'file'} has its digest", markup=False, soft_wrap=True
-    )
-    console.print(next_steps(done, shown), markup=False, soft_wrap=True)
+    if outcome.before_bytes:
+        console.print(f"{size(outcome.before_bytes)} of it are from an earlier try and sound")
+    folder_text = printable(str(outcome.folder))
+    say(console, f"{folder_text}: every {'shard' if outcome.tree is None else 'file'} has its digest")
+    say(console, next_steps(outcome, folder_text))
     return 0
 
 
-def _restored(
-    found: FoundPlace, step: int | None, out: Path, console: Console, as_json: bool, sealed: bool
+def _restore_step(
+    source: FoundPlace, step: int | None, path: Path, console: Console, as_json: bool, sealed: bool
 ) -> work.Restored:
     """Restore a step of a place; without one named the newest that proves sound, the golden one first."""
-    given = step if step is not None else found.step
-    chosen = _chosen(found, given)
-    choices = [chosen, *(row.step for row in found.place.rows() if row.committed and row.step < chosen)]
-    for choice in choices if given is None else choices[:1]:
+    wish = step if step is not None else source.step
+    newest = _step_of(source, wish)
+    choices = [newest, *(row.step for row in source.place.rows() if row.committed and row.step < newest)]
+    for choice in choices if wish is None else choices[:1]:
         try:
-            with _shown(console, as_json, "restore", f"step {choice} of {found.place.name} to {out}") as progress:
-                return work.restore_for_use(found.place, choice, out, progress.step, sealed)
+            with _progress(console, as_json, "restore", f"step {choice} of {source.place.name} to {path}") as progress:
+                return work.restore_for_use(source.place, choice, path, progress.step, sealed)
         except PermanentError as error:
-            if given is not None or choice == choices[-1]:
+            if wish is not None or choice == choices[-1]:
                 raise
             print(f"step {choice} is left out: {error.seen}", file=sys.stderr)
     raise AssertionError("the last choice returns or raises")
 
 
 def diff_command(
-    first: tuple[str, int | None], second: tuple[str, int | None], region: str, json: bool, console: Console
+    place: str, first: int, second: int, region: str, json: bool, console: Console, second_place: str | None = None
 ) -> int:
-    """Compare two steps of one place or two; those in S3 are brought here first. Exit code 0 when equal, else 1."""
-    pairs = [(find(typed, region), step) for typed, step in (first, second)]
-    manifests = [found.place.manifest(_chosen(found, step)) for found, step in pairs]
-    trees = [work.job_tree(found.place, manifest) for (found, _), manifest in zip(pairs, manifests, strict=True)]
+    """Compare two steps of one place, or of it and `other`; those in S3 are brought here first. Exit code 0 when equal,
+    else 1."""
+    pairs = [(find(place, region), first), (find(second_place or place, region), second)]
+    manifests = [source.place.manifest(_step_of(source, step)) for source, step in pairs]
+    trees = [work.job_tree(source.place, manifest) for (source, _), manifest in zip(pairs, manifests, strict=True)]
     if all(trees):
         answer = work.difference(*((tree, manifest) for tree, manifest in zip(trees, manifests, strict=True) if tree))
-        write_json(console, answer) if json else show_difference(answer, console)
-        return 0 if _is_equal(answer) and not answer["metadata"] else 1
+    else:
+        answer = _tensor_difference(pairs, json, console)
+    write_json(console, answer) if json else show_difference(answer, console)
+    equal = all(row["equal"] for row in answer["shards"]) and not (answer["only_in_first"] or answer["only_in_second"])
+    return 0 if equal and not answer["metadata"] else 1
+
+
+def _tensor_difference(pairs: list[tuple[FoundPlace, int]], json: bool, console: Console) -> dict[str, Any]:
     with (
-        tempfile.TemporaryDirectory(prefix="bivouac-diff-") as here,
-        _shown(console, json, "diff", "both are verified, then compared") as progress,
+        tempfile.TemporaryDirectory(prefix="bivouac-diff-") as scratch,
+        _progress(console, json, "diff", "both are verified, then compared") as progress,
     ):
         folders = [
-            _local(found, step, Path(here) / str(number), progress) for number, (found, step) in enumerate(pairs)
+            _local(source, step, Path(scratch) / str(number), progress) for number, (source, step) in enumerate(pairs)
         ]
         progress.step("comparing tensors")
-        answer = compared(*folders)
-    write_json(console, answer) if json else show_difference(answer, console)
-    return 0 if _is_equal(answer) and not answer["metadata"] else 1
-
-
-def _is_equal(answer: dict[str, Any]) -> bool:
-    return all(row["equal"] for row in answer["shards"]) and not (answer["only_in_first"] or answer["only_in_second"])
+        return compare_steps(*folders)
 
 
 def prune_command(
-    typed: str, keep: int, yes: bool, region: str, json: bool, console: Console, tier: str | None = None
+    place: str, keep: int, consent: bool, region: str, json: bool, console: Console, tier: str | None = None
 ) -> int:
     """Show the steps to remove, then ask. Raises `PermanentError` if no step is proven."""
-    found = find(typed, region, archive=tier not in live.TIERS)
-    shared = live.chosen_tier(found, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE) == live.SHARED
-    where = f"{typed}'s shared tier" if shared else found.place.name
-    if found.unread and not shared:
+    source = find(place, region, archive=tier not in live.TIERS)
+    shared = live.chosen_tier(source, tier, (live.ARCHIVE, live.SHARED), live.ARCHIVE) == live.SHARED
+    tier_text = f"{place}'s shared tier" if shared else source.place.name
+    if source.unread and not shared:
         raise PermanentError(
             "the golden step cannot be determined, so nothing is removed",
-            seen=found.unread,
+            seen=source.unread,
             cure="restore an earlier version of that object; the bucket keeps them",
         )
-    protected = [found.archive.step] if found.archive else []
-    with _shown(console, json, "prune", f"looking for the newest proven step at {where}") as progress:
+    protected_steps = [source.archive.step] if source.archive else []
+    with _progress(console, json, "prune", f"looking for the newest proven step at {tier_text}") as progress:
         if shared:
-            plan = live.plan_pruning(found, keep, progress.step)
+            plan = live.prune(source, keep, None, progress.step)
         else:
-            plan = work.pruning(found.place, keep, protected, progress.step)
-    removed = False
+            plan = work.pruning(source.place, keep, protected_steps, progress.step)
+    cut = False
     if not json:
         console.print(f"kept: {', '.join(map(str, plan.keep))}; step {plan.proven} is proven: every byte was read")
         for row in plan.drop:
-            console.print(f"would go: step {row.step}, {size(row.bytes)} {row.why}", markup=False, soft_wrap=True)
-    if plan.drop and (yes or (not json and agreed(f"Remove {len(plan.drop)}?", console))):
-        with _shown(console, json, "prune", f"removing {len(plan.drop)} steps") as progress:
+            say(console, f"would go: step {row.step}, {size(row.bytes)} {row.why}")
+    if plan.drop and (consent or (not json and ask_yes(f"Remove {len(plan.drop)}?", console))):
+        with _progress(console, json, "prune", f"removing {len(plan.drop)} steps") as progress:
             if shared:
-                plan = live.prune(found, keep, plan, progress.step)
+                plan = live.prune(source, keep, plan, progress.step)
             else:
-                work.prune(found.place, plan, progress.step)
-        removed = True
+                work.prune(source.place, plan, progress.step)
+        cut = True
     elif not json:
         console.print("nothing was removed" if plan.drop else "nothing to remove")
     if json:
-        body = {"keep": plan.keep, "proven": plan.proven, "drop": [row.step for row in plan.drop], "removed": removed}
+        body = {
+            "keep": plan.keep, "proven": plan.proven, "drop": [row.step for row in plan.drop], "removed": cut,
+        }  # fmt: skip
         write_json(console, body)
     return 0
 
 
-def _chosen(found: FoundPlace, step: int | None) -> int:
-    if step is not None or found.step is not None:
-        return int(step if step is not None else found.step or 0)
-    if found.archive is not None:
-        return found.archive.step
-    newest = next((row.step for row in found.place.rows() if row.committed), None)
+def _step_of(source: FoundPlace, step: int | None) -> int:
+    if step is not None or source.step is not None:
+        return int(step if step is not None else source.step or 0)
+    if source.archive is not None:
+        return source.archive.step
+    newest = next((row.step for row in source.place.rows() if row.committed), None)
     if newest is None:
-        raise UserError("there is no committed step", seen=found.place.name, cure="see `bivouac checkpoints list`")
+        raise UserError("there is no committed step", seen=source.place.name, cure="see `bivouac checkpoints list`")
     return newest
 
 
-def _local(found: FoundPlace, step: int | None, here: Path, progress: Progress) -> Path:
-    chosen = _chosen(found, step)
-    if isinstance(found.place, FolderPlace):
-        return found.place.root / step_folder(chosen)
-    return work.restore(found.place, chosen, here, progress.step)[0]
+def _local(source: FoundPlace, step: int | None, scratch: Path, progress: Progress) -> Path:
+    step_number = _step_of(source, step)
+    if isinstance(source.place, FolderPlace):
+        return source.place.root / step_folder(step_number)
+    return work.restore(source.place, step_number, scratch, progress.step)[0]
 
 
 def _is_golden(row: Listed, golden: int | None) -> bool:
@@ -295,8 +287,8 @@ def _is_golden(row: Listed, golden: int | None) -> bool:
 
 
 @contextmanager
-def _shown(console: Console, json: bool, name: str, purpose: str) -> Iterator[Progress]:
+def _progress(console: Console, json: bool, name: str, purpose: str) -> Iterator[Progress]:
     """Show progress, with JSON on standard error."""
-    progress = Progress(PlainConsole(stderr=True, highlight=False) if json else console)
+    progress = Progress(stderr if json else console)
     with progress.stage(name, purpose):
         yield progress

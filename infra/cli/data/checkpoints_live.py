@@ -22,60 +22,56 @@ TIERS = (SHARED, LOCAL)
 Tell = Callable[[str], None]
 
 
-def chosen_tier(found: FoundPlace, tier: str | None, known: tuple[str, ...], default: str) -> str:
+def chosen_tier(source: FoundPlace, tier: str | None, tiers: tuple[str, ...], default: str) -> str:
     """Return the tier. Raises `UserError` for one that this command does not know or the place does not have."""
-    if tier is not None and tier not in known:
+    if tier is not None and tier not in tiers:
         cures = {
             LOCAL: "a node's disk holds its own ranks' shards only, and the trainer keeps as many as "
-            "checkpoint.keep_local says: name the shared tier",
+            "checkpoint.keep_local says: name the shared tier"
         }
         raise UserError(
-            "this cannot be done on that tier", seen=tier, cure=cures.get(tier, f"one of: {', '.join(known)}")
+            "this cannot be done on that tier", seen=tier, cure=cures.get(tier, f"one of: {', '.join(tiers)}")
         )
-    if tier in TIERS and found.store is None:
+    if tier in TIERS and source.store is None:
         raise UserError("only a campaign whose record can be reached has tiers", seen=tier, cure="name a campaign")
     return tier or default
 
 
-def verify(found: FoundPlace, tier: str, step: int | None, tell: Tell) -> Answer:
+def verify(source: FoundPlace, tier: str, step: int | None, tell: Tell) -> Answer:
     """Verify the shared and local tiers that `tier` selects."""
     tiers = TIERS if tier == ALL else (tier,)
     steps = () if step is None else (step,)
-    return ask(_store(found), _request("verify", tiers=tiers, steps=steps), tell)
+    return ask(_store(source), _request("verify", tiers=tiers, steps=steps), tell)
 
 
-def plan_pruning(found: FoundPlace, keep: int, tell: Tell) -> work.Pruning:
-    answer = ask(_store(found), _request("plan-prune", keep=keep), tell)
+def prune(source: FoundPlace, keep: int, plan: work.Pruning | None, tell: Tell) -> work.Pruning:
+    """Return what may go; with a plan that was shown what was removed: of its steps, those that may still go."""
+    request = _request("plan-prune", keep=keep)
+    if plan is not None:
+        request = _request("prune", keep=keep, steps=tuple(row.step for row in plan.drop))
+    answer = ask(_store(source), request, tell)
     assert answer.proven is not None
     return work.Pruning(answer.keep, answer.drop, answer.proven)
 
 
-def prune(found: FoundPlace, keep: int, plan: work.Pruning, tell: Tell) -> work.Pruning:
-    """Return what was removed: of the steps shown, those that may still go."""
-    steps = tuple(row.step for row in plan.drop)
-    answer = ask(_store(found), _request("prune", keep=keep, steps=steps), tell)
-    assert answer.proven is not None
-    return work.Pruning(answer.keep, answer.drop, answer.proven)
-
-
-def restore(found: FoundPlace, step: int | None, out: Path, tell: Tell, sealed: bool = False) -> work.Restored:
+def restore(source: FoundPlace, step: int | None, folder: Path, tell: Tell, sealed: bool = False) -> work.Restored:
     """Restore a step out of the cluster through the state bucket, and remove the copy there with its versions. The
     steward is asked also for a step that was carried before: meanwhile another attempt may have sealed it again."""
-    store = _store(found)
+    store = _store(source)
     place = carried(store)
     step = ask(store, _request("carry", steps=() if step is None else (step,)), tell).carried
     assert step is not None
-    done = work.restore_for_use(place, step, out, tell, sealed)
+    restored_step = work.restore_for_use(place, step, folder, tell, sealed)
     tell("tidying up")
     place.remove(step)
     with suppress(ClientError):  # whoever may not see versions leaves them to the bucket's lifecycle
         forget_versions(store.s3, store.bucket, place.key(step, ""))
-    return done
+    return restored_step
 
 
-def _store(found: FoundPlace) -> CampaignStore:
-    assert found.store is not None
-    return found.store
+def _store(source: FoundPlace) -> CampaignStore:
+    assert source.store is not None
+    return source.store
 
 
 def _request(kind: str, **fields: object) -> TierRequest:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from infra.cli.answers import aside, write_json
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.data import dataset
 from infra.errors import UserError
@@ -20,27 +21,27 @@ from trainer.contract import DATA_REPORT_NAME, Parameters
 from trainer.contract.recipe import Recipe, parse_source
 
 
-def prepare_command(given: dict[str, Any], console: Console, *, as_json: bool = False) -> int:
-    """`given`: the command line's arguments by name."""
+def prepare_command(console: Console, *, as_json: bool = False, **arguments: Any) -> int:
+    """Prepare a data set; exit code 0. `arguments`: the other arguments of the command line by name."""
     machine, console = console, aside(console, as_json)
-    *sources, last = given["places"]
-    out, progress = Path(last), Progress(console)
-    recipe = _of_spec(given["spec"], sources) if given["spec"] else _of_arguments(given, sources)
+    *sources, folder = arguments["places"]
+    out, progress = Path(folder), Progress(console)
+    recipe = _of_spec(arguments["spec"], sources) if arguments["spec"] else _of_arguments(arguments, sources)
     with progress.stage("data", f"to {out}"):
-        made = dataset.run_tool(recipe, out, given["cores"], progress.step)
-        found = dataset.load(out)
-        (out / DATA_REPORT_NAME).write_text(data_page(found))
-    manifest = found.manifest
+        summary = dataset.run_tool(recipe, out, arguments["cores"], progress.step)
+        dataset_here = dataset.load(out)
+        (out / DATA_REPORT_NAME).write_text(data_page(dataset_here))
+    manifest = dataset_here.manifest
     if as_json:
         facts: dict[str, Any] = {"documents": manifest.documents, "left_out": manifest.skipped_documents}
-        facts |= {"held_out": manifest.held_out_documents, **made, "folder": str(out)}
+        facts |= {"held_out": manifest.held_out_documents, **summary, "folder": str(out)}
         write_json(machine, facts)
         return 0
     left_out = f", {manifest.skipped_documents:,} left out" if manifest.skipped_documents else ""
     console.print(f"{manifest.documents:,} documents{left_out}; {manifest.held_out_documents:,} held out")
-    console.print(f"{made['tokens']:,} tokens; unigram model {made['unigram_loss']:.3f} nats per token")
-    console.print(f"manifest {made['manifest_sha256']}")
-    console.print(f"report   {out / DATA_REPORT_NAME}", markup=False, soft_wrap=True)
+    console.print(f"{summary['tokens']:,} tokens; unigram model {summary['unigram_loss']:.3f} nats per token")
+    console.print(f"manifest {summary['manifest_sha256']}")
+    say(console, f"report   {out / DATA_REPORT_NAME}")
     return 0
 
 
@@ -50,30 +51,29 @@ def _of_spec(path: Path, sources: list[str]) -> Recipe:
     return recipe_of(load(path).spec)
 
 
-def _of_arguments(given: dict[str, Any], sources: list[str]) -> Recipe:
+def _of_arguments(arguments: dict[str, Any], sources: list[str]) -> Recipe:
     if not sources:
-        raise UserError("no source is given", seen=given["places"][0], cure="bivouac data prepare SOURCE... OUT")
-    same = given["pattern"], given["licence"], given["origin"]
-    names = Parameters.model_fields.keys() & given.keys()
+        raise UserError("no source is given", seen=arguments["places"][0], cure="bivouac data prepare SOURCE... OUT")
+    origin = arguments["pattern"], arguments["licence"], arguments["origin"]
+    names = Parameters.model_fields.keys() & arguments.keys()
     try:
         return Recipe(
-            sources=tuple(parse_source(each, number, *same) for number, each in enumerate(sources)),
-            parameters=Parameters(**{name: given[name] for name in names}, chat=_chat(given)),
-            vocabulary=given["vocabulary"],
-            tokenizer=given["tokenizer"],
-            end_of_document=given["end_of_document"],
-        )
+            sources=tuple(parse_source(source, number, *origin) for number, source in enumerate(sources)),
+            parameters=Parameters(**{name: arguments[name] for name in names}, chat=_chat(arguments)),
+            vocabulary=arguments["vocabulary"], tokenizer=arguments["tokenizer"],
+            end_of_document=arguments["end_of_document"],
+        )  # fmt: skip
     except ValidationError as error:
-        seen = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        raise UserError("the arguments do not fit", seen=seen, cure="see bivouac data prepare --help") from error
+        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise UserError("the arguments do not fit", seen=problems, cure="see bivouac data prepare --help") from error
     except ValueError as error:
         raise UserError("the arguments do not fit", seen=error, cure="see bivouac data prepare --help") from error
 
 
-def _chat(given: dict[str, Any]) -> Any:
+def _chat(arguments: dict[str, Any]) -> Any:
     """Return how samples become text. Raises `ValueError` without a template."""
-    section = {name: given.get(name) for name in ("format", "tokenizer")}
-    if template := given.get("chat_template"):
+    section = {name: arguments.get(name) for name in ("format", "tokenizer")}
+    if template := arguments.get("chat_template"):
         section["chat"] = {"template": template}
-    found = resolve_template(section).get("chat")
-    return found and {**found, "context": given.get("context")}
+    chat = resolve_template(section).get("chat")
+    return chat and {**chat, "context": arguments.get("context")}

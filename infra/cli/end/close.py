@@ -17,6 +17,7 @@ from infra.cli.end.down import ask_to_stop, end
 from infra.cli.end.unattended import attend
 from infra.cli.records import record_of
 from infra.cluster.kubernetes import OF_WORLD
+from infra.console.plain_console import say
 from infra.engine.nodegroups import give_back
 from infra.errors import LeaseHeld
 from infra.record.payloads.attempts import NodesAtZero
@@ -31,17 +32,17 @@ def close_command(campaign: str, region: str, console: Console) -> int:
     """End the campaign, or give its nodes back, or say why neither is done now. Raises what `down` raises."""
     store, say = record_of(campaign, region), partial(console.print, markup=False, soft_wrap=True)
     view = look(store, datetime.now(UTC))
-    act, why = judge(view)
+    act, reason = judge(view)
     try:
         if act is Act.END:
-            say(f"{campaign} is ended by the closer: {why}")
-            _end(store, view, why, console)
+            say(f"{campaign} is ended by the closer: {reason}")
+            _end(store, view, reason, console)
             return 0
         if act is Act.GIVE_BACK:
-            say(f"the GPU nodes of {campaign} are given back by the closer: {why}")
-            _set_to_zero(store, view, why, console)
+            say(f"the GPU nodes of {campaign} are given back by the closer: {reason}")
+            _set_to_zero(store, view, reason, console)
         else:
-            say(f"{campaign} {why}: nothing to do")
+            say(f"{campaign} {reason}: nothing to do")
         if not view.state.ended and not view.driven:
             attend(store, console)
     except LeaseHeld as held:
@@ -49,23 +50,23 @@ def close_command(campaign: str, region: str, console: Console) -> int:
     return 0
 
 
-def _end(store: CampaignStore, view: CloserView, why: str, console: Console) -> None:
+def _end(store: CampaignStore, view: CloserView, reason: str, console: Console) -> None:
     try:
         # First, and by what needs neither spec, engine nor cluster: GPU nodes bill most.
-        _set_to_zero(store, view, why, console)
+        _set_to_zero(store, view, reason, console)
     except OF_WORLD as error:
-        console.print(f"GPU nodes may be up, and the teardown goes on: {error}", markup=False, soft_wrap=True)
+        say(console, f"GPU nodes may be up, and the teardown goes on: {error}")
     target.have_engine()
     spec = stored_spec(store)
-    with opened(spec, stored_plan(store, spec), console, target.about()) as context:
+    with opened(spec, stored_plan(store, spec), console, target.site_facts()) as context:
         context.enters_cluster = False
-        store.append(Closing(why=why))
+        store.append(Closing(why=reason))
         if view.state.outcome is None:
             ask_to_stop(store)
         end(context)
 
 
-def _set_to_zero(store: CampaignStore, view: CloserView, why: str, console: Console) -> None:
+def _set_to_zero(store: CampaignStore, view: CloserView, reason: str, console: Console) -> None:
     """Give all nodes but the system's back and record it. Raises `LeaseHeld` if somebody begins to drive meanwhile."""
 
     def guard() -> None:
@@ -74,6 +75,6 @@ def _set_to_zero(store: CampaignStore, view: CloserView, why: str, console: Cons
             raise LeaseHeld(f"{store.campaign} is driven again", seen=driver.record.holder)
 
     names, say = Names(store.campaign), partial(console.print, markup=False, soft_wrap=True)
-    came = give_back(Account(store.region), names, guard, say)
-    if view.state.gpu_nodes_up or came:
-        store.append(NodesAtZero(group=names.gpu_group, **({"why": why} if came else {})))
+    groups = give_back(Account(store.region), names, guard, say)
+    if view.state.gpu_nodes_up or groups:
+        store.append(NodesAtZero(group=names.gpu_group, **({"why": reason} if groups else {})))

@@ -9,7 +9,8 @@ from rich.console import Console
 from infra import target
 from infra.campaign import billing
 from infra.cli.look.status import facts_of
-from infra.console.terminal import agreed, attended
+from infra.console.plain_console import say
+from infra.console.terminal import ask_yes, has_terminal
 from infra.errors import NotProven, UserError
 from infra.inventory.stakes import refuse_unproven
 from infra.preview.read_only import read_only_context
@@ -19,20 +20,21 @@ from infra.spec.campaign import Spec
 
 
 def ask(
-    question: str, lines: Iterable[tuple[str, str]], console: Console, *, yes: bool, flagged: bool, word: str = ""
+    question: str, lines: Iterable[tuple[str, str]], console: Console, *, consent: bool, flag: bool, word: str = ""
 ) -> None:
     """Show the lines, which are made only now, and ask. Raise `UserError` unless the answer is yes, or `word` if given.
 
-    `yes`: nothing is asked. `flagged`: an option says as much as a yes where nobody can answer, without a terminal.
+    `consent`: nothing is asked. `flag`: an option says as much as a yes where nobody can answer,
+    without a terminal.
     """
-    if yes or (flagged and not attended()):
+    if consent or (flag and not has_terminal()):
         return
-    if not attended():
+    if not has_terminal():
         cure = "give --yes, or run it on a terminal"
         raise UserError(f"nobody can answer: {question}", seen="standard input is no terminal", cure=cure)
     for label, text in lines:
-        console.print(f"  {label:<8} {text}", markup=False, soft_wrap=True)
-    if not agreed(question, console, word):
+        say(console, f"  {label:<8} {text}")
+    if not ask_yes(question, console, word):
         raise UserError("nothing was changed", seen="no", cure=f"answer {word or 'yes'}, or give --yes")
 
 
@@ -42,12 +44,13 @@ def stakes(store: CampaignStore, spec: Spec, abandon: bool, console: Console) ->
     live, bill = facts["live"], billing.bill(read_only_context(spec, None, console))
     yield spec.campaign, f"on {facts['target']}: {facts['stage']}; driver {facts['driver']}"
     yield "stands", bill.sentence(spec.campaign)
-    where = "" if target.spends(spec) else " on AWS; a rehearsal costs nothing"
-    yield "keeping", f"{24 * bill.usd_per_hour:,.2f} USD a day, {facts['spent_usd']:,.2f} USD so far{where}"
+    price_note = "" if target.spends(spec) else " on AWS; a rehearsal costs nothing"
+    yield "keeping", f"{24 * bill.usd_per_hour:,.2f} USD a day, {facts['spent_usd']:,.2f} USD so far{price_note}"
     newest = max(state.newest_committed, live.get("committed_step", -1))
-    committed = f"committed step {newest}" if newest >= 0 else "no committed checkpoint is known"
-    step = f"step {live['step']} of {live['steps']}, " if live else ""
-    yield "training", step + committed if state.attempts else "no attempt was launched"
+    commit_text = f"committed step {newest}" if newest >= 0 else "no committed checkpoint is known"
+    training = facts["training"]
+    step = f"step {training['step']} of {training['steps']}, " if training else ""
+    yield "training", step + commit_text if state.attempts else "no attempt was launched"
     try:
         refuse_unproven(state, spec.campaign, read_identity(store))
         loss = "nothing: the archive has it" if state.archive else "nothing: no attempt left anything to archive"

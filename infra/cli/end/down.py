@@ -12,6 +12,7 @@ from infra.cli.answers import aside, ending, write_json
 from infra.cli.end.consent import ask, stakes
 from infra.cli.end.orphans import Forgotten, orphans_command
 from infra.cli.records import record_of
+from infra.console.plain_console import say
 from infra.errors import NO_GOLDEN, UserError
 from infra.preview.read_only import read_only_context
 from infra.record.events import Stage
@@ -20,15 +21,13 @@ from infra.record.store import STOP, CampaignStore
 from infra.session.context import Context
 from infra.session.session import DRIVER_LEASE, holder_of, opened, stored_plan, stored_spec
 
-_WORD_EVERY_S = 10.0
-
 
 def down_command(
-    campaign: str, region: str, abandon: bool, console: Console, *, yes: bool, as_json: bool = False
+    campaign: str, region: str, abandon: bool, console: Console, *, consent: bool, as_json: bool = False
 ) -> int:
     """End a campaign after a yes. Exit code 0, or 73 if it ended without a proven checkpoint. Of one that is over
     nothing is changed: neither record nor report, whose times and money would count another teardown."""
-    out, console = console, aside(console, as_json)
+    output, console = console, aside(console, as_json)
     try:
         store = record_of(campaign, region)
     except UserError as unknown:
@@ -36,27 +35,27 @@ def down_command(
             raise
         # Nothing can be archived without its record: all that has its tag is removed.
         loss = (("lost", f"all that has the tag of {campaign}: without its record nobody knows what it holds"),)
-        ask("Type its name to give it up", loss, console, yes=yes, flagged=True, word=campaign)
-        return orphans_command(region, True, as_json, out, Forgotten(campaign, True, unknown))
+        ask("Type its name to give it up", loss, console, consent=consent, flag=True, word=campaign)
+        return orphans_command(region, True, as_json, output, Forgotten(campaign, True, unknown))
     spec = stored_spec(store)
-    machine = out if as_json else None
+    machine = output if as_json else None
     if store.state().over:
         words = f"campaign {campaign} is over and stays as it is; `bivouac sweep {campaign}` looks again for leftovers"
-        console.print(words, markup=False, soft_wrap=True)
-        return _ended(read_only_context(spec, None, console), console, machine)
+        say(console, words)
+        return _report_end(read_only_context(spec, None, console), console, machine)
     question, word = ("Type its name to lose that", campaign) if abandon else ("Tear it down?", "")
-    ask(question, stakes(store, spec, abandon, console), console, yes=yes, flagged=abandon, word=word)
+    ask(question, stakes(store, spec, abandon, console), console, consent=consent, flag=abandon, word=word)
     target.have_engine()  # before anybody is asked to stop: this may be another machine than the driver's
     if not abandon:
         # Before the lease: a living driver stops the campaign, and we wait for its lease.
         ask_to_stop(store)
         _await_driver(store, console)
-    with opened(spec, stored_plan(store, spec), console, target.about()) as context:
+    with opened(spec, stored_plan(store, spec), console, target.site_facts()) as context:
         end(context, abandon)
-        return _ended(context, console, machine)
+        return _report_end(context, console, machine)
 
 
-def _ended(context: Context, console: Console, machine: Console | None) -> int:
+def _report_end(context: Context, console: Console, machine: Console | None) -> int:
     """Say how it ended, and return the exit code. `machine`: console for the end as JSON."""
     if machine is not None:
         write_json(machine, ending(context))
@@ -81,11 +80,11 @@ def end(context: Context, abandon: bool = False) -> None:
 
 def _await_driver(store: CampaignStore, console: Console) -> None:
     """Wait, with a line every few seconds, until no living driver holds the campaign."""
-    said = 0.0
+    reported_at = 0.0
     while (holder := holder_of(store, DRIVER_LEASE)) is not None and holder.endswith("(living)"):
-        if time.monotonic() - said > _WORD_EVERY_S:
-            said = time.monotonic()
-            console.print(f"waiting for the driver to finish the campaign: {holder}", markup=False, soft_wrap=True)
+        if time.monotonic() - reported_at > 10.0:
+            reported_at = time.monotonic()
+            say(console, f"waiting for the driver to finish the campaign: {holder}")
         time.sleep(1.0)
 
 

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from infra.aws.account import Account
 from infra.cli.answers import write_json
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.tables import Listing
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.errors import NotProven, UserError
 from infra.inventory import orphans
 from infra.inventory.orphans import Orphan, OrphanSight
@@ -30,88 +31,81 @@ class Forgotten:
     """Raised if no tag names it either."""
 
 
-def orphans_command(region: str, yes: bool, json: bool, console: Console, only: Forgotten | None = None) -> int:
-    """Sweep orphans. Exit code 0 when none are left, 74 while some are, or could not be looked for. `only`: one
+def orphans_command(region: str, consent: bool, json: bool, console: Console, owner: Forgotten | None = None) -> int:
+    """Sweep orphans. Exit code 0 when none are left, 74 while some are, or could not be looked for. `owner`: one
     campaign whose record is missing. Raises `UserError` if the state bucket has vanished."""
-    abandon = only is not None and only.abandon
+    abandon = owner is not None and owner.abandon
     quiet = Console(file=io.StringIO()) if json else console
     keeper = orphans.keeper(Account(region), Progress(quiet))
-    with keeper.progress.stage("sweep", f"what {only.campaign if only else 'dead campaigns'} left in {region}"):
-        seen = orphans.look(keeper, campaign_only=only.campaign if only else None, abandon=abandon)
-    if only is not None and not (seen.orphans or seen.cared_for or seen.elsewhere or seen.blind):
-        raise only.unknown
-    _show(seen, quiet)
-    wanted = [one for one in seen.orphans if one.removable]
+    with keeper.progress.stage("sweep", f"what {owner.campaign if owner else 'dead campaigns'} left in {region}"):
+        sight = orphans.look(keeper, campaign_only=owner.campaign if owner else None, abandon=abandon)
+    if owner is not None and not (sight.orphans or sight.cared_for or sight.elsewhere or sight.blind):
+        raise owner.unknown
+    _show(sight, quiet)
+    leftovers = [row for row in sight.orphans if row.removable]
     swept = Swept((), ())
-    if wanted and (yes or (not json and agreed(f"Remove {len(wanted)}?", console))):
-        with keeper.progress.stage("sweep", f"removing {len(wanted)}"):
-            swept = orphans.clear(keeper, wanted, abandon)
-        for one, why in swept.stuck:
-            quiet.print(f"left: {one}: {why}", markup=False, soft_wrap=True)
-    gone = {(one.kind, one.thing.id) for one in swept.removed}
-    remain = [one for one in seen.orphans if (one.left.kind, one.left.thing.id) not in gone]
+    if leftovers and (consent or (not json and ask_yes(f"Remove {len(leftovers)}?", console))):
+        with keeper.progress.stage("sweep", f"removing {len(leftovers)}"):
+            swept = orphans.clear(keeper, leftovers, abandon)
+        for row, reason in swept.stuck:
+            say(quiet, f"left: {row}: {reason}")
+    gone_ids = {(row.kind, row.thing.id) for row in swept.removed}
+    remain = [row for row in sight.orphans if (row.left.kind, row.left.thing.id) not in gone_ids]
     if json:
-        write_json(console, _facts(seen, swept))
+        write_json(console, _facts(sight, swept))
     elif swept.removed:
         console.print(f"{len(swept.removed)} removed, {len(remain)} left")
-    return NotProven.exit_code if remain or seen.blind else 0
+    return NotProven.exit_code if remain or sight.blind else 0
 
 
-def _show(seen: OrphanSight, console: Console) -> None:
-    if not seen.orphans:
+def _show(sight: OrphanSight, console: Console) -> None:
+    if not sight.orphans:
         console.print("no dead campaign left anything")
     else:
         table = Listing("campaign", "kind", "what", "until", ">USD/h", "~sweep")
-        for one in seen.orphans:
-            rate = rate_text(one.left.usd_per_hour)
-            table.row(one.owner.campaign, one.left.kind, one.left.thing.label, one.expires, rate, _fate(one))
+        for row in sight.orphans:
+            rate = rate_text(row.left.usd_per_hour)
+            table.row(row.owner.campaign, row.left.kind, row.left.thing.label, row.expires, rate, _fate(row))
         table.show(console)
-        console.print(sum_text(one.left.usd_per_hour for one in seen.orphans), markup=False)
-        for owner in dict.fromkeys(one.owner for one in seen.orphans):
-            console.print(f"{owner.campaign} is over: {owner.why}", markup=False, soft_wrap=True)
+        say(console, sum_text(row.left.usd_per_hour for row in sight.orphans))
+        for owner in dict.fromkeys(row.owner for row in sight.orphans):
+            say(console, f"{owner.campaign} is over: {owner.why}")
             if owner.holds:
-                console.print(f"{owner.campaign} is {owner.holds}", markup=False, soft_wrap=True)
-                rates = [one.left.usd_per_hour for one in seen.orphans if one.owner == owner and not one.removable]
-                console.print(f"keeping it costs, {sum_text(rates)}", markup=False, soft_wrap=True)
-    for owner in seen.cared_for:
-        console.print(f"{owner.campaign} is left alone: {owner.why}", markup=False, soft_wrap=True)
-    for other in seen.elsewhere:
-        console.print(str(other), markup=False, soft_wrap=True)
-    for kind, why in seen.blind.items():
-        console.print(f"could not look: {kind}: {why}", markup=False, soft_wrap=True)
+                say(console, f"{owner.campaign} is {owner.holds}")
+                rates = [row.left.usd_per_hour for row in sight.orphans if row.owner == owner and not row.removable]
+                say(console, f"keeping it costs, {sum_text(rates)}")
+    for owner in sight.cared_for:
+        say(console, f"{owner.campaign} is left alone: {owner.why}")
+    for alien in sight.elsewhere:
+        say(console, str(alien))
+    for kind, reason in sight.blind.items():
+        say(console, f"could not look: {kind}: {reason}")
 
 
-def _fate(one: Orphan) -> str:
-    if one.removable:
+def _fate(row: Orphan) -> str:
+    if row.removable:
         return "removes it"
-    if one.owner.holds:
-        return "holds it: nobody knows what it holds" if one.owner.lost else "leaves it: not archived"
+    if row.owner.holds:
+        return "holds it: nobody knows what it holds" if row.owner.lost else "leaves it: not archived"
     return "leaves it: remove it by hand"
 
 
-def _facts(seen: OrphanSight, swept: Swept) -> dict[str, object]:
+def _facts(sight: OrphanSight, swept: Swept) -> dict[str, object]:
     rows = [
         {
-            "campaign": one.owner.campaign,
-            "identity": one.owner.identity,
-            "why": one.owner.why,
-            "kind": one.left.kind,
-            "id": one.left.thing.id,
-            "name": one.left.thing.name,
-            "expires": one.expires,
-            "usd_per_hour": one.left.usd_per_hour,
-            "removable": one.removable,
-            "holds": one.owner.holds,
+            "campaign": row.owner.campaign, "identity": row.owner.identity, "why": row.owner.why,
+            "kind": row.left.kind, "id": row.left.thing.id, "name": row.left.thing.name, "expires": row.expires,
+            "usd_per_hour": row.left.usd_per_hour, "removable": row.removable, "holds": row.owner.holds,
         }
-        for one in seen.orphans
-    ]
+        for row in sight.orphans
+    ]  # fmt: skip
     return {
-        "orphans": rows,
-        "left_alone": {owner.campaign: owner.why for owner in seen.cared_for},
+        "orphans": rows, "left_alone": {owner.campaign: owner.why for owner in sight.cared_for},
         "elsewhere": [
-            {"campaign": one.campaign, "kind": one.kind, "id": one.thing.id, "why": one.why} for one in seen.elsewhere
+            {"campaign": row.campaign, "kind": row.kind, "id": row.thing.id, "why": row.why}
+            for row in sight.elsewhere
         ],
-        "removed": [str(one) for one in swept.removed],
-        "stuck": [{"what": str(one), "why": why} for one, why in swept.stuck],
-        "could_not_look": dict(seen.blind),
-    }
+        "removed": [str(row) for row in swept.removed],
+        "stuck": [{"what": str(row), "why": reason} for row, reason in swept.stuck],
+        "could_not_look": dict(sight.blind),
+    }  # fmt: skip

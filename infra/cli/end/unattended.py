@@ -10,6 +10,7 @@ from rich.console import Console
 
 from infra.campaign import billing
 from infra.campaign.repairs.lost_storage import FileSystemLoss, id_of
+from infra.console.plain_console import say
 from infra.notices.outbox import Outbox
 from infra.notices.ways import ways
 from infra.preview.read_only import read_only_context
@@ -33,17 +34,17 @@ def attend(store: CampaignStore, console: Console) -> int:
     note_dead_driver(store, store.state())
     note_loss(store, store.state(), context)
     outbox = Outbox(store, spec.notify, ways(spec), lambda: datetime.now(UTC))
-    sent = outbox.tell(lambda: billing.bill(context).sentence(spec.campaign))
-    if sent:
-        console.print(f"people were told of {spec.campaign}: {sent}", markup=False)
-    return sent
+    count = outbox.tell(lambda: billing.bill(context).sentence(spec.campaign))
+    if count:
+        say(console, f"people were told of {spec.campaign}: {count}")
+    return count
 
 
 def note_dead_driver(store: CampaignStore, state: CampaignState) -> None:
     """Record the end of a stage whose driver died in it before there was a steward: else nothing tells of it."""
     driver = driver_of(store)
-    died = driver is not None and not driver.living and not driver.record.released
-    if not died or state.attempts or state.running_stage not in _BEFORE_A_STEWARD:
+    is_dead = driver is not None and not driver.living and not driver.record.released
+    if not is_dead or state.attempts or state.running_stage not in _BEFORE_A_STEWARD:
         return
     error = "its driver died, and nobody drives; `bivouac run` with the same spec goes on"
     store.append(StageFailed(stage=state.running_stage, error=error, cut_off=True))
@@ -51,8 +52,8 @@ def note_dead_driver(store: CampaignStore, state: CampaignState) -> None:
 
 def note_loss(store: CampaignStore, state: CampaignState, context: Context) -> None:
     """Record that the file system of a campaign that trains is lost and no driver is there to make a new one."""
-    known = state.lost is not None and not state.lost.repair
-    if known or not state.attempts or state.outcome is not None:
+    is_recorded = state.lost is not None and not state.lost.repair
+    if is_recorded or not state.attempts or state.outcome is not None:
         return
     if (id := id_of(store, context.names.stack)) is None:
         return
@@ -62,5 +63,5 @@ def note_loss(store: CampaignStore, state: CampaignState, context: Context) -> N
         if not word:
             return
     if sure:
-        why = "no driver is there to make a new one"
-        store.append(FileSystemLost(id=id, word=word, copied=state.copied, repair=False, why=why))
+        reason = "no driver is there to make a new one"
+        store.append(FileSystemLost(id=id, word=word, copied=state.copied, repair=False, why=reason))

@@ -15,8 +15,10 @@ from infra.aws.account import Account
 from infra.bake import node_image
 from infra.bake.foundation import campaign_settings, key_of, settle_config
 from infra.bake.sources import code_of, keep_code
+from infra.cli.options import site_steps
 from infra.cli.prepare.checked import checked, with_answers
 from infra.cli.records import record_of
+from infra.console.plain_console import say
 from infra.engine.state_copy import backend, passphrase, provider, stack_settings, stored_state
 from infra.errors import PermanentError, UserError
 from infra.inventory import certify
@@ -37,19 +39,19 @@ SPEC_KEY = f"{PROJECT}:spec"
 _QUIET = Console(quiet=True)
 
 
-def configuration(stack: str, given: Mapping[str, str], root: Path, *, preview: bool) -> Mapping[str, str]:
-    """Return what the driver would configure; an `up` begins the record, with which `bivouac run` goes on. `given`: the
-    stack's own configuration. `root`: folder of `Pulumi.yaml`. Raises `UserError`; `LeaseHeld` beside a driver."""
-    spec = _spec(stack, given, root, preview)
+def configuration(stack: str, settings: Mapping[str, str], root: Path, *, preview: bool) -> Mapping[str, str]:
+    """Return what the driver would configure; an `up` begins the record, with which `bivouac run` goes on. `settings`:
+    the stack's own configuration. `root`: folder of `Pulumi.yaml`. Raises `UserError`; `LeaseHeld` beside a driver."""
+    spec = _spec(stack, settings, root, preview)
     plan = make_plan(spec, survey(spec))
     look = read_only_context(spec, plan, _QUIET)
-    if (other := other_spec(look)) is not None:
-        raise other
-    if stack not in (known := stacks(look)):
-        cure = f"--stack {' or --stack '.join(known)}; `bivouac stack init SPEC` makes them"
+    if (refusal := other_spec(look)) is not None:
+        raise refusal
+    if stack not in (configurations := stacks(look)):
+        cure = f"--stack {' or --stack '.join(configurations)}; `bivouac stack init SPEC` makes them"
         raise UserError("the stack is not the spec's", seen=f"{stack}; campaign {spec.campaign}", cure=cure)
     if preview:
-        return known[stack]() if stack == FOUNDATION_STACK else _of_campaign(look)
+        return configurations[stack]() if stack == FOUNDATION_STACK else _of_campaign(look)
     if stack == FOUNDATION_STACK:
         with foundation_lease(look):
             return settle_config(look)
@@ -58,7 +60,7 @@ def configuration(stack: str, given: Mapping[str, str], root: Path, *, preview: 
     if (image := node_image.known_image(look)) is None:
         # The launch template keeps the image that it was made with.
         raise UserError("its image is not baked", seen=f"image.nodes: {spec.image.nodes}", cure="bivouac bake SPEC")
-    with opened(spec, plan, _QUIET, target.about()) as context:
+    with opened(spec, plan, _QUIET, target.site_facts()) as context:
         # What a driver that goes on, a teardown and the closer need of the record.
         certify.note_baseline(context)
         if (store := context.store).state().started_at is None:
@@ -76,35 +78,35 @@ def _of_campaign(context: Context) -> Mapping[str, str]:
     return as_operated(context, campaign_settings(context, digest)).to_config()
 
 
-def _spec(stack: str, given: Mapping[str, str], root: Path, preview: bool) -> Spec:
+def _spec(stack: str, settings: Mapping[str, str], root: Path, preview: bool) -> Spec:
     """Return the spec that the configuration names, checked as `bivouac run` checks it."""
-    if wrong := sorted(key for key in given if key.startswith(f"{PROJECT}:") and key != SPEC_KEY):
+    if wrong := sorted(key for key in settings if key.startswith(f"{PROJECT}:") and key != SPEC_KEY):
         cure = f"pulumi config rm --stack {stack} {wrong[0]}; the one key is {SPEC_KEY}, all else stands in the spec"
         raise UserError("the configuration has a key that nothing reads", seen=", ".join(wrong), cure=cure)
-    if not (text := given.get(SPEC_KEY, "")):
+    if not (text := settings.get(SPEC_KEY, "")):
         cure = f"pulumi config set --stack {stack} {SPEC_KEY} campaign.yaml"
         raise UserError("the stack has no spec", seen=f"{SPEC_KEY} is not set", cure=cure)
     if text.startswith("{"):
         return Spec.model_validate_json(text)
-    seen = checked(path := root / Path(text).expanduser())
-    if seen.spec is not None and seen.spec.target == "rehearsal" and target.about() is None:
+    check = checked(path := root / Path(text).expanduser())
+    if check.spec is not None and check.spec.target == "rehearsal" and target.site_facts() is None:
         cure = f"bivouac shell {path} -- pulumi ..."
         raise UserError("a rehearsal's account is in its site", seen="a shell outside of the site", cure=cure)
-    seen = seen if preview else with_answers(seen, _QUIET)
-    if failed(seen.findings) or seen.spec is None:
-        errors = "; ".join(str(one) for one in seen.findings if one.level is Level.ERROR)
+    check = check if preview else with_answers(check, _QUIET)
+    if failed(check.findings) or check.spec is None:
+        errors = "; ".join(str(finding) for finding in check.findings if finding.level is Level.ERROR)
         raise UserError("the spec has errors", seen=f"{path}: {errors}", cure=f"bivouac check {path}")
-    return seen.spec
+    return check.spec
 
 
-def init_command(wanted: str, region: str, console: Console) -> int:
+def init_command(name: str, region: str, console: Console) -> int:
     """Make the state bucket, the stacks and their files in the project's folder, where they are missing."""
     if not Path("Pulumi.yaml").exists():
         raise UserError("no Pulumi project is here", seen=Path.cwd(), cure="cd to the clone, where Pulumi.yaml is")
-    spec, store, text = spec_and_record(wanted, region, console)
+    spec, store, text = spec_and_record(name, region, console)
     account = Account(spec.region)
     ensure_bucket(account, store.bucket, spec.account)
-    around = environment(store.bucket, spec.region)
+    environ = environment(store.bucket, spec.region)
     for stack in write_stacks(Path.cwd(), store, text):
         key = None if stack == FOUNDATION_STACK else key_of(account, spec)
         if key is None and stack != FOUNDATION_STACK and spec.encryption.customer_key:
@@ -112,28 +114,28 @@ def init_command(wanted: str, region: str, console: Console) -> int:
             raise UserError("the campaign's key is not made yet", seen="encryption.customer_key: true", cure=cure)
         address = provider(key, spec.region) or "passphrase"
         command = ["pulumi", "stack", "select", stack, "--create", "--secrets-provider", address]
-        if code := subprocess.call(command, env=around):
+        if code := subprocess.call(command, env=environ):
             raise PermanentError(f"stack {stack} is not made", seen=f"exit code {code}", cure="mend what Pulumi says")
-        console.print(f"{'stack':<10} {stack}: Pulumi.{stack}.yaml", markup=False)
-    said = f"export PULUMI_BACKEND_URL='{around['PULUMI_BACKEND_URL']}' PULUMI_CONFIG_PASSPHRASE=, or before each"
-    console.print(f"{'then':<10} {said} command: bivouac shell {wanted} --", markup=False, soft_wrap=True)
+        say(console, f"{'stack':<10} {stack}: Pulumi.{stack}.yaml")
+    export = f"export PULUMI_BACKEND_URL='{environ['PULUMI_BACKEND_URL']}' PULUMI_CONFIG_PASSPHRASE=, or before each"
+    say(console, f"{'then':<10} {export} command: bivouac shell {name} --")
     return 0
 
 
-def spec_and_record(wanted: str, region: str, console: Console) -> tuple[Spec, CampaignStore, str]:
+def spec_and_record(name: str, region: str, console: Console) -> tuple[Spec, CampaignStore, str]:
     """Return spec, record and value of `SPEC_KEY`, by a spec's path or a begun campaign's name; enter its site."""
-    if wanted.endswith((".yaml", ".yml")):
-        spec = load(Path(wanted)).spec
-        target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
-        return spec, open_session(spec, "by-hand").store, os.path.abspath(wanted)
-    target.enter_where(wanted)
-    spec = stored_spec(store := record_of(wanted, region))
+    if name.endswith((".yaml", ".yml")):
+        spec = load(Path(name)).spec
+        target.enter_for(spec, site_steps(console))
+        return spec, open_session(spec, "by-hand").store, os.path.abspath(name)
+    target.enter_where(name)
+    spec = stored_spec(store := record_of(name, region))
     return spec, store, spec.model_dump_json()
 
 
 def environment(bucket: str, region: str) -> dict[str, str]:
     """Return the environment of a shell in which `pulumi` finds engine, Python, backend and passphrase."""
-    path = os.pathsep.join([*target.hands(), os.environ["PATH"]])
+    path = os.pathsep.join([*target.hands("pulumi", "pulumi-language-python"), os.environ["PATH"]])
     place = {"AWS_REGION": region, "AWS_DEFAULT_REGION": region, "AWS_PAGER": "", "PATH": path}
     return {**os.environ, **passphrase(), **backend(bucket, region), **place}
 

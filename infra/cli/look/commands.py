@@ -1,126 +1,108 @@
-"""Command line of what looks at campaigns; implementations are imported when called."""
+"""Command line of what looks at campaigns."""
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from infra.cli.options import Json, Name, Region, console, stderr
+from infra.cli.options import Json, Name, Region, known_campaigns, runs, stderr
 
 
-def list_campaigns(region: Region = "us-east-1", json: Json = False) -> None:
+@runs("look.list:list_command")
+def list_campaigns(region: Region = "us-east-1", as_json: Json = False) -> None:
     """List the campaigns that this machine rehearses, and those in the AWS account and region."""
-    from infra.cli.look.list import list_command
-
-    raise typer.Exit(list_command(region, json, console))
 
 
+@runs("look.status:status_command", enters=("campaign",))
 def status(
-    name: Name,
+    campaign: Name,
     region: Region = "us-east-1",
-    json: Json = False,
+    as_json: Json = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="Also compare with AWS; exits 2 on drift.")] = False,
 ) -> None:
     """Show a campaign's stage, driver, steward and cost."""
-    from infra import target
-
-    target.enter_where(name)
-    from infra.cli.look.status import status_command
-
-    raise typer.Exit(status_command(name, region, json, console, refresh=refresh))
 
 
+@runs("look.report:report_command", enters=("campaign",))
 def report(
-    name: Name,
+    campaign: Name,
     region: Region = "us-east-1",
     show: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Write a campaign's report; for one that is gone, from the record in the results folder."""
-    from infra import target
-
-    target.enter_where(name)
-    from infra.cli.look.report import report_command
-
-    raise typer.Exit(report_command(name, region, show, console, as_json=json))
 
 
+@runs("look.logs:logs_command", enters=("campaign",))
 def logs(
-    name: Name,
+    campaign: Name,
     region: Region = "us-east-1",
     attempt: Annotated[int | None, typer.Option(min=1, help="The attempt; default: the newest.")] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Only the node of this rank.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until training is over.")] = False,
     since: Annotated[str | None, typer.Option(help="Only what is not older, such as `90s`, `10m`, `2h`.")] = None,
+    tail: Annotated[int | None, typer.Option(min=1, help="Only so many of each pod's newest lines.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print events of the trainer as JSON, as they are.")] = False,
+    of: Annotated[
+        str, typer.Option(help="job, steward or driver.", autocompletion=lambda: ["job", "steward", "driver"])
+    ] = "job",
 ) -> None:
-    """Print what the job's pods printed, while they run and after they are gone."""
-    from infra import target
-
-    target.enter_where(name)
-    from infra.cli.look.logs import Asked, logs_command, moment
-
-    asked = Asked(attempt, rank, follow, moment(since))
-    raise typer.Exit(logs_command(name, region, asked, console, stderr))
+    """Print what the job's pods printed, while they run and after they are gone; or the steward's log, or what drivers
+    recorded."""
 
 
+@runs("look.events:events_command", enters=("campaign",))
+def events(
+    campaign: Name,
+    region: Region = "us-east-1",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the campaign has ended.")] = False,
+    tail: Annotated[int | None, typer.Option(min=1, help="Only so many of the newest events.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a campaign's record in sentences, oldest first; for one that is gone, from the results folder."""
+
+
+@runs("look.shell:shell_command", announces=False)
 def shell(
-    name: Annotated[str | None, typer.Argument(help="Name of a campaign, or path of a spec; else the account.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name of a campaign, or path of a spec; else the account.", autocompletion=known_campaigns),
+    ] = None,
     command: Annotated[list[str] | None, typer.Argument(help="After `--`: run this instead of a shell.")] = None,
     region: Region = "us-east-1",
 ) -> None:
     """Open a shell where the campaign runs, with `pulumi`, `kubectl` and credentials set."""
-    from infra.cli.look.shell import shell_command
-
-    if sys.argv[2:3] == ["--"]:  # typer takes the command's first word for the name
-        name, command = None, [*filter(None, [name]), *(command or [])]
-    raise typer.Exit(shell_command(name, region, command or [], console))
 
 
+@runs("look.exec:exec_command", enters=("campaign",), output=stderr, announces=False)
 def execute(
-    name: Name,
+    campaign: Name,
     rank: Annotated[int, typer.Argument(min=0, help="Global rank of the newest attempt: its node's container.")],
     command: Annotated[list[str], typer.Argument(help="After `--`: the command and its words.")],
     region: Region = "us-east-1",
     stdin: Annotated[bool, typer.Option("--stdin", "-i", help="Pass standard input on.")] = False,
-    tty: Annotated[bool, typer.Option("--tty", "-t", help="Give it this terminal, as for a shell.")] = False,
+    terminal: Annotated[bool, typer.Option("--tty", "-t", help="Give it this terminal, as for a shell.")] = False,
 ) -> None:
     """Run a command in the container of a rank; its exit code becomes ours."""
-    from infra import target
-
-    target.enter_where(name)
-    from infra.cli.look.exec import exec_command
-
-    raise typer.Exit(exec_command(name, region, rank, command, stdin, tty, stderr))
 
 
+@runs("look.profile:profile_command", enters=("campaign",), output=stderr)
 def profile(
-    name: Name,
+    campaign: Name,
     region: Region = "us-east-1",
     rank: Annotated[int, typer.Option(min=0, help="Global rank of the newest attempt.")] = 0,
     steps: Annotated[int, typer.Option(min=1, max=50, help="Steps to trace.")] = 3,
-    out: Annotated[str, typer.Option(help="File or folder here for the trace.")] = ".",
+    folder: Annotated[str, typer.Option("--out", help="File or folder here for the trace.")] = ".",
 ) -> None:
     """Trace some steps of a rank with torch's profiler, while it trains, and fetch the trace."""
-    from infra import target
-
-    target.enter_where(name)
-    from infra.cli.look.profile import profile_command
-
-    raise typer.Exit(profile_command(name, region, rank, steps, out, stderr))
 
 
+@runs("look.cp:cp_command", enters=("campaign",), output=stderr)
 def cp(
-    name: Name,
+    campaign: Name,
     source: Annotated[str, typer.Argument(help="`RANK:/path`, or a file or folder here.")],
     destination: Annotated[str, typer.Argument(help="The other side; a folder that is there gets the copy in it.")],
     region: Region = "us-east-1",
 ) -> None:
     """Copy a file or folder out of a rank's container, or into it; every byte is compared before it has its name."""
-    from infra import target
-
-    target.enter_where(name)
-    from infra.cli.look.cp import cp_command
-
-    raise typer.Exit(cp_command(name, region, source, destination, stderr))

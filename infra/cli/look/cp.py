@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from infra.cli.look.inside import inside
+from infra.cli.look.inside import open_cluster
 from infra.cli.records import record_of
 from infra.cluster import transfer
 from infra.cluster.execution import Containers
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.words import size
 from infra.errors import UserError
@@ -27,35 +28,35 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        found = _PLACE.fullmatch(text)
-        return cls(None, text) if found is None else cls(int(found["rank"]), found["path"])
+        match = _PLACE.fullmatch(text)
+        return cls(None, text) if match is None else cls(int(match["rank"]), match["path"])
 
 
-def cp_command(campaign: str, region: str, source: str, target: str, told: Console) -> int:
+def cp_command(campaign: str, region: str, source: str, destination: str, console: Console) -> int:
     """Copy; exit code 0 when every byte has been compared."""
-    begin, end = Place.parse(source), Place.parse(target)
+    begin, end = Place.parse(source), Place.parse(destination)
     if (begin.rank is None) == (end.rank is None):
         raise UserError(
             "one side must be a rank, the other one this machine",
-            seen=f"{source} {target}",
+            seen=f"{source} {destination}",
             cure=f"bivouac cp {campaign} 0:/local-checkpoints/x ./x, or ./x 0:/tmp/x; ./1:x is a file of this machine",
         )
     if begin.rank is None and not os.path.lexists(begin.path):
         raise UserError("there is no such file or folder", seen=begin.path, cure="write the path of one that is here")
-    with inside(record_of(campaign, region)) as cluster:
+    with open_cluster(record_of(campaign, region)) as cluster:
         rank = begin.rank if begin.rank is not None else end.rank
         assert rank is not None, "one of them is a rank"
         member = cluster.rank(rank)
         cluster.note(member, "bivouac cp, out of it" if begin.rank is not None else "bivouac cp, into it")
-        progress = Progress(told)
-        with progress.stage("copy", f"{source} to {target}"):
+        progress = Progress(console)
+        with progress.stage("copy", f"{source} to {destination}"):
             copy = transfer.out_of if begin.rank is not None else transfer.into
-            done = copy(Containers(cluster.http), member, begin.path, end.path, _Counted(progress))
-        told.print(f"{done['path']}: {done['files']} files, {size(done['bytes'])}, SHA-256 compared", markup=False)
+            outcome = copy(Containers(cluster.http), member, begin.path, end.path, Counted(progress))
+        say(console, f"{outcome['path']}: {outcome['files']} files, {size(outcome['bytes'])}, SHA-256 compared")
     return 0
 
 
-class _Counted:
+class Counted:
     """Tells the bytes that have passed."""
 
     def __init__(self, progress: Progress) -> None:

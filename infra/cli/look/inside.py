@@ -20,8 +20,6 @@ from infra.session.session import stored_spec
 from infra.spec.campaign import ApiEndpoint, Spec
 from infra.spec.names import Names
 
-_AGAIN = timedelta(seconds=30)
-
 
 class Inside:
     """A campaign's cluster that answers."""
@@ -29,29 +27,23 @@ class Inside:
     def __init__(self, store: CampaignStore, spec: Spec, account: Account, http: httpx2.Client) -> None:
         self._store, self._spec, self._account, self.http = store, spec, account, http
 
-    def members(self) -> list[Member]:
-        return members(self.http, self._store.campaign)
-
     def rank(self, rank: int) -> Member:
         """Return the pod of a global rank of the newest attempt. Raises `UserError` if it does not run."""
         per_node, node_rank = layout(self._spec).ranks_per_node, self._store.state().node_rank
-        return running(self.members(), rank, per_node, self._store.campaign, node_rank)
+        return running(members(self.http, self._store.campaign), rank, per_node, self._store.campaign, node_rank)
 
     def note(self, member: Member, program: str) -> None:
         """Record who enters a container, and the program's name only: its arguments may hold secrets."""
         self._store.append(
             OperatorEntered(
-                who=str(self._account.identity()["Arn"]),
-                attempt=member.attempt,
-                node=member.node,
-                pod=member.pod,
+                who=str(self._account.identity()["Arn"]), attempt=member.attempt, node=member.node, pod=member.pod,
                 program=program,
             )
-        )
+        )  # fmt: skip
 
 
 @contextmanager
-def inside(store: CampaignStore) -> Iterator[Inside]:
+def open_cluster(store: CampaignStore) -> Iterator[Inside]:
     """Yield the campaign's cluster. Raises `UserError` if there is none or it refuses, `TemporaryError` if it does not
     answer."""
     spec = stored_spec(store)
@@ -77,5 +69,5 @@ def inside(store: CampaignStore) -> Iterator[Inside]:
                 "the cluster's API server does not answer",
                 seen=f"{http.base_url} for {PATIENCE_S:.0f} s: {error}",
                 cure=reach if private else "check the network, and `network.api_allowed_cidrs` for your address",
-                delay=_AGAIN,
+                delay=timedelta(seconds=30),
             ) from error

@@ -6,6 +6,7 @@ import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,11 +14,12 @@ from rich.console import Console
 from infra import target
 from infra.aws.account import Account, NoCredentials
 from infra.cli.answers import write_json
-from infra.cli.look.status import facts_of
+from infra.cli.look.status import facts_by, facts_of
 from infra.console.tables import Listing
-from infra.errors import BivouacError
-from infra.folders import own_module
+from infra.errors import BivouacError, first_line
+from infra.folders import own_module, results_root
 from infra.record.store import CampaignStore
+from infra.report.record import PACKED, unpacked
 from infra.session.session import campaigns
 from infra.spec import duration
 from infra.spec.names import buckets
@@ -28,27 +30,30 @@ _AT_A_TIME = 8
 def list_command(region: str, as_json: bool, console: Console) -> int:
     """List campaigns; exit code 0. Without credentials AWS is not asked, and a line says so."""
     with ThreadPoolExecutor(_AT_A_TIME) as workers:
-        found = list(workers.map(lambda held: rehearsal(*held), target.rehearsed().items()))
+        rows = list(workers.map(lambda site: rehearsal(*site), target.rehearsals().items()))
         try:
-            found += _in_account(region, workers)
-            said = None
+            rows += _in_account(region, workers)
+            aws_note = None
         except NoCredentials:
-            said = "AWS was not asked: there are no credentials"
+            aws_note = "AWS was not asked: there are no credentials"
+        names = {facts["campaign"] for facts in rows}
+        paths = (path for path in sorted(results_root().glob(f"*-*/*/{PACKED}")) if path.parent.name not in names)
+        rows += filter(None, workers.map(_kept_status, paths))
     if as_json:
-        write_json(console, {"campaigns": found, "aws": said or "asked"})
+        write_json(console, {"campaigns": rows, "aws": aws_note or "asked"})
         return 0
     table = Listing("campaign", "target", "owner", "stage", ">age", ">spent USD", ">USD/h now")
-    for one in found:
+    for facts in rows:
         table.row(
-            one["campaign"], one["target"], one.get("owner") or "", one["stage"], _age(one.get("begun")),
-            _amount(one.get("spent_usd")), _amount(one.get("bills_usd_per_hour")),
+            facts["campaign"], facts["target"], facts.get("owner") or "", facts["stage"], _age(facts.get("begun")),
+            *("" if (usd := facts.get(key)) is None else f"{usd:,.2f}" for key in ("spent_usd", "bills_usd_per_hour")),
         )  # fmt: skip
-    if found:
+    if rows:
         table.show(console)
     else:
         console.print("no campaign is known here")
-    if said:
-        console.print(said)
+    if aws_note:
+        console.print(aws_note)
     return 0
 
 
@@ -57,16 +62,26 @@ def rehearsal(name: str, runs: bool) -> dict[str, Any]:
     short = {"campaign": name, "target": "rehearsal"}
     if not runs:
         return short | {"stage": f"its site does not run: bivouac down {name}"}
-    done = subprocess.run(
+    process = subprocess.run(
         own_module("infra.cli.main", "status", name, "--json"), capture_output=True, text=True, check=False
     )
     try:
-        facts = json.loads(done.stdout)
+        facts = json.loads(process.stdout)
     except ValueError:
         facts = None
     if isinstance(facts, dict) and "stage" in facts:  # an error is an object too
         return short | facts
     return short | {"stage": "its status cannot be read: bivouac status " + name}
+
+
+def _kept_status(path: Path) -> dict[str, Any] | None:
+    """Return the status of a campaign whose record is only in the results folder; None if it cannot be read."""
+    try:
+        record = unpacked(path.read_bytes())
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    facts = facts_by(record, {}, {})[0]
+    return facts | {"stage": "ended", "bills_usd_per_hour": None, "results": str(path.parent)}
 
 
 def _in_account(region: str, workers: ThreadPoolExecutor) -> list[dict[str, Any]]:
@@ -78,17 +93,13 @@ def _in_account(region: str, workers: ThreadPoolExecutor) -> list[dict[str, Any]
         try:
             return facts_of(CampaignStore(s3, bucket, name, ""))[0]
         except (BivouacError, ValueError) as error:  # pydantic's own are ValueErrors
-            return {"campaign": name, "target": "aws", "stage": f"its record cannot be read: {type(error).__name__}"}
+            return {"campaign": name, "target": "aws", "stage": f"its record cannot be read: {first_line(error)}"}
 
     return list(workers.map(facts, campaigns(account, bucket)))
 
 
-def _age(begun: str | datetime | None) -> str:
-    if begun is None:
+def _age(beginning: str | datetime | None) -> str:
+    if beginning is None:
         return ""
-    since = datetime.fromisoformat(begun) if isinstance(begun, str) else begun
-    return duration.text(timedelta(minutes=(datetime.now(UTC) - since) // timedelta(minutes=1)))
-
-
-def _amount(value: float | None) -> str:
-    return "" if value is None else f"{value:,.2f}"
+    start = datetime.fromisoformat(beginning) if isinstance(beginning, str) else beginning
+    return duration.text(timedelta(minutes=(datetime.now(UTC) - start) // timedelta(minutes=1)))

@@ -11,28 +11,33 @@ import queue
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import httpx2
 from rich.console import Console
 
-from infra.cli.look.inside import inside
+from infra.cli.look.events import print_events
+from infra.cli.look.inside import open_cluster
+from infra.cli.options import stderr
 from infra.cli.records import record_of
 from infra.cluster.pod_logs import PodLogs, is_gone
 from infra.cluster.ranks import members
+from infra.console.plain_console import say
 from infra.console.visible import visible
 from infra.errors import BivouacError, TemporaryError, UserError
 from infra.plan.layout import layout
 from infra.record import pod_logs
 from infra.record.pod_logs import Position
 from infra.record.store import CampaignStore
-from infra.record.trainer_lines import MARK
+from infra.record.trainer_lines import MARK, event_of
 from infra.report.trainer_log import place_of
 from infra.session.session import stored_spec
 from infra.spec import duration
+from infra.spec.names import NAMESPACE
 
 _LOOK_S = 2.0
 _LAST_S = 5.0
@@ -41,6 +46,9 @@ _S = 10**9
 _JUDGE = re.compile(r"-judge\d+-gang-0-0(?:-[a-z0-9]+)?$")
 """Pod of a job's own evaluation and export; see `infra.steward.gangs.judge`."""
 _AFTER_THE_GANG = 10**6
+_PREFIX = re.compile(r"(?:node \d+|evaluation) \| ")
+JOB, STEWARD, DRIVER = "job", "steward", "driver"
+_NOT_FOR_PEOPLE = ("event", "time", "node", "attempt", "generation", "rank")
 
 
 class Asked(NamedTuple):
@@ -51,6 +59,8 @@ class Asked(NamedTuple):
     follow: bool = False
     since: int = 0
     """Lines from this time on, ns since the epoch."""
+    tail: int | None = None
+    """So many of each pod's newest lines, before those that come while it is followed; None: all."""
 
 
 class Living:
@@ -62,16 +72,75 @@ class Living:
 
     def pods(self) -> dict[str, tuple[int, int]]:
         """Return pod -> (attempt, index in the gang). Raises `httpx2.HTTPError`."""
-        return {one.pod: (one.attempt, one.node) for one in members(self._http, self._campaign)}
+        return {member.pod: (member.attempt, member.node) for member in members(self._http, self._campaign)}
+
+    def stewards(self) -> list[str]:
+        """Return the steward's pods, the newest last. Raises `httpx2.HTTPError`."""
+        answer = self._http.get(f"/api/v1/namespaces/{NAMESPACE}/pods", params={"labelSelector": f"app={STEWARD}"})
+        pods = [pod["metadata"] for pod in answer.raise_for_status().json()["items"]]
+        return [pod["name"] for pod in sorted(pods, key=lambda pod: str(pod.get("creationTimestamp")))]
 
 
-def logs_command(campaign: str, region: str, asked: Asked, console: Console, told: Console) -> int:
-    """Print the logs; with `follow` until the campaign's training is over."""
+def logs_command(
+    campaign: str,
+    region: str,
+    console: Console,
+    *,
+    attempt: int | None = None,
+    rank: int | None = None,
+    follow: bool = False,
+    since: str | None = None,
+    tail: int | None = None,
+    raw: bool = False,
+    of: str = JOB,
+    notes: Console = stderr,
+) -> int:
+    """Print the logs of the job, the steward or the drivers, in words or `raw`; with `follow` until the campaign's
+    training is over. `notes`: console for what may be missing."""
+    if of not in (JOB, STEWARD, DRIVER):
+        raise UserError("nothing of this name has logs", seen=of, cure=f"write one of {JOB}, {STEWARD}, {DRIVER}")
     store = record_of(campaign, region)
-    with _living(store, told) as living:
-        for line in lines(store, asked, living, lambda: time.sleep(_LOOK_S)):
-            console.print(visible(line.replace(MARK, "", 1)), markup=False, soft_wrap=True)
+    request = Asked(attempt, rank, follow, moment(since), tail)
+    with _living(store, notes) as living:
+        if of == DRIVER or (of == STEWARD and living is None):
+            notes.print(f"of a {of} that has no log here, this is what it wrote into the record")
+            print_events(store.events, console, follow=follow, tail=tail, writer=of)
+            return 0
+        if of == STEWARD and living is not None:
+            texts = _of_steward(store, living, request)
+        else:
+            texts = lines(store, request, living, lambda: time.sleep(_LOOK_S))
+        for text in texts:
+            prefix, bar, line = text.partition(" | ") if _PREFIX.match(text) else ("", "", text)
+            say(console, visible(prefix + bar + (line.replace(MARK, "", 1) if raw else in_words(line))))
     return 0
+
+
+def in_words(line: str) -> str:
+    """Return a line for people: an event of the trainer or its supervisor as words, anything else as it is."""
+    event = event_of(line, marks=False)
+    if event is None:
+        return line.replace(MARK, "", 1)
+    name, time_s = event["event"], event.get("time", -1)
+    is_time = isinstance(time_s, int | float) and 0 <= time_s < 10**10
+    stamp = f"{datetime.fromtimestamp(time_s, UTC):%H:%M:%S} " if is_time else ""
+    fields = {key: value for key, value in event.items() if key not in _NOT_FOR_PEOPLE and value not in (None, "")}
+    step = f" {fields.pop('step', '?')}" if name == "step" else ""
+    words = (
+        f"{key.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for key, value in fields.items()
+    )
+    return stamp + ", ".join((name.replace("_", " ") + step, *words))
+
+
+def _of_steward(store: CampaignStore, living: Living, request: Asked) -> Iterator[str]:
+    """Yield the log of each steward's pod that the cluster still has."""
+    for pod in living.stewards():
+        reader = _Reader(store, living, pod, request._replace(follow=False), "")
+        yield from reader.read(to_the_end=True)
+        while request.follow and store.state().outcome is None:
+            time.sleep(_LOOK_S)
+            yield from reader.read(to_the_end=True)
 
 
 def moment(ago: str | None) -> int:
@@ -79,50 +148,50 @@ def moment(ago: str | None) -> int:
     if ago is None:
         return 0
     try:
-        found = duration.parse(ago)
+        duration_ago = duration.parse(ago)
     except ValueError as error:
         raise UserError("--since is no duration", seen=f"{ago} {error}", cure="write 90s, 10m, 1h30m or 7d") from error
-    if not isinstance(found, timedelta):
+    if not isinstance(duration_ago, timedelta):
         raise UserError("--since is no duration", seen=ago, cure="write 90s, 10m, 1h30m or 7d")
-    return time.time_ns() - round(found.total_seconds() * _S)
+    return time.time_ns() - round(duration_ago.total_seconds() * _S)
 
 
 @contextmanager
-def _living(store: CampaignStore, told: Console) -> Iterator[Living | None]:
+def _living(store: CampaignStore, notes: Console) -> Iterator[Living | None]:
     """Yield the cluster's logs, None if it has none any more or does not answer."""
     with ExitStack() as stack:
         living = None
         try:
             if store.state().outcome is None:
-                living = Living(stack.enter_context(inside(store)).http, store.campaign)
+                living = Living(stack.enter_context(open_cluster(store)).http, store.campaign)
                 living.pods()
         except (UserError, TemporaryError) as error:
             living = None
             late = "the newest lines may be missing, for the record is up to a quarter of an hour late"
-            told.print(f"{late}: {error}", markup=False, soft_wrap=True)
+            say(notes, f"{late}: {error}")
         yield living
 
 
-def lines(store: CampaignStore, asked: Asked, living: Living | None, pause: Callable[[], object]) -> Iterator[str]:
+def lines(store: CampaignStore, request: Asked, living: Living | None, pause: Callable[[], object]) -> Iterator[str]:
     """Yield the lines of an attempt's pods, of one rank's node or of all, each then with its node, and last those of
     the job's evaluation. Raises `UserError` if there are none."""
-    node = _node_of(store, asked.rank)
+    node = _node_of(store, request.rank)
     reading: dict[str, _Reader] = {}
-    over = False
+    is_over = False
     while True:
         # Looked at before the pods: what they print until training is over is read in this round.
-        over = over or not asked.follow or store.state().outcome is not None
-        for name, index in sorted(_chosen(store, living, asked, node, reading).items(), key=lambda item: item[1]):
+        is_over = is_over or not request.follow or store.state().outcome is not None
+        for name, index in sorted(_pods_of(store, living, request, node, reading).items(), key=lambda item: item[1]):
             if name not in reading:
                 prefix = "" if node is not None else f"node {index} | " if index < _AFTER_THE_GANG else "evaluation | "
-                reading[name] = _Reader(store, living, name, asked, prefix)
+                reading[name] = _Reader(store, living, name, request, prefix)
         for reader in reading.values():
-            yield from reader.read(to_the_end=over)
-        if over:
+            yield from reader.read(to_the_end=is_over)
+        if is_over:
             if not reading:
                 raise UserError(
                     "there are no logs of this",
-                    seen=f"attempt {asked.attempt or 'any'}, rank {'any' if asked.rank is None else asked.rank}",
+                    seen=f"attempt {request.attempt or 'any'}, rank {'any' if request.rank is None else request.rank}",
                     cure=f"`bivouac status {store.campaign}` says which attempts there were",
                 )
             return
@@ -132,21 +201,21 @@ def lines(store: CampaignStore, asked: Asked, living: Living | None, pause: Call
 class _Reader:
     """One pod's lines: first the pieces of the record, then the cluster's. A followed log has a thread of its own."""
 
-    def __init__(self, store: CampaignStore, living: Living | None, pod: str, asked: Asked, prefix: str) -> None:
-        self._store, self._living, self._pod, self._asked, self._prefix = store, living, pod, asked, prefix
-        self._pieces, self._rest, self._position = 0, "", Position(asked.since)
+    def __init__(self, store: CampaignStore, living: Living | None, pod: str, request: Asked, prefix: str) -> None:
+        self._store, self._living, self._pod, self._asked, self._prefix = store, living, pod, request, prefix
+        self._pieces, self._rest, self._position = 0, "", Position(request.since)
         self._came: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._tail = request.tail
 
     def read(self, to_the_end: bool) -> Iterator[str]:
         """Yield what has come since the last call."""
         if self._thread is None:
-            yield from self._recorded()
+            yield from self._unread() if self._tail is None else deque(self._unread(), self._tail)
+            self._tail = None
         if self._living is not None and self._asked.follow and self._thread is None:
             self._thread = threading.Thread(target=self._follow, args=(self._living.logs,), name=self._pod, daemon=True)
             self._thread.start()
-        elif self._living is not None and not self._asked.follow:
-            yield from self._fresh(self._living.logs, follow=False)
         if to_the_end and self._rest:  # a line without an end
             yield self._prefix + self._rest
             self._rest = ""
@@ -155,24 +224,29 @@ class _Reader:
         while not self._came.empty():
             yield self._came.get()
 
-    def _recorded(self) -> Iterator[str]:
+    def _unread(self) -> Iterator[str]:
+        yield from self._recorded_lines()
+        if self._living is not None:
+            yield from self._fresh(self._living.logs, follow=False)
+
+    def _recorded_lines(self) -> Iterator[str]:
         for key in pod_logs.pieces(self._store, self._pod)[self._pieces :]:
             self._pieces += 1
-            until, text = pod_logs.read(self._store, key)
-            if self._asked.since and until.at < self._asked.since:
+            position, text = pod_logs.read(self._store, key)
+            if self._asked.since and position.at < self._asked.since:
                 continue
-            self._position = max(self._position, until)
-            whole, end, self._rest = (self._rest + text).rpartition("\n")
+            self._position = max(self._position, position)
+            complete, end, self._rest = (self._rest + text).rpartition("\n")
             if not end:
                 continue
-            yield from (self._prefix + line for line in _since(whole.split("\n"), self._asked.since))
+            yield from (self._prefix + line for line in _lines_since(complete.split("\n"), self._asked.since))
 
     def _fresh(self, logs: PodLogs, follow: bool) -> Iterator[str]:
         """Yield the cluster's lines after the position. One that the cluster does not give now is not given."""
         try:
             for line in logs.follow(self._pod, self._position, follow=follow):
-                same = self._position.lines + 1 if line.at <= self._position.at else 1
-                self._position = Position(max(line.at, self._position.at), same)
+                same_time_lines = self._position.lines + 1 if line.at <= self._position.at else 1
+                self._position = Position(max(line.at, self._position.at), same_time_lines)
                 yield self._prefix + line.text.removesuffix("\n")
         except (httpx2.HTTPError, BivouacError):
             return
@@ -190,13 +264,13 @@ class _Reader:
             time.sleep(_LOOK_S)
 
 
-def _since(lines: list[str], since: int) -> list[str]:
+def _lines_since(lines: list[str], earliest: int) -> list[str]:
     """Return the lines from this time on. Only events have a time of their own; a piece without any is given whole."""
-    if not since:
+    if not earliest:
         return lines
-    timed = [(number, at) for number, line in enumerate(lines) if (at := _time_of(line)) is not None]
-    first = next((number for number, at in timed if at * _S >= since), len(lines) if timed else 0)
-    return lines[first:]
+    times = [(number, time_s) for number, line in enumerate(lines) if (time_s := _time_of(line)) is not None]
+    start = next((number for number, time_s in times if time_s * _S >= earliest), len(lines) if times else 0)
+    return lines[start:]
 
 
 def _time_of(line: str) -> float | None:
@@ -204,8 +278,8 @@ def _time_of(line: str) -> float | None:
         event = json.loads(line.removeprefix(MARK)) if line.startswith(("{", MARK)) else None
     except (ValueError, RecursionError):
         return None
-    at = event.get("time") if isinstance(event, dict) else None
-    return float(at) if isinstance(at, int | float) else None
+    seconds = event.get("time") if isinstance(event, dict) else None
+    return float(seconds) if isinstance(seconds, int | float) else None
 
 
 def _node_of(store: CampaignStore, rank: int | None) -> int | None:
@@ -217,22 +291,22 @@ def _node_of(store: CampaignStore, rank: int | None) -> int | None:
     return rank // shape.ranks_per_node
 
 
-def _chosen(
-    store: CampaignStore, living: Living | None, asked: Asked, node: int | None, reading: dict[str, _Reader]
+def _pods_of(
+    store: CampaignStore, living: Living | None, request: Asked, node: int | None, reading: dict[str, _Reader]
 ) -> dict[str, int]:
     """Return pod -> index in the gang: of the attempt, or of the newest and of those that are being read. `node`: the
     node rank of the only one."""
     places = {name: place for name in pod_logs.pods(store) if (place := place_of(name)) is not None}
-    found = {name: (place.attempt, place.node) for name, place in places.items()}
+    attempts = {name: (place.attempt, place.node) for name, place in places.items()}
     if living is not None:
         with suppress(httpx2.HTTPError):  # away for a moment; the record tells them too, later
-            found |= living.pods()
-    newest = max((attempt for attempt, _ in found.values()), default=0)
+            attempts |= living.pods()
+    newest = max((attempt for attempt, _ in attempts.values()), default=0)
     node_rank = store.state().node_rank
-    whole = asked.attempt is None and node is None
-    judges = {name: _AFTER_THE_GANG for name in pod_logs.pods(store) if whole and _JUDGE.search(name)}
+    is_unfiltered = request.attempt is None and node is None
+    judges = {name: _AFTER_THE_GANG for name in pod_logs.pods(store) if is_unfiltered and _JUDGE.search(name)}
     return judges | {
         name: index
-        for name, (attempt, index) in found.items()
-        if (attempt == (asked.attempt or newest) or name in reading) and node in (None, node_rank(attempt, index))
+        for name, (attempt, index) in attempts.items()
+        if (attempt == (request.attempt or newest) or name in reading) and node in (None, node_rank(attempt, index))
     }

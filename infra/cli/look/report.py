@@ -10,6 +10,7 @@ from rich.console import Console
 from infra.campaign import report
 from infra.cli.answers import aside, write_json
 from infra.cli.records import record_of
+from infra.console.plain_console import say
 from infra.errors import UserError
 from infra.folders import kept_results, results_folder
 from infra.report.record import PACKED
@@ -18,26 +19,26 @@ from infra.session.session import stored_spec
 
 def report_command(campaign: str, region: str, show: bool, console: Console, *, as_json: bool = False) -> int:
     """Write the report. Raises `UserError` if neither the account nor the results folder has the campaign."""
-    out, console = console, aside(console, as_json)
+    output, console = console, aside(console, as_json)
     try:
         store = record_of(campaign, region)
     except UserError as error:
         results = kept_results(campaign, region)
         if not (results / PACKED).exists():
             raise
-        console.print(f"its record cannot be reached: {error}", markup=False, soft_wrap=True)
-        console.print(f"made again from {results / PACKED}", markup=False, soft_wrap=True)
-        made, written = report.write_again(results, console.print)
+        say(console, f"its record cannot be reached: {error}")
+        say(console, f"made again from {results / PACKED}")
+        page, files = report.write_again(results, console.print)
     else:
         spec = stored_spec(store)
-        made, written = report.write(store, results_folder(campaign, spec.account, spec.region), console.print)
+        page, files = report.write(store, results_folder(campaign, spec.account, spec.region), console.print)
     if as_json:
-        notices = [{"level": notice.level, "text": notice.text} for notice in made.notices]
-        write_json(out, {"campaign": campaign, "verdict": made.verdict, "notices": notices, "written": written})
-    console.print(made.verdict, markup=False)
-    for notice in made.notices:
-        console.print(f"{notice.level}: {notice.text}", markup=False)
-    console.print(f"report: {written['html']}", markup=False, soft_wrap=True)
-    if show and not webbrowser.open(Path(written["html"]).as_uri()):
+        notices = [{"level": notice.level, "text": notice.text} for notice in page.notices]
+        write_json(output, {"campaign": campaign, "verdict": page.verdict, "notices": notices, "written": files})
+    say(console, page.verdict)
+    for notice in page.notices:
+        say(console, f"{notice.level}: {notice.text}")
+    say(console, f"report: {files['html']}")
+    if show and not webbrowser.open(Path(files["html"]).as_uri()):
         console.print("no browser was found: open that file")
     return 0

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from infra.cli.answers import write_json
-from infra.cli.records import NO_RECORD, NotBegun, record_of
-from infra.console.plain_console import PlainConsole
-from infra.console.words import plural
+from infra.cli.options import stderr
+from infra.cli.records import NO_RECORD, NotBegun, kept_record, record_of
+from infra.console.plain_console import say
+from infra.console.words import clock, plural
 from infra.errors import CHANGED, UserError
 from infra.folders import kept_results
 from infra.notices.history import Entry, history
@@ -21,9 +21,9 @@ from infra.record.live import live_figures
 from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.payloads.base import data_of
 from infra.record.payloads.checkpoints import CheckpointUnrecognised, Doubt
-from infra.record.payloads.training import Held, WatchRaised
+from infra.record.payloads.training import WatchRaised
 from infra.record.store import CampaignStore
-from infra.report.record import PACKED, Record, unpacked
+from infra.report.record import Record
 from infra.session.session import DRIVER_LEASE, holder_of, stored_plan, stored_spec
 from infra.spec.campaign import Spec
 
@@ -44,13 +44,13 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
         if as_json:
             write_json(console, {"campaign": campaign, "target": "rehearsal", "stage": NO_RECORD})
         else:
-            console.print(f"{campaign} on rehearsal: {NO_RECORD}; {error.cure}", markup=False, soft_wrap=True)
+            say(console, f"{campaign} on rehearsal: {NO_RECORD}; {error.cure}")
         return 0
     except UserError as error:
-        facts, state = _facts_of(_kept(kept_results(campaign, region), error), {}, {})
+        facts, state = facts_by(kept_record(campaign, region, error), {}, {})
         if not as_json:
-            console.print(f"its record cannot be reached: {error}", markup=False, soft_wrap=True)
-            console.print(f"as kept in {kept_results(campaign, region)}:", markup=False, soft_wrap=True)
+            say(console, f"its record cannot be reached: {error}")
+            say(console, f"as kept in {kept_results(campaign, region)}:")
         if state.running_stage is Stage.REPORT:
             facts["stage"] = "ended"  # the report's record is from just before its own end
         _show(facts, state, as_json, console)
@@ -62,124 +62,141 @@ def status_command(campaign: str, region: str, as_json: bool, console: Console, 
         return 0
     from infra.engine.explain import as_facts, print_drift, print_refusals
 
-    looks, refused = _compared(stored_spec(store))
-    _show(facts | {"drift": as_facts(looks, refused)} if as_json else facts, state, as_json, console)
+    looks, reasons = _compare_stacks(stored_spec(store))
+    _show(facts | {"drift": as_facts(looks, reasons)} if as_json else facts, state, as_json, console)
     if not as_json:
         print_drift(console, looks, campaign)
-        print_refusals(console, refused)
-    return CHANGED if any(one.drifted for one in looks) else 0
+        print_refusals(console, reasons)
+    return CHANGED if any(look.drifted for look in looks) else 0
 
 
 def facts_of(store: CampaignStore) -> tuple[dict[str, Any], CampaignState]:
     """Return a campaign's status by its record, for machines, and its state."""
     spec = stored_spec(store)
     plan, live = stored_plan(store, spec), live_figures(store) or {}
-    unread = tuple(f"{key}: {why}" for key, why in store.unread_objects().items())
+    unread = tuple(f"{key}: {reason}" for key, reason in store.unread_objects().items())
     record = Record(spec, plan, tuple(store.events()), datetime.now(UTC), unread=unread)
     holders = {"driver": holder_of(store, DRIVER_LEASE), "steward": holder_of(store, "steward")}
-    return _facts_of(record, holders, live)
+    return facts_by(record, holders, live)
 
 
-def _kept(results: Path, error: UserError) -> Record:
-    """Return the record that the report left here; raise `error` without one."""
-    try:
-        return unpacked((results / PACKED).read_bytes())
-    except (OSError, ValueError, TypeError, KeyError):
-        raise error from None
-
-
-def _facts_of(
+def facts_by(
     record: Record, holders: dict[str, str | None], live: dict[str, Any]
 ) -> tuple[dict[str, Any], CampaignState]:
     events, spec = record.events, record.spec
     state = fold(events)
     money = record.reading
     return {
-        "campaign": spec.campaign,
-        "target": spec.target,
-        "owner": spec.owner,
+        "campaign": spec.campaign, "target": spec.target, "owner": spec.owner,
         "begun": events[0].at if events else None,
         "stage": _stage(state.running_stage, state.finished_stages, state.ended),
-        "finished": [str(stage) for stage in state.finished_stages],
-        "driver": holders.get("driver") or "none",
-        "steward": holders.get("steward") or "none",
-        "attempts": len(state.attempts),
-        "restarted_in_place": state.restarted_in_place,
-        "outcome": state.outcome,
-        "live": live,
-        "archive": data_of(state.archive),
+        "finished": [str(stage) for stage in state.finished_stages], "driver": holders.get("driver") or "none",
+        "steward": holders.get("steward") or "none", "attempts": len(state.attempts),
+        "restarted_in_place": state.restarted_in_place, "outcome": state.outcome, "live": live,
+        "training": training_of(spec, state, live), "archive": data_of(state.archive),
         "certificate": data_of(state.certificate),
         "hold": state.hold and {**state.hold.data(), "since": state.held_since},
-        "lost": data_of(state.lost),
-        "unrecognised": data_of(state.unrecognised) or live.get("unrecognised"),
-        "unproven": data_of(state.unproven),
-        "doubts": _doubts(events),
+        "lost": data_of(state.lost), "unrecognised": data_of(state.unrecognised) or live.get("unrecognised"),
+        "unproven": data_of(state.unproven), "doubts": _doubts(events),
         "alarms": [event.data for event in events if isinstance(event.payload, WatchRaised)][-_ALARMS:],
         "detached": state.detached,
-        "spent_usd": round(float(money.spent_usd), 4),
-        "metered_usd": round(float(money.metered_usd), 4),
+        "spent_usd": round(float(money.spent_usd), 4), "metered_usd": round(float(money.metered_usd), 4),
         "estimated_usd": round(float(money.estimated_usd), 4),
-        "bills_usd_per_hour": round(float(money.usd_per_hour), 4),
-        "notices": (),
+        "bills_usd_per_hour": round(float(money.usd_per_hour), 4), "notices": (),
         "unreadable": dict(item.split(": ", 1) for item in record.unread),
-    }, state
+    }, state  # fmt: skip
+
+
+def training_of(spec: Spec, state: CampaignState, live: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what the newest attempt does, at which step, how fast, and for how long still; None before the first
+    look of a steward. An attempt has no step of its own before its first: it restores the step that it begins from."""
+    if not live:
+        return None
+    attempt = next((row for row in state.attempts if row.number == live["attempt"]), None)
+    origin, step, pace = (
+        -1 if attempt is None else attempt.launched.committed_step,
+        live["step"],
+        live.get("step_seconds"),
+    )
+    if not live.get("in_flight", True):
+        activity, step, pace = "ended", step if attempt is None else attempt.last_step(step), None
+    elif step > max(origin, 0):
+        activity = "trains"
+    else:
+        activity, step, pace = ("restores", origin, None) if origin >= 0 else ("starts", 0, None)
+    tokens = None if spec.training is None else spec.training.global_batch * spec.training.model.context
+    return {
+        "activity": activity, "step": step, "steps": live["steps"], "step_seconds": pace,
+        "tokens_per_second": round(tokens / pace) if tokens and pace else None,
+        "seconds_to_end": round((live["steps"] - step) * pace) if pace else None,
+    }  # fmt: skip
 
 
 def _show(facts: dict[str, Any], state: CampaignState, as_json: bool, console: Console) -> None:
     if as_json:
         write_json(console, facts)
         return
-    campaign, live = facts["campaign"], facts["live"]
-    console.print(f"[bold]{campaign}[/] on {facts['target']}: {facts['stage']}")
-    console.print(f"  driver   {facts['driver']}", markup=False, soft_wrap=True)
-    console.print(f"  steward  {facts['steward']}", markup=False, soft_wrap=True)
-    if live:
-        console.print(
-            f"  training attempt {live['attempt']}{_in_place(facts)}, step {live['step']} of {live['steps']}, "
-            f"loss {live['loss']}, committed {live['committed_step']}; {live['why']}",
-            markup=False,
-        )
+    console.print(f"[bold]{facts['campaign']}[/] on {facts['target']}: {facts['stage']}")
+    for label, text in _lines(facts, state):
+        say(console, f"  {label:<8} {text}")
+
+
+def _lines(facts: dict[str, Any], state: CampaignState) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a status, each with its label."""
+    campaign, standing = facts["campaign"], Stage.TEARDOWN not in state.finished_stages
+    yield "driver", facts["driver"]
+    yield "steward", facts["steward"]
+    if facts["training"]:
+        yield from _training(facts)
     for alarm in facts["alarms"]:
-        console.print(
-            f"  alarm    step {alarm.get('step')}, {alarm.get('detector')}: {alarm.get('text')}; {alarm.get('did')}",
-            markup=False,
-            soft_wrap=True,
-        )
+        yield "alarm", f"step {alarm.get('step')}, {alarm.get('detector')}: {alarm.get('text')}; {alarm.get('did')}"
     for doubt in facts["doubts"]:
-        console.print(f"  doubt    {doubt}", markup=False, soft_wrap=True)
+        yield "doubt", doubt
     if state.detached is not None and not state.ended:
-        console.print(
-            f"  detached since {state.detached:%Y-%m-%d %H:%M} UTC: the steward carries on, then a closer in the "
-            "account ends the campaign; `bivouac run` drives again"
-        )
+        successor = "the steward carries on, then a closer in the account ends the campaign; `bivouac run` drives again"
+        yield "detached", f"since {state.detached:%Y-%m-%d %H:%M} UTC: {successor}"
     parts = f"{facts['metered_usd']:.2f} metered by the hour, {facts['estimated_usd']:.2f} estimated by size"
-    now = f"now billing {facts['bills_usd_per_hour']} USD/h"
-    console.print(f"  money    {facts['spent_usd']:.2f} USD ({parts}); {now}", soft_wrap=True)
-    if (lost := state.lost) and Stage.TEARDOWN not in state.finished_stages:
-        then = "a driver makes a new one" if lost.repair else f"`bivouac repair {campaign}` makes a new one"
-        what = f"file system {lost.id} {lost.word}; {then}: {lost.why}"
-        console.print(f"  lost     {what}", markup=False, soft_wrap=True)
-    if state.hold is not None:
-        _print_hold(campaign, state.hold, state.held_since, console)
-    elif state.closed and Stage.TEARDOWN not in state.finished_stages:
-        console.print(f"  over     GPU nodes at zero, the rest still bills: `bivouac down {campaign}` ends it")
+    yield "money", f"{facts['spent_usd']:.2f} USD ({parts}); now billing {facts['bills_usd_per_hour']:.2f} USD/h"
+    if (loss := state.lost) and standing:
+        cure = "a driver makes a new one" if loss.repair else f"`bivouac repair {campaign}` makes a new one"
+        yield "lost", f"file system {loss.id} {loss.word}; {cure}: {loss.why}"
+    if hold := state.hold:
+        yield "held", f"since {state.held_since:%H:%M:%S} UTC until {hold.until}: {hold.cause}"
+        yield from (("", line) for line in hold.log[-5:])
+        yield "", f"cure: mend it, then `bivouac relaunch {campaign} --spec FILE`; or `bivouac down {campaign}`"
+    elif state.closed and standing:
+        yield "over", f"GPU nodes at zero, the rest still bills: `bivouac down {campaign}` ends it"
     if state.archive:
-        kept = f"{state.archive.manifest} (step {state.archive.step})"
-        console.print(f"  archive  {kept}", markup=False, soft_wrap=True)
+        yield "archive", f"{state.archive.manifest} (step {state.archive.step})"
     if state.unproven:
-        console.print(f"  copied   {state.unproven.sentence()}", markup=False, soft_wrap=True)
+        yield "copied", state.unproven.sentence()
     elif (left := facts["unrecognised"]) and left.get("files"):
-        unrecognised = CheckpointUnrecognised.model_validate(left).sentence()
-        console.print(f"  left     {unrecognised}", markup=False, soft_wrap=True)
-    if state.certificate:
-        certificate = state.certificate
-        console.print(
-            f"  certificate {'clean' if certificate.clean else 'not clean'}: {len(certificate.found)} left, "
-            f"{len(certificate.could_not_look)} not looked at"
-        )
-    _print_notices(facts["notices"], console)
-    for key, why in facts["unreadable"].items():
-        console.print(f"  record   1 object of the record cannot be read: {key}: {why}", markup=False, soft_wrap=True)
+        yield "left", CheckpointUnrecognised.model_validate(left).sentence()
+    if certificate := state.certificate:
+        verdict = "clean" if certificate.clean else "not clean"
+        missing = f"{len(certificate.could_not_look)} not looked at"
+        yield "certificate", f"{verdict}: {len(certificate.found)} left, {missing}"
+    yield from _notices(facts["notices"])
+    for key, reason in facts["unreadable"].items():
+        yield "record", f"1 object of the record cannot be read: {key}: {reason}"
+
+
+def _training(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the nodes, and what the newest attempt does."""
+    training, live = facts["training"], facts["live"]
+    if nodes := live.get("nodes"):
+        yield "nodes", f"{sum(bool(node.get('ready')) for node in nodes)} of {len(nodes)} ready"
+    restarts = facts["restarted_in_place"]
+    restart_text = f" ({plural(restarts, 'restart')} in place so far)" if restarts else ""
+    loss = "" if live["loss"] is None else f", loss {live['loss']:.4g}"
+    commit_text = f"committed {live['committed_step']}" if live["committed_step"] >= 0 else "nothing committed yet"
+    head = f"attempt {live['attempt']}{restart_text} {training['activity']}"
+    head += f": step {training['step']} of {training['steps']}"
+    yield "training", f"{head}{loss}, {commit_text}; {live['why']}"
+    if pace := training["step_seconds"]:
+        tokens = training["tokens_per_second"]
+        rate = f"{clock(pace)} a step" + (f", {tokens:,} tokens/s" if tokens else "")
+        yield "pace", f"{rate}; {clock(training['seconds_to_end'])} to the last step"
 
 
 def _doubts(events: Sequence[Event]) -> list[str]:
@@ -193,51 +210,33 @@ def _doubts(events: Sequence[Event]) -> list[str]:
     return list(newest.values())
 
 
-def _in_place(facts: dict[str, Any]) -> str:
-    count = facts["restarted_in_place"]
-    return f" ({plural(count, 'restart')} in place so far)" if count else ""
+def _notices(notices: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+    """Yield what people were told, and what they were not."""
+    for number, entry in enumerate(notices):
+        tries = f", {plural(entry.tries, 'try', 'tries')}" if entry.tries > 1 or entry.trouble else ""
+        trouble = f": {entry.trouble}" if entry.trouble else ""
+        delivery = f"{entry.at:%Y-%m-%d %H:%M} UTC, {entry.way}, {entry.delivery}{tries}{trouble}"
+        yield "" if number else "notices", f"{delivery}: {entry.subject}"
 
 
-def _print_notices(notices: Sequence[Entry], console: Console) -> None:
-    """Print what people were told, and what they were not."""
-    for number, one in enumerate(notices):
-        tried = f", {plural(one.tries, 'try', 'tries')}" if one.tries > 1 or one.trouble else ""
-        why, label = f": {one.trouble}" if one.trouble else "", "" if number else "notices"
-        console.print(
-            f"  {label:<8} {one.at:%Y-%m-%d %H:%M} UTC, {one.way}, {one.delivery}{tried}{why}: {one.subject}",
-            markup=False,
-            soft_wrap=True,
-        )
-
-
-def _compared(spec: Spec) -> tuple[tuple[StackLook, ...], tuple[Refusal, ...]]:
+def _compare_stacks(spec: Spec) -> tuple[tuple[StackLook, ...], tuple[Refusal, ...]]:
     """Compare the stacks with AWS; return nothing for a campaign that is torn down, or while it is."""
     from infra.engine.refusal import refusals, standing
     from infra.preview.read_only import look_at_stacks, read_only_context
 
-    context = read_only_context(spec, None, PlainConsole(stderr=True, highlight=False))
-    where = standing(context)
-    if where.falling:
+    context = read_only_context(spec, None, stderr)
+    position = standing(context)
+    if position.falling:
         context.progress.note("the campaign is being torn down or is gone: there is nothing to compare")
         return (), ()
     with context.progress.stage("compare", "the stacks against AWS; nothing is touched"):
         looks = look_at_stacks(context)
-    return looks, tuple(one for each in looks for one in refusals(each, where, spec.campaign))
+    return looks, tuple(refusal for look in looks for refusal in refusals(look, position, spec.campaign))
 
 
-def _stage(running: Stage | None, finished: dict[Stage, Any], ended: bool) -> str:
-    if ended:
+def _stage(running: Stage | None, finished_stages: dict[Stage, Any], is_over: bool) -> str:
+    if is_over:
         return "ended"
     if running is not None:
         return f"in {running}"
-    return f"after {list(finished)[-1]}" if finished else "not begun"
-
-
-def _print_hold(campaign: str, hold: Held, since: datetime | None, console: Console) -> None:
-    times = f"since {since:%H:%M:%S} UTC until {hold.until}"
-    console.print(f"  held     {times}: {hold.cause}", markup=False)
-    for line in hold.log[-5:]:
-        console.print(f"           {line}", markup=False)
-    console.print(
-        f"           cure: mend it, then `bivouac relaunch {campaign} --spec FILE`; or `bivouac down {campaign}`"
-    )
+    return f"after {list(finished_stages)[-1]}" if finished_stages else "not begun"

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from infra.aws.account import Account
 from infra.cli.answers import write_json
+from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.errors import CHANGED
 from infra.plan import catalogue
@@ -31,51 +32,51 @@ class Offered:
 
 def addons_command(kubernetes: str, region: str, json: bool, console: Console) -> int:
     """List add-ons. Exit code 0 when all are pinned to offered builds, 2 when one is not."""
-    found = offered(Account(region), kubernetes)
+    offers = offers_of(Account(region), kubernetes)
     if json:
-        write_json(console, [asdict(one) for one in found])
+        write_json(console, [asdict(offer) for offer in offers])
     else:
-        table(found).show(console)
-        for one in (one for one in found if one.default and (one.pinned is None or not one.sold)):
-            console.print("pin it:  " + one.line.replace("KUBERNETES", kubernetes), markup=False, soft_wrap=True)
-    return 0 if all(one.pinned and one.sold for one in found) else CHANGED
+        table(offers).show(console)
+        for offer in (offer for offer in offers if offer.default and (offer.pinned is None or not offer.sold)):
+            say(console, "pin it:  " + offer.line.replace("KUBERNETES", kubernetes))
+    return 0 if all(offer.pinned and offer.sold for offer in offers) else CHANGED
 
 
-def table(found: Iterable[Offered]) -> Listing:
+def table(offers: Iterable[Offered]) -> Listing:
     rows = Listing("add-on", "pinned", "EKS's default", "newest", "~")
-    for one in found:
-        rows.row(one.name, one.pinned or "-", one.default or "-", one.newest or "-", _verdict(one))
+    for offer in offers:
+        rows.row(offer.name, offer.pinned or "-", offer.default or "-", offer.newest or "-", _verdict(offer))
     return rows
 
 
-def offered(account: Account, kubernetes: str) -> tuple[Offered, ...]:
+def offers_of(account: Account, kubernetes: str) -> tuple[Offered, ...]:
     """Return offers in the catalogue's order; reads only."""
     return tuple(_offer(account, addon, kubernetes) for addon in catalogue.addons())
 
 
 def _offer(account: Account, addon: catalogue.Addon, kubernetes: str) -> Offered:
     pages = account.client("eks").get_paginator("describe_addon_versions")
-    asked = pages.paginate(kubernetesVersion=kubernetes, addonName=addon.name)
-    builds = [build for page in asked for info in page["addons"] for build in info["addonVersions"]]
+    pages_of_builds = pages.paginate(kubernetesVersion=kubernetes, addonName=addon.name)
+    builds = [build for page in pages_of_builds for info in page["addons"] for build in info["addonVersions"]]
     names = [str(build["addonVersion"]) for build in builds]
     defaults = [
         str(build["addonVersion"])
         for build in builds
-        if any(one.get("defaultVersion") and one["clusterVersion"] == kubernetes for one in build["compatibilities"])
+        if any(item.get("defaultVersion") and item["clusterVersion"] == kubernetes for item in build["compatibilities"])
     ]
-    pinned = addon.versions.get(kubernetes)
+    pin = addon.versions.get(kubernetes)
     return Offered(
         name=addon.name,
-        pinned=pinned,
+        pinned=pin,
         default=next(iter(defaults), None),
         newest=next(iter(names), None),  # EKS lists the newest first.
-        sold=pinned in names if pinned else bool(names),
+        sold=pin in names if pin else bool(names),
     )
 
 
-def _verdict(one: Offered) -> str:
-    if one.newest is None:
+def _verdict(offer: Offered) -> str:
+    if offer.newest is None:
         return "not offered for this Kubernetes"
-    if one.pinned is None:
+    if offer.pinned is None:
         return "not pinned: EKS's default is taken"
-    return "" if one.sold else "no longer offered"
+    return "" if offer.sold else "no longer offered"

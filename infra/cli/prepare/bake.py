@@ -8,47 +8,44 @@ from rich.console import Console
 
 from infra import target
 from infra.cli.answers import aside, write_json
+from infra.cli.options import site_steps
 from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked
-from infra.console.terminal import agreed
+from infra.console.plain_console import say
+from infra.console.terminal import ask_yes
 from infra.errors import UserError
 from infra.folders import refuse_unwritable, results_folder
 from infra.plan.checks import failed
 from infra.plan.plan import make_plan
 
 
-def bake_command(path: Path, force: bool, yes: bool, console: Console, *, as_json: bool = False) -> int:
+def bake_command(path: Path, force: bool, consent: bool, console: Console, *, as_json: bool = False) -> int:
     """Bake both images; exit code 0 when both exist. `bivouac run` finds them by the digests of their inputs."""
-    out, console = console, aside(console, as_json)
-    seen = checked(path)
-    if failed(seen.findings) or seen.spec is None or seen.facts is None:
-        show(path, seen.findings, as_json, out)
+    output, console = console, aside(console, as_json)
+    check = checked(path)
+    if failed(check.findings) or check.spec is None or check.facts is None:
+        show(path, check.findings, as_json, output)
         return UserError.exit_code
-    spec = seen.spec
+    spec = check.spec
     refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
-    target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
+    target.enter_for(spec, site_steps(console))
     question = "One builder (m7i.large) for up to two hours, and the storage of an image. Go?"
-    if target.spends(spec) and not yes and not agreed(question, console):
+    if target.spends(spec) and not consent and not ask_yes(question, console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
     # Pulumi and boto3 take a second to import: only a bake that really starts pays for it.
     from infra.bake import bake
     from infra.bake.builder import LIFE
     from infra.session.session import opened_for_images
 
-    with opened_for_images(spec, make_plan(spec, seen.facts), console, LIFE) as context:
+    with opened_for_images(spec, make_plan(spec, check.facts), console, LIFE) as context:
         with context.progress.stage("bake", "foundation; node image, trainer image, steward image"):
-            baked = bake.images(context, force=force)
+            image_facts = bake.images(context, force=force)
         if as_json:
-            write_json(out, baked)
+            write_json(output, image_facts)
             return 0
-        console.print(
-            f"node image    {baked['node_image']['ami']}  s3://{context.buckets.state}/{baked['node_image']['manifest']}",
-            markup=False,
-            soft_wrap=True,
+        say(
+            console,
+            f"node image    {image_facts['node_image']['ami']}  s3://{context.buckets.state}/{image_facts['node_image']['manifest']}",
         )
-        console.print(
-            f"trainer image {baked['image']}  s3://{context.buckets.state}/{baked['manifest']}",
-            markup=False,
-            soft_wrap=True,
-        )
+        say(console, f"trainer image {image_facts['image']}  s3://{context.buckets.state}/{image_facts['manifest']}")
     return 0

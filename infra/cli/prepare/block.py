@@ -11,9 +11,10 @@ from rich.console import Console
 
 from infra import target
 from infra.cli.answers import write_json
+from infra.cli.options import site_steps, stderr
 from infra.cli.prepare.offers import gpu_time
-from infra.console.plain_console import PlainConsole
-from infra.console.terminal import agreed
+from infra.console.plain_console import say
+from infra.console.terminal import ask_yes
 from infra.errors import UserError
 from infra.plan.estimates.clock import GPU_STAGES, seconds
 from infra.plan.plan import Plan, make_plan
@@ -21,119 +22,99 @@ from infra.plan.purchase import SCALE_DOWN
 from infra.plan.survey import survey
 from infra.plan.zones import control_plane_zones
 from infra.spec.campaign import Capacity, Spec, load
+from infra.spec.names import buckets
 
 if TYPE_CHECKING:
     from infra.aws.account import Account
     from infra.aws.block_purchase import Offering, Purchase
 
 
-def buy_command(path: Path, offering: str, yes: bool, as_json: bool, console: Console) -> int:
+def buy_command(path: Path, offering: str, consent: bool, as_json: bool, console: Console) -> int:
     """Buy a block. Exit code 0 when it is bought, now or before. Raises `UserError` if it must not be."""
     spec = load(path).spec
     if spec.nodes.capacity is not Capacity.CAPACITY_BLOCK:
         cure = "write capacity: capacity-block"
         raise UserError("the spec does not use a capacity block", seen=spec.nodes.capacity, cure=cure)
-    target.enter_for(
-        spec, lambda step: Console(stderr=True, highlight=False).print(f"{'site':<10} {step}", markup=False)
-    )
+    target.enter_for(spec, site_steps(stderr))
     from infra.aws.account import Account
     from infra.aws.block_purchase import Counter
     from infra.preview.read_only import read_only_context
     from infra.session.session import ensure_bucket, foundation_lease
 
     plan = make_plan(spec, survey(spec))
-    ensure_bucket(Account(spec.region), _state_bucket(spec), spec.account)
-    aside = PlainConsole(stderr=True, highlight=False)
-    context = read_only_context(spec.model_copy(update={"nodes": _unnamed(spec)}), plan, aside)
+    ensure_bucket(Account(spec.region), buckets(spec.account, spec.region).state, spec.account)
+    # Without the spec's reservation: the record knows what was bought.
+    nodes = spec.nodes.model_copy(update={"reservation_id": None})
+    context = read_only_context(spec.model_copy(update={"nodes": nodes}), plan, stderr)
     with foundation_lease(context) as lease:
         counter = Counter(context.account, lease.store, spec.campaign, lease.check)
         with context.progress.stage("block", "earlier purchases for this campaign"):
-            before = counter.standing(context.progress.note)
-        if before is not None:
-            _refuse_another(before, offering)
-            return _show(before, "was bought before", as_json, console)
-        chosen = _chosen(context.account, spec, plan, offering)
-        _confirm(chosen, spec, yes, aside)
-        with context.progress.stage("block", f"buying {chosen.id} for {chosen.fee_usd} USD"):
-            bought = counter.buy(chosen, context.operator_arn, context.progress.step)
-    return _show(bought, "is bought", as_json, console)
+            former = counter.standing(context.progress.note)
+        if former is not None:
+            if former.offering.id != offering:
+                end = former.offering.ends.isoformat(timespec="minutes")
+                block = f"{former.reservation_id} until {end}, {former.offering.fee_usd} USD, bought by {former.who}"
+                cure = f"write nodes.reservation_id: {former.reservation_id}; a second block needs another campaign"
+                raise UserError("the campaign has a block already", seen=block, cure=cure)
+            return _show(former, "was bought before", as_json, console)
+        choice = _offering_now(context.account, spec, plan, offering)
+        _confirm(choice, spec, consent, stderr)
+        with context.progress.stage("block", f"buying {choice.id} for {choice.fee_usd} USD"):
+            purchase = counter.buy(choice, context.operator_arn, context.progress.step)
+    return _show(purchase, "is bought", as_json, console)
 
 
-def _unnamed(spec: Spec) -> object:
-    """Return the nodes without the spec's reservation: the record knows what was bought."""
-    return spec.nodes.model_copy(update={"reservation_id": None})
-
-
-def _state_bucket(spec: Spec) -> str:
-    from infra.spec.names import buckets
-
-    return buckets(spec.account, spec.region).state
-
-
-def _refuse_another(before: Purchase, offering: str) -> None:
-    if before.offering.id != offering:
-        raise UserError(
-            "the campaign has a block already",
-            seen=f"{before.reservation_id} until {before.offering.ends.isoformat(timespec='minutes')}, "
-            f"{before.offering.fee_usd} USD, bought by {before.who}",
-            cure=f"write nodes.reservation_id: {before.reservation_id}; a second block needs another campaign's name",
-        )
-
-
-def _chosen(account: Account, spec: Spec, plan: Plan, offering: str) -> Offering:
+def _offering_now(account: Account, spec: Spec, plan: Plan, offering: str) -> Offering:
     """Return the offering as EC2 has it now. Raises `UserError` if it is gone or too short."""
     from infra.aws.block_purchase import offering_of
     from infra.aws.blocks import refuse_unfit
     from infra.aws.market import block_offerings
     from infra.aws.zones import zones_of
 
-    found = [offering_of(one) for one in block_offerings(account, spec, gpu_time(plan))]
-    chosen = next((one for one in found if one.id == offering), None)
-    if chosen is None:
+    offerings = [offering_of(candidate) for candidate in block_offerings(account, spec, gpu_time(plan))]
+    choice = next((candidate for candidate in offerings if candidate.id == offering), None)
+    if choice is None:
         raise UserError(
             "EC2 has no such offering now",
-            seen=f"{offering}; there are {', '.join(one.id for one in found) or 'none'}",
+            seen=f"{offering}; there are {', '.join(candidate.id for candidate in offerings) or 'none'}",
             cure=f"`bivouac offers SPEC` lists them: {spec.nodes.count} x {spec.nodes.instance_type}",
         )
     control_plane_zones(spec, zones_of(account))  # refuses a zone without clusters: a block is never given back
-    refuse_unfit(chosen.as_block(), spec, datetime.now(UTC), timedelta(seconds=float(seconds(plan.clock, *GPU_STAGES))))
-    return chosen
+    refuse_unfit(choice.as_block(), spec, datetime.now(UTC), timedelta(seconds=float(seconds(plan.clock, *GPU_STAGES))))
+    return choice
 
 
-def _confirm(one: Offering, spec: Spec, yes: bool, aside: Console) -> None:
-    aside.print(f"offering   {one.id}: {one.count} x {one.instance_type} in {one.zone}")
-    aside.print(f"starts     {one.starts.isoformat(timespec='minutes')}")
+def _confirm(offering: Offering, spec: Spec, consent: bool, aside: Console) -> None:
+    aside.print(f"offering   {offering.id}: {offering.count} x {offering.instance_type} in {offering.zone}")
+    aside.print(f"starts     {offering.starts.isoformat(timespec='minutes')}")
+    end = (offering.ends - SCALE_DOWN).isoformat(timespec="minutes")
     aside.print(
-        f"ends       {one.ends.isoformat(timespec='minutes')}; nodes until {_until(one)}: EKS takes them away then"
+        f"ends       {offering.ends.isoformat(timespec='minutes')}; nodes until {end}: EKS takes them away then"
     )
-    aside.print(f"price      {one.fee_usd:,} USD, charged at once; {one.usd_per_hour} USD per node and hour")
+    aside.print(f"price      {offering.fee_usd:,} USD, charged at once; {offering.usd_per_hour} USD per node and hour")
     aside.print("a block cannot be cancelled, changed or given back, whatever happens to the campaign")
-    if one.fee_usd > spec.money.budget_usd:
+    if offering.fee_usd > spec.money.budget_usd:
         raise UserError(
             "the block costs more than the campaign's budget",
-            seen=f"{one.fee_usd} USD, budget {spec.money.budget_usd} USD",
+            seen=f"{offering.fee_usd} USD, budget {spec.money.budget_usd} USD",
             cure="raise money.budget_usd, or take fewer nodes or days",
         )
-    if not target.spends(spec) or yes:
+    if not target.spends(spec) or consent:
         return
-    if not agreed(f"Spend {one.fee_usd:,} USD?", aside):
+    if not ask_yes(f"Spend {offering.fee_usd:,} USD?", aside):
         raise UserError("nothing was bought", seen="no", cure="answer yes, or give --yes")
 
 
-def _until(one: Offering) -> str:
-    return (one.ends - SCALE_DOWN).isoformat(timespec="minutes")
-
-
-def _show(purchase: Purchase, how: str, as_json: bool, console: Console) -> int:
-    one = purchase.offering
+def _show(purchase: Purchase, outcome: str, as_json: bool, console: Console) -> int:
+    block = purchase.offering
     if as_json:
         write_json(console, purchase.model_dump())
         return 0
-    console.print(f"{purchase.reservation_id} {how}; for the spec:")
-    console.print("nodes:")
-    console.print("  capacity: capacity-block")
-    console.print(f"  reservation_id: {purchase.reservation_id}")
-    console.print(f"  block_end: {one.ends.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")
-    console.print(f"  block_fee_usd: {one.fee_usd}")
-    console.print(f"  usd_per_hour: {one.usd_per_hour} # {one.fee_usd} USD for the whole block")
+    say(
+        console,
+        f"{purchase.reservation_id} {outcome}; for the spec:\nnodes:\n  capacity: capacity-block\n"
+        f"  reservation_id: {purchase.reservation_id}\n  block_end: {block.ends.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}\n"
+        f"  block_fee_usd: {block.fee_usd}\n"
+        f"  usd_per_hour: {block.usd_per_hour} # {block.fee_usd} USD for the whole block",
+    )
     return 0

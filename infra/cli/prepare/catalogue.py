@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from infra.cli.answers import write_json
-from infra.console.plain_console import PlainConsole
+from infra.cli.options import stderr
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.errors import CHANGED, UserError
@@ -25,17 +26,17 @@ def list_command(as_json: bool, console: Console) -> int:
         return 0
     table(items).show(console)
     hardware, price, performance = items[0].hardware, items[0].price, items[0].performance
-    for what, origin in (("hardware", hardware), ("prices", price), ("FLOP/s, NVLinks", performance)):
-        console.print(f"{what}: as of {origin.as_of}, {origin.source}", markup=False, soft_wrap=True)
+    for label, origin in (("hardware", hardware), ("prices", price), ("FLOP/s, NVLinks", performance)):
+        say(console, f"{label}: as of {origin.as_of}, {origin.source}")
     console.print("absent (-), with the reason:")
     reasons = dict[tuple[str, str], list[str]]()
     for item in items:
-        for field, why in item.absent.items():
-            reasons.setdefault((field, why), []).append(item.name)
+        for field, reason in item.absent.items():
+            reasons.setdefault((field, reason), []).append(item.name)
         if _bandwidth(item) is None:
             reasons.setdefault(("all-reduce", "no source states it"), []).append(item.name)
-    for (field, why), names in reasons.items():
-        console.print(f"  {field}: {why}: {', '.join(names)}", markup=False, soft_wrap=True)
+    for (field, reason), names in reasons.items():
+        say(console, f"  {field}: {reason}: {', '.join(names)}")
     return 0
 
 
@@ -46,12 +47,12 @@ def thresholds_command(as_json: bool, console: Console) -> int:
         write_json(console, table.model_dump(mode="json"))
         return 0
     rows = Listing("threshold", "~judges", "~value", "~unit", "~source", ruled=True)
-    for name, one in table.numbers.items():
-        rows.row(name, one.probe, _words(one.value), one.unit, one.source)
+    for name, threshold in table.numbers.items():
+        rows.row(name, threshold.probe, _words(threshold.value), threshold.unit, threshold.source)
     for probe, source in table.states.items():
         rows.row("", probe, "", "", source)
     rows.show(console)
-    console.print(f"as of {table.as_of}; what differs by type: `bivouac catalogue`", markup=False, soft_wrap=True)
+    say(console, f"as of {table.as_of}; what differs by type: `bivouac catalogue`")
     return 0
 
 
@@ -68,29 +69,25 @@ def refresh_command(region: str, write: bool, as_json: bool, console: Console) -
 
     account = Account(region)
     account.identity()
-    aside = Progress(PlainConsole(stderr=True, highlight=False))
+    aside = Progress(stderr)
     with aside.stage("catalogue", "every type against DescribeInstanceTypes and the price list; reads only"):
-        seen = compare(account, datetime.now(UTC).date(), aside.step)
-    changed = [one for one in seen.differences if one.kept is None]
+        comparison = compare(account, datetime.now(UTC).date(), aside.step)
+    differing = [row for row in comparison.differences if row.kept is None]
     if write:
-        _write(seen.content)
+        _write(comparison.content)
     if as_json:
-        write_json(console, seen.model_dump(exclude={"content"}))
-        return CHANGED if changed and not write else 0
-    for one in seen.differences:
-        note = f"  (kept: {one.kept})" if one.kept else ""
-        console.print(
-            f"{one.instance_type:<18} {one.field:<24} {one.ours or '-'} -> {one.aws or '-'}{note}",
-            markup=False,
-            soft_wrap=True,
-        )
-    if seen.not_offered:
-        console.print(f"not offered in {region}, left as they are: {', '.join(seen.not_offered)}", soft_wrap=True)
+        write_json(console, comparison.model_dump(exclude={"content"}))
+        return CHANGED if differing and not write else 0
+    for row in comparison.differences:
+        note = f"  (kept: {row.kept})" if row.kept else ""
+        say(console, f"{row.instance_type:<18} {row.field:<24} {row.ours or '-'} -> {row.aws or '-'}{note}")
+    if comparison.not_offered:
+        console.print(f"not offered in {region}, left as they are: {', '.join(comparison.not_offered)}", soft_wrap=True)
     types = len(catalogue.instance_types())
-    console.print(f"{len(changed)} figures of {types} types differ" + (f"; written to {_file()}" if write else ""))
-    if changed and not write:
+    console.print(f"{len(differing)} figures of {types} types differ" + (f"; written to {_file()}" if write else ""))
+    if differing and not write:
         console.print("`bivouac catalogue refresh --write` takes AWS's figures over")
-    return CHANGED if changed and not write else 0
+    return CHANGED if differing and not write else 0
 
 
 def _write(content: dict[str, Any]) -> None:
@@ -115,8 +112,8 @@ def _file() -> Path:
 
 
 def _bandwidth(item: InstanceType) -> float | None:
-    found = catalogue.bandwidth(item.name)
-    return None if found is None else found.bus_bandwidth_gb_s
+    measurement = catalogue.bandwidth(item.name)
+    return None if measurement is None else measurement.bus_bandwidth_gb_s
 
 
 def table(items: tuple[InstanceType, ...]) -> Listing:
@@ -124,20 +121,12 @@ def table(items: tuple[InstanceType, ...]) -> Listing:
                     ">EFA", ">all-reduce GB/s", ">USD/h", "block", ruled=True)  # fmt: skip
     for item in items:
         rows.row(
-            item.name,
-            f"{item.accelerators} x {item.accelerator} {item.accelerator_memory_gib:.0f} GiB",
-            _text(item.peak_bf16_tflops),
-            _text(item.nvlinks),
-            str(item.vcpus),
-            str(item.memory_gib),
-            f"{item.nvme_count} x {item.nvme_gb}",
-            str(item.network_gbit_s),
-            str(item.network_cards),
-            str(item.efa_interfaces),
-            _text(_bandwidth(item)),
-            _text(item.price_usd_per_hour),
+            item.name, f"{item.accelerators} x {item.accelerator} {item.accelerator_memory_gib:.0f} GiB",
+            _text(item.peak_bf16_tflops), _text(item.nvlinks), str(item.vcpus), str(item.memory_gib),
+            f"{item.nvme_count} x {item.nvme_gb}", str(item.network_gbit_s), str(item.network_cards),
+            str(item.efa_interfaces), _text(_bandwidth(item)), _text(item.price_usd_per_hour),
             "yes" if item.capacity_block else "",
-        )
+        )  # fmt: skip
     return rows
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.plan import memory
 from infra.plan.checks import Finding, check, shape_findings
@@ -31,27 +32,27 @@ def checked(path: Path, account: str | None = None) -> Checked:
     try:
         file = load(path)
     except SpecError as error:
-        found, sound = shape_findings(error), error.sound
+        findings, sound = shape_findings(error), error.sound
         if sound is not None:
-            found += check(sound, survey(sound.spec, account, complete=False), today, complete=False)
-        return Checked(None, None, None, tuple(sorted(found, key=lambda finding: finding.line)))
+            findings += check(sound, survey(sound.spec, account, complete=False), today, complete=False)
+        return Checked(None, None, None, tuple(sorted(findings, key=lambda finding: finding.line)))
     facts = survey(file.spec, account)
     return Checked(file, file.spec, facts, check(file, facts, today))
 
 
-def with_memory(seen: Checked, console: Console) -> Checked:
+def with_memory(result: Checked, console: Console) -> Checked:
     """Return the findings with the memory of a rank, where that may be too small."""
-    if seen.file is None or seen.spec is None or seen.facts is None or seen.facts.instance is None:
-        return seen
-    if not memory.is_close(seen.spec, seen.facts.instance):
-        return seen
-    console.print("memory     one micro batch of the model, on tensors without data", markup=False)
-    predicted = memory.predict_memory(seen.spec, seen.facts.instance)
-    facts = seen.facts.model_copy(update={"memory": predicted})
-    return replace(seen, facts=facts, findings=check(seen.file, facts, datetime.now(UTC).date()))
+    if result.file is None or result.spec is None or result.facts is None or result.facts.instance is None:
+        return result
+    if not memory.is_close(result.spec, result.facts.instance):
+        return result
+    say(console, "memory     one micro batch of the model, on tensors without data")
+    prediction = memory.predict_memory(result.spec, result.facts.instance)
+    facts = result.facts.model_copy(update={"memory": prediction})
+    return replace(result, facts=facts, findings=check(result.file, facts, datetime.now(UTC).date()))
 
 
-def with_answers(seen: Checked, console: Console) -> Checked:
+def with_answers(result: Checked, console: Console) -> Checked:
     """Return the findings with AWS's answers; reads only. To be called where the spec's target is.
 
     A campaign that has begun is not checked: it uses its quota itself, and its zones and images are chosen. Raises
@@ -62,16 +63,16 @@ def with_answers(seen: Checked, console: Console) -> Checked:
     from infra.aws.namesakes import refuse_namesake
     from infra.session.session import has_begun
 
-    if seen.file is None or seen.spec is None or seen.facts is None:
-        return seen
-    account = Account(seen.spec.region)
-    account.refuse_foreign(seen.spec.account)
-    if has_begun(account, seen.spec):
-        return seen
-    refuse_namesake(account, seen.spec.campaign)
+    if result.file is None or result.spec is None or result.facts is None:
+        return result
+    account = Account(result.spec.region)
+    account.refuse_foreign(result.spec.account)
+    if has_begun(account, result.spec):
+        return result
+    refuse_namesake(account, result.spec.campaign)
     progress = Progress(console)
     with progress.stage(
         "ask", "zones, types, network, quota, reservation and base image, as the account has them; reads only"
     ):
-        facts = ask_aws(account, seen.spec, seen.facts, progress.note)
-    return replace(seen, facts=facts, findings=check(seen.file, facts, datetime.now(UTC).date()))
+        facts = ask_aws(account, result.spec, result.facts, progress.note)
+    return replace(result, facts=facts, findings=check(result.file, facts, datetime.now(UTC).date()))

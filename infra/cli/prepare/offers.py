@@ -12,7 +12,8 @@ from rich.console import Console
 
 from infra import target
 from infra.cli.answers import write_json
-from infra.console.plain_console import PlainConsole
+from infra.cli.options import site_steps, stderr
+from infra.console.plain_console import say
 from infra.console.progress import Progress
 from infra.console.tables import Listing
 from infra.plan import catalogue
@@ -25,35 +26,33 @@ if TYPE_CHECKING:
     from infra.aws.market import Choice
 
 
-def offers_command(path: Path, types: Sequence[str], more: bool, as_json: bool, console: Console) -> int:
+def offers_command(path: Path, types: Sequence[str] | None, more: bool, as_json: bool, console: Console) -> int:
     """List offers. Exit code 0 if at least one choice holds all nodes, else 1."""
     spec = load(path).spec
-    target.enter_for(
-        spec, lambda step: Console(stderr=True, highlight=False).print(f"{'site':<10} {step}", markup=False)
-    )
+    target.enter_for(spec, site_steps(stderr))
     from infra.aws.account import Account
     from infra.aws.cost_tag import cost_tag
     from infra.aws.market import alternatives, look
 
     item = catalogue.instance_type(spec.nodes.instance_type)
-    wanted = list(dict.fromkeys([*(types or [item.name]), *(alternatives(item) if more else ())]))
+    type_names = list(dict.fromkeys([*(types or [item.name]), *(alternatives(item) if more else ())]))
     account = Account(spec.region)
     account.refuse_foreign(spec.account)
-    aside = Progress(PlainConsole(stderr=True, highlight=False))
+    aside = Progress(stderr)
     with aside.stage("offers", f"{spec.nodes.count} nodes in {spec.region}; reads only"):
-        market = look(account, spec, wanted, gpu_time(make_plan(spec, survey(spec))), aside.step)
+        market = look(account, spec, type_names, gpu_time(make_plan(spec, survey(spec))), aside.step)
         aside.step("checking that AWS's bills know the campaign's tag")
-        counted = cost_tag(account)
+        tag_state = cost_tag(account)
     if as_json:
-        write_json(console, market.model_dump() | {"budget_tag": counted.model_dump()})
+        write_json(console, market.model_dump() | {"budget_tag": tag_state.model_dump()})
     else:
         table(market.choices, f"{spec.nodes.count} nodes for {spec.campaign}").show(console)
         console.print(f"GPU nodes are planned for {market.hours} h; a block must last {market.block_hours} h")
-        for said in market.unanswered:
-            console.print(f"AWS did not answer {said}", soft_wrap=True, markup=False)
-        console.print(counted.sentence(), soft_wrap=True, markup=False)
+        for question in market.unanswered:
+            say(console, f"AWS did not answer {question}")
+        say(console, tag_state.sentence())
         console.print("a block is bought by `bivouac block buy SPEC OFFERING`; prices are AWS's current ones")
-    return 0 if any(one.fits is not False for one in market.choices) else 1
+    return 0 if any(choice.fits is not False for choice in market.choices) else 1
 
 
 def gpu_time(plan: Plan) -> timedelta:
@@ -65,12 +64,12 @@ def table(choices: Iterable[Choice], title: str) -> Listing:
     """Return a table: choices that hold all nodes first, the cheapest of them on top."""
     rows = Listing("type", "zone", "capacity", ">USD/h a node", ">USD in all", "starts", "ends", ">vCPUs free", "fits",
                    "id", "~note", title=title, ruled=True)  # fmt: skip
-    for one in sorted(choices, key=lambda one: (one.fits is False, one.usd is None, one.usd or 0)):
-        quota = "" if one.quota is None else f"{one.quota.free} of {one.quota.vcpus}"
-        places = f"{one.places} places" if one.places is not None else quota
-        fits = {True: "yes", False: "no", None: "not known"}[one.fits]
-        rows.row(one.instance_type, one.zone, one.capacity, _usd(one.usd_per_hour, 4), _usd(one.usd, 2),
-                 _when(one.starts), _when(one.ends), places, fits, one.id or "", one.note)  # fmt: skip
+    for choice in sorted(choices, key=lambda choice: (choice.fits is False, choice.usd is None, choice.usd or 0)):
+        quota = "" if choice.quota is None else f"{choice.quota.free} of {choice.quota.vcpus}"
+        places = f"{choice.places} places" if choice.places is not None else quota
+        fits = {True: "yes", False: "no", None: "not known"}[choice.fits]
+        rows.row(choice.instance_type, choice.zone, choice.capacity, _usd(choice.usd_per_hour, 4), _usd(choice.usd, 2),
+                 _moment(choice.starts), _moment(choice.ends), places, fits, choice.id or "", choice.note)  # fmt: skip
     return rows
 
 
@@ -78,5 +77,5 @@ def _usd(amount: Decimal | None, digits: int) -> str:
     return "-" if amount is None else f"{amount:,.{digits}f}"
 
 
-def _when(moment: datetime | None) -> str:
+def _moment(moment: datetime | None) -> str:
     return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}Z"

@@ -7,44 +7,41 @@ from pathlib import Path
 from rich.console import Console
 
 from infra.cli.answers import write_json
-from infra.cli.prepare.check import refuse, show
+from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import Checked, checked
 from infra.cli.prepare.summary import summary
 from infra.cli.rendering import print_plan
+from infra.console.plain_console import say
 from infra.errors import UserError
 from infra.plan.checks import failed
 from infra.plan.plan import Plan, make_plan
 
 
-def plan_command(path: Path, json: bool = False, console: Console | None = None) -> int:
+def plan_command(path: Path, json: bool, console: Console) -> int:
     """Print a plan, if one can be made. Exit code 0, or 64 when the spec has errors. `json`: one object on stdout: the
     plan without errors (`Plan.model_validate` reads it back), else the findings as `bivouac check` prints them."""
-    console = console or Console()
-    try:
-        seen = checked(path)
-    except UserError as error:
-        return refuse(error, json, console)
-    bad, plan = failed(seen.findings), _plan(seen)
+    check = checked(path)
+    bad, plan = failed(check.findings), _plan(check)
     if json and plan is not None and not bad:
         write_json(console, plan.model_dump())
         return 0
-    if plan is not None and seen.spec is not None and not json:
-        for word, sentence in summary(plan, seen.spec):
-            console.print(f"{word:<8} {sentence}", markup=False, soft_wrap=True)
+    if plan is not None and check.spec is not None and not json:
+        for word, sentence in summary(plan, check.spec):
+            say(console, f"{word:<8} {sentence}")
         console.print()
         print_plan(console, plan)
         console.print()
-    show(path, seen.findings, json, console)
+    show(path, check.findings, json, console)
     return UserError.exit_code if bad else 0
 
 
-def _plan(seen: Checked) -> Plan | None:
+def _plan(check: Checked) -> Plan | None:
     """Return the plan, None if the spec's errors leave no layout."""
-    if seen.spec is None or seen.facts is None:
+    if check.spec is None or check.facts is None:
         return None
     try:
-        return make_plan(seen.spec, seen.facts)
+        return make_plan(check.spec, check.facts)
     except UserError:
-        if failed(seen.findings):
+        if failed(check.findings):
             return None
         raise

@@ -82,54 +82,54 @@ def look_at(path: Path) -> Script:
     imports, calls = set(_imports(nodes)), [node for node in nodes if isinstance(node, ast.Call)]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     names = {_name(node) for node in nodes}
-    starter = next((one for one in _STARTERS if _has(one, imports)), "")
-    launcher, why = "none", "nothing in it starts ranks"
-    if _has("mpi4py", imports) or _has("horovod", imports):
-        launcher, why = "mpirun", "it imports mpi4py or horovod"
+    starter = next((import_name for import_name in _STARTERS if _imports_any(import_name, imports)), "")
+    launcher, reason = "none", "nothing in it starts ranks"
+    if _imports_any("mpi4py", imports) or _imports_any("horovod", imports):
+        launcher, reason = "mpirun", "it imports mpi4py or horovod"
     elif starter or "LOCAL_RANK" in texts or "init_process_group" in names:
-        launcher, why = "torchrun", f"it imports {starter}" if starter else "it asks for its rank"
-    form = next((form for name, form in _FORMATS if _has(name, imports)), "auto")
-    pattern, progress_why = _progress(calls, form, _has("tqdm", imports))
+        launcher, reason = "torchrun", f"it imports {starter}" if starter else "it asks for its rank"
+    form = next((form for name, form in _FORMATS if _imports_any(name, imports)), "auto")
+    pattern, progress_why = _progress(calls, form, _imports_any("tqdm", imports))
     steps, options = _STEPS.search(text), sorted(text for text in texts if _FOLDER.fullmatch(text))
     trains = starter.startswith("transformers.")
     cuda = {"nccl", "cuda", "cuda:0"} & texts or ("cuda" in names and "device" not in names)
     tops = {name.partition(".")[0] for name in imports} - {*sys.stdlib_module_names, "bivouac"}
     return Script(
-        source=str(source), name=str(path.resolve().relative_to(source.resolve())), launcher=launcher, launcher_why=why,
-        format=form, pattern=pattern, progress_why=progress_why, at_root=at_root,
+        source=str(source), name=str(path.resolve().relative_to(source.resolve())), launcher=launcher,
+        launcher_why=reason, format=form, pattern=pattern, progress_why=progress_why, at_root=at_root,
         steps=int(steps[1].replace("_", "")) if steps else 0,
         folder_option=(options or (["--output_dir"] if trains else [""]))[0],
         knows_folder="BIVOUAC_CHECKPOINTS" in texts or "bivouac" in imports,
         needs_cuda=bool(cuda) and not {"is_available", "device_count"} & names,
         requirements=(source / "requirements.txt").is_file(),
-        absent=tuple(sorted(one for one in tops if not (_module(one, path.parent, source) or _installed(one)))),
+        absent=tuple(sorted(top for top in tops if not (_module(top, path.parent, source) or _is_installed(top)))),
     )  # fmt: skip
 
 
 def _nodes(path: Path) -> tuple[list[ast.AST], str, bool]:
     """Return nodes and text of a script and of its project's modules that it imports; True if these begin at the
     working folder, and not beside the script."""
-    above = Path.cwd().resolve()
-    roots = (path.parent, above) if path.is_relative_to(above) else (path.parent,)
-    waiting, done, nodes, text, at_root = [path], set[Path](), list[ast.AST](), "", False
-    while waiting and len(done) < _MOST_FILES:
-        each = waiting.pop()
-        if each in done:
+    package = Path.cwd().resolve()
+    roots = (path.parent, package) if path.is_relative_to(package) else (path.parent,)
+    waiting, paths, nodes, text, at_root = [path], set[Path](), list[ast.AST](), "", False
+    while waiting and len(paths) < _MOST_FILES:
+        module = waiting.pop()
+        if module in paths:
             continue
-        done.add(each)
+        paths.add(module)
         try:
-            content = each.read_bytes()
-            nodes += ast.walk(tree := ast.parse(content, str(each)))
+            content = module.read_bytes()
+            nodes += ast.walk(tree := ast.parse(content, str(module)))
             text += content.decode(errors="replace")
         except (SyntaxError, ValueError, OSError) as error:
-            if each == path:
+            if module == path:
                 cure = "give the Python file that trains"
                 raise UserError("the script is no Python", seen=f"{path}: {error}", cure=cure) from error
             continue
         for name in _imports(ast.walk(tree)):
-            if (found := _module(name, *roots)) is not None:
-                at_root = at_root or not found.is_relative_to(path.parent)
-                waiting.append(found)
+            if (all_nodes := _module(name, *roots)) is not None:
+                at_root = at_root or not all_nodes.is_relative_to(path.parent)
+                waiting.append(all_nodes)
     return nodes, text, at_root
 
 
@@ -156,11 +156,11 @@ def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield "torch.distributed"
 
 
-def _has(name: str, imports: set[str]) -> bool:
-    return any(one == name or one.startswith(f"{name}.") for one in imports)
+def _imports_any(name: str, imports: set[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for module in imports)
 
 
-def _installed(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except (ImportError, ValueError):
@@ -169,14 +169,14 @@ def _installed(name: str) -> bool:
 
 def _progress(calls: list[ast.Call], form: str, bar: bool) -> tuple[str | None, str]:
     """Return the pattern of the lines that tell the step, and from where it comes."""
-    printed = [call for call in calls if _name(call.func) in _PRINTS]
-    keys = {key.value for call in calls if _name(call.func) == "dumps" for each in call.args
-            if isinstance(each, ast.Dict) for key in each.keys if isinstance(key, ast.Constant)}  # fmt: skip
+    prints = [call for call in calls if _name(call.func) in _PRINTS]
+    keys = {key.value for call in calls if _name(call.func) == "dumps" for argument in call.args
+            if isinstance(argument, ast.Dict) for key in argument.keys if isinstance(key, ast.Constant)}  # fmt: skip
     if {"step", "global_step", "iteration", "iter"} & keys:
         return None, "it prints JSON with its step"
-    found = [pattern for call in printed if (pattern := _pattern("".join(_line(call.args))))]
-    if found:
-        return max(found, key=lambda one: "(?P<loss>" in one), "from the line that it prints"
+    patterns = [pattern for call in prints if (pattern := _pattern("".join(_line(call.args))))]
+    if patterns:
+        return max(patterns, key=lambda candidate: "(?P<loss>" in candidate), "from the line that it prints"
     if form == "megatron":
         return rf"iteration\s+{_STEP}/.*lm loss: (?P<loss>\S+)", "Megatron-LM's own line"
     if bar or form in ("huggingface", "lightning"):
@@ -188,7 +188,7 @@ def _pattern(line: str) -> str | None:
     """Return a pattern for a printed line, in which a null character and a name stand for each value."""
     if word := _STEP_WORD.search(line):
         begin = rf"(?i:\b{word[1]})s?\D{{0,8}}?"
-    elif word := next((one for one in re.finditer(r"\0(\w*)", line) if _STEP_NAME.fullmatch(one[1])), None):
+    elif word := next((match for match in re.finditer(r"\0(\w*)", line) if _STEP_NAME.fullmatch(match[1])), None):
         if "\0" in line[: word.start()]:
             return None
         begin = r"^\D*"
@@ -198,16 +198,16 @@ def _pattern(line: str) -> str | None:
 
 
 def _line(arguments: list[ast.expr]) -> Iterator[str]:
-    for number, one in enumerate(arguments):
+    for number, node in enumerate(arguments):
         yield " " if number else ""
-        if isinstance(one, ast.JoinedStr):
-            yield from _line_of(one.values)
-        elif isinstance(one, ast.BinOp) and isinstance(one.left, ast.Constant):
-            yield from _line_of([one.left])
-        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == "format":
-            yield from _line_of([one.func.value])
+        if isinstance(node, ast.JoinedStr):
+            yield from _line_of(node.values)
+        elif isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant):
+            yield from _line_of([node.left])
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+            yield from _line_of([node.func.value])
         else:
-            yield from _line_of([one])
+            yield from _line_of([node])
 
 
 def _line_of(parts: Iterable[Any]) -> Iterator[str]:

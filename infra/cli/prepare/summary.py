@@ -15,12 +15,9 @@ from infra.spec.campaign import Spec
 def summary(plan: Plan, spec: Spec) -> tuple[tuple[str, str], ...]:
     """Return five pairs of a word and a sentence."""
     return (
-        ("cost", _cost(plan)),
-        ("time", _time(plan)),
-        ("cadence", _cadence(plan, spec)),
-        ("risk", _risk(plan)),
-        ("decided", _decided(plan, spec)),
-    )
+        ("cost", _cost(plan)), ("time", _time(plan)), ("cadence", _cadence(plan, spec)), ("risk", _risk(plan)),
+        ("decided", _decisions(plan, spec)),
+    )  # fmt: skip
 
 
 def _cost(plan: Plan) -> str:
@@ -43,36 +40,36 @@ def _time(plan: Plan) -> str:
 def _cadence(plan: Plan, spec: Spec) -> str:
     shared = plan.checkpoint.shared_every
     part = "all" if shared == 1 else f"one in {shared}"
-    every = f"{plan.checkpoint.every_steps:,} steps ({_text(_interval(plan))})"
+    interval_text = f"{plan.checkpoint.every_steps:,} steps ({_text(_interval(plan))})"
     if spec.storage.shared is None:
-        return f"a checkpoint every {every}, {part} in S3"
-    copied = _text(plan.figure("archive every").value)
-    return f"a checkpoint every {every}, {part} on the shared tier, a copy in S3 every {copied}"
+        return f"a checkpoint every {interval_text}, {part} in S3"
+    copy_interval = _text(plan.figure("archive every").value)
+    return f"a checkpoint every {interval_text}, {part} on the shared tier, a copy in S3 every {copy_interval}"
 
 
 def _risk(plan: Plan) -> str:
     mtbf_s = plan.figure("MTBF of the job").value * 3600
     losses = plan.figure("training time").value / mtbf_s
-    lost = _interval(plan) * plan.checkpoint.shared_every
+    lost_text = _interval(plan) * plan.checkpoint.shared_every
     return (
-        f"{losses:.2g} node losses expected while it trains; one costs at most {_text(lost)} of training "
+        f"{losses:.2g} node losses expected while it trains; one costs at most {_text(lost_text)} of training "
         f"(what came after the newest checkpoint on the shared tier) and the restart"
     )
 
 
-def _decided(plan: Plan, spec: Spec) -> str:
+def _decisions(plan: Plan, spec: Spec) -> str:
     shared = spec.storage.shared
-    given = spec.model_fields_set | {f"money.{name}" for name in spec.money.model_fields_set}
-    chosen = [
+    explicit = spec.model_fields_set | {f"money.{name}" for name in spec.money.model_fields_set}
+    defaults = [
         ("checkpoint cadence derived", plan.checkpoint_derived),
-        (f"deadline {duration.text(plan.deadline)}", "money.deadline" not in given),
+        (f"deadline {duration.text(plan.deadline)}", "money.deadline" not in explicit),
         (f"nodes {spec.nodes.capacity}", "capacity" not in spec.nodes.model_fields_set),
-        (f"on an error {spec.on_stop}", "on_stop" not in given),
+        (f"on an error {spec.on_stop}", "on_stop" not in explicit),
         (f"one node lost in {spec.recovery.node_mtbf_hours:g} h",
          "node_mtbf_hours" not in spec.recovery.model_fields_set),
-        (f"shared tier {0 if shared is None else shared.capacity_gib} GiB", "storage" not in given),
+        (f"shared tier {0 if shared is None else shared.capacity_gib} GiB", "storage" not in explicit),
     ]  # fmt: skip
-    return ", ".join(words for words, ours in chosen if ours) or "nothing: the spec decides everything"
+    return ", ".join(words for words, is_default in defaults if is_default) or "nothing: the spec decides everything"
 
 
 def _interval(plan: Plan) -> Decimal:

@@ -58,16 +58,17 @@ def measure(spec: Spec, plan: Plan, seconds: float, say: Callable[[str], None]) 
     """
     assert spec.workload is not None, "only a job is tried"
     job = spec.workload.on(spec.target)
-    here = image_python(job, lambda: ".".join(map(str, sys.version_info[:2]))) if job.requirements else None
-    packed = pack(job, here, say)
+    python = image_python(job, lambda: ".".join(map(str, sys.version_info[:2]))) if job.requirements else None
+    package = pack(job, python, say)
     with tempfile.TemporaryDirectory(prefix="bivouac-trial-") as scratch:
         root = Path(scratch)
-        pod, own = workload_config(spec, plan, packed.digest, packed.sha256, "trial"), root / "shared/trial/own"
+        pod, folder = (workload_config(spec, plan, package.digest, package.sha256, "trial"), root / "shared/trial/own")
         changes: dict[str, Any] = {
             "launcher": "torchrun" if pod.launcher == "torchrun" else "none", "folder": str(root / "workspace"),
-            "source": str(packed.folder / source_name(packed.sha256)), "requirements_digest": packed.requirements,
-            "requirements": str(packed.folder / requirements_name(packed.requirements)) if here else "",
-            "checkpoints": pod.checkpoints.model_copy(update={"folder": str(own), "tier": "shared"}), "secrets": (),
+            "source": str(package.folder / source_name(package.sha256)), "requirements_digest": package.requirements,
+            "requirements": str(package.folder / requirements_name(package.requirements)) if python else "",
+            "checkpoints": pod.checkpoints.model_copy(update={"folder": str(folder), "tier": "shared"}),
+            "secrets": (),
             "env": {name: value.replace(WORKSPACE, str(root / "workspace")) for name, value in pod.env.items()},
             "steps": 1, "grace_s": _GRACE_S,  # how many steps there are is what a whole run tells
         }  # fmt: skip
@@ -81,8 +82,8 @@ def measure(spec: Spec, plan: Plan, seconds: float, say: Callable[[str], None]) 
             process = subprocess.Popen(
                 [sys.executable, program], env=_environment(root, address), stdout=log, stderr=log
             )
-            sent = _followed(process, address, seconds, say)
-        return _judged(root, sent)
+            signal_sent = _follow_job(process, address, seconds, say)
+        return _judge(root, signal_sent)
 
 
 def _environment(root: Path, address: str) -> dict[str, str]:
@@ -96,26 +97,26 @@ def _environment(root: Path, address: str) -> dict[str, str]:
     return {**os.environ, **{str(name): str(value) for name, value in place.items()}, "PATH": path}
 
 
-def _followed(process: subprocess.Popen[bytes], address: str, seconds: float, say: Callable[[str], None]) -> int:
+def _follow_job(process: subprocess.Popen[bytes], address: str, seconds: float, say: Callable[[str], None]) -> int:
     """Follow a job until enough is known, and end it; return the signal sent."""
-    steps, until, sent = [0], time.monotonic() + seconds, 0
+    steps, end_time, signal_sent = [0], time.monotonic() + seconds, 0
     try:
         while process.poll() is None:
-            committed = -1
+            newest_commit = -1
             try:
                 answer = httpx2.get(f"http://{address}:{AGENT_PORT}/status", timeout=2.0, trust_env=False)
                 status = Status.model_validate(answer.json())
-                committed = status.committed_step
+                newest_commit = status.committed_step
                 if status.step > steps[-1]:
                     steps.append(status.step)
                     say(f"step {status.step}")
             except (httpx2.HTTPError, ValueError):  # not up yet
                 pass
-            known = committed >= 0 and len(steps) > 2 and steps[-1] - steps[1] >= _ENOUGH
-            if not sent and (known or time.monotonic() > until):
-                process.send_signal(sent := signal.SIGTERM)
-                until = time.monotonic() + 3 * _GRACE_S
-            elif sent and time.monotonic() > until:
+            is_known = newest_commit >= 0 and len(steps) > 2 and steps[-1] - steps[1] >= _ENOUGH
+            if not signal_sent and (is_known or time.monotonic() > end_time):
+                process.send_signal(signal_sent := signal.SIGTERM)
+                end_time = time.monotonic() + 3 * _GRACE_S
+            elif signal_sent and time.monotonic() > end_time:
                 process.kill()
             time.sleep(0.1)
     finally:
@@ -124,7 +125,7 @@ def _followed(process: subprocess.Popen[bytes], address: str, seconds: float, sa
             process.wait(timeout=3 * _GRACE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-    return sent
+    return signal_sent
 
 
 def _step_times(log: str) -> dict[int, float]:
@@ -133,7 +134,7 @@ def _step_times(log: str) -> dict[int, float]:
     return {event["step"]: event["time"] for event in reversed([*events]) if event["event"] == "step"}
 
 
-def _judged(root: Path, sent: int) -> Measured:
+def _judge(root: Path, signal_sent: int) -> Measured:
     words = (root / "log").read_text(errors="replace")
     try:
         end = Termination.model_validate_json((root / "termination.json").read_bytes())
@@ -141,26 +142,26 @@ def _judged(root: Path, sent: int) -> Measured:
         raise UserError(
             "the trial left no word of its end", seen=words[-1000:], cure="run the script by hand"
         ) from error
-    whole = not sent and end.exit_code == 0
-    if not sent and not whole:
+    is_whole = not signal_sent and end.exit_code == 0
+    if not signal_sent and not is_whole:
         cuda = _CUDA.search(words)
         cure = "mend it; what is missing belongs into the source or its requirements.txt; or leave out --try"
         if cuda is not None:
             cure = "a rehearsal has no GPU: where torch.cuda.is_available() is false, let it take the CPU and gloo; "
             cure += "or leave out --try, for a spec for AWS"
-        seen = end.detail if cuda is None else cuda[0].strip()[:300]
-        raise UserError("the script fails on this machine", seen=seen, cure=cure)
+        error_text = end.detail if cuda is None else cuda[0].strip()[:300]
+        raise UserError("the script fails on this machine", seen=error_text, cure=cure)
     sizes = [
         sum(shard["size_bytes"] for shard in json.loads(path.read_text())["shards"])
         for path in sorted((root / "shared/trial").glob("step-*/manifest.json"))
     ]
-    own = root / "shared/trial/own"
+    folder = root / "shared/trial/own"
     times = _step_times(words)
-    first, last = min(times, default=0), max(times, default=0)
+    first_step, last_step = min(times, default=0), max(times, default=0)
     return Measured(
-        steps=max(last, end.step),
-        whole=whole,
-        step_seconds=(times[last] - times[first]) / (last - first) if last > first else None,
-        checkpoint_gib=sizes[-1] / GIB if sizes else None,
-        unsealed=0 if sizes else sum(path.is_file() for path in own.rglob("*")),
-    )
+        steps=max(last_step, end.step), whole=is_whole,
+        step_seconds=(times[last_step] - times[first_step]) / (last_step - first_step)
+        if last_step > first_step
+        else None, checkpoint_gib=sizes[-1] / GIB if sizes else None,
+        unsealed=0 if sizes else sum(path.is_file() for path in folder.rglob("*")),
+    )  # fmt: skip

@@ -9,13 +9,13 @@ from rich.markup import escape
 
 from infra import target
 from infra.cli.answers import write_json
-from infra.cli.prepare.check import refuse, show
-from infra.cli.prepare.checked import Checked, checked
-from infra.console.plain_console import PlainConsole
+from infra.cli.options import site_steps, stderr
+from infra.cli.prepare.check import show
+from infra.cli.prepare.checked import checked
 from infra.errors import UserError
 from infra.plan.checks import failed
 from infra.plan.checks.finding import Level
-from infra.plan.plan import Plan, make_plan
+from infra.plan.plan import make_plan
 
 _COLOUR = {Level.ERROR: "red", Level.WARNING: "yellow", Level.INFO: "dim"}
 
@@ -26,53 +26,48 @@ def preview_command(
     console: Console,
     *,
     as_markdown: bool = False,
-    before: Path | None = None,
-    inside: bool = True,
+    old_spec: Path | None = None,
+    look_inside: bool = True,
 ) -> int:
     """Print a preview. Exit code 0: nothing to change, 2: changes, 64: refused, or an error by a rule. `before`: the
     old spec, for the change of the bill. `inside`: also look into the cluster."""
-    seen = checked(path)
-    if failed(seen.findings) or seen.spec is None or seen.facts is None:
+    check = checked(path)
+    if failed(check.findings) or check.spec is None or check.facts is None:
         if as_markdown:
             from infra.preview.markdown import checks_comment
 
-            console.file.write(checks_comment(path.name, seen.findings))
+            console.file.write(checks_comment(path.name, check.findings))
         else:
-            show(path, seen.findings, as_json, console)
+            show(path, check.findings, as_json, console)
         return UserError.exit_code
-    was = None if before is None else _plan_of(checked(before))
-    aside = PlainConsole(stderr=True, highlight=False)
-    target.enter_for(seen.spec, lambda step: aside.print(f"{'site':<10} {step}", markup=False))
+    old = None if old_spec is None else checked(old_spec)
+    old_plan = make_plan(old.spec, old.facts) if old is not None and old.spec and old.facts else None
+    target.enter_for(check.spec, site_steps(stderr))
     from infra.engine import explain
     from infra.preview import markdown, preview
     from infra.preview.read_only import read_only_context
 
     try:
-        context = read_only_context(seen.spec, make_plan(seen.spec, seen.facts), aside)
+        context = read_only_context(check.spec, make_plan(check.spec, check.facts), stderr)
         with context.progress.stage("preview", "the stacks against AWS and against the spec; nothing is touched"):
-            found = preview.preview(context, was, inside=inside)
+            result = preview.preview(context, old_plan, inside=look_inside)
     except UserError as error:
-        if as_markdown:
-            console.file.write(markdown.refusal_comment(seen.spec.campaign, error))
-            return error.exit_code
-        return refuse(error, as_json, console)
+        if not as_markdown:
+            raise
+        console.file.write(markdown.refusal_comment(check.spec.campaign, error))
+        return error.exit_code
     if as_json:
-        write_json(console, preview.as_facts(found))
+        write_json(console, preview.as_facts(result))
     elif as_markdown:
-        console.file.write(markdown.comment(found))
+        console.file.write(markdown.comment(result))
     else:
-        if any(one.drifted for one in found.looks):
-            explain.print_drift(console, found.looks, context.spec.campaign)
-        explain.print_plan(console, found.looks)
-        explain.print_costs(console, found.costs)
-        for line in found.changed or ():
+        if any(finding.drifted for finding in result.looks):
+            explain.print_drift(console, result.looks, context.spec.campaign)
+        explain.print_plan(console, result.looks)
+        explain.print_costs(console, result.costs)
+        for line in result.changed or ():
             console.print(f"  {line.month_usd:+12,.2f} USD a month against the spec before: {line.what}")
-        for one in found.findings:
-            told = f"{one.resource}: {one.message}; seen: {one.seen}; cure: {one.cure}"
-            console.print(f"[{_COLOUR[one.level]}]{one.level.value}[/] {escape(told)}", soft_wrap=True)
-    return found.exit_code
-
-
-def _plan_of(seen: Checked) -> Plan | None:
-    """Return the plan, None if the old spec had none: then there is nothing to compare with."""
-    return None if seen.spec is None or seen.facts is None else make_plan(seen.spec, seen.facts)
+        for finding in result.findings:
+            finding_text = f"{finding.resource}: {finding.message}; seen: {finding.seen}; cure: {finding.cure}"
+            console.print(f"[{_COLOUR[finding.level]}]{finding.level.value}[/] {escape(finding_text)}", soft_wrap=True)
+    return result.exit_code

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+from importlib.resources import files
 from pathlib import Path
 
 import yaml
+from jinja2 import StrictUndefined, Template
 from rich.console import Console
 
 from infra import target
 from infra.cli.answers import aside
+from infra.cli.options import site_steps
 from infra.cli.run.run import run_command
+from infra.console.plain_console import say
 from infra.console.tables import Listing
 from infra.errors import UserError
 from infra.folders import keep, own_module, refuse_unwritable, results_folder
@@ -23,117 +27,76 @@ NOTES = "rehearsed.md"
 """File in the rehearsal's results folder: what was exercised, what was emulated, what was not."""
 WEIGHTS = "weights"
 """Folder beside it: drawn weights, from which the rehearsal of a warm start begins."""
-EMULATED = (
-    "AWS's APIs, with delays, short pages, quotas and refusals as AWS documents them",
-    "a reservation or capacity block: one of the same kind, which has begun and has a free place for each node",
-    "EC2 instances, kubelets and containers: namespaces and processes of this machine",
-    "GPUs, NCCL, EFA and NVMe: processors, gloo, a bridge, folders",
-    "FSx for Lustre: a folder; its sizes and rules are checked, its speed is not",
-)
-NOT_EXERCISED = (
-    "speed and memory: no figure of time or throughput says anything about AWS",
-    "the account's own quotas, keys and networks: `bivouac check SPEC --online` asks for them",
-    "the packages of the image that need the real base, such as drivers",
-)
 
 
 def rehearse_command(
-    path: Path, nodes: int, faults: tuple[str, ...], console: Console, *, as_json: bool = False
+    path: Path, nodes: int, fault: list[str] | None, no_fault: bool, console: Console, *, as_json: bool = False
 ) -> int:
     """Derive the rehearsal, run it, and say what it showed; exit code as of `run`."""
     real, content = load(path).spec, read(path).content
     assert isinstance(content, dict)  # else `load` refuses it
     folder = results_folder(name_of(real.campaign), ACCOUNT, REGION)
-    derived = derive(content, real, nodes, faults, folder / WEIGHTS)
+    derivation = derive(content, real, nodes, parse_faults(fault, no_fault), folder / WEIGHTS)
     refuse_unwritable(folder, "BIVOUAC_RESULTS")
     small = folder / "rehearsal.yaml"
-    small.write_text(yaml.safe_dump(derived.document, sort_keys=False, allow_unicode=True))
+    small.write_text(yaml.safe_dump(derivation.document, sort_keys=False, allow_unicode=True))
     # Before anything is told: entering the site begins this command anew.
-    beside = aside(console, as_json)
-    target.enter_for(load(small).spec, lambda step: beside.print(f"{'site':<10} {step}", markup=False))
+    notes_console = aside(console, as_json)
+    target.enter_for(load(small).spec, site_steps(notes_console))
     if not as_json:
-        _table(derived).show(console)
-    _draw(load(small).spec, beside)
+        _table(derivation).show(console)
+    _draw(load(small).spec, notes_console)
     code = run_command(small, True, console, as_json=as_json)
-    missed = target.missed(load(small).spec)
-    keep(folder / NOTES, notes(real.campaign, derived, code, missed), console.print)
+    missed_faults = target.missed_faults(load(small).spec)
+    keep(folder / NOTES, notes(real.campaign, derivation, code, missed_faults), console.print)
     remember(Rehearsal.now(real, ended_well=code == 0))
     if not as_json:
-        console.print(f"what it showed, and what it cannot show: {folder / NOTES}", markup=False, soft_wrap=True)
+        say(console, f"what it showed, and what it cannot show: {folder / NOTES}")
     return code
 
 
-def _draw(spec: Spec, beside: Console) -> None:
+def _draw(spec: Spec, console: Console) -> None:
     """Draw the weights that the rehearsal starts from, where its spec expects them."""
     if spec.training is None or spec.training.init_from is None:
         return
-    beside.print(f"{'weights':<10} drawing those of the debug model", markup=False)
+    say(console, f"{'weights':<10} drawing those of the debug model")
     command = own_module("trainer.builtin.model.drawn", spec.training.init_from)
-    done = subprocess.run(command, input=spec.training.model.model_dump_json(), capture_output=True, text=True)
-    if done.returncode:
-        seen = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UserError("the debug model's weights cannot be drawn", seen=seen, cure="run `make setup`")
+    process = subprocess.run(command, input=spec.training.model.model_dump_json(), capture_output=True, text=True)
+    if process.returncode:
+        error_text = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        raise UserError("the debug model's weights cannot be drawn", seen=error_text, cure="run `make setup`")
 
 
-def _table(derived: Derived) -> Listing:
+def _table(derivation: Derived) -> Listing:
     table = Listing("field", "~for AWS", "~here", "~why", title="the rehearsal differs in", ruled=True)
-    for one in derived.differences:
-        table.row(one.field, one.real, one.rehearsed, one.why)
+    for difference in derivation.differences:
+        table.row(difference.field, difference.real, difference.rehearsed, difference.why)
     return table
 
 
-def notes(campaign: str, derived: Derived, code: int, missed: tuple[str, ...] = ()) -> str:
+def notes(campaign: str, derivation: Derived, code: int, missed_faults: tuple[str, ...] = ()) -> str:
     """Return the page as Markdown: outcome, differences, and all fields that ran as they are for AWS.
 
     `missed`: faults that did not strike.
     """
-    changed = {one.field for one in derived.differences}
-    same = [field for field in _fields(derived.document) if not any(_within(field, other) for other in changed)]
-    end = "ended well, with a clean certificate" if code == 0 else f"did not end well: exit code {code}"
-    rows = [f"| `{one.field}` | {one.real} | {one.rehearsed} | {one.why} |" for one in derived.differences]
-    return "\n".join(
-        [
-            f"# The rehearsal of {campaign} {end}",
-            "",
-            "## Exercised as it is for AWS",
-            "",
-            "Every stage from bake to certificate: the Pulumi programs, the cluster's objects, health check, restarts,",
-            "archive and teardown are the code that runs on AWS. These fields of the spec were used unchanged:",
-            "",
-            *[f"- `{field}`" for field in same],
-            "",
-            "## Different here",
-            "",
-            "| field | for AWS | here | why |",
-            "| --- | --- | --- | --- |",
-            *rows,
-            "",
-            "## Emulated",
-            "",
-            *[f"- {one}" for one in EMULATED],
-            "",
-            "## Not exercised",
-            "",
-            *[f"- the fault {{{one}}}: training ended before it struck" for one in missed],
-            *[f"- {one}" for one in NOT_EXERCISED],
-            "",
-        ]
-    )
+    differing = tuple(f"{difference.field}." for difference in derivation.differences)
+    template = files("infra.cli.run").joinpath("rehearsed.md.j2").read_text()
+    facts = {
+        "campaign": campaign, "code": code, "differences": derivation.differences, "missed": missed_faults,
+        "same": [field for field in _fields(derivation.document) if not f"{field}.".startswith(differing)],
+    }  # fmt: skip
+    return Template(template, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True).render(facts)
 
 
 def _fields(document: dict[str, object], prefix: str = "") -> list[str]:
-    found = []
+    fields = []
     for name, value in document.items():
-        found += _fields(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
-    return found
+        fields += _fields(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
+    return fields
 
 
-def _within(field: str, other: str) -> bool:
-    return field == other or field.startswith(f"{other}.")
-
-
-def parse_faults(given: list[str] | None, none: bool) -> tuple[str, ...]:
+def parse_faults(faults: list[str] | None, no_fault: bool) -> tuple[str, ...]:
     """Return the faults of the command line. Raises `UserError` for both faults and none of them."""
-    if none and given:
-        raise UserError("a fault and no fault at once", seen=", ".join(given), cure="leave out --no-fault")
-    return () if none else tuple(given or ("kill-node@40%",))
+    if no_fault and faults:
+        raise UserError("a fault and no fault at once", seen=", ".join(faults), cure="leave out --no-fault")
+    return () if no_fault else tuple(faults or ("kill-node@40%",))

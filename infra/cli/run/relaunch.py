@@ -13,7 +13,8 @@ from infra.cli.answers import aside, ending, write_json
 from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked
 from infra.cli.records import record_of
-from infra.console.terminal import agreed
+from infra.console.plain_console import say
+from infra.console.terminal import ask_yes
 from infra.errors import UserError
 from infra.plan.checks import Level, failed
 from infra.plan.plan import Plan, make_plan
@@ -22,14 +23,14 @@ from infra.spec.campaign import Spec
 
 
 def relaunch_command(
-    campaign: str, region: str, path: Path | None, now: bool, yes: bool, console: Console, *, as_json: bool = False
+    campaign: str, region: str, path: Path | None, now: bool, consent: bool, console: Console, *, as_json: bool = False
 ) -> int:
     """Relaunch; exit code as of `run`. Raises `UserError` for what cannot be relaunched, `LeaseHeld` while a driver
     lives."""
-    out, console = console, aside(console, as_json)
+    output, console = console, aside(console, as_json)
     store = record_of(campaign, region)
     old = stored_spec(store)
-    new, plan = (old, stored_plan(store, old)) if path is None else _mended(path, old, console)
+    new, plan = (old, stored_plan(store, old)) if path is None else _mended_spec(path, old, console)
     diff = difference(old, new)
     state = store.state()
     going_on = path is not None and taken_up(state, diff, now)
@@ -37,28 +38,28 @@ def relaunch_command(
         console.print(f"configuration {state.version}, with this spec, is already in force: continuing with it")
     else:
         refuse_unfit(state, diff, committed_step(store, state), now)
-    for one in diff:
-        console.print(f"{one.field}: {one.old} -> {one.new}", markup=False)
-    if target.spends(new) and not yes and not going_on and not agreed("Relaunch?", console):
+    for change in diff:
+        say(console, f"{change.field}: {change.old} -> {change.new}")
+    if target.spends(new) and not consent and not going_on and not ask_yes("Relaunch?", console):
         raise UserError("nothing was relaunched", seen="no", cure="answer yes, or give --yes")
     target.give_inputs(new)
-    with opened(old, stored_plan(store, old), console, target.about()) as context:
+    with opened(old, stored_plan(store, old), console, target.site_facts()) as context:
         if not going_on:
             relaunch(context, new, plan, diff, now)
         run_campaign(context)
         outcome = context.state().outcome
         if as_json:
-            write_json(out, ending(context))
-        console.print(f"report: {context.results / 'report.html'}", markup=False, soft_wrap=True)
+            write_json(output, ending(context))
+        say(console, f"report: {context.results / 'report.html'}")
         return 0 if outcome == "done" else 75
 
 
-def _mended(path: Path, old: Spec, console: Console) -> tuple[Spec, Plan]:
-    seen = checked(path)
-    if failed(seen.findings) or seen.spec is None or seen.facts is None:
-        show(path, seen.findings, False, console)
+def _mended_spec(path: Path, old: Spec, console: Console) -> tuple[Spec, Plan]:
+    check = checked(path)
+    if failed(check.findings) or check.spec is None or check.facts is None:
+        show(path, check.findings, False, console)
         raise UserError("the mended spec cannot be run", seen=path, cure="mend what is listed above")
-    show(path, tuple(f for f in seen.findings if f.level is Level.WARNING), False, console)
-    if seen.spec.campaign != old.campaign:
-        raise UserError("this is another campaign's spec", seen=seen.spec.campaign, cure=f"campaign: {old.campaign}")
-    return seen.spec, make_plan(seen.spec, seen.facts)
+    show(path, tuple(f for f in check.findings if f.level is Level.WARNING), False, console)
+    if check.spec.campaign != old.campaign:
+        raise UserError("this is another campaign's spec", seen=check.spec.campaign, cure=f"campaign: {old.campaign}")
+    return check.spec, make_plan(check.spec, check.facts)

@@ -8,10 +8,12 @@ from rich.console import Console
 
 from infra import target
 from infra.cli.answers import aside, ending, write_json
+from infra.cli.options import site_steps
 from infra.cli.prepare.check import show
 from infra.cli.prepare.checked import checked, with_answers, with_memory
+from infra.console.plain_console import say
 from infra.console.tables import Listing
-from infra.console.terminal import agreed
+from infra.console.terminal import ask_yes
 from infra.errors import NO_GOLDEN, TemporaryError, UserError
 from infra.folders import cache_root, refuse_unwritable, results_folder
 from infra.plan.checks import Level, failed
@@ -23,28 +25,28 @@ from infra.session.context import Context
 from infra.spec.campaign import Spec
 
 
-def run_command(path: Path, yes: bool, console: Console, *, as_json: bool = False, detach: bool = False) -> int:
+def run_command(path: Path, consent: bool, console: Console, *, as_json: bool = False, detach: bool = False) -> int:
     """Run a campaign; exit code 0 only when it ended with a proven checkpoint and a clean
     certificate, or with `detach` when training runs."""
-    out, console = console, aside(console, as_json)
-    seen = with_memory(checked(path), console)
-    if failed(seen.findings) or seen.spec is None or seen.facts is None:
-        show(path, seen.findings, as_json, out)
+    output, console = console, aside(console, as_json)
+    check = with_memory(checked(path), console)
+    if failed(check.findings) or check.spec is None or check.facts is None:
+        show(path, check.findings, as_json, output)
         return UserError.exit_code
-    spec, plan = seen.spec, make_plan(seen.spec, seen.facts)
+    spec, plan = check.spec, make_plan(check.spec, check.facts)
     refuse_unwritable(results_folder(spec.campaign, spec.account, spec.region), "BIVOUAC_RESULTS")
     refuse_unwritable(cache_root(), "BIVOUAC_CACHE")
-    target.enter_for(spec, lambda step: console.print(f"{'site':<10} {step}", markup=False))
-    seen = with_answers(seen, console)
-    if failed(seen.findings):
-        show(path, seen.findings, as_json, out)
+    target.enter_for(spec, site_steps(console))
+    check = with_answers(check, console)
+    if failed(check.findings):
+        show(path, check.findings, as_json, output)
         return UserError.exit_code
-    show(path, tuple(f for f in seen.findings if f.level is not Level.INFO), False, console)
-    _confirm(spec, plan, yes, console)
-    return _drive(spec, plan, console, out if as_json else None, detach)
+    show(path, tuple(f for f in check.findings if f.level is not Level.INFO), False, console)
+    _confirm(spec, plan, consent, console)
+    return _drive(spec, plan, console, output if as_json else None, detach)
 
 
-def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
+def _confirm(spec: Spec, plan: Plan, consent: bool, console: Console) -> None:
     """Ask before money is spent; a rehearsal spends none."""
     total = plan.totals.usd.value
     console.print(
@@ -52,8 +54,8 @@ def _confirm(spec: Spec, plan: Plan, yes: bool, console: Console) -> None:
         f"{spec.job.steps} steps, checkpoint every {plan.checkpoint.every_steps}; on AWS {total} USD"
     )
     if target.spends(spec):
-        console.print(f"{'rehearsal':<10} {rehearsals.sentence(spec)}", markup=False, soft_wrap=True)
-    if target.spends(spec) and not yes and not agreed("Spend it?", console):
+        say(console, f"{'rehearsal':<10} {rehearsals.sentence(spec)}")
+    if target.spends(spec) and not consent and not ask_yes("Spend it?", console):
         raise UserError("nothing was started", seen="no", cure="answer yes, or give --yes")
 
 
@@ -63,10 +65,10 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
     from infra.campaign.stages import run_campaign
     from infra.session.session import opened
 
-    with opened(spec, plan, console, target.about()) as context:
+    with opened(spec, plan, console, target.site_facts()) as context:
         if context.state().ended:
-            ended = f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name"
-            console.print(ended, markup=False, soft_wrap=True)
+            end_text = f"campaign {spec.campaign} has ended: see {context.results}, or give the next one a new name"
+            say(console, end_text)
             if machine is not None:
                 write_json(machine, ending(context))
             return _exit_code(context.state())
@@ -78,29 +80,29 @@ def _drive(spec: Spec, plan: Plan, console: Console, machine: Console | None, de
         if machine is not None:
             write_json(machine, ending(context))
         _split(context.store.events()).show(console)
-        console.print(f"report: {context.results / 'report.html'}", markup=False, soft_wrap=True)
+        say(console, f"report: {context.results / 'report.html'}")
         state = context.state()
         if state.outcome != "done":
             console.print(f"training ended as {state.outcome}: see the report")
         if state.archive is None:
             console.print("it ended without a proven checkpoint: see the report")
-        missed = target.missed(spec)
-        for fault in missed:
-            said = f"training ended before this fault struck: {{{fault}}}; give it more steps, or an earlier step"
-            console.print(f"{'rehearsal':<10} {said}", markup=False, soft_wrap=True)
-        return TemporaryError.exit_code if missed else _exit_code(state)
+        missed_faults = target.missed_faults(spec)
+        for fault in missed_faults:
+            fault_text = f"training ended before this fault struck: {{{fault}}}; give it more steps, or an earlier step"
+            say(console, f"{'rehearsal':<10} {fault_text}")
+        return TemporaryError.exit_code if missed_faults else _exit_code(state)
 
 
 def _say_who_goes_on(context: Context, console: Console) -> None:
     """Print what happens without a driver, and how to come back."""
     name = context.spec.campaign
+    latest = f"half an hour after the deadline, {context.deadline:%Y-%m-%d %H:%M} UTC"
     for line in (
         "training runs; this driver leaves, and the steward carries training to its archive",
-        "then a closer in the account tears down and certifies; it begins at the latest half an hour after the "
-        f"deadline, {context.deadline:%Y-%m-%d %H:%M} UTC",
+        f"then a closer in the account tears down and certifies; it begins at the latest {latest}",
         f"to look: `bivouac status {name}`; to come back: the same `bivouac run`; to end it now: `bivouac down {name}`",
     ):
-        console.print(f"{'detached':<10} {line}", markup=False, soft_wrap=True)
+        say(console, f"{'detached':<10} {line}")
 
 
 def _exit_code(state: CampaignState) -> int:

@@ -103,9 +103,9 @@ def rules_of(parameter: str, *modules: ModuleType) -> tuple[Any, ...]:
     )
 
 
-def rule_name(rule: Callable[..., Iterator[Draft]]) -> str:
+def rule_name(rule: Callable[..., Any]) -> str:
     """Return the rule's name: `one_bandwidth_floor` -> `one-bandwidth-floor`."""
-    return rule.__name__.replace("_", "-")  # type: ignore[attr-defined]
+    return rule.__name__.replace("_", "-")
 
 
 def one_line(value: object) -> str:

@@ -172,6 +172,10 @@ class AttemptRecord(Frozen):
         """Class of its failure; None: it has not failed, so far."""
         return self.ended.failure if self.ended is not None else None
 
+    def last_step(self, otherwise: int) -> int:
+        """Return the step of its end, or `otherwise` as long as the record does not know it."""
+        return otherwise if self.ended is None or self.ended.step is None else self.ended.step
+
     @property
     def committed(self) -> int:
         """Newest step on the shared tier as far as is known: at its end, else at its launch; -1: none."""

@@ -99,7 +99,7 @@ def test_a_run_is_refused_before_the_yes_and_before_anything_is_made(
     here: Account, write: Any, quota: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quota(383)
-    monkeypatch.setattr("infra.cli.run.run.agreed", lambda *_: pytest.fail("it asked for money"))
+    monkeypatch.setattr("infra.cli.run.run.ask_yes", lambda *_: pytest.fail("it asked for money"))
     before = here.client("s3").list_buckets()["Buckets"]
     said = io.StringIO()
     assert run_command(write(nodes=NODES, image={"base": "bivouac/base:cuda"}), False, Console(file=said)) == 64

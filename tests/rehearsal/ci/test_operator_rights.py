@@ -199,8 +199,8 @@ def test_the_operators_policies_are_enough_to_end_it_and_to_prove_it(provisioned
 
 def certificate_of(context: Context) -> dict[str, Any]:
     found = context.state().certificate
-    assert found is not None and not found.get("not_seen"), found
-    return dict(found)
+    assert found is not None and not found.could_not_look, found
+    return found.data()
 
 
 @pytest.mark.nightly

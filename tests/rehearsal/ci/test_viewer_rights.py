@@ -17,7 +17,7 @@ from infra.cli.end.down import down_command
 from infra.cli.look import exec as entering
 from infra.cli.look.inside import Inside
 from infra.cli.look.list import list_command
-from infra.cli.look.logs import Asked, logs_command
+from infra.cli.look.logs import logs_command
 from infra.cli.look.report import report_command
 from infra.cli.look.status import status_command
 from infra.cli.prepare.plan import plan_command
@@ -82,7 +82,7 @@ def spec_file(camped: Camp, folder: Path) -> Path:
 LOOKS: dict[str, tuple[Callable[[Path, Console], int], str]] = {
     "status": (lambda spec, out: status_command("drilled", REGION, False, out), "held"),
     "list": (lambda spec, out: list_command(REGION, True, out), '"campaign": "drilled"'),
-    "logs": (lambda spec, out: logs_command("drilled", REGION, Asked(), out, out), "step 3"),
+    "logs": (lambda spec, out: logs_command("drilled", REGION, out, notes=out), "step 3"),
     "report": (lambda spec, out: report_command("drilled", REGION, False, out), "report.html"),
     "plan": (lambda spec, out: plan_command(spec, False, out), "FSx for Lustre"),
     "checkpoints list": (lambda spec, out: checkpoints.list_command("drilled", REGION, False, out), "copy"),
@@ -102,7 +102,7 @@ def test_a_viewer_may_look(camped: Camp, name: str, tmp_path: Path) -> None:
 
 CHANGES: dict[str, Callable[[Path, Console], int]] = {
     "run": lambda spec, out: run_command(spec, True, out),
-    "down": lambda spec, out: down_command("drilled", REGION, False, out, yes=True),
+    "down": lambda spec, out: down_command("drilled", REGION, False, out, consent=True),
     "repair": lambda spec, out: repair_command("drilled", REGION, True, out),
     "relaunch": lambda spec, out: relaunch_command("drilled", REGION, None, True, True, out),
     "exec": lambda spec, out: entering.exec_command("drilled", REGION, 0, ["id"], False, False, out),
@@ -121,7 +121,7 @@ def test_a_viewer_changes_nothing_and_aws_says_so(
         http: Any = None
         yield Inside(store, camped.spec, Account(REGION), http)
 
-    monkeypatch.setattr(entering, "inside", in_the_cluster)
+    monkeypatch.setattr(entering, "open_cluster", in_the_cluster)
     monkeypatch.setattr(Inside, "rank", lambda self, rank: Member(1, 0, "gang-0", "train", "Running", False))
     monkeypatch.setattr(entering, "Containers", lambda http: pytest.fail("it entered the container"))
     spec, before = spec_file(camped, tmp_path), objects(camped)

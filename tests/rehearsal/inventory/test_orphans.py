@@ -276,7 +276,7 @@ def test_a_person_gives_up_by_name_what_no_record_tells_of(camped: Camp, living:
     assert mine not in systems(camped) and other in systems(camped)
     with pytest.raises(UserError, match="no such campaign"):
         by_name(camped, "never-heard-of", yes=True, abandon=True)
-    assert down_command("not-given-up", camped.world.region, True, Console(file=StringIO()), yes=True) == 0
+    assert down_command("not-given-up", camped.world.region, True, Console(file=StringIO()), consent=True) == 0
     assert other not in systems(camped)
 
 

@@ -49,7 +49,7 @@ def test_a_new_account_gets_its_bucket_and_a_vanished_one_is_refused_with_what_i
             "open": lambda: ensure_bucket(here, where.state, world.account),
             "status": lambda: record_of("train", world.region),
             "orphans": lambda: orphans_command(world.region, True, True, Console(file=StringIO())),
-            "down": lambda: down_command("train", world.region, True, Console(file=StringIO()), yes=True),
+            "down": lambda: down_command("train", world.region, True, Console(file=StringIO()), consent=True),
         }
         for call in told.values():
             with pytest.raises(UserError, match="state bucket is gone") as refused:

@@ -326,6 +326,6 @@ def test_teardown_lifts_the_freeze_and_leaves_nothing_but_what_is_the_foundation
     assert not camped.client("iam").list_attached_role_policies(RoleName=CI)["AttachedPolicies"]
     certify.run(context)
     certificate = context.state().certificate
-    assert certificate is not None and certificate["clean"], certificate
+    assert certificate is not None and certificate.clean, certificate
     assert [one["TopicArn"].split(":")[5] for one in camped.client("sns").list_topics()["Topics"]] == [NOTICES]
     assert camped.client("kms").describe_key(KeyId="alias/bivouac")["KeyMetadata"]["KeyState"] == "Enabled"

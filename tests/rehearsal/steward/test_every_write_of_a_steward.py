@@ -67,7 +67,7 @@ def outcome(camp: Camp) -> dict[str, Any]:
     state, kinds = camp.state(), Counter(camp.kinds())
     return {
         "outcome": state.outcome,
-        "attempts": [(a["attempt"], a.get("failure"), a["committed_step"]) for a in state.attempts],
+        "attempts": [(a.number, a.failure, a.launched.committed_step) for a in state.attempts],
         "ended once each": [kinds["attempt.launched"], kinds["attempt.ended"]],
         "held": kinds["held"],
         "once": {kind: kinds[kind] for kind in ONCE},

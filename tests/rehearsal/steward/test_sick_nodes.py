@@ -109,7 +109,7 @@ def test_a_node_whose_accelerators_the_agent_calls_broken_is_replaced_and_traini
     camp.ends = (70, 0)
     assert camp.steward(Fuse())
     state = camp.state()
-    assert state.outcome == "done" and [a.get("failure") for a in state.attempts] == ["process", None]
+    assert state.outcome == "done" and [attempt.failure for attempt in state.attempts] == ["process", None]
     (quarantined,) = of(camp, "node.quarantined")
     assert (quarantined.data["node"], quarantined.data["instance"]) == (bad.name, bad.instance)
     assert quarantined.data["reason"].startswith("AcceleratedHardwareReady is False since 20")
@@ -141,7 +141,7 @@ def test_a_node_that_fails_first_twice_is_replaced_also_when_stewards_change_in_
     assert len(camp.state().attempts) == 1 and not camp.state().repairs
     assert camp.steward(Fuse())
     state = camp.state()
-    assert [(a.get("failure"), a.get("first_failed")) for a in state.attempts] == [
+    assert [(a.failure, a.ended and a.ended.first_failed) for a in state.attempts] == [
         ("process", bad.name), ("process", bad.name), (None, None),
     ]  # fmt: skip
     (quarantined,) = of(camp, "node.quarantined")

@@ -125,7 +125,7 @@ def test_an_attempt_launched_but_not_recorded_is_recorded_not_launched_again(gan
     gang.take_over(committed=-1)
     gang.take_over(committed=-1)
     (attempt,) = gang.store.state().attempts
-    assert attempt["jobset"] == name and attempt["committed_step"] == -1
+    assert attempt.launched.jobset == name and attempt.launched.committed_step == -1
     assert attempts.jobs(gang.client, JobSet, gang.campaign) == {1: name}
 
 

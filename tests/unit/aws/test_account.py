@@ -15,7 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
 
 from infra.aws.account import Account, explained
-from infra.cli.prepare.addons import offered
+from infra.cli.prepare.addons import offers_of
 from infra.cli.refusals import refusal
 from infra.engine.failures import Cause, cause_of
 from infra.errors import BivouacError, PermanentError, TemporaryError, UserError
@@ -171,7 +171,7 @@ def test_missing_credentials_get_one_answer_from_every_command(
         _profile(monkeypatch, tmp_path, config)
     told = _told(lambda: Account("us-east-1").identity())
     assert told[0] == 64 and cure in told[2]
-    assert told == _told(lambda: offered(Account("us-east-1"), "1.36"))
+    assert told == _told(lambda: offers_of(Account("us-east-1"), "1.36"))
     assert told == _told(lambda: Account("us-east-1").client("s3").list_buckets())
 
 

@@ -75,7 +75,7 @@ class World:
         patch.setattr(close, "record_of", lambda campaign, region: self.store)
         patch.setattr(close, "Account", lambda region: account)
         patch.setattr(close, "attend", lambda store, console: 0)
-        patch.setattr(close, "target", SimpleNamespace(have_engine=lambda: None, about=lambda: None))
+        patch.setattr(close, "target", SimpleNamespace(have_engine=lambda: None, site_facts=lambda: None))
         patch.setattr(close, "opened", self._opened)
         patch.setattr(close, "end", self._end)
         patch.setattr("infra.cluster.kubernetes._server", lambda *_: pytest.fail("the closer asked the cluster's API"))

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from infra import target
 from infra.checkpoints.find import is_campaign
-from infra.cli.data.data_app import data
+from infra.cli.data.commands import data
 from infra.errors import UserError
 
 

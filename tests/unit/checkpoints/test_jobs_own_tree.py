@@ -188,19 +188,20 @@ def test_the_list_tells_the_jobs_name_of_each_step(place: str) -> None:
 
 def test_two_steps_are_compared_by_the_jobs_names(place: str, tmp_path: Path) -> None:
     own = tmp_path / "own"
-    code, text = said(lambda *given: commands.diff_command((place, 10), (place, 10), *given), REGION, True)
+    code, text = said(lambda *given: commands.diff_command(place, 10, 10, *given), REGION, True)
     assert code == 0 and all(row["equal"] for row in json.loads(text)["shards"])
     (own / "runs/step-30").mkdir()
     (own / "runs/step-30/new\x1b").write_text("new")
     sealed(tmp_path / "other", own, 30, more="")
-    pair = ((place, 20), (str(tmp_path / "other"), 30))
-    code, text = said(lambda *given: commands.diff_command(*pair, *given), REGION, True)
+    pair = (place, 20, 30)
+    elsewhere: dict[str, Any] = {"second_place": str(tmp_path / "other")}
+    code, text = said(lambda *given: commands.diff_command(*pair, *given, **elsewhere), REGION, True)
     answer = json.loads(text)
     assert code == 1 and answer["only_in_second"] == ["new\\x1b"] and answer["only_in_first"] == []
     assert {row["shard"]: row["equal"] for row in answer["shards"]} == {
         "model.safetensors": False, f"{LONG}/权重.bin": False, "n" * 255: False, "a\\x1b[31m": False,
     }  # fmt: skip
-    assert "new\\x1b" in said(lambda *given: commands.diff_command(*pair, *given), REGION, False)[1]
+    assert "new\\x1b" in said(lambda *given: commands.diff_command(*pair, *given, **elsewhere), REGION, False)[1]
 
 
 def test_a_file_alone_is_restored_as_a_file(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from infra.cli.main import main
 from infra.cli.prepare.check import check_command
 from infra.cli.prepare.plan import plan_command
 from infra.plan.plan import Plan
@@ -96,12 +97,17 @@ def test_a_file_that_is_no_spec_exits_64_in_both_forms(tmp_path: Path, command: 
     assert code == 64 and json.loads(shown)["findings"]
 
 
-@pytest.mark.parametrize("command", [check_command, plan_command])
-def test_a_missing_file_exits_64_with_a_cure(tmp_path: Path, command: Callable[..., int]) -> None:
-    code, shown = _run(command, tmp_path / "no.yaml")
-    assert code == 64 and "no such spec file" in shown and "cure" in shown
-    code, shown = _run(command, tmp_path / "no.yaml", json=True)
-    assert code == 64 and json.loads(shown)["error"]["cure"]
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_a_missing_file_exits_64_with_a_cure(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in ((), ("--json",)):
+        monkeypatch.setattr(sys, "argv", ["bivouac", command, str(tmp_path / "no.yaml"), *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 64
+        said = capsys.readouterr()
+        assert json.loads(said.out)["error"]["cure"] if options else "no such spec file" in said.err + said.out
 
 
 def test_a_plan_is_still_shown_where_the_errors_allow_one(spec_file: Any) -> None:

@@ -201,7 +201,7 @@ def test_somebody_who_is_quicker_is_no_failure(store: CampaignStore, monkeypatch
     monkeypatch.setattr(close, "stored_spec", lambda _: None)
     monkeypatch.setattr(close, "stored_plan", lambda *_: None)
     monkeypatch.setattr(close, "_set_to_zero", lambda *_: None)
-    monkeypatch.setattr(close, "target", SimpleNamespace(have_engine=lambda: None, about=lambda: None))
+    monkeypatch.setattr(close, "target", SimpleNamespace(have_engine=lambda: None, site_facts=lambda: None))
     said = StringIO()
     assert close.close_command("train", "us-east-1", Console(file=said, width=200)) == 0
     assert "somebody was quicker" in said.getvalue() and store.get_json(STOP) is None

@@ -15,7 +15,7 @@ from infra.campaign import report
 from infra.cli import options
 from infra.cli.look import logs as logs_module
 from infra.cli.look import status
-from infra.cli.look.logs import Asked, logs_command
+from infra.cli.look.logs import logs_command
 from infra.cli.look.status import facts_of
 from infra.cli.refusals import tell
 from infra.console.plain_console import PlainConsole
@@ -125,9 +125,9 @@ def test_logs_show_a_jobs_escapes_and_not_the_mark_of_its_supervisor(monkeypatch
     lines = [f'{chr(0x1E)}{{"event": "agent"}}', EVIL, "\x1b[32mgreen\x1b[0m", "a\u2028b", "x\x85y"]
     made.put(piece("job-a1-gang-0-0-x", 0), "".join(f"{line}\n" for line in lines).encode())
     monkeypatch.setattr(logs_module, "record_of", lambda *_: made.again())
-    assert logs_command(SPEC.campaign, "us-east-1", Asked(), console, console) == 0
+    assert logs_command(SPEC.campaign, "us-east-1", console, notes=console) == 0
     said = [line.removeprefix("node 0 | ") for line in output(console).splitlines()]
-    shown = ['{"event": "agent"}', SHOWN, r"\x1b[32mgreen\x1b[0m", r"a\u2028b", r"x\x85y"]
+    shown = ["agent", SHOWN, r"\x1b[32mgreen\x1b[0m", r"a\u2028b", r"x\x85y"]
     assert said == shown
 
 

@@ -9,23 +9,30 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from infra.cli import main
 from infra.cli.answers import write_json
+from infra.cli.machine import version
 from infra.cli.main import app
-from infra.cli.version import version
+from infra.cli.refusals import tell
+from infra.errors import UserError
 from tests.root import ROOT
 
 LIFE = {
     "Prepare": ["init", "check", "plan", "offers", "catalogue", "block", "bake", "images", "stack", "schema"],
     "Run": ["preview", "rehearse", "run", "relaunch", "repair"],
-    "Look": ["list", "status", "logs", "exec", "cp", "profile", "report", "shell"],
+    "Look": ["list", "status", "logs", "events", "exec", "cp", "profile", "report", "shell"],
     "End": ["down", "sweep"],
     "Data and checkpoints": ["data", "checkpoints"],
     "Administration": ["doctor", "addons"],
@@ -165,3 +172,75 @@ def test_help_imports_neither_models_nor_clouds() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert loaded & {"pydantic", "boto3", "botocore", "pulumi", "yaml", "torch", "lightkube", "jinja2"} == set()
+
+
+LEAVES = {name: one for name, one in leaves(get_command(app)).items() if name != "catalogue"}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_command_declares_what_its_implementation_takes(name: str) -> None:
+    callback: Any = LEAVES[name].callback  # type: ignore[attr-defined]
+    module, _, function = callback.implementation.partition(":")
+    implementation = getattr(import_module(f"infra.cli.{module}"), function)
+    signature(implementation).bind(**dict.fromkeys(signature(callback).parameters), console=None)
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_option_says_what_it_is_and_a_switch_that_is_off_has_no_second_name(name: str) -> None:
+    if name in main.HIDDEN:
+        return
+    for option in LEAVES[name].params:  # type: ignore[attr-defined]
+        assert option.help, option.name
+        assert not option.secondary_opts or option.default is not False, option.opts
+
+
+@pytest.mark.parametrize("words", [[], ["check"], ["checkpoints"], ["checkpoints", "list"]])
+def test_a_short_option_shows_the_help_of_each_command(words: list[str]) -> None:
+    shown = CliRunner().invoke(app, [*words, "-h"])
+    assert shown.exit_code == 0 and "Usage:" in shown.stdout
+
+
+def test_completion_knows_the_campaigns_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIVOUAC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BIVOUAC_RESULTS", str(tmp_path / "results"))
+    (tmp_path / "cache/sites/default/campaigns").mkdir(parents=True)
+    (tmp_path / "cache/sites/default/campaigns/train-two.json").write_text("{}")
+    for name in ("train-one", "other"):
+        (tmp_path / "results/123456789012-us-east-1" / name).mkdir(parents=True)
+    for typed, known in (("status tr", ["train-one", "train-two"]), ("init --target r", ["rehearsal"])):
+        shown = CliRunner().invoke(
+            app, [], prog_name="bivouac",
+            env={"_BIVOUAC_COMPLETE": "complete_bash", "COMP_WORDS": f"bivouac {typed}",
+                 "COMP_CWORD": str(len(typed.split()))},
+        )  # fmt: skip
+        assert shown.stdout.split() == known, typed
+
+
+def test_a_command_that_is_silent_for_long_says_what_it_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from infra.cli import options
+
+    waited = Event()
+
+    def announce(declaration: Any) -> None:
+        real(declaration)
+        waited.set()
+
+    real = options._announce
+    monkeypatch.setattr(options, "_announce", announce)
+    monkeypatch.setattr(options, "SILENCE_S", 0.0)
+    monkeypatch.setattr(options.PlainConsole, "silent", True)
+    monkeypatch.setattr("infra.cli.machine.doctor_command", lambda as_json, console: 0 if waited.wait(30) else 1)
+    with pytest.raises(typer.Exit) as ended:
+        main.doctor(as_json=False)
+    assert ended.value.exit_code == 0
+    assert (
+        capsys.readouterr().err.startswith("Show each tool, its version and origin") and not options.PlainConsole.silent
+    )
+
+
+def test_an_error_names_no_class_of_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["bivouac"])
+    assert tell(UserError("no such thing", seen="x", cure="y")) == 64
+    assert capsys.readouterr().err == "error: no such thing; seen: x; cure: y\n"

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from infra.cli.main import app
 from infra.cli.prepare.checked import checked
+from infra.cli.prepare.init import slug
 from infra.plan.checks import failed
 from tests.root import ROOT
 from tests.terminal import on_terminal
@@ -86,6 +87,7 @@ def test_a_file_that_is_there_is_told_before_anything_is_asked(tmp_path: Path) -
 def test_answers_that_make_no_campaign_are_told_and_write_nothing(tmp_path: Path) -> None:
     code, words = init(tmp_path / "mine.yaml", "--target", "aws", "--region", "us-esat-1")
     assert code == 64 and "account" in words and "us-esat-1" in words and not list(tmp_path.iterdir())
+    assert "nothing was written" in words
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -103,3 +105,27 @@ def test_the_schema_takes_what_the_product_ships_and_refuses_a_mistake(path: Pat
 def test_the_schema_says_what_a_field_means() -> None:
     made = json.loads(CliRunner().invoke(app, ["schema"]).output)
     assert "Most that the campaign may cost" in made["$defs"]["Money"]["properties"]["budget_usd"]["description"]
+
+
+def test_a_name_is_made_of_what_a_campaign_may_be_called(tmp_path: Path) -> None:
+    for name, campaign in {"My Run_2": "my-run-2", "0123-x": "x", "é": "campaign", "a" * 30: "a" * 20}.items():
+        assert slug(name) == campaign
+    code, words = init(tmp_path / "My Run.yaml", "--owner", "ann")
+    assert code == 0 and "the campaign is called my-run" in words
+    assert yaml.safe_load((tmp_path / "My Run.yaml").read_text())["campaign"] == "my-run"
+
+
+def test_each_answer_is_judged_when_it_is_given_and_asked_again_until_it_fits(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    answers = ["12345", "111122223333", "eu-west-1a", "", "p9.huge", "", "a@example.com", "300.0.0.0/8",
+               "203.0.113.7/32", str(tmp_path / "none"), "s3://text/web"]  # fmt: skip
+    code, shown = on_terminal(
+        [sys.executable, "-m", "infra.cli.main", "init", str(path), "--target", "aws"],
+        "".join(f"{answer}\n" for answer in answers), os.environ, ROOT,
+    )  # fmt: skip
+    assert code == 0, shown
+    for question, times in {"AWS account": 2, "Availability zone": 2, "Instance type": 2, "Range that": 2,
+                            "Where the text lies": 2, "Email address": 1}.items():  # fmt: skip
+        assert shown.count(question) == times, (question, shown)
+    spec = yaml.safe_load(path.read_text())
+    assert (spec["account"], spec["zone"], spec["data"]["source"]) == ("111122223333", "us-east-1a", "s3://text/web")

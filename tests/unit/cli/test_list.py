@@ -91,7 +91,7 @@ def test_campaigns_of_the_account_are_told_with_owner_stage_and_bill_and_an_unre
 
 
 def test_a_rehearsal_whose_status_is_an_error_hides_no_other(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.cli.look.list.target.rehearsed", lambda: {"tried": True, "tired": True})
+    monkeypatch.setattr("infra.cli.look.list.target.rehearsals", lambda: {"tried": True, "tired": True})
     answers = iter(['{"ok": false, "error": {}}', "[]"])
     monkeypatch.setattr(
         "infra.cli.look.list.subprocess.run", lambda *_, **__: SimpleNamespace(stdout=next(answers), returncode=70)

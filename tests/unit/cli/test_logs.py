@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import re
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import httpx2
 import pytest
+from rich.console import Console
 
-from infra.cli.look.logs import Asked, Living, lines, moment
+from infra.cli.look import logs as logs_module
+from infra.cli.look.logs import Asked, Living, in_words, lines, logs_command, moment
 from infra.errors import UserError
+from infra.record.events import Stage
+from infra.record.payloads.stages import StageStarted
 from infra.record.payloads.training import TrainingFinished
 from infra.record.pod_logs import UNTIL, Position, piece
 from infra.record.store import CampaignStore
@@ -58,8 +64,13 @@ class Cluster(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         name = request.url.path.removeprefix("/api/v1/namespaces/campaign/pods").strip("/")
+        if not name and "steward" in str(request.url):
+            pods: list[dict[str, Any]] = [{"metadata": {"name": pod}} for pod in self.logs if pod.startswith("steward")]
+            return httpx2.Response(200, json={"items": pods}, request=request)
         if not name:
-            found = [(pod, *re.findall(r"a(\d+)-gang-0-(\d+)", pod)[0]) for pod in self.logs]
+            found = [
+                (pod, *re.findall(r"a(\d+)-gang-0-(\d+)", pod)[0]) for pod in self.logs if not pod.startswith("steward")
+            ]
             labels = "bivouac.dev/attempt"
             index = "batch.kubernetes.io/job-completion-index"
             pods = [
@@ -158,3 +169,43 @@ def test_a_time_ago_is_a_duration() -> None:
     for wrong in ("10", "soon", "-5m"):
         with pytest.raises(UserError, match="since"):
             moment(wrong)
+
+
+def test_only_the_newest_lines_of_each_pod_are_shown_and_those_that_come_while_it_is_followed(
+    store: CampaignStore,
+) -> None:
+    assert read(store, attempt=1, tail=1) == ["node 0 | two", "node 1 | first"]
+    story = iter([
+        lambda: written(store, NEWEST, " and\nfive\nsix\n", begin=2),
+        lambda: store.append(TrainingFinished(outcome="done", why="", step=1, committed_step=1)),
+    ])  # fmt: skip
+    assert read(store, rank=0, follow=True, tail=1, pause=lambda: next(story)()) == ["three", "four and", "five", "six"]
+
+
+def test_people_read_an_events_words_and_a_job_s_text_as_it_is() -> None:
+    step = '\x1e{"event": "step", "time": 1795262400.5, "rank": 0, "step": 5, "loss": 2.103456, "norm": null}'
+    assert in_words(step) == "12:00:00 step 5, loss 2.103"
+    assert in_words('{"event": "refused_shard", "step": 7, "why": "x"}') == "refused shard, step 7, why x"
+    assert in_words('{"event": "step"}') == "step ?"
+    for text in ("epoch 3", '{"a": 1}', "{"):
+        assert in_words(text) == text
+
+
+def test_the_steward_s_log_comes_from_its_pods_and_the_drivers_words_from_the_record(
+    store: CampaignStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = living({"train-a3-gang-0-1-new": [(START_NS, "of a job\n")], "steward-x": [(START_NS, "it looks\n")]})
+    monkeypatch.setattr(logs_module, "record_of", lambda *_: store)
+    monkeypatch.setattr(logs_module, "_living", lambda *_: nullcontext(cluster))
+    driver = CampaignStore(store.s3, "state", "train", "driver-1")
+    driver.append(StageStarted(stage=Stage.BAKE))
+
+    def said(of: str) -> str:
+        out, notes = io.StringIO(), io.StringIO()
+        assert logs_command("train", "us-east-1", Console(file=out), of=of, notes=Console(file=notes)) == 0
+        return out.getvalue()
+
+    assert said("steward") == "it looks\n" and said("job") == "node 1 | of a job\n"
+    assert said("driver").endswith("driver   bake begins\n")
+    with pytest.raises(UserError, match="has logs"):
+        said("closer")

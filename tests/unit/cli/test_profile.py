@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.cli.look.profile import traced
+from infra.cli.look.profile import fetch_trace
 from infra.cluster.execution import STDERR, STDOUT
 from infra.cluster.ranks import Member
 from infra.errors import TemporaryError
@@ -40,7 +40,7 @@ def test_the_path_that_the_rank_prints_is_what_is_fetched() -> None:
     container: Any = Container(
         0, (STDERR, b"a warning\n"), (STDOUT, b"/tmp/bivouac-run-x/trace-rank"), (STDOUT, b"-9.json.gz\n")
     )
-    assert traced(container, MEMBER, 9, 4, PROGRESS) == "/tmp/bivouac-run-x/trace-rank-9.json.gz"
+    assert fetch_trace(container, MEMBER, 9, 4, PROGRESS) == "/tmp/bivouac-run-x/trace-rank-9.json.gz"
     assert container.asked[:2] == ["c-a1-gang-0-0", "trainer"]
     assert container.asked[2:] == ["python", "-m", "trainer.builtin.watch.profile", "--rank", "9", "--steps", "4"]
 
@@ -49,4 +49,4 @@ def test_the_path_that_the_rank_prints_is_what_is_fetched() -> None:
 def test_without_a_trace_the_containers_words_are_told(said: list[tuple[int, bytes]]) -> None:
     container: Any = Container(69, *said)
     with pytest.raises(TemporaryError, match="does not train here yet" if said else "exit code 69"):
-        traced(container, MEMBER, 9, 4, PROGRESS)
+        fetch_trace(container, MEMBER, 9, 4, PROGRESS)

@@ -105,14 +105,13 @@ def test_a_reminder_is_one_of_them(world: World) -> None:
 def test_status_prints_one_line_each_and_its_json_has_every_field(world: World) -> None:
     world.webhook_works = False
     world.tell()
-    out = io.StringIO()
-    status._print_notices(world.seen(), Console(file=out, width=60))
-    first, second = out.getvalue().splitlines()
+    (label, first), (blank, second) = status._notices(world.seen())
+    assert (label, blank) == ("notices", "")
     assert first == (
-        "  notices  2026-11-22 12:00 UTC, webhook, trying, 1 try: the webhook answers with status 410: "
+        "2026-11-22 12:00 UTC, webhook, trying, 1 try: the webhook answers with status 410: "
         "bivouac train: provision has failed: the VPC limit is reached"
     )
-    assert second.startswith("           2026-11-22 12:00 UTC, topic, sent: bivouac train: provision has failed")
+    assert second.startswith("2026-11-22 12:00 UTC, topic, sent: bivouac train: provision has failed")
     out = io.StringIO()
     write_json(Console(file=out), {"notices": world.seen()})
     (webhook, topic) = json.loads(out.getvalue())["notices"]

@@ -104,9 +104,9 @@ def test_what_has_not_struck_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     spec, folder = Spec.model_validate(content), site_dir(campaigns.SITE)
     folder.mkdir(parents=True)
     campaigns.remember(spec, folder)
-    assert target.missed(spec) == (), "this is no site"
+    assert target.missed_faults(spec) == (), "this is no site"
     monkeypatch.setenv("BIVOUAC_SITE", campaigns.SITE)
-    assert target.missed(spec) == ("kill_rank: 1, after_step: 20", "kill_node: 0, after_step: 36")
+    assert target.missed_faults(spec) == ("kill_rank: 1, after_step: 20", "kill_node: 0, after_step: 36")
     campaigns.note_struck(folder, spec.campaign, 0)
-    assert target.missed(spec) == ("kill_node: 0, after_step: 36",)
+    assert target.missed_faults(spec) == ("kill_node: 0, after_step: 36",)
     assert [one["campaign"] for one in campaigns.campaigns_in(folder)] == [spec.campaign], "the note is no campaign"

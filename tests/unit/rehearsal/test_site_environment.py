@@ -13,7 +13,7 @@ from infra.folders import own_module
 from infra.rehearsal.site import handle
 from infra.rehearsal.site.environment import bare
 from infra.rehearsal.site.handle import Site
-from infra.target import again
+from infra.target import command_line
 from tests.root import ROOT
 
 HOSTILE = {
@@ -65,7 +65,7 @@ def test_no_process_of_ours_imports_a_module_of_the_folder_where_a_person_stands
         (tmp_path / foreign / "__init__.py").write_text("raise SystemExit('of another project')")
     monkeypatch.setattr(sys, "argv", ["bivouac", "--version"])
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    own = again() if environment else own_module("infra.cli.main", "--version")
+    own = command_line() if environment else own_module("infra.cli.main", "--version")
     around = {"PATH": os.environ["PATH"], **environment}
     done = subprocess.run(own, cwd=tmp_path, env=around, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("bivouac "), done.stderr

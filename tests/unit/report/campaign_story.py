@@ -10,7 +10,7 @@ from typing import Any
 
 from infra.plan.plan import Plan
 from infra.record.events import Event, Stage
-from infra.report import Record
+from infra.report.record import Record
 from infra.spec.campaign import Spec
 
 BEGUN = datetime(2026, 8, 1, 9, 0, tzinfo=UTC)

@@ -18,8 +18,12 @@ from infra.plan.survey import survey
 from infra.record.events import Stage
 from infra.record.pod_logs import piece
 from infra.record.store import CampaignStore
-from infra.report import Record, Report, TimeCause, build, pods_to_read
+from infra.report.build import build
+from infra.report.causes import TimeCause
 from infra.report.ledger import Span, overlay
+from infra.report.model import Report
+from infra.report.record import Record
+from infra.report.trainer_log import pods_to_read
 from infra.spec.campaign import SpecFile
 from tests.unit.report.campaign_story import (
     CERTIFICATE,

@@ -14,7 +14,10 @@ import pytest
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
-from infra.report import Record, Report, build, render
+from infra.report.build import build
+from infra.report.model import Report
+from infra.report.page import render
+from infra.report.record import Record
 from infra.spec.campaign import load
 from tests.built_in import training_of
 from tests.unit.conftest import CAMPAIGNS

@@ -16,7 +16,10 @@ from infra.record.identity import CampaignIdentity
 from infra.record.payloads.attempts import AttemptLaunched
 from infra.record.pod_logs import piece
 from infra.record.store import CampaignStore
-from infra.report import Report, TimeCause, build, render
+from infra.report.build import build
+from infra.report.causes import TimeCause
+from infra.report.model import Report
+from infra.report.page import render
 from infra.spec.campaign import Spec
 from tests.example import example_spec
 from tests.unit.fake_s3 import FakeS3, Time

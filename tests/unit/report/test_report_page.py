@@ -12,8 +12,10 @@ import pytest
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
-from infra.report import Record, Report, build, render
-from infra.report.page import code_marked
+from infra.report.build import build
+from infra.report.model import Report
+from infra.report.page import code_marked, render
+from infra.report.record import Record
 from infra.spec.campaign import SpecFile
 from tests.unit.report.campaign_story import (
     CERTIFICATE,

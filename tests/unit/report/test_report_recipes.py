@@ -11,7 +11,8 @@ import pytest
 from infra.archive.manifest import DATA, EXPORT
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.report import build, render
+from infra.report.build import build
+from infra.report.page import render
 from infra.spec.campaign import load
 from tests.root import ROOT
 from tests.unit.conftest import CAMPAIGNS

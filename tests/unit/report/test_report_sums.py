@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Event, Stage
-from infra.report import Record, TimeCause, build
+from infra.report.build import build
+from infra.report.causes import TimeCause
 from infra.report.money import allot
+from infra.report.record import Record
 from infra.spec.campaign import Capacity, load
 from tests.unit.conftest import CAMPAIGNS
 from tests.unit.report.campaign_story import BEGUN, Story, abandoned, failed, held, whole, with_a_node_lost

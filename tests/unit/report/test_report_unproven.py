@@ -10,7 +10,9 @@ import pytest
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import Stage
-from infra.report import Report, build, render
+from infra.report.build import build
+from infra.report.model import Report
+from infra.report.page import render
 from infra.spec.campaign import SpecFile
 from tests.unit.report.campaign_story import CERTIFICATE, Story, until_training, whole
 

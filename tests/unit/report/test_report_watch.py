@@ -8,9 +8,10 @@ import pytest
 
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
-from infra.report import Report, build, render
+from infra.report.build import build
 from infra.report.charts.losses import norm_curve
-from infra.report.page import MOST_ALARMS
+from infra.report.model import Report
+from infra.report.page import MOST_ALARMS, render
 from infra.spec.campaign import SpecFile
 from tests.unit.report.campaign_story import Story, failed, whole
 

@@ -10,8 +10,10 @@ import pytest
 from infra.plan.plan import make_plan
 from infra.plan.survey import survey
 from infra.record.events import fold
-from infra.report import Report, build, render
+from infra.report.build import build
 from infra.report.causes import TimeCause
+from infra.report.model import Report
+from infra.report.page import render
 from infra.report.trainer_log import losses, read, repeats
 from infra.spec.campaign import SpecFile
 from tests.unit.report.campaign_story import NODES, STEP_S, Story, curve, until_training

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError, CredentialRetrievalError
 from infra.errors import TemporaryError
 from infra.spec.secrets import SecretSources
 from infra.steward import secrets
-from infra.steward.secrets import Refused, fetched, main
+from infra.steward.secrets import SecretRefused, fetched, main
 from trainer.contract import ExitCode, Termination
 
 VALUE = "hunter22-and-more"
@@ -99,7 +99,7 @@ def test_a_value_is_a_whole_secret_a_member_of_it_or_a_parameter() -> None:
 def test_what_cannot_be_a_secret_is_refused_by_its_name_and_without_its_value(
     source: dict[str, str], words: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(SecretRefused) as refused:
         fetch(Keeper(), FINE={"secret": "plain"}, WRONG=source, GONE={"secret": "gone"})
     said = str(refused.value)
     assert said.startswith(f"WRONG: secret {source['secret']} ") and words in said
@@ -110,7 +110,7 @@ def test_what_cannot_be_a_secret_is_refused_by_its_name_and_without_its_value(
 @pytest.mark.parametrize("code", ["AccessDeniedException", "DecryptionFailure", "ParameterNotFound"])
 def test_a_denial_is_final(code: str) -> None:
     keeper = Keeper(refusal(code))
-    with pytest.raises(Refused, match=f"secret plain in eu-west-1: {code}"):
+    with pytest.raises(SecretRefused, match=f"secret plain in eu-west-1: {code}"):
         fetch(keeper, TOKEN={"secret": "plain"})
     assert len(keeper.calls) == 1
 

@@ -17,7 +17,7 @@ from infra.rehearsal.site import secrets as site
 from infra.spec.campaign import Spec
 from infra.spec.secrets import SecretSources
 from infra.stack.access import policies
-from infra.steward.secrets import Refused, fetched
+from infra.steward.secrets import SecretRefused, fetched
 from tests.example import example_spec
 from tests.rehearsal.aws_account import Account, code_of, make_user, signed_in
 
@@ -79,7 +79,7 @@ def test_what_the_spec_does_not_name_is_refused(
         lambda: trainer.ssm.get_parameters(Names=["/team/key"]),
     ):
         assert code_of(call) == "AccessDeniedException"
-    with pytest.raises(Refused, match="OTHER: secret team/nobody in us-east-1: AccessDeniedException"):
+    with pytest.raises(SecretRefused, match="OTHER: secret team/nobody in us-east-1: AccessDeniedException"):
         read(job(tmp_path, {"OTHER": {"secret": "team/nobody"}}, {"OTHER": "never-given"}))
 
 
@@ -88,7 +88,7 @@ def test_a_secret_that_is_missing_altogether_is_named(
 ) -> None:
     signed_in(monkeypatch, world)
     spec = job(tmp_path, {"A": {"secret": "nobody"}, "B": {"parameter": "/nobody"}}, {"A": "1234", "B": "1234"})
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(SecretRefused) as refused:
         read(spec)
     said = str(refused.value)
     assert "A: secret nobody in us-east-1: ResourceNotFoundException" in said
