@@ -30,7 +30,8 @@ def needs(world: World, service: str, operation: str, params: Parameters) -> Ite
     """Yield every permission that the call needs, its own first."""
     prefix = PREFIXES.get(service, service)
     action = f"{prefix}:{ACTIONS.get(service, {}).get(operation, operation)}"
-    resolver = RESOLVERS.get(service)
+    everything = service in DESCRIBED_AS_A_WHOLE and operation.startswith("Describe")
+    resolver = _everything if everything else RESOLVERS.get(service)
     resources = resolver(world, operation, params) if resolver else None
     if service == "ec2" and ec2_resources.by_resource(operation):
         yield from _of_ec2(world, operation, params)
@@ -155,8 +156,6 @@ def _eks_tags(world: World) -> dict[tuple[str, str], tuple[str, dict[str, str]]]
 
 
 def _autoscaling(world: World, operation: str, params: Parameters) -> list[str] | None:
-    if operation.startswith("Describe"):
-        return ["*"]
     groups = world.backend("autoscaling").autoscaling_groups
     name = params.get("AutoScalingGroupName")
     if name is None and "InstanceId" in params:
@@ -192,8 +191,6 @@ def _named(kind: str, *keys: str) -> Callable[[World, str, Parameters], list[str
 
 
 def _fsx(world: World, operation: str, params: Parameters) -> list[str] | None:
-    if operation.startswith("Describe"):
-        return ["*"]
     if association := params.get("AssociationId"):
         known = world.backend("fsx").tagger.tags
         return [one for one in known if one.endswith(association)] or [
@@ -241,8 +238,6 @@ def _parameter(world: World, name: str) -> str:
 
 
 def _balancers(world: World, operation: str, params: Parameters) -> list[str] | None:
-    if operation.startswith("Describe"):
-        return ["*"]
     given = [params[key] for key in ("LoadBalancerArn", "TargetGroupArn") if params.get(key)]
     names = [params["LoadBalancerName"]] if params.get("LoadBalancerName") else []
     given += params.get("ResourceArns") or []
@@ -277,6 +272,8 @@ def _logs(world: World, operation: str, params: Parameters) -> list[str] | None:
     return [f"{group}:log-stream:{params.get('logStreamName', '')}" for group in groups]
 
 
+DESCRIBED_AS_A_WHOLE = {"autoscaling", "elasticloadbalancing", "fsx"}
+"""Services whose `Describe…` operations IAM asks about without a resource."""
 RESOLVERS: dict[str, Callable[[World, str, Parameters], list[str] | None]] = {
     "s3": _s3,
     "ec2": _everything,

@@ -29,7 +29,7 @@ def to_api(fields: Fields, values: Props, case: Case) -> dict[str, Any]:
         value = values.get(name)
         if value is None or entry.api == LOCAL:
             continue
-        request[field_name(name, entry, case)] = _outward(entry, value, case)
+        request[field_name(name, entry, case)] = outward(entry, value, case)
     return request
 
 
@@ -39,11 +39,11 @@ def from_api(fields: Fields, answer: Mapping[str, Any], case: Case) -> Props:
     for name, entry in fields.items():
         key = field_name(name, entry, case)
         if entry.api != LOCAL and answer.get(key) is not None:
-            observed[name] = _inward(entry, answer[key], case)
+            observed[name] = inward(entry, answer[key], case)
     return observed
 
 
-def _outward(entry: Input, value: Any, case: Case) -> Any:
+def outward(entry: Input, value: Any, case: Case) -> Any:
     if entry.fields is not None:
         if isinstance(value, list):
             return [to_api(entry.fields, item, case) for item in value]
@@ -55,7 +55,7 @@ def _outward(entry: Input, value: Any, case: Case) -> Any:
     return value
 
 
-def _inward(entry: Input, value: Any, case: Case) -> Any:
+def inward(entry: Input, value: Any, case: Case) -> Any:
     if entry.fields is not None:
         if isinstance(value, list):
             return [from_api(entry.fields, item, case) for item in value]

@@ -13,9 +13,10 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.rehearsal.plugins.aws import config, functions, mapping, notes
-from infra.rehearsal.plugins.aws.call import PROPAGATION, Call, NotReady, Resource, error_code
+from infra.rehearsal.plugins.aws.call import PROPAGATION, Call, NotReady, error_code
 from infra.rehearsal.plugins.aws.catalogue import RESOURCES
 from infra.rehearsal.plugins.aws.client import Clients
+from infra.rehearsal.plugins.aws.resource import Resource
 from infra.rehearsal.plugins.aws.table import Naming
 from infra.rehearsal.plugins.package import Change, InitFailed, OperationFailed, PropertyFailure, Request, ResourceGone
 from infra.rehearsal.plugins.wire import UNKNOWN, Props
@@ -48,62 +49,65 @@ class AwsPackage:
 
     def check(self, request: Request) -> tuple[Props, Sequence[PropertyFailure]]:
         resource = _entry(request.type)
-        table = resource.table()
+        table = resource.row.table
         given: Props = notes.bare(request.inputs)
-        if resource.regional and given.get("region") is None:
+        if resource.row.regional and given.get("region") is None:
             given["region"] = self._clients.region
-        if resource.tagger and self._default_tags and given.get("tags") != UNKNOWN:
+        if resource.row.tagged and self._default_tags and given.get("tags") != UNKNOWN:
             given["tags"] = self._default_tags | (given.get("tags") or {})
         inputs = mapping.normalised(table, given)
-        if resource.naming and inputs.get(resource.naming.property) is None:
-            inputs[resource.naming.property] = _made_name(resource.naming, request, inputs)
+        if resource.row.naming and inputs.get(resource.row.naming.property) is None:
+            inputs[resource.row.naming.property] = _made_name(resource.row.naming, request, inputs)
         return notes.of_check(given, inputs), list(mapping.failures(table, inputs, request.type))
 
     def diff(self, request: Request) -> tuple[Sequence[Change], bool]:
         resource, made_up = _entry(request.type), notes.defaulted(request.inputs)
         request = notes.without(request)
         old = request.old_inputs or request.state
-        found = list(mapping.changes(resource.table(), old, request.inputs))
-        updatable = resource.update is not None
+        found = list(mapping.changes(resource.row.table, old, request.inputs))
+        updatable = resource.row.update is not None
         found = [c if updatable or _is_tag(c.path) else Change(c.path, c.kind, True) for c in found]
         changed = {change.path for change in found}
-        clash = bool(resource.identity) and not changed & set(resource.identity)
-        return found, clash and not set(resource.identity) & made_up
+        clash = bool(resource.row.identity) and not changed & set(resource.row.identity)
+        return found, clash and not set(resource.row.identity) & made_up
 
     def create(self, request: Request) -> tuple[str, Props]:
         resource, noted = _entry(request.type), request.inputs
         request = notes.without(request)
         if request.preview:
-            unknown = dict.fromkeys(resource.computed(), UNKNOWN)
-            known = {"tagsAll": request.inputs.get("tags") or {}} if resource.tagger else {}
+            unknown = dict.fromkeys(resource.row.computed, UNKNOWN)
+            known = {"tagsAll": request.inputs.get("tags") or {}} if resource.row.tagged else {}
             return "", unknown | known | request.inputs
         call = self._call(resource, request)
         with _named(call, "creating"):
             try:
                 call.id = resource.create(call)
                 # As the real plugin, wait until AWS shows the resource, or its outputs would be missing.
-                call.wait(lambda: self._observe(call) is not None, "AWS to show the new resource", PROPAGATION)
+                shown = "AWS to show the new resource"
+                call.wait(lambda: self._observe(resource, call) is not None, shown, PROPAGATION)
             except NotReady as error:
                 if not call.id:
                     raise OperationFailed(str(error)) from error
-                raise InitFailed(call.id, self._state(call), noted, f"creating {_title(call)}: {error}") from error
-            return call.id, self._state(call)
+                raise InitFailed(
+                    call.id, self._state(resource, call), noted, f"creating {_title(call)}: {error}"
+                ) from error
+            return call.id, self._state(resource, call)
 
     def read(self, request: Request) -> tuple[str, Props, Props]:
         resource, noted = _entry(request.type), request.inputs
         request = notes.without(request)
         call = self._call(resource, request)
         with _named(call, "reading"):
-            observed = self._observe(call)
+            observed = self._observe(resource, call)
         if observed is None:
             raise ResourceGone(request.urn)
-        table = resource.table()
+        table = resource.row.table
         if request.inputs:
             inputs = {
                 name: mapping.overlay(table[name], value, observed.get(name)) if name in table else value
                 for name, value in request.inputs.items()
             }
-            if resource.tagger and "tags" not in inputs and observed.get("tags"):
+            if resource.row.tagged and "tags" not in inputs and observed.get("tags"):
                 inputs["tags"] = observed["tags"]
         else:
             inputs = mapping.normalised(table, {name: observed.get(name) for name in table})
@@ -115,26 +119,29 @@ class AwsPackage:
         request = notes.without(request)
         if request.preview:
             planned = _over(request.state, request.inputs, request.old_inputs)
-            return {**planned, **dict.fromkeys(resource.volatile, UNKNOWN)}
+            return {**planned, **dict.fromkeys(resource.row.volatile, UNKNOWN)}
         call = self._call(resource, request)
         call.old = request.old_inputs or request.state
         with _named(call, "updating"):
             try:
-                self._retag(call)
+                self._retag(resource, call)
                 # Tags have their own calls: if only they differ, nothing else is sent.
-                marks = ("tags", "tagsAll") if resource.tagger else ()
-                if resource.update and call.changed(*(name for name in {**call.old, **call.new} if name not in marks)):
+                marks = ("tags", "tagsAll") if resource.row.tagged else ()
+                if resource.row.update is not None and call.changed(
+                    *(name for name in {**call.old, **call.new} if name not in marks)
+                ):
                     resource.update(call)
             except NotReady as error:
                 state = {**request.state, **request.inputs}
                 raise InitFailed(call.id, state, noted, f"updating {_title(call)}: {error}") from error
-            return self._state(call)
+            return self._state(resource, call)
 
     def delete(self, request: Request) -> None:
-        call = self._call(_entry(request.type), notes.without(request))
+        resource = _entry(request.type)
+        call = self._call(resource, notes.without(request))
         with _named(call, "deleting"):
             try:
-                call.resource.delete(call)
+                resource.delete(call)
             except NotReady as error:
                 raise OperationFailed(f"deleting {_title(call)}: {error}") from error
 
@@ -148,9 +155,9 @@ class AwsPackage:
         self._cancelled.set()
 
     def _call(self, resource: Resource, request: Request) -> Call:
-        patience = (request.timeout_s or resource.patience.total_seconds()) * float(os.environ.get(PATIENCE, "1"))
+        patience = (request.timeout_s or resource.row.patience.total_seconds()) * float(os.environ.get(PATIENCE, "1"))
         return Call(
-            resource=resource,
+            row=resource.row,
             clients=self._clients,
             name=request.name,
             deadline=time.monotonic() + patience,
@@ -161,30 +168,30 @@ class AwsPackage:
             state=request.state,
         )
 
-    def _observe(self, call: Call) -> Props | None:
-        observed = call.or_none(lambda: call.resource.read(call))
-        if observed is not None and call.resource.regional:
+    def _observe(self, resource: Resource, call: Call) -> Props | None:
+        observed = call.or_none(lambda: resource.read(call))
+        if observed is not None and resource.row.regional:
             observed = {**observed, "region": call.region}
-        if observed is not None and call.resource.tagger:
+        if observed is not None and resource.row.tagged:
             # AWS's own tags cannot be set, so they are no drift.
             own = {key: value for key, value in (observed.get("tags") or {}).items() if not key.startswith("aws:")}
             observed = {**observed, "tags": own, "tagsAll": own}
         return observed
 
-    def _state(self, call: Call) -> Props:
-        observed = self._observe(call) or {}
+    def _state(self, resource: Resource, call: Call) -> Props:
+        observed = self._observe(resource, call) or {}
         if call.tags and not observed.get("tags"):
             # Tags are set at the creation but shown later.
             observed = {name: value for name, value in observed.items() if name not in ("tags", "tagsAll")}
             observed |= {"tagsAll": call.tags}
-        table = call.resource.table()
+        table = resource.row.table
         return {**call.new, **observed, **_agreed(table, call.new, observed)}
 
-    def _retag(self, call: Call) -> None:
+    def _retag(self, resource: Resource, call: Call) -> None:
         old, new = call.old.get("tags") or {}, call.tags
-        if call.resource.tagger and old != new:
+        if resource.row.tagged and old != new:
             fresh = {key: value for key, value in new.items() if old.get(key) != value}
-            call.resource.tagger(call, fresh, sorted(set(old) - set(new)))
+            resource.retag(call, fresh, sorted(set(old) - set(new)))
 
 
 def _agreed(table: dict[str, Any], wanted: Props, observed: Props) -> Props:
@@ -221,7 +228,7 @@ def _is_tag(path: str) -> bool:
 
 
 def _title(call: Call) -> str:
-    return f"{call.resource.token.split(':')[-1]} {call.name}" + (f" ({call.id})" if call.id else "")
+    return f"{call.row.token.split(':')[-1]} {call.name}" + (f" ({call.id})" if call.id else "")
 
 
 @contextmanager

@@ -169,8 +169,8 @@ def test_an_entry_of_the_table_has_only_names_that_the_sdk_has(token: str) -> No
     classes = re.split(r"^class ", source, flags=re.MULTILINE)[1:]
     names = {text.split("(")[0].split(":")[0]: properties(text) for text in classes}
     arguments = set().union(*(found for name_, found in names.items() if name_.endswith("Args")))
-    assert set(resource.table()) <= arguments
-    assert set(resource.outputs) <= names[name]
+    assert set(resource.row.table) <= arguments
+    assert set(resource.row.observe) | set(resource.row.look_ups) <= names[name]
 
 
 def properties(text: str) -> set[str]:
@@ -202,7 +202,7 @@ def test_a_change_deep_inside_says_where_and_whether_it_replaces() -> None:
 
 
 def test_a_refresh_keeps_what_aws_added_out_of_the_inputs() -> None:
-    entry = Input(fields={"size": Input(), "zone": Input(computed=True)})
+    entry = Input(fields={"size": Input(), "zone": Input()})
     assert overlay(entry, {"size": 1}, {"size": 1, "zone": "a"}) == {"size": 1}
     assert overlay(entry, {"size": 1}, {"size": 2, "zone": "a"}) == {"size": 2}
 
