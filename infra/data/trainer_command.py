@@ -7,6 +7,6 @@ from infra.folders import own_module
 
 
 def trainer_command(module: str, *arguments: str) -> list[str]:
-    """Return the command line of `python -m trainer.MODULE`. Raises `UserError` without the extra `trainer`."""
+    """Return the command line of `python -m trainer.builtin.MODULE`. Raises `UserError` without the extra `trainer`."""
     refuse_missing("trainer")
-    return own_module(f"trainer.{module}", *arguments)
+    return own_module(f"trainer.builtin.{module}", *arguments)

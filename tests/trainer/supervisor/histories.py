@@ -81,7 +81,10 @@ def sealed_steps(tier: Path) -> dict[int, Sealed]:
         match, manifest = _STEP.match(place.name), place / "manifest.json"
         if match is None or not manifest.exists():
             continue
-        document = json.loads(manifest.read_text())
+        try:
+            document = json.loads(manifest.read_text())
+        except ValueError:  # the drill damages manifests, too
+            continue
         rows = [(place / row["file"], row["size_bytes"], row["sha256"]) for row in document["shards"]]
         contents = {path: path.read_bytes() for path, _, _ in rows if path.is_file()}
         if all(
