@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from infra.rehearsal.plugins.aws.client import Clients
 from infra.rehearsal.plugins.aws.mapping import to_api
-from infra.rehearsal.plugins.aws.table import Row
+from infra.rehearsal.plugins.aws.table import TypeRow
 from infra.rehearsal.plugins.package import OperationFailed
 from infra.rehearsal.plugins.wire import Props
 
@@ -31,8 +31,8 @@ class NotReady(Exception):
 
 
 @dataclass
-class Call:
-    row: Row
+class ResourceCall:
+    row: TypeRow
     clients: Clients
     name: str
     deadline: float
@@ -54,37 +54,37 @@ class Call:
         return dict(self.new.get("tags") or {})
 
     def client(self) -> Any:
-        return self.clients.get(self.row.service, self.region if self.row.regional else None)
+        return self.clients.get(self.row.service, self.region if self.row.has_region else None)
 
     def request(self, *names: str) -> dict[str, Any]:
         """Return the API fields of the named inputs."""
         return to_api({name: self.row.table[name] for name in names}, self.new, self.row.case)
 
-    def changed(self, *names: str) -> bool:
+    def differs(self, *names: str) -> bool:
         return any(self.new.get(name) != self.old.get(name) for name in names)
 
-    def wait(self, done: Callable[[], Value], what: str, within: timedelta | None = None) -> Value:
-        """Poll until `done` returns something true; its exceptions pass through."""
+    def wait(self, probe: Callable[[], Value], title: str, limit: timedelta | None = None) -> Value:
+        """Poll until `probe` returns something true; its exceptions pass through."""
         pause, deadline = 0.1, self.deadline
-        if within is not None:
-            deadline = min(deadline, time.monotonic() + within.total_seconds())
+        if limit is not None:
+            deadline = min(deadline, time.monotonic() + limit.total_seconds())
         while True:
-            value = done()
+            value = probe()
             if value:
                 return value
             if time.monotonic() > deadline:
-                raise NotReady(f"timed out while waiting for {what}")
+                raise NotReady(f"timed out while waiting for {title}")
             if self.cancelled.wait(pause):
-                raise NotReady(f"cancelled while waiting for {what}")
+                raise NotReady(f"cancelled while waiting for {title}")
             pause = min(pause * 1.6, 2.0)
 
-    def listed(self, operation: str, member: str, **request: Any) -> list[Any]:
+    def list_all(self, operation: str, member: str, **request: Any) -> list[Any]:
         """Return every item of a listing, from all its pages."""
         pages = self.client().get_paginator(operation).paginate(**request)
         return [item for page in pages for item in page.get(member) or ()]
 
     def retry(
-        self, act: Callable[[], Value], refusals: Mapping[str, str], within: timedelta | None = PROPAGATION
+        self, act: Callable[[], Value], refusals: Mapping[str, str], limit: timedelta | None = PROPAGATION
     ) -> Value:
         """Repeat `act` while AWS answers with one of the codes and its text: it is eventually consistent."""
         result: list[Value] = []
@@ -102,7 +102,7 @@ class Call:
             return True
 
         try:
-            self.wait(attempt, "AWS to accept the request", within)
+            self.wait(attempt, "AWS to accept the request", limit)
         except NotReady as timeout:
             raise OperationFailed(f"{timeout}; last answer: {refusal[0]}") from timeout
         return result[0]
@@ -118,7 +118,7 @@ class Call:
 
     def destroy(self, act: Callable[[], Any], refusals: Mapping[str, str]) -> None:
         """Delete, repeatedly while others depend on it; a missing resource is no error."""
-        self.or_none(lambda: self.retry(act, {"DependencyViolation": "", **refusals}, within=None))
+        self.or_none(lambda: self.retry(act, {"DependencyViolation": "", **refusals}, limit=None))
 
 
 def error_code(error: ClientError) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from infra.rehearsal.plugins.aws import accounts, eks, network, storage
-from infra.rehearsal.plugins.aws.resource import Resource
+from infra.rehearsal.plugins.aws.resource import ResourceType
 from infra.rehearsal.plugins.aws.rows import rows
 
 _CLASSES = {**network.CLASSES, **accounts.CLASSES, **storage.CLASSES, **eks.CLASSES}
 
-RESOURCES: dict[str, Resource] = {row.token: _CLASSES.get(row.token, Resource)(row) for row in rows()}
+RESOURCES: dict[str, ResourceType] = {row.token: _CLASSES.get(row.token, ResourceType)(row) for row in rows()}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.rehearsal.plugins.aws.call import Call, NotReady
-from infra.rehearsal.plugins.aws.resource import Resource
+from infra.rehearsal.plugins.aws.call import NotReady, ResourceCall
+from infra.rehearsal.plugins.aws.resource import ResourceType
 
 _LOG_TYPES = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 _NETWORK_PARTS = (
@@ -14,73 +14,73 @@ _NETWORK_PARTS = (
 )
 
 
-def _logging(call: Call) -> dict[str, Any] | None:
+def _logging(call: ResourceCall) -> dict[str, Any] | None:
     """Return the logging of a new cluster, whose default is none."""
     return _every_log_type(call) if call.new.get("enabledClusterLogTypes") else None
 
 
-def _every_log_type(call: Call) -> dict[str, Any]:
-    enabled = sorted(call.new.get("enabledClusterLogTypes") or [])
-    disabled = sorted(set(_LOG_TYPES) - set(enabled))
-    sides = ((enabled, True), (disabled, False))
+def _every_log_type(call: ResourceCall) -> dict[str, Any]:
+    chosen_types = sorted(call.new.get("enabledClusterLogTypes") or [])
+    rest = sorted(set(_LOG_TYPES) - set(chosen_types))
+    sides = ((chosen_types, True), (rest, False))
     return {"clusterLogging": [{"types": types, "enabled": switch} for types, switch in sides if types]}
 
 
-class Cluster(Resource):
+class ClusterType(ResourceType):
     names = {"logging": _logging}
 
-    def update(self, call: Call) -> None:
+    def update(self, call: ResourceCall) -> None:
         client = call.client()
-        if call.changed("version"):
+        if call.differs("version"):
             self._await(call, client.update_cluster_version(name=call.id, version=call.new["version"]))
         for change in self._config_changes(call):
             self._await(call, client.update_cluster_config(name=call.id, **change))
 
-    def _config_changes(self, call: Call) -> list[dict[str, Any]]:
-        wanted, before = call.request("vpcConfig")["resourcesVpcConfig"], call.old.get("vpcConfig") or {}
+    def _config_changes(self, call: ResourceCall) -> list[dict[str, Any]]:
+        parts, previous = call.request("vpcConfig")["resourcesVpcConfig"], call.old.get("vpcConfig") or {}
         changes = [
-            {"resourcesVpcConfig": {name: wanted[name] for name in names if name in wanted}}
+            {"resourcesVpcConfig": {name: parts[name] for name in names if name in parts}}
             for names in _NETWORK_PARTS
-            if any(wanted.get(name) != before.get(name) for name in names)
+            if any(parts.get(name) != previous.get(name) for name in names)
         ]
-        if call.changed("enabledClusterLogTypes"):
+        if call.differs("enabledClusterLogTypes"):
             changes.append({"logging": _every_log_type(call)})
         for name in ("accessConfig", "upgradePolicy", "deletionProtection"):
-            if call.changed(name) and call.new.get(name) is not None:
+            if call.differs(name) and call.new.get(name) is not None:
                 changes.append(call.request(name))
         for change in changes:
             change.get("accessConfig", {}).pop("bootstrapClusterCreatorAdminPermissions", None)
         return changes
 
-    def _await(self, call: Call, answer: dict[str, Any]) -> None:
+    def _await(self, call: ResourceCall, answer: dict[str, Any]) -> None:
         _await_update(call, answer, name=call.id)
 
 
-class NodeGroup(Resource):
-    def update(self, call: Call) -> None:
+class NodeGroupType(ResourceType):
+    def update(self, call: ResourceCall) -> None:
         cluster, name = call.id.split(":", 1)
         key, client = {"clusterName": cluster, "nodegroupName": name}, call.client()
         parts = ("scalingConfig", "updateConfig", "nodeRepairConfig")
-        config = call.request(*(part for part in parts if call.changed(part)))
-        if call.changed("labels"):
+        config = call.request(*(part for part in parts if call.differs(part)))
+        if call.differs("labels"):
             old, new = call.old.get("labels") or {}, call.new.get("labels") or {}
             config["labels"] = {"addOrUpdateLabels": new, "removeLabels": sorted(set(old) - set(new))}
-        if call.changed("taints"):
+        if call.differs("taints"):
             old, new = call.old.get("taints") or [], call.new.get("taints") or []
-            kept = {(taint["key"], taint["effect"]) for taint in new}
-            stale = [taint for taint in old if (taint["key"], taint["effect"]) not in kept]
+            places = {(taint["key"], taint["effect"]) for taint in new}
+            stale = [taint for taint in old if (taint["key"], taint["effect"]) not in places]
             config["taints"] = {"addOrUpdateTaints": new, "removeTaints": stale}
         if config:
             answer = client.update_nodegroup_config(**key, **config)
             _await_update(call, answer, name=cluster, nodegroupName=name)
-        versions = [part for part in ("launchTemplate", "version", "releaseVersion") if call.changed(part)]
+        versions = [part for part in ("launchTemplate", "version", "releaseVersion") if call.differs(part)]
         if versions:
             force = bool(call.new.get("forceUpdateVersion"))
             answer = client.update_nodegroup_version(**key, **call.request(*versions), force=force)
             _await_update(call, answer, name=cluster, nodegroupName=name)
 
 
-def _await_update(call: Call, answer: dict[str, Any], **target: str) -> None:
+def _await_update(call: ResourceCall, answer: dict[str, Any], **target: str) -> None:
     """Wait for an update of a cluster, or of a part of it. Raises `NotReady` for one that fails."""
     update_id = answer["update"]["id"]
     title = f"update {update_id} of {call.row.title} {call.id}"
@@ -94,4 +94,7 @@ def _await_update(call: Call, answer: dict[str, Any], **target: str) -> None:
     call.wait(done, title)
 
 
-CLASSES: dict[str, type[Resource]] = {"aws:eks/cluster:Cluster": Cluster, "aws:eks/nodeGroup:NodeGroup": NodeGroup}
+CLASSES: dict[str, type[ResourceType]] = {
+    "aws:eks/cluster:Cluster": ClusterType,
+    "aws:eks/nodeGroup:NodeGroup": NodeGroupType,
+}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from infra.rehearsal.plugins.aws.call import Call, NotReady
-from infra.rehearsal.plugins.aws.resource import Resource
+from infra.rehearsal.plugins.aws.call import NotReady, ResourceCall
+from infra.rehearsal.plugins.aws.resource import ResourceType
 from infra.rehearsal.plugins.wire import Props
 
 _EVERYWHERE = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
 
 
-class Peering(Resource):
-    def create(self, call: Call) -> str:
+class PeeringType(ResourceType):
+    def create(self, call: ResourceCall) -> str:
         super().create(call)
         if call.new.get("autoAccept"):
             accept = call.client().accept_vpc_peering_connection
@@ -22,55 +22,55 @@ class Peering(Resource):
             call.wait(lambda: self._is_active(call), f"VPC peering {call.id} to become active")
         return call.id
 
-    def _is_active(self, call: Call) -> bool:
+    def _is_active(self, call: ResourceCall) -> bool:
         answer = self.find(call)
         return bool(answer and answer["Status"]["Code"] == "active")
 
 
-class RouteTable(Resource):
-    def update(self, call: Call) -> None:
+class RouteTableType(ResourceType):
+    def update(self, call: ResourceCall) -> None:
         client = call.client()
-        before = {route["cidrBlock"] for route in call.old.get("routes") or []}
-        wanted = {route["DestinationCidrBlock"]: route for route in call.request("routes").get("Routes", [])}
-        for destination in before - set(wanted):
+        destinations = {route["cidrBlock"] for route in call.old.get("routes") or []}
+        routes = {route["DestinationCidrBlock"]: route for route in call.request("routes").get("Routes", [])}
+        for destination in destinations - set(routes):
             client.delete_route(RouteTableId=call.id, DestinationCidrBlock=destination)
-        for destination, route in wanted.items():
-            act = client.replace_route if destination in before else client.create_route
+        for destination, route in routes.items():
+            act = client.replace_route if destination in destinations else client.create_route
             act(RouteTableId=call.id, **route)
 
 
-class Endpoint(Resource):
+class EndpointType(ResourceType):
     _MEMBERS = {"routeTableIds": "RouteTableIds", "subnetIds": "SubnetIds", "securityGroupIds": "SecurityGroupIds"}
 
-    def update(self, call: Call) -> None:
-        request = call.request("policy", "privateDnsEnabled") if call.changed("policy", "privateDnsEnabled") else {}
+    def update(self, call: ResourceCall) -> None:
+        request = call.request("policy", "privateDnsEnabled") if call.differs("policy", "privateDnsEnabled") else {}
         for name, field in self._MEMBERS.items():
-            before, after = set(call.old.get(name) or []), set(call.new.get(name) or [])
-            request |= {f"Add{field}": sorted(after - before)} if after - before else {}
-            request |= {f"Remove{field}": sorted(before - after)} if before - after else {}
+            old_ids, new_ids = set(call.old.get(name) or []), set(call.new.get(name) or [])
+            request |= {f"Add{field}": sorted(new_ids - old_ids)} if new_ids - old_ids else {}
+            request |= {f"Remove{field}": sorted(old_ids - new_ids)} if old_ids - new_ids else {}
         if request:
             call.client().modify_vpc_endpoint(VpcEndpointId=call.id, **request)
 
 
-class SecurityGroup(Resource):
-    def await_ready(self, call: Call) -> None:
+class SecurityGroupType(ResourceType):
+    def await_ready(self, call: ResourceCall) -> None:
         """Remove the rule that allows all egress: as in the real plugin, it exists only if the program sets it."""
         call.wait(lambda: self.find(call), f"security group {call.id} to exist")
         call.client().revoke_security_group_egress(GroupId=call.id, IpPermissions=[_EVERYWHERE])
 
-    def update(self, call: Call) -> None:
+    def update(self, call: ResourceCall) -> None:
         client = call.client()
         for side in ("ingress", "egress"):
-            before = _permissions(call.id, call.old.get(side) or [])
-            after = _permissions(call.id, call.new.get(side) or [])
-            stale = [permission for permission in before if permission not in after]
-            fresh = [permission for permission in after if permission not in before]
+            old_rules = _permissions(call.id, call.old.get(side) or [])
+            new_rules = _permissions(call.id, call.new.get(side) or [])
+            stale = [permission for permission in old_rules if permission not in new_rules]
+            fresh = [permission for permission in new_rules if permission not in old_rules]
             if stale:
                 getattr(client, f"revoke_security_group_{side}")(GroupId=call.id, IpPermissions=stale)
             if fresh:
                 getattr(client, f"authorize_security_group_{side}")(GroupId=call.id, IpPermissions=fresh)
 
-    def delete(self, call: Call) -> None:
+    def delete(self, call: ResourceCall) -> None:
         answer = self.find(call)
         if answer and call.state.get("revokeRulesOnDelete"):
             for side, field in (("ingress", "IpPermissions"), ("egress", "IpPermissionsEgress")):
@@ -104,7 +104,7 @@ _SOURCES = {
 }
 
 
-def _permission(call: Call) -> dict[str, Any]:
+def _permission(call: ResourceCall) -> dict[str, Any]:
     rule = call.state or call.new
     note = {"Description": rule["description"]} if rule.get("description") else {}
     permission: dict[str, Any] = {"IpProtocol": str(rule["ipProtocol"])}
@@ -116,16 +116,16 @@ def _permission(call: Call) -> dict[str, Any]:
     return permission
 
 
-def _rule(call: Call) -> dict[str, Any]:
+def _rule(call: ResourceCall) -> dict[str, Any]:
     return call.request(*(name for name in call.row.inputs if name != "securityGroupId"))
 
 
-class SecurityGroupRule(Resource):
+class SecurityGroupRuleType(ResourceType):
     names = {"permission": _permission, "rule": _rule}
 
 
-class LaunchTemplate(Resource):
-    def find(self, call: Call) -> dict[str, Any] | None:
+class LaunchTemplateType(ResourceType):
+    def find(self, call: ResourceCall) -> dict[str, Any] | None:
         template = super().find(call)
         if not template:
             return None
@@ -134,11 +134,11 @@ class LaunchTemplate(Resource):
         data: Mapping[str, Any] = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
         return {**data, **template}
 
-    def update(self, call: Call) -> None:
+    def update(self, call: ResourceCall) -> None:
         client, version = call.client(), call.new.get("defaultVersion")
         request = self.request(call, self.row.create)
         data = [name for name in call.row.inputs if name not in ("defaultVersion", "updateDefaultVersion")]
-        if call.changed(*data):
+        if call.differs(*data):
             answer = client.create_launch_template_version(
                 LaunchTemplateId=call.id, **{key: part for key, part in request.items() if key != "LaunchTemplateName"}
             )
@@ -148,21 +148,21 @@ class LaunchTemplate(Resource):
             client.modify_launch_template(LaunchTemplateId=call.id, DefaultVersion=str(version))
 
 
-class PlacementGroup(Resource):
-    def delete(self, call: Call) -> None:
+class PlacementGroupType(ResourceType):
+    def delete(self, call: ResourceCall) -> None:
         try:
             super().delete(call)
         except NotReady as error:
             raise NotReady(f"{error}: instances in it may still be shutting down") from error
 
 
-CLASSES: dict[str, type[Resource]] = {
-    "aws:ec2/vpcPeeringConnection:VpcPeeringConnection": Peering,
-    "aws:ec2/routeTable:RouteTable": RouteTable,
-    "aws:ec2/vpcEndpoint:VpcEndpoint": Endpoint,
-    "aws:ec2/securityGroup:SecurityGroup": SecurityGroup,
-    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": SecurityGroupRule,
-    "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": SecurityGroupRule,
-    "aws:ec2/launchTemplate:LaunchTemplate": LaunchTemplate,
-    "aws:ec2/placementGroup:PlacementGroup": PlacementGroup,
+CLASSES: dict[str, type[ResourceType]] = {
+    "aws:ec2/vpcPeeringConnection:VpcPeeringConnection": PeeringType,
+    "aws:ec2/routeTable:RouteTable": RouteTableType,
+    "aws:ec2/vpcEndpoint:VpcEndpoint": EndpointType,
+    "aws:ec2/securityGroup:SecurityGroup": SecurityGroupType,
+    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": SecurityGroupRuleType,
+    "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": SecurityGroupRuleType,
+    "aws:ec2/launchTemplate:LaunchTemplate": LaunchTemplateType,
+    "aws:ec2/placementGroup:PlacementGroup": PlacementGroupType,
 }

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import ModuleType
@@ -18,10 +19,16 @@ class Argument(NamedTuple):
     """Class of the object, or of each object in a list."""
 
 
+_importing = threading.RLock()
+"""The SDK loads a service's module at its first use, and not safely: a second thread may see half of it."""
+
+
+@cache
 def _resource(token: str) -> type:
     _, module, name = token.split(":")
-    service = importlib.import_module(f"pulumi_aws.{module.split('/')[0]}")
-    resource: type = getattr(service, name)
+    with _importing:
+        service = importlib.import_module(f"pulumi_aws.{module.split('/')[0]}")
+        resource: type = getattr(service, name)
     return resource
 
 
@@ -30,8 +37,8 @@ def arguments(token: str) -> type:
     """Return the class of a resource's arguments: `<Name>InitArgs` where an object of it is called `<Name>Args`."""
     resource = _resource(token)
     module = sys.modules[resource.__module__]
-    found: type = getattr(module, f"{resource.__name__}InitArgs", None) or getattr(module, f"{resource.__name__}Args")
-    return found
+    owner: type = getattr(module, f"{resource.__name__}InitArgs", None) or getattr(module, f"{resource.__name__}Args")
+    return owner
 
 
 @cache
@@ -46,7 +53,7 @@ def shape(arguments: type) -> Mapping[str, Argument]:
 
 
 @cache
-def computed(token: str) -> frozenset[str]:
+def computed_outputs(token: str) -> frozenset[str]:
     """Return the outputs that every resource of the type has."""
     optional = "typing.Optional["
     return frozenset(wire for _, wire, kind in _properties(_resource(token)) if f"Output[{optional}" not in str(kind))
@@ -63,5 +70,5 @@ def _object(annotation: Any, module: ModuleType) -> type | None:
     forward = re.search(r"ForwardRef\('(\w+Args)'\)", str(annotation))
     if forward is None:
         return None
-    found: type = getattr(module, forward[1], None) or getattr(sys.modules[f"{module.__package__}._inputs"], forward[1])
-    return found
+    owner: type = getattr(module, forward[1], None) or getattr(sys.modules[f"{module.__package__}._inputs"], forward[1])
+    return owner

@@ -55,13 +55,13 @@ class Naming:
     separator: str = "-"
 
 
-class Case(Enum):
+class FieldCase(Enum):
     PASCAL = "pascal"
     CAMEL = "camel"
 
 
 @dataclass(frozen=True)
-class Step:
+class ApiStep:
     """One call of the API. Texts in braces are JMESPath expressions over the names of `resource.Scope`."""
 
     call: str
@@ -81,7 +81,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Look:
+class Query:
     """One call of the API that reads, and the JMESPath from its answer to the wanted part."""
 
     call: str
@@ -90,7 +90,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Status:
+class States:
     """The states of a resource."""
 
     at: str = "null"
@@ -125,7 +125,7 @@ class Tagging:
     """Argument of the creation; empty: it takes no tags."""
     kind: str = ""
     """`ResourceType` of EC2's tag specification."""
-    read: Look | str | None = "Tags"
+    read: Query | str | None = "Tags"
     """JMESPath in the description, or a call of its own; None: the program's tags are taken as the present ones."""
 
     def form(self, tags: Mapping[str, str]) -> Any:
@@ -142,7 +142,7 @@ class Tagging:
 
 
 @dataclass(frozen=True)
-class Row:
+class TypeRow:
     """One resource type. Its `tags`, `region`, required inputs and computed outputs come from the SDK."""
 
     token: str
@@ -150,25 +150,25 @@ class Row:
     """boto3's name of the service."""
     inputs: Mapping[str, Any]
     """The modelled inputs as the file writes them; `table` has them complete."""
-    create: Step
+    create: ApiStep
     id: str
     """Template of the ID, or JMESPath to it in the creation's answer."""
-    find: Look
-    delete: tuple[Step, ...]
-    update: tuple[Step, ...] | None = None
+    find: Query
+    delete: tuple[ApiStep, ...]
+    update: tuple[ApiStep, ...] | None = None
     """None: only tags can be updated."""
     key: str = ""
     """Template that reads names back from an ID; empty: `id`, where it is a template."""
     afterwards: Mapping[str, Any] = field(default_factory=dict)
     """Inputs that the creation cannot take, with AWS's own values: an update follows where the program differs."""
-    status: Status = Status()
+    status: States = States()
     observe: Mapping[str, str | None] = field(default_factory=dict)
     """Property -> JMESPath in the description, template after `=`, or None for the same name."""
-    look_ups: Mapping[str, Look] = field(default_factory=dict)
+    look_ups: Mapping[str, Query] = field(default_factory=dict)
     """Property -> a call of its own."""
     lingers: bool = False
     """True if AWS still shows a deleted resource for a while."""
-    case: Case = Case.PASCAL
+    case: FieldCase = FieldCase.PASCAL
     tagging: Tagging | None = None
     naming: Naming | None = None
     identity: tuple[str, ...] = ()
@@ -183,11 +183,11 @@ class Row:
         return re.sub("(?<!^)(?=[A-Z])", " ", self.token.split(":")[-1]).lower()
 
     @property
-    def tagged(self) -> bool:
+    def has_tags(self) -> bool:
         return "tags" in sdk.shape(sdk.arguments(self.token))
 
     @property
-    def regional(self) -> bool:
+    def has_region(self) -> bool:
         return "region" in sdk.shape(sdk.arguments(self.token))
 
     @cached_property
@@ -198,43 +198,43 @@ class Row:
             table.setdefault(self.naming.property, Input(api=LOCAL, replaces=True))
             if self.naming.prefix_property:
                 table.setdefault(self.naming.prefix_property, Input(api=LOCAL, replaces=True))
-        if self.tagged:
+        if self.has_tags:
             table["tags"] = Input(api=LOCAL)
-        if self.regional:
+        if self.has_region:
             table["region"] = Input(api=LOCAL, replaces=True)
         return table
 
     @property
-    def computed(self) -> frozenset[str]:
+    def computed_outputs(self) -> frozenset[str]:
         """Return the properties that AWS chooses where the program sets none."""
-        return sdk.computed(self.token)
+        return sdk.computed_outputs(self.token)
 
 
-def _inputs(row: Mapping[str, Any], arguments: type, where: str) -> dict[str, Input]:
+def _inputs(row: Mapping[str, Any], arguments: type, owner: str) -> dict[str, Input]:
     shape = sdk.shape(arguments)
     unknown = sorted(set(row) - set(shape))
     if unknown:
-        raise ValueError(f"{', '.join(unknown)}: no inputs of {where} in pulumi_aws ({arguments.__name__})")
-    return {name: _input(words, shape[name], f"{where}.{name}") for name, words in row.items()}
+        raise ValueError(f"{', '.join(unknown)}: no inputs of {owner} in pulumi_aws ({arguments.__name__})")
+    return {name: _input(words, shape[name], f"{owner}.{name}") for name, words in row.items()}
 
 
-def _input(written: Any, argument: sdk.Argument, where: str) -> Input:
+def _input(entry: Any, argument: sdk.Argument, owner: str) -> Input:
     """Return one input. A row writes words, or a map of `is` (words), `api`, `default` and `fields`."""
-    rest = dict(written) if isinstance(written, dict) else {"is": written}
-    words = rest.pop("is", None) or []
+    settings = dict(entry) if isinstance(entry, dict) else {"is": entry}
+    words = settings.pop("is", None) or []
     words = {words} if isinstance(words, str) else set(words)
-    fields = rest.pop("fields", None)
+    fields = settings.pop("fields", None)
     if fields is not None and argument.object is None:
-        raise ValueError(f"{where}: no object in pulumi_aws")
+        raise ValueError(f"{owner}: no object in pulumi_aws")
     kinds = [kind for kind in Conversion if kind.value in words]
     unknown = words - {kind.value for kind in kinds} - {"required", "optional", "replaces", "local"}
     if unknown:
-        raise ValueError(f"{where}: unknown words {sorted(unknown)}")
+        raise ValueError(f"{owner}: unknown words {sorted(unknown)}")
     return Input(
-        api=LOCAL if "local" in words else rest.pop("api", None),
+        api=LOCAL if "local" in words else settings.pop("api", None),
         required=(argument.required or "required" in words) and "optional" not in words,
         replaces="replaces" in words,
         kind=kinds[0] if kinds else Conversion.PLAIN,
-        fields=None if fields is None or argument.object is None else _inputs(fields, argument.object, where),
-        **rest,
+        fields=None if fields is None or argument.object is None else _inputs(fields, argument.object, owner),
+        **settings,
     )
