@@ -174,7 +174,7 @@ class LocalServer(ThreadingHTTPServer):
 
 
 def serve_metadata(metadata: Metadata) -> None:
-    class Handler(Quiet):
+    class InstanceHandler(Quiet):
         def do_PUT(self) -> None:
             if self.path != "/latest/api/token":
                 return self.answer(_not_found)
@@ -184,18 +184,18 @@ def serve_metadata(metadata: Metadata) -> None:
         def do_GET(self) -> None:
             self.answer(lambda: metadata.read(self.path, self.headers.get("X-aws-ec2-metadata-token")))
 
-    _serve(METADATA_ADDRESS, Handler)
+    _serve(METADATA_ADDRESS, InstanceHandler)
 
 
 def serve_pod_identity(credentials: RoleCredentials, cluster: str) -> None:
-    class Handler(Quiet):
+    class PodHandler(Quiet):
         def do_GET(self) -> None:
             if self.path != "/v1/credentials":
                 return self.answer(_not_found)
             token = self.headers.get("Authorization")
             self.answer(lambda: pod_credentials(credentials, cluster, token), "application/json")
 
-    _serve(POD_IDENTITY_ADDRESS, Handler)
+    _serve(POD_IDENTITY_ADDRESS, PodHandler)
 
 
 def _not_found() -> str:

@@ -103,7 +103,7 @@ def serve_kubelet(
 
     logs: dict[Path, Stamped] = {}
 
-    class Handler(BaseHTTPRequestHandler):
+    class KubeletHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             parts, query = url.path.strip("/").split("/"), {k: v[0] for k, v in parse_qs(url.query).items()}
@@ -167,7 +167,7 @@ def serve_kubelet(
         def log_message(self, *_: Any) -> None:
             return
 
-    server = Server(address, Handler, tls)
+    server = Server(address, KubeletHandler, tls)
     threading.Thread(target=server.serve_forever, name="kubelet port", daemon=True).start()
 
 

@@ -170,20 +170,26 @@ class ResourceType:
                 self.await_ready(call)
 
     def applies(self, call: ResourceCall, step: ApiStep) -> bool:
-        is_due = not step.if_changed or call.differs(*step.if_changed)
-        return is_due and (not step.when or bool(Scope(call, self.names).value(step.when)))
+        if step.if_changed and not call.differs(*step.if_changed):
+            return False
+        if step.only_changed and not self._body(call, step):
+            return False  # a program that stops setting a value leaves it to AWS
+        return not step.when or bool(Scope(call, self.names).value(step.when))
 
     def perform(self, call: ResourceCall, step: ApiStep, extra: Mapping[str, Any] | None = None) -> Any:
         request = {**self.request(call, step), **(extra or {})}
         return call.retry(lambda: getattr(call.client(), step.call)(**request), step.retry)
 
     def request(self, call: ResourceCall, step: ApiStep) -> dict[str, Any]:
-        table = self.row.table
-        names = [name for name in table if table[name].api != LOCAL] if step.send is None else step.send
-        body = call.request(*(name for name in names if not step.only_changed or call.differs(name)))
+        body = self._body(call, step)
         if step.under:
             body = {step.under: body} if body else {}
         return {**(Scope(call, self.names).fill(step.arguments) or {}), **body}
+
+    def _body(self, call: ResourceCall, step: ApiStep) -> dict[str, Any]:
+        table = self.row.table
+        names = [name for name in table if table[name].api != LOCAL] if step.send is None else step.send
+        return call.request(*(name for name in names if not step.only_changed or call.differs(name)))
 
     def retag(self, call: ResourceCall, fresh: dict[str, str], stale: list[str]) -> None:
         tagging = self.row.tagging

@@ -26,7 +26,9 @@ from pulumi import automation
 
 from infra.rehearsal.paths import tools_dir
 from infra.rehearsal.plugins.aws import sdk
+from infra.rehearsal.plugins.aws.call import ResourceCall
 from infra.rehearsal.plugins.aws.catalogue import RESOURCES
+from infra.rehearsal.plugins.aws.client import Clients
 from infra.rehearsal.plugins.aws.mapping import changes, overlay
 from infra.rehearsal.plugins.aws.package import AwsPackage
 from infra.rehearsal.plugins.aws.table import Conversion, Input
@@ -176,6 +178,17 @@ def test_an_entry_of_the_table_has_only_names_that_the_sdk_has(token: str) -> No
     arguments = set().union(*(found for name_, found in names.items() if name_.endswith("Args")))
     assert set(resource.row.table) <= arguments
     assert set(resource.row.observe) | set(resource.row.look_ups) <= names[name]
+
+
+def test_a_value_that_the_program_stops_setting_is_left_to_aws() -> None:
+    resource = RESOURCES["aws:fsx/lustreFileSystem:LustreFileSystem"]
+    step = (resource.row.update or ())[-1]
+    for new, applies in (({"deploymentType": "SCRATCH_2"}, False), ({"weeklyMaintenanceStartTime": "2:00:00"}, True)):
+        old = {"deploymentType": "SCRATCH_2", "weeklyMaintenanceStartTime": "1:00:00"}
+        call = ResourceCall(
+            resource.row, Clients({"region": "us-east-1"}), "a", 0.0, threading.Event(), "fs-1", new, old
+        )
+        assert resource.applies(call, step) == applies
 
 
 @pytest.mark.parametrize(
