@@ -19,7 +19,8 @@ from tests.docs import spec_reference
 from tests.docs.__main__ import PAGES
 from tests.root import ROOT
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "infra/ci/README.md"]
+BESIDE_CODE = (ROOT / "infra/ci/README.md", ROOT / "infra/rehearsal/README.md")
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *BESIDE_CODE]
 LONGEST_README = 150
 LONGEST_JOB = 15
 AT_ROOT = re.compile(r"(?:infra|trainer|tests|docs|images|playbooks|requirements|\.github|\.ci)/[\w./*-]*")
