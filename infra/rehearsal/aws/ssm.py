@@ -116,7 +116,7 @@ class Commands:
         for role in profile.roles if profile else []:
             documents = [policies.parse(access.unquote_once(text)) for text in role.policies.values()]
             documents += [access.managed_document(policy) for policy in role.managed_policies.values()]
-            if policies.is_allowed(documents, question):
+            if policies.allowed(documents, question):
                 return True
         return False
 

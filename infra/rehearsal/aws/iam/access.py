@@ -131,9 +131,7 @@ def _may(
     # A resource policy that names the account can deny by that, but allows nobody: it leaves that to IAM.
     arns, all_names = [principal.arn, principal.identity_arn], _names(world, principal)
     by_resource = bucket_policies.verdict(world, arns, all_names, question)
-    if "Deny" in (by_identity, by_resource) or not all(
-        policies.is_allowed([boundary], question) for boundary in limits
-    ):
+    if "Deny" in (by_identity, by_resource) or not all(policies.allowed([boundary], question) for boundary in limits):
         return False
     if question.action.startswith("kms:") and ":key/" in str(question.resource):
         return key_lets(world, arns, question, by_identity == "Allow")
@@ -277,8 +275,8 @@ def authorise_assume_role(world: World, principal: Principal, role_arn: str, par
         by_service, by_name, itself = (
             policies.trusts(document, names_tried, action, context) for names_tried in (names, names[:2], names[:1])
         )
-        is_within = itself or all(policies.is_allowed([boundary], question) for boundary in limits)
-        may = by_service and is_within and (by_name or policies.is_allowed(documents, question))
+        is_within = itself or all(policies.allowed([boundary], question) for boundary in limits)
+        may = by_service and is_within and (by_name or policies.allowed(documents, question))
         if not may or policies.verdict([*documents, *limits], question) == "Deny":
             refusal = f"User: {principal.arn} is not authorized to perform: {action} on resource: {role_arn}"
             raise AwsError("AccessDenied", refusal)

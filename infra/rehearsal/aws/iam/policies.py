@@ -36,7 +36,7 @@ def parse(document: str) -> Document:
     return json.loads(document)  # type: ignore[no-any-return]
 
 
-def as_list(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
@@ -45,13 +45,13 @@ def verdict(documents: Iterable[Document], question: Question) -> Effect | None:
     effects = {
         statement["Effect"]
         for document in documents
-        for statement in as_list(document["Statement"])
+        for statement in listed(document["Statement"])
         if applies(statement, question, document.get("Version") == VARIABLES_SINCE)
     }
     return _strongest(effects)
 
 
-def is_allowed(documents: Iterable[Document], question: Question) -> bool:
+def allowed(documents: Iterable[Document], question: Question) -> bool:
     return verdict(documents, question) == "Allow"
 
 
@@ -66,7 +66,7 @@ def said_to(document: Document, principals: Iterable[str], question: Question, e
     variables = document.get("Version") == VARIABLES_SINCE
     effects = {
         statement["Effect"]
-        for statement in as_list(document["Statement"])
+        for statement in listed(document["Statement"])
         if concerns_principal(statement, names)
         and applies({**statement, "Resource": "*"} if entire else statement, question, variables)
     }
@@ -84,7 +84,7 @@ def _names_one_of(principal: Any, principals: set[str]) -> bool:
     if principal == "*":
         return True
     services = {name for name in principals if name.endswith(".amazonaws.com")}
-    by_kind = {kind: set(as_list(names)) for kind, names in principal.items()}
+    by_kind = {kind: set(listed(names)) for kind, names in principal.items()}
     people = by_kind.get("AWS", set())
     return bool(services & by_kind.get("Service", set())) or bool(
         (principals - services) & people or ("*" in people and principals - services)
@@ -103,7 +103,7 @@ def applies(statement: Mapping[str, Any], question: Question, variables: bool = 
         _concerns_action(statement, question.action)
         and _concerns_resource(statement, question, variables)
         and all(
-            is_met(operator, as_list(values), question.context.get(key.lower()), question.context, denies, variables)
+            is_met(operator, listed(values), question.context.get(key.lower()), question.context, denies, variables)
             for operator, tests in statement.get("Condition", {}).items()
             for key, values in tests.items()
         )
@@ -112,15 +112,15 @@ def applies(statement: Mapping[str, Any], question: Question, variables: bool = 
 
 def _concerns_action(statement: Mapping[str, Any], action: str) -> bool:
     if "NotAction" in statement:
-        return not any(like(pattern, action, True) for pattern in as_list(statement["NotAction"]))
-    return any(like(pattern, action, True) for pattern in as_list(statement.get("Action", [])))
+        return not any(like(pattern, action, True) for pattern in listed(statement["NotAction"]))
+    return any(like(pattern, action, True) for pattern in listed(statement.get("Action", [])))
 
 
 def _concerns_resource(statement: Mapping[str, Any], question: Question, variables: bool) -> bool:
     denies = statement["Effect"] == "Deny"
     if "Resource" not in statement and "NotResource" not in statement:
         return denies
-    patterns = as_list(statement.get("Resource", statement.get("NotResource")))
+    patterns = listed(statement.get("Resource", statement.get("NotResource")))
     if question.resource is None:
         return denies or ("Resource" in statement and "*" in patterns)
     resource_arn, context = question.resource, question.context if variables else None

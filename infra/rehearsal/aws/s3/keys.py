@@ -13,7 +13,7 @@ from typing import Any
 
 from moto.s3.exceptions import S3ClientError
 
-from infra.rehearsal.aws.iam.policies import Question, applies, as_list
+from infra.rehearsal.aws.iam.policies import Question, applies, listed
 from infra.rehearsal.aws.world import World
 
 _MAKES = ("kms:GenerateDataKey",)
@@ -63,7 +63,7 @@ def _through_s3(world: World, operation: str, params: dict[str, Any]) -> Asked:
 def _default(bucket: Any) -> tuple[str | None, bool]:
     if not bucket.encryption:
         return None, False
-    rule = as_list(bucket.encryption["Rule"])[0]
+    rule = listed(bucket.encryption["Rule"])[0]
     default = rule.get("ApplyServerSideEncryptionByDefault") or {}
     return default.get("KMSMasterKeyID"), str(rule.get("BucketKeyEnabled")).lower() == "true"
 
@@ -92,10 +92,10 @@ def key_lets(world: World, names: list[str], question: Question, by_identity: bo
     account = f"arn:aws:iam::{world.account}:root"
     question = Question(question.action, "*", {**question.context, "kms:calleraccount": [world.account]})
     verdicts = set[tuple[str, bool]]()
-    for statement in as_list(json.loads(key.policy)["Statement"]):
+    for statement in listed(json.loads(key.policy)["Statement"]):
         principal = statement.get("Principal", {})
         # Only AWS principals: services do not sign requests here.
-        principals = set(as_list(principal.get("AWS", []) if isinstance(principal, dict) else principal))
+        principals = set(listed(principal.get("AWS", []) if isinstance(principal, dict) else principal))
         if applies({**statement, "Resource": "*"}, question):
             direct = bool(principals & {"*", *names})
             if direct or principals & {account, world.account}:
