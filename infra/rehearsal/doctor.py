@@ -55,23 +55,23 @@ STEPS = ("namespaces", "mount", "bridge", "veth")
 
 
 @dataclass(frozen=True)
-class Need:
+class Diagnosis:
     subject: str
     seen: str
     ok: bool
     cure: str = ""
 
 
-def diagnose() -> tuple[Need, ...]:
+def diagnose() -> tuple[Diagnosis, ...]:
     """Return all findings, good and bad, in about a second. Changes nothing on the host."""
     tools, packages = _tools(), _packages()
-    building, installing = (any(not finding.ok for finding in found) for found in (tools, packages))
+    building, installing = (any(not finding.ok for finding in needs) for needs in (tools, packages))
     return (
         _python(),
         *_paths(),
         *packages,
         *tools,
-        _go(needed=building),
+        _go(required=building),
         *_programs(),
         *_for_setup(),
         _namespaces(),
@@ -80,7 +80,7 @@ def diagnose() -> tuple[Need, ...]:
     )
 
 
-def render(findings: tuple[Need, ...]) -> Listing:
+def render(findings: tuple[Diagnosis, ...]) -> Listing:
     from rich.text import Text
 
     from infra.console.tables import Listing
@@ -92,98 +92,105 @@ def render(findings: tuple[Need, ...]) -> Listing:
     return table
 
 
-def _python() -> Need:
+def _python() -> Diagnosis:
     ok = sys.version_info[:2] >= PYTHON_FROM
-    wanted = ".".join(map(str, PYTHON_FROM))
-    return Need(
-        "python", f"{platform.python_version()} {sys.executable}", ok, "" if ok else f"Python {wanted} or newer"
+    minimum = ".".join(map(str, PYTHON_FROM))
+    return Diagnosis(
+        "python", f"{platform.python_version()} {sys.executable}", ok, "" if ok else f"Python {minimum} or newer"
     )
 
 
-def _paths() -> list[Need]:
+def _paths() -> list[Diagnosis]:
     """Check the path of the clone, and of the virtual environment if it lies elsewhere."""
     packages = Path(sys.prefix).absolute()
-    found = [_path("clone's path", CLONE, "clone it into")]
+    needs = [_path("clone's path", CLONE, "clone it into")]
     if not packages.is_relative_to(CLONE):
-        found.append(_path("packages' path", packages, "make the virtual environment in"))
-    return found
+        needs.append(_path("packages' path", packages, "make the virtual environment in"))
+    return needs
 
 
-def _path(subject: str, folder: Path, elsewhere: str) -> Need:
+def _path(subject: str, folder: Path, advice: str) -> Diagnosis:
     """Check a path for signs that break tools: PATH splits at colons; setuptools expands `$` when it builds a wheel."""
     bad = [sign for sign in "$:\n" if sign in str(folder)]
-    cure = f"{elsewhere} a folder without dollar signs, colons and line ends in its path"
-    return Need(subject, str(folder), not bad, cure if bad else "")
+    cure = f"{advice} a folder without dollar signs, colons and line ends in its path"
+    return Diagnosis(subject, str(folder), not bad, cure if bad else "")
 
 
-def _packages() -> list[Need]:
+def _packages() -> list[Diagnosis]:
     """Return the declared packages that are missing or of a wrong version, or one row if all are there."""
     bad = []
     for line in metadata.requires("bivouac") or ():
-        wanted = Requirement(line)
-        if wanted.marker is not None and not wanted.marker.evaluate({"extra": "rehearsal"}):
+        requirement = Requirement(line)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": "rehearsal"}):
             continue
         try:
-            seen = metadata.version(wanted.name)
+            installed_version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            seen = "none"
-        if seen == "none" or not wanted.specifier.contains(seen, prereleases=True):
-            bad.append(Need(wanted.name, seen, False, f"{wanted.name}{wanted.specifier} is needed: make setup"))
-    return bad or [Need("packages", "all that bivouac declares", True)]
+            installed_version = "none"
+        if installed_version == "none" or not requirement.specifier.contains(installed_version, prereleases=True):
+            bad.append(
+                Diagnosis(
+                    requirement.name,
+                    installed_version,
+                    False,
+                    f"{requirement.name}{requirement.specifier} is needed: make setup",
+                )
+            )
+    return bad or [Diagnosis("packages", "all that bivouac declares", True)]
 
 
 def refuse_unfit() -> None:
     """Raise `PermanentError`, with every cure, for what no tool build can provide; call it before anything starts."""
     bad = [finding for finding in (*_paths(), *_packages(), *_programs(), _namespaces()) if not finding.ok]
     if bad:
-        seen = "; ".join(f"{finding.subject}: {finding.seen}" for finding in bad)
+        problems = "; ".join(f"{finding.subject}: {finding.seen}" for finding in bad)
         cure = "; ".join(finding.cure for finding in bad)
-        raise PermanentError("this machine cannot rehearse", seen=seen, cure=cure)
+        raise PermanentError("this machine cannot rehearse", seen=problems, cure=cure)
 
 
-def _tools() -> list[Need]:
+def _tools() -> list[Diagnosis]:
     findings = []
     for tool in TOOLS:
-        found = locate(tool)
-        if found:
-            findings.append(Need(tool.name, f"{found.version} ({found.origin}) {found.path}", True))
+        program = locate(tool)
+        if program:
+            findings.append(Diagnosis(tool.name, f"{program.version} ({program.origin}) {program.path}", True))
         else:
             minutes = int(tool.usual_build.total_seconds() / 60)
             cure = f"make setup (a download, or about {minutes} min with Go)"
-            findings.append(Need(tool.name, f"no {tool.version}", False, cure))
+            findings.append(Diagnosis(tool.name, f"no {tool.version}", False, cure))
     return findings
 
 
-def _go(needed: bool) -> Need:
+def _go(required: bool) -> Diagnosis:
     go = build.go()
     if go is None:
-        cure = "needed only if releases cannot be downloaded: install Go 1.26" if needed else ""
-        return Need("go", "none" if needed else "none, and not needed", not needed, cure)
+        cure = "needed only if releases cannot be downloaded: install Go 1.26" if required else ""
+        return Diagnosis("go", "none" if required else "none, and not needed", not required, cure)
     try:
         answer = subprocess.run([go, "version"], capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Need("go", f"{go}: {error}", not needed, "reinstall Go 1.26" if needed else "")
-    return Need("go", answer.stdout.removeprefix("go version ").strip() or answer.stderr.strip(), True)
+        return Diagnosis("go", f"{go}: {error}", not required, "reinstall Go 1.26" if required else "")
+    return Diagnosis("go", answer.stdout.removeprefix("go version ").strip() or answer.stderr.strip(), True)
 
 
-def _programs() -> list[Need]:
-    found = {name: shutil.which(name) for name in UTIL_LINUX}
+def _programs() -> list[Diagnosis]:
+    programs = {name: shutil.which(name) for name in UTIL_LINUX}
     return [
-        Need(name, path or "not on PATH", path is not None, "" if path else "install util-linux 2.36 or newer")
-        for name, path in found.items()
+        Diagnosis(name, path or "not on PATH", path is not None, "" if path else "install util-linux 2.36 or newer")
+        for name, path in programs.items()
     ]
 
 
-def _for_setup() -> list[Need]:
+def _for_setup() -> list[Diagnosis]:
     findings = []
     for subject, commands in SETUP.items():
         path = next((path for name in commands if (path := shutil.which(name))), None)
         cure = "" if path else f"install {' or '.join(commands)}"
-        findings.append(Need(subject, path or "not on PATH", path is not None, cure))
+        findings.append(Diagnosis(subject, path or "not on PATH", path is not None, cure))
     return findings
 
 
-def _namespaces() -> Need:
+def _namespaces() -> Diagnosis:
     """Try the namespaces: kernel settings, containers and security modules forbid different parts of them."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     unshare = ["unshare", *user, "--net", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
@@ -192,31 +199,31 @@ def _namespaces() -> Need:
             [*unshare, sys.executable, "-c", TRIAL, "/tmp"], capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Need("namespaces", str(error), False, "install util-linux 2.36 or newer")
+        return Diagnosis("namespaces", str(error), False, "install util-linux 2.36 or newer")
     missing = next((step for step in STEPS if step not in answer.stdout.split()), None)
-    who = "as root" if not user else "without root"
+    user_kind = "as root" if not user else "without root"
     if missing is None:
         rights = "" if not user else "; file rights of pods cannot be rehearsed: all are one user"
-        works = f"user, mount, network and process namespaces, bridge and veth work {who}{rights}"
-        return Need("namespaces", works, True)
+        works = f"user, mount, network and process namespaces, bridge and veth work {user_kind}{rights}"
+        return Diagnosis("namespaces", works, True)
     words = answer.stderr.strip().splitlines()[-1:] or ["no message"]
-    return Need(
-        "namespaces", f"{missing} fails {who}: {words[0]}", False, _namespace_cure(missing, bool(user), words[0])
+    return Diagnosis(
+        "namespaces", f"{missing} fails {user_kind}: {words[0]}", False, _namespace_cure(missing, bool(user), words[0])
     )
 
 
-def _namespace_cure(step: str, unprivileged: bool, words: str = "") -> str:
+def _namespace_cure(step: str, rootless: bool, words: str = "") -> str:
     if step in ("bridge", "veth"):
         return f"load the kernel module: sudo modprobe {step}"
-    if unprivileged and _sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
+    if rootless and _sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
         return (
             "AppArmor forbids it (Ubuntu 23.10 and newer): sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
         )
-    if unprivileged and _sysctl("kernel/unprivileged_userns_clone") == "0":
+    if rootless and _sysctl("kernel/unprivileged_userns_clone") == "0":
         return "the kernel forbids it (Debian): sudo sysctl kernel.unprivileged_userns_clone=1"
-    if unprivileged and _sysctl("user/max_user_namespaces") == "0":
+    if rootless and _sysctl("user/max_user_namespaces") == "0":
         return "the kernel forbids it: sudo sysctl user.max_user_namespaces=15000"
-    if unprivileged and (limit := _sysctl("user/max_user_namespaces")) is not None and "No space left" in words:
+    if rootless and (limit := _sysctl("user/max_user_namespaces")) is not None and "No space left" in words:
         return f"the limit of {limit} user namespaces is reached: sudo sysctl user.max_user_namespaces={int(limit) * 4}"
     if "No space left" in words:
         return "a limit of namespaces is reached: raise user.max_net_namespaces and its like (sysctl user)"
@@ -228,7 +235,7 @@ def _sysctl(name: str) -> str | None:
     return path.read_text().strip() if path.exists() else None
 
 
-def _machine() -> list[Need]:
+def _machine() -> list[Diagnosis]:
     cores, memory = len(os.sched_getaffinity(0)), _memory_gib()
     return [
         _at_least("cores", cores, CORES_FROM, "", "a machine with more cores; here timeouts will expire"),
@@ -238,13 +245,13 @@ def _machine() -> list[Need]:
     ]
 
 
-def _disks(for_cache: float, for_packages: float) -> list[Need]:
+def _disks(for_cache: float, for_packages: float) -> list[Diagnosis]:
     """Check the free space of the cache and of the Python packages, in one row if they share a file system."""
     cache, packages = _standing(cache_root()), _standing(Path(sys.prefix))
     room = "make room, or set BIVOUAC_CACHE"
     if cache.stat().st_dev == packages.stat().st_dev:
-        where = f" GiB free for {cache_root()} and {sys.prefix}"
-        return [_at_least("disk", _free_gib(cache), for_cache + for_packages, where, room)]
+        location = f" GiB free for {cache_root()} and {sys.prefix}"
+        return [_at_least("disk", _free_gib(cache), for_cache + for_packages, location, room)]
     return [
         _at_least("disk", _free_gib(cache), for_cache, f" GiB free for {cache_root()}", room),
         _at_least(
@@ -253,18 +260,18 @@ def _disks(for_cache: float, for_packages: float) -> list[Need]:
     ]
 
 
-def _at_least(subject: str, seen: float, wanted: float, unit: str, cure: str) -> Need:
-    ok = seen >= wanted
-    return Need(subject, f"{seen:.3g}{unit}", ok, "" if ok else f"{wanted:g} are needed: {cure}")
+def _at_least(subject: str, value: float, minimum: float, unit: str, cure: str) -> Diagnosis:
+    ok = value >= minimum
+    return Diagnosis(subject, f"{value:.3g}{unit}", ok, "" if ok else f"{minimum:g} are needed: {cure}")
 
 
 def _memory_gib() -> float:
     """Return the memory available now, within the limit of an enclosing control group."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     available = int(lines["MemAvailable"].split()[0]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
-        available = min(available, int(text) - int(used.read_text()))
+    limit, current = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and current.exists() and (text := limit.read_text().strip()) != "max":
+        available = min(available, int(text) - int(current.read_text()))
     return available / 2**30
 
 

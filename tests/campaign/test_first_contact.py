@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.rehearsal.aws.ssm_parameters import recommended
+from infra.rehearsal.aws.ssm_parameters import recommended_image
 from infra.spec.campaign import load
 from infra.spec.rehearsed import derive
 from tests.aws import comparison
@@ -20,7 +20,7 @@ from tests.waiting import HUNG_S
 
 SPEC = ROOT / "infra/campaigns/first-contact.yaml"
 STEPS = 200
-NEWEST = recommended("1.36", "AL2023_x86_64_NVIDIA")
+NEWEST = recommended_image("1.36", "AL2023_x86_64_NVIDIA")
 _STATES = """
 import boto3
 print([one["State"] for one in boto3.client("ec2").describe_images(ImageIds=["{ami}"])["Images"]])

@@ -31,10 +31,10 @@ class HeldAnswer:
     body: bytes
 
     @classmethod
-    def of(cls, serve: Serve, service: str, environ: Environ) -> HeldAnswer:
-        given: list[Any] = []
-        body = b"".join(serve(service, environ, lambda status, headers, *_: given.extend((status, headers))))
-        status, headers = given
+    def collect(cls, serve: Serve, service: str, environ: Environ) -> HeldAnswer:
+        calls: list[Any] = []
+        body = b"".join(serve(service, environ, lambda status, headers, *_: calls.extend((status, headers))))
+        status, headers = calls
         return cls(status, headers, body)
 
     @property
@@ -42,8 +42,8 @@ class HeldAnswer:
         return self.status.startswith("2")
 
     def with_body(self, body: bytes) -> HeldAnswer:
-        kept = [(name, value) for name, value in self.headers if name.lower() != "content-length"]
-        return HeldAnswer(self.status, [*kept, ("Content-Length", str(len(body)))], body)
+        other_headers = [(name, value) for name, value in self.headers if name.lower() != "content-length"]
+        return HeldAnswer(self.status, [*other_headers, ("Content-Length", str(len(body)))], body)
 
 
 def rewind(environ: Environ) -> None:

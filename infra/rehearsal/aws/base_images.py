@@ -39,8 +39,8 @@ def variables(folder: str) -> list[str]:
 def slim_layer() -> bytes:
     """Return a tar with a virtual environment of the steward's packages only."""
     interpreter = os.path.realpath(sys.executable)
-    made, packages = io.BytesIO(), PLACE / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-    with tarfile.open(fileobj=made, mode="w") as tar:
+    archive, packages = io.BytesIO(), PLACE / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    with tarfile.open(fileobj=archive, mode="w") as tar:
         settings = f"home = {os.path.dirname(interpreter)}\ninclude-system-site-packages = false\n".encode()
         file = tarfile.TarInfo(str(PLACE / "pyvenv.cfg"))
         file.size = len(settings)
@@ -49,10 +49,10 @@ def slim_layer() -> bytes:
             _link(tar, PLACE / "bin" / name, interpreter)
         for path, target in _links(_files(), 1):
             _link(tar, packages.joinpath(*path), target)
-    return made.getvalue()
+    return archive.getvalue()
 
 
-def locked() -> list[str]:
+def locked_packages() -> list[str]:
     """Return the locked packages that belong on this machine."""
     pins = _PIN.findall(LOCK.read_text())
     return [name for name, marker in pins if not marker or Marker(marker.strip()).evaluate()]
@@ -68,7 +68,7 @@ class _File(NamedTuple):
 def _files() -> list[_File]:
     return [
         _File(name, file.parts, Path(os.path.abspath(str(file.locate()))))
-        for name in locked()
+        for name in locked_packages()
         for file in distribution(name).files or ()
         if file.parts[0] != ".." and "__pycache__" not in file.parts
     ]
@@ -79,14 +79,14 @@ def _links(files: list[_File], depth: int) -> Iterator[tuple[tuple[str, ...], st
     by_path = defaultdict[tuple[str, ...], list[_File]](list)
     for file in files:
         by_path[file.parts[:depth]].append(file)
-    for path, inside in sorted(by_path.items()):
-        first = inside[0]
-        if len(first.parts) == depth:
-            yield path, str(first.place)
-        elif len({file.package for file in inside}) == 1:
-            yield path, str(first.place.parents[len(first.parts) - depth - 1])
+    for path, paths in sorted(by_path.items()):
+        target = paths[0]
+        if len(target.parts) == depth:
+            yield path, str(target.place)
+        elif len({file.package for file in paths}) == 1:
+            yield path, str(target.place.parents[len(target.parts) - depth - 1])
         else:
-            yield from _links(inside, depth + 1)
+            yield from _links(paths, depth + 1)
 
 
 def _link(tar: tarfile.TarFile, path: PurePosixPath, target: str) -> None:

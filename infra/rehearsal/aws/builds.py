@@ -72,41 +72,43 @@ class Builds:
 
     def update_project(self, params: Parameters) -> dict[str, Any]:
         """Change what is given; as on AWS, what is omitted stays."""
-        known = self._project(params["name"])
-        changed = {**known, **params, "lastModified": datetime.now(UTC)}
-        self._check(changed)
-        self.projects[params["name"]] = changed
-        return {"project": changed}
+        project = self._project(params["name"])
+        new_project = {**project, **params, "lastModified": datetime.now(UTC)}
+        self._check(new_project)
+        self.projects[params["name"]] = new_project
+        return {"project": new_project}
 
     def delete_project(self, params: Parameters) -> None:
         """Delete a project; as on AWS, one that does not exist is no error."""
         self.projects.pop(params["name"], None)
 
     def batch_get_projects(self, params: Parameters) -> dict[str, Any]:
-        wanted = [str(name).rpartition("project/")[2] for name in params["names"]]
+        names = [str(name).rpartition("project/")[2] for name in params["names"]]
         return {
-            "projects": [self.projects[name] for name in wanted if name in self.projects],
-            "projectsNotFound": [name for name in wanted if name not in self.projects],
+            "projects": [self.projects[name] for name in names if name in self.projects],
+            "projectsNotFound": [name for name in names if name not in self.projects],
         }
 
     def list_projects(self, params: Parameters) -> dict[str, Any]:
         return {"projects": sorted(self.projects)}
 
     def batch_get_builds(self, params: Parameters) -> dict[str, Any]:
-        known = [self.builds[id].document for id in params["ids"] if id in self.builds]
-        return {"builds": known, "buildsNotFound": [id for id in params["ids"] if id not in self.builds]}
+        documents = [self.builds[id].document for id in params["ids"] if id in self.builds]
+        return {"builds": documents, "buildsNotFound": [id for id in params["ids"] if id not in self.builds]}
 
     def list_builds_for_project(self, params: Parameters) -> dict[str, Any]:
         self._project(params["projectName"])
-        of = [id for id, one in self.builds.items() if one.document["projectName"] == params["projectName"]]
-        return {"ids": of[::-1]}
+        ids = [id for id, build in self.builds.items() if build.document["projectName"] == params["projectName"]]
+        return {"ids": ids[::-1]}
 
     def start_build(self, params: Parameters) -> dict[str, Any]:
         project = self._project(params["projectName"])
         if lacking := sorted(set(params) - _OVERRIDDEN):
             raise AwsError("InvalidInputException", f"not part of the rehearsal: {', '.join(lacking)}")
-        variables = {one["name"]: one for one in project["environment"].get("environmentVariables") or ()}
-        variables |= {one["name"]: one for one in params.get("environmentVariablesOverride") or ()}
+        variables = {
+            variable["name"]: variable for variable in project["environment"].get("environmentVariables") or ()
+        }
+        variables |= {variable["name"]: variable for variable in params.get("environmentVariablesOverride") or ()}
         id = f"{project['name']}:{uuid.uuid4()}"
         build = Build(
             {
@@ -123,8 +125,8 @@ class Builds:
             }
         )
         self.builds[id] = build
-        told = {name: str(one["value"]) for name, one in variables.items()}
-        self.world.spawn(functools.partial(self._run, build, project, told))
+        environment = {name: str(variable["value"]) for name, variable in variables.items()}
+        self.world.spawn(functools.partial(self._run, build, project, environment))
         return {"build": dict(build.document)}
 
     def _run(self, build: Build, project: dict[str, Any], variables: dict[str, str]) -> None:
@@ -137,14 +139,14 @@ class Builds:
             build.end("FAULT")
             return
         environment = {**self._environment(role, folder, build), **variables}
-        with (folder / "log").open("ab") as out:
+        with (folder / "log").open("ab") as log_file:
             build.process = subprocess.Popen(
                 ["bash", "-e", "-c", script(project["source"]["buildspec"])],
                 cwd=folder / "src",
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
+                stdout=log_file,
+                stderr=log_file,
                 start_new_session=True,
             )
             build.document["currentPhase"] = "BUILD"
@@ -158,13 +160,15 @@ class Builds:
 
     def _environment(self, role: str, folder: Path, build: Build) -> dict[str, str]:
         seconds = build.document["timeoutInMinutes"] * 60
-        opened = access.open_session(self.world, role, f"AWSCodeBuild-{folder.name}", seconds)
-        inherited = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("BIVOUAC_")}
-        return inherited | {
+        session = access.open_session(self.world, role, f"AWSCodeBuild-{folder.name}", seconds)
+        environment = {
+            name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("BIVOUAC_")
+        }
+        return environment | {
             "AWS_ENDPOINT_URL": self.world.endpoint_url,
-            "AWS_ACCESS_KEY_ID": opened.access_key_id,
-            "AWS_SECRET_ACCESS_KEY": opened.secret_access_key,
-            "AWS_SESSION_TOKEN": opened.session_token,
+            "AWS_ACCESS_KEY_ID": session.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": session.secret_access_key,
+            "AWS_SESSION_TOKEN": session.session_token,
             "AWS_REGION": self.world.region,
             "AWS_DEFAULT_REGION": self.world.region,
             "AWS_EC2_METADATA_DISABLED": "true",
@@ -206,13 +210,13 @@ class Builds:
             raise AwsError("InvalidInputException", "Project source type NO_SOURCE requires a buildspec")
         if environment["type"] != "LINUX_CONTAINER" or not _IMAGES.fullmatch(environment["image"]):
             raise AwsError("InvalidInputException", f"Invalid image {environment['image']} of {environment['type']}")
-        for name, least, most in (("timeoutInMinutes", 5, 2160), ("queuedTimeoutInMinutes", 5, 480)):
-            if not least <= params.get(name, least) <= most:
-                raise AwsError("InvalidInputException", f"Invalid {name}: {params[name]}, not {least} to {most}")
+        for name, smallest, largest in (("timeoutInMinutes", 5, 2160), ("queuedTimeoutInMinutes", 5, 480)):
+            if not smallest <= params.get(name, smallest) <= largest:
+                raise AwsError("InvalidInputException", f"Invalid {name}: {params[name]}, not {smallest} to {largest}")
         script(source["buildspec"])
         if not access.role_trusts(self.world, params["serviceRole"], SERVICE):
-            denied = f"CodeBuild is not authorized to perform: sts:AssumeRole on {params['serviceRole']}"
-            raise AwsError("InvalidInputException", denied)
+            refusal = f"CodeBuild is not authorized to perform: sts:AssumeRole on {params['serviceRole']}"
+            raise AwsError("InvalidInputException", refusal)
 
 
 _DEFAULTS = {"timeoutInMinutes": 60, "queuedTimeoutInMinutes": 480}

@@ -76,8 +76,8 @@ class Registry:
         return digest
 
     def initiate_layer_upload(self, params: Parameters) -> dict[str, Any]:
-        started = self.backend.initiate_layer_upload(params["repositoryName"], params.get("registryId"))
-        return started | {"partSize": PART_BYTES}
+        upload_id = self.backend.initiate_layer_upload(params["repositoryName"], params.get("registryId"))
+        return upload_id | {"partSize": PART_BYTES}
 
     def complete_layer_upload(self, params: Parameters) -> dict[str, Any]:
         repository = self.repository(params)
@@ -112,8 +112,8 @@ class Registry:
         session = boto3.Session(key, secret, region_name=self.world.region)
         config = Config(signature_version="s3v4", s3={"addressing_style": "path"})
         s3 = session.client("s3", endpoint_url=self.world.endpoint_url, config=config)
-        where = {"Bucket": self.bucket, "Key": digest}
-        url = s3.generate_presigned_url("get_object", Params=where, ExpiresIn=int(URL_LIFE.total_seconds()))
+        location = {"Bucket": self.bucket, "Key": digest}
+        url = s3.generate_presigned_url("get_object", Params=location, ExpiresIn=int(URL_LIFE.total_seconds()))
         return {"downloadUrl": url, "layerDigest": digest}
 
     def put_image(self, params: Parameters) -> dict[str, Any]:
@@ -133,16 +133,16 @@ class Registry:
         missing = sorted(set(blobs) - set(repository.layers))
         if missing:
             raise AwsError("LayersNotFoundException", f"Layers not found in repository {repository.name}: {missing}")
-        known = next((image for image in repository.images if image.get_image_digest() == digest), None)
-        if known and (tag is None or tag in known.image_tags):
+        previous = next((image for image in repository.images if image.get_image_digest() == digest), None)
+        if previous and (tag is None or tag in previous.image_tags):
             raise AwsError("ImageAlreadyExistsException", f"Image with digest '{digest}' and tag '{tag}' exists")
         self._move_tag(repository, tag)
-        if known is None:
-            known = StoredImage(self.world.account, None, text, repository.name, media_type, digest)  # type: ignore[arg-type]
-            repository.images.append(known)
+        if previous is None:
+            previous = StoredImage(self.world.account, None, text, repository.name, media_type, digest)  # type: ignore[arg-type]
+            repository.images.append(previous)
         if tag:
-            known.update_tag(tag)
-        return {"image": self._describe(repository, known, tag)}
+            previous.update_tag(tag)
+        return {"image": self._describe(repository, previous, tag)}
 
     @staticmethod
     def _refuse_dangling(repository: Repository, media_type: str, manifest: dict[str, Any]) -> None:
@@ -162,22 +162,22 @@ class Registry:
                 image.remove_tag(tag)  # type: ignore[arg-type]
 
     def batch_get_image(self, params: Parameters) -> dict[str, Any]:
-        repository, accepted = self.repository(params), params.get("acceptedMediaTypes")
+        repository, media_types = self.repository(params), params.get("acceptedMediaTypes")
         images, failures = [], []
-        for wanted in params["imageIds"]:
-            digest, tag = wanted.get("imageDigest"), wanted.get("imageTag")
-            found = [
+        for key in params["imageIds"]:
+            digest, tag = key.get("imageDigest"), key.get("imageTag")
+            matches = [
                 image
                 for image in repository.images
                 if digest in (None, image.get_image_digest())
                 and (tag is None or tag in image.image_tags)
                 # An unaccepted media type is a miss; ECR's own failure code for it is not known.
-                and (not accepted or image.image_manifest_media_type in accepted)
+                and (not media_types or image.image_manifest_media_type in media_types)
             ]
-            images += [self._describe(repository, image, tag) for image in found]
-            if not found:
+            images += [self._describe(repository, image, tag) for image in matches]
+            if not matches:
                 reason = "Requested image not found"
-                failures.append({"imageId": wanted, "failureCode": "ImageNotFound", "failureReason": reason})
+                failures.append({"imageId": key, "failureCode": "ImageNotFound", "failureReason": reason})
         return {"images": images, "failures": failures}
 
     @staticmethod
@@ -195,9 +195,11 @@ class Registry:
         """Push the bases of trainer image and steward image."""
         tags = [{"Key": "bivouac:foundation", "Value": "true"}]
         repository = self.backend.create_repository(base_images.REPOSITORY, None, {}, None, "MUTABLE", tags)
-        own = str(Path(sys.prefix) / "bin")
+        interpreter_folder = str(Path(sys.prefix) / "bin")
         host = {"mediaType": HOST_LAYER, "digest": self.store(repository, HOST_LAYER_CONTENT)}
-        self._push_base(repository, base_images.HOST_TAG, own, [host | {"size": len(HOST_LAYER_CONTENT)}])
+        self._push_base(
+            repository, base_images.HOST_TAG, interpreter_folder, [host | {"size": len(HOST_LAYER_CONTENT)}]
+        )
         slim = base_images.slim_layer()
         packages = {"mediaType": LAYER, "digest": self.store(repository, slim), "size": len(slim)}
         self._push_base(repository, base_images.SLIM_TAG, f"/{base_images.PLACE}/bin", [packages])

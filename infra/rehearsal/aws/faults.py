@@ -101,20 +101,20 @@ class Faults:
         return True
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        asked = json.loads(body) if body else {}
+        request = json.loads(body) if body else {}
         try:
-            rules = [Rule.model_validate(rule) for rule in asked.get("add", ())]
+            rules = [Rule.model_validate(rule) for rule in request.get("add", ())]
         except ValidationError as error:
             return 400, {"message": str(error)}
-        if clear := asked.get("clear"):
+        if clear := request.get("clear"):
             self.clear(None if clear is True else clear)
-        added = [self.add(rule) for rule in rules]
+        numbers = [self.add(rule) for rule in rules]
         with self._lock:
-            shown = [
+            documents = [
                 {"id": n, "seen": self._seen[n], "hits": self._hits[n], **rule.model_dump()}
                 for n, rule in self._rules.items()
             ]
-        return 200, {"added": added, "rules": shown}
+        return 200, {"added": numbers, "rules": documents}
 
 
 def install(world: World) -> None:

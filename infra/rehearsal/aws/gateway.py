@@ -26,7 +26,7 @@ from infra.rehearsal.aws.iam.access import authenticate, authorise, authorise_as
 from infra.rehearsal.aws.iam.arns import needs
 from infra.rehearsal.aws.iam.signing import Message, Signature, read_signature
 from infra.rehearsal.aws.operations import AwsError
-from infra.rehearsal.aws.strict.admission import Admission, Asked
+from infra.rehearsal.aws.strict.admission import Admission, ServiceCall
 from infra.rehearsal.aws.world import Call, Fault, World
 
 log = logging.getLogger(__name__)
@@ -96,8 +96,8 @@ class Gateway:
             fault = self._fault(signature, operation, environ)
             with self.world.lock:
                 self._admit(message, signature, operation, params)
-            asked = Asked(signature.service, operation, model, params)
-            self.door.admit(asked)
+            call = ServiceCall(signature.service, operation, model, params)
+            self.door.admit(call)
         except AwsError as error:
             return refusal(environ, model, operation, error)(environ, start_response)
         except ConnectionResetError:
@@ -108,40 +108,40 @@ class Gateway:
         finally:
             rewind(environ)
         try:
-            return self._answer(asked, fault, environ, start_response)
+            return self._answer(call, fault, environ, start_response)
         except ConnectionResetError:
             raise
         except Exception:
-            log.exception("%s %s could not be answered", asked.service, asked.operation)
-            failed = RequestRefused("InternalFailure", "the emulated AWS failed: see its log", 500)
-            return refusal(environ, model, operation, failed)(environ, start_response)
+            log.exception("%s %s could not be answered", call.service, call.operation)
+            internal_failure = RequestRefused("InternalFailure", "the emulated AWS failed: see its log", 500)
+            return refusal(environ, model, operation, internal_failure)(environ, start_response)
 
     def _answer(
-        self, asked: Asked, fault: Fault | None, environ: Environ, start_response: StartResponse
+        self, call: ServiceCall, fault: Fault | None, environ: Environ, start_response: StartResponse
     ) -> Iterable[bytes]:
         """Serve an admitted request, with what its fault does to the answer."""
-        service, operation = asked.service, asked.operation
-        serve = self.door.around(asked, self._serve)
+        service, operation = call.service, call.operation
+        serve = self.door.wrap_service(call, self._serve)
         if fault is None:
             return serve(service, environ, start_response)
         if fault.effect == "stale":
-            question = json.dumps([service, operation, asked.params], default=str, sort_keys=True)
-            answer = self._lagging(question, fault.lag_s, lambda: HeldAnswer.of(serve, service, environ))
+            question = json.dumps([service, operation, call.params], default=str, sort_keys=True)
+            answer = self._lagging(question, fault.lag_s, lambda: HeldAnswer.collect(serve, service, environ))
         else:
-            answer = HeldAnswer.of(serve, service, environ)
+            answer = HeldAnswer.collect(serve, service, environ)
         if fault.effect == "drop-after":
             return hang_up(environ)
         if fault.effect == "refuse-after":
             error = RequestRefused(fault.code, fault.message, fault.status)
-            return refusal(environ, asked.model, operation, error)(environ, start_response)
+            return refusal(environ, call.model, operation, error)(environ, start_response)
         start_response(answer.status, answer.headers)
         return [answer.body[: fault.keep_bytes] if fault.effect == "truncate" else answer.body]
 
     def _lagging(self, question: str, lag_s: float, ask: Callable[[], HeldAnswer]) -> HeldAnswer:
         """Return the earlier answer to the same request if it is younger than `lag_s`; errors are not stored."""
-        earlier = self.past.get(question)
-        if earlier is not None and time.monotonic() - earlier[0] < lag_s:
-            return earlier[1]
+        documents = self.past.get(question)
+        if documents is not None and time.monotonic() - documents[0] < lag_s:
+            return documents[1]
         answer = ask()
         if answer.ok:
             self.past[question] = (time.monotonic(), answer)
@@ -180,11 +180,11 @@ class Gateway:
             return self.moto(environ, start_response)
 
     def _serve(self, service: str, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        own = self.world.services.get(service)
+        service_class = self.world.services.get(service)
         try:
-            if own is None:
+            if service_class is None:
                 return self._moto(service, environ, start_response)
-            status, headers, body = own.dispatch(BackendRequest(environ))
+            status, headers, body = service_class.dispatch(BackendRequest(environ))
         except NotImplementedError as error:
             log.warning("%s", error)
             status, headers, body = 501, {}, f"the emulated AWS lacks this: {error}"
@@ -204,8 +204,8 @@ def hang_up(environ: Environ) -> NoReturn:
 def read_body(environ: Environ) -> bytes:
     """Return the whole body; `rewind` makes it readable again."""
     length = environ.get("CONTENT_LENGTH")
-    bounded = bool(length) or environ.get("wsgi.input_terminated")
-    body = environ["wsgi.input"].read(*([int(length)] if length else [])) if bounded else b""
+    has_end = bool(length) or environ.get("wsgi.input_terminated")
+    body = environ["wsgi.input"].read(*([int(length)] if length else [])) if has_end else b""
     environ["bivouac.body"] = body
     environ["wsgi.input"] = io.BytesIO(body)
     return bytes(body)
@@ -237,21 +237,21 @@ def identify(environ: Environ, model: ServiceModel) -> tuple[str, dict[str, Any]
     try:
         operation, labels = get_service_router(model.service_name).match(request)
     except (NotFound, NotImplementedError) as error:
-        where = f"{request.method} {request.path}"
-        raise AwsError("UnknownOperationException", f"{model.service_name} has no operation at {where}") from error
+        location = f"{request.method} {request.path}"
+        raise AwsError("UnknownOperationException", f"{model.service_name} has no operation at {location}") from error
     if model.service_name == "s3" and operation.name not in WITH_BODY:
         # All members except the body: reading a checkpoint here would hold it in memory twice.
         members = operation.input_shape.members if operation.input_shape else {}
         places = {shape.serialization.get("name", name): name for name, shape in members.items()}
-        headed = {key: name for key, name in places.items() if key.startswith("x-amz-")}
-        headers = {name: request.headers[key] for key, name in headed.items() if key in request.headers}
+        header_names = {key: name for key, name in places.items() if key.startswith("x-amz-")}
+        headers = {name: request.headers[key] for key, name in header_names.items() if key in request.headers}
         query = {places[key]: value for key, value in request.args.items() if key in places}
         return operation.name, {**headers, **query, **{places.get(key, key): value for key, value in labels.items()}}
     if "bivouac.body" not in environ:
         read_body(environ)
         request = BackendRequest(environ)
     parser = PROTOCOL_PARSERS[determine_request_protocol(model, request.content_type)](operation)
-    parsed = parser.parse(
+    url = parser.parse(
         {
             "method": request.method,
             "values": request.values,
@@ -261,7 +261,7 @@ def identify(environ: Environ, model: ServiceModel) -> tuple[str, dict[str, Any]
             "url_params": labels,
         }
     )
-    return operation.name, dict(parsed)
+    return operation.name, dict(url)
 
 
 BROKEN = json.dumps({"message": "the emulated AWS failed: see its log"})

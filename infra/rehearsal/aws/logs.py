@@ -11,9 +11,9 @@ from infra.rehearsal.aws.operations import wrap
 from infra.rehearsal.aws.world import World
 
 
-def _shown(moto: Callable[..., dict[str, Any]], group: LogGroup) -> dict[str, Any]:
+def _describe(moto: Callable[..., dict[str, Any]], group: LogGroup) -> dict[str, Any]:
     return moto(group) | {"logGroupClass": "STANDARD"}
 
 
 def install(world: World) -> None:
-    wrap(LogGroup, "to_describe_dict", _shown)
+    wrap(LogGroup, "to_describe_dict", _describe)

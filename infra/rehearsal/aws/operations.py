@@ -55,16 +55,16 @@ def specified_tags(params: Parameters) -> dict[str, str]:
 def matches(filters: list[dict[str, Any]] | None, facts: Mapping[str, Any], tags: Mapping[str, str]) -> bool:
     """Return True if a resource passes an EC2 filter list; `facts` holds its values by filter name."""
     for item in filters or []:
-        name, wanted = item["Name"], [str(value) for value in item.get("Values", [])]
+        name, values = item["Name"], [str(value) for value in item.get("Values", [])]
         if name == "tag-key":
-            seen = list(tags)
+            present = list(tags)
         elif name.startswith("tag:"):
-            seen = [tags[name[4:]]] if name[4:] in tags else []
+            present = [tags[name[4:]]] if name[4:] in tags else []
         elif name in facts:
-            seen = [str(facts[name])]
+            present = [str(facts[name])]
         else:
             raise AwsError("InvalidParameterValue", f"The filter '{name}' is invalid")
-        if not set(seen) & set(wanted):
+        if not set(present) & set(values):
             return False
     return True
 
@@ -72,11 +72,11 @@ def matches(filters: list[dict[str, Any]] | None, facts: Mapping[str, Any], tags
 _around: dict[tuple[type, str, str], Callable[..., Any]] = {}
 
 
-def wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
+def wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
     """Call `around(original, self, ...)` instead of moto's method; a later world replaces an earlier one's."""
-    key = (owner, name, f"{around.__module__}.{around.__qualname__}")
+    key = (owner, name, f"{wrapper.__module__}.{wrapper.__qualname__}")
     wrapped_before = key in _around
-    _around[key] = around
+    _around[key] = wrapper
     if wrapped_before:
         return
     original = getattr(owner, name)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
 
-from infra.rehearsal.aws.world import Machine, World
+from infra.rehearsal.aws.world import SiteMachine, World
 
-HANDS: dict[str, Callable[[Machine], None]] = {
+HANDS: dict[str, Callable[[SiteMachine], None]] = {
     "kill": lambda machine: machine.kill(),
     "kill-rank": lambda machine: machine.kill_rank(),
     "freeze": lambda machine: machine.freeze(),
@@ -25,7 +25,7 @@ def install(world: World) -> None:
     world.routes["/_site/machines"] = lambda query, body: (200, {"machines": _machines(world)})
 
 
-def _route(world: World, hand: Callable[[Machine], None]) -> Callable[[str, bytes], tuple[int, dict[str, Any]]]:
+def _route(world: World, hand: Callable[[SiteMachine], None]) -> Callable[[str, bytes], tuple[int, dict[str, Any]]]:
     def route(query: str, body: bytes) -> tuple[int, dict[str, Any]]:
         instance_id = parse_qs(query).get("instance", [""])[0]
         machine = world.machines.get(instance_id)

@@ -41,10 +41,10 @@ def invalid(message: str) -> AwsError:
 
 def parse(arn: str, text: str | None) -> Target:
     """Return the call that a schedule will make; raises ValidationException as CreateSchedule does."""
-    matched = UNIVERSAL.fullmatch(arn)
-    if not matched:
+    match = UNIVERSAL.fullmatch(arn)
+    if not match:
         raise invalid(f"Provided Arn is not in correct format, or not part of the rehearsal (only aws-sdk): {arn}")
-    service, action = matched["service"], matched["action"]
+    service, action = match["service"], match["action"]
     if action.startswith(FORBIDDEN):
         raise invalid(f"{action} only reads and cannot be a target")
     if service not in _session.get_available_services():
@@ -62,16 +62,16 @@ def parse(arn: str, text: str | None) -> Target:
     return Target(service, operation, arguments)
 
 
-def _convert(shape: Shape, value: Any, where: str) -> Any:
+def _convert(shape: Shape, value: Any, path: str) -> Any:
     if isinstance(shape, ListShape) and isinstance(value, list):
-        return [_convert(shape.member, item, where) for item in value]
+        return [_convert(shape.member, item, path) for item in value]
     if isinstance(shape, MapShape) and isinstance(value, dict):
-        return {key: _convert(shape.value, item, where) for key, item in value.items()}
+        return {key: _convert(shape.value, item, path) for key, item in value.items()}
     if not isinstance(shape, StructureShape) or not isinstance(value, dict):
         return value
     names = {member[0].upper() + member[1:]: member for member in shape.members}
     missing = [name for name, member in names.items() if member in shape.required_members and name not in value]
     unknown = sorted(set(value) - set(names))
     if missing or unknown:
-        raise invalid(f"Invalid RequestJson: {where}: missing {missing}, unknown {unknown}; members: {sorted(names)}")
-    return {names[key]: _convert(shape.members[names[key]], item, f"{where}.{key}") for key, item in value.items()}
+        raise invalid(f"Invalid RequestJson: {path}: missing {missing}, unknown {unknown}; members: {sorted(names)}")
+    return {names[key]: _convert(shape.members[names[key]], item, f"{path}.{key}") for key, item in value.items()}

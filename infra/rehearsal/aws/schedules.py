@@ -58,8 +58,8 @@ class Schedules:
         self._check(params)
         if (params.get("GroupName") or "default") not in self.backend.schedule_groups:
             raise schedule_targets.AwsError("ResourceNotFoundException", f"no group {params['GroupName']}")
-        after = params.get("ActionAfterCompletion") or "NONE"
-        schedule = self.backend.create_schedule(**_fields(params), action_after_completion=after)
+        completion_action = params.get("ActionAfterCompletion") or "NONE"
+        schedule = self.backend.create_schedule(**_fields(params), action_after_completion=completion_action)
         return {"ScheduleArn": schedule.arn}
 
     def update_schedule(self, params: Parameters) -> dict[str, Any]:
@@ -80,30 +80,35 @@ class Schedules:
         """Fire the due schedules, each call on its own thread."""
         now = datetime.now(UTC)
         with self.world.lock:
-            schedules = [each for group in self.backend.schedule_groups.values() for each in group.schedules.values()]
+            schedules = [entry for group in self.backend.schedule_groups.values() for entry in group.schedules.values()]
             for schedule in schedules:
                 stamp = (schedule.schedule_expression, schedule.schedule_expression_timezone, schedule.creation_date)
                 if schedule.arn not in self.due or self.due[schedule.arn].stamp != stamp:
                     self.due[schedule.arn] = Due(stamp, first_time(*stamp))
                 due = self.due[schedule.arn]
-                if schedule.state == "ENABLED" and due.at is not None and due.at <= now and not _over(schedule, now):
+                if (
+                    schedule.state == "ENABLED"
+                    and due.at is not None
+                    and due.at <= now
+                    and not _has_ended(schedule, now)
+                ):
                     due.at = due.at + period if (period := _period(schedule.schedule_expression)) else None
                     self.world.spawn(functools.partial(self._fire, schedule))
-            self.due = {arn: due for arn, due in self.due.items() if arn in {each.arn for each in schedules}}
+            self.due = {arn: due for arn, due in self.due.items() if arn in {entry.arn for entry in schedules}}
 
     def _fire(self, schedule: Schedule) -> None:
         policy = schedule.target["RetryPolicy"]
         deadline = time.monotonic() + policy.get("MaximumEventAgeInSeconds", 86400)
         for attempt in range(policy.get("MaximumRetryAttempts", 185) + 1):
-            error, again = self._call(schedule)
+            error, is_transient = self._call(schedule)
             self._record(schedule, attempt, error)
-            if not error or not again or time.monotonic() + RETRY_S > deadline:
+            if not error or not is_transient or time.monotonic() + RETRY_S > deadline:
                 break
             time.sleep(RETRY_S)
-        once = AT.fullmatch(schedule.schedule_expression) is not None
+        is_single = AT.fullmatch(schedule.schedule_expression) is not None
         with self.world.lock:
             group = self.backend.schedule_groups.get(schedule.group_name)
-            if once and schedule.action_after_completion == "DELETE" and group:
+            if is_single and schedule.action_after_completion == "DELETE" and group:
                 group.schedules.pop(schedule.name, None)
 
     def _call(self, schedule: Schedule) -> tuple[str | None, bool]:
@@ -112,12 +117,15 @@ class Schedules:
         role = schedule.target["RoleArn"]
         if not access.role_trusts(self.world, role, SERVICE):
             return f"AccessDenied: {role} does not trust {SERVICE}", False
-        opened = access.open_session(self.world, role, schedule.name)
+        role_session = access.open_session(self.world, role, schedule.name)
         session = boto3.Session(
-            opened.access_key_id, opened.secret_access_key, opened.session_token, region_name=self.world.region
+            role_session.access_key_id,
+            role_session.secret_access_key,
+            role_session.session_token,
+            region_name=self.world.region,
         )
-        once = Config(retries={"total_max_attempts": 1})
-        client = session.client(target.service, endpoint_url=self.world.endpoint_url, config=once)
+        single_try = Config(retries={"total_max_attempts": 1})
+        client = session.client(target.service, endpoint_url=self.world.endpoint_url, config=single_try)
         try:
             getattr(client, target.method)(**target.arguments)
         except ClientError as error:
@@ -145,28 +153,28 @@ class Schedules:
                 file.write(json.dumps(line) + "\n")
 
 
-def first_time(expression: str, zone: str, created: float) -> datetime:
-    """Return the first firing of a schedule made at `created` (epoch seconds); raises ValidationException."""
+def first_time(expression: str, zone: str, created_at: float) -> datetime:
+    """Return the first firing of a schedule made at `created_at` (epoch seconds); raises ValidationException."""
     try:
         timezone = ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError):
         raise invalid(f"Invalid Schedule Timezone {zone}.") from None
-    if matched := AT.fullmatch(expression):
+    if match := AT.fullmatch(expression):
         try:
-            return datetime.fromisoformat(matched[1]).replace(tzinfo=timezone).astimezone(UTC)
+            return datetime.fromisoformat(match[1]).replace(tzinfo=timezone).astimezone(UTC)
         except ValueError:
             raise invalid(f"Invalid Schedule Expression {expression}.") from None
     if period := _period(expression):
-        return datetime.fromtimestamp(created, UTC) + period
+        return datetime.fromtimestamp(created_at, UTC) + period
     raise invalid(f"Invalid Schedule Expression {expression}; a rehearsal takes at(yyyy-mm-ddThh:mm:ss) and rate(...)")
 
 
 def _period(expression: str) -> timedelta | None:
-    matched = RATE.fullmatch(expression)
-    return timedelta(**{f"{matched[2]}s": int(matched[1])}) if matched and int(matched[1]) else None
+    match = RATE.fullmatch(expression)
+    return timedelta(**{f"{match[2]}s": int(match[1])}) if match and int(match[1]) else None
 
 
-def _over(schedule: Schedule, now: datetime) -> bool:
+def _has_ended(schedule: Schedule, now: datetime) -> bool:
     return schedule.end_date is not None and datetime.fromtimestamp(float(schedule.end_date), UTC) <= now
 
 
@@ -193,10 +201,10 @@ RETRIES = {"MaximumEventAgeInSeconds": 86400, "MaximumRetryAttempts": 185}
 LISTED = ("Arn", "CreationDate", "GroupName", "LastModificationDate", "Name", "State", "Target")
 
 
-def _listed(moto: Callable[..., str], response: EventBridgeSchedulerResponse) -> str:
+def _list_page(moto: Callable[..., str], response: EventBridgeSchedulerResponse) -> str:
     """Reduce a list's schedules to their listed fields, fewer than those of GetSchedule."""
     page = json.loads(moto(response))
-    page["Schedules"] = [{key: one[key] for key in LISTED} for one in page["Schedules"]]
+    page["Schedules"] = [{key: schedule[key] for key in LISTED} for schedule in page["Schedules"]]
     return json.dumps(page)
 
 
@@ -204,5 +212,5 @@ def install(world: World) -> None:
     schedules = Schedules(world)
     names = ("create_schedule", "update_schedule")
     add_operations(world, EventBridgeSchedulerResponse, {name: getattr(schedules, name) for name in names})
-    wrap(EventBridgeSchedulerResponse, "list_schedules", _listed)
-    world.every(TICK_S, schedules.tick)
+    wrap(EventBridgeSchedulerResponse, "list_schedules", _list_page)
+    world.schedule_every(TICK_S, schedules.tick)

@@ -65,7 +65,7 @@ CREDENTIALS = "credentials.json"
 """File in <work>/aws: the keys of the operator (top level) and of the emulator's principal, for the starter."""
 
 
-class Handler(MotoRequestHandler):
+class RequestHandler(MotoRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         log.debug("%s %s", self.requestline, code)
 
@@ -106,7 +106,7 @@ def write_credentials(world: World) -> None:
 
 def make(world: World, host: str, port: int) -> BaseWSGIServer:
     """Return a server bound only to `host:port` (port 0: any free one), for the caller to run."""
-    return make_server(host, port, build(world), threaded=True, request_handler=Handler)
+    return make_server(host, port, build(world), threaded=True, request_handler=RequestHandler)
 
 
 def serve(world: World, host: str, port: int) -> None:

@@ -49,10 +49,10 @@ class Invocation:
     started: datetime | None = None
     ended: datetime | None = None
 
-    def end(self, status: str, code: int, details: str | None = None, out: str = "", err: str = "") -> None:
+    def end(self, status: str, code: int, details: str | None = None, output: str = "", err: str = "") -> None:
         if self.status in ENDED:
             return
-        self.status, self.details, self.code, self.out, self.err = status, details or status, code, out, err
+        self.status, self.details, self.code, self.out, self.err = status, details or status, code, output, err
         self.ended = datetime.now(UTC)
 
 
@@ -69,14 +69,14 @@ class Command:
     since: float = field(default_factory=time.monotonic)
 
     def status(self) -> str:
-        states = [each.status for each in self.invocations.values()]
+        states = [invocation.status for invocation in self.invocations.values()]
         for state in ("Pending", "InProgress"):
             if state in states:
                 return state
         return next((state for state in ("Failed", "TimedOut", "Cancelled") if state in states), "Success")
 
     def describe(self) -> dict[str, Any]:
-        states = [each.status for each in self.invocations.values()]
+        states = [invocation.status for invocation in self.invocations.values()]
         return {
             "CommandId": self.command_id,
             "DocumentName": DOCUMENT,
@@ -102,13 +102,13 @@ class Commands:
 
     def agents(self) -> dict[str, Any]:
         """Return the instances by ID whose machine is alive, whose role lets an agent register, and which reach SSM."""
-        found = {}
+        agents_by_id = {}
         for instance_id, machine in dict(self.world.machines).items():
             instance = self.world.backend("ec2").get_instance_by_id(instance_id)
-            up = instance is not None and machine.alive()
-            if up and self._may_register(instance) and reaches(self.world, instance, AGENT_SERVICES):
-                found[instance_id] = instance
-        return found
+            is_alive = instance is not None and machine.alive()
+            if is_alive and self._may_register(instance) and reaches(self.world, instance, AGENT_SERVICES):
+                agents_by_id[instance_id] = instance
+        return agents_by_id
 
     def _may_register(self, instance: Any) -> bool:
         profile = _profile(self.world, instance)
@@ -125,9 +125,9 @@ class Commands:
             raise AwsError("InvalidDocument", f"only {DOCUMENT} is part of the rehearsal, not {params['DocumentName']}")
         agents = self.agents()
         targets = list(params.get("InstanceIds") or self._targets(params.get("Targets") or [], agents))
-        unmanaged = [instance_id for instance_id in targets if instance_id not in agents]
-        if unmanaged:
-            raise AwsError("InvalidInstanceId", f"Instances {unmanaged} not in a valid state for account")
+        foreign = [instance_id for instance_id in targets if instance_id not in agents]
+        if foreign:
+            raise AwsError("InvalidInstanceId", f"Instances {foreign} not in a valid state for account")
         parameters = params.get("Parameters") or {}
         if not parameters.get("commands"):
             raise AwsError("InvalidParameters", f"{DOCUMENT} needs the parameter 'commands'")
@@ -148,14 +148,16 @@ class Commands:
 
     @staticmethod
     def _targets(targets: list[dict[str, Any]], agents: dict[str, Any]) -> list[str]:
-        found = set(agents)
+        agent_ids = set(agents)
         for target in targets:
             key, values = target["Key"], target["Values"]
             if key.lower() == "instanceids":
-                found &= set(values)
+                agent_ids &= set(values)
                 continue
-            found = {each for each in found if _tags(agents[each]).get(key.removeprefix("tag:")) in values}
-        return sorted(found)
+            agent_ids = {
+                agent_id for agent_id in agent_ids if _tags(agents[agent_id]).get(key.removeprefix("tag:")) in values
+            }
+        return sorted(agent_ids)
 
     def _run(self, command: Command, invocation: Invocation) -> None:
         machine = self.world.machines.get(invocation.instance_id)
@@ -168,23 +170,23 @@ class Commands:
             invocation.started = datetime.now(UTC)
         limit_s = float((command.parameters.get("executionTimeout") or ["3600"])[0])
         try:
-            done = machine.run(_script(command.parameters), limit_s)
+            completed = machine.run(_script(command.parameters), limit_s)
         except (subprocess.TimeoutExpired, TimeoutError):
             return invocation.end("TimedOut", 137, "Execution Timed Out")
         except Exception as error:
             return invocation.end("Failed", -1, err=f"the agent could not run it: {error}")
         if not machine.alive():
             return invocation.end("TimedOut", -1, "Undeliverable")
-        out, err = _text(done.stdout), _text(done.stderr)
-        self._keep_output(command, invocation, out, err)
-        invocation.end("Failed" if done.returncode else "Success", done.returncode, None, out, err)
+        output, err = _text(completed.stdout), _text(completed.stderr)
+        self._keep_output(command, invocation, output, err)
+        invocation.end("Failed" if completed.returncode else "Success", completed.returncode, None, output, err)
         return None
 
-    def _keep_output(self, command: Command, invocation: Invocation, out: str, err: str) -> None:
+    def _keep_output(self, command: Command, invocation: Invocation, output: str, err: str) -> None:
         if not command.bucket:
             return
         folder = f"{command.key_prefix}/{command.command_id}/{invocation.instance_id}/{PLUGIN_STEP}/0.{PLUGIN_STEP}"
-        for name, text in (("stdout", out), ("stderr", err)):
+        for name, text in (("stdout", output), ("stderr", err)):
             if text:
                 self.world.backend("s3").put_object(command.bucket, f"{folder}/{name}".lstrip("/"), text.encode())
 
@@ -214,21 +216,21 @@ class Commands:
         }
 
     def list_commands(self, params: Parameters) -> dict[str, Any]:
-        wanted = [self._command(params["CommandId"])] if params.get("CommandId") else list(self.commands.values())
+        matches = [self._command(params["CommandId"])] if params.get("CommandId") else list(self.commands.values())
         instance_id = params.get("InstanceId")
-        return {"Commands": [c.describe() for c in wanted if instance_id is None or instance_id in c.invocations]}
+        return {"Commands": [c.describe() for c in matches if instance_id is None or instance_id in c.invocations]}
 
     def list_command_invocations(self, params: Parameters) -> dict[str, Any]:
-        wanted = [self._command(params["CommandId"])] if params.get("CommandId") else list(self.commands.values())
-        found = []
-        for command in wanted:
+        matches = [self._command(params["CommandId"])] if params.get("CommandId") else list(self.commands.values())
+        documents = []
+        for command in matches:
             for invocation in command.invocations.values():
                 if params.get("InstanceId") in (None, invocation.instance_id):
-                    found.append(self._listed(command, invocation, bool(params.get("Details"))))
-        return {"CommandInvocations": found}
+                    documents.append(self._list_entry(command, invocation, bool(params.get("Details"))))
+        return {"CommandInvocations": documents}
 
     @staticmethod
-    def _listed(command: Command, invocation: Invocation, details: bool) -> dict[str, Any]:
+    def _list_entry(command: Command, invocation: Invocation, details: bool) -> dict[str, Any]:
         status = {"Status": invocation.status, "StatusDetails": invocation.details}
         output = _cut(invocation.out + invocation.err, MAX_LISTED_CHARS)
         plugin = {"Name": PLUGIN, "ResponseCode": invocation.code, "Output": output, **status}
@@ -252,13 +254,13 @@ class Commands:
     def describe_instance_information(self, params: Parameters) -> dict[str, Any]:
         filters = {item["Key"]: item["Values"] for item in params.get("Filters") or []}
         filters |= {item["key"]: item["valueSet"] for item in params.get("InstanceInformationFilterList") or []}
-        found = []
+        documents = []
         for instance_id, instance in self.agents().items():
             facts = {"InstanceIds": instance_id, "PingStatus": "Online", "PlatformTypes": "Linux"}
             facts |= {f"tag:{key}": value for key, value in _tags(instance).items()}
             if all(facts.get(key) in values for key, values in filters.items()):
-                found.append(_information(instance))
-        return {"InstanceInformationList": found}
+                documents.append(_information(instance))
+        return {"InstanceInformationList": documents}
 
 
 def _information(instance: Any) -> dict[str, Any]:
@@ -281,10 +283,10 @@ def _profile(world: World, instance: Any) -> InstanceProfile | None:
     association = world.backend("ec2").iam_instance_profile_associations.get(instance.id)
     if association is not None:
         return association.iam_instance_profile
-    given = instance.iam_instance_profile
-    wanted = (given.get("Arn") or given.get("Name")) if isinstance(given, dict) else given
+    attachment = instance.iam_instance_profile
+    profile_name = (attachment.get("Arn") or attachment.get("Name")) if isinstance(attachment, dict) else attachment
     profiles = world.backend("iam").instance_profiles.values()
-    return next((one for one in profiles if wanted and wanted in (one.arn, one.name)), None)
+    return next((profile for profile in profiles if profile_name and profile_name in (profile.arn, profile.name)), None)
 
 
 def _tags(instance: Any) -> dict[str, str]:

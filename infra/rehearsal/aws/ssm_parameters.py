@@ -23,21 +23,21 @@ OWNER = "602401143452"
 
 def publish(world: World) -> None:
     """Publish the newest release with its parameters, and the node image's older base release as an AMI only."""
-    pinned = yaml.safe_load(asset("images/versions.yaml").read_text())["versions"]["base"]["release"]
+    release = yaml.safe_load(asset("images/versions.yaml").read_text())["versions"]["base"]["release"]
     for version in VERSIONS:
         for architecture, variant in VARIANTS:
             family = f"amazon-eks-node-al2023-{architecture}-{variant}-{version}"
             name = f"{family}-v{NEWEST}"
             image_id = _register(world, name, architecture)
-            _register(world, f"{family}-{pinned}", architecture)
+            _register(world, f"{family}-{release}", architecture)
             root = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{architecture}/{variant}/recommended"
             facts = {"image_id": image_id, "image_name": name, "release_version": f"{version}.0-{NEWEST}"}
             for leaf, value in facts.items():
-                _put(world, f"{root}/{leaf}", value)
-            _put(world, root, json.dumps({"schema_version": "2", **facts}))
+                _put_parameter(world, f"{root}/{leaf}", value)
+            _put_parameter(world, root, json.dumps({"schema_version": "2", **facts}))
 
 
-def recommended(version: str, ami_type: str) -> str:
+def recommended_image(version: str, ami_type: str) -> str:
     """Return the AMI ID of a node group without its own, for an AMI type such as AL2023_x86_64_STANDARD."""
     architecture = "arm64" if "ARM" in ami_type else "x86_64"
     variant = "nvidia" if "NVIDIA" in ami_type else "standard"
@@ -72,7 +72,7 @@ def _register(world: World, name: str, architecture: str) -> str:
     return image_id
 
 
-def _put(world: World, name: str, value: str) -> None:
+def _put_parameter(world: World, name: str, value: str) -> None:
     versions = world.backend("ssm")._parameters[name]
     if not versions:
         data_type = "aws:ec2:image" if name.endswith("/image_id") else "text"

@@ -67,21 +67,24 @@ class StaleTags(TaggableResourcesMixin):
         """Return the ARNs of existing resources; keep the others with the time they were last seen."""
         with self.world.lock, self._lock:
             now = self._looked = time.monotonic()
-            present = {one.arn: TaggedResource(one.arn, dict(one.tags), one.resource_type) for one in self.living()}
-            self._last |= {arn: (now, one) for arn, one in present.items() if one.tags}
+            present = {
+                resource.arn: TaggedResource(resource.arn, dict(resource.tags), resource.resource_type)
+                for resource in self.living()
+            }
+            self._last |= {arn: (now, resource) for arn, resource in present.items() if resource.tags}
             self._last = {arn: row for arn, row in self._last.items() if now - row[0] < self.seconds}
             return set(present)
 
     def iter_tagged_resources(self) -> Iterator[TaggedResource]:
         present = self._look()
-        yield from [one for arn, (_, one) in list(self._last.items()) if arn not in present]
+        yield from [resource for arn, (_, resource) in list(self._last.items()) if arn not in present]
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        asked = json.loads(body) if body else {}
-        self.seconds = float(asked.get("stale_tags_s", self.seconds))
+        request = json.loads(body) if body else {}
+        self.seconds = float(request.get("stale_tags_s", self.seconds))
         return 200, {
             "stale_tags_s": self.seconds,
-            "stale_tags": sorted(one.arn for one in self.iter_tagged_resources()),
+            "stale_tags": sorted(resource.arn for resource in self.iter_tagged_resources()),
         }
 
 
@@ -117,7 +120,7 @@ class Others(TaggableResourcesMixin):
 
 def living(ec2: Any) -> set[str]:
     """Return the IDs of the existing EC2 resources."""
-    found: set[str] = set()
+    arns: set[str] = set()
     for name in (
         "amis",
         "customer_gateways",
@@ -136,46 +139,46 @@ def living(ec2: Any) -> set[str]:
         "vpc_pcxs",
         "vpcs",
     ):
-        found |= {resource.id for resource in list(getattr(ec2, name, {}).values())}
-    found |= {instance.id for instance in ec2.all_instances()}
-    found |= {subnet.id for subnets in list(ec2.subnets.values()) for subnet in list(subnets.values())}
-    found |= {address.allocation_id for address in ec2.addresses if address.allocation_id}
-    found |= {pair.id for pair in list(ec2.key_pairs.values())}
+        arns |= {resource.id for resource in list(getattr(ec2, name, {}).values())}
+    arns |= {instance.id for instance in ec2.all_instances()}
+    arns |= {subnet.id for subnets in list(ec2.subnets.values()) for subnet in list(subnets.values())}
+    arns |= {address.allocation_id for address in ec2.addresses if address.allocation_id}
+    arns |= {pair.id for pair in list(ec2.key_pairs.values())}
     for groups in list(ec2.groups.values()):
         for group in list(groups.values()):
-            found |= {group.id, *(rule.id for rule in [*group.ingress_rules, *group.egress_rules])}
+            arns |= {group.id, *(rule.id for rule in [*group.ingress_rules, *group.egress_rules])}
     # Placement groups and capacity reservations remove their own tags on deletion.
-    return found | {resource_id for resource_id in list(ec2.tags) if get_prefix(resource_id) in (None, "pg", "cr")}
+    return arns | {resource_id for resource_id in list(ec2.tags) if get_prefix(resource_id) in (None, "pg", "cr")}
 
 
 def install(world: World) -> None:
-    others = Others(world)
+    unmodelled = Others(world)
 
     def brief() -> Iterator[TaggedResource]:
         """Yield what may leave stale tags, without moto's EC2: its thousands of public images are slow."""
-        for backend in (*iter_taggable_backends(world.account, world.region), others):
+        for backend in (*iter_taggable_backends(world.account, world.region), unmodelled):
             if backend.SERVICE_NAMESPACE != "ec2":
                 yield from backend.iter_tagged_resources()
-        for arn, tags in Tags(world).everything().items():
+        for arn, tags in Tags(world).all_tags().items():
             yield TaggedResource(arn, dict(tags), f"eks:{arn.split(':')[5].split('/')[0]}")
 
     stale_tags = StaleTags(world, brief)
     world.faults.append(stale_tags.hook)
     world.routes["/_site/tagging"] = stale_tags.route
 
-    def everything(account: str, region: str) -> Iterator[TaggableResourcesMixin]:
+    def iterate_backends(account: str, region: str) -> Iterator[TaggableResourcesMixin]:
         yield from iter_taggable_backends(account, region)
         if (account, region) == (world.account, world.region):
-            yield others
+            yield unmodelled
             yield stale_tags
 
-    tagging.iter_taggable_backends = everything  # type: ignore[assignment]
+    tagging.iter_taggable_backends = iterate_backends  # type: ignore[assignment]
 
     def without_the_dead(moto: Callable[..., ActionResult], response: Any) -> ActionResult:
         answer = moto(response)
         alive = living(response.ec2_backend)
-        shown: Any = answer.result
-        shown["Tags"] = [tag for tag in shown["Tags"] if tag["resource_id"] in alive]
+        document: Any = answer.result
+        document["Tags"] = [tag for tag in document["Tags"] if tag["resource_id"] in alive]
         return answer
 
     wrap(EC2Response, "describe_tags", without_the_dead)

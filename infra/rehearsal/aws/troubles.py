@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from infra.rehearsal.aws.ec2.instances import LIVE
 from infra.rehearsal.aws.operations import wrap
-from infra.rehearsal.aws.world import ControlPlane, Launch, LaunchRefused, World
+from infra.rehearsal.aws.world import Launch, LaunchRefused, SiteControlPlane, World
 from trainer.contract.frozen import Frozen
 
 Kind = Literal["cluster", "node-group", "add-on", "file-system", "image", "instance", "node"]
@@ -74,19 +74,19 @@ class Rules(Generic[Rule]):
         self.standing: dict[int, tuple[Rule, float]] = {}
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        asked = json.loads(body) if body else {}
+        request = json.loads(body) if body else {}
         try:
-            rules = [self._model.model_validate(rule) for rule in asked.get("add", ())]
+            rules = [self._model.model_validate(rule) for rule in request.get("add", ())]
         except ValidationError as error:
             return 400, {"message": str(error)}
         with self._lock:
-            if clear := asked.get("clear"):
+            if clear := request.get("clear"):
                 for number in list(self.standing) if clear is True else clear:
                     self.standing.pop(number, None)
-            added = [next(self._numbers) for _ in rules]
-            self.standing |= {n: (rule, time.monotonic()) for n, rule in zip(added, rules, strict=True)}
-            shown = [{"id": number, **rule.model_dump()} for number, (rule, _) in self.standing.items()]
-        return 200, {"added": added, "rules": shown}
+            numbers = [next(self._numbers) for _ in rules]
+            self.standing |= {n: (rule, time.monotonic()) for n, rule in zip(numbers, rules, strict=True)}
+            documents = [{"id": number, **rule.model_dump()} for number, (rule, _) in self.standing.items()]
+        return 200, {"added": numbers, "rules": documents}
 
 
 class Troubles:
@@ -97,7 +97,7 @@ class Troubles:
         self._begun: dict[tuple[int, str], float] = {}
         self._failed: dict[int, int] = {}
 
-    def of(self, kind: Kind, name: str, phase: Phase) -> Trouble | None:
+    def find(self, kind: Kind, name: str, phase: Phase) -> Trouble | None:
         """Return the resource's current trouble; each return of a failure counts as one."""
         for number, (rule, _) in list(self.rules.standing.items()):
             if (rule.kind, rule.phase) != (kind, phase) or not fnmatchcase(name, rule.name):
@@ -107,8 +107,8 @@ class Troubles:
                     self._failed[number] = self._failed.get(number, 0) + 1
                     return rule
                 continue
-            begun = self._begun.setdefault((number, name), time.monotonic())
-            if rule.seconds is None or time.monotonic() - begun < rule.seconds:
+            started_at = self._begun.setdefault((number, name), time.monotonic())
+            if rule.seconds is None or time.monotonic() - started_at < rule.seconds:
                 return rule
         return None
 
@@ -120,10 +120,10 @@ class Capacity:
         self.world, self.rules = world, Rules(Shortage)
 
     def hook(self, launch: Launch) -> None:
-        for rule, since in list(self.rules.standing.values()):
-            over = rule.seconds is not None and time.monotonic() - since > rule.seconds
+        for rule, struck_at in list(self.rules.standing.values()):
+            expired = rule.seconds is not None and time.monotonic() - struck_at > rule.seconds
             hit = fnmatchcase(launch.instance_type, rule.instance_type)
-            if over or not hit or not fnmatchcase(launch.zone, rule.zone):
+            if expired or not hit or not fnmatchcase(launch.zone, rule.zone):
                 continue
             if not fnmatchcase(launch.node_group or "", rule.node_group):
                 continue
@@ -132,21 +132,23 @@ class Capacity:
             if living >= rule.places:
                 raise LaunchRefused(rule.code, rule.message)
 
-    def offerings(self, original: Callable[..., Any], ec2: Any, location_type: str | None = None, *rest: Any) -> Any:
+    def offerings(
+        self, original: Callable[..., Any], ec2: Any, location_type: str | None = None, *positional: Any
+    ) -> Any:
         """Return the offerings without those of shortages with code `Unsupported`, which AWS does not sell."""
         unsold = [rule for rule, _ in self.rules.standing.values() if rule.code == "Unsupported"]
         return [
-            one
-            for one in original(ec2, location_type, *rest)
+            offer
+            for offer in original(ec2, location_type, *positional)
             if location_type != "availability-zone"
             or not any(
-                fnmatchcase(one["InstanceType"], rule.instance_type) and fnmatchcase(one["Location"], rule.zone)
+                fnmatchcase(offer["InstanceType"], rule.instance_type) and fnmatchcase(offer["Location"], rule.zone)
                 for rule in unsold
             )
         ]
 
 
-_HANDS: dict[str, Callable[[ControlPlane], None]] = {
+_HANDS: dict[str, Callable[[SiteControlPlane], None]] = {
     "freeze": lambda plane: plane.freeze(),
     "thaw": lambda plane: plane.thaw(),
     "kill": lambda plane: plane.stop(),
@@ -154,12 +156,12 @@ _HANDS: dict[str, Callable[[ControlPlane], None]] = {
 
 
 def _lay_hands(world: World, query: str) -> tuple[int, dict[str, Any]]:
-    asked = {key: values[0] for key, values in parse_qs(query).items()}
-    plane, hand = world.control_planes.get(asked.get("cluster", "")), _HANDS.get(asked.get("hand", ""))
+    request = {key: values[0] for key, values in parse_qs(query).items()}
+    plane, hand = world.control_planes.get(request.get("cluster", "")), _HANDS.get(request.get("hand", ""))
     if plane is None or hand is None:
         return 404, {"clusters": sorted(world.control_planes), "hands": sorted(_HANDS)}
     hand(plane)
-    return 200, asked
+    return 200, request
 
 
 def install(world: World) -> None:

@@ -20,7 +20,7 @@ from infra.rehearsal.aws.strict.settings import STRICT, Strictness
 log = logging.getLogger(__name__)
 
 
-class Machine(Protocol):
+class SiteMachine(Protocol):
     """The part of `infra.rehearsal.nodelet.machine.Machine` that AWS uses."""
 
     pid: int
@@ -30,11 +30,11 @@ class Machine(Protocol):
     def kill_rank(self) -> None: ...
     def freeze(self) -> None: ...
     def thaw(self) -> None: ...
-    def link(self, up: bool) -> None: ...
+    def link(self, is_up: bool) -> None: ...
     def run(self, script: str, timeout_s: float, env: dict[str, str] | None = None) -> Any: ...
 
 
-class ControlPlane(Protocol):
+class SiteControlPlane(Protocol):
     """The part of `infra.rehearsal.kubernetes.control_plane.ControlPlane` that AWS uses."""
 
     ca_pem: str
@@ -48,10 +48,10 @@ class ControlPlane(Protocol):
     def delete_node(self, provider_id: str) -> None: ...
 
 
-MachineFactory = Callable[[dict[str, Any]], Machine]
-"""Fields of MachineConfig -> Machine."""
-ControlPlaneFactory = Callable[[dict[str, Any]], ControlPlane]
-"""Fields of ControlPlaneConfig -> ControlPlane; blocks until the API server answers."""
+MachineFactory = Callable[[dict[str, Any]], SiteMachine]
+"""Fields of MachineConfig -> SiteMachine."""
+ControlPlaneFactory = Callable[[dict[str, Any]], SiteControlPlane]
+"""Fields of ControlPlaneConfig -> SiteControlPlane; blocks until the API server answers."""
 SiteRoute = Callable[[str, bytes], tuple[int, dict[str, Any]]]
 """(query string, body) -> (status, JSON document); unauthenticated, reachable inside the site only.
 
@@ -117,14 +117,14 @@ LaunchHook = Callable[[Launch], None]
 FaultHook = Callable[[Call], Fault | None]
 
 
-def start_machine(settings: dict[str, Any]) -> Machine:
+def start_machine(settings: dict[str, Any]) -> SiteMachine:
     from infra.rehearsal.nodelet.machine import Machine as Nodelet
     from infra.rehearsal.nodelet.machine import MachineConfig
 
     return Nodelet.start(MachineConfig(**settings))
 
 
-def start_control_plane(settings: dict[str, Any]) -> ControlPlane:
+def start_control_plane(settings: dict[str, Any]) -> SiteControlPlane:
     from infra.rehearsal.kubernetes.control_plane import ControlPlane as Kubernetes
     from infra.rehearsal.kubernetes.control_plane import ControlPlaneConfig
 
@@ -140,18 +140,18 @@ class ServiceAccount:
     pod: str
 
 
-def ready_nodes(control_plane: ControlPlane) -> set[str]:
+def ready_nodes(control_plane: SiteControlPlane) -> set[str]:
     """Return the provider IDs of the Nodes that are Ready."""
     from lightkube.resources.core_v1 import Node
 
     def ready(node: Any) -> bool:
         conditions = (node.status.conditions if node.status else None) or []
-        return any(one.type == "Ready" and one.status == "True" for one in conditions)
+        return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 
     return {node.spec.providerID for node in control_plane.client().list(Node) if ready(node)}
 
 
-def token_owner(control_plane: ControlPlane, token: str, audience: str) -> ServiceAccount | None:
+def token_owner(control_plane: SiteControlPlane, token: str, audience: str) -> ServiceAccount | None:
     """Return the service account that the API server issued `token` to for `audience`, or None."""
     from lightkube.models.authentication_v1 import TokenReviewSpec
     from lightkube.resources.authentication_v1 import TokenReview
@@ -185,17 +185,17 @@ class World:
     control_plane_address: str = "10.77.0.10"
     machine_factory: MachineFactory = start_machine
     control_plane_factory: ControlPlaneFactory = start_control_plane
-    ready_nodes: Callable[[ControlPlane], set[str]] = ready_nodes
-    token_owner: Callable[[ControlPlane, str, str], ServiceAccount | None] = token_owner
+    ready_nodes: Callable[[SiteControlPlane], set[str]] = ready_nodes
+    token_owner: Callable[[SiteControlPlane, str, str], ServiceAccount | None] = token_owner
     join_within_s: float = 120.0
     """A node group whose instances have not all joined by then is CREATE_FAILED (on AWS after about 15 minutes)."""
     entries_count_after_s: float = 3.0
     """The API server ignores an access entry younger than this (on AWS up to a minute)."""
     replace_impaired_after_s: float = 300.0
     """An Auto Scaling group replaces an instance whose status check has failed for so long."""
-    machines: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, SiteMachine] = field(default_factory=dict)
     """By instance ID. Terminated instances are removed."""
-    control_planes: dict[str, ControlPlane] = field(default_factory=dict)
+    control_planes: dict[str, SiteControlPlane] = field(default_factory=dict)
     """By cluster name."""
     clusters: dict[str, Any] = field(default_factory=dict)
     """EKS clusters (`eks.Cluster`) by name."""
@@ -240,11 +240,11 @@ class World:
 
         if service not in self._backends:
             accounts = get_backend(service)[self.account]  # type: ignore[call-overload]
-            where = "aws" if service in ("iam", "s3", "sts", "budgets") else self.region
-            self._backends[service] = accounts[where]
+            partition = "aws" if service in ("iam", "s3", "sts", "budgets") else self.region
+            self._backends[service] = accounts[partition]
         return self._backends[service]
 
-    def every(self, seconds: float, function: Callable[[], None], apart: bool = False) -> None:
+    def schedule_every(self, seconds: float, function: Callable[[], None], apart: bool = False) -> None:
         """Run `function` about every `seconds` on the scheduler thread; it must be short and may raise.
 
         `apart` gives it its own thread, for requests to a Kubernetes that may be slow or gone.
@@ -254,7 +254,7 @@ class World:
         else:
             self._schedule(0.0, function, seconds)
 
-    def later(self, delay_s: float, function: Callable[[], None]) -> None:
+    def schedule_once(self, delay_s: float, function: Callable[[], None]) -> None:
         """Run `function` once, on the scheduler thread."""
         self._schedule(delay_s, function, None)
 
@@ -265,7 +265,7 @@ class World:
 
     def spawn(self, function: Callable[[], None]) -> None:
         """Run a long task, such as a control plane's start, on its own thread."""
-        threading.Thread(target=self._guarded, args=(function,), daemon=True).start()
+        threading.Thread(target=self._guard, args=(function,), daemon=True).start()
 
     def start(self) -> None:
         self._thread.start()
@@ -274,7 +274,7 @@ class World:
 
     def _repeat(self, seconds: float, function: Callable[[], None]) -> None:
         while not self._stopped.wait(seconds):
-            self._guarded(function)
+            self._guard(function)
 
     def stop(self) -> None:
         """Stop the scheduler thread, then the machines and the control planes."""
@@ -302,12 +302,12 @@ class World:
                 if self._stopping:
                     return
                 _, _, function, period_s = heapq.heappop(self._due)
-            self._guarded(function)
+            self._guard(function)
             if period_s is not None:
                 self._schedule(period_s, function, period_s)
 
     @staticmethod
-    def _guarded(function: Callable[[], None]) -> None:
+    def _guard(function: Callable[[], None]) -> None:
         try:
             function()
         except Exception:

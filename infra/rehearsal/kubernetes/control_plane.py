@@ -126,8 +126,8 @@ class ControlPlane:
             if self._get("/readyz") is not None:
                 return self._refuse_another_version()
             time.sleep(0.05)
-        seen = self._apiserver.last_words()
-        raise TemporaryError("the API server did not become ready", seen=seen, delay=timedelta(seconds=5))
+        problem = self._apiserver.last_words()
+        raise TemporaryError("the API server did not become ready", seen=problem, delay=timedelta(seconds=5))
 
     def _refuse_another_version(self) -> None:
         running = json.loads(self._get("/version") or "{}").get("gitVersion", "")
@@ -164,8 +164,8 @@ def _refuse_a_taken_port(config: ControlPlaneConfig) -> None:
             return
     except OSError as error:
         cure = "start the control plane in the site's network namespace, after its address is on the bridge"
-        seen = f"{config.address}:{API_PORT}: {error.strerror}"
-        raise PermanentError("the address of the API server cannot be used", seen=seen, cure=cure) from error
+        problem = f"{config.address}:{API_PORT}: {error.strerror}"
+        raise PermanentError("the address of the API server cannot be used", seen=problem, cure=cure) from error
 
 
 def _logger(config: ControlPlaneConfig) -> logging.Logger:

@@ -103,8 +103,8 @@ class JobSetChart:
                 return
             except (urllib.error.URLError, OSError):
                 stopping.wait(0.1)
-        seen = self._component.last_words() if self._component else None
-        raise TemporaryError("the JobSet controller did not become ready", seen=seen, delay=timedelta(seconds=1))
+        problem = self._component.last_words() if self._component else None
+        raise TemporaryError("the JobSet controller did not become ready", seen=problem, delay=timedelta(seconds=1))
 
     def _roles(self, namespace: str) -> list[dict[str, Any]]:
         role = _load(self._read("rbac/role.yaml"))

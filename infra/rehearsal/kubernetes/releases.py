@@ -95,21 +95,21 @@ class ReleaseController:
                     self._log.exception("retry in %s s", POLL_S)
 
     def _reconcile(self, client: Client) -> None:
-        wanted = self._deployed(client)
-        for key in set(self._states) - {(release.namespace, release.name) for release in wanted}:
+        deployed = self._deployed_releases(client)
+        for key in set(self._states) - {(release.namespace, release.name) for release in deployed}:
             release, _ = self._states.pop(key)
             self._log.info("release %s/%s is gone", *key)
             if self._installed.get(release.chart) == release:
                 self._charts[release.chart].remove()
                 del self._installed[release.chart]
-        for release in wanted:
+        for release in deployed:
             self._bring_up(client, release)
 
     def _bring_up(self, client: Client, release: Release) -> None:
         key = (release.namespace, release.name)
-        known = self._states.get(key)
+        previous_state = self._states.get(key)
         chart = self._charts.get(release.chart)
-        if known and known[0] == release and known[1] != "failed":
+        if previous_state and previous_state[0] == release and previous_state[1] != "failed":
             if chart and self._installed.get(release.chart) == release and not chart.alive():
                 self._log.warning("the controller of %s died: started again", release.chart)
                 chart.restart()
@@ -125,9 +125,9 @@ class ReleaseController:
         self._annotate(client, release, f"running {chart.version}" if chart else "recorded")
         self._log.info("release %s/%s (chart %s %s): %s", *key, release.chart, release.chart_version, state)
 
-    def _deployed(self, client: Client) -> list[Release]:
+    def _deployed_releases(self, client: Client) -> list[Release]:
         """Return the newest deployed revision of every release."""
-        found: dict[tuple[str, str], Release] = {}
+        releases: dict[tuple[str, str], Release] = {}
         labels: dict[str, Any] = {"owner": "helm", "status": "deployed"}
         for secret in client.list(Secret, namespace="*", labels=labels, fields={"type": "helm.sh/release.v1"}):
             try:
@@ -136,9 +136,9 @@ class ReleaseController:
                 self._log.warning("a secret of Helm's type holds no release: %r, %r", secret.metadata, error)
                 continue
             key = (release.namespace, release.name)
-            if key not in found or release.revision > found[key].revision:
-                found[key] = release
-        return list(found.values())
+            if key not in releases or release.revision > releases[key].revision:
+                releases[key] = release
+        return list(releases.values())
 
     def _annotate(self, client: Client, release: Release, state: str) -> None:
         patch = {"metadata": {"annotations": {STATE_ANNOTATION: state}}}

@@ -42,10 +42,10 @@ class EksTokens:
             self._token = ""
 
     def _sign(self) -> str:
-        held = self._credentials.current()
+        session = self._credentials.current()
         query = {"Action": "GetCallerIdentity", "Version": "2011-06-15"}
         request = AWSRequest("GET", f"{self._endpoint_url}/", {"x-k8s-aws-id": self._cluster}, params=query)
-        key = SigningKey(held.access_key, held.secret_key, held.token)
+        key = SigningKey(session.access_key, session.secret_key, session.token)
         SigV4QueryAuth(key, "sts", self._region, expires=EXPIRES_S).add_auth(request)
         url = request.prepare().url
         return PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")

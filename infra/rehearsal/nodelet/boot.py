@@ -60,7 +60,7 @@ class NodeConfig:
 
 def read_node_config(user_data: str) -> NodeConfig:
     """Parse and check the NodeConfig. Raises NotJoining with every finding at once."""
-    spec = _merged(_documents(user_data))
+    spec = _merge(_documents(user_data))
     findings: list[str] = []
     cluster = spec.get("cluster") or {}
     pem = _authority(cluster.get("certificateAuthority"), findings)
@@ -98,14 +98,14 @@ def _documents(user_data: str) -> list[dict[str, Any]]:
     plain = [user_data] if API_GROUP in user_data else []
     texts = _parts(message, MEDIA_TYPE) if message.is_multipart() else plain
     try:
-        found = [document for text in texts for document in yaml.safe_load_all(text)]
+        documents = [document for text in texts for document in yaml.safe_load_all(text)]
     except yaml.YAMLError as error:
         raise NotJoining("the NodeConfig is not YAML", seen=" ".join(str(error).split()), cure=CURE) from error
-    found = [one for one in found if isinstance(one, dict) and one.get("kind") == "NodeConfig"]
-    if not found:
-        seen = f"{len(user_data)} characters of user data, starting {user_data[:60]!r}"
-        raise NotJoining("no NodeConfig in the user data", seen=seen, cure=f"add a part of type {MEDIA_TYPE}")
-    return found
+    documents = [entry for entry in documents if isinstance(entry, dict) and entry.get("kind") == "NodeConfig"]
+    if not documents:
+        excerpt = f"{len(user_data)} characters of user data, starting {user_data[:60]!r}"
+        raise NotJoining("no NodeConfig in the user data", seen=excerpt, cure=f"add a part of type {MEDIA_TYPE}")
+    return documents
 
 
 def _parts(message: Message, kind: str) -> list[str]:
@@ -113,7 +113,7 @@ def _parts(message: Message, kind: str) -> list[str]:
     return [part.get_payload(decode=True).decode(errors="replace") for part in parts]  # type: ignore[union-attr]
 
 
-def _merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
+def _merge(documents: list[dict[str, Any]]) -> dict[str, Any]:
     """Merge in order, as nodeadm does: maps by key, kubelet flags concatenated, anything else replaced."""
 
     def merge(base: Any, change: Any, path: tuple[str, ...] = ()) -> Any:
@@ -130,13 +130,13 @@ def _merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
     return spec
 
 
-def _authority(encoded: Any, findings: list[str]) -> str:
+def _authority(base64_text: Any, findings: list[str]) -> str:
     try:
-        pem = base64.b64decode(str(encoded or ""), validate=True).decode()
+        pem = base64.b64decode(str(base64_text or ""), validate=True).decode()
         ssl.create_default_context().load_verify_locations(cadata=pem)
         return pem
     except (binascii.Error, UnicodeDecodeError, ssl.SSLError, ValueError):
-        findings.append(f"spec.cluster.certificateAuthority is no certificate in base64: {str(encoded)[:30]!r}")
+        findings.append(f"spec.cluster.certificateAuthority is no certificate in base64: {str(base64_text)[:30]!r}")
         return ""
 
 

@@ -30,8 +30,8 @@ UNAUTHORIZED, CONFLICT, NOT_FOUND = 401, 409, 404
 class ApiRefused(PermanentError):
     """The API server answered with a 4xx; `status` is the HTTP status."""
 
-    def __init__(self, what: str, status: int, message: str) -> None:
-        super().__init__(what, seen=f"{status} {message}")
+    def __init__(self, request: str, status: int, message: str) -> None:
+        super().__init__(request, seen=f"{status} {message}")
         self.status, self.message = status, message
 
 
@@ -76,24 +76,26 @@ class Api:
     ) -> Object:
         if query:
             path = f"{path}?{urlencode(query)}"
-        what = f"{method} {path}"
+        request = f"{method} {path}"
         for attempt in (1, 2, 3):
-            kept = self._reuse()
-            connection = kept or self._connect(ANSWER_WITHIN_S)
+            idle = self._reuse()
+            connection = idle or self._connect(ANSWER_WITHIN_S)
             try:
                 answer = self._send(connection, method, path, body, kind)
                 content = answer.read()
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                if kept is not None and attempt < 3 and not isinstance(error, TimeoutError):
+                if idle is not None and attempt < 3 and not isinstance(error, TimeoutError):
                     self._idle.clear()
                     continue  # the server closed idle connections
-                raise TemporaryError("the API server does not answer", seen=f"{what}: {error}", delay=RETRY) from error
+                raise TemporaryError(
+                    "the API server does not answer", seen=f"{request}: {error}", delay=RETRY
+                ) from error
             self._idle.append(connection)
             if answer.status == UNAUTHORIZED and attempt == 1:
                 self._tokens.forget()
                 continue
-            return _result(what, answer.status, content)
+            return _result(request, answer.status, content)
         raise AssertionError("unreachable")
 
     def _reuse(self) -> http.client.HTTPSConnection | None:
@@ -140,7 +142,7 @@ def _notice_a_dead_peer(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _result(what: str, status: int, content: bytes) -> Object:
+def _result(request: str, status: int, content: bytes) -> Object:
     if status < 300:
         return dict(json.loads(content)) if content else {}
     try:
@@ -148,8 +150,8 @@ def _result(what: str, status: int, content: bytes) -> Object:
     except ValueError:
         message = content[:200].decode(errors="replace")
     if status >= 500 or status == http.client.TOO_MANY_REQUESTS:
-        raise TemporaryError("the API server is busy", seen=f"{what}: {status} {message}", delay=RETRY)
-    raise ApiRefused(what, status, message)
+        raise TemporaryError("the API server is busy", seen=f"{request}: {status} {message}", delay=RETRY)
+    raise ApiRefused(request, status, message)
 
 
 class Watch:
@@ -173,10 +175,10 @@ class Watch:
         pause, patience, complaint = threading.Event(), RETRY.total_seconds(), ""
         while True:
             try:
-                found = self._api.get(self._path, **self._query)
-                self._on_list(found.get("items") or [])
+                listing = self._api.get(self._path, **self._query)
+                self._on_list(listing.get("items") or [])
                 patience, complaint = RETRY.total_seconds(), ""
-                self._follow(found["metadata"]["resourceVersion"])
+                self._follow(listing["metadata"]["resourceVersion"])
             except (ApiRefused, TemporaryError) as error:
                 if str(error) != complaint:
                     log.warning("%s", error)
@@ -196,11 +198,11 @@ class Watch:
                     self._on_event(kind, item)
 
 
-def namespaced(plural: str, namespace: str, name: str = "", group: str = "") -> str:
+def namespaced_path(plural: str, namespace: str, name: str = "", group: str = "") -> str:
     root = f"/apis/{group}" if group else "/api/v1"
     return f"{root}/namespaces/{quote(namespace)}/{plural}" + (f"/{quote(name)}" if name else "")
 
 
-def decoded(data: dict[str, str] | None) -> dict[str, bytes]:
+def decode_values(data: dict[str, str] | None) -> dict[str, bytes]:
     """Decode a Secret's data or a ConfigMap's binaryData."""
     return {key: base64.b64decode(value) for key, value in (data or {}).items()}

@@ -44,10 +44,10 @@ class RoleCredentials:
             return self._held
 
     def client(self, service: str) -> Any:
-        held = self.current()
+        session = self.current()
         with self._lock:
             if service not in self._clients:
-                self._clients[service] = self._make(service, held.access_key, held.secret_key, held.token)
+                self._clients[service] = self._make(service, session.access_key, session.secret_key, session.token)
             return self._clients[service]
 
     def agent_client(self, service: str) -> Any:
@@ -71,7 +71,10 @@ class RoleCredentials:
             raise PermanentError("STS refuses the instance role", seen=error, cure="see its trust policy") from error
         except BotoCoreError as error:
             raise TemporaryError("STS does not answer", seen=error, delay=RETRY) from error
-        made = answer["Credentials"]
+        credentials = answer["Credentials"]
         return Credentials(
-            made["AccessKeyId"], made["SecretAccessKey"], made["SessionToken"], made["Expiration"].astimezone(UTC)
+            credentials["AccessKeyId"],
+            credentials["SecretAccessKey"],
+            credentials["SessionToken"],
+            credentials["Expiration"].astimezone(UTC),
         )

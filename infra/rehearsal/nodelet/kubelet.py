@@ -48,8 +48,8 @@ class Kubelet:
         config, node = self._around.config, self._around.node
         # After a boot from an old disk, nothing owns the folders of its former pods.
         remove_tree(self._around.work / "pods")
-        where = (config.address, config.hostname, self._around.work, node.authority_pem)
-        serve_kubelet(*where, self._log_path, self._is_running, self._program)
+        server_settings = (config.address, config.hostname, self._around.work, node.authority_pem)
+        serve_kubelet(*server_settings, self._log_path, self._is_running, self._program)
         self._node.register()
         self._node.start()
         self._around.events.start()
@@ -62,7 +62,7 @@ class Kubelet:
             for uid, worker in list(self._workers.items()):
                 if uid not in present:
                     worker.vanish()
-            self._finished = {uid: one for uid, one in self._finished.items() if uid in present}
+            self._finished = {uid: finished_worker for uid, finished_worker in self._finished.items() if uid in present}
         for pod in pods:
             self._on_event("MODIFIED", pod)
 
@@ -77,37 +77,37 @@ class Kubelet:
             elif worker is not None:
                 worker.update(pod)
             elif "deletionTimestamp" in pod["metadata"] or self._is_new(pod):
-                self._workers[uid] = PodWorker(self._around, pod, self._ended)
+                self._workers[uid] = PodWorker(self._around, pod, self._end_worker)
                 self._workers[uid].start()
 
     def _is_new(self, pod: Object) -> bool:
         return pod["metadata"]["uid"] not in self._finished and (pod.get("status") or {}).get("phase") not in OVER
 
-    def _ended(self, uid: str) -> None:
+    def _end_worker(self, uid: str) -> None:
         with self._lock:
             worker = self._workers.pop(uid)
             self._finished[uid] = worker
             pod = worker.unheard()
             if pod is not None and "deletionTimestamp" in pod["metadata"]:
-                self._workers[uid] = PodWorker(self._around, pod, self._ended)
+                self._workers[uid] = PodWorker(self._around, pod, self._end_worker)
                 self._workers[uid].start()
 
     def _worker(self, namespace: str, name: str) -> PodWorker | None:
         with self._lock:
-            known = [*self._workers.values(), *self._finished.values()]
-        return next((one for one in known if one.named(namespace, name)), None)
+            workers = [*self._workers.values(), *self._finished.values()]
+        return next((candidate for candidate in workers if candidate.has_name(namespace, name)), None)
 
     def _log_path(self, namespace: str, pod: str, container: str, previous: bool) -> Path | None:
         worker = self._worker(namespace, pod)
-        one = worker.container(container) if worker is not None else None
-        if one is None or one.starts < (2 if previous else 1):
+        container_state = worker.container(container) if worker is not None else None
+        if container_state is None or container_state.starts < (2 if previous else 1):
             return None
-        return one.log_path(one.starts - 2 if previous else None)
+        return container_state.log_path(container_state.starts - 2 if previous else None)
 
     def _program(self, namespace: str, pod: str, container: str) -> Container | None:
         worker = self._worker(namespace, pod)
-        one = worker.container(container) if worker is not None else None
-        return None if one is None else one.process
+        container_state = worker.container(container) if worker is not None else None
+        return None if container_state is None else container_state.process
 
     def _is_running(self, namespace: str, pod: str, container: str) -> bool:
         return self._program(namespace, pod, container) is not None

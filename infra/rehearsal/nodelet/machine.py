@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import infra
 from infra.errors import PermanentError
-from infra.rehearsal.nodelet.pods.sandbox import Bind, RootSpec, isolated, python_path
+from infra.rehearsal.nodelet.pods.sandbox import Bind, RootSpec, isolation_command, python_path
 from infra.rehearsal.site import network
 
 UPLINK = "uplink"
@@ -119,35 +119,35 @@ class Machine:
 
     def kill(self) -> None:
         """Cut the power: on return every process in the machine has ended, pods included. May be called twice."""
-        inside = descendants({self.pid}) - {self.pid} if self.alive() else set()
+        processes = descendants({self.pid}) - {self.pid} if self.alive() else set()
         self._process.kill()
         self._process.wait()
         deadline = time.monotonic() + END_WITHIN_S
-        while any(_runs(pid) for pid in inside) and time.monotonic() < deadline:
+        while any(_runs(pid) for pid in processes) and time.monotonic() < deadline:
             time.sleep(0.005)
 
     def kill_rank(self) -> None:
         """Kill the process that works most at this moment: on a node that trains it is a rank."""
-        before = _worked(self._tree())
+        busy_before = _cpu_ticks(self._tree())
         time.sleep(_WATCHED_S)
-        _, busiest = max((ticks - before.get(pid, ticks), pid) for pid, ticks in _worked(self._tree()).items())
+        _, busiest = max((ticks - busy_before.get(pid, ticks), pid) for pid, ticks in _cpu_ticks(self._tree()).items())
         _signal(busiest, signal.SIGKILL)
 
     def freeze(self) -> None:
         """Stop every process where it is; the kernel still answers for the machine's addresses."""
-        stopped: set[int] = set()
-        while found := self._tree() - stopped:
-            for pid in found:
+        frozen: set[int] = set()
+        while processes := self._tree() - frozen:
+            for pid in processes:
                 _signal(pid, signal.SIGSTOP)
-            stopped |= found
+            frozen |= processes
 
     def thaw(self) -> None:
         for pid in self._tree():
             _signal(pid, signal.SIGCONT)
 
-    def link(self, up: bool) -> None:
+    def link(self, is_up: bool) -> None:
         """Pull the cable or plug it in."""
-        network.set_link(self._cable, up)
+        network.set_link(self._cable, is_up)
 
     def run(self, script: str, timeout_s: float, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run a root shell script in the machine; its writes outside /tmp and /run stay on the machine's disk.
@@ -159,7 +159,7 @@ class Machine:
         document, refusal = self._prepare(script, env or {})
         with refusal.open("wb") as status:
             process = subprocess.Popen(
-                [*self._entry(), *isolated(document, status.fileno())],
+                [*self._entry(), *isolation_command(document, status.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -170,19 +170,19 @@ class Machine:
                 start_new_session=True,
             )
         try:
-            out, err = self._output(process, timeout_s)
+            output, err = self._output(process, timeout_s)
             if reason := refusal.read_text():
                 raise PermanentError("the script could not be started", seen=reason)
         finally:
             document.unlink(missing_ok=True)
             refusal.unlink(missing_ok=True)
-        return subprocess.CompletedProcess(script, process.returncode, out, err)
+        return subprocess.CompletedProcess(script, process.returncode, output, err)
 
     def _await_boot(self) -> None:
-        deadline, booted = time.monotonic() + START_WITHIN_S, Path(self.config.work) / BOOTED
-        while self.alive() and not booted.exists() and time.monotonic() < deadline:
+        deadline, boot_file = time.monotonic() + START_WITHIN_S, Path(self.config.work) / BOOTED
+        while self.alive() and not boot_file.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
-        if not self.alive() or not booted.exists():
+        if not self.alive() or not boot_file.exists():
             cure = "see logs/console.log in its folder"
             raise PermanentError("the machine is down", seen=self.config.instance_id, cure=cure)
 
@@ -213,7 +213,7 @@ class Machine:
         """Return the files for the description of the run and for a refusal to start."""
         work, number = Path(self.config.work), next(self._numbers)
         file = f"/run/scripts/{number}.sh"
-        around = {
+        environment = {
             "PATH": python_path(),
             "HOME": "/root",
             "LANG": "C.UTF-8",
@@ -225,7 +225,7 @@ class Machine:
             root=work / "root",
             hostname=self.config.hostname,
             argv=["/bin/sh", file] if not script.startswith("#!") else [file],
-            env={**around, **env},
+            env={**environment, **env},
             binds=[Bind(work / "nvme", LOCAL_DISK, read_only=False)],
             files={file: script, "/etc/hosts": f"127.0.0.1 localhost\n{self.config.address} {self.config.hostname}\n"},
             persistent=True,
@@ -249,21 +249,21 @@ def descendants(roots: set[int]) -> set[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         children.setdefault(int(fields[1]), []).append(int(path.parent.name))
-    found, fresh = set(roots), list(roots)
+    processes, fresh = set(roots), list(roots)
     while fresh:
-        fresh = [child for parent in fresh for child in children.get(parent, []) if child not in found]
-        found.update(fresh)
-    return found
+        fresh = [child for parent in fresh for child in children.get(parent, []) if child not in processes]
+        processes.update(fresh)
+    return processes
 
 
-def _worked(pids: set[int]) -> dict[int, int]:
+def _cpu_ticks(pids: set[int]) -> dict[int, int]:
     """Return pid -> processor time so far, in clock ticks, of those that still run."""
-    found = dict[int, int]()
+    ticks = dict[int, int]()
     for pid in pids:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            found[pid] = int(fields[11]) + int(fields[12])
-    return found
+            ticks[pid] = int(fields[11]) + int(fields[12])
+    return ticks
 
 
 def _runs(pid: int) -> bool:
@@ -281,8 +281,8 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 def _wait_for_namespaces(process: subprocess.Popen[bytes]) -> None:
     """Wait for `unshare`, which makes all namespaces in one call: if one differs from ours, all exist."""
-    ours, deadline = os.readlink("/proc/self/ns/net"), time.monotonic() + START_WITHIN_S
-    while os.readlink(f"/proc/{process.pid}/ns/net") == ours:
+    own_namespace, deadline = os.readlink("/proc/self/ns/net"), time.monotonic() + START_WITHIN_S
+    while os.readlink(f"/proc/{process.pid}/ns/net") == own_namespace:
         if process.poll() is not None or time.monotonic() > deadline:
             cure = "see logs/console.log in the machine's folder; the site needs CAP_SYS_ADMIN in its user namespace"
             raise PermanentError("no namespaces for the machine", seen=f"exit code {process.poll()}", cure=cure)

@@ -51,14 +51,14 @@ class Metadata:
         if time.monotonic() > self._tokens.get(token or "", 0.0):
             raise Unavailable(HTTPStatus.UNAUTHORIZED)
         path = path.strip("/").removeprefix("latest/")
-        added = Path(self._config.work) / "metadata" / path
-        if added.is_file():
-            return added.read_text()
+        extra_file = Path(self._config.work) / "metadata" / path
+        if extra_file.is_file():
+            return extra_file.read_text()
         leaves = self._leaves()
         if path in leaves:
             return leaves[path]()
-        below = path + "/" if path else ""
-        children = {leaf[len(below) :].partition("/") for leaf in leaves if leaf.startswith(below)}
+        prefix = path + "/" if path else ""
+        children = {leaf[len(prefix) :].partition("/") for leaf in leaves if leaf.startswith(prefix)}
         if not children:
             raise Unavailable(HTTPStatus.NOT_FOUND)
         return "\n".join(sorted(name + slash for name, slash, _ in children))
@@ -107,17 +107,17 @@ class Metadata:
 
     def _role(self) -> str:
         try:
-            held = self._credentials.current()
+            session = self._credentials.current()
         except BivouacError as error:
             raise Unavailable(HTTPStatus.NOT_FOUND, str(error)) from error
         document = {
             "Code": "Success",
             "Type": "AWS-HMAC",
             "LastUpdated": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "AccessKeyId": held.access_key,
-            "SecretAccessKey": held.secret_key,
-            "Token": held.token,
-            "Expiration": held.expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "AccessKeyId": session.access_key,
+            "SecretAccessKey": session.secret_key,
+            "Token": session.token,
+            "Expiration": session.expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
         return json.dumps(document, indent=1)
 
@@ -133,13 +133,13 @@ def pod_credentials(credentials: RoleCredentials, cluster: str, token: str | Non
         raise Unavailable(status, str(error)) from error
     except (BotoCoreError, BivouacError) as error:
         raise Unavailable(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
-    made = answer["credentials"]
+    answer_credentials = answer["credentials"]
     document = {
-        "AccessKeyId": made["accessKeyId"],
-        "SecretAccessKey": made["secretAccessKey"],
-        "Token": made["sessionToken"],
+        "AccessKeyId": answer_credentials["accessKeyId"],
+        "SecretAccessKey": answer_credentials["secretAccessKey"],
+        "Token": answer_credentials["sessionToken"],
         "AccountId": answer["assumedRoleUser"]["arn"].split(":")[4],
-        "Expiration": made["expiration"].astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "Expiration": answer_credentials["expiration"].astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     return json.dumps(document)
 
@@ -174,7 +174,7 @@ class LocalServer(ThreadingHTTPServer):
 
 
 def serve_metadata(metadata: Metadata) -> None:
-    class Handler(Quiet):
+    class InstanceHandler(Quiet):
         def do_PUT(self) -> None:
             if self.path != "/latest/api/token":
                 return self.answer(_not_found)
@@ -184,18 +184,18 @@ def serve_metadata(metadata: Metadata) -> None:
         def do_GET(self) -> None:
             self.answer(lambda: metadata.read(self.path, self.headers.get("X-aws-ec2-metadata-token")))
 
-    _serve(METADATA_ADDRESS, Handler)
+    _serve(METADATA_ADDRESS, InstanceHandler)
 
 
 def serve_pod_identity(credentials: RoleCredentials, cluster: str) -> None:
-    class Handler(Quiet):
+    class PodHandler(Quiet):
         def do_GET(self) -> None:
             if self.path != "/v1/credentials":
                 return self.answer(_not_found)
             token = self.headers.get("Authorization")
             self.answer(lambda: pod_credentials(credentials, cluster, token), "application/json")
 
-    _serve(POD_IDENTITY_ADDRESS, Handler)
+    _serve(POD_IDENTITY_ADDRESS, PodHandler)
 
 
 def _not_found() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from infra.errors import BivouacError, TemporaryError
 from infra.rehearsal.nodelet.boot import NodeConfig
-from infra.rehearsal.nodelet.client import CONFLICT, MERGE, NOT_FOUND, Api, ApiRefused, Object, Watch, namespaced
+from infra.rehearsal.nodelet.client import CONFLICT, MERGE, NOT_FOUND, Api, ApiRefused, Object, Watch, namespaced_path
 from infra.rehearsal.nodelet.clock import micro_timestamp, timestamp
 from infra.rehearsal.nodelet.machine import MachineConfig
 from infra.rehearsal.nodelet.pods.execution import FEATURE
@@ -30,7 +30,7 @@ DEVICE_PLUGINS = {
     "vpc.amazonaws.com/efa": "aws-efa-k8s-device-plugin",
 }
 """Extended resource -> the Helm release in kube-system that a node needs to offer it."""
-RELEASES = namespaced("secrets", "kube-system")
+RELEASES = namespaced_path("secrets", "kube-system")
 HEALTHY = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     "DiskPressure": ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -43,7 +43,7 @@ class Node:
     def __init__(self, api: Api, config: MachineConfig, settings: NodeConfig) -> None:
         self._api, self._config, self._settings = api, config, settings
         self._path = f"/api/v1/nodes/{config.hostname}"
-        self._lease_path = namespaced("leases", LEASE_NAMESPACE, config.hostname, LEASE_GROUP)
+        self._lease_path = namespaced_path("leases", LEASE_NAMESPACE, config.hostname, LEASE_GROUP)
         self._releases: dict[str, Object] = {}
         self._offered: set[str] = set()
         self._version = ""
@@ -127,23 +127,25 @@ class Node:
             owner = {"apiVersion": "v1", "kind": "Node", "name": self._config.hostname, "uid": node["metadata"]["uid"]}
             metadata = {"name": self._config.hostname, "ownerReferences": [owner]}
             lease = {"apiVersion": LEASE_GROUP, "kind": "Lease", "metadata": metadata, "spec": renewal}
-            self._api.post(namespaced("leases", LEASE_NAMESPACE, group=LEASE_GROUP), lease)
+            self._api.post(namespaced_path("leases", LEASE_NAMESPACE, group=LEASE_GROUP), lease)
 
     def _look(self) -> None:
         """Report a changed status: our resources, or what the node controller wrote while we were unreachable."""
-        seen = self._api.get(self._path, resourceVersion="0").get("status") or {}
-        ready = next((one["status"] for one in seen.get("conditions") or [] if one["type"] == "Ready"), "")
-        current = all((seen.get("capacity") or {}).get(name) == count for name, count in self._resources().items())
+        status = self._api.get(self._path, resourceVersion="0").get("status") or {}
+        ready = next(
+            (condition["status"] for condition in status.get("conditions") or [] if condition["type"] == "Ready"), ""
+        )
+        current = all((status.get("capacity") or {}).get(name) == count for name, count in self._resources().items())
         stale = self._offered - set(self._resources())
         if ready != "True" or not current or stale or time.monotonic() - self._reported > REPORT_S:
-            self._report(seen)
+            self._report(status)
 
-    def _report(self, seen: Object | None = None) -> None:
+    def _report(self, previous: Object | None = None) -> None:
         now = timestamp()
-        former = {one["type"]: one for one in (seen or {}).get("conditions") or []}
+        former = {condition["type"]: condition for condition in (previous or {}).get("conditions") or []}
         conditions = []
         for kind, (status, reason, message) in HEALTHY.items():
-            since = former[kind]["lastTransitionTime"] if former.get(kind, {}).get("status") == status else now
+            changed_at = former[kind]["lastTransitionTime"] if former.get(kind, {}).get("status") == status else now
             conditions.append(
                 {
                     "type": kind,
@@ -151,20 +153,20 @@ class Node:
                     "reason": reason,
                     "message": message,
                     "lastHeartbeatTime": now,
-                    "lastTransitionTime": since,
+                    "lastTransitionTime": changed_at,
                 }
             )
         resources: dict[str, str | None] = dict(self._resources())
         # A strategic merge keeps every key that is not set to null.
-        gone: dict[str, str | None] = dict.fromkeys(self._offered - set(resources))
+        withdrawn: dict[str, str | None] = dict.fromkeys(self._offered - set(resources))
         status_document = {
             "addresses": [
                 {"type": "InternalIP", "address": self._config.address},
                 {"type": "InternalDNS", "address": self._config.hostname},
                 {"type": "Hostname", "address": self._config.hostname},
             ],
-            "capacity": resources | gone,
-            "allocatable": resources | gone,
+            "capacity": resources | withdrawn,
+            "allocatable": resources | withdrawn,
             "conditions": conditions,
             "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
             "nodeInfo": self._info(),
@@ -174,21 +176,21 @@ class Node:
         self._offered, self._reported = set(resources), time.monotonic()
 
     def _resources(self) -> dict[str, str]:
-        found = {
+        resources = {
             "cpu": str(os.cpu_count()),
             "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 1024}Ki",
             "ephemeral-storage": "100Gi",
             "pods": str(self._settings.max_pods or len(self._config.pod_addresses) + 2),
         }
-        installed = {
+        devices = {
             (item["metadata"].get("labels") or {}).get("name")
             for item in list(self._releases.values())
             if (item["metadata"].get("labels") or {}).get("status") == "deployed"
         }
         for name, count in self._config.capacity.items():
-            if DEVICE_PLUGINS.get(name) in (None, *installed):
-                found[name] = count
-        return found
+            if DEVICE_PLUGINS.get(name) in (None, *devices):
+                resources[name] = count
+        return resources
 
     def _info(self) -> dict[str, str]:
         return {

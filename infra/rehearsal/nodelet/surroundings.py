@@ -13,7 +13,7 @@ from pathlib import Path
 
 from infra.errors import BivouacError, TemporaryError
 from infra.rehearsal.nodelet.boot import NodeConfig
-from infra.rehearsal.nodelet.client import Api, Object, namespaced
+from infra.rehearsal.nodelet.client import Api, Object, namespaced_path
 from infra.rehearsal.nodelet.clock import timestamp
 from infra.rehearsal.nodelet.credentials import RoleCredentials
 from infra.rehearsal.nodelet.machine import MachineConfig
@@ -63,12 +63,12 @@ class Events:
         while True:
             metadata, kind, reason, message = self._waiting.get()
             namespace, now = metadata["namespace"], timestamp()
-            about = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace}
+            reference = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace}
             event = {
                 "apiVersion": "v1",
                 "kind": "Event",
                 "metadata": {"generateName": f"{metadata['name']}.", "namespace": namespace},
-                "involvedObject": {**about, "name": metadata["name"], "uid": metadata["uid"]},
+                "involvedObject": {**reference, "name": metadata["name"], "uid": metadata["uid"]},
                 "source": {"component": "kubelet", "host": self._host},
                 "reportingComponent": "kubelet",
                 "reportingInstance": self._host,
@@ -80,7 +80,7 @@ class Events:
                 "count": 1,
             }
             try:
-                self._api.post(namespaced("events", namespace), event)
+                self._api.post(namespaced_path("events", namespace), event)
             except BivouacError as error:
                 log.debug("event lost: %s", error)
 

@@ -30,12 +30,12 @@ def serve(package: Package) -> None:
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(Servicer(package), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    stopped = threading.Event()
+    stop_event = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+        signal.signal(number, lambda *_: stop_event.set())
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
-    while not stopped.wait(_LOOK_S) and os.getppid() == engine:
+    while not stop_event.wait(_LOOK_S) and os.getppid() == engine:
         pass
     package.cancel()
     server.stop(grace=2).wait()

@@ -13,7 +13,7 @@ from google.protobuf import any_pb2, empty_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
 
 from infra.errors import BivouacError
-from infra.rehearsal.plugins.package import Change, InitFailed, OperationFailed, Package, Request, ResourceGone
+from infra.rehearsal.plugins.package import InitFailed, OperationFailed, Package, PropertyChange, Request, ResourceGone
 from infra.rehearsal.plugins.wire import decode, encode
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 _KINDS = provider_pb2.PropertyDiff.Kind
 
 
-def _reported(method: Method) -> Method:
+def _report_errors(method: Method) -> Method:
     """Turn errors into gRPC statuses, which the engine prints beside the resource."""
 
     @functools.wraps(method)
@@ -47,13 +47,13 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
     def GetPluginInfo(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> plugin_pb2.PluginInfo:
         return plugin_pb2.PluginInfo(version=self.package.version)
 
-    @_reported
+    @_report_errors
     def GetSchema(
         self, request: provider_pb2.GetSchemaRequest, context: grpc.ServicerContext
     ) -> provider_pb2.GetSchemaResponse:
         return provider_pb2.GetSchemaResponse(schema=json.dumps(self.package.schema()))
 
-    @_reported
+    @_report_errors
     def CheckConfig(
         self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext
     ) -> provider_pb2.CheckResponse:
@@ -63,11 +63,11 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
             failures=[provider_pb2.CheckFailure(property=f.property, reason=f.reason) for f in failures],
         )
 
-    @_reported
+    @_report_errors
     def DiffConfig(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
         return _diff(self.package.diff_config(decode(request.olds), decode(request.news)), False)
 
-    @_reported
+    @_report_errors
     def Configure(
         self, request: provider_pb2.ConfigureRequest, context: grpc.ServicerContext
     ) -> provider_pb2.ConfigureResponse:
@@ -75,7 +75,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         # Without acceptSecrets the engine unwraps secrets and marks the same properties of our answer.
         return provider_pb2.ConfigureResponse(supportsPreview=True)
 
-    @_reported
+    @_report_errors
     def Check(self, request: provider_pb2.CheckRequest, context: grpc.ServicerContext) -> provider_pb2.CheckResponse:
         inputs, failures = self.package.check(
             Request(
@@ -91,7 +91,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
             failures=[provider_pb2.CheckFailure(property=f.property, reason=f.reason) for f in failures],
         )
 
-    @_reported
+    @_report_errors
     def Diff(self, request: provider_pb2.DiffRequest, context: grpc.ServicerContext) -> provider_pb2.DiffResponse:
         changes, delete_first = self.package.diff(
             Request(
@@ -104,7 +104,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         )
         return _diff(changes, delete_first)
 
-    @_reported
+    @_report_errors
     def Create(self, request: provider_pb2.CreateRequest, context: grpc.ServicerContext) -> provider_pb2.CreateResponse:
         resource_id, state = self.package.create(
             Request(
@@ -116,7 +116,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         )
         return provider_pb2.CreateResponse(id=resource_id, properties=encode(state))
 
-    @_reported
+    @_report_errors
     def Read(self, request: provider_pb2.ReadRequest, context: grpc.ServicerContext) -> provider_pb2.ReadResponse:
         inputs = decode(request.inputs)
         try:
@@ -133,7 +133,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
             return provider_pb2.ReadResponse(id="")
         return provider_pb2.ReadResponse(id=resource_id, inputs=encode(inputs), properties=encode(state))
 
-    @_reported
+    @_report_errors
     def Update(self, request: provider_pb2.UpdateRequest, context: grpc.ServicerContext) -> provider_pb2.UpdateResponse:
         state = self.package.update(
             Request(
@@ -148,7 +148,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         )
         return provider_pb2.UpdateResponse(properties=encode(state))
 
-    @_reported
+    @_report_errors
     def Delete(self, request: provider_pb2.DeleteRequest, context: grpc.ServicerContext) -> empty_pb2.Empty:
         inputs = decode(request.old_inputs)
         self.package.delete(
@@ -163,7 +163,7 @@ class Servicer(provider_pb2_grpc.ResourceProviderServicer):
         )
         return empty_pb2.Empty()
 
-    @_reported
+    @_report_errors
     def Invoke(self, request: provider_pb2.InvokeRequest, context: grpc.ServicerContext) -> provider_pb2.InvokeResponse:
         answer = self.package.invoke(request.tok, decode(request.args))
         return provider_pb2.InvokeResponse(**{"return": encode(answer)})
@@ -179,7 +179,7 @@ def _address(request: Any) -> dict[str, Any]:
     return {"urn": request.urn, "type": parts[2].split("$")[-1], "name": "::".join(parts[3:])}
 
 
-def _diff(changes: Sequence[Change], delete_first: bool) -> provider_pb2.DiffResponse:
+def _diff(changes: Sequence[PropertyChange], delete_first: bool) -> provider_pb2.DiffResponse:
     if not changes:
         return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
     detail = {

@@ -20,7 +20,7 @@ def give(spec: Spec) -> None:
     nodes = spec.nodes
     if nodes.capacity not in RESERVED or nodes.reservation_id is None:
         return
-    bought = {
+    purchase = {
         "name": nodes.reservation_id,
         "kind": "capacity-block" if nodes.capacity is Capacity.CAPACITY_BLOCK else "default",
         "instance_type": nodes.instance_type,
@@ -28,5 +28,5 @@ def give(spec: Spec) -> None:
         "count": nodes.count,
     }
     endpoint = Account(spec.region).client("ec2").meta.endpoint_url
-    with urllib.request.urlopen(f"{endpoint}/_site/bought", data=json.dumps(bought).encode()) as answer:
+    with urllib.request.urlopen(f"{endpoint}/_site/bought", data=json.dumps(purchase).encode()) as answer:
         answer.read()

@@ -24,10 +24,10 @@ _STRUCK = ".struck"
 def remember(spec: Spec, folder: Path) -> None:
     """Record the campaign and its faults in the site; the first campaign decides how strict the site's AWS is."""
     (folder / _FOLDER).mkdir(exist_ok=True)
-    asked = spec.rehearsal
+    wishes = spec.rehearsal
     strictness = settings.Strictness()
-    if asked is not None:
-        strictness = settings.Strictness(level=asked.aws, seed=asked.seed, time_scale=asked.time_scale)
+    if wishes is not None:
+        strictness = settings.Strictness(level=wishes.aws, seed=wishes.seed, time_scale=wishes.time_scale)
     settings.write(folder, strictness)
     faults = [fault.model_dump(mode="json") for fault in (spec.rehearsal.faults if spec.rehearsal else ())]
     body = {"campaign": spec.campaign, "account": spec.account, "region": spec.region, "faults": faults}
@@ -49,7 +49,7 @@ def struck_in(folder: Path, campaign: str) -> dict[int, datetime]:
     """Return number of the fault -> when it struck."""
     path = folder / _FOLDER / f"{campaign}{_STRUCK}"
     rows = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    return {int(number): datetime.fromisoformat(at) for number, at in rows}
+    return {int(number): datetime.fromisoformat(moment) for number, moment in rows}
 
 
 def campaigns_in(folder: Path) -> list[dict[str, Any]]:

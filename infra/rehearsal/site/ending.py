@@ -19,17 +19,17 @@ _EXPORT_S = 120.0
 def remove_all(say: Callable[[str], None]) -> int:
     """Remove every site, running or left over. Return 1 if an archive could not be exported, else 0."""
     names = sorted(path.name for path in sites_dir().iterdir()) if sites_dir().is_dir() else []
-    failed = 0
+    failures = 0
     for name in names:
         site = handle.find(name)
         if site is not None and _export(site, say):
-            failed = 1
+            failures = 1
             continue
         handle.remove(name, say)
         say(f"site {name} is removed")
     if not names:
         say("no site is here")
-    return failed
+    return failures
 
 
 def remove_site_of(campaign: str, say: Callable[[str], None]) -> int:
@@ -40,41 +40,43 @@ def remove_site_of(campaign: str, say: Callable[[str], None]) -> int:
             handle.remove(name, say)
             say(f"site {name} of {campaign} did not run: its leftovers are removed")
         return 0
-    if _export(site, say, only=campaign):
+    if _export(site, say, chosen_campaign=campaign):
         return 1
     campaigns.forget(Path(site.folder), campaign)
-    if others := [str(held["campaign"]) for held in campaigns.campaigns_in(Path(site.folder))]:
-        say(f"{campaign} is removed; site {site.name} stays for {', '.join(others)}")
+    if names := [str(note["campaign"]) for note in campaigns.campaigns_in(Path(site.folder))]:
+        say(f"{campaign} is removed; site {site.name} stays for {', '.join(names)}")
         return 0
     handle.remove(site.name, say)
     say(f"site {site.name} is removed")
     return 0
 
 
-def _export(site: handle.Site, say: Callable[[str], None], only: str = "") -> int:
+def _export(site: handle.Site, say: Callable[[str], None], chosen_campaign: str = "") -> int:
     """Export the archives of a site's campaigns, or of one; return 1 if one could not be exported, else 0."""
-    failed = 0
-    for held in campaigns.campaigns_in(Path(site.folder)):
-        campaign = str(held["campaign"])
-        if only and campaign != only:
+    failures = 0
+    for note in campaigns.campaigns_in(Path(site.folder)):
+        campaign = str(note["campaign"])
+        if chosen_campaign and campaign != chosen_campaign:
             continue
-        place = str(held["account"]), str(held["region"])
-        out, bucket = results_folder(campaign, *place), buckets(*place).archive
-        command = site.entry([sys.executable, "-P", "-m", "infra.rehearsal.site.export", bucket, campaign, str(out)])
-        say(f"{campaign}: exporting its archive to {out}")
+        place = str(note["account"]), str(note["region"])
+        results, bucket = results_folder(campaign, *place), buckets(*place).archive
+        command = site.entry(
+            [sys.executable, "-P", "-m", "infra.rehearsal.site.export", bucket, campaign, str(results)]
+        )
+        say(f"{campaign}: exporting its archive to {results}")
         try:
-            done = subprocess.run(
+            completed = subprocess.run(
                 command, env={**bare(), **site.environment}, capture_output=True, text=True, timeout=_EXPORT_S
             )
         except subprocess.TimeoutExpired:
-            failed = 1
+            failures = 1
             say(f"{campaign}: the export took longer than {_EXPORT_S:.0f} s")
             continue
-        if done.returncode != 0:
-            failed = 1
-            say(f"{campaign}: nothing exported: {done.stderr.strip().splitlines()[-1:]}")
+        if completed.returncode != 0:
+            failures = 1
+            say(f"{campaign}: nothing exported: {completed.stderr.strip().splitlines()[-1:]}")
         else:
-            say(f"{campaign}: {done.stdout.strip()}")
-    if failed:
+            say(f"{campaign}: {completed.stdout.strip()}")
+    if failures:
         say(f"site {site.name} stays: it holds the only archive; free space or mend the cause, then repeat")
-    return failed
+    return failures

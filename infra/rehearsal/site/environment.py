@@ -16,9 +16,11 @@ _PASSED = (
 _FAMILIES = ("BIVOUAC_", "LC_")
 
 
-def bare(around: Mapping[str, str] = os.environ) -> dict[str, str]:
+def bare(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return what of an environment belongs in a site, and where our own code lies."""
-    passed = {name: value for name, value in around.items() if name in _PASSED or name.startswith(_FAMILIES)}
+    inherited_variables = {
+        name: value for name, value in environment.items() if name in _PASSED or name.startswith(_FAMILIES)
+    }
     # A file of AWS's outside may name endpoints, proxies and profiles too.
     files = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-    return passed | files | {"PYTHONPATH": str(CODE)}
+    return inherited_variables | files | {"PYTHONPATH": str(CODE)}

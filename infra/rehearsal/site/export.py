@@ -9,7 +9,7 @@ import boto3
 from botocore.exceptions import ClientError
 
 
-def main(bucket: str, campaign: str, out: Path) -> int:
+def main(bucket: str, campaign: str, folder: Path) -> int:
     s3, prefix, count = boto3.client("s3"), f"campaigns/{campaign}/", 0
     try:
         pages = list(s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix))
@@ -19,11 +19,11 @@ def main(bucket: str, campaign: str, out: Path) -> int:
         pages = []
     for page in pages:
         for item in page.get("Contents", ()):
-            path = out / "archive" / item["Key"].removeprefix(prefix)
+            path = folder / "archive" / item["Key"].removeprefix(prefix)
             path.parent.mkdir(parents=True, exist_ok=True)
             s3.download_file(bucket, item["Key"], str(path))
             count += 1
-    print(f"{count} archived objects exported to {out / 'archive'}" if count else "nothing was archived")
+    print(f"{count} archived objects exported to {folder / 'archive'}" if count else "nothing was archived")
     return 0
 
 

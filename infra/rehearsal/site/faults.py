@@ -31,35 +31,35 @@ def main(folder: Path, endpoint: str) -> int:
     s3, stores = boto3.client("s3"), dict[str, CampaignStore]()
     while True:
         time.sleep(_INTERVAL_S)
-        for held in campaigns_in(folder):
-            name, state = held["campaign"], buckets(held["account"], held["region"]).state
+        for note in campaigns_in(folder):
+            name, state = note["campaign"], buckets(note["account"], note["region"]).state
             store = stores.setdefault(name, CampaignStore(s3, state, name, "faults"))
-            strike(folder, endpoint, held, store)
+            strike(folder, endpoint, note, store)
 
 
-def strike(folder: Path, endpoint: str, held: dict[str, Any], store: CampaignStore) -> None:
+def strike(folder: Path, endpoint: str, note: dict[str, Any], store: CampaignStore) -> None:
     """Inject what is due; the next round repeats it if the emulated AWS is slow, faulty or restarting."""
-    struck = struck_in(folder, held["campaign"])
-    for number, fault in enumerate(held["faults"]):
+    struck = struck_in(folder, note["campaign"])
+    for number, fault in enumerate(note["faults"]):
         if number in struck:
             continue
-        earlier = [n for n, other in enumerate(held["faults"]) if other["after_step"] < fault["after_step"]]
+        preceding = [n for n, candidate in enumerate(note["faults"]) if candidate["after_step"] < fault["after_step"]]
         try:
-            if not set(earlier) <= set(struck):
+            if not set(preceding) <= set(struck):
                 continue
-            live = _live(store, max((struck[n] for n in earlier), default=None))
+            live = _live(store, max((struck[n] for n in preceding), default=None))
             if live is not None and _inject(endpoint, live, fault):
-                note_struck(folder, held["campaign"], number)
+                note_struck(folder, note["campaign"], number)
         except (BotoCoreError, ClientError, HTTPException, LookupError, OSError, TypeError, ValueError) as error:
             print(f"not injected yet: {type(error).__name__}: {error}", flush=True)
 
 
-def _live(store: CampaignStore, after: datetime | None) -> dict[str, Any] | None:
-    """Return the campaign's live figures; None if it has none, or none since it overcame what struck at `after`."""
+def _live(store: CampaignStore, moment: datetime | None) -> dict[str, Any] | None:
+    """Return the campaign's live figures; None if it has none, or none since it overcame what struck at `moment`."""
     live: dict[str, Any] | None = store.get_json(LIVE)
-    if live is None or after is None:
+    if live is None or moment is None:
         return live
-    overcome = [event.at for event in store.events() if isinstance(event.payload, _OVERCOME) and event.at > after]
+    overcome = [event.at for event in store.events() if isinstance(event.payload, _OVERCOME) and event.at > moment]
     return live if overcome and datetime.fromisoformat(live["at"]) > min(overcome) else None
 
 

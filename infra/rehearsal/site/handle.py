@@ -59,20 +59,20 @@ class Site:
         return [*join, "--", *arguments]
 
 
-def ensure(name: str, progress: Progress, begun: Callable[[Path], None] = lambda _: None) -> Site:
+def ensure(name: str, progress: Progress, on_start: Callable[[Path], None] = lambda _: None) -> Site:
     """Return the running site of this name; start it if there is none. Concurrent callers get the same one.
 
-    `begun` is called with the site's folder before anything runs in it, so that its files survive a killed start.
+    `on_start` is called with the site's folder before anything runs in it, so that its files survive a killed start.
     """
     folder = site_dir(name)
-    with _locked(name, progress):
+    with _lock(name, progress):
         site = find(name)
         if site is not None:
             return site
         if remove(name):
             progress("site: removed the leftovers of a killed start")
         folder.mkdir(parents=True, exist_ok=True)
-        begun(folder)
+        on_start(folder)
         from infra.rehearsal import (
             doctor,
             plugins,  # imported here: entering a running site must be quick
@@ -109,17 +109,17 @@ def remove(name: str, say: Progress = lambda _: None) -> bool:
     """
     folder, site = site_dir(name), find(name)
     inner = site.inner_pid if site is not None else None
-    reported, begun, ran = time.monotonic(), time.monotonic(), False
+    reported_at, started_at, was_alive = time.monotonic(), time.monotonic(), False
     # Look again each time: a process may have started another one, or become one, that was not yet the site's.
     while left := _living(folder, site, inner):
-        ran = True
+        was_alive = True
         processes.end(left)
-        if time.monotonic() - reported > _SAY_EVERY_S:
-            reported = time.monotonic()
+        if time.monotonic() - reported_at > _SAY_EVERY_S:
+            reported_at = time.monotonic()
             say(f"site {name}: waiting for {len(left)} processes to end")
-        if time.monotonic() - begun > _ENDS_WITHIN_S:
-            seen = ", ".join(map(str, left))
-            raise PermanentError(f"site {name} did not end", seen=f"processes {seen}", cure=f"kill -9 {seen}")
+        if time.monotonic() - started_at > _ENDS_WITHIN_S:
+            survivors = ", ".join(map(str, left))
+            raise PermanentError(f"site {name} did not end", seen=f"processes {survivors}", cure=f"kill -9 {survivors}")
         time.sleep(0.05)
     _clear(folder)
     with suppress(OSError):
@@ -127,16 +127,16 @@ def remove(name: str, say: Progress = lambda _: None) -> bool:
     if folder.exists():
         cure = "give it back to yourself (chown -R) or remove it by hand"
         raise PermanentError(f"the folder of site {name} cannot be removed", seen=folder, cure=cure)
-    return ran
+    return was_alive
 
 
 def _living(folder: Path, site: Site | None, inner: int | None) -> tuple[int, ...]:
     """Return the running processes of a site, or of a start that was killed."""
-    own = (site.outer_pid, site.inner_pid) if site is not None and site.alive() else ()
-    started = processes.supervisors(folder)
-    inner = inner or max(started, key=lambda pid: (_start_ticks(pid) or 0, pid), default=None)
-    found = dict.fromkeys([*own, *started, *processes.joined(folder, inner)])
-    return tuple(pid for pid in found if _start_ticks(pid) is not None)
+    recorded_pids = (site.outer_pid, site.inner_pid) if site is not None and site.alive() else ()
+    supervisor_pids = processes.supervisors(folder)
+    inner = inner or max(supervisor_pids, key=lambda pid: (_start_ticks(pid) or 0, pid), default=None)
+    pids = dict.fromkeys([*recorded_pids, *supervisor_pids, *processes.processes_inside(folder, inner)])
+    return tuple(pid for pid in pids if _start_ticks(pid) is not None)
 
 
 def _start_site(name: str, folder: Path) -> Site:
@@ -149,10 +149,10 @@ def _start_site(name: str, folder: Path) -> Site:
         outer = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True, cwd="/"
         )
-    inside, credentials = folder / "inside.json", folder / "aws" / "credentials.json"
+    inner_file, credentials = folder / "inside.json", folder / "aws" / "credentials.json"
     try:
         _wait(
-            lambda: outer.poll() is not None or (inside.exists() and credentials.exists()),
+            lambda: outer.poll() is not None or (inner_file.exists() and credentials.exists()),
             READY_WITHIN_S,
             f"site {name} was not ready",
         )
@@ -212,16 +212,16 @@ def _clear(folder: Path) -> None:
                 item.unlink()
 
 
-def _wait(done: Callable[[], bool], seconds: float, otherwise: str) -> None:
-    until = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > until:
+def _wait(probe: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not probe():
+        if time.monotonic() > deadline:
             raise PermanentError(otherwise, seen=f"after {seconds:.0f} s", cure="see the logs in the site's folder")
         time.sleep(0.05)
 
 
 @contextmanager
-def _locked(name: str, progress: Progress) -> Iterator[None]:
+def _lock(name: str, progress: Progress) -> Iterator[None]:
     """Allow one start at a time. The lock lies outside of the site's folder, which comes and goes."""
     path = sites_dir().parent / "locks" / f"site-{name}.lock"
     try:
@@ -230,17 +230,17 @@ def _locked(name: str, progress: Progress) -> Iterator[None]:
         lock = path.open("w")
     except OSError as error:
         cure = "make room, give the cache folder back to yourself (chown -R), or set BIVOUAC_CACHE to a folder of yours"
-        seen = f"{error.filename}: {error.strerror}"
-        raise PermanentError("the site's folder cannot be written", seen=seen, cure=cure) from error
+        problem = f"{error.filename}: {error.strerror}"
+        raise PermanentError("the site's folder cannot be written", seen=problem, cure=cure) from error
     with lock:
-        reported = 0.0
+        reported_at = 0.0
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() - reported > _SAY_EVERY_S:
-                    reported = time.monotonic()
+                if time.monotonic() - reported_at > _SAY_EVERY_S:
+                    reported_at = time.monotonic()
                     progress(f"site: another command is starting {name}, waiting for it")
                 time.sleep(0.1)
         yield

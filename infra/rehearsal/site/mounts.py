@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 def give(spec: Spec) -> None:
     """Put each folder's files under the prefix that it stands for, as somebody has done on AWS. Called inside the
     site."""
-    given = list(_given(spec))
-    if not given:
+    mounts = list(_mounts_of(spec))
+    if not mounts:
         return
     account = Account(spec.region)
     s3 = account.client("s3")
-    there = {one["Name"] for one in s3.list_buckets()["Buckets"]}
-    for prefix, folder, pattern in given:
-        bucket, _, below = prefix.removeprefix("s3://").partition("/")
-        if bucket not in there:
+    bucket_names = {bucket_entry["Name"] for bucket_entry in s3.list_buckets()["Buckets"]}
+    for prefix, folder, pattern in mounts:
+        bucket, _, key_prefix = prefix.removeprefix("s3://").partition("/")
+        if bucket not in bucket_names:
             create_bucket(account, bucket)
             s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [{"Key": TEXT_TAG, "Value": "true"}]})
             s3.put_bucket_abac(Bucket=bucket, AbacStatus={"Status": "Enabled"})
-            there.add(bucket)
-        for path in sorted(one for one in folder.glob(pattern) if one.is_file()):
-            key = "/".join(filter(None, (below.rstrip("/"), str(path.relative_to(folder)))))
+            bucket_names.add(bucket)
+        for path in sorted(bucket_entry for bucket_entry in folder.glob(pattern) if bucket_entry.is_file()):
+            key = "/".join(filter(None, (key_prefix.rstrip("/"), str(path.relative_to(folder)))))
             s3.upload_file(str(path), bucket, key)
 
 
-def _given(spec: Spec) -> Iterator[tuple[str, Path, str]]:
+def _mounts_of(spec: Spec) -> Iterator[tuple[str, Path, str]]:
     """Yield each prefix with its folder and the pattern of its files."""
     if spec.workload is not None:
-        here = spec.workload.rehearsal
-        folders = here.mounts if here.init_from is None else {**here.mounts, INIT: here.init_from}
+        place = spec.workload.rehearsal
+        folders = place.mounts if place.init_from is None else {**place.mounts, INIT: place.init_from}
         for name, prefix in spec.workload.links.items():
             yield prefix, Path(folders[name]).expanduser(), "**/*"
     if (data := spec.data) is not None:

@@ -49,28 +49,28 @@ def join(
     Without `address` the far end is left bare, for a machine that puts it under its own bridge.
     `via` maps a destination to its gateway. Return the near end's name, for `set_link`.
     """
-    near = f"v{pid}"
+    near_end = f"v{pid}"
     with IPRoute() as route:
         master = _index(route, bridge)
         if master is None:
             raise PermanentError("no such bridge in this network namespace", seen=bridge, cure="make_bridge first")
         peer = {"ifname": ifname, "net_ns_pid": pid, "mtu": MTU}
         try:
-            route.link("add", ifname=near, kind="veth", mtu=MTU, peer=peer)
+            route.link("add", ifname=near_end, kind="veth", mtu=MTU, peer=peer)
         except NetlinkError as error:
             if error.code != errno.EEXIST:
                 raise
             # The kernel removes a dead namespace's links late; its PID may already be reused.
-            route.link("del", ifname=near)
-            route.link("add", ifname=near, kind="veth", mtu=MTU, peer=peer)
-        route.link("set", index=_index(route, near), master=master, state="up")
-    with _inside(pid) as route:
+            route.link("del", ifname=near_end)
+            route.link("add", ifname=near_end, kind="veth", mtu=MTU, peer=peer)
+        route.link("set", index=_index(route, near_end), master=master, state="up")
+    with _run_inside(pid) as route:
         route.link("set", index=_index(route, "lo"), state="up")
         if address is not None:
             index = _index(route, ifname)
             route.link("set", index=index, state="up")
             _address(route, index, (address,), on_link, via or {})
-    return near
+    return near_end
 
 
 def enslave(ifname: str, bridge: str) -> None:
@@ -85,14 +85,14 @@ def add_addresses(ifname: str, addresses: Iterable[str]) -> None:
         _address(route, index, addresses, (), {})
 
 
-def set_link(ifname: str, up: bool) -> None:
+def set_link(ifname: str, is_up: bool) -> None:
     """Cut or mend one link of this namespace."""
     with IPRoute() as route:
-        route.link("set", index=_index(route, ifname), state="up" if up else "down")
+        route.link("set", index=_index(route, ifname), state="up" if is_up else "down")
 
 
-def wait_for_link(ifname: str, within: timedelta) -> None:
-    deadline = time.monotonic() + within.total_seconds()
+def wait_for_link(ifname: str, limit: timedelta) -> None:
+    deadline = time.monotonic() + limit.total_seconds()
     with IPRoute() as route:
         while _index(route, ifname) is None:
             if time.monotonic() > deadline:
@@ -103,8 +103,8 @@ def wait_for_link(ifname: str, within: timedelta) -> None:
 
 
 def _index(route: IPRoute, ifname: str) -> int | None:
-    found = route.link_lookup(ifname=ifname)
-    return found[0] if found else None
+    indexes = route.link_lookup(ifname=ifname)
+    return indexes[0] if indexes else None
 
 
 def _address(
@@ -119,9 +119,9 @@ def _address(
         route.route("replace", dst=destination, gateway=gateway, oif=index)
 
 
-def _inside(pid: int) -> IPRoute:
+def _run_inside(pid: int) -> IPRoute:
     """Return a netlink socket of another namespace: it belongs to the namespace of the thread that made it."""
-    made: list[int | OSError] = []
+    results: list[int | OSError] = []
 
     def make() -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -130,15 +130,15 @@ def _inside(pid: int) -> IPRoute:
             try:
                 if libc.setns(namespace, CLONE_NEWNET) != 0:
                     raise OSError(ctypes.get_errno(), f"setns into the network of process {pid}")
-                made.append(socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, socket.NETLINK_ROUTE).detach())
+                results.append(socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, socket.NETLINK_ROUTE).detach())
             finally:
                 os.close(namespace)
         except OSError as error:
-            made.append(error)
+            results.append(error)
 
     mover = threading.Thread(target=make)
     mover.start()
     mover.join()
-    if isinstance(made[0], OSError):
-        raise made[0]
-    return IPRoute(fileno=made[0])
+    if isinstance(results[0], OSError):
+        raise results[0]
+    return IPRoute(fileno=results[0])

@@ -23,25 +23,25 @@ def boot() -> str:
 
 def supervisors(folder: Path) -> tuple[int, ...]:
     """Return a site's outer process and its PID 1, even if their starter died before it recorded them."""
-    wanted = [b"-m", SUPERVISOR.encode(), os.fsencode(folder)]
-    found = []
-    for pid in _all():
+    arguments = [b"-m", SUPERVISOR.encode(), os.fsencode(folder)]
+    pids = []
+    for pid in _pids():
         argv = _read(pid, "cmdline").split(b"\0")
-        if any(argv[at : at + 3] == wanted for at in range(len(argv) - 2)):
-            found.append(pid)
-    return tuple(found)
+        if any(argv[offset : offset + 3] == arguments for offset in range(len(argv) - 2)):
+            pids.append(pid)
+    return tuple(pids)
 
 
-def joined(folder: Path, inner_pid: int | None) -> tuple[int, ...]:
+def processes_inside(folder: Path, inner_pid: int | None) -> tuple[int, ...]:
     """Return the processes that entered a site from outside, by its network or its folder; never our ancestors."""
-    marker, ours = f"{FOLDER_VARIABLE}=".encode() + os.fsencode(folder), _ancestry()
+    marker, ancestors = f"{FOLDER_VARIABLE}=".encode() + os.fsencode(folder), _ancestry()
     network = None if inner_pid is None else _network(inner_pid)
     if network == _network(os.getpid()):
         network = None
     return tuple(
         pid
-        for pid in _all()
-        if pid not in ours
+        for pid in _pids()
+        if pid not in ancestors
         and ((network is not None and _network(pid) == network) or marker in _read(pid, "environ").split(b"\0"))
     )
 
@@ -52,13 +52,13 @@ def end(pids: tuple[int, ...]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _all() -> Iterator[int]:
+def _pids() -> Iterator[int]:
     return (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
 
 
-def _read(pid: int, what: str) -> bytes:
+def _read(pid: int, file_name: str) -> bytes:
     try:
-        return Path(f"/proc/{pid}/{what}").read_bytes()
+        return Path(f"/proc/{pid}/{file_name}").read_bytes()
     except OSError:
         return b""
 
@@ -71,9 +71,9 @@ def _network(pid: int) -> str | None:
 
 
 def _ancestry() -> set[int]:
-    pid, found = os.getpid(), set[int]()
-    while pid > 1 and pid not in found:
-        found.add(pid)
+    pid, ancestors = os.getpid(), set[int]()
+    while pid > 1 and pid not in ancestors:
+        ancestors.add(pid)
         fields = _read(pid, "stat").rpartition(b")")[2].split()
         pid = int(fields[1]) if len(fields) > 1 else 0
-    return found
+    return ancestors

@@ -26,29 +26,29 @@ def sources(spec: Spec) -> dict[str, SecretSource]:
 def values(spec: Spec) -> dict[str, str]:
     """Return name -> value of the spec's secrets. Raises `UserError` for a file or name that is missing; no error
     shows what the file holds."""
-    wanted = sources(spec)
-    if spec.workload is None or not wanted:
+    secret_sources = sources(spec)
+    if spec.workload is None or not secret_sources:
         return {}
-    named = ", ".join(wanted)
+    names = ", ".join(secret_sources)
     if spec.workload.rehearsal.secrets is None:
         cure = f"name a file with a line NAME=value for each in {_FIELD}"
-        raise UserError("this rehearsal has no values for its secrets", seen=named, cure=cure)
+        raise UserError("this rehearsal has no values for its secrets", seen=names, cure=cure)
     path = Path(spec.workload.rehearsal.secrets).expanduser()
     try:
-        known = _read(path)
+        stored_values = _read(path)
     except (OSError, UnicodeDecodeError) as error:
-        cure = f"write it, with a line NAME=value for each of {named}"
+        cure = f"write it, with a line NAME=value for each of {names}"
         raise UserError(
             f"the file of {_FIELD} cannot be read", seen=f"{path}: {type(error).__name__}", cure=cure
         ) from error
-    if missing := [name for name in wanted if name not in known]:
+    if missing := [name for name in secret_sources if name not in stored_values]:
         cure = "add a line NAME=value for each"
         raise UserError(f"{path} has no value for secrets of the job", seen=", ".join(missing), cure=cure)
-    return {name: known[name] for name in wanted}
+    return {name: stored_values[name] for name in secret_sources}
 
 
 def _read(path: Path) -> dict[str, str]:
-    found = dict[str, str]()
+    pairs = dict[str, str]()
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         name, equals, value = line.strip().partition("=")
         if not name or name.startswith("#"):
@@ -56,24 +56,24 @@ def _read(path: Path) -> dict[str, str]:
         if not equals:
             cure = 'write NAME=value; a value of several lines as JSON: NAME="first\\nsecond"'
             raise UserError("a line has no name of a secret", seen=f"{path}, line {number}", cure=cure)
-        found[name.strip()] = _unquoted(value.strip(), f"{path}, line {number}")
-    return found
+        pairs[name.strip()] = _unquote(value.strip(), f"{path}, line {number}")
+    return pairs
 
 
-def _unquoted(value: str, where: str) -> str:
+def _unquote(value: str, place: str) -> str:
     if not value.startswith('"'):
         return value
     try:
         return str(json.loads(value))
     except ValueError:
         cure = "write a value that begins with a quotation mark as a JSON string"
-        raise UserError("a quoted value is no JSON string", seen=where, cure=cure) from None
+        raise UserError("a quoted value is no JSON string", seen=place, cure=cure) from None
 
 
 def give(spec: Spec) -> None:
     """Put the values under the names of their sources, as somebody has done on AWS. Called inside the site."""
-    account, given = Account(spec.region), values(spec)
-    for source, text in [*_stored(sources(spec), given), *_webhook(spec)]:
+    account, secret_values = Account(spec.region), values(spec)
+    for source, text in [*_texts_by_place(sources(spec), secret_values), *_webhook(spec)]:
         if source.secret is None:
             parameter = {"Name": source.parameter, "Value": text, "Type": "SecureString", "Overwrite": True}
             account.client("ssm").put_parameter(**parameter)
@@ -86,7 +86,7 @@ def _webhook(spec: Spec) -> list[tuple[SecretSource, str]]:
     source, file = spec.notify.webhook, spec.rehearsal.secrets if spec.rehearsal is not None else None
     if source is None or file is None:
         return []
-    if source.place in {one.place for one in sources(spec).values()}:
+    if source.place in {source_entry.place for source_entry in sources(spec).values()}:
         raise UserError(
             "the webhook lies in a secret of the job", seen=source.place, cure="give it a secret of its own"
         )
@@ -94,8 +94,8 @@ def _webhook(spec: Spec) -> list[tuple[SecretSource, str]]:
     try:
         address = _read(path).get(name)
     except (OSError, UnicodeDecodeError) as error:
-        seen = f"{path}: {type(error).__name__}"
-        raise UserError("the file of rehearsal.secrets cannot be read", seen=seen, cure="write it") from error
+        problem = f"{path}: {type(error).__name__}"
+        raise UserError("the file of rehearsal.secrets cannot be read", seen=problem, cure="write it") from error
     if address is None:
         raise UserError(f"{path} has no value for the webhook", seen=name, cure=f"add a line {name}=https://...")
     return [(source, address if source.key is None else json.dumps({source.key: address}))]
@@ -108,18 +108,18 @@ def _store(client: Any, name: str, text: str) -> None:
         client.put_secret_value(SecretId=name, SecretString=text)
 
 
-def _stored(places: dict[str, SecretSource], given: dict[str, str]) -> list[tuple[SecretSource, str]]:
+def _texts_by_place(places: dict[str, SecretSource], secret_values: dict[str, str]) -> list[tuple[SecretSource, str]]:
     """Return each secret and parameter with its whole text: the values with a key are members of one JSON object."""
-    whole, members = dict[str, tuple[SecretSource, str]](), dict[str, dict[str, str]]()
+    texts, members = dict[str, tuple[SecretSource, str]](), dict[str, dict[str, str]]()
     for name, source in places.items():
         if source.key is not None:
-            members.setdefault(source.place, {})[source.key] = given[name]
+            members.setdefault(source.place, {})[source.key] = secret_values[name]
             text = json.dumps(members[source.place])
         else:
-            text = given[name]
-        before = whole.get(source.place)
-        if before is not None and (source.key is None) != (before[0].key is None):
+            text = secret_values[name]
+        previous = texts.get(source.place)
+        if previous is not None and (source.key is None) != (previous[0].key is None):
             cure = "in a rehearsal read it with a key always, or never"
             raise UserError("a secret is read whole and by key", seen=source.place, cure=cure)
-        whole[source.place] = source, text
-    return list(whole.values())
+        texts[source.place] = source, text
+    return list(texts.values())

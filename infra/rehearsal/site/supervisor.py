@@ -64,8 +64,8 @@ def _start_faults(folder: Path) -> None:
 
 
 def _wait_ready(aws: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < until:
+    deadline = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline:
         if aws.poll() is not None:
             sys.exit(f"the emulated AWS ended with exit code {aws.returncode}: see logs/aws.log")
         try:

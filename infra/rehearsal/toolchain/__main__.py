@@ -26,8 +26,8 @@ def main() -> int:
     try:
         if arguments.command == "list":
             return _list()
-        for found in ensure([] if arguments.all else arguments.names):
-            print(f"{found.tool:24} {found.version:10} {found.origin:11} {found.path}")
+        for tool_path in ensure([] if arguments.all else arguments.names):
+            print(f"{tool_path.tool:24} {tool_path.version:10} {tool_path.origin:11} {tool_path.path}")
         return 0
     except BivouacError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -40,10 +40,10 @@ def main() -> int:
 def _list() -> int:
     missing = 0
     for tool in select([]):
-        found = locate(tool)
-        missing += found is None
+        program = locate(tool)
+        missing += program is None
         version, origin, path = (
-            (found.version, found.origin, str(found.path)) if found else (tool.version, "missing", "")
+            (program.version, program.origin, str(program.path)) if program else (tool.version, "missing", "")
         )
         print(f"{tool.name:24} {version:10} {origin:11} {path}")
     return 1 if missing else 0

@@ -9,7 +9,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from infra.rehearsal.toolchain.download import Unavailable
+from infra.rehearsal.toolchain.download import SourceUnavailable
 from infra.rehearsal.toolchain.progress import TransferProgress
 from infra.rehearsal.toolchain.table import MODULES, Tool
 
@@ -17,13 +17,13 @@ USUAL_GO = Path("/usr/local/go/bin/go")  # Go's own instructions install it here
 
 
 def go_version(module: Path) -> str:
-    """Return the Go that would build `module`, for instance `go1.26.8`. Raises Unavailable."""
+    """Return the Go that would build `module`, for instance `go1.26.8`. Raises SourceUnavailable."""
     answer = _answer(["env", "GOVERSION"], module)
     return answer.strip()
 
 
 def build(tool: Tool, folder: Path, progress: TransferProgress) -> Path:
-    """Build the executable in `folder`. Raises Unavailable with the compiler's last lines."""
+    """Build the executable in `folder`. Raises SourceUnavailable with the compiler's last lines."""
     module, executable = MODULES / tool.module, folder / tool.name
     progress.begin(f"{tool.name} {tool.version}: building with {go_version(module)}", tool.usual_build)
     flags = f"-s -w {tool.flags}".strip()
@@ -43,7 +43,7 @@ def build(tool: Tool, folder: Path, progress: TransferProgress) -> Path:
         _end(process)
     reader.join(5)
     if process.returncode:
-        raise Unavailable(f"go build: {' | '.join(line.strip() for line in lines[-5:])}")
+        raise SourceUnavailable(f"go build: {' | '.join(line.strip() for line in lines[-5:])}")
     progress.end("built")
     return executable
 
@@ -52,11 +52,11 @@ def copy_share(tool: Tool, target: Path) -> None:
     """Copy the files of the pinned module that the tool needs beside it."""
     if not tool.share:
         return
-    found = _answer(["list", "-m", "-f", "{{.Dir}}", tool.go_module], MODULES / tool.module).strip()
+    folder_text = _answer(["list", "-m", "-f", "{{.Dir}}", tool.go_module], MODULES / tool.module).strip()
     for relative in tool.share:
         file = target / relative
         file.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(Path(found) / tool.share_root / relative, file)
+        shutil.copyfile(Path(folder_text) / tool.share_root / relative, file)
 
 
 def _count_lines(process: subprocess.Popen[str], lines: list[str]) -> threading.Thread:
@@ -87,19 +87,19 @@ def _answer(arguments: list[str], module: Path) -> str:
             [_executable(), *arguments], cwd=module, env=_environment(None), capture_output=True, text=True, timeout=300
         )
     except subprocess.TimeoutExpired as expired:
-        raise Unavailable(f"go {arguments[0]} did not end") from expired
+        raise SourceUnavailable(f"go {arguments[0]} did not end") from expired
     if answer.returncode:
-        raise Unavailable(f"go {arguments[0]}: {answer.stderr.strip()[-300:]}")
+        raise SourceUnavailable(f"go {arguments[0]}: {answer.stderr.strip()[-300:]}")
     return answer.stdout
 
 
 def _executable() -> str:
-    found = go()
-    if found is None:
-        raise Unavailable("Go is not installed")
-    return found
+    path = go()
+    if path is None:
+        raise SourceUnavailable("Go is not installed")
+    return path
 
 
 def _environment(temporary: Path | None) -> dict[str, str]:
-    fixed = {"GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0", "GOWORK": "off", "GOOS": "", "GOARCH": ""}
-    return {**os.environ, **fixed, **({"GOTMPDIR": str(temporary)} if temporary else {})}
+    settings = {"GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0", "GOWORK": "off", "GOOS": "", "GOARCH": ""}
+    return {**os.environ, **settings, **({"GOTMPDIR": str(temporary)} if temporary else {})}

@@ -23,7 +23,7 @@ ANSWER_TIMEOUT_S = 5.0
 CHUNK_BYTES = 1 << 20
 
 
-class Unavailable(Exception):
+class SourceUnavailable(Exception):
     """A source cannot provide the tool, for the reason in the text; another source may."""
 
 
@@ -34,24 +34,24 @@ class Downloads:
         self._silent: dict[str, str] = {}
 
     def fetch(self, tool: Tool, folder: Path, progress: TransferProgress) -> Path:
-        """Unpack a tool into `folder` and `folder`/share. Raises Unavailable, or PermanentError on a wrong checksum."""
+        """Unpack a tool into `folder` and `folder`/share. Raises SourceUnavailable; PermanentError: wrong checksum."""
         release, arch = tool.release, architecture()
         if release is None:
-            raise Unavailable("its project publishes no executables")
+            raise SourceUnavailable("its project publishes no executables")
         base = release.publisher.base()
         if not base:
-            raise Unavailable(f"{release.publisher.variable} is empty")
+            raise SourceUnavailable(f"{release.publisher.variable} is empty")
         if arch not in release.arches:
-            raise Unavailable(f"no release for {arch}")
+            raise SourceUnavailable(f"no release for {arch}")
         values = {"version": release.version or tool.version, "arch": release.arches[arch]}
         url = f"{base}/{release.file.format(**values)}"
-        wanted = self._checksum(f"{base}/{release.checksums.format(**values)}", url.rpartition("/")[2])
+        checksum = self._checksum(f"{base}/{release.checksums.format(**values)}", url.rpartition("/")[2])
         progress.begin(f"{tool.name} {values['version']}: downloading {url}")
         file = folder / "download"
-        seen = self._save(url, file, progress)
-        if seen != wanted:
+        digest = self._save(url, file, progress)
+        if digest != checksum:
             cure = f"retry; if it persists, do not trust that server: {release.publisher.variable}= builds from source"
-            raise PermanentError(f"the checksum of {url} is wrong", seen=f"{seen}, published {wanted}", cure=cure)
+            raise PermanentError(f"the checksum of {url} is wrong", seen=f"{digest}, published {checksum}", cure=cure)
         executable = folder / tool.name
         if release.member:
             _unpack(file, release.member.format(**values), executable)
@@ -72,36 +72,36 @@ class Downloads:
             digest = words[0].lower() if words else ""
             if re.fullmatch(r"[0-9a-f]{64}", digest) and (words[1:] in ([], [file], [f"*{file}"])):
                 return digest
-        raise Unavailable(f"{url} has no SHA-256 of {file}")
+        raise SourceUnavailable(f"{url} has no SHA-256 of {file}")
 
     def _save(self, url: str, file: Path, progress: TransferProgress) -> str:
-        digest, done = hashlib.sha256(), 0
+        digest, size = hashlib.sha256(), 0
         try:
-            with self._open(url) as answer, file.open("wb") as out:
+            with self._open(url) as answer, file.open("wb") as sink:
                 total = int(answer.headers.get("Content-Length") or 0)
                 while chunk := answer.read(CHUNK_BYTES):
                     digest.update(chunk)
-                    out.write(chunk)
-                    done += len(chunk)
-                    progress.tick(f"{done >> 20} of {total >> 20} MiB")
+                    sink.write(chunk)
+                    size += len(chunk)
+                    progress.tick(f"{size >> 20} of {total >> 20} MiB")
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"{url} broke off after {done} bytes: {error}") from error
+            raise SourceUnavailable(f"{url} broke off after {size} bytes: {error}") from error
         return digest.hexdigest()
 
     def _open(self, url: str) -> Any:
         host = urllib.parse.urlsplit(url).netloc
         if host in self._silent:
-            raise Unavailable(self._silent[host])
+            raise SourceUnavailable(self._silent[host])
         try:
-            return _within(2 * ANSWER_TIMEOUT_S, lambda: urllib.request.urlopen(url, timeout=ANSWER_TIMEOUT_S))
+            return _call_within(2 * ANSWER_TIMEOUT_S, lambda: urllib.request.urlopen(url, timeout=ANSWER_TIMEOUT_S))
         except urllib.error.HTTPError as error:
-            raise Unavailable(f"{url}: HTTP {error.code}") from error
+            raise SourceUnavailable(f"{url}: HTTP {error.code}") from error
         except (OSError, http.client.HTTPException) as error:
             self._silent[host] = f"{host} does not answer ({getattr(error, 'reason', error)})"
-            raise Unavailable(self._silent[host]) from error
+            raise SourceUnavailable(self._silent[host]) from error
 
 
-def _within(seconds: float, call: Callable[[], Any]) -> Any:
+def _call_within(seconds: float, call: Callable[[], Any]) -> Any:
     """Limit a call's time: a lookup at a silent name server has no timeout, so it is left on a daemon thread."""
     outcome: list[Any] = []
 
@@ -124,10 +124,10 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
 
 def _unpack(archive: Path, member: str, target: Path) -> None:
     try:
-        with tarfile.open(archive) as tar, target.open("wb") as out:
+        with tarfile.open(archive) as tar, target.open("wb") as sink:
             content = tar.extractfile(member)
             if content is None:
                 raise KeyError(member)
-            shutil.copyfileobj(content, out)
+            shutil.copyfileobj(content, sink)
     except (tarfile.TarError, KeyError) as error:
-        raise Unavailable(f"{archive.name} holds no {member}") from error
+        raise SourceUnavailable(f"{archive.name} holds no {member}") from error

@@ -14,7 +14,7 @@ from typing import TextIO
 from infra.errors import PermanentError, UserError
 from infra.rehearsal.paths import share_dir, tools_dir
 from infra.rehearsal.toolchain.build import build, copy_share
-from infra.rehearsal.toolchain.download import Downloads, Unavailable
+from infra.rehearsal.toolchain.download import Downloads, SourceUnavailable
 from infra.rehearsal.toolchain.origin import FoundTool, in_cache, on_path, version_of, write_stamp
 from infra.rehearsal.toolchain.progress import TransferProgress
 from infra.rehearsal.toolchain.table import TOOLS, Tool
@@ -22,12 +22,12 @@ from infra.rehearsal.toolchain.table import TOOLS, Tool
 
 def select(names: Iterable[str]) -> tuple[Tool, ...]:
     """Return the entries by name; no name means all. Raises UserError that lists the known names."""
-    known = {tool.name: tool for tool in TOOLS}
-    wanted = list(names) or list(known)
-    unknown = [name for name in wanted if name not in known]
+    by_name = {tool.name: tool for tool in TOOLS}
+    chosen_names = list(names) or list(by_name)
+    unknown = [name for name in chosen_names if name not in by_name]
     if unknown:
-        raise UserError("unknown tool", seen=", ".join(unknown), cure=f"one of {', '.join(known)}")
-    return tuple(known[name] for name in wanted)
+        raise UserError("unknown tool", seen=", ".join(unknown), cure=f"one of {', '.join(by_name)}")
+    return tuple(by_name[name] for name in chosen_names)
 
 
 def locate(tool: Tool, tools: Path | None = None) -> FoundTool | None:
@@ -49,21 +49,21 @@ def ensure(
 
 def _ensure(tool: Tool, tools: Path, progress: TransferProgress, downloads: Downloads) -> FoundTool:
     try:
-        return _had(tool, tools, progress, downloads)
+        return _present_tool(tool, tools, progress, downloads)
     except OSError as error:
         cure = f"make room, give {tools.parent} back to yourself (chown -R), or set BIVOUAC_CACHE to a folder of yours"
-        seen = f"{error.filename or tools}: {error.strerror}"
-        raise PermanentError(f"{tool.name} cannot be kept in the cache", seen=seen, cure=cure) from error
+        problem = f"{error.filename or tools}: {error.strerror}"
+        raise PermanentError(f"{tool.name} cannot be kept in the cache", seen=problem, cure=cure) from error
 
 
-def _had(tool: Tool, tools: Path, progress: TransferProgress, downloads: Downloads) -> FoundTool:
-    if found := _at_hand(tool, tools):
-        return found
+def _present_tool(tool: Tool, tools: Path, progress: TransferProgress, downloads: Downloads) -> FoundTool:
+    if path := _at_hand(tool, tools):
+        return path
     with _only_one(tool, tools, progress) as folder:
-        if found := _at_hand(tool, tools):  # the former holder of the lock made it
-            return found
+        if path := _at_hand(tool, tools):  # the former holder of the lock made it
+            return path
         executable, origin = _make(tool, tools, folder, progress, downloads)
-        version = _claimed(tool, executable, origin)
+        version = _claim(tool, executable, origin)
         if not version.startswith(tool.accepts):
             cure = "put a version that runs on PATH"
             raise PermanentError(f"{tool.name} {tool.version} as {origin} does not run here", seen=version, cure=cure)
@@ -72,7 +72,7 @@ def _had(tool: Tool, tools: Path, progress: TransferProgress, downloads: Downloa
         return FoundTool(tool.name, version, origin, tools / tool.name)
 
 
-def _claimed(tool: Tool, executable: Path, origin: str) -> str:
+def _claim(tool: Tool, executable: Path, origin: str) -> str:
     """Return the version an executable reports; for one that cannot, the version of its checked release."""
     if origin == "downloaded" and not tool.version_argv and tool.release is not None:
         return tool.release.version or tool.version
@@ -81,15 +81,15 @@ def _claimed(tool: Tool, executable: Path, origin: str) -> str:
 
 def _at_hand(tool: Tool, tools: Path) -> FoundTool | None:
     """Find a tool, PATH first; link it into `tools`, so that one folder has everything."""
-    found = on_path(tool, tools)
-    if found is None:
+    program = on_path(tool, tools)
+    if program is None:
         return in_cache(tool, tools)
-    made = in_cache(tool, tools)
-    if made and made.version == found.version and not made.path.is_symlink():
-        return made  # the same version; a link would destroy what took minutes to build
+    built = in_cache(tool, tools)
+    if built and built.version == program.version and not built.path.is_symlink():
+        return built  # the same version; a link would destroy what took minutes to build
     tools.mkdir(parents=True, exist_ok=True)
-    _link(tools / tool.name, found.path)
-    return found
+    _link(tools / tool.name, program.path)
+    return program
 
 
 def _link(link: Path, to: Path) -> None:
@@ -106,7 +106,7 @@ def _make(tool: Tool, tools: Path, folder: Path, progress: TransferProgress, dow
         executable = downloads.fetch(tool, folder, progress)
         _install_share(tool, tools, folder)
         return executable, "downloaded"
-    except Unavailable as reason:
+    except SourceUnavailable as reason:
         refusals.append(f"download: {reason}")
         progress.say(f"{tool.name} {tool.version}: no download ({reason})")
     try:
@@ -114,7 +114,7 @@ def _make(tool: Tool, tools: Path, folder: Path, progress: TransferProgress, dow
         copy_share(tool, folder / "share")
         _install_share(tool, tools, folder)
         return executable, "built"
-    except Unavailable as reason:
+    except SourceUnavailable as reason:
         refusals.append(f"build: {reason}")
     raise PermanentError(
         f"{tool.name} {tool.version} could not be obtained",
@@ -152,8 +152,8 @@ def _only_one(tool: Tool, tools: Path, progress: TransferProgress) -> Iterator[P
     """Yield an empty work folder while no other process makes the same tool; always remove it afterwards."""
     folder = tools.parent / "work" / tool.name
     lock = tools.parent / "locks" / f"{tool.name}.lock"
-    for needed in (tools, folder.parent, lock.parent):
-        needed.mkdir(parents=True, exist_ok=True)
+    for folder_needed in (tools, folder.parent, lock.parent):
+        folder_needed.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,11 +18,11 @@ class TransferProgress:
         self._terminal = self._stream.isatty()
         self._what, self._usual, self._started, self._said = "", timedelta(), 0.0, 0.0
 
-    def begin(self, what: str, usual: timedelta | None = None) -> None:
-        self._what, self._usual = what, usual or timedelta()
+    def begin(self, title: str, usual: timedelta | None = None) -> None:
+        self._what, self._usual = title, usual or timedelta()
         self._started = self._said = time.monotonic()
         usually = f" (usually {_clock(self._usual.total_seconds())} on two cores)" if usual else ""
-        self._write(f"{what}{usually}", final=not self._terminal)
+        self._write(f"{title}{usually}", final=not self._terminal)
 
     def tick(self, detail: str) -> None:
         now = time.monotonic()

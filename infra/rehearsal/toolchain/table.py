@@ -26,7 +26,7 @@ class Publisher:
 
 
 @dataclass(frozen=True)
-class Release:
+class ToolRelease:
     """Templates over {version} and {arch}, relative to the publisher's base."""
 
     publisher: Publisher
@@ -56,7 +56,7 @@ class Tool:
     """Arguments that print the version; empty if the executable has none: then its Go build information is read."""
     flags: str = ""
     """Additional linker flags, for version stamps."""
-    release: Release | None = None
+    release: ToolRelease | None = None
     go_module: str = ""
     """Go module of the files in `share` and of the version in the build information."""
     share: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def _kubernetes(name: str, minutes: float, *version_argv: str) -> Tool:
         usual_build=timedelta(minutes=minutes),
         version_argv=version_argv or ("--version",),
         flags=f"-X {version}.gitVersion=v{KUBERNETES} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}",
-        release=Release(
+        release=ToolRelease(
             DL_K8S, f"v{{version}}/bin/linux/{{arch}}/{name}", f"v{{version}}/bin/linux/{{arch}}/{name}.sha256"
         ),
     )
@@ -98,7 +98,7 @@ TOOLS: tuple[Tool, ...] = (
         package="go.etcd.io/etcd/server/v3",
         usual_build=timedelta(minutes=1),
         version_argv=("--version",),
-        release=Release(
+        release=ToolRelease(
             ETCD_RELEASES,
             "v{version}/etcd-v{version}-linux-{arch}.tar.gz",
             "v{version}/SHA256SUMS",
@@ -118,7 +118,7 @@ TOOLS: tuple[Tool, ...] = (
         usual_build=timedelta(minutes=8),
         version_argv=("version",),
         flags=f"-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=v{PULUMI}",
-        release=Release(
+        release=ToolRelease(
             GET_PULUMI,
             "pulumi-v{version}-linux-{arch}.tar.gz",
             "pulumi-{version}-checksums.txt",
@@ -135,7 +135,7 @@ TOOLS: tuple[Tool, ...] = (
         module="pulumi-language",
         package="github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python",
         usual_build=timedelta(seconds=45),
-        release=Release(
+        release=ToolRelease(
             GET_PULUMI,
             "pulumi-v{version}-linux-{arch}.tar.gz",
             "pulumi-{version}-checksums.txt",

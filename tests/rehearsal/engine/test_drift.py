@@ -90,7 +90,7 @@ def test_a_preview_of_a_campaign_never_begun_prices_it_and_creates_nothing(campe
 def provisioned(camped: Camp) -> Camp:
     with camped.opened() as context:
         run_step(context, StageStep(Stage.PROVISION, "drill", provision.run))
-        context.store.append(AttemptLaunched(attempt=1, jobset="attempt-1", committed_step=None))
+        context.store.append(AttemptLaunched(attempt=1, jobset="attempt-1", committed_step=-1))
     return camped
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.rehearsal import doctor
-from infra.rehearsal.doctor import Need, diagnose
+from infra.rehearsal.doctor import Diagnosis, diagnose
 from infra.rehearsal.toolchain.table import TOOLS
 
 
@@ -22,7 +22,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_doctor_finds_every_tool_of_an_empty_cache_missing_and_names_the_cure(bare: None) -> None:
-    findings: dict[str, Need] = {finding.subject: finding for finding in diagnose()}
+    findings: dict[str, Diagnosis] = {finding.subject: finding for finding in diagnose()}
     assert {tool.name for tool in TOOLS} | {"python", "namespaces", "cores", "memory", "disk"} <= findings.keys()
     for needed in ("make", "git", "C compiler"):
         assert not findings[needed].ok and findings[needed].cure.startswith("install "), "nothing is on this PATH"

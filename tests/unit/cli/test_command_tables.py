@@ -124,7 +124,7 @@ def test_add_ons_show_every_build_whole() -> None:
 
 def test_the_doctor_shows_every_path_whole_and_in_its_own_words() -> None:
     path = "/home/somebody/[/clone]/with/a/long/path/that/no/terminal/holds/.venv/bin/python"
-    found = (doctor.Need("kube-controller-manager", path, False, f"install it: {path}"),)
+    found = (doctor.Diagnosis("kube-controller-manager", path, False, f"install it: {path}"),)
     text = shown(doctor.render(found))
     assert text.count(path) == 2 and "kube-controller-manager" in text and "missing" in text
 

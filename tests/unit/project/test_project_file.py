@@ -16,7 +16,7 @@ from tests.root import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CONTRACTS = {one["name"]: one for one in PROJECT["tool"]["importlinter"]["contracts"]}
-BROUGHT = {"botocore": "boto3", "awscrt": "boto3", "huggingface_hub": "transformers"}
+BROUGHT = {"botocore": "boto3", "jmespath": "boto3", "awscrt": "boto3", "huggingface_hub": "transformers"}
 """What a declared package always brings, under a name of its own; `awscrt` is boto3's extra `crt`."""
 
 

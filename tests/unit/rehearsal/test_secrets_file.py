@@ -11,7 +11,7 @@ from infra import target
 from infra.errors import UserError
 from infra.rehearsal.site import handle
 from infra.rehearsal.site import secrets as site_secrets
-from infra.rehearsal.site.secrets import _stored, sources, values
+from infra.rehearsal.site.secrets import _texts_by_place, sources, values
 from infra.spec.campaign import Spec
 from infra.spec.secrets import SecretSource
 from tests.example import example_spec
@@ -78,11 +78,11 @@ def test_without_a_file_the_variables_are_named() -> None:
 
 def test_values_with_keys_are_members_of_one_secret() -> None:
     sources = spec(None, A={"secret": "s", "key": "a"}, B={"secret": "s", "key": "b"}, C={"parameter": "/s"}).secrets
-    stored = {source.place: text for source, text in _stored(sources, {"A": "1", "B": "2", "C": "3"})}
+    stored = {source.place: text for source, text in _texts_by_place(sources, {"A": "1", "B": "2", "C": "3"})}
     assert stored == {"secret s": '{"a": "1", "b": "2"}', "parameter /s": "3"}
     mixed = spec(None, A={"secret": "s", "key": "a"}, B={"secret": "s"}).secrets
     with pytest.raises(UserError, match="read whole and by key"):
-        _stored(mixed, {"A": "1", "B": "2"})
+        _texts_by_place(mixed, {"A": "1", "B": "2"})
 
 
 def test_a_secret_of_the_real_account_is_rehearsed_under_its_name() -> None:

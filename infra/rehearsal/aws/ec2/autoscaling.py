@@ -66,7 +66,7 @@ class AutoScaling:
         return self.world.backend("autoscaling").autoscaling_groups  # type: ignore[no-any-return]
 
     def wake(self) -> None:
-        self.world.later(0.0, self.reconcile)
+        self.world.schedule_once(0.0, self.reconcile)
 
     def reconcile(self) -> None:
         with self.world.lock:
@@ -76,7 +76,7 @@ class AutoScaling:
                 self._scale(group)
 
     def _observe(self, group: FakeAutoScalingGroup) -> None:
-        kept = []
+        states = []
         for state in group.instance_states:
             instance = state.instance
             if instance.state == "terminated":
@@ -88,28 +88,28 @@ class AutoScaling:
                 state.lifecycle_state = "InService"
             elif state.lifecycle_state == "InService" and self._unhealthy(state):
                 self._terminate(group, state, "was taken out of service in response to an EC2 health check")
-            kept.append(state)
-        group.instance_states = kept
+            states.append(state)
+        group.instance_states = states
 
     def _unhealthy(self, state: InstanceState) -> bool:
         instance_id = state.instance.id
         if state.instance.instance_status["Status"] == "impaired":
-            since = self._impaired_since.setdefault(instance_id, time.monotonic())
-            if time.monotonic() - since > self.world.replace_impaired_after_s:
+            impaired_since = self._impaired_since.setdefault(instance_id, time.monotonic())
+            if time.monotonic() - impaired_since > self.world.replace_impaired_after_s:
                 state.health_status = "Unhealthy"
         else:
             self._impaired_since.pop(instance_id, None)
         return state.health_status == "Unhealthy"
 
     def _scale(self, group: FakeAutoScalingGroup) -> None:
-        counted = [state for state in group.instance_states if state.lifecycle_state in CAPACITY]
-        missing = (group.desired_capacity or 0) - len(counted)
-        suspended = {one["ProcessName"] for one in group.suspended_processes}
-        if missing < 0 and "Terminate" not in suspended:
-            unprotected = [state for state in counted if not state.protected_from_scale_in]
-            for state in unprotected[:-missing]:
+        active = [state for state in group.instance_states if state.lifecycle_state in CAPACITY]
+        missing = (group.desired_capacity or 0) - len(active)
+        paused = {process["ProcessName"] for process in group.suspended_processes}
+        if missing < 0 and "Terminate" not in paused:
+            removable = [state for state in active if not state.protected_from_scale_in]
+            for state in removable[:-missing]:
                 self._terminate(group, state, "was selected for termination while the group shrank")
-        elif missing > 0 and "Launch" not in suspended and time.monotonic() >= self._not_before.get(group.name, 0.0):
+        elif missing > 0 and "Launch" not in paused and time.monotonic() >= self._not_before.get(group.name, 0.0):
             for _ in range(missing):
                 if not self._launch(group):
                     break
@@ -169,16 +169,21 @@ class AutoScaling:
     def _subnet(group: FakeAutoScalingGroup) -> str | None:
         """Return the subnet with the fewest instances of the group, to balance the zones."""
         subnets = group.vpc_zone_identifier.split(",") if group.vpc_zone_identifier else []
-        used = Counter(state.instance.subnet_id for state in group.instance_states)
-        return min(subnets, key=lambda one: used[one]) if subnets else None
+        counts = Counter(state.instance.subnet_id for state in group.instance_states)
+        return min(subnets, key=lambda subnet: counts[subnet]) if subnets else None
 
     @staticmethod
     def _tags(group: FakeAutoScalingGroup, data: dict[str, Any], recipe: NodeGroupLaunch) -> dict[str, dict[str, str]]:
         by_kind: dict[str, dict[str, str]] = {}
         for specification in data.get("TagSpecifications") or []:
             by_kind.setdefault(specification["ResourceType"], {}).update(tag_dict(specification.get("Tags")))
-        propagated = group.get_propagated_tags()
-        by_kind["instance"] = {**propagated, ASG_NAME_TAG: group.name, **recipe.tags, **by_kind.get("instance", {})}
+        propagated_tags = group.get_propagated_tags()
+        by_kind["instance"] = {
+            **propagated_tags,
+            ASG_NAME_TAG: group.name,
+            **recipe.tags,
+            **by_kind.get("instance", {}),
+        }
         return by_kind
 
     def _run_scheduled(self) -> None:
@@ -197,12 +202,12 @@ class AutoScaling:
                 group.desired_capacity = action.desired_capacity
             self.record(group.name, f"Executing scheduled action {name}", "it was due")
 
-    def record(self, group: str, what: str, cause: str, status: str = "Successful", message: str = "") -> None:
+    def record(self, group: str, description: str, cause: str, status: str = "Successful", message: str = "") -> None:
         now = datetime.now(UTC)
         activity = {
             "ActivityId": str(uuid.uuid4()),
             "AutoScalingGroupName": group,
-            "Description": what,
+            "Description": description,
             "Cause": f"At {now:%Y-%m-%dT%H:%M:%SZ} {cause}.",
             "StartTime": now,
             "EndTime": now,
@@ -211,22 +216,27 @@ class AutoScaling:
             "Progress": 100,
             "Details": "{}",
         }
-        known = self.activities.setdefault(group, [])
-        known.insert(0, activity)
-        del known[ACTIVITIES_KEPT:]
+        history = self.activities.setdefault(group, [])
+        history.insert(0, activity)
+        del history[ACTIVITIES_KEPT:]
 
     def describe_scaling_activities(self, params: Parameters) -> dict[str, Any]:
         name = params.get("AutoScalingGroupName")
-        chosen = [one for group, several in self.activities.items() if name in (None, group) for one in several]
-        return {"Activities": chosen}
+        chosen_activities = [
+            activity
+            for group, group_activities in self.activities.items()
+            if name in (None, group)
+            for activity in group_activities
+        ]
+        return {"Activities": chosen_activities}
 
-    def set_desired(self, original: Callable[..., None], backend: Any, name: str, desired: int | None) -> None:
+    def set_desired(self, original: Callable[..., None], backend: Any, name: str, count: int | None) -> None:
         group = self.find(name)
-        if desired is not None and desired > (group.max_size or 0):
-            raise ValidationError(f"New SetDesiredCapacity value {desired} is above max value {group.max_size}.")
-        if desired is not None and desired < (group.min_size or 0):
-            raise ValidationError(f"New SetDesiredCapacity value {desired} is below min value {group.min_size}.")
-        original(backend, name, desired)
+        if count is not None and count > (group.max_size or 0):
+            raise ValidationError(f"New SetDesiredCapacity value {count} is above max value {group.max_size}.")
+        if count is not None and count < (group.min_size or 0):
+            raise ValidationError(f"New SetDesiredCapacity value {count} is below min value {group.min_size}.")
+        original(backend, name, count)
 
     def find(self, name: str) -> FakeAutoScalingGroup:
         if name not in self.groups:
@@ -236,23 +246,23 @@ class AutoScaling:
     def terminate(self, original: Callable[..., Any], backend: Any, instance_id: str, decrement: bool) -> Any:
         with self.world.lock:
             pairs = [(group, state) for group in self.groups.values() for state in group.instance_states]
-            found = next((pair for pair in pairs if pair[1].instance.id == instance_id), None)
-            if found is None:
+            match = next((pair for pair in pairs if pair[1].instance.id == instance_id), None)
+            if match is None:
                 message = f"Instance Id not found - No managed instance found for instance ID: {instance_id}"
                 raise ValidationError(message)
-            group, state = found
-            before = group.desired_capacity or 0
-            if decrement and before <= (group.min_size or 0):
+            group, state = match
+            previous = group.desired_capacity or 0
+            if decrement and previous <= (group.min_size or 0):
                 raise ValidationError(
                     f"Currently, desiredSize equals minSize ({group.min_size}). Terminating instance without "
                     "replacement will violate group's min size constraint. Either set shouldDecrementDesiredCapacity "
                     "flag to false or lower group's min size."
                 )
             if decrement:
-                group.desired_capacity = before - 1
+                group.desired_capacity = previous - 1
             self._terminate(group, state, "was taken out of service in response to a user request")
             self.wake()
-            return TerminateInstanceActivity(state.instance, before)
+            return TerminateInstanceActivity(state.instance, previous)
 
     def delete_auto_scaling_group(self, params: Parameters) -> None:
         group = self.find(params["AutoScalingGroupName"])
@@ -272,14 +282,18 @@ class AutoScaling:
 
 def _disks(mappings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Apply EC2's default: disks are deleted with the instance unless the template says otherwise."""
-    return [{**one, "Ebs": {"DeleteOnTermination": True, **one.get("Ebs", {})}} for one in mappings if "Ebs" in one]
+    return [
+        {**mapping, "Ebs": {"DeleteOnTermination": True, **mapping.get("Ebs", {})}}
+        for mapping in mappings
+        if "Ebs" in mapping
+    ]
 
 
 def install(world: World) -> None:
     scaling = world.auto_scaling = AutoScaling(world)
 
-    def set_number(original: Callable[..., None], group: FakeAutoScalingGroup, desired: int | None) -> None:
-        group.desired_capacity = group.min_size if desired is None else desired
+    def set_number(original: Callable[..., None], group: FakeAutoScalingGroup, count: int | None) -> None:
+        group.desired_capacity = group.min_size if count is None else count
         scaling.wake()
 
     wrap(FakeAutoScalingGroup, "set_desired_capacity", set_number)
@@ -291,4 +305,4 @@ def install(world: World) -> None:
         "delete_auto_scaling_group": scaling.delete_auto_scaling_group,
     }
     add_operations(world, AutoScalingResponse, handlers)
-    world.every(PERIOD_S, scaling.reconcile)
+    world.schedule_every(PERIOD_S, scaling.reconcile)

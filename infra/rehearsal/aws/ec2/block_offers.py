@@ -72,15 +72,15 @@ def offerings(params: Parameters, region: str, blocks: Blocks) -> list[dict[str,
     hours = int(params["CapacityDurationHours"])
     if hours % 24 or not timedelta(hours=24) <= timedelta(hours=hours) <= MAX_BLOCK:
         raise AwsError("InvalidParameterValue", f"CapacityDurationHours {hours} is not a number of whole days")
-    first = max(utc(params.get("StartDateRange")) or datetime.now(UTC), datetime.now(UTC))
-    found = []
+    earliest = max(utc(params.get("StartDateRange")) or datetime.now(UTC), datetime.now(UTC))
+    offers = []
     for number in range(OFFERINGS_PER_TYPE):
-        start = first.replace(hour=11, minute=30, second=0, microsecond=0) + timedelta(days=number + 1)
+        start = earliest.replace(hour=11, minute=30, second=0, microsecond=0) + timedelta(days=number + 1)
         if blocks.start_in_s is not None:
-            start = (blocks.asked_at or first) + timedelta(seconds=blocks.start_in_s, days=number)
-        known = hashlib.sha256(f"{kind} {count} {hours} {start}".encode()).hexdigest()
+            start = (blocks.asked_at or earliest) + timedelta(seconds=blocks.start_in_s, days=number)
+        digest = hashlib.sha256(f"{kind} {count} {hours} {start}".encode()).hexdigest()
         offering = {
-            "CapacityBlockOfferingId": f"cbr-{known[:17]}",
+            "CapacityBlockOfferingId": f"cbr-{digest[:17]}",
             "InstanceType": kind,
             "AvailabilityZone": f"{region}{'ab'[number % 2]}",
             "InstanceCount": count,
@@ -93,8 +93,8 @@ def offerings(params: Parameters, region: str, blocks: Blocks) -> list[dict[str,
         }
         latest = utc(params.get("EndDateRange"))
         if latest is None or start + timedelta(hours=hours) <= latest:
-            found.append(offering)
-    return found
+            offers.append(offering)
+    return offers
 
 
 def utc(moment: datetime | None) -> datetime | None:

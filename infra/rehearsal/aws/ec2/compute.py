@@ -40,12 +40,12 @@ class Machines:
     def reconcile(self) -> None:
         with self.world.lock:
             for instance in self.world.backend("ec2").all_instances():
-                if instance.state == "pending" and needs_machine(instance) and self._settled(instance):
+                if instance.state == "pending" and needs_machine(instance) and self._is_settled(instance):
                     self._start(instance)
                 elif instance.state in ("shutting-down", "terminated", "stopped"):
                     self._end(instance)
 
-    def _settled(self, instance: Any) -> bool:
+    def _is_settled(self, instance: Any) -> bool:
         age = datetime.now(UTC) - instance.launch_time.replace(tzinfo=UTC)
         if instance.id not in self._boots:
             boots = "GPU instance boots" if instances.gpus(instance.instance_type) else "instance boots"
@@ -112,7 +112,7 @@ class Machines:
     def _user_data(self, instance_id: str, text: str, tags: dict[str, str]) -> str:
         """Return the user data; the trouble `node` changes the NodeConfig to another cluster."""
         cluster = tags.get(CLUSTER_TAG)
-        if cluster is None or not self.world.troubles.of("node", tags.get(NODE_GROUP_TAG, instance_id), "create"):
+        if cluster is None or not self.world.troubles.find("node", tags.get(NODE_GROUP_TAG, instance_id), "create"):
             return text
         return re.sub(rf'(\bname"?: *"?){re.escape(cluster)}\b(?!-)', rf"\g<1>{cluster}-of-yesterday", text)
 
@@ -127,34 +127,34 @@ class Machines:
     def start(self, original: Callable[..., Any], ec2: Any, instance_ids: list[str]) -> Any:
         """StartInstances: start a new machine on the old disk."""
         changes = original(ec2, instance_ids)
-        for instance, before in changes:
-            if needs_machine(instance) and before.name == "stopped":
+        for instance, previous_state in changes:
+            if needs_machine(instance) and previous_state.name == "stopped":
                 set_state(instance, "pending")
         return changes
 
     def reboot(self, original: Callable[..., Any], ec2: Any, instance_ids: list[str]) -> Any:
         """RebootInstances: switch the machine off and on; succeed for an instance without one."""
-        rebooted = original(ec2, instance_ids)
+        instances = original(ec2, instance_ids)
         with self.world.lock:
-            for instance in rebooted:
+            for instance in instances:
                 if machine := self.world.machines.pop(instance.id, None):
                     machine.kill()
                     set_state(instance, "pending")
-        return rebooted
+        return instances
 
 
 def capacity(instance: Any) -> dict[str, str]:
     """Return the extended resources of the hardware: GPUs of the type, requested EFA interfaces."""
-    found = {
+    counts = {
         "nvidia.com/gpu": instances.gpus(instance.instance_type),
         "vpc.amazonaws.com/efa": interfaces.requested_efas(instance),
     }
-    offered = {name: str(count) for name, count in found.items() if count}
+    resources = {name: str(count) for name, count in counts.items() if count}
     # A script in the user data may reserve huge pages. The nodelet runs no scripts, but a kubelet would count them.
     text = instance.user_data.decode() if instance.user_data is not None else ""
     if pages := re.search(r"^echo 'vm\.nr_hugepages = (\d+)'", text, re.MULTILINE):
-        offered["hugepages-2Mi"] = f"{2 * int(pages[1])}Mi"
-    return offered
+        resources["hugepages-2Mi"] = f"{2 * int(pages[1])}Mi"
+    return resources
 
 
 def pod_addresses(instance: Any) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def pod_addresses(instance: Any) -> tuple[str, ...]:
         except StopIteration:
             break
         primary.private_ip_addresses.append({"Primary": False, "PrivateIpAddress": address})
-    return tuple(one["PrivateIpAddress"] for one in primary.private_ip_addresses if not one.get("Primary"))
+    return tuple(entry["PrivateIpAddress"] for entry in primary.private_ip_addresses if not entry.get("Primary"))
 
 
 def role_of(world: World, instance_id: str) -> str:
@@ -182,4 +182,4 @@ def install(world: World) -> None:
     wrap(InstanceBackend, "start_instances", machines.start)
     wrap(InstanceBackend, "reboot_instances", machines.reboot)
     add_operations(world, EC2Response, {"get_console_output": machines.get_console_output})
-    world.every(PERIOD_S, machines.reconcile)
+    world.schedule_every(PERIOD_S, machines.reconcile)

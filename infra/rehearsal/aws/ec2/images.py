@@ -37,17 +37,19 @@ class Images:
         description: str,
         tag_specifications: list[dict[str, Any]],
     ) -> Any:
-        tags = {one["ResourceType"]: tag_dict(one["Tags"]) for one in tag_specifications}
-        kept = [one for one in tag_specifications if one["ResourceType"] == "image"]
-        image = original(ec2, instance_id, name, description, tag_specifications=kept)
+        tags = {specification["ResourceType"]: tag_dict(specification["Tags"]) for specification in tag_specifications}
+        image_tags = [specification for specification in tag_specifications if specification["ResourceType"] == "image"]
+        image = original(ec2, instance_id, name, description, tag_specifications=image_tags)
         image.root_device_type, image.root_device_name = "ebs", "/dev/xvda"
         image.ebs_snapshot.add_tags(tags.get("snapshot", {}))
         image.state = "pending"
-        self.world.later(self.world.takes("image made", IMAGED_S), functools.partial(self._finish, image, instance_id))
+        self.world.schedule_once(
+            self.world.takes("image made", IMAGED_S), functools.partial(self._finish, image, instance_id)
+        )
         return image
 
     def _finish(self, image: Any, instance_id: str) -> None:
-        if self.world.troubles.of("image", image.name, "create"):
+        if self.world.troubles.find("image", image.name, "create"):
             image.state = "failed"
             return
         root = self.world.work / "machines" / instance_id / ROOT_DISK

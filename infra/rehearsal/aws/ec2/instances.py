@@ -34,8 +34,8 @@ def needs_machine(instance: Any) -> bool:
 
 def gpus(instance_type: str) -> int:
     """Return the number of NVIDIA GPUs of an instance type."""
-    known = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
-    return sum(gpu["Count"] for gpu in known if gpu["Manufacturer"] == "NVIDIA")
+    devices = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
+    return sum(gpu["Count"] for gpu in devices if gpu["Manufacturer"] == "NVIDIA")
 
 
 def set_state(instance: Any, name: str) -> None:
@@ -52,9 +52,9 @@ def describe_launch(data: dict[str, Any], arguments: dict[str, Any], image_id: s
     reservation = data.get("CapacityReservationSpecification") or {}
     target = reservation.get("CapacityReservationTarget") or {}
     tags = (arguments.get("tags") or {}).get("instance", {})
-    given = None if arguments.get("is_instance_type_default") else arguments.get("instance_type")
+    requested_type = None if arguments.get("is_instance_type_default") else arguments.get("instance_type")
     return Launch(
-        instance_type=given or data.get("InstanceType") or "m1.small",
+        instance_type=requested_type or data.get("InstanceType") or "m1.small",
         zone=zone,
         image_id=image_id or data.get("ImageId", ""),
         market=arguments.get("instance_market_options") or (data.get("InstanceMarketOptions") or {}).get("MarketType"),
@@ -72,7 +72,9 @@ class Instances:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def run(self, original: Callable[..., Any], ec2: Any, image_id: str, count: int, *rest: Any, **kwargs: Any) -> Any:
+    def run(
+        self, original: Callable[..., Any], ec2: Any, image_id: str, count: int, *positional: Any, **kwargs: Any
+    ) -> Any:
         data = template_version(self.world, kwargs.get("launch_template"))
         if not kwargs.get("nics") and data.get("NetworkInterfaces"):
             kwargs["nics"] = [dict(nic) for nic in data["NetworkInterfaces"]]
@@ -87,7 +89,7 @@ class Instances:
                     hook(launch)
         except LaunchRefused as refused:
             raise EC2ClientError(refused.code, refused.message) from refused
-        reservation = original(ec2, image_id, count, *rest, **kwargs)
+        reservation = original(ec2, image_id, count, *positional, **kwargs)
         for instance in reservation.instances:
             self._finish(ec2, instance, data, launch)
         return reservation
@@ -124,7 +126,7 @@ class Instances:
     def terminate(self, original: Callable[..., Any], ec2: Any, instance_ids: list[str]) -> list[tuple[Any, Any]]:
         """Set shutting-down at once; interfaces and volumes go a moment later, with the machine."""
         instances = [] if not instance_ids else ec2.get_multi_instances_by_id(instance_ids)
-        if not instances or any(one.disable_api_termination is True for one in instances):
+        if not instances or any(machine.disable_api_termination is True for machine in instances):
             return original(ec2, instance_ids)  # type: ignore[no-any-return]
         changes = []
         for instance in instances:
@@ -133,8 +135,8 @@ class Instances:
                 set_state(instance, "shutting-down")
                 instance._reason = f"User initiated ({datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC)"
                 ends = "GPU instance ends" if gpus(instance.instance_type) else "instance ends"
-                after = self.world.takes(ends, SHUTDOWN_S)
-                self.world.later(after, functools.partial(self._end, original, ec2, instance.id))
+                delay = self.world.takes(ends, SHUTDOWN_S)
+                self.world.schedule_once(delay, functools.partial(self._end, original, ec2, instance.id))
         return changes
 
     def _end(self, original: Callable[..., Any], ec2: Any, instance_id: str) -> None:
@@ -142,8 +144,8 @@ class Instances:
             instance = ec2.get_instance_by_id(instance_id)
             if instance is None or instance.state != "shutting-down":
                 return
-            if self.world.troubles.of("instance", instance_id, "delete"):
-                self.world.later(SHUTDOWN_S, functools.partial(self._end, original, ec2, instance_id))
+            if self.world.troubles.find("instance", instance_id, "delete"):
+                self.world.schedule_once(SHUTDOWN_S, functools.partial(self._end, original, ec2, instance_id))
                 return
             original(ec2, [instance_id])
 

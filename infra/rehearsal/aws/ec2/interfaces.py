@@ -34,33 +34,35 @@ def check(instance_type: str, nics: list[Specification]) -> None:
         return
     network = INSTANCE_TYPES[instance_type]["NetworkInfo"]
     places = Counter(place(nic) for nic in nics)
-    if doubled := [one for one, count in places.items() if count > 1]:
-        raise LaunchRefused("InvalidParameterValue", f"duplicate (network card, device index): {doubled}")
+    if duplicates := [slot for slot, count in places.items() if count > 1]:
+        raise LaunchRefused("InvalidParameterValue", f"duplicate (network card, device index): {duplicates}")
     if PRIMARY not in places or any(place(nic) == PRIMARY and kind_of(nic) == "efa-only" for nic in nics):
         raise LaunchRefused("InvalidParameterCombination", "the primary interface must be 'interface' or 'efa'")
     cards = {card["NetworkCardIndex"]: card for card in network["NetworkCards"]}
     for index in {card for card, _ in places}:
-        mine = [nic for nic in nics if place(nic)[0] == index]
+        card_nics = [nic for nic in nics if place(nic)[0] == index]
         if index not in cards:
             raise LaunchRefused("InvalidParameterValue", f"{instance_type} has no network card {index}")
-        _check_card(index, cards[index], mine)
+        _check_card(index, cards[index], card_nics)
     efas = sum(kind_of(nic) in EFA for nic in nics)
     limit = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
     if efas > limit:
-        seen = f"(requested: {efas}, limit: {limit})"
-        raise LaunchRefused("AttachmentLimitExceeded", f"EFA interfaces exceed the limit {seen}")
+        counts = f"(requested: {efas}, limit: {limit})"
+        raise LaunchRefused("AttachmentLimitExceeded", f"EFA interfaces exceed the limit {counts}")
 
 
 def _check_card(index: int, card: dict[str, Any], nics: list[Specification]) -> None:
     limit = card["MaximumNetworkInterfaces"]
     if len(nics) > limit:
-        seen = f"(requested: {len(nics)}, limit: {limit})"
-        raise LaunchRefused("AttachmentLimitExceeded", f"Interfaces exceed the limit. Network Card {index} {seen}")
+        counts = f"(requested: {len(nics)}, limit: {limit})"
+        raise LaunchRefused("AttachmentLimitExceeded", f"Interfaces exceed the limit. Network Card {index} {counts}")
     efas = [nic for nic in nics if kind_of(nic) in EFA]
-    allowed = 1 if set(EFA) & set(card.get("InterfaceTypes", EFA)) else 0
-    if len(efas) > allowed:
-        seen = f"(requested: {len(efas)}, limit: {allowed})"
-        raise LaunchRefused("AttachmentLimitExceeded", f"EFA interfaces exceed the limit. Network Card {index} {seen}")
+    limit_per_card = 1 if set(EFA) & set(card.get("InterfaceTypes", EFA)) else 0
+    if len(efas) > limit_per_card:
+        counts = f"(requested: {len(efas)}, limit: {limit_per_card})"
+        raise LaunchRefused(
+            "AttachmentLimitExceeded", f"EFA interfaces exceed the limit. Network Card {index} {counts}"
+        )
 
 
 def requested_efas(instance: Any) -> int:
@@ -70,13 +72,13 @@ def requested_efas(instance: Any) -> int:
 def _prepare(original: Callable[..., None], instance: Any, nics: list[Specification], **kwargs: Any) -> None:
     """Make the primary interface by moto, deleted with the instance unless told otherwise; then add the others."""
     nics = nics or [{"DeviceIndex": 0}]
-    first = next((nic for nic in nics if place(nic) == PRIMARY), nics[0])
-    keep = first.get("DeleteOnTermination") is False
-    original(instance, [{**first, "DeviceIndex": 0, "DeleteOnTermination": not keep}], **kwargs)
+    primary_nic = next((nic for nic in nics if place(nic) == PRIMARY), nics[0])
+    keep = primary_nic.get("DeleteOnTermination") is False
+    original(instance, [{**primary_nic, "DeviceIndex": 0, "DeleteOnTermination": not keep}], **kwargs)
     primary = instance.nics[0]
-    primary.interface_type, primary.network_card_index = kind_of(first), 0
+    primary.interface_type, primary.network_card_index = kind_of(primary_nic), 0
     for nic in nics:
-        if nic is not first:
+        if nic is not primary_nic:
             _add(instance, nic, primary)
 
 

@@ -30,26 +30,26 @@ class Market:
         self.spot = {name: price * SPOT_SHARE for name, price in self.on_demand.items() if price is not None}
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        asked = json.loads(body) if body else {}
-        known = set(self.on_demand)
-        if strange := (set(asked.get("on_demand", {})) | set(asked.get("spot", {}))) - known:
+        request = json.loads(body) if body else {}
+        types = set(self.on_demand)
+        if strange := (set(request.get("on_demand", {})) | set(request.get("spot", {}))) - types:
             return 400, {"message": f"no such types: {sorted(strange)}"}
-        self.on_demand |= {name: _usd(price) for name, price in asked.get("on_demand", {}).items()}
-        for name, price in asked.get("spot", {}).items():
+        self.on_demand |= {name: _usd(price) for name, price in request.get("on_demand", {}).items()}
+        for name, price in request.get("spot", {}).items():
             self.spot.pop(name, None)
             if price is not None:
                 self.spot[name] = Decimal(price)
-        shown = {name: None if price is None else str(price) for name, price in self.on_demand.items()}
-        return 200, {"on_demand": shown, "spot": {name: str(price) for name, price in self.spot.items()}}
+        prices = {name: None if price is None else str(price) for name, price in self.on_demand.items()}
+        return 200, {"on_demand": prices, "spot": {name: str(price) for name, price in self.spot.items()}}
 
     def get_products(self, params: Parameters) -> dict[str, Any]:
         if params.get("ServiceCode") != "AmazonEC2":
             raise AwsError("NotFoundException", f"the rehearsal's price list has no {params.get('ServiceCode')}")
-        wanted = {one["Field"]: one["Value"] for one in params.get("Filters") or ()}
-        name = wanted.get("instanceType", "")
+        criteria = {criterion["Field"]: criterion["Value"] for criterion in params.get("Filters") or ()}
+        name = criteria.get("instanceType", "")
         price = self.on_demand.get(name)
-        found = [] if price is None else [_product(name, price, wanted.get("regionCode", self.world.region))]
-        return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(one) for one in found]}
+        products = [] if price is None else [_product(name, price, criteria.get("regionCode", self.world.region))]
+        return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(criterion) for criterion in products]}
 
     def describe_spot_price_history(self, params: Parameters) -> dict[str, Any]:
         zone = params.get("AvailabilityZone")

@@ -28,8 +28,8 @@ def _vpc(moto: Callable[..., Any], ec2: Any, *args: Any, **kwargs: Any) -> Any:
     vpc = moto(ec2, *args, **kwargs)
     domain = "ec2.internal" if ec2.region_name == "us-east-1" else f"{ec2.region_name}.compute.internal"
     default = {"domain_name_servers": [AMAZON_DNS], "domain_name": [domain]}
-    known = next(iter(ec2.dhcp_options_sets.values()), None)
-    ec2.associate_dhcp_options(known or ec2.create_dhcp_options(**default), vpc)
+    options = next(iter(ec2.dhcp_options_sets.values()), None)
+    ec2.associate_dhcp_options(options or ec2.create_dhcp_options(**default), vpc)
     group = ec2.get_security_group_from_name("default", vpc_id=vpc.id)
     if not group.ingress_rules:
         itself = [{"GroupId": group.id}]
@@ -55,9 +55,9 @@ def _authorize(direction: str) -> Callable[..., ActionResult]:
     def authorize(moto: Moto, response: Any) -> ActionResult:
         response.error_on_dryrun()
         rules: list[SecurityGroupRule] = []
-        for asked in response._process_rules_from_querystring():
-            made, _ = getattr(response.ec2_backend, f"authorize_security_group_{direction}")(**asked)
-            rules += made
+        for arguments in response._process_rules_from_querystring():
+            new_rules, _ = getattr(response.ec2_backend, f"authorize_security_group_{direction}")(**arguments)
+            rules += new_rules
         return ActionResult({"Return": True, "SecurityGroupRules": rules})
 
     authorize.__qualname__ = f"authorize.{direction}"
@@ -86,8 +86,8 @@ def _endpoint(moto: Callable[..., None], endpoint: Any, *args: Any, **kwargs: An
 
 def _address(moto: Moto, response: Any) -> ActionResult:
     answer = moto(response)
-    shown: Any = answer.result
-    shown |= {"PublicIpv4Pool": POOL, "NetworkBorderGroup": response.region}
+    document: Any = answer.result
+    document |= {"PublicIpv4Pool": POOL, "NetworkBorderGroup": response.region}
     return answer
 
 
@@ -100,7 +100,7 @@ def install(world: World) -> None:
     wrap(NatGatewayBackend, "create_nat_gateway", _nat)
     wrap(VPCEndPoint, "__init__", _endpoint)
     wrap(EC2Response, "allocate_address", _address)
-    shown: dict[type, dict[str, Any]] = {
+    fields: dict[type, dict[str, Any]] = {
         SecurityGroupRule: {"group_owner_id": property(lambda rule: world.account)},
         VPCEndPoint: {"ip_address_type": "ipv4", "requester_managed": False},
         ElasticAddress: {
@@ -110,6 +110,6 @@ def install(world: World) -> None:
             "network_interface_id": property(lambda address: address.eni.id if address.eni else None),
         },
     }
-    for kind, facts in shown.items():
+    for kind, facts in fields.items():
         for name, fact in facts.items():
             setattr(kind, name, fact)

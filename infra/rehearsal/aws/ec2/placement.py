@@ -70,15 +70,15 @@ class Placement:
         names, ids = params.get("GroupNames") or [], params.get("GroupIds") or []
         for name in names:
             self.find(name)
-        found = []
+        documents = []
         for group in self.groups.values():
             tags = self.tags_of(group)
             facts = {"group-name": group.name, "group-arn": group.arn, "state": "available", "strategy": group.strategy}
             if (names and group.name not in names) or (ids and group.group_id not in ids):
                 continue
             if matches(params.get("Filters"), facts, tags):
-                found.append(group.describe(tags))
-        return {"PlacementGroups": found}
+                documents.append(group.describe(tags))
+        return {"PlacementGroups": documents}
 
     def find(self, name: str) -> PlacementGroup:
         try:

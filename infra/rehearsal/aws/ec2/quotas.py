@@ -60,8 +60,8 @@ class Quotas:
 
     def value(self, service: str, code: str) -> float:
         path = self.world.work / "aws" / OVERRIDES
-        own = json.loads(path.read_text()).get(code) if path.exists() else None
-        return float(self.known[service, code][1] if own is None else own)
+        override = json.loads(path.read_text()).get(code) if path.exists() else None
+        return float(self.known[service, code][1] if override is None else override)
 
     def _describe(self, service: str, code: str) -> dict[str, Any]:
         return {

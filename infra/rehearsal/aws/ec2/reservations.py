@@ -67,86 +67,92 @@ class Reservations:
         self.blocks = Blocks()
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        asked = json.loads(body) if body else {}
+        request = json.loads(body) if body else {}
         try:
-            now = {"asked_at": datetime.now(UTC)} if "start_in_s" in asked else {}
-            self.blocks = Blocks.model_validate(self.blocks.model_dump() | asked | now)
+            now = {"asked_at": datetime.now(UTC)} if "start_in_s" in request else {}
+            self.blocks = Blocks.model_validate(self.blocks.model_dump() | request | now)
         except ValidationError as error:
             return 400, {"message": str(error)}
-        for one in (one for one in self.reservations.values() if one.kind == "capacity-block"):
-            one.late, one.paid = timedelta(seconds=self.blocks.late_s), self.blocks.payment == "succeeds"
-            if self.blocks.end_in_s is not None and "end_in_s" in asked:
-                one.end = datetime.now(UTC) + timedelta(seconds=self.blocks.end_in_s)
+        for block in (block for block in self.reservations.values() if block.kind == "capacity-block"):
+            block.late, block.paid = timedelta(seconds=self.blocks.late_s), self.blocks.payment == "succeeds"
+            if self.blocks.end_in_s is not None and "end_in_s" in request:
+                block.end = datetime.now(UTC) + timedelta(seconds=self.blocks.end_in_s)
         return 200, self.blocks.model_dump(mode="json")
 
     def hold(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
         """Hold what somebody has bought before a campaign: paid, active and free. One that is there stays as it is, a
         cancelled one too; it only gets the places it lacks, and a block that is nearly over and free begins anew."""
         try:
-            bought = Bought.model_validate_json(body)
+            purchase = Bought.model_validate_json(body)
         except ValidationError as error:
             return 400, {"message": str(error)}
-        now, named = datetime.now(UTC), bought.reservation_id
+        now, block_id = datetime.now(UTC), purchase.reservation_id
         with self.world.lock:
-            known = self.reservations.get(named)
-            over = known is not None and known.end is not None and known.end - now < BLOCK / 2
-            if known is None or (over and not self.users(known)):
-                block = bought.kind == "capacity-block"
-                known = self.reservations[named] = Reservation(
-                    reservation_id=named,
-                    instance_type=bought.instance_type,
+            previous = self.reservations.get(block_id)
+            nearly_ended = previous is not None and previous.end is not None and previous.end - now < BLOCK / 2
+            if previous is None or (nearly_ended and not self.users(previous)):
+                block = purchase.kind == "capacity-block"
+                previous = self.reservations[block_id] = Reservation(
+                    reservation_id=block_id,
+                    instance_type=purchase.instance_type,
                     platform="Linux/UNIX",
-                    zone=bought.zone,
-                    count=bought.count,
+                    zone=purchase.zone,
+                    count=purchase.count,
                     end_type="limited" if block else "unlimited",
                     end=now + BLOCK if block else None,
                     start=now,
-                    match="open" if bought.name == "open" else "targeted",
-                    kind=bought.kind,
+                    match="open" if purchase.name == "open" else "targeted",
+                    kind=purchase.kind,
                     created=now - PAYMENT,
                 )
-            known.count = max(known.count, bought.count)
-            if bought.name.startswith("arn:"):
-                self.blocks = self.blocks.model_copy(update={"groups": {**self.blocks.groups, bought.name: (named,)}})
-        return 200, {"reservation_id": named}
+            previous.count = max(previous.count, purchase.count)
+            if purchase.name.startswith("arn:"):
+                self.blocks = self.blocks.model_copy(
+                    update={"groups": {**self.blocks.groups, purchase.name: (block_id,)}}
+                )
+        return 200, {"reservation_id": block_id}
 
     def users(self, reservation: Reservation) -> int:
         """Return the number of live instances in the reservation. Those that target a group or any open reservation
         fill the oldest first; beyond its capacity they run on demand."""
         ec2 = self.world.backend("ec2")
-        live = [one for one in ec2.all_instances() if one.state not in ("terminated", "shutting-down")]
-        asked = [(template_data(ec2, one), one.instance_type, one.placement.zone) for one in live]
-        used = Counter(target for data, _, _ in asked if (target := _target(data)))
-        for pool in (self._pool(*one) for one in asked):
-            if place := next((one for one in pool if used[one] < self.reservations[one].count), None):
-                used[place] += 1
-        return used[reservation.reservation_id]
+        live = [instance for instance in ec2.all_instances() if instance.state not in ("terminated", "shutting-down")]
+        launches = [
+            (template_data(ec2, instance), instance.instance_type, instance.placement.zone) for instance in live
+        ]
+        counts = Counter(target for data, _, _ in launches if (target := _target(data)))
+        for pool in (self._pool(*instance) for instance in launches):
+            if place := next(
+                (instance for instance in pool if counts[instance] < self.reservations[instance].count), None
+            ):
+                counts[place] += 1
+        return counts[reservation.reservation_id]
 
     def in_block(self, reservation: Reservation) -> list[str]:
         """Return the live instances that target this reservation by ID."""
         ec2 = self.world.backend("ec2")
-        live = [one for one in ec2.all_instances() if one.state in ("pending", "running")]
-        return [one.id for one in live if _target(template_data(ec2, one)) == reservation.reservation_id]
+        live = [instance for instance in ec2.all_instances() if instance.state in ("pending", "running")]
+        return [instance.id for instance in live if _target(template_data(ec2, instance)) == reservation.reservation_id]
 
     def _pool(self, data: dict[str, Any], instance_type: str, zone: str) -> tuple[str, ...]:
         """Return the reservations that a launch with this template may use; none if it names one."""
-        asked = data.get("CapacityReservationSpecification") or {}
+        specification = data.get("CapacityReservationSpecification") or {}
         if _target(data):
             return ()
-        group = (asked.get("CapacityReservationTarget") or {}).get("CapacityReservationResourceGroupArn")
+        group = (specification.get("CapacityReservationTarget") or {}).get("CapacityReservationResourceGroupArn")
         if group:
             return self._fitting(instance_type, zone, self.blocks.groups.get(group, ()))
-        if asked.get("CapacityReservationPreference") == "capacity-reservations-only":
+        if specification.get("CapacityReservationPreference") == "capacity-reservations-only":
             return self._fitting(instance_type, zone, None)
         return ()
 
-    def _fitting(self, instance_type: str, zone: str, among: Sequence[str] | None) -> tuple[str, ...]:
-        """Return active reservations that fit; `among` None means those open to all."""
+    def _fitting(self, instance_type: str, zone: str, members: Sequence[str] | None) -> tuple[str, ...]:
+        """Return active reservations that fit; `members` None means those open to all."""
         return tuple(
             name
-            for name, one in self.reservations.items()
-            if (one.instance_type, one.zone, one.state()) == (instance_type, zone, "active")
-            and (one.match == "open" if among is None else name in among)
+            for name, reservation in self.reservations.items()
+            if (reservation.instance_type, reservation.zone, reservation.state()) == (instance_type, zone, "active")
+            and (reservation.match == "open" if members is None else name in members)
         )
 
     def describe(self, reservation: Reservation) -> dict[str, Any]:
@@ -208,9 +214,9 @@ class Reservations:
             raise AwsError("InvalidCapacityReservationId.NotFound", message) from None
 
     def describe_capacity_reservations(self, params: Parameters) -> dict[str, Any]:
-        wanted = params.get("CapacityReservationIds") or list(self.reservations)
-        found = []
-        for reservation in [self.find(each) for each in wanted]:
+        reservation_ids = params.get("CapacityReservationIds") or list(self.reservations)
+        documents = []
+        for reservation in [self.find(wanted_id) for wanted_id in reservation_ids]:
             facts = {
                 "instance-type": reservation.instance_type,
                 "availability-zone": reservation.zone,
@@ -223,8 +229,8 @@ class Reservations:
             }
             tags = dict(self.world.backend("ec2").tags.get(reservation.reservation_id, {}))
             if matches(params.get("Filters"), facts, tags):
-                found.append(self.describe(reservation))
-        return {"CapacityReservations": found}
+                documents.append(self.describe(reservation))
+        return {"CapacityReservations": documents}
 
     def modify_capacity_reservation(self, params: Parameters) -> dict[str, Any]:
         reservation = self.find(params["CapacityReservationId"])
@@ -247,9 +253,9 @@ class Reservations:
         return {"Return": True}
 
     def describe_capacity_block_offerings(self, params: Parameters) -> dict[str, Any]:
-        found = offerings(params, self.world.region, self.blocks)
-        self.offerings |= {str(one["CapacityBlockOfferingId"]): one for one in found}
-        return {"CapacityBlockOfferings": found}
+        offers = offerings(params, self.world.region, self.blocks)
+        self.offerings |= {str(offer["CapacityBlockOfferingId"]): offer for offer in offers}
+        return {"CapacityBlockOfferings": offers}
 
     def purchase_capacity_block(self, params: Parameters) -> dict[str, Any]:
         offering = self.offerings.get(params["CapacityBlockOfferingId"])
@@ -287,35 +293,35 @@ class Reservations:
         if reservation is None:
             message = f"The capacity reservation '{launch.capacity_reservation_id}' does not exist"
             raise LaunchRefused("InvalidCapacityReservationId.NotFound", message)
-        asked = (launch.instance_type, launch.zone)
-        if asked != (reservation.instance_type, reservation.zone):
-            message = f"{reservation.reservation_id} is for {reservation.instance_type} in {reservation.zone}: {asked}"
+        demand = (launch.instance_type, launch.zone)
+        if demand != (reservation.instance_type, reservation.zone):
+            message = f"{reservation.reservation_id} is for {reservation.instance_type} in {reservation.zone}: {demand}"
             raise LaunchRefused("InvalidParameterValue", message)
         if (launch.market == "capacity-block") != (reservation.kind == "capacity-block"):
             message = f"MarketType {launch.market} does not go with a reservation of type {reservation.kind}"
             raise LaunchRefused("InvalidParameterCombination", message)
-        over = (
+        expired = (
             reservation.kind == "capacity-block" and reservation.end and reservation.end - ENDING <= datetime.now(UTC)
         )
-        if over or reservation.state() != "active" or self.users(reservation) >= reservation.count:
+        if expired or reservation.state() != "active" or self.users(reservation) >= reservation.count:
             message = f"The capacity reservation {reservation.reservation_id} has insufficient available capacity"
             raise LaunchRefused("ReservationCapacityExceeded", message)
 
     def _check_pool(self, launch: Launch) -> None:
         group = launch.capacity_reservation_group
-        among = self.blocks.groups.get(group, ()) if group else None
-        fitting = [self.reservations[one] for one in self._fitting(launch.instance_type, launch.zone, among)]
-        if all(self.users(one) >= one.count for one in fitting):
-            where = group or "that match the launch"
-            message = f"There is insufficient capacity in the capacity reservations {where}"
+        members = self.blocks.groups.get(group, ()) if group else None
+        fitting = [self.reservations[name] for name in self._fitting(launch.instance_type, launch.zone, members)]
+        if all(self.users(name) >= name.count for name in fitting):
+            description = group or "that match the launch"
+            message = f"There is insufficient capacity in the capacity reservations {description}"
             raise LaunchRefused("ReservationCapacityExceeded", message)
 
     def end_blocks(self) -> None:
         """Terminate a block's instances half an hour before its end, as EC2 does."""
         with self.world.lock:
-            for one in self.reservations.values():
-                over = one.kind == "capacity-block" and one.end and one.end - ENDING <= datetime.now(UTC)
-                if over and (running := self.in_block(one)):
+            for block in self.reservations.values():
+                is_ending = block.kind == "capacity-block" and block.end and block.end - ENDING <= datetime.now(UTC)
+                if is_ending and (running := self.in_block(block)):
                     self.world.backend("ec2").terminate_instances(running)
 
 
@@ -340,4 +346,4 @@ def install(world: World) -> None:
     world.routes["/_site/blocks"] = reservations.route
     world.routes["/_site/bought"] = reservations.hold
     world.block_ends = lambda name: reservations.find(name).end
-    world.every(PERIOD_S, reservations.end_blocks)
+    world.schedule_every(PERIOD_S, reservations.end_blocks)

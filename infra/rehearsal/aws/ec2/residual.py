@@ -21,8 +21,8 @@ ENDPOINT_DELETION_S = 1.0
 Moto = Callable[..., ActionResult]
 
 
-def violation(what: str) -> AwsError:
-    return AwsError("DependencyViolation", what)
+def violation(message: str) -> AwsError:
+    return AwsError("DependencyViolation", message)
 
 
 class Dependencies:
@@ -45,7 +45,7 @@ class Dependencies:
             "delete_network_interface": self._interface,
         }
         for name, check in checks.items():
-            wrap(EC2Response, name, _before(self.world, name, check))
+            wrap(EC2Response, name, _check_before(self.world, name, check))
 
     def _security_group(self, params: Callable[..., Any]) -> None:
         group = self.ec2.get_security_group_from_id(params("GroupId"))
@@ -60,10 +60,10 @@ class Dependencies:
     def _references(self, group_id: str) -> Iterator[str]:
         """Yield other groups whose rules name this one."""
         for groups in list(self.ec2.groups.values()):
-            for other in list(groups.values()):
-                rules = [*other.ingress_rules, *other.egress_rules]
-                if other.id != group_id and any((r.source_group or {}).get("GroupId") == group_id for r in rules):
-                    yield other.id
+            for group in list(groups.values()):
+                rules = [*group.ingress_rules, *group.egress_rules]
+                if group.id != group_id and any((r.source_group or {}).get("GroupId") == group_id for r in rules):
+                    yield group.id
 
     def _subnet(self, params: Callable[..., Any]) -> None:
         subnet_id = params("SubnetId")
@@ -74,15 +74,15 @@ class Dependencies:
         vpc_id, ec2 = params("VpcId"), self.ec2
         dependents = [igw.id for igw in ec2.internet_gateways.values() if igw.vpc and igw.vpc.id == vpc_id]
         dependents += [group.id for group in ec2.groups[vpc_id].values() if group.name != "default"]
-        dependents += [one.id for one in ec2.vpc_end_points.values() if one.vpc_id == vpc_id]
+        dependents += [resource.id for resource in ec2.vpc_end_points.values() if resource.vpc_id == vpc_id]
         dependents += [eni.id for eni in ec2.enis.values() if eni.subnet.vpc_id == vpc_id]
         if dependents:
             raise violation(f"The vpc '{vpc_id}' has dependencies and cannot be deleted.")
 
     def _internet_gateway(self, params: Callable[..., Any]) -> None:
         vpc_id = params("VpcId")
-        mapped = [eni.id for eni in self.ec2.enis.values() if eni.public_ip and eni.subnet.vpc_id == vpc_id]
-        if mapped:
+        addresses = [eni.id for eni in self.ec2.enis.values() if eni.public_ip and eni.subnet.vpc_id == vpc_id]
+        if addresses:
             raise violation(
                 f"Network {vpc_id} has some mapped public address(es). "
                 "Please unmap those public address(es) before detaching the gateway."
@@ -99,7 +99,7 @@ class Dependencies:
             raise AwsError("InvalidParameterValue", f"Network interface '{eni.id}' is currently in use.")
 
 
-def _before(world: World, name: str, check: Callable[[Callable[..., Any]], None]) -> Callable[..., ActionResult]:
+def _check_before(world: World, name: str, check: Callable[[Callable[..., Any]], None]) -> Callable[..., ActionResult]:
     def checked(moto: Moto, response: Any) -> ActionResult:
         with world.lock:
             check(response._get_param)
@@ -135,16 +135,16 @@ class Lifecycles:
             gateway = answer.result["NatGateway"]  # type: ignore[index]
             gateway.state = "pending"
             _claim(gateway._eni, f"Interface for NAT Gateway {gateway.id}", "nat_gateway")
-            self.world.later(
+            self.world.schedule_once(
                 self.world.takes("NAT gateway made", NAT_CREATION_S),
                 lambda: self._nat_state(gateway, "pending", "available"),
             )
             return answer
 
-    def _nat_state(self, gateway: Any, before: str, after: str) -> None:
+    def _nat_state(self, gateway: Any, previous_state: str, next_state: str) -> None:
         with self.world.lock:
-            if gateway.state == before:
-                gateway.state = after
+            if gateway.state == previous_state:
+                gateway.state = next_state
 
     def _delete_nat(self, params: Parameters) -> dict[str, Any]:
         gateway = self.ec2.nat_gateways.get(params["NatGatewayId"])
@@ -152,7 +152,7 @@ class Lifecycles:
             raise AwsError("NatGatewayNotFound", f"The Nat Gateway {params['NatGatewayId']} was not found")
         if gateway.state in ("pending", "available"):
             gateway.state = "deleting"
-            self.world.later(
+            self.world.schedule_once(
                 self.world.takes("NAT gateway deleted", NAT_DELETION_S), lambda: self._nat_deleted(gateway)
             )
         return {"NatGatewayId": gateway.id}
@@ -164,7 +164,7 @@ class Lifecycles:
                     self.ec2.disassociate_address(association_id=address.association_id)
             self.ec2.enis.pop(gateway._eni.id, None)
             gateway.state = "deleted"
-        self.world.later(NAT_FORGOTTEN_S, lambda: self._nat_forgotten(gateway))
+        self.world.schedule_once(NAT_FORGOTTEN_S, lambda: self._nat_forgotten(gateway))
 
     def _nat_forgotten(self, gateway: Any) -> None:
         with self.world.lock:
@@ -175,7 +175,7 @@ class Lifecycles:
         with self.world.lock:
             answer = moto(response)
             endpoint = answer.result["VpcEndpoint"]  # type: ignore[index]
-            groups = [self.ec2.get_security_group_from_id(one) for one in endpoint.security_group_ids or []]
+            groups = [self.ec2.get_security_group_from_id(group_id) for group_id in endpoint.security_group_ids or []]
             for eni_id in endpoint.network_interface_ids or []:
                 eni = self.ec2.enis[eni_id]
                 eni._group_set = [group for group in groups if group] or eni._group_set
@@ -183,17 +183,17 @@ class Lifecycles:
             return answer
 
     def _delete_endpoints(self, params: Parameters) -> dict[str, Any]:
-        failed = []
+        failures = []
         for endpoint_id in params.get("VpcEndpointIds") or []:
             endpoint = self.ec2.vpc_end_points.get(endpoint_id)
             if endpoint is None:
                 error = {"Code": "InvalidVpcEndpoint.NotFound", "Message": f"'{endpoint_id}' does not exist"}
-                failed.append({"ResourceId": endpoint_id, "Error": error})
+                failures.append({"ResourceId": endpoint_id, "Error": error})
             elif endpoint.state != "deleting":
                 endpoint.state = "deleting"
                 gone_after = self.world.takes("endpoint deleted", ENDPOINT_DELETION_S)
-                self.world.later(gone_after, functools.partial(self._endpoint_deleted, endpoint))
-        return {"Unsuccessful": failed}
+                self.world.schedule_once(gone_after, functools.partial(self._endpoint_deleted, endpoint))
+        return {"Unsuccessful": failures}
 
     def _endpoint_deleted(self, endpoint: Any) -> None:
         with self.world.lock:
@@ -225,10 +225,10 @@ def _of_type(moto: Moto, response: Any) -> ActionResult:
 def _of_owner(moto: Moto, response: Any) -> ActionResult:
     """Apply OwnerIds, which moto ignores: it would show the snapshots of every public AMI as the account's own."""
     answer = moto(response)
-    owners = {response.current_account if one == "self" else one for one in response._get_param("OwnerIds", [])}
+    owners = {response.current_account if owner == "self" else owner for owner in response._get_param("OwnerIds", [])}
     if owners:
-        shown: Any = answer.result
-        shown["Snapshots"] = [snapshot for snapshot in shown["Snapshots"] if snapshot.owner_id in owners]
+        document: Any = answer.result
+        document["Snapshots"] = [snapshot for snapshot in document["Snapshots"] if snapshot.owner_id in owners]
     return answer
 
 

@@ -22,23 +22,27 @@ def _create(
     tags: dict[str, dict[str, str]],
 ) -> LaunchTemplate:
     """Keep the template's own tags apart: moto mixes them into those of launched resources."""
-    launched = [one for one in data.pop("TagSpecifications", []) if one["ResourceType"] != "launch-template"]
-    return moto(ec2, name, description, data | ({"TagSpecifications": launched} if launched else {}), tags)
+    instance_tags = [
+        specification
+        for specification in data.pop("TagSpecifications", [])
+        if specification["ResourceType"] != "launch-template"
+    ]
+    return moto(ec2, name, description, data | ({"TagSpecifications": instance_tags} if instance_tags else {}), tags)
 
 
 def _create_version(moto: Callable[..., ActionResult], response: Any) -> ActionResult:
     """Take what the request leaves out from its source version."""
     source = response._get_param("SourceVersion")
     # Read first: `$Latest` changes with the new version, and an unknown source must leave nothing behind.
-    before = None if source is None else _template(response).get_version(source)
+    source_version = None if source is None else _template(response).get_version(source)
     answer = moto(response)
-    if before is not None:
+    if source_version is not None:
         result: Any = answer.result
-        shown = result["LaunchTemplateVersion"]
-        made = before.template.get_version(shown["VersionNumber"])
-        if "TagSpecifications" not in made.data:
-            made.instance_tags = before.instance_tags
-        made.data = shown["LaunchTemplateData"] = before.data | made.data
+        version_document = result["LaunchTemplateVersion"]
+        version = source_version.template.get_version(version_document["VersionNumber"])
+        if "TagSpecifications" not in version.data:
+            version.instance_tags = source_version.instance_tags
+        version.data = version_document["LaunchTemplateData"] = source_version.data | version.data
     return answer
 
 

@@ -85,7 +85,9 @@ class AccessEntries:
 
     def list_access_entries(self, params: Parameters) -> dict[str, Any]:
         entries, policy = self._cluster(params).entries, params.get("associatedPolicyArn")
-        return {"accessEntries": [arn for arn, one in entries.items() if policy is None or policy in one["policies"]]}
+        return {
+            "accessEntries": [arn for arn, entry in entries.items() if policy is None or policy in entry["policies"]]
+        }
 
     def update_access_entry(self, params: Parameters) -> dict[str, Any]:
         entry = self._entry(params)
@@ -109,21 +111,21 @@ class AccessEntries:
             "associatedAt": datetime.now(UTC),
             "modifiedAt": datetime.now(UTC),
         }
-        return self._about(params) | {"associatedAccessPolicy": association}
+        return self._entry_context(params) | {"associatedAccessPolicy": association}
 
     def disassociate_access_policy(self, params: Parameters) -> None:
         if self._entry(params)["policies"].pop(params["policyArn"], None) is None:
             raise AwsError("ResourceNotFoundException", "The specified policy is not associated with the access entry")
 
     def list_associated_access_policies(self, params: Parameters) -> dict[str, Any]:
-        found = list(self._entry(params)["policies"].values())
-        return self._about(params) | {"associatedAccessPolicies": found}
+        policies = list(self._entry(params)["policies"].values())
+        return self._entry_context(params) | {"associatedAccessPolicies": policies}
 
     def list_access_policies(self, params: Parameters) -> dict[str, Any]:
         return {"accessPolicies": [{"name": name, "arn": POLICY_ARN + name} for name in POLICIES]}
 
     @staticmethod
-    def _about(params: Parameters) -> dict[str, str]:
+    def _entry_context(params: Parameters) -> dict[str, str]:
         return {"clusterName": params["clusterName"], "principalArn": params["principalArn"]}
 
 

@@ -59,8 +59,8 @@ class Addons:
     def create_addon(self, params: Parameters) -> dict[str, Any]:
         cluster, name = find_active(self.world, params["clusterName"]), params["addonName"]
         if name not in KINDS:
-            known = ", ".join(sorted(KINDS))
-            raise AwsError("InvalidParameterException", f"Addon {name} is not supported; the emulated EKS has: {known}")
+            names = ", ".join(sorted(KINDS))
+            raise AwsError("InvalidParameterException", f"Addon {name} is not supported; the emulated EKS has: {names}")
         if name in cluster.addons:
             raise AwsError("ResourceInUseException", f"Addon already exists: {name}")
         self._refuse_unknown(params)
@@ -81,9 +81,11 @@ class Addons:
 
     @staticmethod
     def _refuse_unknown(params: Parameters) -> None:
-        offered = KINDS[params["addonName"]].version
-        if params.get("addonVersion", offered) != offered:
-            raise AwsError("InvalidParameterException", f"Addon version specified is not supported; offered: {offered}")
+        supported_version = KINDS[params["addonName"]].version
+        if params.get("addonVersion", supported_version) != supported_version:
+            raise AwsError(
+                "InvalidParameterException", f"Addon version specified is not supported; offered: {supported_version}"
+            )
         try:
             json.loads(params.get("configurationValues") or "{}")
         except ValueError as error:
@@ -116,9 +118,9 @@ class Addons:
         addon["status"] = "DELETING"
 
         def gone() -> None:
-            trouble = self.world.troubles.of("add-on", addon["addonName"], "delete")
+            trouble = self.world.troubles.find("add-on", addon["addonName"], "delete")
             if trouble is not None and trouble.outcome == "hang":
-                self.world.later(DELETION_S, gone)
+                self.world.schedule_once(DELETION_S, gone)
                 return
             with self.world.lock:
                 if trouble is not None:
@@ -126,12 +128,12 @@ class Addons:
                 elif cluster.addons.get(addon["addonName"]) is addon:
                     del cluster.addons[addon["addonName"]]
 
-        self.world.later(self.world.takes("add-on deleted", DELETION_S), gone)
+        self.world.schedule_once(self.world.takes("add-on deleted", DELETION_S), gone)
         return {"addon": addon}
 
     def describe_addon_versions(self, params: Parameters) -> dict[str, Any]:
         version = params.get("kubernetesVersion", "1.36")
-        wanted = params.get("addonName")
+        addon_name = params.get("addonName")
         return {
             "addons": [
                 {
@@ -150,13 +152,13 @@ class Addons:
                     ],
                 }
                 for name, kind in KINDS.items()
-                if wanted in (None, name)
+                if addon_name in (None, name)
             ]
         }
 
     def _reconcile(self) -> None:
         for cluster in list(self.world.clusters.values()):
-            waiting = [one for one in list(cluster.addons.values()) if one["status"] in PENDING]
+            waiting = [candidate for candidate in list(cluster.addons.values()) if candidate["status"] in PENDING]
             nodes: bool | None = None
             for addon in waiting:
                 if KINDS[addon["addonName"]].needs_node and nodes is None:
@@ -174,7 +176,7 @@ class Addons:
         kind, age = KINDS[addon["addonName"]], time.monotonic() - self._since[addon["addonArn"]]
         if addon["status"] not in PENDING or age < (DEPLOYMENT_STARTS_S if kind.needs_node else DAEMON_STARTS_S):
             return
-        if trouble := self.world.troubles.of("add-on", addon["addonName"], "create"):
+        if trouble := self.world.troubles.find("add-on", addon["addonName"], "create"):
             issue = {"code": "ConfigurationConflict", "message": trouble.message, "resourceIds": []}
             status = "CREATE_FAILED" if trouble.outcome == "fail" else "DEGRADED"
             addon |= {"status": status, "health": {"issues": [issue]}}
@@ -194,4 +196,4 @@ def install(world: World) -> None:
     addons = Addons(world)
     names = [name for name in vars(Addons) if not name.startswith("_")]
     add_operations(world, EksResponse, {name: getattr(addons, name) for name in names})
-    world.every(0.25, addons._reconcile, apart=True)
+    world.schedule_every(0.25, addons._reconcile, apart=True)

@@ -68,7 +68,7 @@ class Cluster:
     def uses_entries(self) -> bool:
         return "API" in self.document["accessConfig"]["authenticationMode"]
 
-    def record(self, kind: str, params: list[dict[str, str]] | None = None, **more: Any) -> dict[str, Any]:
+    def record(self, kind: str, params: list[dict[str, str]] | None = None, **fields: Any) -> dict[str, Any]:
         """Record an Update that was applied at once; `begin` makes one that takes time."""
         update: dict[str, Any] = {
             "id": str(uuid.uuid4()),
@@ -77,7 +77,7 @@ class Cluster:
             "params": params or [],
             "createdAt": datetime.now(UTC),
             "errors": [],
-        } | more
+        } | fields
         self.updates[update["id"]] = update
         return update
 
@@ -100,7 +100,7 @@ def begin(
             if document["status"] == "UPDATING":
                 document["status"] = "ACTIVE"
 
-    world.later(delay, end)
+    world.schedule_once(delay, end)
     return update
 
 
@@ -155,14 +155,14 @@ class Clusters:
             raise AwsError("InvalidParameterException", "Subnets specified must be in at least two different AZs")
         self._refuse_zones({subnet.availability_zone for subnet in subnets})
 
-    def _refuse_zones(self, wanted: set[str]) -> None:
+    def _refuse_zones(self, zone_ids: set[str]) -> None:
         zones = self.world.backend("ec2").describe_availability_zones()
         able = sorted(zone.name for zone in zones if zone.zone_id not in NO_CONTROL_PLANE)
-        if refused := sorted(wanted.difference(able)):
+        if unsupported := sorted(zone_ids.difference(able)):
             raise AwsError(
                 "UnsupportedAvailabilityZoneException",
                 f"Cannot create cluster '{self.world.account}' because EKS does not support creating control plane "
-                f"instances in {', '.join(refused)}, the targeted availability zone. Retry cluster creation using "
+                f"instances in {', '.join(unsupported)}, the targeted availability zone. Retry cluster creation using "
                 f"control plane subnets that span at least two of these availability zones: {', '.join(able)}.",
             )
 
@@ -211,17 +211,19 @@ class Clusters:
             f"kubernetes.io/cluster/{name}": "owned",
             "aws:eks:cluster-name": name,
         }
-        about = "EKS created security group applied to ENI that is attached to EKS control plane and managed nodes."
-        group = ec2.create_security_group(f"eks-cluster-sg-{name}-{next(self._numbers)}", about, vpc_id, tags)
+        description = (
+            "EKS created security group applied to ENI that is attached to EKS control plane and managed nodes."
+        )
+        group = ec2.create_security_group(f"eks-cluster-sg-{name}-{next(self._numbers)}", description, vpc_id, tags)
         itself = [{"GroupId": group.id}]
         ec2.authorize_security_group_ingress(group.id, "-1", None, None, [], source_groups=itself, vpc_id=vpc_id)
         return str(group.id)
 
     def _log_group(self, cluster: Cluster) -> None:
         """Create the control plane's log group if it is missing: at the start, and again while it stops."""
-        enabled = any(one.get("enabled") for one in cluster.document["logging"].get("clusterLogging", []))
+        active = any(setup.get("enabled") for setup in cluster.document["logging"].get("clusterLogging", []))
         name, logs = f"/aws/eks/{cluster.name}/cluster", self.world.backend("logs")
-        if enabled and name not in logs.groups:
+        if active and name not in logs.groups:
             logs.create_log_group(name, {})
 
     def _start(self, cluster: Cluster) -> None:
@@ -237,7 +239,7 @@ class Clusters:
         )
         time.sleep(world.takes("cluster made", 0.0))
         try:
-            if trouble := world.troubles.of("cluster", cluster.name, "create"):
+            if trouble := world.troubles.find("cluster", cluster.name, "create"):
                 raise AwsError("InternalFailure", trouble.message)
             plane = world.control_plane_factory(settings)
         except Exception as error:
@@ -276,7 +278,7 @@ class Clusters:
     def _stop(self, cluster: Cluster) -> None:
         world = self.world
         time.sleep(world.takes("cluster deleted", 0.0))
-        while world.troubles.of("cluster", cluster.name, "delete"):
+        while world.troubles.find("cluster", cluster.name, "delete"):
             time.sleep(0.2)
         plane = world.control_planes.get(cluster.name)
         try:
@@ -292,9 +294,9 @@ class Clusters:
     def _delete_security_group(self, cluster: Cluster) -> None:
         """Delete the security group as EKS does: one that an interface still uses stays."""
         ec2 = self.world.backend("ec2")
-        used = {group.id for eni in ec2.enis.values() for group in eni.group_set}
+        attached = {group.id for eni in ec2.enis.values() for group in eni.group_set}
         group = ec2.get_security_group_from_id(cluster.security_group)
-        if group is not None and group.id not in used:
+        if group is not None and group.id not in attached:
             ec2.delete_security_group(group_id=group.id)
 
     def update_cluster_config(self, params: Parameters) -> dict[str, Any]:
@@ -304,14 +306,14 @@ class Clusters:
             message = f"Cannot update cluster {cluster.name}: another update of it is in progress"
             raise AwsError("ResourceInUseException", message)
         find_active(self.world, params["name"])
-        mode, changed = params.get("accessConfig", {}).get("authenticationMode"), list[str]()
+        mode, names = params.get("accessConfig", {}).get("authenticationMode"), list[str]()
         if mode:
             if document["accessConfig"]["authenticationMode"] == "API" != mode:
                 message = f"Unsupported authentication mode update from API to {mode}"
                 raise AwsError("InvalidParameterException", message)
-            changed.append("authenticationMode")
+            names.append("authenticationMode")
         changes = {key: params[key] for key in UPDATABLE if key in params}
-        changed += [*changes, *inner]
+        names += [*changes, *inner]
 
         def apply() -> None:
             if mode:
@@ -321,8 +323,8 @@ class Clusters:
             document.update(changes)
             document["resourcesVpcConfig"].update(inner)
 
-        told = settings.told(changed, params)
-        return {"update": begin(self.world, cluster, apply, settings.kind(changed), told)}
+        parameters = settings.update_parameters(names, params)
+        return {"update": begin(self.world, cluster, apply, settings.kind(names), parameters)}
 
     def update_cluster_version(self, params: Parameters) -> dict[str, Any]:
         find_active(self.world, params["name"])
@@ -330,11 +332,11 @@ class Clusters:
 
 
 def find_subnets(world: World, subnet_ids: list[str]) -> list[Any]:
-    known = {subnet.id: subnet for zone in world.backend("ec2").subnets.values() for subnet in zone.values()}
-    missing = [one for one in subnet_ids if one not in known]
+    subnets_by_id = {subnet.id: subnet for zone in world.backend("ec2").subnets.values() for subnet in zone.values()}
+    missing = [subnet_id for subnet_id in subnet_ids if subnet_id not in subnets_by_id]
     if missing or not subnet_ids:
         raise AwsError("InvalidParameterException", f"The subnet ID(s) {missing} do not exist")
-    return [known[one] for one in subnet_ids]
+    return [subnets_by_id[subnet_id] for subnet_id in subnet_ids]
 
 
 def install(world: World) -> None:

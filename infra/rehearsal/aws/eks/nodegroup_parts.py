@@ -16,7 +16,7 @@ from infra.rehearsal.aws.ec2.autoscaling import NodeGroupLaunch
 from infra.rehearsal.aws.ec2.instances import CLUSTER_TAG, NODE_GROUP_TAG
 from infra.rehearsal.aws.eks.clusters import Cluster
 from infra.rehearsal.aws.eks.nodegroup_rules import block_id
-from infra.rehearsal.aws.ssm_parameters import recommended
+from infra.rehearsal.aws.ssm_parameters import recommended_image
 from infra.rehearsal.aws.world import World
 
 SCALE_DOWN = timedelta(minutes=40)
@@ -104,32 +104,32 @@ def _end_with_block(world: World, group: NodeGroup, version: Any) -> None:
 
 def set_recipe(world: World, cluster: Cluster, group: NodeGroup, version: Any) -> None:
     document, data = group.document, version.data
-    merged = None
+    recipe = None
     if not data.get("ImageId"):
-        own = data["UserData"].decode() if data.get("UserData") else ""
-        merged = merged_user_data(cluster, document, own)
+        template_data = data["UserData"].decode() if data.get("UserData") else ""
+        recipe = merged_user_data(cluster, document, template_data)
     profile = world.backend("iam").get_instance_profile(group.profile)
     world.auto_scaling.recipes[group.scaling_group] = NodeGroupLaunch(
         instance_types=document.get("instanceTypes", []),
         security_groups=[cluster.security_group],
-        user_data=merged,
+        user_data=recipe,
         profile_arn=profile.arn,
         market="spot" if document["capacityType"] == "SPOT" else None,
-        image="" if document["amiType"] == "CUSTOM" else recommended(document["version"], document["amiType"]),
+        image="" if document["amiType"] == "CUSTOM" else recommended_image(document["version"], document["amiType"]),
     )
 
 
-def merged_user_data(cluster: Cluster, group: dict[str, Any], own: str) -> str:
-    """Return `own` user data (MIME or empty) with EKS's NodeConfig, for a node whose image EKS chose."""
-    whole = MIMEMultipart("mixed")
-    parsed = Parser().parsestr(own) if own else EmailMessage()
-    for part in parsed.walk() if parsed.is_multipart() else ():
+def merged_user_data(cluster: Cluster, group: dict[str, Any], user_data: str) -> str:
+    """Return `user_data` (MIME or empty) with EKS's NodeConfig, for a node whose image EKS chose."""
+    multipart = MIMEMultipart("mixed")
+    message = Parser().parsestr(user_data) if user_data else EmailMessage()
+    for part in message.walk() if message.is_multipart() else ():
         if not part.is_multipart():
-            whole.attach(part)
+            multipart.attach(part)
     document, network = cluster.document, cluster.document["kubernetesNetworkConfig"]
     labels = {"eks.amazonaws.com/nodegroup": group["nodegroupName"], **group["labels"]}
     flags = ["--node-labels=" + ",".join(f"{key}={value}" for key, value in sorted(labels.items()))]
-    taints = [f"{one['key']}={one.get('value', '')}:{TAINT_EFFECTS[one['effect']]}" for one in group["taints"]]
+    taints = [f"{taint['key']}={taint.get('value', '')}:{TAINT_EFFECTS[taint['effect']]}" for taint in group["taints"]]
     if taints:
         flags.append("--register-with-taints=" + ",".join(taints))
     config = {
@@ -145,7 +145,7 @@ def merged_user_data(cluster: Cluster, group: dict[str, Any], own: str) -> str:
             "kubelet": {"flags": flags},
         },
     }
-    last = MIMEText(json.dumps(config), "plain")  # JSON is YAML
-    last.replace_header("Content-Type", NODE_CONFIG)
-    whole.attach(last)
-    return whole.as_string()
+    node_config = MIMEText(json.dumps(config), "plain")  # JSON is YAML
+    node_config.replace_header("Content-Type", NODE_CONFIG)
+    multipart.attach(node_config)
+    return multipart.as_string()

@@ -13,7 +13,7 @@ from infra.rehearsal.aws.eks.clusters import Cluster
 from infra.rehearsal.aws.iam import arns
 from infra.rehearsal.aws.iam.access import authorise, caller
 from infra.rehearsal.aws.operations import AwsError
-from infra.rehearsal.aws.ssm_parameters import recommended
+from infra.rehearsal.aws.ssm_parameters import recommended_image
 from infra.rehearsal.aws.world import World
 
 
@@ -22,14 +22,14 @@ def check_launch(world: World, cluster: Cluster, group: dict[str, Any], version:
     principal = caller.get()
     if version is None or principal is None:
         return
-    data, more = version.data, dict[str, Any](SubnetIds=group["subnets"])
+    data, overrides = version.data, dict[str, Any](SubnetIds=group["subnets"])
     if not data.get("ImageId"):
-        more["ImageId"] = recommended(group["version"], group["amiType"])
-    if not any(one.get("Groups") for one in [{"Groups": data.get("SecurityGroupIds")}, *_interfaces(data)]):
-        more["SecurityGroupIds"] = [cluster.security_group]
+        overrides["ImageId"] = recommended_image(group["version"], group["amiType"])
+    if not any(source.get("Groups") for source in [{"Groups": data.get("SecurityGroupIds")}, *_interfaces(data)]):
+        overrides["SecurityGroupIds"] = [cluster.security_group]
     template = {"LaunchTemplateId": version.template.id, "Version": str(version.number)}
     try:
-        for need in arns.launch(world, template, more):
+        for need in arns.launch(world, template, overrides):
             authorise(world, principal, need.action, need.resources, need.context)
     except AwsError as error:
         if error.code != "AccessDenied":

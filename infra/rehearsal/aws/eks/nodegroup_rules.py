@@ -18,15 +18,15 @@ def invalid(message: str) -> AwsError:
 
 
 def check_sizes(scaling: dict[str, int]) -> None:
-    smallest, largest, desired = scaling["minSize"], scaling["maxSize"], scaling["desiredSize"]
+    smallest, largest, target = scaling["minSize"], scaling["maxSize"], scaling["desiredSize"]
     if largest < 1:
         raise invalid("Minimum capacity 1 is required for maxSize")
     if smallest > largest:
         raise invalid(f"Minimum capacity {smallest} can't be greater than maximum size {largest}")
-    if desired < smallest:
-        raise invalid(f"Minimum capacity {smallest} can't be greater than desired size {desired}")
-    if desired > largest:
-        raise invalid(f"Desired capacity {desired} can't be greater than max size {largest}")
+    if target < smallest:
+        raise invalid(f"Minimum capacity {smallest} can't be greater than desired size {target}")
+    if target > largest:
+        raise invalid(f"Desired capacity {target} can't be greater than max size {largest}")
 
 
 def mark(document: dict[str, Any], labels: dict[str, Any], taints: dict[str, Any]) -> None:
@@ -34,10 +34,10 @@ def mark(document: dict[str, Any], labels: dict[str, Any], taints: dict[str, Any
     document["labels"].update(labels.get("addOrUpdateLabels") or {})
     for key in labels.get("removeLabels") or []:
         document["labels"].pop(key, None)
-    changed = [*(taints.get("addOrUpdateTaints") or []), *(taints.get("removeTaints") or [])]
-    places = {(one["key"], one["effect"]) for one in changed}
-    kept = [one for one in document["taints"] if (one["key"], one["effect"]) not in places]
-    document["taints"] = [*kept, *(taints.get("addOrUpdateTaints") or [])]
+    taints_changed = [*(taints.get("addOrUpdateTaints") or []), *(taints.get("removeTaints") or [])]
+    places = {(taint["key"], taint["effect"]) for taint in taints_changed}
+    untouched = [taint for taint in document["taints"] if (taint["key"], taint["effect"]) not in places]
+    document["taints"] = [*untouched, *(taints.get("addOrUpdateTaints") or [])]
 
 
 def check(world: World, cluster: Cluster, params: Parameters, template: dict[str, Any] | None) -> None:
@@ -61,8 +61,8 @@ def _check_template(params: Parameters, template: dict[str, Any]) -> None:
         raise invalid("Remote access configuration cannot be specified with a launch template.")
     if params.get("instanceTypes") and template.get("InstanceType"):
         raise invalid("Instance types in launch template and in the request: only one of them may be given")
-    if found := [key for key in FORBIDDEN if template.get(key)]:
-        raise invalid(f"Launch template must not contain {', '.join(found)}")
+    if forbidden := [key for key in FORBIDDEN if template.get(key)]:
+        raise invalid(f"Launch template must not contain {', '.join(forbidden)}")
     nics = template.get("NetworkInterfaces") or []
     if any(nic.get("SubnetId") for nic in nics):
         raise invalid("Subnets must not be specified in launch template.")
@@ -100,7 +100,7 @@ CHANGES = {
 """Parameter of an update -> its parts -> UpdateParamType."""
 
 
-def told(params: dict[str, Any]) -> list[dict[str, str]]:
+def update_parameters(params: dict[str, Any]) -> list[dict[str, str]]:
     """Return the params of an Update: each requested part of the configuration."""
     return [
         {"type": kind, "value": json.dumps(params[name][part])}

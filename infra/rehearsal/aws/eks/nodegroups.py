@@ -54,18 +54,22 @@ class NodeGroups:
             cluster.entries[params["nodeRole"]] = entry
         parts.make_scaling_group(world, cluster, group, version)
         cluster.nodegroups[group.name] = group
-        return {"nodegroup": self._shown(group)}
+        return {"nodegroup": self._description(group)}
 
-    def _template(self, given: dict[str, str] | None) -> Any:
+    def _template(self, reference: dict[str, str] | None) -> Any:
         """Return the LaunchTemplateVersion of a request, or None."""
-        if not given:
+        if not reference:
             return None
         ec2 = self.world.backend("ec2")
         templates = ec2.launch_templates.values()
-        found = [one for one in templates if given.get("id") == one.id or given.get("name") == one.name]
-        if not found:
-            raise rules.invalid(f"Launch template {given} does not exist")
-        return found[0].get_version(given.get("version") or "$Default")
+        matches = [
+            template
+            for template in templates
+            if reference.get("id") == template.id or reference.get("name") == template.name
+        ]
+        if not matches:
+            raise rules.invalid(f"Launch template {reference} does not exist")
+        return matches[0].get_version(reference.get("version") or "$Default")
 
     def _document(
         self, cluster: Cluster, params: Parameters, scaling: dict[str, int], version: Any, number: str
@@ -108,16 +112,20 @@ class NodeGroups:
     def _scaling_group(self, group: NodeGroup) -> Any:
         return self.world.auto_scaling.groups.get(group.scaling_group)
 
-    def _shown(self, group: NodeGroup) -> dict[str, Any]:
+    def _description(self, group: NodeGroup) -> dict[str, Any]:
         """Describe the group with the Auto Scaling group's sizes, since others may change these."""
-        found = self._scaling_group(group)
-        if found is not None and group.document["status"] != "DELETING":
-            sizes = {"minSize": found.min_size, "maxSize": found.max_size, "desiredSize": found.desired_capacity}
+        scaling_group = self._scaling_group(group)
+        if scaling_group is not None and group.document["status"] != "DELETING":
+            sizes = {
+                "minSize": scaling_group.min_size,
+                "maxSize": scaling_group.max_size,
+                "desiredSize": scaling_group.desired_capacity,
+            }
             group.document["scalingConfig"] = sizes
         return group.document
 
     def describe_nodegroup(self, params: Parameters) -> dict[str, Any]:
-        return {"nodegroup": self._shown(self._find(params)[1])}
+        return {"nodegroup": self._description(self._find(params)[1])}
 
     def list_nodegroups(self, params: Parameters) -> dict[str, Any]:
         return {"nodegroups": sorted(find(self.world, params["clusterName"]).nodegroups)}
@@ -125,19 +133,19 @@ class NodeGroups:
     def update_nodegroup_config(self, params: Parameters) -> dict[str, Any]:
         cluster, group = self._find(params)
         self._refuse_unless_settled(group)
-        document, found = group.document, self._scaling_group(group)
-        if given := params.get("scalingConfig"):
-            sizes = self._shown(group)["scalingConfig"] | given
+        document, scaling_group = group.document, self._scaling_group(group)
+        if scaling := params.get("scalingConfig"):
+            sizes = self._description(group)["scalingConfig"] | scaling
             rules.check_sizes(sizes)
-            found.min_size, found.max_size = sizes["minSize"], sizes["maxSize"]
-            found.set_desired_capacity(sizes["desiredSize"])
+            scaling_group.min_size, scaling_group.max_size = sizes["minSize"], sizes["maxSize"]
+            scaling_group.set_desired_capacity(sizes["desiredSize"])
         rules.mark(document, params.get("labels") or {}, params.get("taints") or {})
         for key in ("updateConfig", "nodeRepairConfig"):
             if params.get(key):
                 document[key] = params[key]
         document["modifiedAt"] = datetime.now(UTC)
         group.was, group.since, document["status"] = document["status"], time.monotonic(), "UPDATING"
-        update = cluster.record("ConfigUpdate", rules.told(params), nodegroupName=group.name)
+        update = cluster.record("ConfigUpdate", rules.update_parameters(params), nodegroupName=group.name)
         return {"update": self._under_way(group, update)}
 
     def _under_way(self, group: NodeGroup, update: dict[str, Any]) -> dict[str, Any]:
@@ -155,17 +163,17 @@ class NodeGroups:
         """Apply a new launch template version: every node is replaced (here all at once)."""
         cluster, group = self._find(params)
         self._refuse_unless_settled(group)
-        given = params.get("launchTemplate")
-        if given and "launchTemplate" in group.document:
-            version = self._template({**group.document["launchTemplate"], **given})
+        reference = params.get("launchTemplate")
+        if reference and "launchTemplate" in group.document:
+            version = self._template({**group.document["launchTemplate"], **reference})
             check_launch(self.world, cluster, group.document, version)
             group.document["launchTemplate"]["version"] = str(version.number)
             if group.document["amiType"] == "CUSTOM":
                 group.document["releaseVersion"] = version.data["ImageId"]
-            found = self._scaling_group(group)
-            found.launch_template_version = found.provided_launch_template_version = str(version.number)
+            scaling_group = self._scaling_group(group)
+            scaling_group.launch_template_version = scaling_group.provided_launch_template_version = str(version.number)
             parts.set_recipe(self.world, cluster, group, version)
-            for state in found.instance_states:
+            for state in scaling_group.instance_states:
                 state.health_status = "Unhealthy"
             group.document["status"], group.since = "UPDATING", time.monotonic()
         return {"update": self._under_way(group, cluster.record("VersionUpdate", nodegroupName=group.name))}
@@ -173,82 +181,82 @@ class NodeGroups:
     def delete_nodegroup(self, params: Parameters) -> dict[str, Any]:
         _, group = self._find(params)
         group.document["status"] = "DELETING"
-        if (found := self._scaling_group(group)) is not None:
-            found.min_size = 0
-            found.set_desired_capacity(0)
+        if (scaling_group := self._scaling_group(group)) is not None:
+            scaling_group.min_size = 0
+            scaling_group.set_desired_capacity(0)
         return {"nodegroup": group.document}
 
     def _reconcile(self) -> None:
         for cluster in list(self.world.clusters.values()):
             groups = list(cluster.nodegroups.values())
-            waiting = any(one.document["status"] in ("CREATING", "UPDATING") for one in groups)
+            waiting = any(candidate.document["status"] in ("CREATING", "UPDATING") for candidate in groups)
             plane = self.world.control_planes.get(cluster.name)
             ready = self.world.ready_nodes(plane) if waiting and plane is not None else set()
             with self.world.lock:
                 for group in groups:
                     self._settle(cluster, group, ready)
                     if group.update is not None and group.document["status"] != "UPDATING":
-                        over = "Successful" if group.document["status"] == "ACTIVE" else "Failed"
-                        group.update["status"], group.update = over, None
+                        outcome = "Successful" if group.document["status"] == "ACTIVE" else "Failed"
+                        group.update["status"], group.update = outcome, None
 
     def _settle(self, cluster: Cluster, group: NodeGroup, ready: set[str]) -> None:
-        found, status = self._scaling_group(group), group.document["status"]
+        scaling_group, status = self._scaling_group(group), group.document["status"]
         if status == "DELETING":
-            if found is None or not found.instance_states:
+            if scaling_group is None or not scaling_group.instance_states:
                 self._leave(cluster, group)
             return
-        group.document["health"] = {"issues": self._issues(group, found)}
+        group.document["health"] = {"issues": self._issues(group, scaling_group)}
         if status not in ("CREATING", "UPDATING") or time.monotonic() - group.since < SETTLE_S:
             return
         if status == "UPDATING" and group.was is not None:
             group.document["status"], group.was = group.was, None
             return
-        if status == "CREATING" and (trouble := self.world.troubles.of("node-group", group.name, "create")):
+        if status == "CREATING" and (trouble := self.world.troubles.find("node-group", group.name, "create")):
             if trouble.outcome == "fail":
                 group.document["status"] = "CREATE_FAILED"
                 group.document["health"]["issues"].append(_issue("InternalFailure", trouble.message, group))
             return
-        working = [state.instance for state in found.instance_states if state.lifecycle_state in CAPACITY]
-        joined = [one for one in working if f"aws:///{one.placement.zone}/{one.id}" in ready]
-        if len(joined) >= (found.desired_capacity or 0):
+        working = [state.instance for state in scaling_group.instance_states if state.lifecycle_state in CAPACITY]
+        members = [machine for machine in working if f"aws:///{machine.placement.zone}/{machine.id}" in ready]
+        if len(members) >= (scaling_group.desired_capacity or 0):
             group.document["status"] = "ACTIVE"
         elif time.monotonic() - group.since > self.world.join_within_s:
             group.document["status"] = "CREATE_FAILED" if status == "CREATING" else "DEGRADED"
-            lost = [one.id for one in working if one not in joined]
-            if lost:
+            absent = [machine.id for machine in working if machine not in members]
+            if absent:
                 message = "Instances failed to join the kubernetes cluster"
-                issue = {"code": "NodeCreationFailure", "message": message, "resourceIds": lost}
+                issue = {"code": "NodeCreationFailure", "message": message, "resourceIds": absent}
                 group.document["health"]["issues"].append(issue)
 
     def _leave(self, cluster: Cluster, group: NodeGroup) -> None:
-        trouble = self.world.troubles.of("node-group", group.name, "delete")
+        trouble = self.world.troubles.find("node-group", group.name, "delete")
         if trouble is None:
             self._remove(cluster, group)
         elif trouble.outcome == "fail":
             group.document["status"] = "DELETE_FAILED"
             group.document["health"] = {"issues": [_issue("InternalFailure", trouble.message, group)]}
 
-    def _issues(self, group: NodeGroup, found: Any) -> list[dict[str, Any]]:
-        issues = [one for one in group.document["health"]["issues"] if one["code"] == "NodeCreationFailure"]
-        if found is None:
+    def _issues(self, group: NodeGroup, auto_scaling_group: Any) -> list[dict[str, Any]]:
+        issues = [issue for issue in group.document["health"]["issues"] if issue["code"] == "NodeCreationFailure"]
+        if auto_scaling_group is None:
             message = "We couldn't find the Auto Scaling group associated with your managed node group."
             return [*issues, _issue("AutoScalingGroupNotFound", message, group)]
-        last = (self.world.auto_scaling.activities.get(group.scaling_group) or [{}])[0]
-        present = sum(state.lifecycle_state in CAPACITY for state in found.instance_states)
-        if present < (found.desired_capacity or 0) and last.get("StatusCode") == "Failed":
-            message = f"Could not launch Instances. {last['StatusMessage']}"
+        activity = (self.world.auto_scaling.activities.get(group.scaling_group) or [{}])[0]
+        present = sum(state.lifecycle_state in CAPACITY for state in auto_scaling_group.instance_states)
+        if present < (auto_scaling_group.desired_capacity or 0) and activity.get("StatusCode") == "Failed":
+            message = f"Could not launch Instances. {activity['StatusMessage']}"
             issues.append(_issue("AsgInstanceLaunchFailures", message, group))
         return issues
 
     def _remove(self, cluster: Cluster, group: NodeGroup) -> None:
         world, role = self.world, group.document["nodeRole"]
-        if (found := self._scaling_group(group)) is not None:
-            world.auto_scaling.remove(found)
+        if (scaling_group := self._scaling_group(group)) is not None:
+            world.auto_scaling.remove(scaling_group)
         world.backend("iam").delete_instance_profile(group.profile, ignore_attached_roles=True)
         if group.own_template:
             world.backend("ec2").delete_launch_template(None, group.own_template)
         cluster.nodegroups.pop(group.name, None)
-        if not any(one.document["nodeRole"] == role for one in cluster.nodegroups.values()):
+        if not any(peer.document["nodeRole"] == role for peer in cluster.nodegroups.values()):
             cluster.entries.pop(role, None)
 
 
@@ -260,4 +268,4 @@ def install(world: World) -> None:
     groups = NodeGroups(world)
     names = [name for name in vars(NodeGroups) if not name.startswith("_")]
     add_operations(world, EksResponse, {name: getattr(groups, name) for name in names})
-    world.every(PERIOD_S, groups._reconcile, apart=True)
+    world.schedule_every(PERIOD_S, groups._reconcile, apart=True)

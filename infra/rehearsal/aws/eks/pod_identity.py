@@ -38,7 +38,7 @@ class PodIdentity:
         cluster = find_active(self.world, params["clusterName"])
         self._refuse_role(params["roleArn"])
         subject = (params["namespace"], params["serviceAccount"])
-        if any((one["namespace"], one["serviceAccount"]) == subject for one in cluster.associations.values()):
+        if any((other["namespace"], other["serviceAccount"]) == subject for other in cluster.associations.values()):
             raise AwsError("ResourceInUseException", f"Association already exists: {'/'.join(subject)}")
         number = "a-" + "".join(random.choices(string.ascii_lowercase + string.digits, k=17))
         association = {
@@ -60,13 +60,13 @@ class PodIdentity:
         return {"association": self._find(params)}
 
     def list_pod_identity_associations(self, params: Parameters) -> dict[str, Any]:
-        chosen = [
-            {key: one[key] for key in SUMMARY}
-            for one in find(self.world, params["clusterName"]).associations.values()
-            if params.get("namespace") in (None, one["namespace"])
-            and params.get("serviceAccount") in (None, one["serviceAccount"])
+        matches = [
+            {key: association[key] for key in SUMMARY}
+            for association in find(self.world, params["clusterName"]).associations.values()
+            if params.get("namespace") in (None, association["namespace"])
+            and params.get("serviceAccount") in (None, association["serviceAccount"])
         ]
-        return {"associations": chosen}
+        return {"associations": matches}
 
     def update_pod_identity_association(self, params: Parameters) -> dict[str, Any]:
         association = self._find(params)

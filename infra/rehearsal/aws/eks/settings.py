@@ -36,25 +36,28 @@ KINDS = {
 """Setting -> UpdateType."""
 
 
-def logging(before: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+def logging(previous: dict[str, Any], requested_logging: dict[str, Any]) -> dict[str, Any]:
     """Return every log type, enabled ones first; types that are not in the request stay unchanged."""
     on: set[str] = set()
-    for setup in (*before.get("clusterLogging", []), *asked.get("clusterLogging", [])):
+    for setup in (*previous.get("clusterLogging", []), *requested_logging.get("clusterLogging", [])):
         types = set(setup.get("types") or [])
         on = on | types if setup.get("enabled") else on - types
-    parts = ((True, [one for one in LOG_TYPES if one in on]), (False, [one for one in LOG_TYPES if one not in on]))
-    return {"clusterLogging": [{"types": types, "enabled": enabled} for enabled, types in parts if types]}
+    parts = (
+        (True, [log_type for log_type in LOG_TYPES if log_type in on]),
+        (False, [log_type for log_type in LOG_TYPES if log_type not in on]),
+    )
+    return {"clusterLogging": [{"types": types, "enabled": switch} for switch, types in parts if types]}
 
 
-def kind(changed: list[str]) -> str:
+def kind(names: list[str]) -> str:
     """Return the UpdateType of a change of these settings."""
-    return KINDS[changed[0]] if changed else "ConfigUpdate"
+    return KINDS[names[0]] if names else "ConfigUpdate"
 
 
-def told(changed: list[str], params: dict[str, Any]) -> list[dict[str, str]]:
+def update_parameters(names: list[str], params: dict[str, Any]) -> list[dict[str, str]]:
     """Return the params of an Update: each setting with its requested value."""
-    asked = {**params, **(params.get("resourcesVpcConfig") or {}), **(params.get("accessConfig") or {})}
-    return [{"type": PARAMS[name], "value": _text(asked[name])} for name in changed]
+    requests = {**params, **(params.get("resourcesVpcConfig") or {}), **(params.get("accessConfig") or {})}
+    return [{"type": PARAMS[name], "value": _text(requests[name])} for name in names]
 
 
 def _text(value: Any) -> str:

@@ -17,35 +17,37 @@ class Tags:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def everything(self) -> dict[str, dict[str, str]]:
+    def all_tags(self) -> dict[str, dict[str, str]]:
         """Return each ARN's tags, as the same dictionary that the resource shows."""
-        tagged: dict[str, dict[str, str]] = {}
+        tags_by_arn: dict[str, dict[str, str]] = {}
         for cluster in self.world.clusters.values():
-            tagged[cluster.document["arn"]] = cluster.document["tags"]
-            tagged |= {one.document["nodegroupArn"]: one.document["tags"] for one in cluster.nodegroups.values()}
-            tagged |= {one["addonArn"]: one["tags"] for one in cluster.addons.values()}
-            tagged |= {one["accessEntryArn"]: one["tags"] for one in cluster.entries.values()}
-            tagged |= {one["associationArn"]: one["tags"] for one in cluster.associations.values()}
-        return tagged
+            tags_by_arn[cluster.document["arn"]] = cluster.document["tags"]
+            tags_by_arn |= {
+                group.document["nodegroupArn"]: group.document["tags"] for group in cluster.nodegroups.values()
+            }
+            tags_by_arn |= {group["addonArn"]: group["tags"] for group in cluster.addons.values()}
+            tags_by_arn |= {group["accessEntryArn"]: group["tags"] for group in cluster.entries.values()}
+            tags_by_arn |= {group["associationArn"]: group["tags"] for group in cluster.associations.values()}
+        return tags_by_arn
 
-    def _of(self, arn: str) -> dict[str, str]:
-        tagged = self.everything()
-        if arn not in tagged:
+    def _tags_of(self, arn: str) -> dict[str, str]:
+        tags_by_arn = self.all_tags()
+        if arn not in tags_by_arn:
             raise AwsError("NotFoundException", f"The resource {arn} was not found")
-        return tagged[arn]
+        return tags_by_arn[arn]
 
     def tag_resource(self, params: Parameters) -> None:
-        self._of(params["resourceArn"]).update(params["tags"])
+        self._tags_of(params["resourceArn"]).update(params["tags"])
 
     def untag_resource(self, params: Parameters) -> None:
-        tags = self._of(params["resourceArn"])
+        tags = self._tags_of(params["resourceArn"])
         for key in params["tagKeys"]:
             tags.pop(key, None)
 
     def list_tags_for_resource(self, params: Parameters) -> dict[str, Any]:
-        return {"tags": self._of(params["resourceArn"])}
+        return {"tags": self._tags_of(params["resourceArn"])}
 
-    def shown(
+    def add_tags(
         self,
         original: Callable[..., Iterator[TaggedResource]],
         backend: Any,
@@ -56,15 +58,15 @@ class Tags:
         """Yield the answer of GetResources: moto's resources, then EKS's."""
         yield from original(backend, tag_filters, resource_type_filters, resource_arn_list)
         matches = make_tag_matcher(tag_filters)
-        for arn, found in self.everything().items():
+        for arn, tags in self.all_tags().items():
             kind = f"eks:{arn.split(':')[5].split('/')[0]}"
-            wanted = not resource_arn_list or arn in resource_arn_list
-            if found and wanted and match_resource_type(kind, resource_type_filters) and matches(found):
-                yield TaggedResource(arn, dict(found), kind)
+            selected = not resource_arn_list or arn in resource_arn_list
+            if tags and selected and match_resource_type(kind, resource_type_filters) and matches(tags):
+                yield TaggedResource(arn, dict(tags), kind)
 
 
 def install(world: World) -> None:
     tags = Tags(world)
     names = ("tag_resource", "untag_resource", "list_tags_for_resource")
     add_operations(world, EksResponse, {name: getattr(tags, name) for name in names})
-    wrap(ResourceGroupsTaggingAPIBackend, "_get_resources_generator", tags.shown)
+    wrap(ResourceGroupsTaggingAPIBackend, "_get_resources_generator", tags.add_tags)

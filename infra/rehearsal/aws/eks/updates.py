@@ -21,7 +21,7 @@ def install(world: World) -> None:
     def list_updates(params: Parameters) -> dict[str, Any]:
         """List the updates of the part that the request names, or of the cluster itself."""
         updates = find(world, params["name"]).updates
-        named = [id for id, one in updates.items() if all(one.get(part) == params.get(part) for part in PARTS)]
-        return {"updateIds": named}
+        ids = [id for id, update in updates.items() if all(update.get(part) == params.get(part) for part in PARTS)]
+        return {"updateIds": ids}
 
     add_operations(world, EksResponse, {"describe_update": describe_update, "list_updates": list_updates})

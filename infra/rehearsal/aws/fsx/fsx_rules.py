@@ -46,7 +46,7 @@ def with_metadata(lustre: dict[str, Any], capacity_gib: int) -> dict[str, Any]:
     if metadata.get("Mode") != "AUTOMATIC":
         return lustre
     steps = ((1200, 1500), (2400, 3000), (9600, 6000), (45600, 12000))
-    iops = next((iops for most, iops in steps if capacity_gib <= most), capacity_gib // 24000 * 12000)
+    iops = next((iops for limit, iops in steps if capacity_gib <= limit), capacity_gib // 24000 * 12000)
     return lustre | {"MetadataConfiguration": metadata | {"Iops": iops}}
 
 

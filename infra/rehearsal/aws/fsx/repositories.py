@@ -82,7 +82,7 @@ class Task:
     failures: list[str] = field(default_factory=list)
 
     def describe(self, tags: dict[str, str]) -> dict[str, Any]:
-        described = {
+        document = {
             "TaskId": self.task_id,
             "ResourceARN": self.arn,
             "FileSystemId": self.file_system_id,
@@ -95,8 +95,8 @@ class Task:
             "Tags": tag_list(tags),
         }
         if self.lifecycle == "FAILED":
-            described["FailureDetails"] = {"Message": "; ".join(self.failures[:3])}
-        return described | self.times
+            document["FailureDetails"] = {"Message": "; ".join(self.failures[:3])}
+        return document | self.times
 
 
 class Repositories:
@@ -118,14 +118,16 @@ class Repositories:
         return {name: getattr(self, name) for name in names}
 
     def arns(self) -> list[str]:
-        return [*(one.arn for one in self.associations.values()), *(one.arn for one in self.tasks.values())]
+        return [*(entry.arn for entry in self.associations.values()), *(entry.arn for entry in self.tasks.values())]
 
-    def of(self, file_system_id: str) -> list[Association]:
-        return [each for each in self.associations.values() if each.file_system_id == file_system_id]
+    def associations_of(self, file_system_id: str) -> list[Association]:
+        return [
+            association for association in self.associations.values() if association.file_system_id == file_system_id
+        ]
 
     def forget(self, file_system_id: str) -> None:
         """Remove a deleted file system's associations; its tasks stay on record, as on AWS."""
-        for association in self.of(file_system_id):
+        for association in self.associations_of(file_system_id):
             self.associations.pop(association.association_id)
 
     def create_data_repository_association(self, params: Parameters) -> dict[str, Any]:
@@ -150,13 +152,13 @@ class Repositories:
         )
         self.associations[association_id] = association
         self.lustre.backend.tagger.tag_resource(association.arn, params.get("Tags") or [])
-        world.later(
+        world.schedule_once(
             world.takes("link made", CREATION_S), lambda: world.spawn(lambda: self._become_available(association))
         )
         return {"Association": association.describe(self.lustre.tags_of(association.arn))}
 
     def _check_association(self, file_system: Any, path: str, repository: str) -> None:
-        existing = self.of(file_system.file_system_id)
+        existing = self.associations_of(file_system.file_system_id)
         if file_system.lifecycle != "AVAILABLE":
             raise bad_request(f"File system '{file_system.file_system_id}' is {file_system.lifecycle}, not AVAILABLE")
         if file_system.lustre["DeploymentType"] == "SCRATCH_1" or file_system.version == "2.10":
@@ -167,10 +169,10 @@ class Repositories:
             raise bad_request(
                 f"FileSystemPath must start with / and DataRepositoryPath with s3://: {path} {repository}"
             )
-        for other in existing:
-            pairs = ((path, other.path), (repository, other.repository))
+        for association in existing:
+            pairs = ((path, association.path), (repository, association.repository))
             if any((a.rstrip("/") + "/").startswith(b.rstrip("/") + "/") for p in pairs for a, b in (p, p[::-1])):
-                raise bad_request(f"{path} or {repository} overlaps with association {other.association_id}")
+                raise bad_request(f"{path} or {repository} overlaps with association {association.association_id}")
 
     def _become_available(self, association: Association) -> None:
         link = association.link
@@ -185,9 +187,9 @@ class Repositories:
                 association.lifecycle = "AVAILABLE"
 
     def describe_data_repository_associations(self, params: Parameters) -> dict[str, Any]:
-        found = [self._association(key) for key in params.get("AssociationIds") or self.associations]
-        found = [each for each in found if _passes(each, params.get("Filters"))]
-        return {"Associations": [each.describe(self.lustre.tags_of(each.arn)) for each in found]}
+        matches = [self._association(key) for key in params.get("AssociationIds") or self.associations]
+        matches = [association for association in matches if _passes(association, params.get("Filters"))]
+        return {"Associations": [association.describe(self.lustre.tags_of(association.arn)) for association in matches]}
 
     def _association(self, association_id: str) -> Association:
         try:
@@ -214,7 +216,7 @@ class Repositories:
             if wipe:
                 shutil.rmtree(association.link.folder, ignore_errors=True)
 
-        self.world.later(self.world.takes("link deleted", DELETION_S), vanish)
+        self.world.schedule_once(self.world.takes("link deleted", DELETION_S), vanish)
         identity = {"AssociationId": association.association_id, "Lifecycle": association.lifecycle}
         return identity | {"DeleteDataInFileSystem": wipe}
 
@@ -231,7 +233,7 @@ class Repositories:
         kind = params["Type"]
         if kind not in TASK_TYPES:
             raise AwsError("UnsupportedOperation", f"task type {kind} is not part of the rehearsal, only {TASK_TYPES}")
-        if not self.of(file_system.file_system_id):
+        if not self.associations_of(file_system.file_system_id):
             raise bad_request(f"File system '{file_system.file_system_id}' has no data repository association")
         for task in self.tasks.values():
             if task.file_system_id == file_system.file_system_id and task.lifecycle in ("PENDING", "EXECUTING"):
@@ -242,7 +244,7 @@ class Repositories:
         task = Task(task_id, arn, file_system.file_system_id, kind, paths, params.get("Report") or {"Enabled": False})
         self.tasks[task_id] = task
         self.lustre.backend.tagger.tag_resource(arn, params.get("Tags") or [])
-        self.world.later(TASK_QUEUE_S, lambda: self.world.spawn(lambda: self._execute(task)))
+        self.world.schedule_once(TASK_QUEUE_S, lambda: self.world.spawn(lambda: self._execute(task)))
         return {"DataRepositoryTask": task.describe(self.lustre.tags_of(arn))}
 
     def _execute(self, task: Task) -> None:
@@ -250,25 +252,28 @@ class Repositories:
             if task.lifecycle != "PENDING":
                 return
             task.lifecycle, task.times["StartTime"] = "EXECUTING", time.time()
-            links = [(each.path.strip("/"), each.link) for each in self.of(task.file_system_id)]
+            links = [
+                (association.path.strip("/"), association.link)
+                for association in self.associations_of(task.file_system_id)
+            ]
         for root, link in links:
             with link.busy:
                 self._work(task, root, link)
         if task.report.get("Enabled"):
             self._report(task)
         with self.world.lock:
-            ended = "FAILED" if task.failures else "SUCCEEDED"
-            task.lifecycle = "CANCELED" if task.lifecycle == "CANCELING" else ended
+            outcome = "FAILED" if task.failures else "SUCCEEDED"
+            task.lifecycle = "CANCELED" if task.lifecycle == "CANCELING" else outcome
             task.times["EndTime"] = time.time()
 
     def _work(self, task: Task, root: str, link: Link) -> None:
         if task.kind == "IMPORT_METADATA_FROM_REPOSITORY":
-            moved = link.pull(ARRIVALS)
-            task.counts["TotalCount"] += moved
-            task.counts["SucceededCount"] += moved
+            count = link.pull(ARRIVALS)
+            task.counts["TotalCount"] += count
+            task.counts["SucceededCount"] += count
             return
-        for relative in link.changed(ARRIVALS):
-            if any(_below(f"{root}/{relative}".strip("/"), path) for path in task.paths):
+        for relative in link.changes_of(ARRIVALS):
+            if any(_is_below(f"{root}/{relative}".strip("/"), path) for path in task.paths):
                 self._export(task, link, relative)
 
     def _export(self, task: Task, link: Link, relative: str) -> None:
@@ -291,9 +296,9 @@ class Repositories:
             task.failures.append(f"report {task.report.get('Path')}: {error}")
 
     def describe_data_repository_tasks(self, params: Parameters) -> dict[str, Any]:
-        found = [self._task(key) for key in params.get("TaskIds") or self.tasks]
-        found = [each for each in found if _passes(each, params.get("Filters"))]
-        return {"DataRepositoryTasks": [each.describe(self.lustre.tags_of(each.arn)) for each in found]}
+        matches = [self._task(key) for key in params.get("TaskIds") or self.tasks]
+        matches = [task for task in matches if _passes(task, params.get("Filters"))]
+        return {"DataRepositoryTasks": [task.describe(self.lustre.tags_of(task.arn)) for task in matches]}
 
     def _task(self, task_id: str) -> Task:
         try:
@@ -310,22 +315,22 @@ class Repositories:
 
 
 def _synchronise(association: Association) -> None:
-    link, exported = association.link, association.events("AutoExportPolicy")
+    link, export_events = association.link, association.events("AutoExportPolicy")
     with link.busy:
         if association.events("AutoImportPolicy"):
             link.pull(association.events("AutoImportPolicy"))
-        for relative in link.changed(exported, SETTLED_S):
+        for relative in link.changes_of(export_events, SETTLED_S):
             link.push(relative)
-        if "DELETED" in exported:
+        if "DELETED" in export_events:
             link.push_deletions()
 
 
-def _below(path: str, root: str) -> bool:
+def _is_below(path: str, root: str) -> bool:
     return not root or path == root or path.startswith(root + "/")
 
 
-def _passes(each: Association | Task, filters: list[dict[str, Any]] | None) -> bool:
-    state = {"file-system-id": each.file_system_id, "task-lifecycle": each.lifecycle}
-    if isinstance(each, Association):
+def _passes(entry: Association | Task, filters: list[dict[str, Any]] | None) -> bool:
+    state = {"file-system-id": entry.file_system_id, "task-lifecycle": entry.lifecycle}
+    if isinstance(entry, Association):
         state["data-repository-type"] = "S3"
     return all(state.get(item["Name"], "") in item["Values"] for item in filters or [])

@@ -34,34 +34,34 @@ class Link:
         """Return the newest moto keys by path relative to the prefix. Raises KeyError without the bucket."""
         from moto.s3.models import FakeKey
 
-        found: dict[str, Any] = {}
+        listing: dict[str, Any] = {}
         for name, versions in dict(self.world.backend("s3").buckets[self.bucket].keys).items():
             key = versions[-1] if versions else None
             relative = name[len(self.prefix) :]
             if isinstance(key, FakeKey) and name.startswith(self.prefix) and relative and not name.endswith("/"):
-                found[relative] = key
-        return found
+                listing[relative] = key
+        return listing
 
     def files(self) -> dict[str, Path]:
-        found = (path for path in self.folder.rglob("*") if path.is_file() and not path.is_symlink())
-        return {str(path.relative_to(self.folder)): path for path in found}
+        paths = (path for path in self.folder.rglob("*") if path.is_file() and not path.is_symlink())
+        return {str(path.relative_to(self.folder)): path for path in paths}
 
     def pull(self, events: frozenset[str]) -> int:
         """Import NEW and CHANGED objects and remove DELETED ones, as `events` lists. Return how many."""
-        moved = 0
+        count = 0
         objects = self.objects()
         for relative, key in sorted(objects.items()):
-            known = self.etags.get(relative)
-            if known == key.etag or ("NEW" if known is None else "CHANGED") not in events:
+            previous_etag = self.etags.get(relative)
+            if previous_etag == key.etag or ("NEW" if previous_etag is None else "CHANGED") not in events:
                 continue
             self._write(relative, key)
-            moved += 1
+            count += 1
         if "DELETED" in events:
             for relative in sorted(set(self.etags) - set(objects)):
                 self._forget(relative)
                 (self.folder / relative).unlink(missing_ok=True)
-                moved += 1
-        return moved
+                count += 1
+        return count
 
     def _write(self, relative: str, key: Any) -> None:
         target = self.folder / relative
@@ -73,18 +73,18 @@ class Link:
         os.replace(partial, target)
         self.etags[relative], self.stamps[relative] = key.etag, _stamp(target)
 
-    def changed(self, events: frozenset[str], settled_s: float = 0.0) -> list[str]:
+    def changes_of(self, events: frozenset[str], settled_s: float = 0.0) -> list[str]:
         """Return the files that differ from the last common state and are at least `settled_s` old."""
         limit = time.time() - settled_s
-        found = []
+        changes = []
         for relative, path in sorted(self.files().items()):
             try:
                 kind = "CHANGED" if relative in self.stamps else "NEW"
                 if kind in events and self.stamps.get(relative) != _stamp(path) and path.stat().st_mtime <= limit:
-                    found.append(relative)
+                    changes.append(relative)
             except FileNotFoundError:
                 continue
-        return found
+        return changes
 
     def push(self, relative: str) -> None:
         """Write one file to its object. Raises OSError, or moto's error for a deleted bucket."""

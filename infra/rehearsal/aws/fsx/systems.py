@@ -118,17 +118,19 @@ class Lustre:
 
     def create_file_system(self, params: Parameters) -> dict[str, Any]:
         token = params.get("ClientRequestToken")
-        for known in self.file_systems.values():
-            if token and known.token == token:
-                return {"FileSystem": known.describe(self.tags_of(known.resource_arn))}
+        for file_system in self.file_systems.values():
+            if token and file_system.token == token:
+                return {"FileSystem": file_system.describe(self.tags_of(file_system.resource_arn))}
         if params.get("FileSystemType") != "LUSTRE":
             raise fsx_rules.bad_request("only FileSystemType LUSTRE is part of the rehearsal")
         lustre = fsx_rules.with_defaults(params)
         fsx_rules.check_lustre(params, lustre)
-        created = self._create(params, lustre, token)
-        self.backend.tagger.tag_resource(created.resource_arn, params.get("Tags") or [])
-        self.world.later(self.world.takes("file system made", CREATION_S), lambda: self._become_available(created))
-        return {"FileSystem": created.describe(self.tags_of(created.resource_arn))}
+        file_system = self._create(params, lustre, token)
+        self.backend.tagger.tag_resource(file_system.resource_arn, params.get("Tags") or [])
+        self.world.schedule_once(
+            self.world.takes("file system made", CREATION_S), lambda: self._become_available(file_system)
+        )
+        return {"FileSystem": file_system.describe(self.tags_of(file_system.resource_arn))}
 
     def _create(self, params: Parameters, lustre: dict[str, Any], token: str | None) -> FileSystem:
         world = self.world
@@ -139,7 +141,7 @@ class Lustre:
         lustre["MountName"] = "fsx" if deployment == "SCRATCH_1" else secrets.token_hex(4)
         folder = world.fsx_root / file_system_id
         folder.mkdir(parents=True)
-        created = FileSystem(
+        file_system = FileSystem(
             file_system_id=file_system_id,
             resource_arn=f"arn:aws:fsx:{world.region}:{world.account}:file-system/{file_system_id}",
             owner_id=world.account,
@@ -155,8 +157,8 @@ class Lustre:
             token=token,
             key=self._key(params.get("KmsKeyId"), deployment),
         )
-        self.file_systems[file_system_id] = created
-        return created
+        self.file_systems[file_system_id] = file_system
+        return file_system
 
     def _key(self, arn: str | None, deployment: str) -> str | None:
         """Return the customer's key, or FSx's own key of the account."""
@@ -203,21 +205,21 @@ class Lustre:
         with self.world.lock:
             if file_system.lifecycle != "CREATING":
                 return
-            trouble = self.world.troubles.of("file-system", file_system.file_system_id, "create")
+            trouble = self.world.troubles.find("file-system", file_system.file_system_id, "create")
             if trouble is None:
                 file_system.lifecycle = "AVAILABLE"
             elif trouble.outcome == "fail":
                 file_system.lifecycle, file_system.failure = "FAILED", trouble.message
             else:
-                self.world.later(CREATION_S, lambda: self._become_available(file_system))
+                self.world.schedule_once(CREATION_S, lambda: self._become_available(file_system))
 
     def describe_file_systems(self, params: Parameters) -> dict[str, Any]:
         ids = params.get("FileSystemIds") or list(self.file_systems)
-        found = [self.find(file_system_id) for file_system_id in ids]
-        start, limit = int(params.get("NextToken") or 0), params.get("MaxResults") or len(found)
-        page = found[start : start + limit]
-        more = str(start + limit) if start + limit < len(found) else None
-        return {"FileSystems": [fs.describe(self.tags_of(fs.resource_arn)) for fs in page], "NextToken": more}
+        matches = [self.find(file_system_id) for file_system_id in ids]
+        start, limit = int(params.get("NextToken") or 0), params.get("MaxResults") or len(matches)
+        page = matches[start : start + limit]
+        next_token = str(start + limit) if start + limit < len(matches) else None
+        return {"FileSystems": [fs.describe(self.tags_of(fs.resource_arn)) for fs in page], "NextToken": next_token}
 
     def update_file_system(self, params: Parameters) -> dict[str, Any]:
         file_system = self.find(params["FileSystemId"])
@@ -229,14 +231,14 @@ class Lustre:
             raise fsx_rules.bad_request(f"{', '.join(unknown)} cannot be updated; updatable: {', '.join(UPDATABLE)}")
         if "PerUnitStorageThroughput" in changes and file_system.lustre.get("EfaEnabled"):
             raise fsx_rules.bad_request("the throughput tier of an EFA-enabled file system cannot change")
-        merged = file_system.lustre | changes
+        document = file_system.lustre | changes
         capacity = params.get("StorageCapacity") or file_system.storage_capacity
         if capacity < file_system.storage_capacity or (
-            capacity > file_system.storage_capacity and merged["DeploymentType"] == "SCRATCH_1"
+            capacity > file_system.storage_capacity and document["DeploymentType"] == "SCRATCH_1"
         ):
             raise fsx_rules.bad_request(f"StorageCapacity can only grow, and not on SCRATCH_1; asked for {capacity}")
-        fsx_rules.check_lustre({"StorageCapacity": capacity, "StorageType": file_system.storage_type}, merged)
-        file_system.lustre, file_system.storage_capacity = fsx_rules.with_metadata(merged, capacity), capacity
+        fsx_rules.check_lustre({"StorageCapacity": capacity, "StorageType": file_system.storage_type}, document)
+        file_system.lustre, file_system.storage_capacity = fsx_rules.with_metadata(document, capacity), capacity
         action = {"AdministrativeActionType": "FILE_SYSTEM_UPDATE", "Status": "COMPLETED", "RequestTime": time.time()}
         file_system.actions.append(action)
         return {"FileSystem": file_system.describe(self.tags_of(file_system.resource_arn))}
@@ -249,22 +251,22 @@ class Lustre:
         if file_system.lifecycle != "DELETING":
             file_system.lifecycle = "DELETING"
             self.repositories.forget(file_system.file_system_id)
-            self.world.later(self.world.takes("file system deleted", DELETION_S), lambda: self._go(file_system))
+            self.world.schedule_once(self.world.takes("file system deleted", DELETION_S), lambda: self._go(file_system))
         return {"FileSystemId": file_system.file_system_id, "Lifecycle": file_system.lifecycle}
 
     def _back_up(self, file_system: FileSystem) -> None:
-        linked = self.repositories.of(file_system.file_system_id)
-        if linked or file_system.lustre["DeploymentType"].startswith("SCRATCH"):
+        associations = self.repositories.associations_of(file_system.file_system_id)
+        if associations or file_system.lustre["DeploymentType"].startswith("SCRATCH"):
             raise fsx_rules.bad_request("A scratch or S3-linked file system cannot be backed up: SkipFinalBackup=true")
         backup = self.backend.create_backup(file_system.file_system_id, None, None, None)
         backup.lifecycle = "AVAILABLE"
 
     def _go(self, file_system: FileSystem) -> None:
-        trouble = self.world.troubles.of("file-system", file_system.file_system_id, "delete")
+        trouble = self.world.troubles.find("file-system", file_system.file_system_id, "delete")
         if trouble is None:
             self._vanish(file_system)
         elif trouble.outcome == "hang":
-            self.world.later(DELETION_S, lambda: self._go(file_system))
+            self.world.schedule_once(DELETION_S, lambda: self._go(file_system))
         else:
             file_system.lifecycle, file_system.failure = "FAILED", trouble.message
 
@@ -279,9 +281,9 @@ class Lustre:
         self.world.spawn(lambda: shutil.rmtree(file_system.folder, ignore_errors=True))
 
     def _resource(self, arn: str) -> str:
-        known = [fs.resource_arn for fs in self.file_systems.values()]
-        known += [backup.resource_arn for backup in self.backend.backups.values()]
-        if arn not in known + self.repositories.arns():
+        resource_arns = [fs.resource_arn for fs in self.file_systems.values()]
+        resource_arns += [backup.resource_arn for backup in self.backend.backups.values()]
+        if arn not in resource_arns + self.repositories.arns():
             raise AwsError("ResourceNotFound", f"The resource '{arn}' does not exist")
         return arn
 
@@ -305,7 +307,7 @@ def _rule_facts(rule: Any) -> dict[str, Any]:
 def install(world: World) -> None:
     """Add FSx for Lustre to moto; other file system types are refused."""
     lustre = Lustre(world)
-    own = (
+    services = (
         "create_file_system",
         "describe_file_systems",
         "update_file_system",
@@ -314,9 +316,9 @@ def install(world: World) -> None:
         "untag_resource",
         "list_tags_for_resource",
     )
-    add_operations(world, FSxResponse, {name: getattr(lustre, name) for name in own})
+    add_operations(world, FSxResponse, {name: getattr(lustre, name) for name in services})
     add_operations(world, FSxResponse, lustre.repositories.operations())
-    world.every(2.0, lustre.repositories.reconcile)
+    world.schedule_every(2.0, lustre.repositories.reconcile)
 
     def iter_tagged_resources(moto: Callable[..., Any], backend: FSxBackend) -> Iterator[TaggedResource]:
         yield from moto(backend)

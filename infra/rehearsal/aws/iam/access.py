@@ -109,32 +109,32 @@ def authorise(world: World, principal: Principal, action: str, resources: list[s
     """Raise AwsError AccessDenied, with principal, action and resource, unless every resource is allowed."""
     if action == "sts:GetCallerIdentity" or principal.is_agent:
         return
-    context = {**_about(world, principal), **context}
+    context = {**_question_context(world, principal), **context}
     try:
-        granted, limits = list(_granted(world, principal)), list(_limits(world, principal))
+        documents, limits = list(_policies_of(world, principal)), list(_limits(world, principal))
     except NotFoundException as error:
         raise AwsError("InvalidClientTokenId", f"{principal.identity_arn} does not exist any more") from error
     for resource in [None] if resources is None else resources:
-        if not _may(world, principal, Question(action, resource, context), granted, limits):
+        if not _may(world, principal, Question(action, resource, context), documents, limits):
             on = f" on resource: {resource}" if resource else ""
             raise AwsError("AccessDenied", f"User: {principal.arn} is not authorized to perform: {action}{on}")
 
 
 def _may(
-    world: World, principal: Principal, question: Question, granted: list[Document], limits: list[Document]
+    world: World, principal: Principal, question: Question, documents: list[Document], limits: list[Document]
 ) -> bool:
     """Return True if the caller's or the resource's policies allow it, every limit does, and none denies.
 
     AWS lets a resource policy that names a session bypass some limits; here every limit holds.
     """
-    by_identity = policies.verdict(granted, question)
+    by_identity = policies.verdict(documents, question)
     # A resource policy that names the account can deny by that, but allows nobody: it leaves that to IAM.
-    own, all_names = [principal.arn, principal.identity_arn], _names(world, principal)
-    by_resource = bucket_policies.verdict(world, own, all_names, question)
-    if "Deny" in (by_identity, by_resource) or not all(policies.allowed([one], question) for one in limits):
+    arns, all_names = [principal.arn, principal.identity_arn], _names(world, principal)
+    by_resource = bucket_policies.verdict(world, arns, all_names, question)
+    if "Deny" in (by_identity, by_resource) or not all(policies.allowed([boundary], question) for boundary in limits):
         return False
     if question.action.startswith("kms:") and ":key/" in str(question.resource):
-        return key_lets(world, own, question, by_identity == "Allow")
+        return key_lets(world, arns, question, by_identity == "Allow")
     return "Allow" in (by_identity, by_resource)
 
 
@@ -143,7 +143,7 @@ def _names(world: World, principal: Principal) -> list[str]:
     return [principal.arn, principal.identity_arn, f"arn:aws:iam::{world.account}:root", world.account]
 
 
-def _about(world: World, principal: Principal) -> dict[str, list[str]]:
+def _question_context(world: World, principal: Principal) -> dict[str, list[str]]:
     return {
         "aws:principalarn": [principal.identity_arn],
         "aws:principalaccount": [world.account],
@@ -168,13 +168,13 @@ def _principal_tags(world: World, principal: Principal) -> dict[str, list[str]]:
             tags = list(iam.list_user_tags(principal.name))
     except NotFoundException:
         return {}
-    return {f"aws:principaltag/{one['Key'].lower()}": [one["Value"]] for one in tags}
+    return {f"aws:principaltag/{tag['Key'].lower()}": [tag["Value"]] for tag in tags}
 
 
 def role_tags(role: Any) -> dict[str, str]:
     """Return a role's tags, which moto keeps by key or as a list."""
     tags = role.tags.values() if isinstance(role.tags, dict) else role.tags
-    return {str(one["Key"]): str(one["Value"]) for one in tags or ()}
+    return {str(tag["Key"]): str(tag["Value"]) for tag in tags or ()}
 
 
 def _identity(world: World, principal: Principal) -> Any:
@@ -182,10 +182,10 @@ def _identity(world: World, principal: Principal) -> Any:
     return iam.get_role(principal.name) if principal.session else iam.get_user(principal.name)
 
 
-def _granted(world: World, principal: Principal) -> Iterator[Document]:
+def _policies_of(world: World, principal: Principal) -> Iterator[Document]:
     identity = _identity(world, principal)
-    if (before := world.settling(identity.arn, "granted")) is not None:
-        yield from before
+    if (documents := world.settling(identity.arn, "granted")) is not None:
+        yield from documents
         return
     owners = [identity]
     if not principal.session:
@@ -217,8 +217,8 @@ def trust_policy(world: World, role_arn: str) -> Document:
         role = world.backend("iam").get_role_by_arn(role_arn)
     except NotFoundException as error:
         raise AwsError("NoSuchEntity", f"the role {role_arn} does not exist") from error
-    for before in world.settling(role_arn, "trust") or ():
-        return before  # type: ignore[no-any-return]
+    for documents in world.settling(role_arn, "trust") or ():
+        return documents  # type: ignore[no-any-return]
     return policies.parse(unquote_once(role.assume_role_policy_document))
 
 
@@ -260,26 +260,26 @@ def authorise_assume_role(world: World, principal: Principal, role_arn: str, par
     if principal.is_agent:
         trust_policy(world, role_arn)
         return
-    context = _about(world, principal) | {"sts:rolesessionname": [str(params.get("RoleSessionName"))]}
+    context = _question_context(world, principal) | {"sts:rolesessionname": [str(params.get("RoleSessionName"))]}
     if params.get("ExternalId"):
         context["sts:externalid"] = [params["ExternalId"]]
     if tags := params.get("Tags"):
-        context["aws:tagkeys"] = [one["Key"] for one in tags]
-        context |= {f"aws:requesttag/{one['Key'].lower()}": [one["Value"]] for one in tags}
+        context["aws:tagkeys"] = [tag["Key"] for tag in tags]
+        context |= {f"aws:requesttag/{tag['Key'].lower()}": [tag["Value"]] for tag in tags}
     document, names = trust_policy(world, role_arn), _names(world, principal)
-    tagged = role_tags(world.backend("iam").get_role_by_arn(role_arn))
-    context |= {f"aws:resourcetag/{key.lower()}": [value] for key, value in tagged.items()}
-    granted, limits = list(_granted(world, principal)), list(_limits(world, principal))
+    tags_of_role = role_tags(world.backend("iam").get_role_by_arn(role_arn))
+    context |= {f"aws:resourcetag/{key.lower()}": [value] for key, value in tags_of_role.items()}
+    documents, limits = list(_policies_of(world, principal)), list(_limits(world, principal))
     for action in ("sts:AssumeRole", *(["sts:TagSession"] if tags else [])):
         question = Question(action, role_arn, context)
-        trusted, by_name, itself = (
-            policies.trusts(document, who, action, context) for who in (names, names[:2], names[:1])
+        by_service, by_name, itself = (
+            policies.trusts(document, names_tried, action, context) for names_tried in (names, names[:2], names[:1])
         )
-        within = itself or all(policies.allowed([one], question) for one in limits)
-        may = trusted and within and (by_name or policies.allowed(granted, question))
-        if not may or policies.verdict([*granted, *limits], question) == "Deny":
-            denied = f"User: {principal.arn} is not authorized to perform: {action} on resource: {role_arn}"
-            raise AwsError("AccessDenied", denied)
+        is_within = itself or all(policies.allowed([boundary], question) for boundary in limits)
+        may = by_service and is_within and (by_name or policies.allowed(documents, question))
+        if not may or policies.verdict([*documents, *limits], question) == "Deny":
+            refusal = f"User: {principal.arn} is not authorized to perform: {action} on resource: {role_arn}"
+            raise AwsError("AccessDenied", refusal)
 
 
 def open_session(world: World, role_arn: str, name: str, duration_s: int = 3600) -> Any:

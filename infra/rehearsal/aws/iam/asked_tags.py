@@ -39,6 +39,6 @@ _IN_CLUSTER = {
 
 def tagged_at_creation(operation: str, params: dict[str, Any], resources: list[str]) -> str:
     """Return the ARN of the new resource; among the call's own `resources` it is the last one."""
-    if made := _IN_CLUSTER.get(operation):
-        return resources[-1].rpartition(":")[0] + ":" + made.format(**params)
+    if kind := _IN_CLUSTER.get(operation):
+        return resources[-1].rpartition(":")[0] + ":" + kind.format(**params)
     return resources[-1].removesuffix(":log-stream:")

@@ -37,18 +37,18 @@ def resources(world: World, operation: str, params: Parameters) -> list[str] | N
     """Return the ARNs of the projects; listings know no resource."""
     if operation.startswith("List") and "projectName" not in params:
         return ["*"]
-    given = [params.get("projectName") or params.get("name"), *(params.get("names") or params.get("ids") or ())]
-    names = [str(name).rpartition("project/")[2].partition(":")[0] for name in given if name]
+    project_names = [params.get("projectName") or params.get("name"), *(params.get("names") or params.get("ids") or ())]
+    names = [str(name).rpartition("project/")[2].partition(":")[0] for name in project_names if name]
     return [f"arn:aws:codebuild:{world.region}:{world.account}:project/{name}" for name in names] or None
 
 
 def context(params: Parameters) -> dict[str, list[str]]:
-    found = {}
+    values = {}
     for name, key in _OVERRIDES.items():
         if (value := params.get(name)) is not None:
-            found[f"codebuild:{key}"] = ["true" if isinstance(value, (dict, list)) else str(value)]
+            values[f"codebuild:{key}"] = ["true" if isinstance(value, (dict, list)) else str(value)]
     if variables := params.get("environmentVariablesOverride"):
         path = "codebuild:environment.environmentvariables"
-        found[f"{path}.name"] = [one["name"] for one in variables]
-        found |= {f"{path}/{one['name'].lower()}.value": [one["value"]] for one in variables}
-    return found
+        values[f"{path}.name"] = [variable["name"] for variable in variables]
+        values |= {f"{path}/{variable['name'].lower()}.value": [variable["value"]] for variable in variables}
+    return values

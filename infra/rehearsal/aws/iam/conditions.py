@@ -23,36 +23,36 @@ _LITERAL = {"*": "*", "?": "?", "$": "$"}
 _NOTHING = re.compile(r"(?!)")
 
 
-def holds(
-    operator: str, wanted: list[Any], seen: list[str] | None, context: Context, denies: bool, variables: bool = True
+def is_met(
+    operator: str, patterns: list[Any], values: list[str] | None, context: Context, denies: bool, variables: bool = True
 ) -> bool:
-    """Test one condition against `seen`, the key's values in the request (None or empty without the key).
+    """Test one condition against `values`, the key's values in the request (None or empty without the key).
 
     `denies` marks a Deny statement: only there a test holds that AWS leaves undefined.
     """
     name = operator.removeprefix(EVERY).removeprefix(ANY)
     optional, name = name.endswith(OPTIONAL), name.removesuffix(OPTIONAL)
     if name == "Null":
-        return any((not seen) == (str(value).lower() == "true") for value in wanted)
-    negated = NEGATED.get(name)
-    compare = COMPARES.get(negated or name)
+        return any((not values) == (str(value).lower() == "true") for value in patterns)
+    positive = NEGATED.get(name)
+    compare = COMPARES.get(positive or name)
     if compare is None:
         raise ValueError(f"the emulated IAM does not know the condition operator {operator!r}: add it in conditions.py")
-    if not seen:
+    if not values:
         if operator.startswith(ANY):
             return optional
-        return optional or operator.startswith(EVERY) or negated is not None
-    given = context if variables and (negated or name) in TAKE_VARIABLES else None
+        return optional or operator.startswith(EVERY) or positive is not None
+    variable_context = context if variables and (positive or name) in TAKE_VARIABLES else None
 
     def meets(value: str) -> bool:
-        return any(compare(str(one), value, given) for one in wanted) is (negated is None)
+        return any(compare(str(pattern), value, variable_context) for pattern in patterns) is (positive is None)
 
     if operator.startswith(EVERY):
-        return all(map(meets, seen))
+        return all(map(meets, values))
     if operator.startswith(ANY):
-        return any(map(meets, seen))
+        return any(map(meets, values))
     # IAM does not define a key with several values and no set operator.
-    return meets(seen[0]) if len(seen) == 1 else denies
+    return meets(values[0]) if len(values) == 1 else denies
 
 
 @lru_cache(maxsize=4096)
@@ -68,20 +68,20 @@ def like(pattern: str, text: str, ignore_case: bool = False) -> bool:
     return _pattern(pattern, ignore_case).fullmatch(text) is not None
 
 
-def substituted(text: str, context: Context | None, wild: bool = True) -> re.Pattern[str]:
+def pattern_of(text: str, context: Context | None, wild: bool = True) -> re.Pattern[str]:
     """Return a pattern for `text` with its variables filled in; wildcards in their values are literal. A variable
     without a value, or with several, matches nothing; `context` None means no variables."""
     plain: Callable[[str], str] = _expression if wild else re.escape
     if context is None or "${" not in text:
         return _pattern(text, False) if wild else re.compile(re.escape(text), re.DOTALL)
-    whole, end = "", 0
-    for found in _VARIABLE.finditer(text):
-        value = _value(found[1], context)
+    expression, end = "", 0
+    for match in _VARIABLE.finditer(text):
+        value = _value(match[1], context)
         if value is None:
             return _NOTHING
-        whole += plain(text[end : found.start()]) + re.escape(value)
-        end = found.end()
-    return re.compile(whole + plain(text[end:]), re.DOTALL)
+        expression += plain(text[end : match.start()]) + re.escape(value)
+        end = match.end()
+    return re.compile(expression + plain(text[end:]), re.DOTALL)
 
 
 def _value(variable: str, context: Context) -> str | None:
@@ -95,30 +95,31 @@ def _value(variable: str, context: Context) -> str | None:
     return values[0] if len(values) == 1 else None
 
 
-def _equal(wanted: str, seen: str, context: Context | None) -> bool:
-    return substituted(wanted, context, wild=False).fullmatch(seen) is not None
+def _equal(pattern: str, value: str, context: Context | None) -> bool:
+    return pattern_of(pattern, context, wild=False).fullmatch(value) is not None
 
 
-def _alike(wanted: str, seen: str, context: Context | None) -> bool:
-    return substituted(wanted, context).fullmatch(seen) is not None
+def _alike(pattern: str, value: str, context: Context | None) -> bool:
+    return pattern_of(pattern, context).fullmatch(value) is not None
 
 
 def is_of(pattern: str, arn: str, context: Context | None) -> bool:
     """Compare ARNs part by part, as IAM does: wildcards cross a colon only in the last part; missing parts match."""
     if pattern == "*":
         return True
-    wanted, given = _parts(pattern), arn.split(":", 5)
-    wanted += ["*"] * (6 - len(wanted))
-    return len(given) == 6 and all(
-        substituted(one, context).fullmatch(seen) is not None for one, seen in zip(wanted, given, strict=True)
+    pattern_parts, arn_parts = _parts(pattern), arn.split(":", 5)
+    pattern_parts += ["*"] * (6 - len(pattern_parts))
+    return len(arn_parts) == 6 and all(
+        pattern_of(pattern_part, context).fullmatch(arn_part) is not None
+        for pattern_part, arn_part in zip(pattern_parts, arn_parts, strict=True)
     )
 
 
 def _parts(pattern: str) -> list[str]:
     """Split at colons, except those in policy variables such as ${aws:username}."""
     parts, depth = [""], 0
-    for at, sign in enumerate(pattern):
-        depth += (sign == "{" and pattern[at - 1 : at] == "$") - (sign == "}" and depth > 0)
+    for position, sign in enumerate(pattern):
+        depth += (sign == "{" and pattern[position - 1 : position] == "$") - (sign == "}" and depth > 0)
         if sign == ":" and not depth and len(parts) < 6:
             parts.append("")
         else:
@@ -126,15 +127,15 @@ def _parts(pattern: str) -> list[str]:
     return parts
 
 
-def _arn(wanted: str, seen: str, context: Context | None) -> bool:
+def _arn(pattern: str, value: str, context: Context | None) -> bool:
     """Compare ARNs: wildcards count in both ArnEquals and ArnLike."""
-    return is_of(wanted, seen, context)
+    return is_of(pattern, value, context)
 
 
 def _number(compare: Callable[[float, float], bool]) -> Callable[[str, str, Context | None], bool]:
-    def judge(wanted: str, seen: str, context: Context | None) -> bool:
+    def judge(limit: str, value: str, context: Context | None) -> bool:
         try:
-            return compare(float(seen), float(wanted))
+            return compare(float(value), float(limit))
         except ValueError:
             return False
 
@@ -142,9 +143,9 @@ def _number(compare: Callable[[float, float], bool]) -> Callable[[str, str, Cont
 
 
 def _date(compare: Callable[[datetime, datetime], bool]) -> Callable[[str, str, Context | None], bool]:
-    def judge(wanted: str, seen: str, context: Context | None) -> bool:
+    def judge(limit: str, value: str, context: Context | None) -> bool:
         try:
-            return compare(_moment(seen), _moment(wanted))
+            return compare(_moment(value), _moment(limit))
         except ValueError:
             return False
 
@@ -155,25 +156,25 @@ def _moment(text: str) -> datetime:
     """Parse ISO 8601 or seconds since 1970."""
     if re.fullmatch(r"\d+(\.\d+)?", text) and len(text) > 4:
         return datetime.fromtimestamp(float(text), UTC)
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _address(wanted: str, seen: str, context: Context | None) -> bool:
+def _address(network: str, value: str, context: Context | None) -> bool:
     try:
-        return ipaddress.ip_address(seen) in ipaddress.ip_network(wanted, strict=False)
+        return ipaddress.ip_address(value) in ipaddress.ip_network(network, strict=False)
     except ValueError:
         return False
 
 
-def _same_bytes(wanted: str, seen: str, context: Context | None) -> bool:
-    return base64.b64decode(wanted) == base64.b64decode(seen)
+def _same_bytes(digest: str, value: str, context: Context | None) -> bool:
+    return base64.b64decode(digest) == base64.b64decode(value)
 
 
 COMPARES: Mapping[str, Callable[[str, str, Context | None], bool]] = {
     "StringEquals": _equal,
     "StringEqualsIgnoreCase": lambda wanted, seen, context: (
-        re.compile(substituted(wanted, context, wild=False).pattern, re.DOTALL | re.IGNORECASE).fullmatch(seen)
+        re.compile(pattern_of(wanted, context, wild=False).pattern, re.DOTALL | re.IGNORECASE).fullmatch(seen)
         is not None
     ),
     "StringLike": _alike,

@@ -73,7 +73,7 @@ _OF_ONE = {
 _ID = re.compile(r"^([a-z]+)-[0-9a-f]{8,32}$")
 
 
-def made(world: World, operation: str, params: dict[str, Any]) -> list[str]:
+def new_arns(world: World, operation: str, params: dict[str, Any]) -> list[str]:
     """Return the ARNs of what the call makes; their IDs are not known yet."""
     if operation not in MADE:
         return []
@@ -99,28 +99,28 @@ def by_resource(operation: str) -> bool:
     return not operation.startswith("Describe") or operation in _OF_ONE
 
 
-def named(world: World, operation: str, params: dict[str, Any]) -> Iterator[tuple[str, Context]]:
+def present_arns(world: World, operation: str, params: dict[str, Any]) -> Iterator[tuple[str, Context]]:
     """Yield every resource that the call names, with its tags as condition keys."""
     ec2 = world.backend("ec2")
     if operation in _LATER:
         params = {key: value for key, value in params.items() if key != "LaunchTemplateData"}
     if set(params) & {"GroupName"} and not set(params) & {"VpcId", "GroupId", "Description"}:
         yield arn(world, "placement-group", params["GroupName"]), {}
-    if placed := (params.get("Placement") or {}).get("GroupName"):
-        yield arn(world, "placement-group", placed), _tagged(world.placement_tags(placed))
+    if group := (params.get("Placement") or {}).get("GroupName"):
+        yield arn(world, "placement-group", group), _resource_tag_context(world.placement_tags(group))
     if pool := (_target(params) or {}).get("CapacityReservationResourceGroupArn"):
         yield pool, {}
     for identifier in dict.fromkeys(_ids(world, params)):
         kind = KINDS.get(identifier.partition("-")[0])
         if kind is not None and kind == _ALONE.get(operation, kind):
-            yield arn(world, kind, identifier), _tagged(ec2.tags.get(identifier) or {})
+            yield arn(world, kind, identifier), _resource_tag_context(ec2.tags.get(identifier) or {})
 
 
 def _target(params: dict[str, Any]) -> dict[str, Any] | None:
     return (params.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget")
 
 
-def _tagged(tags: dict[str, str]) -> Context:
+def _resource_tag_context(tags: dict[str, str]) -> Context:
     context = {f"aws:resourcetag/{key.lower()}": [str(value)] for key, value in tags.items()}
     return context | {key.replace("aws:", "ec2:", 1): value for key, value in context.items()}
 

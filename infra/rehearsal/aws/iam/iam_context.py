@@ -43,22 +43,22 @@ def resources(world: World, operation: str, params: Parameters) -> list[str] | N
 
 def arns_of_role(world: World, name: str, params: Parameters) -> list[str]:
     """Return the ARNs of a role, with its own path if it exists."""
-    known = [role.arn for role in list(world.backend("iam").get_roles()) if role.name == name]
-    return known or [f"arn:aws:iam::{world.account}:role{params.get('Path') or '/'}{name}"]
+    arns = [role.arn for role in list(world.backend("iam").get_roles()) if role.name == name]
+    return arns or [f"arn:aws:iam::{world.account}:role{params.get('Path') or '/'}{name}"]
 
 
 def context(world: World, operation: str, params: Parameters) -> dict[str, list[str]]:
-    found = dict[str, list[str]]()
+    context_values = dict[str, list[str]]()
     if "PolicyArn" in params:
-        found["iam:policyarn"] = [params["PolicyArn"]]
+        context_values["iam:policyarn"] = [params["PolicyArn"]]
     if "AWSServiceName" in params:
-        found["iam:awsservicename"] = [params["AWSServiceName"]]
+        context_values["iam:awsservicename"] = [params["AWSServiceName"]]
     boundary = params.get("PermissionsBoundary")
     if operation in UNDER_BOUNDARY:
         boundary = _boundary(world, params)
     if boundary:
-        found["iam:permissionsboundary"] = [boundary]
-    return found
+        context_values["iam:permissionsboundary"] = [boundary]
+    return context_values
 
 
 def _boundary(world: World, params: Parameters) -> str | None:
@@ -69,8 +69,8 @@ def _boundary(world: World, params: Parameters) -> str | None:
 def tags(world: World, arn: str) -> dict[str, str]:
     """Return the tags of a role or a policy."""
     iam = world.backend("iam")
-    found = [role for role in list(iam.get_roles()) if role.arn == arn]
-    found += [iam.managed_policies[arn]] if arn in iam.managed_policies else []
-    kept = found[0].tags if found else {}
-    pairs = kept.values() if isinstance(kept, dict) else kept or ()
-    return {str(one["Key"]): str(one["Value"]) for one in pairs}
+    roles = [role for role in list(iam.get_roles()) if role.arn == arn]
+    roles += [iam.managed_policies[arn]] if arn in iam.managed_policies else []
+    role_tags = roles[0].tags if roles else {}
+    pairs = role_tags.values() if isinstance(role_tags, dict) else role_tags or ()
+    return {str(tag["Key"]): str(tag["Value"]) for tag in pairs}

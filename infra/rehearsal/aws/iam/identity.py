@@ -61,7 +61,7 @@ class Reviewer:
         principal, access_key = self._principal(name, token)
         if not _admits(cluster.document["resourcesVpcConfig"], principal):
             raise Unknown(f"{principal.arn} comes from {_BUILDS}, which publicAccessCidrs does not admit")
-        entry = next((one for arn, one in cluster.entries.items() if _same(arn, principal)), None)
+        entry = next((candidate for arn, candidate in cluster.entries.items() if _same_principal(arn, principal)), None)
         if entry is None or self._too_young(entry):
             raise Unknown(f"no access entry for {principal.identity_arn}" + (" that is in force yet" if entry else ""))
         username = (
@@ -81,8 +81,8 @@ class Reviewer:
 
     def _too_young(self, entry: dict[str, Any]) -> bool:
         """Return True for a caller's entry not yet in force; EKS's own entries are ready with cluster and nodes."""
-        made = entry.get("askedFor")
-        return made is not None and datetime.now(UTC) - made < timedelta(seconds=self.world.entries_count_after_s)
+        created = entry.get("askedFor")
+        return created is not None and datetime.now(UTC) - created < timedelta(seconds=self.world.entries_count_after_s)
 
     def _host(self, entry: dict[str, Any], principal: Principal) -> str:
         """Return the Node name, the private DNS name of the running instance that a node's session is named after."""
@@ -96,16 +96,16 @@ class Reviewer:
     def _principal(self, cluster: str, token: str) -> tuple[Principal, str]:
         if not token.startswith(PREFIX):
             raise Unknown("not a k8s-aws-v1 token")
-        encoded = token.removeprefix(PREFIX)
+        text = token.removeprefix(PREFIX)
         try:
-            url = urlsplit(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode())
+            url = urlsplit(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode())
         except (binascii.Error, UnicodeDecodeError) as error:
             raise Unknown("the token is not base64 of a URL") from error
         query = dict(parse_qsl(url.query, keep_blank_values=True))
         if url.path not in ("", "/") or any(query.get(key) != value for key, value in QUERY.items()):
             raise Unknown("the token's URL is not sts:GetCallerIdentity")
-        own = urlsplit(self.world.endpoint_url).netloc
-        hosts = (f"sts.{self.world.region}.amazonaws.com", "sts.amazonaws.com", own)
+        host = urlsplit(self.world.endpoint_url).netloc
+        hosts = (f"sts.{self.world.region}.amazonaws.com", "sts.amazonaws.com", host)
         if url.netloc not in hosts:
             raise Unknown(f"the token's URL is for {url.netloc}, expected one of {hosts}")
         headers = {"host": url.netloc, CLUSTER_HEADER: cluster}
@@ -125,10 +125,10 @@ def _admits(config: dict[str, Any], principal: Principal) -> bool:
     if not (principal.session or "").startswith("AWSCodeBuild-"):
         return True
     ranges = config["publicAccessCidrs"] if config["endpointPublicAccess"] else ()
-    return any(_BUILDS in ipaddress.ip_network(one) for one in ranges)
+    return any(_BUILDS in ipaddress.ip_network(network) for network in ranges)
 
 
-def _same(entry_arn: str, principal: Principal) -> bool:
+def _same_principal(entry_arn: str, principal: Principal) -> bool:
     """Compare an entry with a principal, as EKS does, without a role's path."""
     return entry_arn == principal.identity_arn or (
         principal.session is not None
@@ -163,11 +163,15 @@ class PodCredentials:
     def _session(self, cluster: Cluster, account: ServiceAccount) -> dict[str, Any]:
         world = self.world
         subject = (account.namespace, account.name)
-        found = [one for one in cluster.associations.values() if (one["namespace"], one["serviceAccount"]) == subject]
-        if not found:
+        matches = [
+            candidate
+            for candidate in cluster.associations.values()
+            if (candidate["namespace"], candidate["serviceAccount"]) == subject
+        ]
+        if not matches:
             message = f"No association found for service account {'/'.join(subject)}"
             raise AwsError("ResourceNotFoundException", message)
-        association = found[0]
+        association = matches[0]
         role = association["roleArn"]
         if not all(role_trusts(world, role, AUDIENCE, action) for action in ("sts:AssumeRole", "sts:TagSession")):
             raise AwsError("AccessDeniedException", f"{AUDIENCE} may not assume {role}: see its trust policy")

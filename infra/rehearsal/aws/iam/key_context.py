@@ -23,8 +23,8 @@ def resources(world: World, operation: str, params: Parameters) -> list[str] | N
         keys = [_key_of(params["CiphertextBlob"])]
     aliases = [params["AliasName"]] if params.get("AliasName") else []
     of_account = f"arn:aws:kms:{world.region}:{world.account}"
-    known = [one if one.startswith("arn:") else f"{of_account}:key/{one}" for one in keys if "alias/" not in one]
-    return known + [f"{of_account}:{one}" for one in aliases]
+    arns = [key if key.startswith("arn:") else f"{of_account}:key/{key}" for key in keys if "alias/" not in key]
+    return arns + [f"{of_account}:{key}" for key in aliases]
 
 
 def _key_of(blob: bytes | str) -> str:
@@ -34,5 +34,5 @@ def _key_of(blob: bytes | str) -> str:
 
 
 def context(params: Parameters) -> dict[str, list[str]]:
-    about = params.get("EncryptionContext") or {}
-    return {f"kms:encryptioncontext:{name.lower()}": [value] for name, value in about.items()}
+    encryption_context = params.get("EncryptionContext") or {}
+    return {f"kms:encryptioncontext:{name.lower()}": [value] for name, value in encryption_context.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
-from infra.rehearsal.aws.iam.conditions import Context, holds, is_of, like
+from infra.rehearsal.aws.iam.conditions import Context, is_met, is_of, like
 
 Document = Mapping[str, Any]
 Effect = Literal["Allow", "Deny"]
@@ -57,37 +57,37 @@ def allowed(documents: Iterable[Document], question: Question) -> bool:
 
 def trusts(document: Document, principals: Iterable[str], action: str, context: Context) -> bool:
     """Return True if a resource's policy (a role's trust, a topic's) lets one of `principals` (ARNs, services) act."""
-    return said_to(document, principals, Question(action, "*", context), whole=True) == "Allow"
+    return said_to(document, principals, Question(action, "*", context), entire=True) == "Allow"
 
 
-def said_to(document: Document, principals: Iterable[str], question: Question, whole: bool = False) -> Effect | None:
-    """Return a resource policy's verdict for any of `principals`; `whole` ignores the resources it names."""
-    wanted = set(principals)
+def said_to(document: Document, principals: Iterable[str], question: Question, entire: bool = False) -> Effect | None:
+    """Return a resource policy's verdict for any of `principals`; `entire` ignores the resources it names."""
+    names = set(principals)
     variables = document.get("Version") == VARIABLES_SINCE
     effects = {
         statement["Effect"]
         for statement in listed(document["Statement"])
-        if concerns_principal(statement, wanted)
-        and applies({**statement, "Resource": "*"} if whole else statement, question, variables)
+        if concerns_principal(statement, names)
+        and applies({**statement, "Resource": "*"} if entire else statement, question, variables)
     }
     return _strongest(effects)
 
 
-def concerns_principal(statement: Mapping[str, Any], wanted: set[str]) -> bool:
-    """Return True if a statement is about `wanted`. `"AWS": "*"` means all of an account's principals, no service."""
+def concerns_principal(statement: Mapping[str, Any], names: set[str]) -> bool:
+    """Return True if a statement is about one of `names`. `"AWS": "*"` means an account's principals, no service."""
     if "NotPrincipal" in statement:
-        return not _named(statement["NotPrincipal"], wanted)
-    return _named(statement.get("Principal", {}), wanted)
+        return not _names_one_of(statement["NotPrincipal"], names)
+    return _names_one_of(statement.get("Principal", {}), names)
 
 
-def _named(principal: Any, wanted: set[str]) -> bool:
+def _names_one_of(principal: Any, principals: set[str]) -> bool:
     if principal == "*":
         return True
-    services = {one for one in wanted if one.endswith(".amazonaws.com")}
+    services = {name for name in principals if name.endswith(".amazonaws.com")}
     by_kind = {kind: set(listed(names)) for kind, names in principal.items()}
     people = by_kind.get("AWS", set())
     return bool(services & by_kind.get("Service", set())) or bool(
-        (wanted - services) & people or ("*" in people and wanted - services)
+        (principals - services) & people or ("*" in people and principals - services)
     )
 
 
@@ -103,7 +103,7 @@ def applies(statement: Mapping[str, Any], question: Question, variables: bool = 
         _concerns_action(statement, question.action)
         and _concerns_resource(statement, question, variables)
         and all(
-            holds(operator, listed(values), question.context.get(key.lower()), question.context, denies, variables)
+            is_met(operator, listed(values), question.context.get(key.lower()), question.context, denies, variables)
             for operator, tests in statement.get("Condition", {}).items()
             for key, values in tests.items()
         )
@@ -123,6 +123,6 @@ def _concerns_resource(statement: Mapping[str, Any], question: Question, variabl
     patterns = listed(statement.get("Resource", statement.get("NotResource")))
     if question.resource is None:
         return denies or ("Resource" in statement and "*" in patterns)
-    given, context = question.resource, question.context if variables else None
-    found = any(is_of(pattern, given, context) for pattern in patterns)
-    return found if "Resource" in statement else not found
+    resource_arn, context = question.resource, question.context if variables else None
+    matches = any(is_of(pattern, resource_arn, context) for pattern in patterns)
+    return matches if "Resource" in statement else not matches

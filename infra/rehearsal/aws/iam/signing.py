@@ -66,9 +66,17 @@ def read_signature(message: Message) -> Signature | None:
         access_key, date, region, service, _ = key.split("/")
     except (KeyError, ValueError) as error:
         raise AwsError("IncompleteSignature", f"the signature cannot be read: {error}") from error
-    signed = tuple(scope.split(";"))
+    header_names = tuple(scope.split(";"))
     return Signature(
-        access_key, f"{date}/{region}/{service}/aws4_request", region, service, signed, value, time, token, expires
+        access_key,
+        f"{date}/{region}/{service}/aws4_request",
+        region,
+        service,
+        header_names,
+        value,
+        time,
+        token,
+        expires,
     )
 
 
@@ -111,6 +119,6 @@ def _canonical(message: Message, signature: Signature) -> str:
     headers = "".join(
         f"{name}:{' '.join(message.headers.get(name, '').split())}\n" for name in signature.signed_headers
     )
-    unsigned = signature.expires is not None and signature.service == "s3"
-    body_hash = UNSIGNED if unsigned else message.body_hash
+    is_presigned = signature.expires is not None and signature.service == "s3"
+    body_hash = UNSIGNED if is_presigned else message.body_hash
     return "\n".join((message.method, path, query, headers, ";".join(signature.signed_headers), body_hash))

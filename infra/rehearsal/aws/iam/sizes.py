@@ -30,21 +30,33 @@ def _refuse_large(document: str) -> None:
 
 def install(world: World) -> None:
     def create(
-        moto: Callable[..., Any], backend: IAMBackend, description: str, path: str, policy_document: str, *more: Any,
-        **named: Any,
-    ) -> Any:  # fmt: skip
-        _refuse_large(policy_document)
-        return moto(backend, description, path, policy_document, *more, **named)
-
-    def create_version(
-        moto: Callable[..., Any], backend: IAMBackend, policy_arn: str, policy_document: str, *more: Any, **named: Any
+        moto: Callable[..., Any],
+        backend: IAMBackend,
+        description: str,
+        path: str,
+        policy_document: str,
+        *values: Any,
+        **keywords: Any,
     ) -> Any:
         _refuse_large(policy_document)
-        return moto(backend, policy_arn, policy_document, *more, **named)
+        return moto(backend, description, path, policy_document, *values, **keywords)
+
+    def create_version(
+        moto: Callable[..., Any],
+        backend: IAMBackend,
+        policy_arn: str,
+        policy_document: str,
+        *values: Any,
+        **keywords: Any,
+    ) -> Any:
+        _refuse_large(policy_document)
+        return moto(backend, policy_arn, policy_document, *values, **keywords)
 
     def put(moto: Callable[..., Any], backend: IAMBackend, role_name: str, policy_name: str, policy_json: str) -> Any:
-        others = {name: text for name, text in backend.get_role(role_name).policies.items() if name != policy_name}
-        if sum(map(_size, (policy_json, *others.values()))) > INLINE_OF_A_ROLE:
+        other_policies = {
+            name: text for name, text in backend.get_role(role_name).policies.items() if name != policy_name
+        }
+        if sum(map(_size, (policy_json, *other_policies.values()))) > INLINE_OF_A_ROLE:
             words = f"Maximum policy size of {INLINE_OF_A_ROLE} bytes exceeded for role {role_name}"
             raise LimitExceededException(words)
         return moto(backend, role_name, policy_name, policy_json)

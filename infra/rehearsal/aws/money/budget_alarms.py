@@ -64,10 +64,10 @@ class Alarms:
     sent: list[dict[str, Any]] = field(default_factory=list)
 
     def find(self, params: Parameters) -> Action:
-        found = self.actions.get(params["ActionId"])
-        if found is None or found.budget != params["BudgetName"]:
+        action = self.actions.get(params["ActionId"])
+        if action is None or action.budget != params["BudgetName"]:
             raise AwsError("NotFoundException", f"the action {params['ActionId']} doesn't exist")
-        return found
+        return action
 
     def create_budget_action(self, params: Parameters) -> dict[str, Any]:
         self.budgets.find(params)
@@ -92,16 +92,18 @@ class Alarms:
 
     def describe_budget_actions_for_budget(self, params: Parameters) -> dict[str, Any]:
         self.budgets.find(params)
-        return {"Actions": [one.describe() for one in self.actions.values() if one.budget == params["BudgetName"]]}
+        return {
+            "Actions": [action.describe() for action in self.actions.values() if action.budget == params["BudgetName"]]
+        }
 
     def update_budget_action(self, params: Parameters) -> dict[str, Any]:
         action = self.find(params)
-        before = action.describe()
+        previous = action.describe()
         action.document |= {key: params[key] for key in _FIELDS if params.get(key)}
         return {
             "AccountId": params["AccountId"],
             "BudgetName": action.budget,
-            "OldAction": before,
+            "OldAction": previous,
             "NewAction": action.describe(),
         }
 
@@ -116,26 +118,30 @@ class Alarms:
 
     def forget(self, budget: str) -> None:
         """Delete a budget's actions with it, as AWS does."""
-        self.actions = {number: one for number, one in self.actions.items() if one.budget != budget}
+        self.actions = {number: action for number, action in self.actions.items() if action.budget != budget}
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
         """Set a budget's spending, or without a body list the messages sent."""
         if not body:
-            return 200, {"sent": self.sent, "actions": [one.describe() for one in self.actions.values()]}
-        asked = json.loads(body)
+            return 200, {"sent": self.sent, "actions": [alarm.describe() for alarm in self.actions.values()]}
+        request = json.loads(body)
         with self.world.lock:
-            known = self.budgets.backend.budgets[self.world.account].get(asked["budget"])
-            if known is None:
-                return 404, {"message": f"there is no budget {asked['budget']}"}
-            spent, limit = float(asked["usd"]), float(known.budget["BudgetLimit"]["Amount"])
-            known.budget["CalculatedSpend"] = {"ActualSpend": {"Amount": str(spent), "Unit": "USD"}}
-            due = [one for one in known.notifications if _reached(one.details, spent, limit)]
-            acting = [one for one in self.actions.values() if one.budget == asked["budget"] and _due(one, spent, limit)]
+            watched_budget = self.budgets.backend.budgets[self.world.account].get(request["budget"])
+            if watched_budget is None:
+                return 404, {"message": f"there is no budget {request['budget']}"}
+            spent_usd, limit = float(request["usd"]), float(watched_budget.budget["BudgetLimit"]["Amount"])
+            watched_budget.budget["CalculatedSpend"] = {"ActualSpend": {"Amount": str(spent_usd), "Unit": "USD"}}
+            due = [alarm for alarm in watched_budget.notifications if _is_reached(alarm.details, spent_usd, limit)]
+            acting = [
+                alarm
+                for alarm in self.actions.values()
+                if alarm.budget == request["budget"] and _due(alarm, spent_usd, limit)
+            ]
         for notification in due:
             notification.details["NotificationState"] = "ALARM"
             # moto's annotation says dictionary, but it is a list of them.
             for subscriber in cast(list[dict[str, str]], notification.subscribers):
-                self._tell(asked["budget"], subscriber, notification.details["Threshold"])
+                self._tell(request["budget"], subscriber, notification.details["Threshold"])
         # Outside the lock: an action calls back over HTTP.
         for action in acting:
             self._act(action)
@@ -159,15 +165,15 @@ class Alarms:
         return None
 
     def _act(self, action: Action) -> None:
-        wanted = action.document["Definition"]["IamActionDefinition"]
+        definition = action.document["Definition"]["IamActionDefinition"]
         role = action.document["ExecutionRoleArn"]
-        opened = access.open_session(self.world, role, "budgets")
-        session = boto3.Session(opened.access_key_id, opened.secret_access_key, opened.session_token)
-        once = Config(retries={"total_max_attempts": 1}, region_name=self.world.region)
-        iam = session.client("iam", endpoint_url=self.world.endpoint_url, config=once)
+        role_session = access.open_session(self.world, role, "budgets")
+        session = boto3.Session(role_session.access_key_id, role_session.secret_access_key, role_session.session_token)
+        single_try = Config(retries={"total_max_attempts": 1}, region_name=self.world.region)
+        iam = session.client("iam", endpoint_url=self.world.endpoint_url, config=single_try)
         try:
-            for name in wanted.get("Roles") or []:
-                iam.attach_role_policy(RoleName=name, PolicyArn=wanted["PolicyArn"])
+            for name in definition.get("Roles") or []:
+                iam.attach_role_policy(RoleName=name, PolicyArn=definition["PolicyArn"])
         except (ClientError, BotoCoreError) as error:
             action.status = "EXECUTION_FAILURE"
             self.sent.append({"budget": action.budget, "to": role, "per_cent": None, "error": str(error)})
@@ -175,13 +181,13 @@ class Alarms:
         action.status = "EXECUTION_SUCCESS"
 
 
-def _reached(details: dict[str, Any], spent: float, limit: float) -> bool:
+def _is_reached(details: dict[str, Any], spent_usd: float, limit: float) -> bool:
     share = float(details["Threshold"])
     threshold = share if details.get("ThresholdType") == "ABSOLUTE_VALUE" else limit * share / 100
-    return details["NotificationType"] == "ACTUAL" and spent > threshold
+    return details["NotificationType"] == "ACTUAL" and spent_usd > threshold
 
 
-def _due(action: Action, spent: float, limit: float) -> bool:
+def _due(action: Action, spent_usd: float, limit: float) -> bool:
     threshold = action.document["ActionThreshold"]
     details = {
         "Threshold": threshold["ActionThresholdValue"],
@@ -189,4 +195,4 @@ def _due(action: Action, spent: float, limit: float) -> bool:
         "NotificationType": action.document["NotificationType"],
     }
     automatic = action.document["ApprovalModel"] == "AUTOMATIC"
-    return automatic and action.status == "STANDBY" and _reached(details, spent, limit)
+    return automatic and action.status == "STANDBY" and _is_reached(details, spent_usd, limit)

@@ -35,17 +35,17 @@ class Budgets:
             raise AwsError("NotFoundException", f"Unable to get budget: {name} - the budget doesn't exist.") from None
 
     def notification(self, params: Parameters) -> Notification:
-        wanted = params["Notification"]
+        request = params["Notification"]
         for notification in self.find(params).notifications:
-            if _same(notification.details, wanted):
+            if _same_notification(notification.details, request):
                 return notification
-        raise AwsError("NotFoundException", f"the notification {wanted} doesn't exist")
+        raise AwsError("NotFoundException", f"the notification {request} doesn't exist")
 
     def create_budget(self, params: Parameters) -> None:
         budget, notifications = params["Budget"], params.get("NotificationsWithSubscribers") or []
-        for one in notifications:
-            _refuse_many(one.get("Subscribers") or [])
-            one["Notification"] = _with_defaults(one["Notification"])
+        for notification in notifications:
+            _refuse_many(notification.get("Subscribers") or [])
+            notification["Notification"] = _with_defaults(notification["Notification"])
         budget.setdefault("TimePeriod", _from_start_of(budget["TimeUnit"]))
         self.backend.create_budget(params["AccountId"], budget, notifications)
         self.tags[self.arn(budget["BudgetName"])] = {t["Key"]: t["Value"] for t in params.get("ResourceTags") or []}
@@ -56,10 +56,10 @@ class Budgets:
         self.alarms.forget(params["BudgetName"])
 
     def describe_budget(self, params: Parameters) -> dict[str, Any]:
-        return {"Budget": _shown(self.find(params))}
+        return {"Budget": _document(self.find(params))}
 
     def describe_budgets(self, params: Parameters) -> dict[str, Any]:
-        return {"Budgets": [_shown(one) for one in self.backend.budgets[params["AccountId"]].values()]}
+        return {"Budgets": [_document(budget) for budget in self.backend.budgets[params["AccountId"]].values()]}
 
     def update_budget(self, params: Parameters) -> None:
         new = params["NewBudget"]
@@ -68,11 +68,11 @@ class Budgets:
         budget.budget = former | new | {"LastUpdatedTime": time.time()}
 
     def describe_notifications_for_budget(self, params: Parameters) -> dict[str, Any]:
-        return {"Notifications": [one.details for one in self.find(params).notifications]}
+        return {"Notifications": [notification.details for notification in self.find(params).notifications]}
 
     def update_notification(self, params: Parameters) -> None:
-        found = self.notification(params | {"Notification": params["OldNotification"]})
-        found.details = _with_defaults(params["NewNotification"])
+        previous = self.notification(params | {"Notification": params["OldNotification"]})
+        previous.details = _with_defaults(params["NewNotification"])
 
     def create_notification(self, params: Parameters) -> None:
         _refuse_many(params["Subscribers"])
@@ -115,10 +115,10 @@ class Budgets:
 
 def _refuse_many(subscribers: list[dict[str, str]]) -> None:
     """Apply AWS's limit: "a notification can have one SNS subscriber and up to 10 email subscribers"."""
-    for kind, most in (("SNS", 1), ("EMAIL", 10)):
-        count = sum(one["SubscriptionType"] == kind for one in subscribers)
-        if count > most:
-            words = f"a notification takes at most {most} subscribers of type {kind}, not {count}"
+    for kind, limit in (("SNS", 1), ("EMAIL", 10)):
+        count = sum(subscriber["SubscriptionType"] == kind for subscriber in subscribers)
+        if count > limit:
+            words = f"a notification takes at most {limit} subscribers of type {kind}, not {count}"
             raise AwsError("CreationLimitExceededException", words)
 
 
@@ -134,24 +134,24 @@ def _from_start_of(unit: str) -> dict[str, Any]:
     return {"Start": start.timestamp(), "End": datetime(2087, 6, 15, tzinfo=UTC).timestamp()}
 
 
-def _shown(budget: Budget) -> dict[str, Any]:
+def _document(budget: Budget) -> dict[str, Any]:
     """Describe a budget with a decimal point in its amounts, as AWS writes them."""
-    shown = budget.to_dict()
-    if "BudgetLimit" in shown:  # otherwise it has planned limits, month by month
-        shown["BudgetLimit"] = _decimal(shown["BudgetLimit"])
-    shown["CalculatedSpend"] = {key: _decimal(one) for key, one in shown["CalculatedSpend"].items()}
-    return shown
+    document = budget.to_dict()
+    if "BudgetLimit" in document:  # otherwise it has planned limits, month by month
+        document["BudgetLimit"] = _decimal(document["BudgetLimit"])
+    document["CalculatedSpend"] = {key: _decimal(spend) for key, spend in document["CalculatedSpend"].items()}
+    return document
 
 
 def _decimal(spend: dict[str, str]) -> dict[str, str]:
     return spend | {"Amount": spend["Amount"] if "." in spend["Amount"] else f"{spend['Amount']}.0"}
 
 
-def _same(known: dict[str, Any], wanted: dict[str, Any]) -> bool:
+def _same_notification(left: dict[str, Any], right: dict[str, Any]) -> bool:
     """Compare notifications: AWS defaults ThresholdType to PERCENTAGE and ignores the state."""
     keys = ("NotificationType", "ComparisonOperator", "Threshold")
-    kinds = {each.get("ThresholdType") or "PERCENTAGE" for each in (known, wanted)}
-    return len(kinds) == 1 and all(known.get(key) == wanted.get(key) for key in keys)
+    kinds = {details.get("ThresholdType") or "PERCENTAGE" for details in (left, right)}
+    return len(kinds) == 1 and all(left.get(key) == right.get(key) for key in keys)
 
 
 def install(world: World) -> None:

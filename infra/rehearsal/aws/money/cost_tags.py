@@ -30,42 +30,42 @@ class CostTags:
 
     def list(self, params: Parameters) -> dict[str, Any]:
         self._refuse_linked("list Cost Allocation Tags")
-        wanted, status = params.get("TagKeys"), params.get("Status")
+        keys, status = params.get("TagKeys"), params.get("Status")
         return {
             "CostAllocationTags": [
                 {"TagKey": key, "Type": "UserDefined", "Status": now}
                 | ({"LastUpdatedDate": self.changed[key]} if key in self.changed else {})
                 for key, now in self.listed.items()
-                if (wanted is None or key in wanted) and status in (None, now)
+                if (keys is None or key in keys) and status in (None, now)
             ]
         }
 
     def update(self, params: Parameters) -> dict[str, Any]:
         self._refuse_linked("update Cost Allocation Tag")
-        asked = params["CostAllocationTagsStatus"]
-        if not 1 <= len(asked) <= MOST:
-            raise AwsError("ValidationException", f"between 1 and {MOST} tags, not {len(asked)}")
+        entries = params["CostAllocationTagsStatus"]
+        if not 1 <= len(entries) <= MOST:
+            raise AwsError("ValidationException", f"between 1 and {MOST} tags, not {len(entries)}")
         errors = []
-        for one in asked:
-            if one["TagKey"] not in self.listed:
+        for entry in entries:
+            if entry["TagKey"] not in self.listed:
                 errors.append(
-                    {"TagKey": one["TagKey"], "Code": "TagKeysNotFoundException", "Message": "Tag key not found"}
+                    {"TagKey": entry["TagKey"], "Code": "TagKeysNotFoundException", "Message": "Tag key not found"}
                 )
                 continue
-            if self.listed[one["TagKey"]] != one["Status"]:
-                self.changed[one["TagKey"]] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-            self.listed[one["TagKey"]] = one["Status"]
+            if self.listed[entry["TagKey"]] != entry["Status"]:
+                self.changed[entry["TagKey"]] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+            self.listed[entry["TagKey"]] = entry["Status"]
         return {"Errors": errors}
 
     def route(self, query: str, body: bytes) -> tuple[int, dict[str, Any]]:
         if body:
-            asked = json.loads(body)
-            self.listed, self.linked = asked.get("listed", self.listed), asked.get("linked", self.linked)
+            request = json.loads(body)
+            self.listed, self.linked = request.get("listed", self.listed), request.get("linked", self.linked)
         return 200, {"listed": self.listed, "linked": self.linked}
 
-    def _refuse_linked(self, what: str) -> None:
+    def _refuse_linked(self, action: str) -> None:
         if self.linked:
-            words = f"Failed to {what}: Linked account doesn't have access to cost allocation tags."
+            words = f"Failed to {action}: Linked account doesn't have access to cost allocation tags."
             raise AwsError("AccessDeniedException", words)
 
 

@@ -19,10 +19,10 @@ from infra.rehearsal.aws.world import World
 _ARN = "arn:aws:s3:::"
 
 
-def verdict(world: World, own: list[str], names: list[str], question: Question) -> Effect | None:
+def verdict(world: World, arns: list[str], names: list[str], question: Question) -> Effect | None:
     """Return the verdict of the bucket's policy on a caller, None if there is none.
 
-    `own` are the caller's names, by which it is allowed; `names` also has its account's, by which it is denied.
+    `arns` are the caller's names, by which it is allowed; `names` also has its account's, by which it is denied.
     """
     resource = str(question.resource)
     if not resource.startswith(_ARN):
@@ -33,18 +33,20 @@ def verdict(world: World, own: list[str], names: list[str], question: Question) 
     text = bucket.policy if isinstance(bucket.policy, str) else bucket.policy.decode()
     if said_to(parse(text), names, question) == "Deny":
         return "Deny"
-    return said_to(parse(text), own, question)
+    return said_to(parse(text), arns, question)
 
 
 def install(world: World) -> None:
     def get_permission(bucket: FakeBucket, action: str, resource: str) -> Any:
         return PermissionResult.NEUTRAL
 
-    def put_lock(moto: Callable[..., None], backend: S3Backend, bucket_name: str, *given: Any, **named: Any) -> None:
+    def put_lock(
+        moto: Callable[..., None], backend: S3Backend, bucket_name: str, *positional: Any, **keywords: Any
+    ) -> None:
         bucket = backend.get_bucket(bucket_name)
         keys, bucket.keys = bucket.keys, _VersionedKeyStore()
         try:
-            moto(backend, bucket_name, *given, **named)
+            moto(backend, bucket_name, *positional, **keywords)
         finally:
             bucket.keys = keys
 

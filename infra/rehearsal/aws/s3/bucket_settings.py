@@ -48,29 +48,29 @@ def _plain_again(moto: Callable[..., None], backend: S3Backend, bucket_name: str
 def _keep_rules(moto: Callable[..., None], backend: S3Backend, bucket_name: str, rules: list[dict[str, Any]]) -> None:
     moto(backend, bucket_name, rules)
     shape = _answer_shape("GetBucketLifecycleConfiguration").members["Rules"]
-    written = [typed(shape.member, rule) for rule in rules]  # type: ignore[attr-defined]
-    for rule in written:
+    typed_rules = [convert_types(shape.member, rule) for rule in rules]  # type: ignore[attr-defined]
+    for rule in typed_rules:
         rule.setdefault("ID", secrets.token_urlsafe(36))
-    backend.get_bucket(bucket_name).written_rules = written  # type: ignore[attr-defined]
+    backend.get_bucket(bucket_name).written_rules = typed_rules  # type: ignore[attr-defined]
 
 
 def _answer_shape(operation: str) -> Any:
     return get_service_model("s3").operation_model(operation).output_shape
 
 
-def typed(shape: Any, value: Any) -> Any:
+def convert_types(shape: Any, value: Any) -> Any:
     """Convert `value`, an element as xmltodict reads it, to the types and names of the model."""
     if isinstance(shape, StructureShape):
-        found = {}
+        fields = {}
         for name, member in shape.members.items():
             is_list = isinstance(member, ListShape)
             inner = member.member.serialization if is_list else {}  # type: ignore[attr-defined]
             key = inner.get("name") or member.serialization.get("name", name)
             if key in (value or {}):
-                found[name] = typed(member, value[key])
-        return found
+                fields[name] = convert_types(member, value[key])
+        return fields
     if isinstance(shape, ListShape):
-        return [typed(shape.member, item) for item in (value if isinstance(value, list) else [value])]
+        return [convert_types(shape.member, item) for item in (value if isinstance(value, list) else [value])]
     if shape.type_name == "boolean":
         return value == "true"
     return int(value) if shape.type_name in ("integer", "long") else value or ""
@@ -84,10 +84,12 @@ def opening_tags(world: World, name: str | None) -> dict[str, str]:
     backend = world.backend("s3")
     if getattr(backend.buckets.get(name), "abac", "Disabled") != "Enabled":
         return {}
-    return {one["Key"]: one["Value"] for one in backend.get_bucket_tagging(name)["Tags"]}
+    return {tag["Key"]: tag["Value"] for tag in backend.get_bucket_tagging(name)["Tags"]}
 
 
-def _put(moto: Callable[..., Answer], response: S3Response, request: Any, bucket_name: str, query: Any) -> Answer:
+def _keep_document(
+    moto: Callable[..., Answer], response: S3Response, request: Any, bucket_name: str, query: Any
+) -> Answer:
     if "abac" in query or "tagging" in query:
         bucket: Any = response.backend.get_bucket(bucket_name)
         if "tagging" in query and getattr(bucket, "abac", "Disabled") == "Enabled":
@@ -107,8 +109,8 @@ def _lifecycle(moto: Callable[..., Answer], response: S3Response) -> Answer:
     if not bucket.rules:
         return moto(response)
     response.data["Action"] = "GetBucketLifecycleConfiguration"
-    shown = {"Rules": bucket.written_rules, "TransitionDefaultMinimumObjectSize": bucket.smallest_moved}
-    return response.serialized(ActionResult(shown))
+    document = {"Rules": bucket.written_rules, "TransitionDefaultMinimumObjectSize": bucket.smallest_moved}
+    return response.serialized(ActionResult(document))
 
 
 def _get(moto: Callable[..., Answer], response: S3Response, bucket_name: str, query: dict[str, Any]) -> Answer:
@@ -125,12 +127,12 @@ def _get(moto: Callable[..., Answer], response: S3Response, bucket_name: str, qu
 
 def _lock(moto: Callable[..., Answer], response: S3Response) -> Answer:
     """Show the object lock; a default retention has days or years, never both."""
-    enabled, mode, days, years = response.backend.get_object_lock_configuration(response.bucket_name)
-    shown: dict[str, Any] = {"ObjectLockEnabled": "Enabled" if enabled else "Disabled"}
+    is_enabled, mode, days, years = response.backend.get_object_lock_configuration(response.bucket_name)
+    document: dict[str, Any] = {"ObjectLockEnabled": "Enabled" if is_enabled else "Disabled"}
     if mode:
-        shown["Rule"] = {"DefaultRetention": {"Mode": mode} | ({"Years": years} if years else {"Days": days})}
+        document["Rule"] = {"DefaultRetention": {"Mode": mode} | ({"Years": years} if years else {"Days": days})}
     response.data["Action"] = "GetObjectLockConfiguration"
-    return response.serialized(ActionResult({"ObjectLockConfiguration": shown}))
+    return response.serialized(ActionResult({"ObjectLockConfiguration": document}))
 
 
 def _get_of_object(moto: Callable[..., Answer], response: S3Response, query: dict[str, Any], key_name: str) -> Answer:
@@ -153,7 +155,7 @@ def _begin(moto: Callable[..., None], upload: Any, *args: Any, **kwargs: Any) ->
 def _uploads(moto: Callable[..., Answer], response: S3Response) -> Answer:
     """List uploads with the times they began; moto says 2010 for all."""
     name, owner = response.bucket_name, {"ID": CANONICAL_USER}
-    begun = response.backend.list_multipart_uploads(name).values()
+    uploads = response.backend.list_multipart_uploads(name).values()
     prefix = response.querystring.get("prefix", [""])[0]
     rows = [
         {
@@ -166,7 +168,7 @@ def _uploads(moto: Callable[..., Answer], response: S3Response) -> Answer:
             "ChecksumAlgorithm": upload.metadata.get("x-amz-checksum-algorithm"),
             "ChecksumType": upload.metadata.get("x-amz-checksum-type"),
         }
-        for upload in begun
+        for upload in uploads
         if upload.key_name.startswith(prefix)
     ]
     page = {"Bucket": name, "Prefix": prefix, "KeyMarker": "", "UploadIdMarker": "", "MaxUploads": 1000}
@@ -178,7 +180,7 @@ def install(world: World) -> None:
     wrap(S3Backend, "create_bucket", _new)
     wrap(S3Backend, "delete_bucket_encryption", _plain_again)
     wrap(S3Backend, "put_bucket_lifecycle_configuration", _keep_rules)
-    wrap(S3Response, "_bucket_response_put", _put)
+    wrap(S3Response, "_bucket_response_put", _keep_document)
     wrap(S3Response, "_bucket_response_get", _get)
     wrap(S3Response, "get_bucket_lifecycle", _lifecycle)
     wrap(S3Response, "get_object_lock_configuration", _lock)

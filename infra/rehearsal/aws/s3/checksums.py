@@ -19,14 +19,14 @@ from infra.rehearsal.aws.world import World
 _HEADER = "x-amz-checksum-sha256"
 
 
-def _put(moto: Callable[..., Any], response: S3Response, *args: Any, **kwargs: Any) -> Any:
-    told = response.headers.get(_HEADER)
-    if told:
-        seen = base64.b64encode(hashlib.sha256(response.raw_body).digest()).decode()
-        if told != seen:
+def _check_object(moto: Callable[..., Any], response: S3Response, *args: Any, **kwargs: Any) -> Any:
+    header = response.headers.get(_HEADER)
+    if header:
+        actual = base64.b64encode(hashlib.sha256(response.raw_body).digest()).decode()
+        if header != actual:
             raise S3ClientError("BadDigest", "The SHA256 you specified did not match the calculated checksum.")
     return moto(response, *args, **kwargs)
 
 
 def install(world: World) -> None:
-    wrap(S3Response, "put_object", _put)
+    wrap(S3Response, "put_object", _check_object)

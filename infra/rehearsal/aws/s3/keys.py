@@ -34,7 +34,7 @@ Asked = Iterator[tuple[str, str, dict[str, list[str]]]]
 """Action, key and conditions of a call to KMS on the caller's behalf."""
 
 
-def through(world: World, service: str, operation: str, params: dict[str, Any]) -> Asked:
+def key_needs(world: World, service: str, operation: str, params: dict[str, Any]) -> Asked:
     """Yield what a service asks of KMS for this call."""
     if service == "s3":
         yield from _through_s3(world, operation, params)
@@ -50,12 +50,12 @@ def _through_s3(world: World, operation: str, params: dict[str, Any]) -> Asked:
     if bucket is None or operation not in ASKS:
         return
     key, by_bucket = _of_object(world, params) if operation == "GetObject" else _default(bucket)
-    if asked := params.get("SSEKMSKeyId"):
-        key, by_bucket = asked, False
+    if key_id := params.get("SSEKMSKeyId"):
+        key, by_bucket = key_id, False
     if key:
         # With a bucket key the encryption context is the bucket, otherwise the object.
-        about = f"arn:aws:s3:::{params['Bucket']}" + ("" if by_bucket else f"/{params['Key']}")
-        via = {"kms:viaservice": [f"s3.{world.region}.amazonaws.com"], "kms:encryptioncontext:aws:s3:arn": [about]}
+        arn = f"arn:aws:s3:::{params['Bucket']}" + ("" if by_bucket else f"/{params['Key']}")
+        via = {"kms:viaservice": [f"s3.{world.region}.amazonaws.com"], "kms:encryptioncontext:aws:s3:arn": [arn]}
         for action in ASKS[operation]:
             yield action, key, via
 
@@ -71,12 +71,14 @@ def _default(bucket: Any) -> tuple[str | None, bool]:
 def _of_object(world: World, params: dict[str, Any]) -> tuple[str | None, bool]:
     """Return the key that the object was written with, whatever the bucket's key is now."""
     try:
-        found = world.backend("s3").get_object(params["Bucket"], params["Key"], params.get("VersionId"))
+        stored_object = world.backend("s3").get_object(params["Bucket"], params["Key"], params.get("VersionId"))
     except S3ClientError:
         return None, False
-    if found is None:
+    if stored_object is None:
         return None, False
-    return getattr(found, "kms_key_id", None), str(getattr(found, "bucket_key_enabled", False)).lower() == "true"
+    return getattr(stored_object, "kms_key_id", None), str(
+        getattr(stored_object, "bucket_key_enabled", False)
+    ).lower() == "true"
 
 
 def key_lets(world: World, names: list[str], question: Question, by_identity: bool) -> bool:
@@ -93,10 +95,10 @@ def key_lets(world: World, names: list[str], question: Question, by_identity: bo
     for statement in listed(json.loads(key.policy)["Statement"]):
         principal = statement.get("Principal", {})
         # Only AWS principals: services do not sign requests here.
-        who = set(listed(principal.get("AWS", []) if isinstance(principal, dict) else principal))
+        principals = set(listed(principal.get("AWS", []) if isinstance(principal, dict) else principal))
         if applies({**statement, "Resource": "*"}, question):
-            direct = bool(who & {"*", *names})
-            if direct or who & {account, world.account}:
+            direct = bool(principals & {"*", *names})
+            if direct or principals & {account, world.account}:
                 verdicts.add((statement["Effect"], direct))
     if any(effect == "Deny" for effect, _ in verdicts):
         return False

@@ -36,46 +36,46 @@ def _create(
 
 def _default(moto: Callable[..., str | None], kms: KmsBackend, alias_name: str) -> str | None:
     """Mark a service's own key of the account as managed by AWS."""
-    made = moto(kms, alias_name)
-    if made is not None:
-        kms.keys[made].key_manager = "AWS"
-    return made
+    alias = moto(kms, alias_name)
+    if alias is not None:
+        kms.keys[alias].key_manager = "AWS"
+    return alias
 
 
-def _shown(moto: Callable[..., dict[str, Any]], key: Key) -> dict[str, Any]:
+def _describe_key(moto: Callable[..., dict[str, Any]], key: Key) -> dict[str, Any]:
     """Show only the algorithms of the key's usage."""
-    shown = moto(key)
-    metadata = shown["KeyMetadata"]
+    document = moto(key)
+    metadata = document["KeyMetadata"]
     for algorithms in ("SigningAlgorithms", "EncryptionAlgorithms"):
         if not metadata[algorithms]:
             del metadata[algorithms]
-    return shown
+    return document
 
 
-def _of(response: KmsResponse) -> Any:
+def _key_of(response: KmsResponse) -> Any:
     return response.kms_backend.keys[response.kms_backend.get_key_id(response._get_param("KeyId"))]
 
 
 def _enable(moto: Callable[..., str], response: KmsResponse) -> str:
     answer = moto(response)
-    _of(response).rotation_days = response._get_param("RotationPeriodInDays") or PERIOD_DAYS
+    _key_of(response).rotation_days = response._get_param("RotationPeriodInDays") or PERIOD_DAYS
     return answer
 
 
 def _rotation(moto: Callable[..., str], response: KmsResponse) -> str:
-    shown, key = json.loads(moto(response)), _of(response)
-    shown["KeyId"] = key.id
-    if shown["KeyRotationEnabled"]:
+    document, key = json.loads(moto(response)), _key_of(response)
+    document["KeyId"] = key.id
+    if document["KeyRotationEnabled"]:
         days = getattr(key, "rotation_days", PERIOD_DAYS)
         due = key.creation_date + timedelta(days=days).total_seconds()
-        shown |= {"RotationPeriodInDays": days, "NextRotationDate": due}
-    return json.dumps(shown)
+        document |= {"RotationPeriodInDays": days, "NextRotationDate": due}
+    return json.dumps(document)
 
 
 def _deletion(moto: Callable[..., str], response: KmsResponse) -> str:
     days = response._get_param("PendingWindowInDays") or 30
-    shown, key = json.loads(moto(response)), _of(response)
-    return json.dumps(shown | {"KeyId": key.arn, "KeyState": key.key_state, "PendingWindowInDays": days})
+    document, key = json.loads(moto(response)), _key_of(response)
+    return json.dumps(document | {"KeyId": key.arn, "KeyState": key.key_state, "PendingWindowInDays": days})
 
 
 def install(world: World) -> None:
@@ -83,7 +83,7 @@ def install(world: World) -> None:
         RESERVED_ALIASES.append(OF_FSX)
     wrap(KmsBackend, "create_key", _create)
     wrap(KmsBackend, "_generate_default_keys", _default)
-    wrap(Key, "to_dict", _shown)
+    wrap(Key, "to_dict", _describe_key)
     wrap(KmsResponse, "enable_key_rotation", _enable)
     wrap(KmsResponse, "get_key_rotation_status", _rotation)
     wrap(KmsResponse, "schedule_key_deletion", _deletion)

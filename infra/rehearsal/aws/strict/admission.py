@@ -24,7 +24,7 @@ _GATHERED = 100
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServiceCall:
     service: str
     operation: str
     model: ServiceModel
@@ -37,114 +37,116 @@ class Admission:
         self.pages = pages.Pages(lambda: world.strictness)
         self.lag, self.limits = Lag(world), Limits(world)
 
-    def admit(self, asked: Asked) -> None:
+    def admit(self, call: ServiceCall) -> None:
         """Refuse texts that AWS does not take, IDs that it does not know yet, and requests beyond a quota."""
         principal = caller.get()
         if principal is not None and not principal.is_agent:
-            texts.refuse_unfit(asked.service, asked.model.operation_model(asked.operation), asked.params)
-        if not self._concerned():
+            texts.refuse_unfit(call.service, call.model.operation_model(call.operation), call.params)
+        if not self._applies():
             return
-        if (how := self._paging(asked)) is not None:
-            self.pages.refuse_unknown(how, asked.model.operation_model(asked.operation), asked.params)
-        self.lag.refuse_unknown(asked.service, asked.operation, asked.params)
+        if (paging := self._paging(call)) is not None:
+            self.pages.refuse_unknown(paging, call.model.operation_model(call.operation), call.params)
+        self.lag.refuse_unknown(call.service, call.operation, call.params)
         with self.world.lock:
-            self.limits.refuse_over(asked.service, asked.operation, asked.params)
-            self.lag.before(asked.service, asked.operation, asked.params)
+            self.limits.refuse_over(call.service, call.operation, call.params)
+            self.lag.note_before(call.service, call.operation, call.params)
 
     @staticmethod
-    def _paging(asked: Asked) -> pages.Paging | None:
-        return pages.paging(asked.model.service_name, asked.model.operation_model(asked.operation))
+    def _paging(call: ServiceCall) -> pages.Paging | None:
+        return pages.paging(call.model.service_name, call.model.operation_model(call.operation))
 
-    def around(self, asked: Asked, serve: Serve) -> Serve:
-        if not self._concerned():
+    def wrap_service(self, call: ServiceCall, serve: Serve) -> Serve:
+        if not self._applies():
             return serve
-        if asked.service == "s3":
-            limit = pages.S3_LIMITS.get(asked.operation)
-            return functools.partial(self._short, asked, limit, serve) if limit else serve
-        how = self._paging(asked)
-        if how is not None and not pages.named(asked.params):
-            return functools.partial(self._paged, asked, how, serve)
-        if self.lag.reads(asked.service, asked.operation) or self.lag.makes(asked.service, asked.operation):
-            return functools.partial(self._looked_at, asked, serve)
+        if call.service == "s3":
+            limit = pages.S3_LIMITS.get(call.operation)
+            return functools.partial(self._short, call, limit, serve) if limit else serve
+        paging = self._paging(call)
+        if paging is not None and not pages.names_resources(call.params):
+            return functools.partial(self._serve_page, call, paging, serve)
+        if self.lag.reads(call.service, call.operation) or self.lag.creates(call.service, call.operation):
+            return functools.partial(self._looked_at, call, serve)
         return serve
 
-    def _concerned(self) -> bool:
+    def _applies(self) -> bool:
         principal = caller.get()
         return self.world.strictness.on and principal is not None and not principal.is_agent
 
     def _short(
-        self, asked: Asked, limit: str, serve: Serve, service: str, environ: Environ, start: Callable[..., Any]
+        self, call: ServiceCall, limit: str, serve: Serve, service: str, environ: Environ, start: Callable[..., Any]
     ) -> Iterable[bytes]:
-        wanted = min(int(asked.params.get(limit) or pages.S3_PAGE), pages.S3_PAGE)
-        _restate(environ, asked, {limit: wanted})
+        size = min(int(call.params.get(limit) or pages.S3_PAGE), pages.S3_PAGE)
+        _restate(environ, call, {limit: size})
         return serve(service, environ, start)
 
     def _looked_at(
-        self, asked: Asked, serve: Serve, service: str, environ: Environ, start: Callable[..., Any]
+        self, call: ServiceCall, serve: Serve, service: str, environ: Environ, start: Callable[..., Any]
     ) -> Iterable[bytes]:
-        answer = HeldAnswer.of(serve, service, environ)
+        answer = HeldAnswer.collect(serve, service, environ)
         if answer.ok:
-            if self.lag.makes(asked.service, asked.operation):
-                self.lag.note(asked.service, asked.operation, asked.params, answer.body)
+            if self.lag.creates(call.service, call.operation):
+                self.lag.note(call.service, call.operation, call.params, answer.body)
             elif self.lag.hides():
-                read = document.read(answer.body, asked.model.operation_model(asked.operation))
-                self.lag.hide(asked.service, asked.operation, asked.params, read)
+                read = document.read(answer.body, call.model.operation_model(call.operation))
+                self.lag.hide(call.service, call.operation, call.params, read)
                 answer = answer.with_body(read.write())
         start(answer.status, answer.headers)
         return [answer.body]
 
-    def _paged(
+    def _serve_page(
         self,
-        asked: Asked,
-        how: pages.Paging,
+        call: ServiceCall,
+        paging: pages.Paging,
         serve: Serve,
         service: str,
         environ: Environ,
         start: Callable[..., Any],
     ) -> Iterable[bytes]:
-        operation = asked.model.operation_model(asked.operation)
-        body = self.pages.next(how, operation, asked.params)
+        operation = call.model.operation_model(call.operation)
+        body = self.pages.next(paging, operation, call.params)
         if body is not None:
             mime = "text/xml" if body[:1] == b"<" else "application/json"
             start("200 OK", [("Content-Type", mime), ("Content-Length", str(len(body)))])
             return [body]
-        answer = self._whole(asked, how, serve, service, environ)
+        answer = self._collect(call, paging, serve, service, environ)
         if answer.ok:
             read = document.read(answer.body, operation)
-            if self.lag.reads(asked.service, asked.operation) and self.lag.hides():
-                self.lag.hide(asked.service, asked.operation, asked.params, read)
-            answer = answer.with_body(self.pages.first(how, operation, asked.params, read))
+            if self.lag.reads(call.service, call.operation) and self.lag.hides():
+                self.lag.hide(call.service, call.operation, call.params, read)
+            answer = answer.with_body(self.pages.first_page(paging, operation, call.params, read))
         start(answer.status, answer.headers)
         return [answer.body]
 
-    def _whole(self, asked: Asked, how: pages.Paging, serve: Serve, service: str, environ: Environ) -> HeldAnswer:
+    def _collect(
+        self, call: ServiceCall, paging: pages.Paging, serve: Serve, service: str, environ: Environ
+    ) -> HeldAnswer:
         """Combine all of moto's pages in one answer."""
-        operation = asked.model.operation_model(asked.operation)
-        _restate(environ, asked, dict.fromkeys(how.asked))
-        answer = HeldAnswer.of(serve, service, environ)
+        operation = call.model.operation_model(call.operation)
+        _restate(environ, call, dict.fromkeys(paging.request_members))
+        answer = HeldAnswer.collect(serve, service, environ)
         if not answer.ok:
             return answer
         read = document.read(answer.body, operation)
-        token = read.value(how.next_token)
-        lists = {name: read.items(name) for name in how.lists}
+        token = read.value(paging.next_token)
+        lists = {name: read.items(name) for name in paging.lists}
         for _ in range(_GATHERED):
             if not token:
                 break
-            _restate(environ, asked, {how.token: token})
-            more = document.read(HeldAnswer.of(serve, service, environ).body, operation)
-            lists = {name: [*several, *more.items(name)] for name, several in lists.items()}
-            token = more.value(how.next_token)
+            _restate(environ, call, {paging.token: token})
+            document_part = document.read(HeldAnswer.collect(serve, service, environ).body, operation)
+            lists = {name: [*values, *document_part.items(name)] for name, values in lists.items()}
+            token = document_part.value(paging.next_token)
         else:
             return answer
-        if read.value(how.next_token):
-            for name, several in lists.items():
-                read.fill(name, several)
-            read.put(how.next_token, "")
+        if read.value(paging.next_token):
+            for name, values in lists.items():
+                read.fill(name, values)
+            read.put(paging.next_token, "")
             answer = answer.with_body(read.write())
         return answer
 
 
-def _restate(environ: Environ, asked: Asked, changes: dict[str, Any]) -> None:
-    operation = asked.model.operation_model(asked.operation)
+def _restate(environ: Environ, call: ServiceCall, changes: dict[str, Any]) -> None:
+    operation = call.model.operation_model(call.operation)
     document.restate(environ, operation, changes)
     rewind(environ)

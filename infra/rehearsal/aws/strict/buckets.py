@@ -67,8 +67,8 @@ class Bucket:
 def limit_of(service: str, action: str) -> Limit | None:
     if service in FREE:
         return None
-    own = OWN.get((service, action)) or SERVICES.get(service)
-    return own or (READS if action.startswith(_READS) else CHANGES)
+    limit = OWN.get((service, action)) or SERVICES.get(service)
+    return limit or (READS if action.startswith(_READS) else CHANGES)
 
 
 class Buckets:
@@ -104,9 +104,9 @@ class Buckets:
         return self._buckets.setdefault(key, Bucket(limit, now)).take(now)
 
 
-def _refusal(call: Call, why: str) -> Fault:
+def _refusal(call: Call, reason: str) -> Fault:
     code, status = CODES.get(call.service, OTHER_CODE)
-    return Fault(code, f"Rate exceeded: {call.action} ({why})", status)
+    return Fault(code, f"Rate exceeded: {call.action} ({reason})", status)
 
 
 def install(world: World) -> None:

@@ -59,43 +59,41 @@ class XmlDocument:
         space = re.match(r"\{.*\}", self.root.tag)
         self.space = space[0] if space else ""
         wrapper = (operation.output_shape.serialization if operation.output_shape else {}).get("resultWrapper")
-        found = self.root.find(self.space + wrapper) if wrapper else self.root
-        self.whole = self.root if found is None else found
+        wrapped = self.root.find(self.space + wrapper) if wrapper else self.root
+        self.whole = self.root if wrapped is None else wrapped
 
     def child(self, member: str) -> ElementTree.Element | None:
         return self.whole.find(self.space + self._names.get(member, member))
 
     def items(self, member: str) -> list[Item]:
-        found = self.child(member)
-        return [] if found is None else list(found)
+        node = self.child(member)
+        return [] if node is None else list(node)
 
     def fill(self, member: str, items: list[Item]) -> None:
-        found = self.child(member)
-        if found is None:
-            found = ElementTree.SubElement(self.whole, self.space + self._names.get(member, member))
-        found[:] = items
+        node = self.child(member)
+        if node is None:
+            node = ElementTree.SubElement(self.whole, self.space + self._names.get(member, member))
+        node[:] = items
 
     def value(self, member: str) -> str:
-        found = self.child(member)
-        return (found.text or "").strip() if found is not None else ""
+        node = self.child(member)
+        return (node.text or "").strip() if node is not None else ""
 
     def put(self, member: str, value: str | bool) -> None:
-        found = self.child(member)
+        node = self.child(member)
         if value == "":
-            if found is not None:
-                self.whole.remove(found)
+            if node is not None:
+                self.whole.remove(node)
             return
-        if found is None:
-            found = ElementTree.SubElement(self.whole, self.space + self._names.get(member, member))
-        found.text = str(value).lower() if isinstance(value, bool) else value
+        if node is None:
+            node = ElementTree.SubElement(self.whole, self.space + self._names.get(member, member))
+        node.text = str(value).lower() if isinstance(value, bool) else value
 
     def write(self) -> bytes:
         # Not `register_namespace`: it changes a table of the whole process, and two answers at a time break it.
         space = self.space.strip("{}") or None
-        written: bytes = ElementTree.tostring(
-            self.root, encoding="utf-8", xml_declaration=True, default_namespace=space
-        )
-        return written
+        text: bytes = ElementTree.tostring(self.root, encoding="utf-8", xml_declaration=True, default_namespace=space)
+        return text
 
 
 def read(body: bytes, operation: OperationModel) -> Document:
@@ -112,15 +110,15 @@ def restate(environ: Environ, operation: OperationModel, changes: dict[str, str 
     members = operation.input_shape.members if operation.input_shape else {}
     in_query, in_body = dict[str, Any](), dict[str, Any]()
     for name, value in changes.items():
-        written = members[name].serialization
-        if written.get("location") == "querystring":
-            in_query[written.get("name", name)] = value
+        wire = members[name].serialization
+        if wire.get("location") == "querystring":
+            in_query[wire.get("name", name)] = value
         elif operation.service_model.protocol == "ec2":
-            in_body[written.get("queryName") or _capital(written.get("name", name))] = value
+            in_body[wire.get("queryName") or _capital(wire.get("name", name))] = value
         else:
-            in_body[written.get("name", name)] = value
+            in_body[wire.get("name", name)] = value
     if in_query:
-        environ["QUERY_STRING"] = urlencode(_over(environ.get("QUERY_STRING", ""), in_query))
+        environ["QUERY_STRING"] = urlencode(_override(environ.get("QUERY_STRING", ""), in_query))
         for key in ("RAW_URI", "REQUEST_URI"):
             if key in environ:
                 environ[key] = f"{environ[key].partition('?')[0]}?{environ['QUERY_STRING']}"
@@ -130,13 +128,13 @@ def restate(environ: Environ, operation: OperationModel, changes: dict[str, str 
             content = json.loads(body or b"{}") | in_body
             fresh = json.dumps({key: value for key, value in content.items() if value is not None})
         else:
-            fresh = urlencode(_over(body.decode(), in_body))
+            fresh = urlencode(_override(body.decode(), in_body))
         environ["bivouac.body"] = fresh.encode()
 
 
-def _over(query: str, changes: dict[str, Any]) -> list[tuple[str, str]]:
-    kept = [(key, value) for key, value in parse_qsl(query, keep_blank_values=True) if key not in changes]
-    return kept + [(key, str(value)) for key, value in changes.items() if value is not None]
+def _override(query: str, changes: dict[str, Any]) -> list[tuple[str, str]]:
+    pairs = [(key, value) for key, value in parse_qsl(query, keep_blank_values=True) if key not in changes]
+    return pairs + [(key, str(value)) for key, value in changes.items() if value is not None]
 
 
 def _capital(name: str) -> str:

@@ -119,7 +119,7 @@ class Lag:
 
     # Answers of EC2 and the tagging API.
 
-    def makes(self, service: str, operation: str) -> bool:
+    def creates(self, service: str, operation: str) -> bool:
         return operation in MADE if service == "ec2" else service != "s3" and operation.startswith("Create")
 
     def reads(self, service: str, operation: str) -> bool:
@@ -127,69 +127,69 @@ class Lag:
 
     def hides(self) -> bool:
         """Return True if anything is not known yet."""
-        at = now()
+        moment = now()
         with self.world.lock:
-            self._young = {key: one for key, one in self._young.items() if one.tagged > at}
-            self._indexed = {arn: until for arn, until in self._indexed.items() if until > at}
+            self._young = {key: young for key, young in self._young.items() if young.tagged > moment}
+            self._indexed = {arn: deadline for arn, deadline in self._indexed.items() if deadline > moment}
             return bool(self._young or self._indexed)
 
     def note(self, service: str, operation: str, params: dict[str, Any], body: bytes) -> None:
         """Record a new resource."""
-        at = now()
+        moment = now()
         with self.world.lock:
             for arn in set(_ARN.findall(body)):
-                self._indexed[arn.decode()] = at + self._draw(INDEXED, "indexed")
+                self._indexed[arn.decode()] = moment + self._draw(INDEXED, "indexed")
             if service != "ec2":
                 return
-            for made in _texts(ElementTree.fromstring(body), MADE[operation]):
-                known = at + self._draw(KNOWN, f"known {operation}")
-                tagged = known + self._draw(TAGGED, f"tagged {operation}")
-                self._young[made] = Young(known, tagged)
-                self._indexed[made] = tagged + self._draw(INDEXED, "indexed")
+            for name in _texts(ElementTree.fromstring(body), MADE[operation]):
+                known_at = moment + self._draw(KNOWN, f"known {operation}")
+                tagged_at = known_at + self._draw(TAGGED, f"tagged {operation}")
+                self._young[name] = Young(known_at, tagged_at)
+                self._indexed[name] = tagged_at + self._draw(INDEXED, "indexed")
 
     def hide(self, service: str, operation: str, params: dict[str, Any], document: Document) -> None:
         """Remove from an answer what is not known yet."""
         if service == "tagging" and isinstance(document, JsonDocument):
-            listed = document.items("ResourceTagMappingList")
-            kept = [one for one in listed if not self._unindexed(one["ResourceARN"])]
-            document.fill("ResourceTagMappingList", kept)
+            resources = document.items("ResourceTagMappingList")
+            visible = [resource for resource in resources if not self._is_unindexed(resource["ResourceARN"])]
+            document.fill("ResourceTagMappingList", visible)
         elif isinstance(document, XmlDocument):
             member, element = SHOWN[operation]
             by_tag = operation == "DescribeTags" or any(
-                one["Name"].startswith("tag") for one in params.get("Filters") or params.get("Filter") or ()
+                resource["Name"].startswith("tag") for resource in params.get("Filters") or params.get("Filter") or ()
             )
-            kept = [one for one in document.items(member) if self._shown(one, element, by_tag)]
-            if len(kept) < len(document.items(member)):
-                document.fill(member, kept)
+            visible = [resource for resource in document.items(member) if self._is_visible(resource, element, by_tag)]
+            if len(visible) < len(document.items(member)):
+                document.fill(member, visible)
 
-    def _unindexed(self, arn: str) -> bool:
-        until = self._indexed.get(arn) or self._indexed.get(arn.rpartition("/")[2], 0.0)
-        return until > now()
+    def _is_unindexed(self, arn: str) -> bool:
+        deadline = self._indexed.get(arn) or self._indexed.get(arn.rpartition("/")[2], 0.0)
+        return deadline > now()
 
-    def _shown(self, item: ElementTree.Element, element: str, by_tag: bool) -> bool:
-        one = next((self._young[found] for found in _texts(item, element)[:1] if found in self._young), None)
-        at = now()
-        if one is None or one.tagged <= at:
+    def _is_visible(self, item: ElementTree.Element, element: str, by_tag: bool) -> bool:
+        young = next((self._young[name] for name in _texts(item, element)[:1] if name in self._young), None)
+        moment = now()
+        if young is None or young.tagged <= moment:
             return True
         for part in item.iter():
             if part.tag.endswith("tagSet"):
                 part[:] = []
-        return one.known <= at and not by_tag
+        return young.known <= moment and not by_tag
 
     # Refusals by services.
 
     def refuse_unknown(self, service: str, operation: str, params: dict[str, Any]) -> None:
-        at = now()
+        moment = now()
         if service == "ec2" or service in ELSEWHERE:
-            for found in _named(params):
-                one = self._young.get(found)
-                if one is not None and one.known > at:
-                    code = ELSEWHERE.get(service) or NOT_FOUND[found.partition("-")[0]]
-                    raise RequestRefused(code, f"The ID '{found}' does not exist")
+            for resource_id in _names_in(params):
+                young = self._young.get(resource_id)
+                if young is not None and young.known > moment:
+                    code = ELSEWHERE.get(service) or NOT_FOUND[resource_id.partition("-")[0]]
+                    raise RequestRefused(code, f"The ID '{resource_id}' does not exist")
         if (service, operation) == ("ec2", "RunInstances"):
             profile = params.get("IamInstanceProfile") or {}
             name = profile.get("Name") or str(profile.get("Arn", "")).rpartition("/")[2]
-            if self._profiles.get(name, 0.0) > at:
+            if self._profiles.get(name, 0.0) > moment:
                 message = f"Value ({name}) for parameter iamInstanceProfile.name is invalid. "
                 raise RequestRefused("InvalidParameterValue", message + "Invalid IAM Instance Profile name")
         if (service, operation) == ("eks", "CreateAccessEntry") and self.settling(params["principalArn"], "trust"):
@@ -198,18 +198,18 @@ class Lag:
 
     # Delayed effect of IAM's changes.
 
-    def settling(self, arn: str, what: str) -> list[Any] | None:
+    def settling(self, arn: str, kind: str) -> list[Any] | None:
         """Return the documents still in force, or None for those that IAM shows."""
-        until, documents = self._past.get((arn, what), (0.0, []))
-        return documents if until > now() else None
+        deadline, documents = self._past.get((arn, kind), (0.0, []))
+        return documents if deadline > now() else None
 
-    def before(self, service: str, operation: str, params: dict[str, Any]) -> None:
+    def note_before(self, service: str, operation: str, params: dict[str, Any]) -> None:
         """Keep what the coming change will replace. The caller holds the world's lock."""
         if service != "iam":
             return
         if operation in ("CreateInstanceProfile", "AddRoleToInstanceProfile"):
-            until = now() + self._draw(COUNTS, "profile")
-            self._profiles[params["InstanceProfileName"]] = until
+            deadline = now() + self._draw(COUNTS, "profile")
+            self._profiles[params["InstanceProfileName"]] = deadline
         elif operation == "CreateRole":
             arn = f"arn:aws:iam::{self.world.account}:role{params.get('Path') or '/'}{params['RoleName']}"
             if self._role(params["RoleName"]) is None:
@@ -217,22 +217,22 @@ class Lag:
         elif operation == "UpdateAssumeRolePolicy":
             if (role := self._role(params["RoleName"])) is not None:
                 self._keep(role.arn, "trust", [access.trust_policy(self.world, role.arn)])
-        elif changed := _GRANTS.fullmatch(operation):
-            owner = self._role(params["RoleName"]) if changed[2] == "Role" else self._user(params["UserName"])
+        elif match := _GRANTS.fullmatch(operation):
+            owner = self._role(params["RoleName"]) if match[2] == "Role" else self._user(params["UserName"])
             if owner is not None:
-                self._keep(owner.arn, "granted", self._granted(owner))
+                self._keep(owner.arn, "granted", self._policy_documents(owner))
         elif operation in ("CreatePolicyVersion", "SetDefaultPolicyVersion"):
-            for owner in self._attached(params["PolicyArn"]):
-                self._keep(owner.arn, "granted", self._granted(owner))
+            for owner in self._attachments(params["PolicyArn"]):
+                self._keep(owner.arn, "granted", self._policy_documents(owner))
 
-    def _keep(self, arn: str, what: str, documents: list[Any]) -> None:
-        still = self.settling(arn, what)
-        until = now() + self._draw(COUNTS, what)
-        self._past[arn, what] = until, documents if still is None else still
+    def _keep(self, arn: str, kind: str, documents: list[Any]) -> None:
+        still = self.settling(arn, kind)
+        deadline = now() + self._draw(COUNTS, kind)
+        self._past[arn, kind] = deadline, documents if still is None else still
 
-    def _granted(self, owner: Any) -> list[Any]:
-        own = [policies.parse(access.unquote_once(document)) for document in list(owner.policies.values())]
-        return own + [access.managed_document(policy) for policy in list(owner.managed_policies.values())]
+    def _policy_documents(self, owner: Any) -> list[Any]:
+        documents = [policies.parse(access.unquote_once(document)) for document in list(owner.policies.values())]
+        return documents + [access.managed_document(policy) for policy in list(owner.managed_policies.values())]
 
     def _role(self, name: str) -> Any:
         return self._or_none(self.world.backend("iam").get_role, name)
@@ -247,7 +247,7 @@ class Lag:
         except NotFoundException:
             return None
 
-    def _attached(self, policy: str) -> Iterator[Any]:
+    def _attachments(self, policy: str) -> Iterator[Any]:
         iam = self.world.backend("iam")
         for owner in [*list(iam.roles.values()), *list(iam.users.values())]:
             if policy in owner.managed_policies:
@@ -256,19 +256,19 @@ class Lag:
 
 def _texts(element: ElementTree.Element, name: str) -> list[str]:
     """Return the texts of elements of this name, the element's own children first."""
-    own = [one for one in element if one.tag.rpartition("}")[2] == name]
-    found = own or [one for one in element.iter() if one.tag.rpartition("}")[2] == name]
-    return list(dict.fromkeys(one.text for one in found if one.text))
+    children = [child for child in element if child.tag.rpartition("}")[2] == name]
+    elements = children or [child for child in element.iter() if child.tag.rpartition("}")[2] == name]
+    return list(dict.fromkeys(child.text for child in elements if child.text))
 
 
-def _named(value: Any) -> Iterator[str]:
+def _names_in(value: Any) -> Iterator[str]:
     """Yield every word of a request except its filters, which match unknown IDs without an error."""
     if isinstance(value, dict):
         for key, part in value.items():
             if key not in ("Filter", "Filters", "TagSpecifications", "Tags"):
-                yield from _named(part)
+                yield from _names_in(part)
     elif isinstance(value, list):
         for part in value:
-            yield from _named(part)
+            yield from _names_in(part)
     elif isinstance(value, str):
         yield value

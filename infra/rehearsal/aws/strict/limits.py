@@ -25,7 +25,7 @@ _SPOT = {
 
 
 @dataclass(frozen=True)
-class Held:
+class QuotaLimit:
     """The quota of one operation."""
 
     service: str
@@ -39,8 +39,8 @@ def _nat_gateways(world: World, params: Params) -> int:
     ec2 = world.backend("ec2")
     zones = {subnet.id: zone for zone, subnets in list(ec2.subnets.items()) for subnet in list(subnets.values())}
     zone = zones.get(params["SubnetId"])
-    gateways = [one for one in list(ec2.nat_gateways.values()) if one.state not in ("deleted", "failed")]
-    return sum(zones.get(one.subnet_id) == zone for one in gateways)
+    gateways = [gateway for gateway in list(ec2.nat_gateways.values()) if gateway.state not in ("deleted", "failed")]
+    return sum(zones.get(gateway.subnet_id) == zone for gateway in gateways)
 
 
 def _group(world: World, params: Params) -> Any:
@@ -50,7 +50,10 @@ def _group(world: World, params: Params) -> Any:
 def _asked_rules(world: World, params: Params) -> int:
     """Return the number of requested rules: each source counts, as in moto."""
     sources = ("IpRanges", "Ipv6Ranges", "UserIdGroupPairs", "PrefixListIds")
-    return sum(max(1, sum(len(one.get(key) or ()) for key in sources)) for one in params.get("IpPermissions") or [{}])
+    return sum(
+        max(1, sum(len(permission.get(key) or ()) for key in sources))
+        for permission in params.get("IpPermissions") or [{}]
+    )
 
 
 def _ingress(world: World, params: Params) -> int:
@@ -65,33 +68,35 @@ def _egress(world: World, params: Params) -> int:
 
 def _routes(world: World, params: Params) -> int:
     table = world.backend("ec2").route_tables.get(params["RouteTableId"])
-    return sum(not one.local for one in table.routes) if table else 0
+    return sum(not route.local for route in table.routes) if table else 0
 
 
 def _endpoints(world: World, params: Params) -> int:
-    known = list(world.backend("ec2").vpc_end_points.values())
-    return sum(one.vpc_endpoint_type == "Interface" and one.vpc_id == params["VpcId"] for one in known)
+    endpoints = list(world.backend("ec2").vpc_end_points.values())
+    return sum(
+        endpoint.vpc_endpoint_type == "Interface" and endpoint.vpc_id == params["VpcId"] for endpoint in endpoints
+    )
 
 
 def _lustre(world: World, kind: str) -> list[Any]:
     systems = list(world.backend("fsx").file_systems.values())
-    return [one for one in systems if one.lustre["DeploymentType"].startswith(kind)]
+    return [system for system in systems if system.lustre["DeploymentType"].startswith(kind)]
 
 
-def _systems_held(kind: str, number: str, capacity: str) -> list[Held]:
+def _systems_held(kind: str, number: str, capacity: str) -> list[QuotaLimit]:
     """Return the quotas of deployment types that begin with `kind`."""
 
     def mine(params: Params) -> bool:
         return str((params.get("LustreConfiguration") or {}).get("DeploymentType") or "SCRATCH_1").startswith(kind)
 
     return [
-        Held(
+        QuotaLimit(
             "fsx", number, "ServiceLimitExceeded",
             lambda world, _: len(_lustre(world, kind)), lambda _, params: int(mine(params)),
         ),
-        Held(
+        QuotaLimit(
             "fsx", capacity, "ServiceLimitExceeded",
-            lambda world, _: sum(one.storage_capacity for one in _lustre(world, kind)),
+            lambda world, _: sum(system.storage_capacity for system in _lustre(world, kind)),
             lambda _, params: int(params.get("StorageCapacity") or 0) if mine(params) else 0,
         ),
     ]  # fmt: skip
@@ -119,24 +124,24 @@ def _is_interface(world: World, params: Params) -> int:
 
 
 HELD = {
-    ("ec2", "CreateVpc"): [Held("vpc", "L-F678F1CE", "VpcLimitExceeded", _vpcs)],
-    ("ec2", "CreateInternetGateway"): [Held("vpc", "L-A4707A72", "InternetGatewayLimitExceeded", _gateways)],
-    ("ec2", "AllocateAddress"): [Held("ec2", "L-0263D0A3", "AddressLimitExceeded", _addresses)],
-    ("ec2", "CreateNatGateway"): [Held("vpc", "L-FE5A380F", "NatGatewayLimitExceeded", _nat_gateways)],
-    ("ec2", "CreateRoute"): [Held("vpc", "L-93826ACB", "RouteLimitExceeded", _routes)],
+    ("ec2", "CreateVpc"): [QuotaLimit("vpc", "L-F678F1CE", "VpcLimitExceeded", _vpcs)],
+    ("ec2", "CreateInternetGateway"): [QuotaLimit("vpc", "L-A4707A72", "InternetGatewayLimitExceeded", _gateways)],
+    ("ec2", "AllocateAddress"): [QuotaLimit("ec2", "L-0263D0A3", "AddressLimitExceeded", _addresses)],
+    ("ec2", "CreateNatGateway"): [QuotaLimit("vpc", "L-FE5A380F", "NatGatewayLimitExceeded", _nat_gateways)],
+    ("ec2", "CreateRoute"): [QuotaLimit("vpc", "L-93826ACB", "RouteLimitExceeded", _routes)],
     ("ec2", "CreateVpcEndpoint"): [
-        Held("vpc", "L-29B6F2EB", "VpcEndpointLimitExceeded", _endpoints, _is_interface)
+        QuotaLimit("vpc", "L-29B6F2EB", "VpcEndpointLimitExceeded", _endpoints, _is_interface)
     ],
     ("ec2", "AuthorizeSecurityGroupIngress"): [
-        Held("vpc", "L-0EA8095F", "RulesPerSecurityGroupLimitExceeded", _ingress, _asked_rules)
+        QuotaLimit("vpc", "L-0EA8095F", "RulesPerSecurityGroupLimitExceeded", _ingress, _asked_rules)
     ],
     ("ec2", "AuthorizeSecurityGroupEgress"): [
-        Held("vpc", "L-0EA8095F", "RulesPerSecurityGroupLimitExceeded", _egress, _asked_rules)
+        QuotaLimit("vpc", "L-0EA8095F", "RulesPerSecurityGroupLimitExceeded", _egress, _asked_rules)
     ],
     ("eks", "CreateCluster"): [
-        Held("eks", "L-1194D53C", "ResourceLimitExceededException", lambda world, _: len(world.clusters))
+        QuotaLimit("eks", "L-1194D53C", "ResourceLimitExceededException", lambda world, _: len(world.clusters))
     ],
-    ("eks", "CreateNodegroup"): [Held("eks", "L-6D54EA21", "ResourceLimitExceededException", _node_groups)],
+    ("eks", "CreateNodegroup"): [QuotaLimit("eks", "L-6D54EA21", "ResourceLimitExceededException", _node_groups)],
     ("fsx", "CreateFileSystem"): [
         *_systems_held("PERSISTENT_2", "L-FD6F2F22", "L-8F1B9C74"),
         *_systems_held("SCRATCH", "L-C48231E5", "L-AD2FC696"),
@@ -145,8 +150,8 @@ HELD = {
 
 
 def vcpus(instance_type: str) -> int:
-    known = INSTANCE_TYPES.get(instance_type) or {}
-    return int((known.get("VCpuInfo") or {}).get("DefaultVCpus") or 0)
+    facts = INSTANCE_TYPES.get(instance_type) or {}
+    return int((facts.get("VCpuInfo") or {}).get("DefaultVCpus") or 0)
 
 
 class Limits:
@@ -155,34 +160,36 @@ class Limits:
         world.launch_hooks.append(self.refuse_launch)
 
     def refuse_over(self, service: str, operation: str, params: Params) -> None:
-        for held in HELD.get((service, operation), ()):
-            most, used = self.quotas.value(held.service, held.quota), held.used(self.world, params)
-            wanted = held.wanted(self.world, params)
-            if wanted and used + wanted > most:
-                message = (
-                    f"The maximum number of {self.quotas.name(held.service, held.quota)} has been reached: {most:g}"
-                )
-                raise RequestRefused(held.code, message)
+        for limit in HELD.get((service, operation), ()):
+            maximum, usage = self.quotas.value(limit.service, limit.quota), limit.used(self.world, params)
+            demand = limit.wanted(self.world, params)
+            if demand and usage + demand > maximum:
+                name = self.quotas.name(limit.service, limit.quota)
+                message = f"The maximum number of {name} has been reached: {maximum:g}"
+                raise RequestRefused(limit.code, message)
 
     def refuse_launch(self, launch: Launch) -> None:
         """Refuse a launch beyond its vCPU quota; reservations and blocks were counted at their purchase."""
-        reserved = launch.capacity_reservation_id or launch.capacity_reservation_group or launch.reservations_only
-        if not self.world.strictness.on or reserved or launch.market == "capacity-block":
+        is_reserved = launch.capacity_reservation_id or launch.capacity_reservation_group or launch.reservations_only
+        if not self.world.strictness.on or is_reserved or launch.market == "capacity-block":
             return
         spot = launch.market == "spot"
         for quota, types in (_SPOT if spot else _ON_DEMAND).items():
             if not re.match(types, launch.instance_type):
                 continue
-            running = [one for one in self.world.backend("ec2").all_instances() if one.state in RUNNING]
-            counted = [
-                one
-                for one in running
-                if re.match(types, one.instance_type) and (one.lifecycle or "") == ("spot" if spot else "")
+            running = [instance for instance in self.world.backend("ec2").all_instances() if instance.state in RUNNING]
+            instances = [
+                instance
+                for instance in running
+                if re.match(types, instance.instance_type) and (instance.lifecycle or "") == ("spot" if spot else "")
             ]
-            used, most = sum(vcpus(one.instance_type) for one in counted), self.quotas.value("ec2", quota)
-            if used + vcpus(launch.instance_type) > most:
+            usage, maximum = (
+                sum(vcpus(instance.instance_type) for instance in instances),
+                self.quotas.value("ec2", quota),
+            )
+            if usage + vcpus(launch.instance_type) > maximum:
                 raise LaunchRefused(
                     "MaxSpotInstanceCountExceeded" if spot else "VcpuLimitExceeded",
-                    f"You have requested more vCPU capacity than your current vCPU limit of {most:g} allows for the "
+                    f"You have requested more vCPU capacity than your current vCPU limit of {maximum:g} allows for the "
                     "instance bucket that the specified instance type belongs to.",
                 )

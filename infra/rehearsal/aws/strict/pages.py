@@ -52,7 +52,7 @@ class Paging:
     more: str | None
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def request_members(self) -> tuple[str, ...]:
         return (self.token, *([self.limit] if self.limit else []))
 
 
@@ -76,23 +76,25 @@ def paging(service: str, operation: OperationModel) -> Paging | None:
 
 def _by_shapes(operation: OperationModel) -> Paging | None:
     """Find the paging of listings that botocore lacks: a token in and out, and one list."""
-    given = dict(operation.input_shape.members) if operation.input_shape else {}
-    told = dict(operation.output_shape.members) if operation.output_shape else {}
-    lists = [name for name, shape in told.items() if shape.type_name == "list"]
-    if "NextToken" not in given or "NextToken" not in told or len(lists) != 1:
+    request_members = dict(operation.input_shape.members) if operation.input_shape else {}
+    answer_members = dict(operation.output_shape.members) if operation.output_shape else {}
+    lists = [name for name, shape in answer_members.items() if shape.type_name == "list"]
+    if "NextToken" not in request_members or "NextToken" not in answer_members or len(lists) != 1:
         return None
-    return Paging("NextToken", "NextToken", "MaxResults" if "MaxResults" in given else None, tuple(lists), None)
+    return Paging(
+        "NextToken", "NextToken", "MaxResults" if "MaxResults" in request_members else None, tuple(lists), None
+    )
 
 
 @cache
 def _by_botocore(service: str, operation: str) -> Paging | None:
-    found = _models(service).get(operation, {})
-    token, next_token = found.get("input_token"), found.get("output_token")
-    lists = found.get("result_key", [])
+    description = _models(service).get(operation, {})
+    token, next_token = description.get("input_token"), description.get("output_token")
+    lists = description.get("result_key", [])
     lists = [lists] if isinstance(lists, str) else lists
-    if not isinstance(token, str) or not isinstance(next_token, str) or not lists or any("." in one for one in lists):
+    if not isinstance(token, str) or not isinstance(next_token, str) or not lists or any("." in path for path in lists):
         return None
-    return Paging(token, next_token, found.get("limit_key"), tuple(lists), found.get("more_results"))
+    return Paging(token, next_token, description.get("limit_key"), tuple(lists), description.get("more_results"))
 
 
 @dataclass(frozen=True)
@@ -115,58 +117,62 @@ class Pages:
         self._asked: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def next(self, how: Paging, operation: OperationModel, params: dict[str, Any]) -> bytes | None:
+    def next(self, paging: Paging, operation: OperationModel, params: dict[str, Any]) -> bytes | None:
         """Return the page of the request's token, or None without a token."""
-        rest = self._rests.get(str(params.get(how.token)))
-        return None if rest is None else self._page(how, read(rest.template, operation), rest)
+        remainder = self._rests.get(str(params.get(paging.token)))
+        return None if remainder is None else self._page(paging, read(remainder.template, operation), remainder)
 
-    def refuse_unknown(self, how: Paging, operation: OperationModel, params: dict[str, Any]) -> None:
-        token = params.get(how.token)
-        rest = self._rests.get(str(token))
-        if token and (rest is None or rest.question != _question(how, operation, params)):
+    def refuse_unknown(self, paging: Paging, operation: OperationModel, params: dict[str, Any]) -> None:
+        token = params.get(paging.token)
+        remainder = self._rests.get(str(token))
+        if token and (remainder is None or remainder.question != _question(paging, operation, params)):
             raise RequestRefused("InvalidNextToken", f"the token {token!r} is none of this listing's")
 
-    def first(self, how: Paging, operation: OperationModel, params: dict[str, Any], document: Document) -> bytes:
-        items = [(name, item) for name in how.lists for item in document.items(name)]
-        for name in how.lists:
+    def first_page(
+        self, paging: Paging, operation: OperationModel, params: dict[str, Any], document: Document
+    ) -> bytes:
+        items = [(name, item) for name in paging.lists for item in document.items(name)]
+        for name in paging.lists:
             if document.items(name):
                 document.fill(name, [])
-        document.put(how.next_token, "")
-        asked = int(params.get(how.limit or "") or 0)
+        document.put(paging.next_token, "")
+        requested = int(params.get(paging.limit or "") or 0)
         size = max(1, -(-len(items) // PAGES))
-        size = min(size, asked) if asked else size
-        rest = Rest(_question(how, operation, params), document.write(), items, size)
+        size = min(size, requested) if requested else size
+        remainder = Rest(_question(paging, operation, params), document.write(), items, size)
         with self._lock:
             number = self._asked[operation.name] = self._asked.get(operation.name, 0) + 1
         empty = bool(items) and self._strictness().chance("empty page", operation.name, number) < EMPTY_SHARE
-        return self._page(how, document, rest, empty)
+        return self._page(paging, document, remainder, empty)
 
-    def _page(self, how: Paging, document: Document, rest: Rest, empty: bool = False) -> bytes:
-        size = 0 if empty else rest.size
-        given, left = rest.items[:size], rest.items[size:]
-        for name in how.lists:
-            if chosen := [item for one, item in given if one == name]:
-                document.fill(name, chosen)
+    def _page(self, paging: Paging, document: Document, remainder: Rest, empty: bool = False) -> bytes:
+        size = 0 if empty else remainder.size
+        page_items, left = remainder.items[:size], remainder.items[size:]
+        for name in paging.lists:
+            if members := [item for key, item in page_items if key == name]:
+                document.fill(name, members)
         if left:
-            document.put(how.next_token, self._keep(Rest(rest.question, rest.template, left, rest.size)))
-        if how.more:
-            document.put(how.more, bool(left))
+            document.put(
+                paging.next_token, self._keep(Rest(remainder.question, remainder.template, left, remainder.size))
+            )
+        if paging.more:
+            document.put(paging.more, bool(left))
         return document.write()
 
-    def _keep(self, rest: Rest) -> str:
+    def _keep(self, remainder: Rest) -> str:
         with self._lock:
             token = f"{_TOKEN}{next(self._numbers)}"
-            self._rests[token] = rest
+            self._rests[token] = remainder
             while len(self._rests) > KEPT:
                 self._rests.popitem(last=False)
         return token
 
 
-def _question(how: Paging, operation: OperationModel, params: dict[str, Any]) -> str:
-    kept = {key: value for key, value in params.items() if key not in how.asked}
-    return json.dumps([operation.name, kept], default=str, sort_keys=True)
+def _question(paging: Paging, operation: OperationModel, params: dict[str, Any]) -> str:
+    arguments = {key: value for key, value in params.items() if key not in paging.request_members}
+    return json.dumps([operation.name, arguments], default=str, sort_keys=True)
 
 
-def named(params: dict[str, Any]) -> bool:
+def names_resources(params: dict[str, Any]) -> bool:
     """Return True if the request names resources: AWS answers that without pages."""
     return any(value and isinstance(value, list) and _NAMES.search(key) for key, value in params.items())

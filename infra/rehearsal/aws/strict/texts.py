@@ -39,40 +39,40 @@ _CODES = {"query": "ValidationError", "ec2": "InvalidParameterValue", "rest-xml"
 
 def refuse_unfit(service: str, operation: OperationModel, params: dict[str, Any]) -> None:
     """Raise RequestRefused for the first text that its member does not take, in the words of most services."""
-    for path, shape, value in _sized(operation.input_shape, params, (operation.name,)):
+    for path, shape, value in _values(operation.input_shape, params, (operation.name,)):
         limits = shape.metadata
-        pattern, most, code = limits.get("pattern"), limits.get("max"), _code(operation)
-        names = [one for one in path if one != "member" and not one.isdigit()]
-        pattern, most, code = DOCUMENTED.get((service, ".".join(names[-2:])), (pattern, most, code))
-        if most is not None and len(value) > most:
-            broken = f"Member must have length less than or equal to {most}"
+        pattern, maximum, code = limits.get("pattern"), limits.get("max"), _code(operation)
+        names = [part for part in path if part != "member" and not part.isdigit()]
+        pattern, maximum, code = DOCUMENTED.get((service, ".".join(names[-2:])), (pattern, maximum, code))
+        if maximum is not None and len(value) > maximum:
+            broken = f"Member must have length less than or equal to {maximum}"
         elif isinstance(value, str) and len(value) < limits.get("min", 0):
             broken = f"Member must have length greater than or equal to {limits['min']}"
-        elif isinstance(value, str) and pattern and not _compiled(pattern).fullmatch(value):
+        elif isinstance(value, str) and pattern and not _compile(pattern).fullmatch(value):
             broken = f"Member must satisfy regular expression pattern: {pattern}"
         else:
             continue
-        place = ".".join(one[:1].lower() + one[1:] for one in path[1:])
-        shown = "***" if limits.get("sensitive") else value
-        message = f"1 validation error detected: Value '{shown}' at '{place}' failed to satisfy constraint: {broken}"
+        place = ".".join(part[:1].lower() + part[1:] for part in path[1:])
+        text = "***" if limits.get("sensitive") else value
+        message = f"1 validation error detected: Value '{text}' at '{place}' failed to satisfy constraint: {broken}"
         raise RequestRefused(code, message)
 
 
-def _sized(shape: Any, value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+def _values(shape: Any, value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Yield every text, list and map of a request."""
     kind = shape.type_name if shape else None
     if kind == "structure" and isinstance(value, dict):
         for name, inner in value.items():
-            yield from _sized(shape.members.get(name), inner, (*path, name))
+            yield from _values(shape.members.get(name), inner, (*path, name))
     elif kind == "list" and isinstance(value, list):
         yield path, shape, value
         for number, inner in enumerate(value, 1):
-            yield from _sized(shape.member, inner, (*path, str(number), "member"))
+            yield from _values(shape.member, inner, (*path, str(number), "member"))
     elif kind == "map" and isinstance(value, dict):
         yield path, shape, value
         for key, inner in value.items():
-            yield from _sized(shape.key, key, path)
-            yield from _sized(shape.value, inner, path)
+            yield from _values(shape.key, key, path)
+            yield from _values(shape.value, inner, path)
     elif kind == "string" and isinstance(value, str):
         yield path, shape, value
 
@@ -80,18 +80,18 @@ def _sized(shape: Any, value: Any, path: tuple[str, ...]) -> Iterator[tuple[tupl
 def _code(operation: OperationModel) -> str:
     if (protocol := operation.service_model.protocol) in _CODES:
         return _CODES[protocol]
-    declared = {one.name for one in operation.error_shapes}
-    others = ("InvalidParameterException", "InvalidInputException")
-    return next((one for one in others if one in declared), "ValidationException")
+    names = {shape.name for shape in operation.error_shapes}
+    candidates = ("InvalidParameterException", "InvalidInputException")
+    return next((shape for shape in candidates if shape in names), "ValidationException")
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     """Return a pattern of AWS's, which are Java's; one that Python cannot read takes everything."""
     # Beyond the basic plane Java writes pairs of surrogates.
     plain = pattern.replace(r"\uD800\uDC00-\uDBFF\uDFFF", r"\U00010000-\U0010FFFF")
     try:
-        return re.compile(re.sub(r"\\p\{(\w)\w?\}", lambda found: _category(found[1]), plain), re.ASCII)
+        return re.compile(re.sub(r"\\p\{(\w)\w?\}", lambda match: _category(match[1]), plain), re.ASCII)
     except re.error:
         return re.compile("(?s:.*)")
 
@@ -101,4 +101,4 @@ def _category(letter: str) -> str:
     """Return the characters of a Unicode category as ranges of a regular expression's class."""
     points = [point for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] == letter]
     ends = [points[0], *(point for pair in pairwise(points) if pair[1] != pair[0] + 1 for point in pair), points[-1]]
-    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in zip(ends[::2], ends[1::2], strict=True))
+    return "".join(f"\\U{start:08x}-\\U{stop:08x}" for start, stop in zip(ends[::2], ends[1::2], strict=True))

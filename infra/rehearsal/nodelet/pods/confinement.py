@@ -47,48 +47,50 @@ class Confinement:
 class NotHonoured(TemporaryError):
     """CreateContainerConfigError: the container is not started."""
 
-    def __init__(self, what: str, seen: object, cure: str) -> None:
-        super().__init__(what, seen=seen, cure=cure, delay=RETRY)
+    def __init__(self, subject: str, value: object, cure: str) -> None:
+        super().__init__(subject, seen=value, cure=cure, delay=RETRY)
 
 
 def confinement(pod: Object, container: Object) -> Confinement:
     """Return the container's confinement. Raises NotHonoured."""
-    of_pod, own = pod.get("securityContext") or {}, container.get("securityContext") or {}
-    if strange := sorted(_strange(pod, of_pod, own)):
+    of_pod, of_container = pod.get("securityContext") or {}, container.get("securityContext") or {}
+    if strange := sorted(_strange(pod, of_pod, of_container)):
         cure = "leave it out: a machine of a rehearsal is no separate host"
         raise NotHonoured("this node cannot honour a security context", ", ".join(strange), cure)
-    merged = {**of_pod, **own}
-    user = int(merged.get("runAsUser") or 0)
-    if merged.get("runAsNonRoot") and user == 0:
+    context = {**of_pod, **of_container}
+    user = int(context.get("runAsUser") or 0)
+    if context.get("runAsNonRoot") and user == 0:
         cure = "name another user by runAsUser"
         raise NotHonoured("container has runAsNonRoot and would run as root", container["name"], cure)
     return Confinement(
         user=user,
-        group=int(merged.get("runAsGroup") or 0),
-        capabilities=tuple(sorted(CAPABILITIES.index(name) for name in _kept(own.get("capabilities") or {}))),
-        no_new_privileges=own.get("allowPrivilegeEscalation") is False,
-        read_only_root=bool(own.get("readOnlyRootFilesystem")),
+        group=int(context.get("runAsGroup") or 0),
+        capabilities=tuple(
+            sorted(CAPABILITIES.index(name) for name in _capabilities(of_container.get("capabilities") or {}))
+        ),
+        no_new_privileges=of_container.get("allowPrivilegeEscalation") is False,
+        read_only_root=bool(of_container.get("readOnlyRootFilesystem")),
     )
 
 
-def _strange(pod: Object, of_pod: Object, own: Object) -> Iterator[str]:
+def _strange(pod: Object, of_pod: Object, of_container: Object) -> Iterator[str]:
     yield from (name for name in ("hostPID", "hostIPC") if pod.get(name))
     if pod.get("hostUsers") is False:
         yield "hostUsers: false"
     yield from (f"securityContext.{name}" for name in set(of_pod) - _OF_POD)
-    yield from (f"securityContext.{name}" for name in set(own) - _OF_CONTAINER)
-    if own.get("privileged"):
+    yield from (f"securityContext.{name}" for name in set(of_container) - _OF_CONTAINER)
+    if of_container.get("privileged"):
         yield "privileged"
-    for context in (of_pod, own):
+    for context in (of_pod, of_container):
         if (context.get("seccompProfile") or {}).get("type") == "Localhost":
             yield "seccompProfile of the node's own"
-    asked: dict[str, Any] = own.get("capabilities") or {}
-    for name in (*(asked.get("add") or ()), *(asked.get("drop") or ())):
+    capabilities: dict[str, Any] = of_container.get("capabilities") or {}
+    for name in (*(capabilities.get("add") or ()), *(capabilities.get("drop") or ())):
         if name not in (*CAPABILITIES, "ALL"):
             yield f"capability {name}"
 
 
-def _kept(asked: Object) -> frozenset[str]:
-    drop, add = set(asked.get("drop") or ()), set(asked.get("add") or ())
+def _capabilities(capabilities: Object) -> frozenset[str]:
+    drop, add = set(capabilities.get("drop") or ()), set(capabilities.get("add") or ())
     left = frozenset() if "ALL" in drop else DEFAULT - drop
     return frozenset(CAPABILITIES) if "ALL" in add else left | add

@@ -93,19 +93,19 @@ class PodContainer:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.message_file(restart).write_bytes(b"")
         self.message_file(restart).chmod(0o666)  # whatever user the container runs as, as under a kubelet
-        began = timestamp()
+        started_at = timestamp()
         try:
             process = Container(root, log, network)
         except StartError as error:
-            self._state = {"running": {"startedAt": began}}
-            return self.ended(128, ("StartError", error.message))
-        self._process, self._state = process, {"running": {"startedAt": began}}
+            self._state = {"running": {"startedAt": started_at}}
+            return self.note_end(128, ("StartError", error.message))
+        self._process, self._state = process, {"running": {"startedAt": started_at}}
         threading.Thread(target=lambda: on_exit(process.wait()), name=f"wait {self.name}", daemon=True).start()
         return None
 
-    def ended(self, code: int, why: tuple[str, str] | None = None) -> None:
+    def note_end(self, code: int, cause: tuple[str, str] | None = None) -> None:
         self._process, self.ready, self.exit_code = None, False, code
-        reason, message = why or ("Completed" if code == 0 else "Error", self._message(code))
+        reason, message = cause or ("Completed" if code == 0 else "Error", self._message(code))
         self._state = {
             "terminated": {
                 "exitCode": code,
@@ -131,12 +131,12 @@ class PodContainer:
             self._state = {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
         self._backoff_s = min(max(self._backoff_s * 2, FIRST_BACKOFF_S), LONGEST_BACKOFF_S)
 
-    def lost(self) -> None:
+    def note_loss(self) -> None:
         """Record that it ran before a reboot of the machine."""
         self.exit_code, now = 137, timestamp()
         message = "The container could not be located when the pod was terminated"
-        why = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message, "finishedAt": now}
-        self._state = {"terminated": why | {"startedAt": now}}
+        termination = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message, "finishedAt": now}
+        self._state = {"terminated": termination | {"startedAt": now}}
 
     @property
     def process(self) -> Container | None:

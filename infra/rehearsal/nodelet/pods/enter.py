@@ -56,16 +56,16 @@ class MountAttributes(ctypes.Structure):
     )
 
 
-def checked(result: int, what: str) -> None:
+def check_result(result: int, action: str) -> None:
     if result != 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
+        raise OSError(code, f"{action}: {os.strerror(code)}")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    arguments = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
     data = None if options is None else options.encode()
-    checked(libc.mount(*encoded, ctypes.c_ulong(flags), data), f"mount {source} on {target}")
+    check_result(libc.mount(*arguments, ctypes.c_ulong(flags), data), f"mount {source} on {target}")
 
 
 def make_read_only(target: str) -> None:
@@ -75,8 +75,8 @@ def make_read_only(target: str) -> None:
     if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, path, AT_RECURSIVE, ctypes.byref(attributes), size) == 0:
         return
     # Before Linux 5.12: only the topmost mount, with the flags that a user namespace may not drop.
-    kept = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+    flags_set = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags_set)
 
 
 def bind(source: str, target: str, read_only: bool) -> None:
@@ -99,7 +99,7 @@ def change_root(spec: dict[str, Any]) -> None:
         mount("root", root, "tmpfs", MS_NODEV, "mode=755")
     os.makedirs(root + OLD, exist_ok=True)
     pivot = SYS_PIVOT_ROOT[os.uname().machine]
-    checked(libc.syscall(pivot, os.fsencode(root), os.fsencode(root + OLD)), "pivot_root")
+    check_result(libc.syscall(pivot, os.fsencode(root), os.fsencode(root + OLD)), "pivot_root")
     os.chdir("/")
 
 
@@ -156,7 +156,7 @@ def build(spec: dict[str, Any]) -> None:
     change_root(spec)
     mount_kernel_views()
     furnish(spec)
-    checked(libc.umount2(os.fsencode(OLD), MNT_DETACH), "umount of the old root")
+    check_result(libc.umount2(os.fsencode(OLD), MNT_DETACH), "umount of the old root")
     if not spec["persistent"]:
         # Another script may use the persistent root, with the same mount point.
         os.rmdir(OLD)
@@ -166,7 +166,7 @@ def build(spec: dict[str, Any]) -> None:
 
 def enter(namespace: str | int) -> None:
     file = namespace if isinstance(namespace, int) else os.open(namespace, os.O_RDONLY)
-    checked(libc.setns(file, 0), f"setns to {namespace}")
+    check_result(libc.setns(file, 0), f"setns to {namespace}")
     os.close(file)
 
 
@@ -187,12 +187,12 @@ def places_of(process: int) -> list[int]:
     return [os.open(path, os.O_RDONLY) for path in paths]
 
 
-def confine(confined: dict[str, Any], joining: bool) -> None:
+def confine(rules: dict[str, Any], joining: bool) -> None:
     """Restrict the program to come: the rights outside its bounding set end at its execve."""
-    if confined["read_only_root"] and not joining:
-        kept = os.statvfs("/").f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
-        mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
-    user, group = confined["user"], confined["group"]
+    if rules["read_only_root"] and not joining:
+        flags_set = os.statvfs("/").f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags_set)
+    user, group = rules["user"], rules["group"]
     real = owns_users(user, group)
     if joining and (user, group) != (0, 0) and not real:
         # The container's first program, as /proc of its own namespace shows it.
@@ -200,28 +200,28 @@ def confine(confined: dict[str, Any], joining: bool) -> None:
     elif (user, group) != (0, 0) and not real:
         # We own one user only: the pod's is another name for it, in a namespace where it has no root.
         outside = os.geteuid(), os.getegid()
-        checked(libc.unshare(CLONE_NEWUSER), "unshare of a user namespace")
+        check_result(libc.unshare(CLONE_NEWUSER), "unshare of a user namespace")
         mappings = ("setgroups", "deny"), ("uid_map", f"{user} {outside[0]} 1"), ("gid_map", f"{group} {outside[1]} 1")
         for name, text in mappings:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     for number in range(64):
-        if libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) == 1 and number not in confined["capabilities"]:
-            checked(libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0), "drop of a capability")
+        if libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) == 1 and number not in rules["capabilities"]:
+            check_result(libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0), "drop of a capability")
     if (user, group) != (0, 0) and real:
         change_user(user, group)
-    if confined["no_new_privileges"]:
-        checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+    if rules["no_new_privileges"]:
+        check_result(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     # A change of user may have cleared it.
-    checked(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)), "prctl")
+    check_result(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)), "prctl")
 
 
 def owns_users(user: int, group: int) -> bool:
     """Return whether user and group are real ones here: where root has made the site, its pods' users are distinct."""
-    for name, wanted in (("uid_map", user), ("gid_map", group)):
+    for name, identity in (("uid_map", user), ("gid_map", group)):
         with open(f"/proc/self/{name}") as file:
             ranges = [[int(number) for number in line.split()] for line in file]
-        if not any(first <= wanted < first + count for first, _, count in ranges):
+        if not any(start <= identity < start + count for start, _, count in ranges):
             return False
     return True
 
@@ -246,11 +246,11 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def become(spec: dict[str, Any], places: list[int], status: int) -> None:
+def run_program(spec: dict[str, Any], places: list[int], status: int) -> None:
     """Become the program, or exit with code 128 and write the reason to `status`."""
     stage = "root"
     try:
-        checked(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)), "prctl")
+        check_result(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)), "prctl")
         os.setsid()
         if spec.get("terminal"):
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -283,8 +283,8 @@ def attend(program: int) -> int:
         if number != signal.SIGCHLD:
             os.kill(program, number)
             continue
-        ended, status = os.waitpid(program, os.WNOHANG)
-        if ended:
+        exited_pid, status = os.waitpid(program, os.WNOHANG)
+        if exited_pid:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
 
@@ -302,7 +302,7 @@ def main() -> None:
         refuse(status, "spec", str(error))
         os._exit(128)
     if program == 0:
-        become(spec, places, status)
+        run_program(spec, places, status)
     os.close(status)
     os.closerange(0, 3)
     # Not sys.exit: the interpreter needs no cleanup.

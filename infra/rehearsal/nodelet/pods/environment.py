@@ -30,24 +30,24 @@ class ConfigError(TemporaryError):
 
 def environment(pod: Object, container: Object, base: Mapping[str, str], lookup: Lookup) -> dict[str, str]:
     """Apply envFrom, then env in order, to `base` (image and injected variables). Raises ConfigError."""
-    found = dict(base)
+    variables = dict(base)
     for source in container.get("envFrom") or []:
         for kind, key in (("configmaps", "configMapRef"), ("secrets", "secretRef")):
             if reference := source.get(key):
                 data = _data(kind, reference, lookup)
-                found.update({source.get("prefix", "") + name: text for name, text in data.items()})
+                variables.update({source.get("prefix", "") + name: text for name, text in data.items()})
     for entry in container.get("env") or []:
         value = _value(pod, container, entry, lookup)
         if value is not None:
-            found[entry["name"]] = expand(value, found)
-    return found
+            variables[entry["name"]] = expand(value, variables)
+    return variables
 
 
-def expand(text: str, known: Mapping[str, str]) -> str:
+def expand(text: str, variables: Mapping[str, str]) -> str:
     """Expand `$(NAME)` of known names and `$$` to a dollar; unknown names stay."""
 
     def replaced(match: re.Match[str]) -> str:
-        return "$" if match[0] == "$$" else known.get(match[1], match[0])
+        return "$" if match[0] == "$$" else variables.get(match[1], match[0])
 
     return REFERENCE.sub(replaced, text)
 

@@ -49,16 +49,16 @@ class Channels:
     def send(self, channel: int, data: bytes) -> None:
         self._send(BytesMessage(bytes([channel]) + data))
 
-    def received(self) -> Iterator[bytes]:
+    def receive(self) -> Iterator[bytes]:
         """Yield the client's messages until it leaves."""
-        whole = b""
+        message = b""
         while True:
             for event in self._connection.events():
                 if isinstance(event, BytesMessage):
-                    whole += bytes(event.data)
+                    message += bytes(event.data)
                     if event.message_finished:
-                        yield whole
-                        whole = b""
+                        yield message
+                        message = b""
                 elif isinstance(event, Ping):
                     self._send(event.response())
                 elif isinstance(event, CloseConnection):
@@ -92,23 +92,23 @@ def serve_execution(
     try:
         headers = [(key.lower().encode(), value.encode()) for key, value in handler.headers.items()]
         connection.initiate_upgrade_connection(headers, handler.path)
-        asked = next(connection.events())
+        request = next(connection.events())
     except ProtocolError as error:
         return say(HTTPStatus.BAD_REQUEST, f"no WebSocket: {error}")
-    if not isinstance(asked, Request) or PROTOCOL not in asked.subprotocols:
+    if not isinstance(request, Request) or PROTOCOL not in request.subprotocols:
         return say(HTTPStatus.FORBIDDEN, f"a nodelet speaks {PROTOCOL} only")
     handler.close_connection = True
     channels = Channels(handler, connection)
     channels.send(STDOUT, b"")
-    wanted = {key for key in ("input", "output", "error", "tty") if query.get(key, [""])[0] in ("1", "true")}
+    streams = {key for key in ("input", "output", "error", "tty") if query.get(key, [""])[0] in ("1", "true")}
     try:
-        execution = (_Terminal if "tty" in wanted else _Pipes)(container, query.get("command", []), wanted)
+        execution = (_Terminal if "tty" in streams else _Pipes)(container, query.get("command", []), streams)
     except StartError as error:
         channels.send(STATUS, _refusal(f"failed to exec in container: {error.message}"))
         return channels.close()
     threading.Thread(target=_tell, args=(execution, channels), name=f"exec {name}", daemon=True).start()
     try:
-        for message in channels.received():
+        for message in channels.receive():
             execution.take(message)
     finally:
         execution.end_input()
@@ -118,8 +118,8 @@ def serve_execution(
 class _Pipes:
     """A command whose streams are pipes."""
 
-    def __init__(self, container: Container, argv: list[str], wanted: set[str]) -> None:
-        modes = [subprocess.PIPE if key in wanted else subprocess.DEVNULL for key in ("input", "output", "error")]
+    def __init__(self, container: Container, argv: list[str], stream_names: set[str]) -> None:
+        modes = [subprocess.PIPE if key in stream_names else subprocess.DEVNULL for key in ("input", "output", "error")]
         self.process = container.start_beside(argv, Standard(*modes), terminal=False)
         streams = ((STDOUT, self.process.stdout), (STDERR, self.process.stderr))
         self.outputs = {channel: stream.fileno() for channel, stream in streams if stream is not None}
@@ -148,17 +148,17 @@ class _Pipes:
 class _Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, container: Container, argv: list[str], wanted: set[str]) -> None:
-        ours, theirs = os.openpty()
-        self._terminal = os.fdopen(ours, "r+b", buffering=0)
+    def __init__(self, container: Container, argv: list[str], streams: set[str]) -> None:
+        controller, program_end = os.openpty()
+        self._terminal = os.fdopen(controller, "r+b", buffering=0)
         try:
-            self.process = container.start_beside(argv, Standard(theirs, theirs, theirs), terminal=True)
+            self.process = container.start_beside(argv, Standard(program_end, program_end, program_end), terminal=True)
         except StartError:
             self._terminal.close()
             raise
         finally:
-            os.close(theirs)
-        self.outputs = {STDOUT: ours}
+            os.close(program_end)
+        self.outputs = {STDOUT: controller}
 
     def take(self, message: bytes) -> None:
         # The command's end closes the terminal meanwhile.
@@ -167,8 +167,8 @@ class _Terminal:
                 self._terminal.write(message[1:])
             elif message[:1] == bytes([RESIZE]):
                 size = json.loads(message[1:])
-                packed = struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
-                fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, packed)
+                window_size = struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
+                fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, window_size)
 
     def end_input(self) -> None:
         """A terminal's input has no end."""
@@ -191,7 +191,7 @@ def _tell(execution: _Pipes | _Terminal, channels: Channels) -> None:
     execution.close()
     code = execution.process.wait()
     with contextlib.suppress(OSError, ProtocolError):
-        channels.send(STATUS, _ended(128 - code if code < 0 else code))
+        channels.send(STATUS, _end_status(128 - code if code < 0 else code))
     channels.close()
 
 
@@ -204,7 +204,7 @@ def _pump(file: int, channel: int, channels: Channels) -> None:
         log.debug("channel %s ends: %s", channel, error)
 
 
-def _ended(code: int) -> bytes:
+def _end_status(code: int) -> bytes:
     status: dict[str, Any] = {"metadata": {}, "status": "Success"}
     if code:
         status = {

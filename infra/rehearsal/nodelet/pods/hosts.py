@@ -88,7 +88,7 @@ def own_lines(pod: Object, address: str) -> tuple[str, ...]:
     spec, namespace = pod["spec"], pod["metadata"]["namespace"]
     name = host_name(pod)
     full = f"{name}.{spec['subdomain']}.{namespace}.svc.{DOMAIN} " if spec.get("subdomain") else ""
-    aliases = [f"{one['ip']} {' '.join(one.get('hostnames') or [])}" for one in spec.get("hostAliases") or []]
+    aliases = [f"{alias['ip']} {' '.join(alias.get('hostnames') or [])}" for alias in spec.get("hostAliases") or []]
     return ("127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{address} {full}{name}", *aliases)
 
 

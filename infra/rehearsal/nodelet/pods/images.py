@@ -56,8 +56,8 @@ class ContainerImage:
     def binds(self) -> list[Bind]:
         """Return read-only mounts of the image's files at their paths. Raises PullError if a path is the host's."""
         _, host = host_parts()
-        taken = {bind.target for bind in host}
-        return _placed(self.files, "", taken, {*taken, *MADE_BY_US})
+        targets = {bind.target for bind in host}
+        return _place(self.files, "", targets, {*targets, *MADE_BY_US})
 
 
 class ImageStore:
@@ -71,7 +71,7 @@ class ImageStore:
     def pull(self, reference: str) -> ContainerImage:
         """Return an image, pulled if necessary. Raises PullError, TemporaryError."""
         if reference in PUBLIC:
-            return self._built(reference)
+            return self._build(reference)
         match = REFERENCE.fullmatch(reference)
         if match is None or not (match["digest"] or match["tag"]):
             cure = f"name an image of the account's ECR, by digest, or one of {', '.join(PUBLIC)}"
@@ -89,7 +89,7 @@ class ImageStore:
                 raise TemporaryError("the registry does not answer", seen=error, delay=RETRY) from error
             return self._known[reference]
 
-    def _built(self, reference: str) -> ContainerImage:
+    def _build(self, reference: str) -> ContainerImage:
         """Return a public image, made of the program that the toolchain built from the same version's source."""
         tool, path = PUBLIC[reference]
         program, files = self._tools / tool, self._folder / tool
@@ -106,10 +106,10 @@ class ImageStore:
     def _fetch(self, reference: str, match: re.Match[str]) -> ContainerImage:
         if match["region"] != self._region:
             raise PullError("the image is in another region", seen=reference, cure=f"push it to {self._region}")
-        which = {"imageDigest": match["digest"]} if match["digest"] else {"imageTag": match["tag"]}
+        image_key = {"imageDigest": match["digest"]} if match["digest"] else {"imageTag": match["tag"]}
         registry = {"registryId": match["account"], "repositoryName": match["repository"]}
         ecr = self._credentials.client("ecr")
-        answer = ecr.batch_get_image(**registry, imageIds=[which], acceptedMediaTypes=MANIFESTS)
+        answer = ecr.batch_get_image(**registry, imageIds=[image_key], acceptedMediaTypes=MANIFESTS)
         if not answer["images"]:
             raise PullError("no such image", seen=f"{reference}: {answer['failures']}", cure="push it first")
         text = answer["images"][0]["imageManifest"].encode()
@@ -141,9 +141,9 @@ class ImageStore:
 def _download(url: str, digest: str) -> bytes:
     with urllib.request.urlopen(url, timeout=FETCH_WITHIN_S) as answer:
         content: bytes = answer.read()
-    seen = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    if seen != digest:
-        raise PullError("a blob does not match the manifest", seen=f"{seen} instead of {digest}")
+    actual = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    if actual != digest:
+        raise PullError("a blob does not match the manifest", seen=f"{actual} instead of {digest}")
     return content
 
 
@@ -155,7 +155,7 @@ def unpack(layer: bytes, root: Path) -> None:
     def keep(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         folder, _, name = member.name.rpartition("/")
         if name.startswith(".wh."):
-            _remove(root / folder / name.removeprefix(".wh."), whole=name == ".wh..wh..opq")
+            _remove(root / folder / name.removeprefix(".wh."), with_folder=name == ".wh..wh..opq")
             return None
         # A mapped root owns one user only, so the layer's owners cannot be kept.
         return tarfile.tar_filter(member, path).replace(uid=None, gid=None, uname=None, gname=None, deep=False)  # type: ignore[arg-type]
@@ -167,8 +167,8 @@ def unpack(layer: bytes, root: Path) -> None:
         raise PullError("a layer cannot be unpacked", seen=error) from error
 
 
-def _remove(path: Path, *, whole: bool) -> None:
-    targets = list(path.parent.iterdir()) if whole and path.parent.is_dir() else [path]
+def _remove(path: Path, *, with_folder: bool) -> None:
+    targets = list(path.parent.iterdir()) if with_folder and path.parent.is_dir() else [path]
     for target in targets:
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target)
@@ -176,7 +176,7 @@ def _remove(path: Path, *, whole: bool) -> None:
             target.unlink(missing_ok=True)
 
 
-def _placed(folder: Path, path: str, host: set[str], taken: set[str]) -> list[Bind]:
+def _place(folder: Path, path: str, host: set[str], targets: set[str]) -> list[Bind]:
     """Return one mount per topmost folder that nothing else is mounted in, or links to."""
     binds: list[Bind] = []
     for entry in sorted(folder.iterdir()):
@@ -187,9 +187,9 @@ def _placed(folder: Path, path: str, host: set[str], taken: set[str]) -> list[Bi
                 seen=target,
                 cure="install into /opt, as a top layer on the base image does",
             )
-        inside = any(one == target or one.startswith(target + "/") for one in taken)
-        if inside and entry.is_dir():
-            binds += _placed(entry, target, host, taken)
-        elif not (inside and entry.is_symlink()):
+        is_covered = any(bound == target or bound.startswith(target + "/") for bound in targets)
+        if is_covered and entry.is_dir():
+            binds += _place(entry, target, host, targets)
+        elif not (is_covered and entry.is_symlink()):
             binds.append(Bind(entry, target))
     return binds

@@ -44,7 +44,7 @@ def self_signed(address: str, hostname: str) -> tuple[ec.EllipticCurvePrivateKey
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hostname)])
     now = datetime.now(UTC)
     names = [x509.IPAddress(ipaddress.ip_address(address)), x509.DNSName(hostname)]
-    made = (
+    certificate_builder = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -55,18 +55,18 @@ def self_signed(address: str, hostname: str) -> tuple[ec.EllipticCurvePrivateKey
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return key, made
+    return key, certificate_builder
 
 
 def certificate(address: str, hostname: str, folder: Path) -> Path:
     """Write key and certificate to one file."""
-    key, made = self_signed(address, hostname)
+    key, certificate_pem = self_signed(address, hostname)
     plain = serialization.NoEncryption()
     path = folder / "kubelet.pem"
     path.touch(mode=0o600)
     path.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-        + made.public_bytes(serialization.Encoding.PEM)
+        + certificate_pem.public_bytes(serialization.Encoding.PEM)
     )
     return path
 
@@ -80,16 +80,16 @@ class Server(LocalServer):
         # The handshake runs on the connection's own thread, so that a silent client does not block the others.
         request.settimeout(10)
         try:
-            secured = self._tls.wrap_socket(request, server_side=True)
+            connection = self._tls.wrap_socket(request, server_side=True)
         except OSError:
             return
-        secured.settimeout(None)
+        connection.settimeout(None)
         try:
-            super().finish_request(secured, client_address)
+            super().finish_request(connection, client_address)
         except OSError as error:
             log.debug("a reader left: %s", error)
         finally:
-            secured.close()
+            connection.close()
 
 
 def serve_kubelet(
@@ -101,9 +101,9 @@ def serve_kubelet(
     tls.load_verify_locations(cadata=authority_pem)
     tls.verify_mode = ssl.CERT_REQUIRED
 
-    stamped: dict[Path, Stamped] = {}
+    logs: dict[Path, Stamped] = {}
 
-    class Handler(BaseHTTPRequestHandler):
+    class KubeletHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             parts, query = url.path.strip("/").split("/"), {k: v[0] for k, v in parse_qs(url.query).items()}
@@ -123,16 +123,16 @@ def serve_kubelet(
             self.send_header("Content-Type", "text/plain")
             self.end_headers()
             limit = int(query["limitBytes"]) if "limitBytes" in query else None
-            more = (lambda: running(parts[1], parts[2], parts[3])) if follow else lambda: False
+            is_running = (lambda: running(parts[1], parts[2], parts[3])) if follow else lambda: False
             if any(query.get(name) not in (None, "", "false") for name in BY_TIME):
-                return self._send_by_time(stamped.setdefault(path, Stamped(path)), query, limit, more)
+                return self._send_by_time(logs.setdefault(path, Stamped(path)), query, limit, is_running)
             with path.open("rb") as file:
                 _seek_tail(file, query.get("tailLines"))
-                self._send(file, limit, more)
+                self._send(file, limit, is_running)
 
-        def _send(self, file: BinaryIO, left: int | None, more: Callable[[], bool]) -> None:
+        def _send(self, file: BinaryIO, left: int | None, is_running: Callable[[], bool]) -> None:
             while True:
-                going_on = more()
+                going_on = is_running()
                 while chunk := file.read(CHUNK if left is None else min(CHUNK, left)):
                     self.wfile.write(chunk)
                     left = None if left is None else left - len(chunk)
@@ -142,21 +142,21 @@ def serve_kubelet(
                 time.sleep(FOLLOW_S)
 
         def _send_by_time(
-            self, log: Stamped, query: dict[str, str], left: int | None, more: Callable[[], bool]
+            self, log: Stamped, query: dict[str, str], left: int | None, is_running: Callable[[], bool]
         ) -> None:
-            going_on = more()
+            going_on = is_running()
             end = log.look(all_of_it=not going_on)
-            first = max(log.since(_since(query)), end - int(query.get("tailLines", end)))
+            start = max(log.first_line_since(_since_query(query)), end - int(query.get("tailLines", end)))
             while True:
-                for line in log.lines(first, end, query.get("timestamps") == "true"):
+                for line in log.lines(start, end, query.get("timestamps") == "true"):
                     self.wfile.write(line[:left])
                     left = None if left is None else left - len(line[:left])
                 self.wfile.flush()
                 if not going_on:
                     return
                 time.sleep(FOLLOW_S)
-                going_on = more()
-                first, end = end, log.look(all_of_it=not going_on)
+                going_on = is_running()
+                start, end = end, log.look(all_of_it=not going_on)
 
         def _text(self, status: HTTPStatus, text: str) -> None:
             self.send_response(status)
@@ -167,11 +167,11 @@ def serve_kubelet(
         def log_message(self, *_: Any) -> None:
             return
 
-    server = Server(address, Handler, tls)
+    server = Server(address, KubeletHandler, tls)
     threading.Thread(target=server.serve_forever, name="kubelet port", daemon=True).start()
 
 
-def _since(query: dict[str, str]) -> int:
+def _since_query(query: dict[str, str]) -> int:
     """Return the earliest time wanted, in ns since the epoch."""
     if query.get("sinceTime"):
         return nanoseconds(query["sinceTime"])
@@ -183,8 +183,8 @@ def _seek_tail(file: BinaryIO, lines: str | None) -> None:
         return
     end = position = file.seek(0, 2)
     # A last line without its newline counts as one, so one more newline is searched for.
-    wanted, found = int(lines), 0
-    if wanted == 0:
+    limit, count = int(lines), 0
+    if limit == 0:
         return
     while position > 0:
         step = min(CHUNK, position)
@@ -193,8 +193,8 @@ def _seek_tail(file: BinaryIO, lines: str | None) -> None:
         block = file.read(step)
         for offset in range(len(block) - 1, -1, -1):
             if block[offset] == 0x0A and position + offset != end - 1:
-                found += 1
-                if found == wanted:
+                count += 1
+                if count == limit:
                     file.seek(position + offset + 1)
                     return
     file.seek(0)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from infra.errors import BivouacError, TemporaryError
-from infra.rehearsal.nodelet.client import NOT_FOUND, ApiRefused, Object, namespaced
+from infra.rehearsal.nodelet.client import NOT_FOUND, ApiRefused, Object, namespaced_path
 from infra.rehearsal.nodelet.pods.containers import PodContainer
 from infra.rehearsal.nodelet.pods.images import PullError
 from infra.rehearsal.nodelet.pods.podbox import PodBox, make_containers
@@ -38,13 +38,13 @@ class Gone(Exception):
 
 
 class PodWorker:
-    def __init__(self, around: Surroundings, pod: Object, on_end: Callable[[str], None]) -> None:
-        self._around, self._pod, self._on_end = around, pod, on_end
+    def __init__(self, surroundings: Surroundings, pod: Object, on_end: Callable[[str], None]) -> None:
+        self._around, self._pod, self._on_end = surroundings, pod, on_end
         self.uid: str = pod["metadata"]["uid"]
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._box = PodBox(around, pod)
+        self._box = PodBox(surroundings, pod)
         self._init, self._apps = make_containers(pod, self._box.folders)
-        self._status = PodStatus(around.config.address)
+        self._status = PodStatus(surroundings.config.address)
         self._failure: tuple[str, str] | None = None
         self._told: Object | None = None
         self._began = time.monotonic()
@@ -59,12 +59,12 @@ class PodWorker:
     def vanish(self) -> None:
         self._inbox.put(("gone", None))
 
-    def named(self, namespace: str, name: str) -> bool:
+    def has_name(self, namespace: str, name: str) -> bool:
         metadata = self._pod["metadata"]
         return bool(metadata["namespace"] == namespace and metadata["name"] == name)
 
     def container(self, name: str) -> PodContainer | None:
-        return next((one for one in (*self._init, *self._apps) if one.name == name), None)
+        return next((candidate for candidate in (*self._init, *self._apps) if candidate.name == name), None)
 
     def _run(self) -> None:
         try:
@@ -88,8 +88,8 @@ class PodWorker:
             if "deletionTimestamp" in self._pod["metadata"]:
                 raise Deleted
             if self._existed_before():
-                for one in (*self._init, *self._apps):
-                    one.lost()
+                for container in (*self._init, *self._apps):
+                    container.note_loss()
             else:
                 self._take_in()
                 self._report()
@@ -107,15 +107,15 @@ class PodWorker:
         """Return the latest update that arrived after the end, or None."""
         latest = None
         while not self._inbox.empty():
-            kind, what = self._inbox.get()
-            latest = what if kind == "pod" else latest
+            kind, payload = self._inbox.get()
+            latest = payload if kind == "pod" else latest
         return latest
 
     def _existed_before(self) -> bool:
         """Return True if it ran before a reboot and its policy forbids a second start."""
-        seen = (self._pod.get("status") or {}).get("containerStatuses") or []
-        ran = any("running" in one["state"] or "terminated" in one["state"] for one in seen)
-        return ran and self._pod["spec"].get("restartPolicy") == "Never"
+        statuses = (self._pod.get("status") or {}).get("containerStatuses") or []
+        has_run = any("running" in status["state"] or "terminated" in status["state"] for status in statuses)
+        return has_run and self._pod["spec"].get("restartPolicy") == "Never"
 
     def _take_in(self) -> None:
         """Set up network, names and volumes; retry each until it works."""
@@ -131,26 +131,28 @@ class PodWorker:
             self._status.address = self._box.address
 
     def _run_init(self) -> None:
-        for one in self._init:
-            while self._failure is None and not (one.finished or (one.kind == "sidecar" and one.running)):
-                self._start_if_due(one)
+        for container in self._init:
+            while self._failure is None and not (
+                container.finished or (container.kind == "sidecar" and container.running)
+            ):
+                self._start_if_due(container)
                 self._report()
-                if not one.finished and not (one.kind == "sidecar" and one.running):
-                    due = one.due_in()
+                if not container.finished and not (container.kind == "sidecar" and container.running):
+                    due = container.due_in()
                     self._take(REFRESH_S if due is None else min(due, REFRESH_S))
                     self._check_deadline()
-            if (one.finished and one.exit_code) or self._failure is not None:
+            if (container.finished and container.exit_code) or self._failure is not None:
                 return
 
     def _run_apps(self) -> None:
-        sidecars = [one for one in self._init if one.kind == "sidecar"]
+        sidecars = [container for container in self._init if container.kind == "sidecar"]
         while phase_of(self._init, self._apps) not in OVER and self._failure is None:
-            for one in (*sidecars, *self._apps):
-                self._start_if_due(one)
+            for container in (*sidecars, *self._apps):
+                self._start_if_due(container)
             self._report()
             if phase_of(self._init, self._apps) in OVER:
                 return
-            dues = [due for one in (*sidecars, *self._apps) if (due := one.due_in()) is not None]
+            dues = [due for container in (*sidecars, *self._apps) if (due := container.due_in()) is not None]
             self._take(min([REFRESH_S, *dues]))
             self._box.refresh()
             self._check_deadline()
@@ -161,37 +163,41 @@ class PodWorker:
             self._failure = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
             self._end_processes(self._grace())
 
-    def _start_if_due(self, one: PodContainer) -> None:
-        if one.due_in() != 0:
+    def _start_if_due(self, container: PodContainer) -> None:
+        if container.due_in() != 0:
             return
         try:
-            image = self._around.images.pull(one.spec["image"])
-            root = self._box.root(self._pod, one, image)
+            image = self._around.images.pull(container.spec["image"])
+            root = self._box.root(self._pod, container, image)
         except PullError as error:
-            one.wait_for("ErrImagePull", str(error), PULL_RETRY_S)
+            container.wait_for("ErrImagePull", str(error), PULL_RETRY_S)
             return self._complain("Failed", error)
         except TemporaryError as error:
-            one.wait_for("CreateContainerConfigError", str(error), RETRY_S)
+            container.wait_for("CreateContainerConfigError", str(error), RETRY_S)
             return self._complain("Failed", error)
-        one.start(image, root, self._box.network, lambda code: self._inbox.put(("exit", (one, code))))
-        self._around.events.tell(self._pod, "Normal", "Started", f"Started container {one.name}")
-        if one.running:
-            self._probe(one)
+        container.start(image, root, self._box.network, lambda code: self._inbox.put(("exit", (container, code))))
+        self._around.events.tell(self._pod, "Normal", "Started", f"Started container {container.name}")
+        if container.running:
+            self._probe(container)
         return None
 
-    def _probe(self, one: PodContainer) -> None:
-        starts = one.starts
+    def _probe(self, container: PodContainer) -> None:
+        starts = container.starts
 
         def still() -> bool:
-            return one.running and one.starts == starts
+            return container.running and container.starts == starts
 
-        readiness, liveness = one.spec.get("readinessProbe") or {}, one.spec.get("livenessProbe") or {}
-        one.ready = not askable(readiness)
+        readiness, liveness = container.spec.get("readinessProbe") or {}, container.spec.get("livenessProbe") or {}
+        container.ready = not askable(readiness)
         address = self._box.address
         if askable(readiness):
-            Prober(readiness, one.spec, address, still, lambda good: self._inbox.put(("ready", (one, good)))).start()
+            Prober(
+                readiness, container.spec, address, still, lambda good: self._inbox.put(("ready", (container, good)))
+            ).start()
         if askable(liveness):
-            Prober(liveness, one.spec, address, still, lambda good: self._inbox.put(("alive", (one, good)))).start()
+            Prober(
+                liveness, container.spec, address, still, lambda good: self._inbox.put(("alive", (container, good)))
+            ).start()
 
     def _take(self, timeout_s: float | None) -> None:
         """Wait for messages and handle all that arrived. Raises Deleted, Gone."""
@@ -204,49 +210,49 @@ class PodWorker:
                 return
             deadline = time.monotonic()  # handle what else has arrived, without waiting for more
 
-    def _hear(self, kind: str, what: Any) -> None:
+    def _hear(self, kind: str, payload: Any) -> None:
         if kind == "gone":
             raise Gone
         if kind == "pod":
-            self._pod = what
-            if "deletionTimestamp" in what["metadata"]:
+            self._pod = payload
+            if "deletionTimestamp" in payload["metadata"]:
                 raise Deleted
         elif kind == "exit":
-            one, code = what
-            one.ended(code)
+            container, code = payload
+            container.note_end(code)
         elif kind == "ready":
-            one, good = what
-            one.ready = good and one.running
+            container, good = payload
+            container.ready = good and container.running
         elif kind == "alive":
-            one, good = what
+            container, good = payload
             if not good:
                 self._around.events.tell(
-                    self._pod, "Warning", "Unhealthy", f"liveness of {one.name} failed: restarting"
+                    self._pod, "Warning", "Unhealthy", f"liveness of {container.name} failed: restarting"
                 )
-                one.signal(signal.SIGKILL)
+                container.signal(signal.SIGKILL)
 
     def _grace(self) -> float:
         metadata, spec = self._pod["metadata"], self._pod["spec"]
-        asked = metadata.get("deletionGracePeriodSeconds")
-        return float(spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked)
+        period = metadata.get("deletionGracePeriodSeconds")
+        return float(spec.get("terminationGracePeriodSeconds", 30) if period is None else period)
 
     def _terminate(self) -> None:
-        if any(one.running for one in (*self._init, *self._apps)):
+        if any(container.running for container in (*self._init, *self._apps)):
             self._around.events.tell(self._pod, "Normal", "Killing", f"Stopping within {self._grace():.0f} s")
         self._end_processes(self._grace())
 
     def _end_processes(self, grace_s: float) -> None:
         """Send SIGTERM, and SIGKILL after the grace; adopt a shorter grace that arrives meanwhile. Nothing restarts."""
-        began, killed = time.monotonic(), False
-        running = [one for one in (*self._init, *self._apps) if one.running]
-        for one in running if grace_s else ():
-            one.signal(signal.SIGTERM)
-        while any(one.running for one in running):
-            left = began + grace_s - time.monotonic()
-            if left <= 0 and not killed:
-                killed, left = True, 0.0
-                for one in running:
-                    one.signal(signal.SIGKILL)
+        started_at, is_killed = time.monotonic(), False
+        running = [container for container in (*self._init, *self._apps) if container.running]
+        for container in running if grace_s else ():
+            container.signal(signal.SIGTERM)
+        while any(container.running for container in running):
+            left = started_at + grace_s - time.monotonic()
+            if left <= 0 and not is_killed:
+                is_killed, left = True, 0.0
+                for container in running:
+                    container.signal(signal.SIGKILL)
             elif left <= -AFTER_KILL_S:
                 log.error("a process of pod %s does not end", self._pod["metadata"]["name"])
                 return
@@ -263,7 +269,7 @@ class PodWorker:
         if document == self._told:
             return
         metadata = self._pod["metadata"]
-        path = namespaced("pods", metadata["namespace"], metadata["name"]) + "/status"
+        path = namespaced_path("pods", metadata["namespace"], metadata["name"]) + "/status"
         try:
             self._around.api.patch(path, {"metadata": {"uid": self.uid}, "status": document})
             self._told = document
@@ -287,7 +293,7 @@ class PodWorker:
 
     def _delete(self) -> None:
         metadata = self._pod["metadata"]
-        path = namespaced("pods", metadata["namespace"], metadata["name"])
+        path = namespaced_path("pods", metadata["namespace"], metadata["name"])
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",

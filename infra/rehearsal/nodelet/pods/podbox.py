@@ -10,7 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pyroute2.netlink.exceptions import NetlinkError
 
 from infra.errors import TemporaryError
-from infra.rehearsal.nodelet.client import NOT_FOUND, ApiRefused, Object, namespaced
+from infra.rehearsal.nodelet.client import NOT_FOUND, ApiRefused, Object, namespaced_path
 from infra.rehearsal.nodelet.metadata import POD_IDENTITY_ADDRESS
 from infra.rehearsal.nodelet.pods.confinement import confinement
 from infra.rehearsal.nodelet.pods.containers import Folders, PodContainer, Policy, command_line
@@ -31,25 +31,25 @@ _plugging = threading.Lock()
 
 
 class PodBox:
-    def __init__(self, around: Surroundings, pod: Object) -> None:
+    def __init__(self, surroundings: Surroundings, pod: Object) -> None:
         metadata = pod["metadata"]
-        self._around, self._uid, self._namespace = around, metadata["uid"], metadata["namespace"]
+        self._around, self._uid, self._namespace = surroundings, metadata["uid"], metadata["namespace"]
         self._account = pod["spec"].get("serviceAccountName") or "default"
-        self._folder = around.work / "pods" / self._uid
-        logs = around.work / "logs" / "pods" / f"{self._namespace}_{metadata['name']}_{self._uid}"
+        self._folder = surroundings.work / "pods" / self._uid
+        logs = surroundings.work / "logs" / "pods" / f"{self._namespace}_{metadata['name']}_{self._uid}"
         self.folders = Folders(self._folder / "run", logs)
         self.address = ""
         self.network: Network | None = None
         """None for a pod in the machine's own network."""
         self._identity: bool | None = None
         self._volumes = Volumes(
-            around.api,
+            surroundings.api,
             pod,
             self._folder / "volumes",
-            around.work,
-            Path(around.config.fsx_root),
-            around.node.local_disk,
-            lambda: around.node.lustre_client or (around.work / BAKED).is_file(),
+            surroundings.work,
+            Path(surroundings.config.fsx_root),
+            surroundings.node.local_disk,
+            lambda: surroundings.node.lustre_client or (surroundings.work / BAKED).is_file(),
         )
 
     def plug_in(self, pod: Object) -> None:
@@ -77,8 +77,8 @@ class PodBox:
                 self._unplug(address)
                 raise
             self.address = address
-        own = own_lines(pod, self.address)
-        self._around.hosts.add(self._uid, PodHosts(self._namespace, own, self._folder / "own" / "hosts"))
+        lines = own_lines(pod, self.address)
+        self._around.hosts.add(self._uid, PodHosts(self._namespace, lines, self._folder / "own" / "hosts"))
 
     def _unplug(self, address: str) -> None:
         if self.network is not None:
@@ -90,14 +90,14 @@ class PodBox:
         """Prepare the volumes. Raises TemporaryError."""
         if self._identity is None:
             self._identity = self._has_identity()
-        self._volumes.prepare({**pod, "status": self._seen(pod)}, self._identity)
+        self._volumes.prepare({**pod, "status": self._visible_status(pod)}, self._identity)
 
     def refresh(self) -> None:
         self._volumes.refresh()
 
     def root(self, pod: Object, container: PodContainer, image: ContainerImage) -> RootSpec:
         """Return the root of a container. Raises PullError, TemporaryError."""
-        pod = {**pod, "status": self._seen(pod)}
+        pod = {**pod, "status": self._visible_status(pod)}
         env = environment(pod, container.spec, self._base_environment(image), self._lookup)
         message = Bind(container.message_file(container.starts), container.message_path, read_only=False)
 
@@ -124,7 +124,7 @@ class PodBox:
         self._volumes.remove()
         remove_tree(self._folder)
 
-    def _seen(self, pod: Object) -> Object:
+    def _visible_status(self, pod: Object) -> Object:
         return {**(pod.get("status") or {}), "podIP": self.address, "hostIP": self._around.config.address}
 
     def _base_environment(self, image: ContainerImage) -> dict[str, str]:
@@ -150,17 +150,19 @@ class PodBox:
         """Return True if the service account has an association. On EKS a webhook asks this, not the node's role."""
         try:
             pages = self._around.credentials.agent_client("eks").get_paginator("list_pod_identity_associations")
-            asked = {"clusterName": self._around.node.cluster, "namespace": self._namespace}
-            found = [
-                one for page in pages.paginate(**asked, serviceAccount=self._account) for one in page["associations"]
+            key = {"clusterName": self._around.node.cluster, "namespace": self._namespace}
+            associations = [
+                association
+                for page in pages.paginate(**key, serviceAccount=self._account)
+                for association in page["associations"]
             ]
         except (ClientError, BotoCoreError) as error:
             raise TemporaryError("the pod identity associations cannot be read", seen=error, delay=RETRY) from error
-        return bool(found)
+        return bool(associations)
 
     def _lookup(self, plural: str, name: str) -> Mapping[str, str] | None:
         try:
-            item = self._around.api.get(namespaced(plural, self._namespace, name))
+            item = self._around.api.get(namespaced_path(plural, self._namespace, name))
         except ApiRefused as error:
             if error.status == NOT_FOUND:
                 return None
@@ -172,11 +174,11 @@ def make_containers(pod: Object, folders: Folders) -> tuple[list[PodContainer], 
     """Return the init containers and sidecars in order, and the app containers."""
     uid: str = pod["metadata"]["uid"]
     policy: Policy = pod["spec"].get("restartPolicy") or "Always"
-    once: Policy = "Never" if policy == "Never" else "OnFailure"
+    init_policy: Policy = "Never" if policy == "Never" else "OnFailure"
     init = [
         PodContainer(spec, "sidecar", "Always", uid, folders)
         if spec.get("restartPolicy") == "Always"
-        else PodContainer(spec, "init", once, uid, folders)
+        else PodContainer(spec, "init", init_policy, uid, folders)
         for spec in pod["spec"].get("initContainers") or []
     ]
     return init, [PodContainer(spec, "app", policy, uid, folders) for spec in pod["spec"]["containers"]]

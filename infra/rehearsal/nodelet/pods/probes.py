@@ -30,19 +30,19 @@ class Prober:
         threading.Thread(target=self._run, name=f"probe {self._container['name']}", daemon=True).start()
 
     def _run(self) -> None:
-        probe, streak, last, reported = self._probe, 0, None, None
+        probe, streak, previous, reported_result = self._probe, 0, None, None
         period_s = float(probe.get("periodSeconds") or 10)
         time.sleep(float(probe.get("initialDelaySeconds") or 0))
         while self._still():
             good = self._ask()
-            streak = streak + 1 if good == last else 1
-            last = good
-            needed = int(probe.get("successThreshold" if good else "failureThreshold") or (1 if good else 3))
-            if streak >= needed and good != reported and self._still():
-                reported = good
+            streak = streak + 1 if good == previous else 1
+            previous = good
+            threshold = int(probe.get("successThreshold" if good else "failureThreshold") or (1 if good else 3))
+            if streak >= threshold and good != reported_result and self._still():
+                reported_result = good
                 self._on_change(good)
             # A starting container should not wait a whole period to become ready.
-            time.sleep(period_s if reported is not None else min(period_s, 1.0))
+            time.sleep(period_s if reported_result is not None else min(period_s, 1.0))
 
     def _ask(self) -> bool:
         timeout_s = float(self._probe.get("timeoutSeconds") or 1)
@@ -64,7 +64,7 @@ class Prober:
             connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
         else:
             connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
-        headers = {one["name"]: one["value"] for one in ask.get("httpHeaders") or []}
+        headers = {header["name"]: header["value"] for header in ask.get("httpHeaders") or []}
         try:
             connection.request("GET", ask.get("path") or "/", headers={"User-Agent": "kube-probe/nodelet", **headers})
             return 200 <= connection.getresponse().status < 400
@@ -72,8 +72,8 @@ class Prober:
             connection.close()
 
     def _port(self, port: int | str) -> int:
-        named = {one.get("name"): one["containerPort"] for one in self._container.get("ports") or []}
-        return int(named.get(port, port))
+        ports = {entry.get("name"): entry["containerPort"] for entry in self._container.get("ports") or []}
+        return int(ports.get(port, port))
 
 
 def askable(probe: Object) -> bool:

@@ -58,8 +58,8 @@ class RootSpec:
     def document(self) -> dict[str, Any]:
         links, host = host_parts()
         # The deeper one later: a volume at /tmp must not hide an interpreter that lies below it on this machine.
-        ordered = sorted((*host, *self.binds), key=lambda bind: bind.target.rstrip("/").count("/"))
-        binds = [{"source": str(b.source), "target": b.target, "read_only": b.read_only} for b in ordered]
+        sorted_binds = sorted((*host, *self.binds), key=lambda bind: bind.target.rstrip("/").count("/"))
+        binds = [{"source": str(b.source), "target": b.target, "read_only": b.read_only} for b in sorted_binds]
         return {
             "root": str(self.root),
             "persistent": self.persistent,
@@ -85,11 +85,11 @@ def host_parts() -> tuple[dict[str, str], list[Bind]]:
         elif os.path.isdir(folder):
             binds.append(Bind(Path(folder), folder))
     binds += [Bind(Path("/etc") / name, f"/etc/{name}") for name in HOST_SETTINGS if os.path.exists(f"/etc/{name}")]
-    shown = [bind.target for bind in binds]
+    targets = [bind.target for bind in binds]
     for prefix in interpreter_prefixes():
-        if not any(prefix == seen or prefix.startswith(seen + "/") for seen in shown):
+        if not any(prefix == parent or prefix.startswith(parent + "/") for parent in targets):
             binds.append(Bind(Path(prefix), prefix))
-            shown.append(prefix)
+            targets.append(prefix)
     return links, binds
 
 
@@ -127,9 +127,9 @@ class Network:
             env={"PATH": os.defpath},
             close_fds=True,
         )
-        ours = os.readlink("/proc/self/ns/ipc")
+        own_namespace = os.readlink("/proc/self/ns/ipc")
         deadline = time.monotonic() + 5
-        while os.readlink(f"/proc/{self.pid}/ns/ipc") == ours:
+        while os.readlink(f"/proc/{self.pid}/ns/ipc") == own_namespace:
             if time.monotonic() > deadline or self._holder.poll() is not None:
                 raise TemporaryError("no network namespace for the pod", cure="look at the console", delay=RETRY)
             time.sleep(0.001)
@@ -165,7 +165,7 @@ class Container:
         entry = network.entry() if network else []
         with log.open("ab") as output:
             streams = Standard(subprocess.DEVNULL, output.fileno(), subprocess.STDOUT)
-            self._process = _started(lambda status: [*entry, *isolated(self._document, status)], streams)
+            self._process = _start_process(lambda status: [*entry, *isolation_command(self._document, status)], streams)
 
     def start_beside(self, argv: list[str], streams: Standard, terminal: bool) -> subprocess.Popen[bytes]:
         """Start a further program in the container, with the same environment, folder and rights.
@@ -177,7 +177,7 @@ class Container:
             json.dump(spec, document)
             document.flush()
             path = Path(document.name)
-            return _started(lambda status: joined(path, status), streams)
+            return _start_process(lambda status: join_command(path, status), streams)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the program; SIGKILL ends the process that waits for it, and so the program."""
@@ -190,17 +190,17 @@ class Container:
         return 128 - code if code < 0 else code
 
 
-def isolated(document: Path, status: int) -> list[str]:
+def isolation_command(document: Path, status: int) -> list[str]:
     """Return the command line that runs `document` in new mount, PID and UTS namespaces."""
-    return ["unshare", "--mount", "--pid", "--uts", *joined(document, status)]
+    return ["unshare", "--mount", "--pid", "--uts", *join_command(document, status)]
 
 
-def joined(document: Path, status: int) -> list[str]:
+def join_command(document: Path, status: int) -> list[str]:
     """Return the command line that runs `document` in the namespaces of a container that runs."""
     return [sys.executable, "-I", "-S", str(ENTER), str(document), str(status)]
 
 
-def _started(command: Callable[[int], list[str]], streams: Standard) -> subprocess.Popen[bytes]:
+def _start_process(command: Callable[[int], list[str]], streams: Standard) -> subprocess.Popen[bytes]:
     """Start a command, which gets the descriptor for a refusal. Raises StartError."""
     reading, writing = os.pipe()
     try:

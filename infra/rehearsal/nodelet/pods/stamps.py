@@ -33,21 +33,21 @@ class Stamped:
                 if not line.endswith(b"\n") and not all_of_it:
                     break
                 offset += len(line)
-                written = os.fstat(file.fileno()).st_mtime_ns
-                self._times.append(max(written, self._times[-1] + 1 if self._times else 0))
+                written_ns = os.fstat(file.fileno()).st_mtime_ns
+                self._times.append(max(written_ns, self._times[-1] + 1 if self._times else 0))
                 self._ends.append(offset)
             return len(self._ends)
 
-    def since(self, at: int) -> int:
-        """Return the number of the first line that is not older than `at`, in ns since the epoch."""
+    def first_line_since(self, moment_ns: int) -> int:
+        """Return the number of the first line that is not older than `moment_ns`, in ns since the epoch."""
         with self._lock:
-            return bisect_left(self._times, at)
+            return bisect_left(self._times, moment_ns)
 
-    def lines(self, first: int, end: int, with_times: bool) -> Iterator[bytes]:
+    def lines(self, start: int, end: int, with_times: bool) -> Iterator[bytes]:
         """Yield lines that `look` has read, in a kubelet's format."""
         with self.path.open("rb") as file:
-            file.seek(self._ends[first - 1] if first else 0)
-            for number in range(first, end):
+            file.seek(self._ends[start - 1] if start else 0)
+            for number in range(start, end):
                 line = file.readline()
                 yield _rfc3339(self._times[number]) + b" " + line if with_times else line
 
@@ -58,5 +58,5 @@ def nanoseconds(rfc3339: str) -> int:
     return int(moment.timestamp()) * _S
 
 
-def _rfc3339(at: int) -> bytes:
-    return f"{datetime.fromtimestamp(at // _S, UTC):%Y-%m-%dT%H:%M:%S}.{at % _S:09d}Z".encode()
+def _rfc3339(moment_ns: int) -> bytes:
+    return f"{datetime.fromtimestamp(moment_ns // _S, UTC):%Y-%m-%dT%H:%M:%S}.{moment_ns % _S:09d}Z".encode()

@@ -11,12 +11,14 @@ from infra.rehearsal.nodelet.pods.containers import PodContainer
 
 
 def phase_of(init: Sequence[PodContainer], apps: Sequence[PodContainer]) -> str:
-    if any(one.finished and one.exit_code for one in init):
+    if any(container.finished and container.exit_code for container in init):
         return "Failed"
-    if any(one.exit_code != 0 for one in init if one.kind == "init") or any(not one.starts for one in apps):
+    if any(container.exit_code != 0 for container in init if container.kind == "init") or any(
+        not container.starts for container in apps
+    ):
         return "Pending"
-    if all(one.finished for one in apps):
-        return "Failed" if any(one.exit_code for one in apps) else "Succeeded"
+    if all(container.finished for container in apps):
+        return "Failed" if any(container.exit_code for container in apps) else "Succeeded"
     return "Running"
 
 
@@ -34,42 +36,42 @@ class PodStatus:
     ) -> Object:
         """`failure` is the (reason, message) of a pod that fails apart from its containers."""
         phase = "Failed" if failure else phase_of(init, apps)
-        over = phase in ("Failed", "Succeeded")
-        initialized = all(one.exit_code == 0 or one.kind == "sidecar" for one in init)
-        ready = not over and all(one.ready for one in apps)
-        reason = "PodCompleted" if phase == "Succeeded" else "PodFailed" if over else "ContainersNotReady"
+        is_over = phase in ("Failed", "Succeeded")
+        is_initialized = all(container.exit_code == 0 or container.kind == "sidecar" for container in init)
+        ready = not is_over and all(container.ready for container in apps)
+        reason = "PodCompleted" if phase == "Succeeded" else "PodFailed" if is_over else "ContainersNotReady"
         document: Object = {
             "phase": phase,
             "startTime": self.started,
             "hostIP": self.host,
             "hostIPs": [{"ip": self.host}],
             "conditions": [
-                self._condition("PodReadyToStartContainers", bool(self.address) and not over, ""),
-                self._condition("Initialized", initialized, "ContainersNotInitialized"),
+                self._condition("PodReadyToStartContainers", bool(self.address) and not is_over, ""),
+                self._condition("Initialized", is_initialized, "ContainersNotInitialized"),
                 self._condition("ContainersReady", ready, reason),
                 self._condition("Ready", ready, reason),
             ],
-            "containerStatuses": [one.status() for one in apps],
+            "containerStatuses": [container.status() for container in apps],
         }
         if init:
-            document["initContainerStatuses"] = [one.status() for one in init]
+            document["initContainerStatuses"] = [container.status() for container in init]
         if self.address:
             document |= {"podIP": self.address, "podIPs": [{"ip": self.address}]}
         if failure:
             document |= {"reason": failure[0], "message": failure[1]}
         return document
 
-    def _condition(self, kind: str, holds: bool, reason: str) -> Object:
-        status = str(holds)
-        before, since = self._since.get(kind, ("", ""))
-        if before != status:
-            since = timestamp()
-            self._since[kind] = (status, since)
+    def _condition(self, kind: str, is_true: bool, reason: str) -> Object:
+        status = str(is_true)
+        previous, since_time = self._since.get(kind, ("", ""))
+        if previous != status:
+            since_time = timestamp()
+            self._since[kind] = (status, since_time)
         # An absent reason would survive a strategic merge; null removes it.
         return {
             "type": kind,
             "status": status,
             "lastProbeTime": None,
-            "lastTransitionTime": since,
-            "reason": None if holds or not reason else reason,
+            "lastTransitionTime": since_time,
+            "reason": None if is_true or not reason else reason,
         }

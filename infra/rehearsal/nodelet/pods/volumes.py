@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import TemporaryError
-from infra.rehearsal.nodelet.client import NOT_FOUND, Api, ApiRefused, Object, decoded, namespaced
+from infra.rehearsal.nodelet.client import NOT_FOUND, Api, ApiRefused, Object, decode_values, namespaced_path
 from infra.rehearsal.nodelet.machine import LOCAL_DISK
 from infra.rehearsal.nodelet.pods.environment import field
 from infra.rehearsal.nodelet.pods.quantity import size_bytes
@@ -32,8 +32,8 @@ Payload = dict[str, bytes]
 class NotMounted(TemporaryError):
     """FailedMount: something is missing and may still appear."""
 
-    def __init__(self, what: str, *, seen: object = None, cure: str | None = None) -> None:
-        super().__init__(what, seen=seen, cure=cure, delay=RETRY)
+    def __init__(self, subject: str, *, seen: object = None, cure: str | None = None) -> None:
+        super().__init__(subject, seen=seen, cure=cure, delay=RETRY)
 
 
 class Volumes:
@@ -60,11 +60,11 @@ class Volumes:
     def prepare(self, pod: Object, identity: bool) -> None:
         """Make the missing volumes. Raises NotMounted, TemporaryError; may be called again after either."""
         self._pod = pod
-        wanted = [(volume["name"], volume) for volume in pod["spec"].get("volumes") or []]
+        volumes = [(volume["name"], volume) for volume in pod["spec"].get("volumes") or []]
         if identity:
             token = {"path": IDENTITY_VOLUME, "audience": IDENTITY_AUDIENCE, "expirationSeconds": 86400}
-            wanted.append((IDENTITY_VOLUME, {"projected": {"sources": [{"serviceAccountToken": token}]}}))
-        for name, volume in wanted:
+            volumes.append((IDENTITY_VOLUME, {"projected": {"sources": [{"serviceAccountToken": token}]}}))
+        for name, volume in volumes:
             if name not in self._paths:
                 self._paths[name] = self._make(name, volume)
 
@@ -74,13 +74,13 @@ class Volumes:
         if identity:
             mounts.append({"name": IDENTITY_VOLUME, "mountPath": IDENTITY_FOLDER, "readOnly": True})
         binds = []
-        for mount in sorted(mounts, key=lambda one: one["mountPath"].rstrip("/").count("/")):
+        for mount in sorted(mounts, key=lambda mounted: mounted["mountPath"].rstrip("/").count("/")):
             source = self._paths[mount["name"]]
-            below = mount.get("subPath") or expand(mount.get("subPathExpr") or "")
-            if below:
-                source = source / below
-                if ".." in Path(below).parts:
-                    raise NotMounted("a subPath must stay in its volume", seen=below)
+            sub_path = mount.get("subPath") or expand(mount.get("subPathExpr") or "")
+            if sub_path:
+                source = source / sub_path
+                if ".." in Path(sub_path).parts:
+                    raise NotMounted("a subPath must stay in its volume", seen=sub_path)
                 if not source.exists():
                     source.mkdir(parents=True)
             read_only = bool(mount.get("readOnly")) or mount["name"] in self._living
@@ -112,7 +112,7 @@ class Volumes:
         if "hostPath" in volume:
             return self._host_path(volume["hostPath"])
         if "persistentVolumeClaim" in volume:
-            return self._claimed(volume["persistentVolumeClaim"]["claimName"])
+            return self._claim_folder(volume["persistentVolumeClaim"]["claimName"])
         if not any(kind in volume for kind in ("configMap", "secret", "downwardAPI", "projected")):
             kinds = ", ".join(key for key in volume if key != "name")
             raise NotMounted("this node has no such kind of volume", seen=f"{name}: {kinds}")
@@ -128,10 +128,12 @@ class Volumes:
 
     def _host_path(self, source: Object) -> Path:
         """Return the path on the machine's own disks for a path of the node."""
-        asked = os.path.normpath(source["path"])
-        on_nvme = self._local_disk and (asked == LOCAL_DISK or asked.startswith(LOCAL_DISK + "/"))
-        disk, below = (self._work / "nvme", asked[len(LOCAL_DISK) :]) if on_nvme else (self._work / "host", asked)
-        path = disk / below.lstrip("/")
+        host_path = os.path.normpath(source["path"])
+        on_nvme = self._local_disk and (host_path == LOCAL_DISK or host_path.startswith(LOCAL_DISK + "/"))
+        disk, sub_path = (
+            (self._work / "nvme", host_path[len(LOCAL_DISK) :]) if on_nvme else (self._work / "host", host_path)
+        )
+        path = disk / sub_path.lstrip("/")
         kind = source.get("type") or ""
         if kind == "DirectoryOrCreate" or (kind == "" and not path.exists()):
             path.mkdir(parents=True, exist_ok=True)
@@ -139,14 +141,14 @@ class Volumes:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         elif (kind == "Directory" and not path.is_dir()) or not path.exists():
-            raise NotMounted("hostPath type check failed", seen=f"{asked} is not a {kind}")
+            raise NotMounted("hostPath type check failed", seen=f"{host_path} is not a {kind}")
         return path
 
-    def _claimed(self, claim: str) -> Path:
+    def _claim_folder(self, claim: str) -> Path:
         try:
-            found = self._api.get(namespaced("persistentvolumeclaims", self._namespace, claim))
-            name = found["spec"].get("volumeName")
-            if not name or (found.get("status") or {}).get("phase") != "Bound":
+            claim_object = self._api.get(namespaced_path("persistentvolumeclaims", self._namespace, claim))
+            name = claim_object["spec"].get("volumeName")
+            if not name or (claim_object.get("status") or {}).get("phase") != "Bound":
                 raise NotMounted("the claim is not bound", seen=claim)
             volume = self._api.get(f"/api/v1/persistentvolumes/{name}")["spec"]
         except ApiRefused as error:
@@ -189,52 +191,56 @@ class Volumes:
             return self._token(token)
         if downward := source.get("downwardAPI"):
             items = downward.get("items") or []
-            return {one["path"]: field(self._pod, one["fieldRef"]["fieldPath"]).encode() for one in items}, REFRESH_S
+            return {part["path"]: field(self._pod, part["fieldRef"]["fieldPath"]).encode() for part in items}, REFRESH_S
         for plural, key in (("configmaps", "configMap"), ("secrets", "secret")):
-            if wanted := source.get(key):
-                data = self._data(plural, wanted.get("name") or wanted.get("secretName"), bool(wanted.get("optional")))
-                return _chosen(data, wanted), REFRESH_S
+            if projection := source.get(key):
+                data = self._data(
+                    plural, projection.get("name") or projection.get("secretName"), bool(projection.get("optional"))
+                )
+                return _select_items(data, projection), REFRESH_S
         raise NotMounted("this node cannot project that", seen=", ".join(source))
 
     def _data(self, plural: str, name: str, optional: bool) -> Payload:
         try:
-            return object_data(self._api.get(namespaced(plural, self._namespace, name)), plural)
+            return object_data(self._api.get(namespaced_path(plural, self._namespace, name)), plural)
         except ApiRefused as error:
             if optional and error.status == NOT_FOUND:
                 return {}
             raise NotMounted(f"{plural.removesuffix('s')} cannot be read", seen=error) from error
 
-    def _token(self, wanted: Object) -> tuple[Payload, float]:
+    def _token(self, projection: Object) -> tuple[Payload, float]:
         metadata = self._pod["metadata"]
         bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
-        life_s = int(wanted.get("expirationSeconds") or 3600)
+        life_s = int(projection.get("expirationSeconds") or 3600)
         spec: dict[str, Any] = {"boundObjectRef": bound, "expirationSeconds": life_s}
-        spec["audiences"] = [wanted["audience"]] if wanted.get("audience") else []
+        spec["audiences"] = [projection["audience"]] if projection.get("audience") else []
         account = self._pod["spec"].get("serviceAccountName") or "default"
-        path = namespaced("serviceaccounts", self._namespace, account) + "/token"
+        path = namespaced_path("serviceaccounts", self._namespace, account) + "/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         try:
-            made = self._api.post(path, request)
+            token_answer = self._api.post(path, request)
         except ApiRefused as error:
             raise NotMounted("no service account token", seen=error) from error
         # A kubelet renews at 80 % of a token's lifetime.
-        return {wanted["path"]: made["status"]["token"].encode()}, life_s * 0.8
+        return {projection["path"]: token_answer["status"]["token"].encode()}, life_s * 0.8
 
 
 def object_data(item: Object, plural: str) -> Payload:
     if plural == "secrets":
-        return decoded(item.get("data"))
-    return {key: text.encode() for key, text in (item.get("data") or {}).items()} | decoded(item.get("binaryData"))
+        return decode_values(item.get("data"))
+    return {key: text.encode() for key, text in (item.get("data") or {}).items()} | decode_values(
+        item.get("binaryData")
+    )
 
 
-def _chosen(data: Payload, source: Object) -> Payload:
+def _select_items(data: Payload, source: Object) -> Payload:
     items = source.get("items")
     if not items:
         return data
-    missing = [one["key"] for one in items if one["key"] not in data]
+    missing = [entry["key"] for entry in items if entry["key"] not in data]
     if missing and not source.get("optional"):
         raise NotMounted("references a missing key", seen=", ".join(missing))
-    return {one["path"]: data[one["key"]] for one in items if one["key"] in data}
+    return {entry["path"]: data[entry["key"]] for entry in items if entry["key"] in data}
 
 
 def _mode(volume: Object) -> int:

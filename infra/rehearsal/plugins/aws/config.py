@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from infra.rehearsal.plugins.package import Change, PropertyFailure
+from infra.rehearsal.plugins.package import PropertyChange, PropertyFailure
 from infra.rehearsal.plugins.wire import UNKNOWN, Props
 
 _TEXT = {
@@ -31,20 +31,20 @@ _KNOWN = _TEXT | _JSON | _CHECKS_OF_THE_REAL_PLUGIN
 
 def failures(inputs: Props) -> list[PropertyFailure]:
     unknown = sorted(name for name in inputs if name not in _KNOWN and not name.startswith("__"))
-    known = ", ".join(sorted(_KNOWN))
+    names = ", ".join(sorted(_KNOWN))
     return [
-        PropertyFailure(name, f"unknown property '{name}' of the aws provider: known are {known}") for name in unknown
+        PropertyFailure(name, f"unknown property '{name}' of the aws provider: known are {names}") for name in unknown
     ]
 
 
-def changes(old: Props, new: Props) -> list[Change]:
+def changes(old: Props, new: Props) -> list[PropertyChange]:
     names = sorted(name for name in set(old) | set(new) if old.get(name) != new.get(name) and name != "version")
-    return [Change(name, "update", replaces=name == "region") for name in names]
+    return [PropertyChange(name, "update", replaces=name == "region") for name in names]
 
 
-def parsed(inputs: Props) -> Props:
-    return {name: _parsed(value) if name in _JSON else value for name, value in inputs.items() if value != UNKNOWN}
+def parse(inputs: Props) -> Props:
+    return {name: _parse(value) if name in _JSON else value for name, value in inputs.items() if value != UNKNOWN}
 
 
-def _parsed(value: Any) -> Any:
+def _parse(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) and value else value

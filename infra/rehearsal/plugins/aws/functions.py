@@ -35,30 +35,30 @@ def _partition(clients: Clients, arguments: Props) -> Props:
 def _parameter(clients: Clients, arguments: Props) -> Props:
     decrypt = arguments.get("withDecryption", True)
     ssm = clients.get("ssm", arguments.get("region"))
-    found = ssm.get_parameter(Name=arguments["name"], WithDecryption=decrypt)["Parameter"]
+    parameter = ssm.get_parameter(Name=arguments["name"], WithDecryption=decrypt)["Parameter"]
     return {
-        "arn": found["ARN"],
-        "id": found["Name"],
-        "name": found["Name"],
-        "type": found["Type"],
-        "value": found["Value"],
-        "insecureValue": None if found["Type"] == "SecureString" else found["Value"],
-        "version": found["Version"],
+        "arn": parameter["ARN"],
+        "id": parameter["Name"],
+        "name": parameter["Name"],
+        "type": parameter["Type"],
+        "value": parameter["Value"],
+        "insecureValue": None if parameter["Type"] == "SecureString" else parameter["Value"],
+        "version": parameter["Version"],
         "withDecryption": decrypt,
         "region": arguments.get("region") or clients.region,
     }
 
 
 def _image(clients: Clients, arguments: Props) -> Props:
-    wanted = [{"Name": item["name"], "Values": item["values"]} for item in arguments.get("filters") or []]
+    filters = [{"Name": item["name"], "Values": item["values"]} for item in arguments.get("filters") or []]
     ec2 = clients.get("ec2", arguments.get("region"))
-    pages = ec2.get_paginator("describe_images").paginate(Owners=arguments.get("owners") or [], Filters=wanted)
+    pages = ec2.get_paginator("describe_images").paginate(Owners=arguments.get("owners") or [], Filters=filters)
     images = [image for page in pages for image in page["Images"]]
     if not images:
         raise OperationFailed(f"aws:ec2/getAmi: no image matches; seen: {arguments}; cure: change filters or owners")
     if len(images) > 1 and not arguments.get("mostRecent"):
         raise OperationFailed(f"aws:ec2/getAmi: {len(images)} images match; cure: narrow the filters or set mostRecent")
-    image = max(images, key=lambda found: found.get("CreationDate", ""))
+    image = max(images, key=lambda candidate: candidate.get("CreationDate", ""))
     return {
         "id": image["ImageId"],
         "imageId": image["ImageId"],
@@ -76,14 +76,14 @@ def _zones(clients: Clients, arguments: Props) -> Props:
     ec2 = clients.get("ec2", arguments.get("region"))
     zones = ec2.describe_availability_zones()["AvailabilityZones"]
     state = arguments.get("state")
-    chosen = [zone for zone in zones if not state or zone["State"] == state]
+    matching = [zone for zone in zones if not state or zone["State"] == state]
     region = arguments.get("region") or clients.region
     return {
         "id": region,
         "region": region,
-        "names": [zone["ZoneName"] for zone in chosen],
-        "zoneIds": [zone["ZoneId"] for zone in chosen],
-        "groupNames": sorted({zone.get("GroupName", region) for zone in chosen}),
+        "names": [zone["ZoneName"] for zone in matching],
+        "zoneIds": [zone["ZoneId"] for zone in matching],
+        "groupNames": sorted({zone.get("GroupName", region) for zone in matching}),
     }
 
 

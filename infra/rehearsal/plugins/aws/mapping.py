@@ -8,42 +8,42 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from infra.rehearsal.plugins.aws.table import LOCAL, Case, Conversion, Input
-from infra.rehearsal.plugins.package import Change, PropertyFailure
+from infra.rehearsal.plugins.aws.table import LOCAL, Conversion, FieldCase, Input
+from infra.rehearsal.plugins.package import PropertyChange, PropertyFailure
 from infra.rehearsal.plugins.wire import UNKNOWN, Props, has_unknown
 
 Fields = Mapping[str, Input]
 _NOTHING: tuple[Any, ...] = (None, [], {})
 
 
-def field_name(name: str, entry: Input, case: Case) -> str:
+def field_name(name: str, entry: Input, case: FieldCase) -> str:
     if entry.api is not None:
         return entry.api
-    return name[0].upper() + name[1:] if case is Case.PASCAL else name
+    return name[0].upper() + name[1:] if case is FieldCase.PASCAL else name
 
 
-def to_api(fields: Fields, values: Props, case: Case) -> dict[str, Any]:
+def to_api(fields: Fields, values: Props, case: FieldCase) -> dict[str, Any]:
     """Return the request fields of `values`, without LOCAL properties."""
     request = {}
     for name, entry in fields.items():
         value = values.get(name)
         if value is None or entry.api == LOCAL:
             continue
-        request[field_name(name, entry, case)] = _outward(entry, value, case)
+        request[field_name(name, entry, case)] = outward(entry, value, case)
     return request
 
 
-def from_api(fields: Fields, answer: Mapping[str, Any], case: Case) -> Props:
+def from_api(fields: Fields, answer: Mapping[str, Any], case: FieldCase) -> Props:
     """Return the properties that `answer` holds."""
-    observed = {}
+    properties = {}
     for name, entry in fields.items():
         key = field_name(name, entry, case)
         if entry.api != LOCAL and answer.get(key) is not None:
-            observed[name] = _inward(entry, answer[key], case)
-    return observed
+            properties[name] = inward(entry, answer[key], case)
+    return properties
 
 
-def _outward(entry: Input, value: Any, case: Case) -> Any:
+def outward(entry: Input, value: Any, case: FieldCase) -> Any:
     if entry.fields is not None:
         if isinstance(value, list):
             return [to_api(entry.fields, item, case) for item in value]
@@ -55,7 +55,7 @@ def _outward(entry: Input, value: Any, case: Case) -> Any:
     return value
 
 
-def _inward(entry: Input, value: Any, case: Case) -> Any:
+def inward(entry: Input, value: Any, case: FieldCase) -> Any:
     if entry.fields is not None:
         if isinstance(value, list):
             return [from_api(entry.fields, item, case) for item in value]
@@ -71,32 +71,32 @@ def _inward(entry: Input, value: Any, case: Case) -> Any:
     return value
 
 
-def failures(fields: Fields, values: Props, where: str, path: str = "") -> Iterator[PropertyFailure]:
+def failures(fields: Fields, values: Props, owner: str, path: str = "") -> Iterator[PropertyFailure]:
     """Yield unknown properties, and missing required ones."""
     for name, value in values.items():
         if name.startswith("__"):
             continue
         entry = fields.get(name)
         if entry is None:
-            known = ", ".join(sorted(fields))
+            names = ", ".join(sorted(fields))
             yield PropertyFailure(
-                path + name, f"unknown property '{path}{name}' of {where}: the rehearsal's table knows {known}"
+                path + name, f"unknown property '{path}{name}' of {owner}: the rehearsal's table knows {names}"
             )
         elif entry.fields is not None and value != UNKNOWN:
             for number, item in enumerate(value if isinstance(value, list) else [value]):
                 inner = f"{path}{name}[{number}]." if isinstance(value, list) else f"{path}{name}."
                 if isinstance(item, dict):
-                    yield from failures(entry.fields, item, where, inner)
+                    yield from failures(entry.fields, item, owner, inner)
                 elif item != UNKNOWN:
                     yield PropertyFailure(
-                        inner[:-1], f"property '{inner[:-1]}' of {where} must be an object, not {item!r}"
+                        inner[:-1], f"property '{inner[:-1]}' of {owner} must be an object, not {item!r}"
                     )
     for name, entry in fields.items():
         if entry.required and values.get(name) is None:
-            yield PropertyFailure(path + name, f"missing required property '{path}{name}' of {where}")
+            yield PropertyFailure(path + name, f"missing required property '{path}{name}' of {owner}")
 
 
-def normalised(fields: Fields, values: Props) -> Props:
+def normalise(fields: Fields, values: Props) -> Props:
     """Return `values` with the table's defaults, and documents as text."""
     result = {name: value for name, value in values.items() if value is not None}
     for name, entry in fields.items():
@@ -108,23 +108,23 @@ def normalised(fields: Fields, values: Props) -> Props:
         if entry.kind is Conversion.JSON and not isinstance(value, str):
             result[name] = json.dumps(value)
         elif entry.fields is not None and isinstance(value, dict):
-            result[name] = normalised(entry.fields, value)
+            result[name] = normalise(entry.fields, value)
         elif entry.fields is not None and isinstance(value, list):
-            result[name] = [normalised(entry.fields, item) if isinstance(item, dict) else item for item in value]
+            result[name] = [normalise(entry.fields, item) if isinstance(item, dict) else item for item in value]
     return result
 
 
-def changes(fields: Fields, old: Props, new: Props, path: str = "", replaces: bool = False) -> Iterator[Change]:
+def changes(fields: Fields, old: Props, new: Props, path: str = "", replaces: bool = False) -> Iterator[PropertyChange]:
     for name, entry in fields.items():
-        before, after = old.get(name), new.get(name)
-        if equal(entry, before, after):
+        old_value, new_value = old.get(name), new.get(name)
+        if equal(entry, old_value, new_value):
             continue
-        here, forced = path + name, replaces or entry.replaces
-        if entry.fields is not None and isinstance(before, dict) and isinstance(after, dict):
-            yield from changes(entry.fields, before, after, here + ".", forced)
+        inner_path, replacing = path + name, replaces or entry.replaces
+        if entry.fields is not None and isinstance(old_value, dict) and isinstance(new_value, dict):
+            yield from changes(entry.fields, old_value, new_value, inner_path + ".", replacing)
         else:
-            kind = "add" if before is None else "delete" if after is None else "update"
-            yield Change(here, kind, forced)
+            kind = "add" if old_value is None else "delete" if new_value is None else "update"
+            yield PropertyChange(inner_path, kind, replacing)
 
 
 def equal(entry: Input, left: Any, right: Any) -> bool:
@@ -144,24 +144,33 @@ def equal(entry: Input, left: Any, right: Any) -> bool:
         return bool(read(str(left)) == read(str(right)))
     if entry.fields is not None and isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(
-            not any(True for _ in changes(entry.fields, one, other)) for one, other in zip(left, right, strict=True)
+            not any(True for _ in changes(entry.fields, left_part, right_part))
+            for left_part, right_part in zip(left, right, strict=True)
         )
     return bool(entry.fields is None and str(left) == str(right) and not isinstance(left, dict | list))
 
 
-def overlay(entry: Input, wanted: Any, observed: Any) -> Any:
+def overlay(entry: Input, wish_value: Any, present: Any) -> Any:
     """Return the value that a refresh records: the wanted one if AWS agrees, else the observed one.
 
     Fields that the program never set are left out.
     """
-    if observed is None or equal(entry, wanted, observed):
-        return wanted
+    if present is None or equal(entry, wish_value, present):
+        return wish_value
     fields = entry.fields
-    if fields is not None and isinstance(wanted, dict) and isinstance(observed, dict):
-        return {k: overlay(fields.get(k, Input()), v, observed.get(k)) for k, v in wanted.items()}
-    if fields is not None and isinstance(wanted, list) and isinstance(observed, list) and len(wanted) == len(observed):
-        return [overlay(Input(fields=fields), one, other) for one, other in zip(wanted, observed, strict=True)]
-    return observed
+    if fields is not None and isinstance(wish_value, dict) and isinstance(present, dict):
+        return {k: overlay(fields.get(k, Input()), v, present.get(k)) for k, v in wish_value.items()}
+    if (
+        fields is not None
+        and isinstance(wish_value, list)
+        and isinstance(present, list)
+        and len(wish_value) == len(present)
+    ):
+        return [
+            overlay(Input(fields=fields), wish, present_part)
+            for wish, present_part in zip(wish_value, present, strict=True)
+        ]
+    return present
 
 
 def _time(text: str) -> datetime:

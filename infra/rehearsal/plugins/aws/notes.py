@@ -19,37 +19,39 @@ _KEY = "__defaults"
 def bare(value: Any) -> Any:
     """Remove the notes at every depth."""
     if isinstance(value, dict):
-        return {key: bare(one) for key, one in value.items() if not key.startswith("__")}
-    return [bare(one) for one in value] if isinstance(value, list) else value
+        return {key: bare(part) for key, part in value.items() if not key.startswith("__")}
+    return [bare(part) for part in value] if isinstance(value, list) else value
 
 
-def without(request: Request) -> Request:
+def strip(request: Request) -> Request:
     return replace(request, inputs=bare(request.inputs), old_inputs=bare(request.old_inputs), state=bare(request.state))
 
 
-def defaulted(inputs: Props) -> set[str]:
+def filled_names(inputs: Props) -> set[str]:
     """Return the inputs that the plugin filled in."""
     return set(inputs.get(_KEY) or ())
 
 
-def of_check(given: Any, completed: Any) -> Any:
-    """Add notes to `completed`: the plugin filled in what was not given."""
-    if isinstance(completed, dict):
-        own = given if isinstance(given, dict) else completed
-        made_up = sorted(key for key in completed if own.get(key) is None)
-        return {key: of_check(own.get(key), value) for key, value in completed.items()} | {_KEY: made_up}
-    if isinstance(completed, list):
-        several = given if isinstance(given, list) and len(given) == len(completed) else [None] * len(completed)
-        return [of_check(one, other) for one, other in zip(several, completed, strict=True)]
-    return completed
+def of_check(program: Any, filled: Any) -> Any:
+    """Add notes to `filled`: the plugin filled in what the program left out."""
+    if isinstance(filled, dict):
+        program_map = program if isinstance(program, dict) else filled
+        made_up = sorted(key for key in filled if program_map.get(key) is None)
+        return {key: of_check(program_map.get(key), value) for key, value in filled.items()} | {_KEY: made_up}
+    if isinstance(filled, list):
+        parts = program if isinstance(program, list) and len(program) == len(filled) else [None] * len(filled)
+        return [of_check(program_part, filled_part) for program_part, filled_part in zip(parts, filled, strict=True)]
+    return filled
 
 
-def as_before(noted: Any, seen: Any) -> Any:
+def as_before(former: Any, present: Any) -> Any:
     """Add the inputs' former notes to the observed values of a refresh."""
-    if isinstance(seen, dict):
-        own = noted if isinstance(noted, dict) else {}
-        return {key: as_before(own.get(key), value) for key, value in seen.items()} | {_KEY: own.get(_KEY, [])}
-    if isinstance(seen, list):
-        several = noted if isinstance(noted, list) and len(noted) == len(seen) else [None] * len(seen)
-        return [as_before(one, other) for one, other in zip(several, seen, strict=True)]
-    return seen
+    if isinstance(present, dict):
+        former_map = former if isinstance(former, dict) else {}
+        return {key: as_before(former_map.get(key), value) for key, value in present.items()} | {
+            _KEY: former_map.get(_KEY, [])
+        }
+    if isinstance(present, list):
+        parts = former if isinstance(former, list) and len(former) == len(present) else [None] * len(present)
+        return [as_before(former_part, present_part) for former_part, present_part in zip(parts, present, strict=True)]
+    return present

@@ -13,11 +13,19 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.rehearsal.plugins.aws import config, functions, mapping, notes
-from infra.rehearsal.plugins.aws.call import PROPAGATION, Call, NotReady, Resource, error_code
+from infra.rehearsal.plugins.aws.call import PROPAGATION, NotReady, ResourceCall, error_code
 from infra.rehearsal.plugins.aws.catalogue import RESOURCES
 from infra.rehearsal.plugins.aws.client import Clients
+from infra.rehearsal.plugins.aws.resource import ResourceType
 from infra.rehearsal.plugins.aws.table import Naming
-from infra.rehearsal.plugins.package import Change, InitFailed, OperationFailed, PropertyFailure, Request, ResourceGone
+from infra.rehearsal.plugins.package import (
+    InitFailed,
+    OperationFailed,
+    PropertyChange,
+    PropertyFailure,
+    Request,
+    ResourceGone,
+)
 from infra.rehearsal.plugins.wire import UNKNOWN, Props
 
 PATIENCE = "BIVOUAC_REHEARSAL_PATIENCE"
@@ -38,103 +46,109 @@ class AwsPackage:
     def check_config(self, inputs: Props) -> Sequence[PropertyFailure]:
         return config.failures(inputs)
 
-    def diff_config(self, old: Props, new: Props) -> Sequence[Change]:
+    def diff_config(self, old: Props, new: Props) -> Sequence[PropertyChange]:
         return config.changes(old, new)
 
     def configure(self, inputs: Props) -> None:
-        settings = config.parsed(inputs)
+        settings = config.parse(inputs)
         self._clients = Clients(settings)
         self._default_tags = dict((settings.get("defaultTags") or {}).get("tags") or {})
 
     def check(self, request: Request) -> tuple[Props, Sequence[PropertyFailure]]:
         resource = _entry(request.type)
-        table = resource.table()
-        given: Props = notes.bare(request.inputs)
-        if resource.regional and given.get("region") is None:
-            given["region"] = self._clients.region
-        if resource.tagger and self._default_tags and given.get("tags") != UNKNOWN:
-            given["tags"] = self._default_tags | (given.get("tags") or {})
-        inputs = mapping.normalised(table, given)
-        if resource.naming and inputs.get(resource.naming.property) is None:
-            inputs[resource.naming.property] = _made_name(resource.naming, request, inputs)
-        return notes.of_check(given, inputs), list(mapping.failures(table, inputs, request.type))
+        table = resource.row.table
+        program: Props = notes.bare(request.inputs)
+        if resource.row.has_region and program.get("region") is None:
+            program["region"] = self._clients.region
+        if resource.row.has_tags and self._default_tags and program.get("tags") != UNKNOWN:
+            program["tags"] = self._default_tags | (program.get("tags") or {})
+        inputs = mapping.normalise(table, program)
+        if resource.row.naming and inputs.get(resource.row.naming.property) is None:
+            inputs[resource.row.naming.property] = _made_name(resource.row.naming, request, inputs)
+        return notes.of_check(program, inputs), list(mapping.failures(table, inputs, request.type))
 
-    def diff(self, request: Request) -> tuple[Sequence[Change], bool]:
-        resource, made_up = _entry(request.type), notes.defaulted(request.inputs)
-        request = notes.without(request)
+    def diff(self, request: Request) -> tuple[Sequence[PropertyChange], bool]:
+        resource, made_up = _entry(request.type), notes.filled_names(request.inputs)
+        request = notes.strip(request)
         old = request.old_inputs or request.state
-        found = list(mapping.changes(resource.table(), old, request.inputs))
-        updatable = resource.update is not None
-        found = [c if updatable or _is_tag(c.path) else Change(c.path, c.kind, True) for c in found]
-        changed = {change.path for change in found}
-        clash = bool(resource.identity) and not changed & set(resource.identity)
-        return found, clash and not set(resource.identity) & made_up
+        differences = list(mapping.changes(resource.row.table, old, request.inputs))
+        updatable = resource.row.update is not None
+        differences = [c if updatable or _is_tag(c.path) else PropertyChange(c.path, c.kind, True) for c in differences]
+        paths = {change.path for change in differences}
+        clash = bool(resource.row.identity) and not paths & set(resource.row.identity)
+        return differences, clash and not set(resource.row.identity) & made_up
 
     def create(self, request: Request) -> tuple[str, Props]:
-        resource, noted = _entry(request.type), request.inputs
-        request = notes.without(request)
+        resource, former = _entry(request.type), request.inputs
+        request = notes.strip(request)
         if request.preview:
-            unknown = dict.fromkeys(resource.computed(), UNKNOWN)
-            known = {"tagsAll": request.inputs.get("tags") or {}} if resource.tagger else {}
-            return "", unknown | known | request.inputs
+            unknown = dict.fromkeys(resource.row.computed_outputs, UNKNOWN)
+            tags = {"tagsAll": request.inputs.get("tags") or {}} if resource.row.has_tags else {}
+            return "", unknown | tags | request.inputs
         call = self._call(resource, request)
-        with _named(call, "creating"):
+        with _name_errors(call, "creating"):
             try:
                 call.id = resource.create(call)
                 # As the real plugin, wait until AWS shows the resource, or its outputs would be missing.
-                call.wait(lambda: self._observe(call) is not None, "AWS to show the new resource", PROPAGATION)
+                title = "AWS to show the new resource"
+                call.wait(lambda: self._observe(resource, call) is not None, title, PROPAGATION)
             except NotReady as error:
                 if not call.id:
                     raise OperationFailed(str(error)) from error
-                raise InitFailed(call.id, self._state(call), noted, f"creating {_title(call)}: {error}") from error
-            return call.id, self._state(call)
+                raise InitFailed(
+                    call.id, self._state(resource, call), former, f"creating {_title(call)}: {error}"
+                ) from error
+            return call.id, self._state(resource, call)
 
     def read(self, request: Request) -> tuple[str, Props, Props]:
-        resource, noted = _entry(request.type), request.inputs
-        request = notes.without(request)
+        resource, former = _entry(request.type), request.inputs
+        request = notes.strip(request)
         call = self._call(resource, request)
-        with _named(call, "reading"):
-            observed = self._observe(call)
-        if observed is None:
+        with _name_errors(call, "reading"):
+            present = self._observe(resource, call)
+        if present is None:
             raise ResourceGone(request.urn)
-        table = resource.table()
+        table = resource.row.table
         if request.inputs:
             inputs = {
-                name: mapping.overlay(table[name], value, observed.get(name)) if name in table else value
+                name: mapping.overlay(table[name], value, present.get(name)) if name in table else value
                 for name, value in request.inputs.items()
             }
-            if resource.tagger and "tags" not in inputs and observed.get("tags"):
-                inputs["tags"] = observed["tags"]
+            if resource.row.has_tags and "tags" not in inputs and present.get("tags"):
+                inputs["tags"] = present["tags"]
         else:
-            inputs = mapping.normalised(table, {name: observed.get(name) for name in table})
-        state = {**request.state, **inputs, **observed, **_agreed(table, inputs, observed)}
-        return call.id, notes.as_before(noted, inputs), state
+            inputs = mapping.normalise(table, {name: present.get(name) for name in table})
+        state = {**request.state, **inputs, **present, **_agreed_values(table, inputs, present)}
+        return call.id, notes.as_before(former, inputs), state
 
     def update(self, request: Request) -> Props:
-        resource, noted = _entry(request.type), request.inputs
-        request = notes.without(request)
+        resource, former = _entry(request.type), request.inputs
+        request = notes.strip(request)
         if request.preview:
-            planned = _over(request.state, request.inputs, request.old_inputs)
-            return {**planned, **dict.fromkeys(resource.volatile, UNKNOWN)}
+            plan = _merge_state(request.state, request.inputs, request.old_inputs)
+            return {**plan, **dict.fromkeys(resource.row.volatile, UNKNOWN)}
         call = self._call(resource, request)
         call.old = request.old_inputs or request.state
-        with _named(call, "updating"):
+        with _name_errors(call, "updating"):
             try:
-                self._retag(call)
+                self._retag(resource, call)
                 # Tags have their own calls: if only they differ, nothing else is sent.
-                marks = ("tags", "tagsAll") if resource.tagger else ()
-                if resource.update and call.changed(*(name for name in {**call.old, **call.new} if name not in marks)):
+                marks = ("tags", "tagsAll") if resource.row.has_tags else ()
+                if resource.row.update is not None and call.differs(
+                    *(name for name in {**call.old, **call.new} if name not in marks)
+                ):
                     resource.update(call)
             except NotReady as error:
                 state = {**request.state, **request.inputs}
-                raise InitFailed(call.id, state, noted, f"updating {_title(call)}: {error}") from error
-            return self._state(call)
+                raise InitFailed(call.id, state, former, f"updating {_title(call)}: {error}") from error
+            return self._state(resource, call)
 
     def delete(self, request: Request) -> None:
-        call = self._call(_entry(request.type), notes.without(request))
-        with _named(call, "deleting"):
+        resource = _entry(request.type)
+        call = self._call(resource, notes.strip(request))
+        with _name_errors(call, "deleting"):
             try:
-                call.resource.delete(call)
+                resource.delete(call)
             except NotReady as error:
                 raise OperationFailed(f"deleting {_title(call)}: {error}") from error
 
@@ -147,10 +161,10 @@ class AwsPackage:
     def cancel(self) -> None:
         self._cancelled.set()
 
-    def _call(self, resource: Resource, request: Request) -> Call:
-        patience = (request.timeout_s or resource.patience.total_seconds()) * float(os.environ.get(PATIENCE, "1"))
-        return Call(
-            resource=resource,
+    def _call(self, resource: ResourceType, request: Request) -> ResourceCall:
+        patience = (request.timeout_s or resource.row.patience.total_seconds()) * float(os.environ.get(PATIENCE, "1"))
+        return ResourceCall(
+            row=resource.row,
             clients=self._clients,
             name=request.name,
             deadline=time.monotonic() + patience,
@@ -161,42 +175,44 @@ class AwsPackage:
             state=request.state,
         )
 
-    def _observe(self, call: Call) -> Props | None:
-        observed = call.or_none(lambda: call.resource.read(call))
-        if observed is not None and call.resource.regional:
-            observed = {**observed, "region": call.region}
-        if observed is not None and call.resource.tagger:
+    def _observe(self, resource: ResourceType, call: ResourceCall) -> Props | None:
+        present = call.or_none(lambda: resource.read(call))
+        if present is not None and resource.row.has_region:
+            present = {**present, "region": call.region}
+        if present is not None and resource.row.has_tags:
             # AWS's own tags cannot be set, so they are no drift.
-            own = {key: value for key, value in (observed.get("tags") or {}).items() if not key.startswith("aws:")}
-            observed = {**observed, "tags": own, "tagsAll": own}
-        return observed
+            program_tags = {
+                key: value for key, value in (present.get("tags") or {}).items() if not key.startswith("aws:")
+            }
+            present = {**present, "tags": program_tags, "tagsAll": program_tags}
+        return present
 
-    def _state(self, call: Call) -> Props:
-        observed = self._observe(call) or {}
-        if call.tags and not observed.get("tags"):
+    def _state(self, resource: ResourceType, call: ResourceCall) -> Props:
+        present = self._observe(resource, call) or {}
+        if call.tags and not present.get("tags"):
             # Tags are set at the creation but shown later.
-            observed = {name: value for name, value in observed.items() if name not in ("tags", "tagsAll")}
-            observed |= {"tagsAll": call.tags}
-        table = call.resource.table()
-        return {**call.new, **observed, **_agreed(table, call.new, observed)}
+            present = {name: value for name, value in present.items() if name not in ("tags", "tagsAll")}
+            present |= {"tagsAll": call.tags}
+        table = resource.row.table
+        return {**call.new, **present, **_agreed_values(table, call.new, present)}
 
-    def _retag(self, call: Call) -> None:
+    def _retag(self, resource: ResourceType, call: ResourceCall) -> None:
         old, new = call.old.get("tags") or {}, call.tags
-        if call.resource.tagger and old != new:
+        if resource.row.has_tags and old != new:
             fresh = {key: value for key, value in new.items() if old.get(key) != value}
-            call.resource.tagger(call, fresh, sorted(set(old) - set(new)))
+            resource.retag(call, fresh, sorted(set(old) - set(new)))
 
 
-def _agreed(table: dict[str, Any], wanted: Props, observed: Props) -> Props:
+def _agreed_values(table: dict[str, Any], wish: Props, present: Props) -> Props:
     """Keep the program's own spelling of values that equal AWS's."""
     return {
         name: value
-        for name, value in wanted.items()
-        if name in table and name in observed and mapping.equal(table[name], value, observed[name])
+        for name, value in wish.items()
+        if name in table and name in present and mapping.equal(table[name], value, present[name])
     }
 
 
-def _entry(token: str) -> Resource:
+def _entry(token: str) -> ResourceType:
     if token not in RESOURCES:
         raise OperationFailed(
             f"unknown resource type {token}; the rehearsal's table knows: {', '.join(sorted(RESOURCES))}; "
@@ -220,12 +236,12 @@ def _is_tag(path: str) -> bool:
     return path.split(".")[0] == "tags"
 
 
-def _title(call: Call) -> str:
-    return f"{call.resource.token.split(':')[-1]} {call.name}" + (f" ({call.id})" if call.id else "")
+def _title(call: ResourceCall) -> str:
+    return f"{call.row.token.split(':')[-1]} {call.name}" + (f" ({call.id})" if call.id else "")
 
 
 @contextmanager
-def _named(call: Call, doing: str) -> Iterator[None]:
+def _name_errors(call: ResourceCall, doing: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
@@ -235,13 +251,13 @@ def _named(call: Call, doing: str) -> Iterator[None]:
         raise OperationFailed(f"{doing} {_title(call)}: {error}") from error
 
 
-def _over(state: Props, inputs: Props, old_inputs: Props) -> Props:
+def _merge_state(state: Props, inputs: Props, old_inputs: Props) -> Props:
     """Return the state after an update: new inputs, and AWS's own values beside the old ones, at every depth."""
-    kept = {key: value for key, value in state.items() if key in inputs or key not in old_inputs}
+    merged_state = {key: value for key, value in state.items() if key in inputs or key not in old_inputs}
     for key, value in inputs.items():
-        was, old = state.get(key), old_inputs.get(key)
-        if isinstance(value, dict) and isinstance(was, dict):
-            kept[key] = _over(was, value, old if isinstance(old, dict) else {})
+        recorded, old = state.get(key), old_inputs.get(key)
+        if isinstance(value, dict) and isinstance(recorded, dict):
+            merged_state[key] = _merge_state(recorded, value, old if isinstance(old, dict) else {})
         else:
-            kept[key] = value
-    return kept
+            merged_state[key] = value
+    return merged_state

@@ -1,11 +1,16 @@
-"""The vocabulary of the table: a resource type's inputs and its naming."""
+"""The vocabulary of the table: what one row says about a resource type."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
+from functools import cached_property
 from typing import Any
+
+from infra.rehearsal.plugins.aws import sdk
 
 
 class Conversion(Enum):
@@ -16,8 +21,6 @@ class Conversion(Enum):
     """A document as text, compared as JSON."""
     SET = "set"
     """A list without order."""
-    MAP = "map"
-    """Free keys, as in labels."""
     TIME = "time"
     AMOUNT = "amount"
     """A decimal number as text: `100` equals `100.0`."""
@@ -26,7 +29,7 @@ class Conversion(Enum):
 
 
 LOCAL = ""
-"""`Input.api` of a property that is no API field: the resource's functions handle it."""
+"""`Input.api` of a property that is no API field of its own: a step's arguments or a class handle it."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,6 @@ class Input:
     replaces: bool = False
     """True if a change needs a new resource."""
     default: Any = None
-    computed: bool = False
-    """True if AWS chooses a value when the program sets none."""
     kind: Conversion = Conversion.PLAIN
     fields: Mapping[str, Input] | None = None
     """Fields of the object, or of each object in the list."""
@@ -54,6 +55,186 @@ class Naming:
     separator: str = "-"
 
 
-class Case(Enum):
+class FieldCase(Enum):
     PASCAL = "pascal"
     CAMEL = "camel"
+
+
+@dataclass(frozen=True)
+class ApiStep:
+    """One call of the API. Texts in braces are JMESPath expressions over the names of `resource.Scope`."""
+
+    call: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    send: tuple[str, ...] | None = None
+    """Inputs whose API fields are sent too; None: all that are API fields."""
+    under: str = ""
+    """Argument that holds the fields of `send`; empty: they are arguments themselves."""
+    if_changed: tuple[str, ...] = ()
+    """Inputs of which one must have changed; empty: the step always runs."""
+    only_changed: bool = False
+    """True if only the changed inputs of `send` are sent."""
+    when: str = ""
+    """Condition in JMESPath."""
+    retry: Mapping[str, str] = field(default_factory=dict)
+    """Error codes that pass by themselves, each with a part of its message."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One call of the API that reads, and the JMESPath from its answer to the wanted part."""
+
+    call: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    path: str = "@"
+
+
+@dataclass(frozen=True)
+class States:
+    """The states of a resource."""
+
+    at: str = "null"
+    """JMESPath to the state in the description."""
+    ready: tuple[str, ...] = ()
+    """Empty: a resource is ready once it exists."""
+    failed: tuple[str, ...] = ()
+    """States that never become ready."""
+    stuck: tuple[str, ...] = ()
+    """States of a failed deletion."""
+    gone: tuple[str, ...] = ()
+    """States of a resource that AWS still describes but that does not exist."""
+    why: str = "null"
+    """JMESPath to the reason of a failure."""
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """How a service writes, reads and removes tags."""
+
+    set: str
+    unset: str
+    target: Mapping[str, Any]
+    """Arguments that name the resource."""
+    tags: str = "Tags"
+    stale: str = "TagKeys"
+    stale_key: str = ""
+    """Field around each removed key; empty: keys are bare."""
+    keys: tuple[str, str] | None = ("Key", "Value")
+    """Fields of a tag in a list; None: tags are a map."""
+    created: str = "Tags"
+    """Argument of the creation; empty: it takes no tags."""
+    kind: str = ""
+    """`ResourceType` of EC2's tag specification."""
+    read: Query | str | None = "Tags"
+    """JMESPath in the description, or a call of its own; None: the program's tags are taken as the present ones."""
+
+    def form(self, tags: Mapping[str, str]) -> Any:
+        if self.keys is None:
+            return dict(tags)
+        key_field, value_field = self.keys
+        return [{key_field: key, value_field: tags[key]} for key in sorted(tags)]
+
+    def parse(self, tags: Any) -> dict[str, str]:
+        if self.keys is None:
+            return dict(tags or {})
+        key_field, value_field = self.keys
+        return {tag[key_field]: tag.get(value_field, "") for tag in tags or ()}
+
+
+@dataclass(frozen=True)
+class TypeRow:
+    """One resource type. Its `tags`, `region`, required inputs and computed outputs come from the SDK."""
+
+    token: str
+    service: str
+    """boto3's name of the service."""
+    inputs: Mapping[str, Any]
+    """The modelled inputs as the file writes them; `table` has them complete."""
+    create: ApiStep
+    id: str
+    """Template of the ID, or JMESPath to it in the creation's answer."""
+    find: Query
+    delete: tuple[ApiStep, ...]
+    update: tuple[ApiStep, ...] | None = None
+    """None: only tags can be updated."""
+    key: str = ""
+    """Template that reads names back from an ID; empty: `id`, where it is a template."""
+    afterwards: Mapping[str, Any] = field(default_factory=dict)
+    """Inputs that the creation cannot take, with AWS's own values: an update follows where the program differs."""
+    status: States = States()
+    observe: Mapping[str, str | None] = field(default_factory=dict)
+    """Property -> JMESPath in the description, template after `=`, or None for the same name."""
+    look_ups: Mapping[str, Query] = field(default_factory=dict)
+    """Property -> a call of its own."""
+    lingers: bool = False
+    """True if AWS still shows a deleted resource for a while."""
+    case: FieldCase = FieldCase.PASCAL
+    tagging: Tagging | None = None
+    naming: Naming | None = None
+    identity: tuple[str, ...] = ()
+    """Inputs that AWS requires to be unique: if none of them changes, a replacement deletes first."""
+    volatile: tuple[str, ...] = ()
+    """Outputs that every update changes."""
+    patience: timedelta = timedelta(minutes=20)
+    """Default time limit of each operation, unless the program sets a custom timeout."""
+
+    @property
+    def title(self) -> str:
+        return re.sub("(?<!^)(?=[A-Z])", " ", self.token.split(":")[-1]).lower()
+
+    @property
+    def has_tags(self) -> bool:
+        return "tags" in sdk.shape(sdk.arguments(self.token))
+
+    @property
+    def has_region(self) -> bool:
+        return "region" in sdk.shape(sdk.arguments(self.token))
+
+    @cached_property
+    def table(self) -> dict[str, Input]:
+        """Return every property that a program may set."""
+        table = _inputs(self.inputs, sdk.arguments(self.token), self.token)
+        if self.naming:
+            table.setdefault(self.naming.property, Input(api=LOCAL, replaces=True))
+            if self.naming.prefix_property:
+                table.setdefault(self.naming.prefix_property, Input(api=LOCAL, replaces=True))
+        if self.has_tags:
+            table["tags"] = Input(api=LOCAL)
+        if self.has_region:
+            table["region"] = Input(api=LOCAL, replaces=True)
+        return table
+
+    @property
+    def computed_outputs(self) -> frozenset[str]:
+        """Return the properties that AWS chooses where the program sets none."""
+        return sdk.computed_outputs(self.token)
+
+
+def _inputs(row: Mapping[str, Any], arguments: type, owner: str) -> dict[str, Input]:
+    shape = sdk.shape(arguments)
+    unknown = sorted(set(row) - set(shape))
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)}: no inputs of {owner} in pulumi_aws ({arguments.__name__})")
+    return {name: _input(words, shape[name], f"{owner}.{name}") for name, words in row.items()}
+
+
+def _input(entry: Any, argument: sdk.Argument, owner: str) -> Input:
+    """Return one input. A row writes words, or a map of `is` (words), `api`, `default` and `fields`."""
+    settings = dict(entry) if isinstance(entry, dict) else {"is": entry}
+    words = settings.pop("is", None) or []
+    words = {words} if isinstance(words, str) else set(words)
+    fields = settings.pop("fields", None)
+    if fields is not None and argument.object is None:
+        raise ValueError(f"{owner}: no object in pulumi_aws")
+    kinds = [kind for kind in Conversion if kind.value in words]
+    unknown = words - {kind.value for kind in kinds} - {"required", "optional", "replaces", "local"}
+    if unknown:
+        raise ValueError(f"{owner}: unknown words {sorted(unknown)}")
+    return Input(
+        api=LOCAL if "local" in words else settings.pop("api", None),
+        required=(argument.required or "required" in words) and "optional" not in words,
+        replaces="replaces" in words,
+        kind=kinds[0] if kinds else Conversion.PLAIN,
+        fields=None if fields is None or argument.object is None else _inputs(fields, argument.object, owner),
+        **settings,
+    )

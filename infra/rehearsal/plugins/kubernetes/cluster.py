@@ -27,7 +27,7 @@ class Unreachable(OperationFailed):
     """The API server does not answer or rejects our credentials; the real plugin calls this an unreachable cluster."""
 
 
-class ApiRefused(OperationFailed):
+class RequestRejected(OperationFailed):
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
         self.status, self.reason = status, reason
@@ -50,8 +50,8 @@ class Address:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-class Cluster:
-    """Requests to one API server. They raise Unreachable, UnknownKind or ApiRefused."""
+class ApiServer:
+    """Requests to one API server. They raise Unreachable, UnknownKind or RequestRejected."""
 
     def __init__(self, config: SingleConfig, namespace: str = "") -> None:
         self.namespace = namespace or config.namespace
@@ -75,7 +75,7 @@ class Cluster:
     def get(self, address: Address) -> Object | None:
         try:
             return self._ask("GET", self._path(address))
-        except ApiRefused as error:
+        except RequestRejected as error:
             if error.status == 404:
                 return None
             raise
@@ -93,7 +93,7 @@ class Cluster:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         try:
             self._ask("DELETE", self._path(address), body=options)
-        except ApiRefused as error:
+        except RequestRejected as error:
             if error.status != 404:
                 raise
 
@@ -106,22 +106,22 @@ class Cluster:
         return self._discover(api_version, kind)[1]
 
     def _path(self, address: Address, collection: bool = False) -> str:
-        plural, namespaced = self._discover(address.api_version, address.kind)
+        plural, has_namespace = self._discover(address.api_version, address.kind)
         root = _root(address.api_version)
-        space = f"/namespaces/{address.namespace or self.namespace}" if namespaced else ""
+        space = f"/namespaces/{address.namespace or self.namespace}" if has_namespace else ""
         return f"{root}{space}/{plural}" + ("" if collection else f"/{address.name}")
 
     def _discover(self, api_version: str, kind: str) -> tuple[str, bool]:
         with self._lock:
             if kind not in self._kinds.get(api_version, {}):
                 try:
-                    found = self._ask("GET", _root(api_version))["resources"]
-                except ApiRefused as error:
+                    resources = self._ask("GET", _root(api_version))["resources"]
+                except RequestRejected as error:
                     if error.status != 404:
                         raise
-                    found = []
+                    resources = []
                 self._kinds[api_version] = {
-                    item["kind"]: (item["name"], item["namespaced"]) for item in found if "/" not in item["name"]
+                    item["kind"]: (item["name"], item["namespaced"]) for item in resources if "/" not in item["name"]
                 }
             if kind not in self._kinds[api_version]:
                 raise UnknownKind(
@@ -152,7 +152,7 @@ class Cluster:
         except ValueError:
             status = {}
         message = status.get("message") or answer.text[:500]
-        raise ApiRefused(answer.status_code, status.get("reason", ""), f"{method} {path}: {message}")
+        raise RequestRejected(answer.status_code, status.get("reason", ""), f"{method} {path}: {message}")
 
 
 def _root(api_version: str) -> str:
@@ -167,11 +167,11 @@ def kubeconfig(text: str, context: str | None) -> SingleConfig:
             config = KubeConfig.from_dict(yaml.safe_load(source))
         else:
             config = KubeConfig.from_file(Path(source).expanduser())
-        chosen = config.get(context_name=context)
+        context_entry = config.get(context_name=context)
     except (ConfigError, OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise OperationFailed(f"the kubeconfig cannot be read: {error}") from error
-    if chosen is None:
+    if context_entry is None:
         raise OperationFailed(
             "the kubeconfig has no current context; cure: set current-context, or the provider's `context`"
         )
-    return chosen
+    return context_entry

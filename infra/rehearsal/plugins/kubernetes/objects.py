@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from infra.rehearsal.plugins.package import Change
+from infra.rehearsal.plugins.package import PropertyChange
 from infra.rehearsal.plugins.wire import Props, has_unknown
 
 _TEMPLATED = ("spec.selector",)
@@ -33,12 +33,16 @@ _DEFINITION = "CustomResourceDefinition"
 _IDENTITY = ("apiVersion", "kind", "metadata.name", "metadata.namespace")
 
 
-def changes(kind: str, old: Props, new: Props, mutable: set[str]) -> list[Change]:
+def changes(kind: str, old: Props, new: Props, mutable: set[str]) -> list[PropertyChange]:
     """Compare inputs. `mutable` kinds change their data in place; the real plugin's default is to replace them."""
-    forced = (*_IDENTITY, *(() if kind in mutable else IMMUTABLE.get(kind, ())))
+    fixed_paths = (*_IDENTITY, *(() if kind in mutable else IMMUTABLE.get(kind, ())))
     return [
-        Change(path, how, any(path == field or path.startswith((f"{field}.", f"{field}[")) for field in forced))
-        for path, how in _differences(old, new, "")
+        PropertyChange(
+            path,
+            kind_of_change,
+            any(path == field or path.startswith((f"{field}.", f"{field}[")) for field in fixed_paths),
+        )
+        for path, kind_of_change in _differences(old, new, "")
     ]
 
 
@@ -52,8 +56,8 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
             inner = f"{path}.{key}" if path else key
             yield from _differences(old.get(key), new.get(key), inner)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for number, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from _differences(one, other, f"{path}[{number}]")
+        for number, (left, right) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(left, right, f"{path}[{number}]")
     else:
         yield path, "add" if old is None else "delete" if new is None else "update"
 
@@ -63,40 +67,42 @@ def as_served(inputs: Props) -> Props:
 
     As in the real plugin only definitions are changed: elsewhere such a key is the user's own.
     """
-    return dict(_renamed(inputs, "x_kubernetes_", "_", "-")) if inputs.get("kind") == _DEFINITION else inputs
+    return dict(_rename_keys(inputs, "x_kubernetes_", "_", "-")) if inputs.get("kind") == _DEFINITION else inputs
 
 
 def as_declared(live: Props) -> Props:
     """Reverse `as_served`."""
-    return dict(_renamed(live, "x-kubernetes-", "-", "_")) if live.get("kind") == _DEFINITION else live
+    return dict(_rename_keys(live, "x-kubernetes-", "-", "_")) if live.get("kind") == _DEFINITION else live
 
 
-def _renamed(value: Any, begin: str, old: str, new: str) -> Any:
+def _rename_keys(value: Any, begin: str, old: str, new: str) -> Any:
     if isinstance(value, dict):
         return {
-            (key.replace(old, new) if key.startswith(begin) else key): _renamed(inner, begin, old, new)
+            (key.replace(old, new) if key.startswith(begin) else key): _rename_keys(inner, begin, old, new)
             for key, inner in value.items()
         }
-    return [_renamed(inner, begin, old, new) for inner in value] if isinstance(value, list) else value
+    return [_rename_keys(inner, begin, old, new) for inner in value] if isinstance(value, list) else value
 
 
-def overlay(wanted: Any, live: Any) -> Any:
+def overlay(wish_value: Any, live: Any) -> Any:
     """Return the values that a refresh records: the wanted one if the server agrees, else the server's.
 
     Fields that the program never set are left out; zero values, which the server omits, are kept.
     """
-    if isinstance(wanted, dict) and isinstance(live, dict):
-        kept = {key: value for key, value in wanted.items() if key not in live and (not value or key == "stringData")}
-        return kept | {key: overlay(value, live[key]) for key, value in wanted.items() if key in live}
-    if isinstance(wanted, list) and isinstance(live, list) and len(wanted) == len(live):
-        return [overlay(one, other) for one, other in zip(wanted, live, strict=True)]
-    return wanted if _same_quantity(wanted, live) else live
+    if isinstance(wish_value, dict) and isinstance(live, dict):
+        hidden = {
+            key: value for key, value in wish_value.items() if key not in live and (not value or key == "stringData")
+        }
+        return hidden | {key: overlay(value, live[key]) for key, value in wish_value.items() if key in live}
+    if isinstance(wish_value, list) and isinstance(live, list) and len(wish_value) == len(live):
+        return [overlay(wish, live_part) for wish, live_part in zip(wish_value, live, strict=True)]
+    return wish_value if _same_quantity(wish_value, live) else live
 
 
-def imported(live: Props) -> Props:
+def import_inputs(live: Props) -> Props:
     """Return inputs that would create this object."""
-    own = ("name", "namespace", "labels", "annotations", "finalizers")
-    metadata = {key: value for key, value in live["metadata"].items() if key in own}
+    fields = ("name", "namespace", "labels", "annotations", "finalizers")
+    metadata = {key: value for key, value in live["metadata"].items() if key in fields}
     return {**{key: value for key, value in live.items() if key not in ("status", "metadata")}, "metadata": metadata}
 
 
@@ -104,9 +110,9 @@ _UNITS = {letter: Decimal(10) ** power for letter, power in zip("mkMGTP", (-3, 3
 _UNITS |= {f"{letter}i": Decimal(2) ** (10 * power) for power, letter in enumerate("KMGTP", 1)}
 
 
-def _same_quantity(one: Any, other: Any) -> bool:
+def _same_quantity(left: Any, right: Any) -> bool:
     """Compare quantities: the API server writes `1000m` as `1`."""
-    return one == other or (_quantity(one) is not None and _quantity(one) == _quantity(other))
+    return left == right or (_quantity(left) is not None and _quantity(left) == _quantity(right))
 
 
 def _quantity(value: Any) -> Decimal | None:

@@ -11,14 +11,21 @@ from typing import Any
 from infra.rehearsal.plugins.kubernetes import objects, readiness, releases, settings
 from infra.rehearsal.plugins.kubernetes.cluster import (
     Address,
-    ApiRefused,
-    Cluster,
+    ApiServer,
     Object,
+    RequestRejected,
     UnknownKind,
     Unreachable,
     kubeconfig,
 )
-from infra.rehearsal.plugins.package import Change, InitFailed, OperationFailed, PropertyFailure, Request, ResourceGone
+from infra.rehearsal.plugins.package import (
+    InitFailed,
+    OperationFailed,
+    PropertyChange,
+    PropertyFailure,
+    Request,
+    ResourceGone,
+)
 from infra.rehearsal.plugins.wire import UNKNOWN, Props, has_unknown
 
 AUTONAMED = "pulumi.com/autonamed"
@@ -30,7 +37,7 @@ class KubernetesPackage:
 
     def __init__(self) -> None:
         self._settings: Props = {}
-        self._made: Cluster | None = None
+        self._made: ApiServer | None = None
         self._unreachable: Unreachable | None = None
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
@@ -41,7 +48,7 @@ class KubernetesPackage:
     def check_config(self, inputs: Props) -> Sequence[PropertyFailure]:
         return settings.failures(inputs)
 
-    def diff_config(self, old: Props, new: Props) -> Sequence[Change]:
+    def diff_config(self, old: Props, new: Props) -> Sequence[PropertyChange]:
         return settings.changes(old, new)
 
     def configure(self, inputs: Props) -> None:
@@ -69,27 +76,27 @@ class KubernetesPackage:
             ]
         metadata = inputs.get("metadata") or {}
         if metadata != UNKNOWN and not metadata.get("name") and not metadata.get("generateName"):
-            was = (request.old_inputs.get("metadata") or {}).get("name")
+            previous = (request.old_inputs.get("metadata") or {}).get("name")
             marks = {**(metadata.get("annotations") or {}), AUTONAMED: "true"}
-            inputs["metadata"] = {**metadata, "name": _made_name(request, was), "annotations": marks}
+            inputs["metadata"] = {**metadata, "name": _made_name(request, previous), "annotations": marks}
         return inputs, []
 
-    def diff(self, request: Request) -> tuple[Sequence[Change], bool]:
+    def diff(self, request: Request) -> tuple[Sequence[PropertyChange], bool]:
         old, new = request.old_inputs or request.state, request.inputs
         if request.type == releases.TOKEN:
-            found = releases.changes(old, new)
-            return found, not {"name", "namespace"} & {change.path for change in found}
+            differences = releases.changes(old, new)
+            return differences, not {"name", "namespace"} & {change.path for change in differences}
         switches = {"ConfigMap": "enableConfigMapMutable", "Secret": "enableSecretMutable"}
         mutable = {kind for kind, name in switches.items() if settings.switch(self._settings, name)}
-        found = objects.changes(new["kind"], old, new, mutable)
-        moved = {"metadata.name", "metadata.namespace", "kind"} & {change.path for change in found}
-        autonamed = (new.get("metadata") or {}).get("annotations", {}).get(AUTONAMED) == "true"
-        return found, not moved and not autonamed
+        differences = objects.changes(new["kind"], old, new, mutable)
+        identity_changes = {"metadata.name", "metadata.namespace", "kind"} & {change.path for change in differences}
+        has_automatic_name = (new.get("metadata") or {}).get("annotations", {}).get(AUTONAMED) == "true"
+        return differences, not identity_changes and not has_automatic_name
 
     def create(self, request: Request) -> tuple[str, Props]:
         inputs = request.inputs
         if request.preview:
-            return "", self._previewed(request)
+            return "", self._preview(request)
         if request.type == releases.TOKEN:
             releases.install(self._cluster(), inputs)
             return f"{inputs['namespace']}/{inputs['name']}", self._await_release(request)
@@ -105,8 +112,8 @@ class KubernetesPackage:
         try:
             if request.type == releases.TOKEN:
                 return self._read_release(request)
-            known = request.inputs or request.state
-            live = self._cluster().get(self._address(known, request.id))
+            recorded = request.inputs or request.state
+            live = self._cluster().get(self._address(recorded, request.id))
         except Unreachable as error:
             if settings.switch(self._settings, "deleteUnreachable"):
                 raise ResourceGone(request.urn) from error
@@ -116,12 +123,12 @@ class KubernetesPackage:
         if live is None:
             raise ResourceGone(request.urn)
         live = objects.as_declared(live)
-        inputs = objects.overlay(request.inputs, live) if request.inputs else objects.imported(live)
+        inputs = objects.overlay(request.inputs, live) if request.inputs else objects.import_inputs(live)
         return request.id, inputs, _state(live)
 
     def update(self, request: Request) -> Props:
         if request.preview:
-            return self._previewed(request)
+            return self._preview(request)
         try:
             if request.type == releases.TOKEN:
                 releases.upgrade(self._cluster(), request.inputs)
@@ -157,13 +164,13 @@ class KubernetesPackage:
     def cancel(self) -> None:
         self._cancelled.set()
 
-    def _cluster(self) -> Cluster:
+    def _cluster(self) -> ApiServer:
         if self._unreachable is not None:
             raise self._unreachable
         with self._lock:
             if self._made is None:
-                chosen = kubeconfig(str(self._settings.get("kubeconfig") or ""), self._settings.get("context"))
-                self._made = Cluster(chosen, str(self._settings.get("namespace") or ""))
+                access = kubeconfig(str(self._settings.get("kubeconfig") or ""), self._settings.get("context"))
+                self._made = ApiServer(access, str(self._settings.get("namespace") or ""))
             return self._made
 
     def _address(self, values: Props, resource_id: str = "") -> Address:
@@ -180,7 +187,7 @@ class KubernetesPackage:
         force = settings.switch(self._settings, "enablePatchForce")
         return self._cluster().apply(address, objects.as_served(body), dry_run, force)
 
-    def _previewed(self, request: Request) -> Props:
+    def _preview(self, request: Request) -> Props:
         """Preview by a dry run of the API server, or by the inputs if it cannot answer yet."""
         if request.type == releases.TOKEN:
             return {**request.inputs, "status": UNKNOWN, "resourceNames": UNKNOWN}
@@ -190,24 +197,24 @@ class KubernetesPackage:
             return _state(self._apply(request, self._address(request.inputs), dry_run=True))
         except (Unreachable, UnknownKind):
             return dict(request.inputs)
-        except ApiRefused as error:
+        except RequestRejected as error:
             # The namespace may belong to the same program and not exist yet.
             if error.status != 404:
                 raise
             return dict(request.inputs)
 
     def _await_object(self, request: Request, address: Address) -> Props:
-        cluster, seen = self._cluster(), Object()
+        cluster, present = self._cluster(), Object()
 
         def ready() -> bool:
-            seen.update(cluster.get(address) or {})
-            return bool(seen) and readiness.is_ready(seen)
+            present.update(cluster.get(address) or {})
+            return bool(present) and readiness.is_ready(present)
 
         try:
             self._poll(request, ready, f"{address.kind} {address.id} to become ready")
         except OperationFailed as error:
-            raise InitFailed(address.id, _state(seen), request.inputs, str(error)) from error
-        return _state(seen)
+            raise InitFailed(address.id, _state(present), request.inputs, str(error)) from error
+        return _state(present)
 
     def _await_release(self, request: Request) -> Props:
         inputs, cluster = request.inputs, self._cluster()
@@ -216,10 +223,10 @@ class KubernetesPackage:
             return releases.revisions(cluster, inputs["namespace"], inputs["name"])[-1]
 
         if not inputs.get("skipAwait"):
-            what = f"release {inputs['namespace']}/{inputs['name']} to take effect"
+            title = f"release {inputs['namespace']}/{inputs['name']} to take effect"
             limit = float(inputs.get("timeout") or releases.DEFAULT_TIMEOUT_S)
             try:
-                self._poll(request, lambda: releases.is_up(newest()), what, limit)
+                self._poll(request, lambda: releases.is_up(newest()), title, limit)
             except OperationFailed as error:
                 resource_id = f"{inputs['namespace']}/{inputs['name']}"
                 raise InitFailed(resource_id, releases.state(inputs, newest()), inputs, str(error)) from error
@@ -227,19 +234,19 @@ class KubernetesPackage:
 
     def _read_release(self, request: Request) -> tuple[str, Props, Props]:
         namespace, _, name = request.id.rpartition("/")
-        found = releases.revisions(self._cluster(), namespace, name)
-        if not found:
+        history = releases.revisions(self._cluster(), namespace, name)
+        if not history:
             raise ResourceGone(request.urn)
-        inputs = releases.observed(request.inputs, found[-1])
-        return request.id, inputs, releases.state(inputs, found[-1])
+        inputs = releases.observe_inputs(request.inputs, history[-1])
+        return request.id, inputs, releases.state(inputs, history[-1])
 
-    def _poll(self, request: Request, done: Callable[[], bool], what: str, limit_s: float = _PATIENCE_S) -> None:
+    def _poll(self, request: Request, probe: Callable[[], bool], title: str, limit_s: float = _PATIENCE_S) -> None:
         deadline, pause = time.monotonic() + (request.timeout_s or limit_s), 0.05
-        while not done():
+        while not probe():
             if time.monotonic() > deadline:
-                raise OperationFailed(f"timed out while waiting for {what}")
+                raise OperationFailed(f"timed out while waiting for {title}")
             if self._cancelled.wait(pause):
-                raise OperationFailed(f"cancelled while waiting for {what}")
+                raise OperationFailed(f"cancelled while waiting for {title}")
             pause = min(pause * 1.6, 2.0)
 
 
@@ -249,8 +256,8 @@ def _state(live: Object) -> Props:
     return {**objects.as_declared(live), "metadata": metadata}
 
 
-def _made_name(request: Request, was: Any) -> str:
-    if was:
-        return str(was)
+def _made_name(request: Request, previous: Any) -> str:
+    if previous:
+        return str(previous)
     suffix = hashlib.sha256(request.random_seed or str(time.time_ns()).encode()).hexdigest()[:8]
     return f"{request.name.lower()}-{suffix}"

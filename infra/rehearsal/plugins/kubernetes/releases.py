@@ -8,8 +8,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from infra.rehearsal.plugins.kubernetes.cluster import Address, Cluster, Object
-from infra.rehearsal.plugins.package import Change, OperationFailed, PropertyFailure
+from infra.rehearsal.plugins.kubernetes.cluster import Address, ApiServer, Object
+from infra.rehearsal.plugins.package import OperationFailed, PropertyChange, PropertyFailure
 from infra.rehearsal.plugins.wire import Props
 
 STATE_ANNOTATION = "rehearsal.bivouac.dev/release"
@@ -40,25 +40,25 @@ DEFAULT_TIMEOUT_S = 300
 
 
 def failures(inputs: Props) -> list[PropertyFailure]:
-    known = ", ".join(sorted(_KNOWN))
-    found = [
-        PropertyFailure(name, f"unknown property '{name}' of {TOKEN}: the rehearsal knows {known}")
+    names = ", ".join(sorted(_KNOWN))
+    problems = [
+        PropertyFailure(name, f"unknown property '{name}' of {TOKEN}: the rehearsal knows {names}")
         for name in sorted(inputs)
         if name not in _KNOWN and not name.startswith("__")
     ]
     return (
-        found
+        problems
         if inputs.get("chart")
-        else [*found, PropertyFailure("chart", f"missing required property 'chart' of {TOKEN}")]
+        else [*problems, PropertyFailure("chart", f"missing required property 'chart' of {TOKEN}")]
     )
 
 
-def changes(old: Props, new: Props) -> list[Change]:
+def changes(old: Props, new: Props) -> list[PropertyChange]:
     names = sorted(name for name in _KNOWN if old.get(name) != new.get(name))
-    return [Change(name, "update", name in _REPLACE) for name in names]
+    return [PropertyChange(name, "update", name in _REPLACE) for name in names]
 
 
-def install(cluster: Cluster, inputs: Props) -> None:
+def install(cluster: ApiServer, inputs: Props) -> None:
     """Write revision 1 of a new release."""
     if inputs.get("createNamespace"):
         space = Address("v1", "Namespace", "", inputs["namespace"])
@@ -71,22 +71,22 @@ def install(cluster: Cluster, inputs: Props) -> None:
     _write(cluster, inputs, 1)
 
 
-def upgrade(cluster: Cluster, inputs: Props) -> None:
+def upgrade(cluster: ApiServer, inputs: Props) -> None:
     """Write a new revision and mark the former one superseded."""
-    before = revisions(cluster, inputs["namespace"], inputs["name"])
-    _write(cluster, inputs, _number(before[-1]) + 1 if before else 1)
-    for secret in before:
+    revisions_before = revisions(cluster, inputs["namespace"], inputs["name"])
+    _write(cluster, inputs, _number(revisions_before[-1]) + 1 if revisions_before else 1)
+    for secret in revisions_before:
         if secret["metadata"]["labels"].get("status") == "deployed":
             body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"labels": {"status": "superseded"}}}
             cluster.apply(_address(inputs, _number(secret)), body, force=True)
 
 
-def uninstall(cluster: Cluster, namespace: str, name: str) -> None:
+def uninstall(cluster: ApiServer, namespace: str, name: str) -> None:
     for secret in revisions(cluster, namespace, name):
         cluster.delete(Address("v1", "Secret", namespace, secret["metadata"]["name"]))
 
 
-def revisions(cluster: Cluster, namespace: str, name: str) -> list[Object]:
+def revisions(cluster: ApiServer, namespace: str, name: str) -> list[Object]:
     """Return a release's secrets, oldest first."""
     return sorted(cluster.list("v1", "Secret", namespace, {"owner": "helm", "name": name}), key=_number)
 
@@ -111,18 +111,18 @@ def state(inputs: Props, secret: Object) -> Props:
     return {**inputs, "status": status, "resourceNames": {}}
 
 
-def observed(inputs: Props, secret: Object) -> Props:
+def observe_inputs(inputs: Props, secret: Object) -> Props:
     """Return the inputs as the newest revision records them."""
     release = decode(secret)
-    found: Props = {"name": release["name"], "namespace": release["namespace"]}
+    properties: Props = {"name": release["name"], "namespace": release["namespace"]}
     if release["config"] != (inputs.get("values") or {}):
-        found["values"] = release["config"]
+        properties["values"] = release["config"]
     chart = release["chart"]["metadata"]
     if chart["name"] != chart_name(inputs.get("chart", "")):
-        found["chart"] = chart["name"]
+        properties["chart"] = chart["name"]
     if inputs.get("version") and chart["version"] != inputs["version"]:
-        found["version"] = chart["version"]
-    return {**inputs, **found}
+        properties["version"] = chart["version"]
+    return {**inputs, **properties}
 
 
 def decode(secret: Object) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def chart_name(chart: str) -> str:
     return chart.rstrip("/").rpartition("/")[2]
 
 
-def _write(cluster: Cluster, inputs: Props, revision: int) -> None:
+def _write(cluster: ApiServer, inputs: Props, revision: int) -> None:
     now = datetime.now(UTC)
     address = _address(inputs, revision)
     labels = {"name": inputs["name"], "owner": "helm", "status": "deployed", "version": str(revision)}
@@ -163,7 +163,7 @@ def _write(cluster: Cluster, inputs: Props, revision: int) -> None:
             "values": {},
         },
     }
-    packed = base64.b64encode(gzip.compress(json.dumps(document).encode(), mtime=0))
+    payload = base64.b64encode(gzip.compress(json.dumps(document).encode(), mtime=0))
     cluster.create(
         address,
         {
@@ -171,7 +171,7 @@ def _write(cluster: Cluster, inputs: Props, revision: int) -> None:
             "kind": "Secret",
             "type": "helm.sh/release.v1",
             "metadata": {"name": address.name, "namespace": address.namespace, "labels": labels},
-            "data": {"release": base64.b64encode(packed).decode()},
+            "data": {"release": base64.b64encode(payload).decode()},
         },
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from infra.rehearsal.plugins.package import Change, PropertyFailure
+from infra.rehearsal.plugins.package import PropertyChange, PropertyFailure
 from infra.rehearsal.plugins.wire import UNKNOWN, Props
 
 _SWITCHES = {
@@ -24,27 +24,27 @@ _KNOWN |= {"pluginDownloadURL", "suppressDeprecationWarnings", "suppressHelmHook
 
 def failures(inputs: Props) -> list[PropertyFailure]:
     unknown = sorted(name for name in inputs if name not in _KNOWN and not name.startswith("__"))
-    known = ", ".join(sorted(_KNOWN))
+    names = ", ".join(sorted(_KNOWN))
     return [
-        PropertyFailure(name, f"unknown property '{name}' of the kubernetes provider: known are {known}")
+        PropertyFailure(name, f"unknown property '{name}' of the kubernetes provider: known are {names}")
         for name in unknown
     ]
 
 
-def changes(old: Props, new: Props) -> list[Change]:
+def changes(old: Props, new: Props) -> list[PropertyChange]:
     """Compare configurations: another cluster replaces all its resources, other credentials for it do not."""
-    found = []
+    differences = []
     for name in sorted(set(old) | set(new)):
         if old.get(name) == new.get(name) or name == "version":
             continue
-        elsewhere = name == "clusterIdentifier" or (
+        is_other_cluster = name == "clusterIdentifier" or (
             name == "kubeconfig"
             and not new.get("clusterIdentifier")
             and new.get(name) != UNKNOWN
             and server(old.get(name)) != server(new.get(name))
         )
-        found.append(Change(name, "update", elsewhere))
-    return found
+        differences.append(PropertyChange(name, "update", is_other_cluster))
+    return differences
 
 
 def server(text: Any) -> Any:

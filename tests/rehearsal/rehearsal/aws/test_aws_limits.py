@@ -21,7 +21,7 @@ def test_a_first_page_may_be_empty() -> None:
     how, pages = paging("logs", operation), Pages(Strictness)
     assert how is not None
     whole = json.dumps({"logGroups": [{"logGroupName": str(number)} for number in range(9)]}).encode()
-    firsts = [json.loads(pages.first(how, operation, {}, read(whole, operation))) for _ in range(50)]
+    firsts = [json.loads(pages.first_page(how, operation, {}, read(whole, operation))) for _ in range(50)]
     empty = [one for one in firsts if not one["logGroups"]]
     assert 2 < len(empty) < 25 and all(one["nextToken"] for one in firsts)
     rest, seen = empty[0], list[str]()

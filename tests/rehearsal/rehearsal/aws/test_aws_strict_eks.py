@@ -35,7 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def held(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """What would happen later, by hand."""
     kept = list[Callable[[], None]]()
-    monkeypatch.setattr(site.world, "later", lambda delay_s, function: kept.append(function))
+    monkeypatch.setattr(site.world, "schedule_once", lambda delay_s, function: kept.append(function))
     return kept
 
 

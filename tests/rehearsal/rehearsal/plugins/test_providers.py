@@ -7,10 +7,14 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -21,7 +25,10 @@ from moto.server import ThreadedMotoServer
 from pulumi import automation
 
 from infra.rehearsal.paths import tools_dir
+from infra.rehearsal.plugins.aws import sdk
+from infra.rehearsal.plugins.aws.call import ResourceCall
 from infra.rehearsal.plugins.aws.catalogue import RESOURCES
+from infra.rehearsal.plugins.aws.client import Clients
 from infra.rehearsal.plugins.aws.mapping import changes, overlay
 from infra.rehearsal.plugins.aws.package import AwsPackage
 from infra.rehearsal.plugins.aws.table import Conversion, Input
@@ -169,8 +176,49 @@ def test_an_entry_of_the_table_has_only_names_that_the_sdk_has(token: str) -> No
     classes = re.split(r"^class ", source, flags=re.MULTILINE)[1:]
     names = {text.split("(")[0].split(":")[0]: properties(text) for text in classes}
     arguments = set().union(*(found for name_, found in names.items() if name_.endswith("Args")))
-    assert set(resource.table()) <= arguments
-    assert set(resource.outputs) <= names[name]
+    assert set(resource.row.table) <= arguments
+    assert set(resource.row.observe) | set(resource.row.look_ups) <= names[name]
+
+
+def test_a_value_that_the_program_stops_setting_is_left_to_aws() -> None:
+    resource = RESOURCES["aws:fsx/lustreFileSystem:LustreFileSystem"]
+    step = (resource.row.update or ())[-1]
+    for new, applies in (({"deploymentType": "SCRATCH_2"}, False), ({"weeklyMaintenanceStartTime": "2:00:00"}, True)):
+        old = {"deploymentType": "SCRATCH_2", "weeklyMaintenanceStartTime": "1:00:00"}
+        call = ResourceCall(
+            resource.row, Clients({"region": "us-east-1"}), "a", 0.0, threading.Event(), "fs-1", new, old
+        )
+        assert resource.applies(call, step) == applies
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ({"cidrBlok": "replaces"}, "cidrBlok: no inputs of aws:ec2/vpc:Vpc in pulumi_aws"),
+        ({"cidrBlock": "replaced"}, "aws:ec2/vpc:Vpc.cidrBlock: unknown words .'replaced'"),
+        ({"cidrBlock": {"fields": {"a": None}}}, "aws:ec2/vpc:Vpc.cidrBlock: no object in pulumi_aws"),
+    ],
+)
+def test_a_row_that_the_sdk_contradicts_is_an_error(inputs: dict[str, Any], reason: str) -> None:
+    row = replace(RESOURCES["aws:ec2/vpc:Vpc"].row, inputs=inputs)
+    with pytest.raises(ValueError, match=reason):
+        row.table  # noqa: B018
+
+
+def test_one_thread_at_a_time_loads_a_service_of_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK's lazy modules show a second thread half of what they load."""
+    loading = threading.Lock()
+
+    class Service:
+        def __getattr__(self, name: str) -> type:
+            assert loading.acquire(blocking=False), "two threads load the service"
+            time.sleep(0.05)
+            loading.release()
+            return str
+
+    monkeypatch.setattr(sdk, "importlib", SimpleNamespace(import_module=lambda _: Service()))
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(sdk.computed_outputs, [f"aws:none/{n}:None{n}" for n in range(4)])) == [frozenset()] * 4
 
 
 def properties(text: str) -> set[str]:
@@ -202,7 +250,7 @@ def test_a_change_deep_inside_says_where_and_whether_it_replaces() -> None:
 
 
 def test_a_refresh_keeps_what_aws_added_out_of_the_inputs() -> None:
-    entry = Input(fields={"size": Input(), "zone": Input(computed=True)})
+    entry = Input(fields={"size": Input(), "zone": Input()})
     assert overlay(entry, {"size": 1}, {"size": 1, "zone": "a"}) == {"size": 1}
     assert overlay(entry, {"size": 1}, {"size": 2, "zone": "a"}) == {"size": 2}
 
