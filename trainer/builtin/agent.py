@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 import traceback
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -40,10 +39,12 @@ from trainer.contract import (
     TrainConfig,
 )
 from trainer.contract.culprit import RankSeen
+from trainer.contract.exits import write_termination
 from trainer.errors import ConfigError, classify
 from trainer.events import emit
 from trainer.network import interface_of, split_endpoint, wait_for_name
-from trainer.place import NodePlace, Paths, write_termination
+from trainer.place import Paths, place_of
+from trainer.supervisor.place import Place
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -57,9 +58,9 @@ def main() -> int:
         options.config, options.data, options.local, options.shared, Path(tempfile.mkdtemp(prefix="bivouac-run-"))
     )
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    place: NodePlace | None = None
+    place: Place | None = None
     try:
-        place = NodePlace.of(os.environ)
+        place = place_of(os.environ)
         config = load_config(paths.config)
         if config.campaign != place.campaign:
             raise ConfigError("configuration of another campaign", f"{config.campaign} in {place.campaign}")
@@ -87,7 +88,7 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: float) -> Termination:
+def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float) -> Termination:
     node = Node(
         config.campaign,
         place.attempt,
@@ -119,20 +120,20 @@ def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: fl
     return Generations.of(config, place, paths.run, accelerated, verdict).run(ranks)
 
 
-def _ordered(place: NodePlace, paths: Paths, endpoint: tuple[str, int], timeout_s: float) -> tuple[TCPStore, NodePlace]:
+def _ordered(place: Place, paths: Paths, endpoint: tuple[str, int], timeout_s: float) -> tuple[TCPStore, Place]:
     """Join the other nodes. Return the gang's store, and the place with the rank that fits what this node holds."""
     from trainer.builtin.rank_order import agree, standing
     from trainer.store import open_store
 
     store = open_store(place, endpoint, timedelta(seconds=timeout_s))
     mine = standing(Tier("local", paths.local / place.campaign), place, paths.config)
-    ordered = replace(place, node_rank=agree(store, place, mine))
+    ordered = place._replace(node_rank=agree(store, place, mine))
     os.environ[Env.NODE_RANK] = str(ordered.node_rank)
     emit("node_rank", pod=place.node_rank, node_rank=ordered.node_rank, holds=sorted(mine.held, reverse=True)[:1])
     return store, ordered
 
 
-def _prepare_environment(place: NodePlace, config: TrainConfig) -> bool:
+def _prepare_environment(place: Place, config: TrainConfig) -> bool:
     """Set what torch, gloo and DeepSpeed read at their import. Return whether there are CUDA devices."""
     accelerated = any(Path("/dev").glob("nvidia[0-9]*"))
     interface = interface_of(place.pod_ip)
@@ -149,7 +150,7 @@ def _prepare_environment(place: NodePlace, config: TrainConfig) -> bool:
     return accelerated
 
 
-def _stop_on_signals(place: NodePlace, run: Path) -> None:
+def _stop_on_signals(place: Place, run: Path) -> None:
     """Turn SIGTERM into a stop request to the ranks, in a thread: the main thread may be in a rendezvous."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
@@ -167,14 +168,14 @@ def _stop_on_signals(place: NodePlace, run: Path) -> None:
     threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
-def _verdict(place: NodePlace, run: Path, logs: Path, exit_codes: dict[int, int]) -> Termination:
+def _verdict(place: Place, run: Path, logs: Path, exit_codes: dict[int, int]) -> Termination:
     cause = cause_of(run, logs, exit_codes)
     known = (cause.code, cause.reason, cause.rank, cause.signal_number, cause.detail)
     return _termination(place, run, *known, ranks=cause.ranks)
 
 
 def _termination(
-    place: NodePlace | None,
+    place: Place | None,
     run: Path,
     code: int,
     reason: str,
@@ -198,13 +199,13 @@ def _termination(
     )
 
 
-def _logs(tier: Path, place: NodePlace) -> Path:
+def _logs(tier: Path, place: Place) -> Path:
     folder = tier / place.campaign / "logs" / f"attempt-{place.attempt:04d}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _rank_logs(paths: Paths, place: NodePlace) -> Path:
+def _rank_logs(paths: Paths, place: Place) -> Path:
     """Return the folder of the ranks' logs: the scratch folder if the local tier is full, so that the pod starts."""
     try:
         return _logs(paths.local, place)
@@ -213,7 +214,7 @@ def _rank_logs(paths: Paths, place: NodePlace) -> Path:
         return paths.run
 
 
-def _leave(place: NodePlace | None, paths: Paths, termination: Termination) -> None:
+def _leave(place: Place | None, paths: Paths, termination: Termination) -> None:
     """Write the termination message, copy the ranks' logs to the shared tier, and remove the scratch folder."""
     emit("agent_ended", **termination.model_dump(exclude_none=True, exclude={"attempt", "node", "ranks"}))
     write_termination(termination.message())

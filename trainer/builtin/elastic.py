@@ -23,7 +23,8 @@ from trainer.builtin.model.adapters import import_peft
 from trainer.builtin.model.named import import_transformers
 from trainer.contract import ModelConfig
 from trainer.errors import TrainerError
-from trainer.place import NodePlace, Paths
+from trainer.place import Paths
+from trainer.supervisor.place import Place
 
 _MONITOR_S = 0.2
 _EXIT_BARRIER_S = 15
@@ -49,7 +50,7 @@ class Ranks:
 
     def __init__(
         self,
-        place: NodePlace,
+        place: Place,
         endpoint: tuple[str, int],
         store: TCPStore,
         join_timeout_s: float,
@@ -131,7 +132,7 @@ class _Rendezvous(StaticTCPRendezvous):
 
     generation = 0
 
-    def __init__(self, place: NodePlace, endpoint: tuple[str, int], store: TCPStore, timeout_s: float) -> None:
+    def __init__(self, place: Place, endpoint: tuple[str, int], store: TCPStore, timeout_s: float) -> None:
         run_id = f"{place.campaign}-{place.attempt}"
         super().__init__(*endpoint, place.node_rank, place.node_count, run_id, int(timeout_s))
         self._open = store

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trainer.contract import HealthReport, Probe, Verdict
+from trainer.contract.exits import TERMINATION_LIMIT_BYTES
 
-LIMIT_BYTES = 4096
 _SHORTEST = 24
 
 
@@ -15,20 +15,20 @@ def of(report: HealthReport) -> str:
     """
     text = _json(report)
     for length in (200, 80, 40, _SHORTEST):
-        if len(text.encode()) <= LIMIT_BYTES:
+        if len(text.encode()) <= TERMINATION_LIMIT_BYTES:
             return text
         passed = tuple(_short(one, length) if one.verdict is Verdict.PASS else one for one in report.probes)
         report = report.model_copy(update={"probes": passed})
         text = _json(report)
     for length in (400, 200, 120, 80, 40, _SHORTEST):
-        if len(text.encode()) <= LIMIT_BYTES:
+        if len(text.encode()) <= TERMINATION_LIMIT_BYTES:
             return text
         report = report.model_copy(update={"probes": tuple(_short(one, length) for one in report.probes)})
         text = _json(report)
-    if len(text.encode()) <= LIMIT_BYTES:
+    if len(text.encode()) <= TERMINATION_LIMIT_BYTES:
         return text
     told = [one for one in report.probes if one.verdict is not Verdict.PASS]
-    while told and len(_json(report).encode()) > LIMIT_BYTES:
+    while told and len(_json(report).encode()) > TERMINATION_LIMIT_BYTES:
         report = report.model_copy(update={"probes": tuple(told)})
         told = told[:-1]
     return _json(report)

@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from trainer.contract.exits import REASONS, TERMINATION_LIMIT_BYTES, write_termination
 from trainer.supervisor import ends, family, imports, shell
 from trainer.supervisor.ends import INTERNAL, STORAGE, USER, End
 from trainer.supervisor.given import take
@@ -23,8 +24,6 @@ from trainer.supervisor.serving import serve
 from trainer.supervisor.warm import ranks
 from trainer.supervisor.warm.again import Again
 
-_LONGEST = 4096
-"""Bytes of a termination message that the kubelet keeps."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -71,7 +70,7 @@ def _never_began(code: int, why: str) -> int:
     print(why, file=sys.stderr)
     asked = {name: os.environ.get(f"BIVOUAC_{name.upper()}", "") for name in ("attempt", "node_name")}
     message = {
-        "exit_code": code, "reason": ends.REASONS[code], "node": asked["node_name"], "step": 0, "committed_step": -1,
+        "exit_code": code, "reason": REASONS[code], "node": asked["node_name"], "step": 0, "committed_step": -1,
         "attempt": int(asked["attempt"]) if asked["attempt"].isdigit() else 0, "signal": None, "rank": None,
         "detail": why[:1500],
     }  # fmt: skip
@@ -96,7 +95,7 @@ def _ended(job: Job, end: End) -> dict[str, Any]:
     number = -process.returncode if process is not None and (process.returncode or 0) < 0 else None
     return {
         "exit_code": end.code,
-        "reason": end.reason or ends.REASONS.get(end.code, "signal" if number else "internal"),
+        "reason": end.reason or REASONS.get(end.code, "signal" if number else "internal"),
         "attempt": job.place.attempt,
         "node": job.place.node_name,
         "step": job.step,
@@ -110,18 +109,11 @@ def _ended(job: Job, end: End) -> dict[str, Any]:
 
 def _write_message(message: dict[str, Any]) -> None:
     """Write a message with as much of its detail as a termination message has room for."""
-    while len(json.dumps(message, ensure_ascii=False).encode(errors="replace")) > _LONGEST and message["detail"]:
+    text = json.dumps(message, ensure_ascii=False)
+    while len(text.encode(errors="replace")) > TERMINATION_LIMIT_BYTES and message["detail"]:
         message = {**message, "detail": message["detail"][: len(message["detail"]) * 3 // 4]}
-    _write(json.dumps(message, ensure_ascii=False))
-
-
-def _write(message: str) -> None:
-    try:
-        Path(os.environ.get("BIVOUAC_TERMINATION_LOG", "/dev/termination-log")).write_bytes(
-            message.encode(errors="replace")[:_LONGEST]
-        )
-    except OSError as error:
-        print(f"the termination message could not be written: {error}", file=sys.stderr)
+        text = json.dumps(message, ensure_ascii=False)
+    write_termination(text)
 
 
 def start() -> None:
@@ -138,7 +130,7 @@ def start() -> None:
     elif sys.argv[1:2] == [imports.CALL]:
         message, code = json.dumps(imports.report()), 0
         print(message)
-        _write(message)
+        write_termination(message)
     else:
         code = main()
     sys.stdout.flush()

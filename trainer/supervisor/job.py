@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Mapping
 
+from trainer.contract.exits import NOTHING_SOUND
 from trainer.supervisor import activity, ends, family, launcher
 from trainer.supervisor.ends import DONE, INTERRUPTED, STORAGE, USER, End
 from trainer.supervisor.formats import Finished
@@ -97,7 +98,7 @@ class Job(Running):
         try:
             resume = self.sealing.resume()
         except NothingSound as error:
-            return End(STORAGE, str(error), ends.NOTHING_SOUND)
+            return End(STORAGE, str(error), NOTHING_SOUND)
         self.progress.begin(self.generation, self.committed)
         environment = dict(os.environ, **self.launcher.environment(resume, str(self.run_folder)))
         words = self.launcher.command(environment)

@@ -16,8 +16,8 @@ class Place(NamedTuple):
     ranks_per_node: int
     rendezvous: str
     """host:port of pod 0."""
-    code_digest: str
-    image_digest: str
+    code_digest: str = ""
+    image_digest: str = ""
 
     @property
     def world_size(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 
 import boto3
@@ -176,11 +177,13 @@ def test_a_nodes_own_disk_is_not_pruned_from_outside(camp: Camp) -> None:
 
 
 def test_an_agent_reads_one_step_at_a_time(camp: Camp) -> None:
-    from trainer.builtin.checkpoint.verdict import _ONE_AT_A_TIME, Busy, verdict
+    from trainer.supervisor.sealing.listing import _ONE_AT_A_TIME, answer
 
-    with _ONE_AT_A_TIME, pytest.raises(Busy):
-        verdict(camp.local / CAMPAIGN, 30, CAMPAIGN, "node-7")
-    assert verdict(camp.local / CAMPAIGN, 20, CAMPAIGN, "node-7") is None
+    asked = (camp.local / CAMPAIGN, CAMPAIGN, "node-7")
+    with _ONE_AT_A_TIME:
+        busy = answer("/verdicts/30", *asked)
+    assert busy is not None and busy[0] == HTTPStatus.TOO_MANY_REQUESTS
+    assert answer("/verdicts/20", *asked) is None
 
 
 def test_what_the_steward_told_of_a_tier_is_shown_no_longer_than_the_tier_lives(camp: Camp) -> None:

@@ -24,12 +24,12 @@ from tests.unit.trainer.supervised import SECRET, Supervisors, events
 from tests.waiting import until
 from trainer.contract import AGENT_PORT, NOTHING_SOUND, ExitCode, Status, parse_manifest
 from trainer.contract.listing import list_folder
+from trainer.contract.sealed import serialize
 from trainer.supervisor import launcher, seal
 from trainer.supervisor.given import take
 from trainer.supervisor.pack import pack
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress.lines import Reader
-from trainer.supervisor.sealing.manifest import serialize
 
 IDENTITY = seal.Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
 

@@ -51,4 +51,5 @@ def answer(request: BaseHTTPRequestHandler, root: Path) -> None:
         request.send_header("Content-Length", str(last + 1 - first))
         request.send_header("Content-Range", f"bytes {first}-{last}/{size}")
         request.end_headers()
+        request.connection.settimeout(None)  # the reader's disk may be slow
         request.connection.sendfile(file, first, last + 1 - first)

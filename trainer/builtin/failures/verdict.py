@@ -12,8 +12,7 @@ from trainer.builtin.failures import first_end, recorder, watchdog
 from trainer.builtin.heartbeat import Beat, read_beats
 from trainer.contract import ExitCode
 from trainer.contract.culprit import Located, RankSeen, Sign, find_culprit
-
-_BY_OTHERS = frozenset({"peer-lost", "interrupted", "fenced", "rolled-back"})
+from trainer.contract.exits import OF_OTHERS, PEER_LOST
 
 
 class Cause(NamedTuple):
@@ -90,17 +89,17 @@ def _cause(ranks: tuple[RankSeen, ...], beats: Mapping[int, Beat], exit_codes: M
         if one.end == Sign.DIED:
             return Cause(internal, "signal", one.rank, -exit_codes[one.rank], one.detail, ranks)
     outcomes = {rank: beat.outcome for rank, beat in beats.items() if beat.outcome is not None}
-    own = {rank: one for rank, one in outcomes.items() if one.exit_code != 0 and one.reason not in _BY_OTHERS}
+    own = {rank: one for rank, one in outcomes.items() if one.exit_code != 0 and one.reason not in OF_OTHERS}
     if own:
         rank = min(own)
         return Cause(own[rank].exit_code, own[rank].reason, rank, None, own[rank].detail, ranks)
     if stopped := next((one for one in ranks if one.end == Sign.STOPPED), None):
         culprit = find_culprit([Located("", one) for one in ranks])
         return Cause(internal, "stopped", stopped.rank, None, str(culprit), ranks)
-    failed = sorted((one.exit_code == 0, one.reason == "peer-lost", rank) for rank, one in outcomes.items())
+    failed = sorted((one.exit_code == 0, one.reason == PEER_LOST, rank) for rank, one in outcomes.items())
     if failed and not failed[0][0]:
         rank = failed[0][2]
         return Cause(outcomes[rank].exit_code, outcomes[rank].reason, rank, None, outcomes[rank].detail, ranks)
     if aborted := next((one for one in ranks if one.end == Sign.ABORTED), None):
-        return Cause(internal, "peer-lost", aborted.rank, int(signal.SIGABRT), aborted.detail, ranks)
+        return Cause(internal, PEER_LOST, aborted.rank, int(signal.SIGABRT), aborted.detail, ranks)
     return Cause(internal, "internal", detail=f"exit codes {dict(exit_codes)}", ranks=ranks)

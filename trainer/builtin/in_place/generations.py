@@ -14,14 +14,20 @@ from typing import Protocol
 from torch.distributed import TCPStore
 
 from trainer.builtin.heartbeat import forget_beats, read_beats, stop_requested
-from trainer.builtin.in_place.judging import is_own, refusal, sick
 from trainer.builtin.in_place.meeting import Meeting, Word
 from trainer.contract import ExitCode, Termination, TrainConfig
+from trainer.contract.exits import HARDWARE_SIGNALS, PEER_LOST, RESTARTABLE
 from trainer.events import emit
+from trainer.health.gpus import suspicion
 from trainer.health.looking import Look, look
-from trainer.place import GENERATION_VARIABLE, NodePlace
+from trainer.place import GENERATION_VARIABLE
+from trainer.supervisor.place import Place
 
 _LOOK_S = 0.2
+_GPU_SIGNS = (
+    "cuda error", "cuda failure", "cuda driver error", "cudnn", "cublas", "nvml", "xid", " ecc ", "uncorrectable",
+)  # fmt: skip
+"""Words of errors behind which a GPU may be broken."""
 
 
 class Startable(Protocol):
@@ -34,7 +40,7 @@ class Startable(Protocol):
 
 @dataclass(frozen=True)
 class Generations:
-    place: NodePlace
+    place: Place
     run_folder: Path
     most: int
     """Restarts in place of this attempt; 0: none."""
@@ -48,7 +54,7 @@ class Generations:
     def of(
         cls,
         config: TrainConfig,
-        place: NodePlace,
+        place: Place,
         run_folder: Path,
         accelerated: bool,
         verdict: Callable[[dict[int, int]], Termination],
@@ -75,7 +81,7 @@ class Generations:
         ended = self.verdict(dict(codes))
         by_us = over.is_set() and all(code in (0, -signal.SIGTERM) for code in codes.values())
         if by_us and not any(beat.outcome for beat in read_beats(self.run_folder)):
-            told = {"reason": "peer-lost", "rank": None, "detail": "another node's agent said that a process had died"}
+            told = {"reason": PEER_LOST, "rank": None, "detail": "another node's agent said that a process had died"}
             return ended.model_copy(update={"exit_code": int(ExitCode.INTERNAL), **told})
         return ended
 
@@ -127,6 +133,27 @@ class Generations:
                 )
                 return
             time.sleep(_LOOK_S)
+
+
+def refusal(ended: Termination) -> str:
+    """Return why an end is not for a restart in place; empty when it is, as far as the end itself tells."""
+    if ended.exit_code != ExitCode.INTERNAL or ended.reason not in RESTARTABLE:
+        return f"the reason is {ended.reason}"
+    if ended.signal in HARDWARE_SIGNALS:
+        return f"{signal.Signals(ended.signal).name} may come from the hardware"
+    said = f" {ended.detail.lower()} "
+    found = next((sign for sign in _GPU_SIGNS if sign in said), None)
+    return f"the error may come from the GPU: {ended.detail[:200]}" if found else ""
+
+
+def is_own(ended: Termination) -> bool:
+    """Return whether a rank of this node died by itself, and not because of another node's."""
+    return ended.reason != PEER_LOST
+
+
+def sick(accelerated: bool, look: Look) -> str:
+    """Return why this node's GPUs are suspected; empty when they are not, and without GPUs."""
+    return suspicion(look) if accelerated else ""
 
 
 def _stopped(ended: Termination) -> Termination:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, NamedTuple, Sequence
 
+from trainer.contract.sealed import step_folder
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing.far import SharedFolder
-from trainer.supervisor.sealing.manifest import step_folder
 
 Row = Dict[str, Any]
 """A file as a manifest names it."""

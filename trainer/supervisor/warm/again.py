@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
+from trainer.contract.exits import NOTHING_SOUND
 from trainer.supervisor import ends, family, seal
 from trainer.supervisor.ends import STORAGE, End
 from trainer.supervisor.failures import LastWords
@@ -83,7 +84,7 @@ class Again(Job):
             while (death := self._death()) and self._is_answered(death) and self._restarted(death):
                 pass
         except NothingSound as error:
-            self._trouble = End(STORAGE, str(error), ends.NOTHING_SOUND)
+            self._trouble = End(STORAGE, str(error), NOTHING_SOUND)
         except OSError as error:
             if not self._over.is_set():
                 self._trouble = End(STORAGE, ends.of_error(error, self.tier))

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from trainer.contract.checkpoint import parse_manifest
+from trainer.contract.sealed import serialize
 from trainer.supervisor import seal
 from trainer.supervisor.formats import Finished, files_of
 from trainer.supervisor.place import Place
 from trainer.supervisor.seal import Identity
 from trainer.supervisor.sealing import copying
-from trainer.supervisor.sealing.manifest import serialize
 from trainer.supervisor.sealing.shared import NothingSound, Sealing
 from trainer.supervisor.sealing.survey import told_version
 
@@ -634,7 +634,7 @@ def test_what_the_job_left_at_its_end_is_sealed_and_accounted_for(camp: Camp) ->
 def test_a_manifest_that_is_spoilt_keeps_no_step_from_being_sealed_again(camp: Camp) -> None:
     put(camp.own / "step-10/state", "s")
     camp.seal("step-10").write_text("{}")
-    assert camp.fault() == "KeyError: 'loss'"
+    assert camp.fault() == "KeyError: 'seal'"
     (camp.tier / "step-00000010/manifest.json").write_text("{")
     manifest = camp.seal("step-10", attempt=2)
     assert camp.fault() == "" and {row.rank for row in parse_manifest(manifest.read_bytes()).shards} == {0}
