@@ -1,4 +1,4 @@
-"""`python -m trainer.builtin.agent`: the entry point of a training pod, around torch's elastic agent.
+"""`python -m trainer.builtin.agent`: the entry point of a training pod.
 
 It starts the local ranks, serves their state, forwards their output, and ends with the contract's exit code and
 termination message. It starts them again where `in_place` says so; all other restarts are the infrastructure's.
@@ -16,7 +16,6 @@ import tempfile
 import threading
 import traceback
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from trainer.builtin.checkpoint.shard_server import new_token
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.builtin.config import load_config
 from trainer.builtin.failures import recorder
-from trainer.builtin.failures.verdict import cause_of
+from trainer.builtin.failures.verdict import Cause, cause_of
 from trainer.builtin.heartbeat import read_beats, request_stop
 from trainer.builtin.rank import rank_main
 from trainer.builtin.serving import Node, serve
@@ -38,7 +37,6 @@ from trainer.contract import (
     Termination,
     TrainConfig,
 )
-from trainer.contract.culprit import RankSeen
 from trainer.contract.exits import write_termination
 from trainer.errors import ConfigError, classify
 from trainer.events import emit
@@ -71,7 +69,7 @@ def main() -> int:
         if known is not error:
             traceback.print_exception(error)
         print(known, file=sys.stderr)
-        termination = _termination(place, paths.run, int(known.exit_code), known.reason, detail=str(known))
+        termination = _termination(place, paths.run, Cause(int(known.exit_code), known.reason, detail=str(known)))
     _leave(place, paths, termination)
     return termination.exit_code
 
@@ -89,35 +87,31 @@ def _parse() -> argparse.Namespace:
 
 
 def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float) -> Termination:
-    node = Node(
-        config.campaign,
-        place.attempt,
-        place.node_name,
-        config.steps,
-        place.node_rank * place.ranks_per_node,
-        place.ranks_per_node,
-        paths.run,
-        paths.local / config.campaign,
-    )
+    node = Node(place, config.steps, paths.run, paths.local / config.campaign)
     new_token()
-    serve(node, place.pod_ip)
+    serve(node)
     emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
     accelerated = _prepare_environment(place, config)
     recorder.switch_on(os.environ, paths.run, config.collective_timeout_s)
     # Torch reads thread counts at its import: after the environment is set, once for agent and ranks.
-    from trainer.builtin.elastic import Ranks, import_ahead
     from trainer.builtin.in_place.generations import Generations
+    from trainer.builtin.ranks import Ranks
 
     host, port = split_endpoint(place.rendezvous)
     wait_for_name(host, join_timeout_s)
     store, place = _ordered(place, paths, (host, port), join_timeout_s)
-    node.first_rank = place.node_rank * place.ranks_per_node
+    node.place = place
     if not accelerated:
+        from trainer.builtin.assembly import import_ahead
+
         import_ahead(config.model)
     logs, method = _rank_logs(paths, place), "spawn" if accelerated else "fork"
-    ranks = Ranks(place, (host, port), store, join_timeout_s, logs, rank_main, paths, method)
-    verdict = partial(_verdict, place, paths.run, logs)
-    return Generations.of(config, place, paths.run, accelerated, verdict).run(ranks)
+
+    def verdict(exit_codes: dict[int, int]) -> Termination:
+        return _termination(place, paths.run, cause_of(paths.run, logs, exit_codes))
+
+    generations = Generations(place, paths.run, config.restarts_in_place, config.meet_s, accelerated, verdict)
+    return generations.run(Ranks(place, store, logs, rank_main, paths, method))
 
 
 def _ordered(place: Place, paths: Paths, endpoint: tuple[str, int], timeout_s: float) -> tuple[TCPStore, Place]:
@@ -145,8 +139,6 @@ def _prepare_environment(place: Place, config: TrainConfig) -> bool:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     else:
         os.environ["DS_ACCELERATOR"] = "cpu"
-    # A thread of ours handles signals: torch's handlers would kill the ranks before they have committed.
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
     return accelerated
 
 
@@ -161,41 +153,26 @@ def _stop_on_signals(place: Place, run: Path) -> None:
             request_stop(run)
             if not read_beats(run):
                 detail = "asked to stop before the ranks had started"
-                code = int(ExitCode.INTERRUPTED)
-                write_termination(_termination(place, run, code, "interrupted", detail=detail).message())
-                os._exit(code)
+                cause = Cause(int(ExitCode.INTERRUPTED), "interrupted", detail=detail)
+                write_termination(_termination(place, run, cause).message())
+                os._exit(cause.code)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
-def _verdict(place: Place, run: Path, logs: Path, exit_codes: dict[int, int]) -> Termination:
-    cause = cause_of(run, logs, exit_codes)
-    known = (cause.code, cause.reason, cause.rank, cause.signal_number, cause.detail)
-    return _termination(place, run, *known, ranks=cause.ranks)
-
-
-def _termination(
-    place: Place | None,
-    run: Path,
-    code: int,
-    reason: str,
-    rank: int | None = None,
-    signal_number: int | None = None,
-    detail: str = "",
-    ranks: tuple[RankSeen, ...] = (),
-) -> Termination:
+def _termination(place: Place | None, run: Path, cause: Cause) -> Termination:
     beats = read_beats(run)
     return Termination(
-        exit_code=code,
-        reason=reason,
+        exit_code=cause.code,
+        reason=cause.reason,
         attempt=place.attempt if place else -1,
         node=place.node_name if place else "",
         step=min((beat.step for beat in beats), default=0),
         committed_step=max((beat.committed_step for beat in beats), default=-1),
-        signal=signal_number,
-        rank=rank,
-        detail=detail[:1500],
-        ranks=ranks,
+        signal=cause.signal_number,
+        rank=cause.rank,
+        detail=cause.detail[:1500],
+        ranks=cause.ranks,
     )
 
 

@@ -16,6 +16,7 @@ from trainer.contract import AGENT_PORT, Phase, RankStatus, Status
 from trainer.errors import TrainerError
 from trainer.place import generation
 from trainer.supervisor import serving
+from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
 
 _ORDER = list(Phase)
@@ -25,13 +26,9 @@ _ORDER = list(Phase)
 class Node:
     """The agent's place in the campaign, and the folders of its heartbeats and checkpoints."""
 
-    campaign: str
-    attempt: int
-    name: str
-    steps: int
-    first_rank: int
+    place: Place
     """It changes once, when the nodes have agreed on their order."""
-    ranks: int
+    steps: int
     run: Path
     checkpoints: Path
     """The campaign's folder on the local tier, which is listed and from which other nodes may fetch shards."""
@@ -39,15 +36,16 @@ class Node:
 
     def status(self) -> Status:
         beats = {beat.rank: beat for beat in read_beats(self.run)}
-        ranks = range(self.first_rank, self.first_rank + self.ranks)
+        place, count = self.place, self.place.ranks_per_node
+        ranks = range(place.node_rank * count, (place.node_rank + 1) * count)
         slowest = min(beats.values(), key=lambda beat: beat.step, default=None)
         return Status(
-            campaign=self.campaign,
-            attempt=self.attempt,
+            campaign=place.campaign,
+            attempt=place.attempt,
             generation=generation(),
-            node=self.name,
+            node=place.node_name,
             phase=min((beat.phase for beat in beats.values()), key=_ORDER.index, default=Phase.STARTING),
-            step=slowest.step if slowest and len(beats) == self.ranks else 0,
+            step=slowest.step if slowest and len(beats) == count else 0,
             steps=self.steps,
             committed_step=max((beat.committed_step for beat in beats.values()), default=-1),
             tokens=slowest.tokens if slowest else 0,
@@ -76,17 +74,18 @@ class Node:
         return True
 
 
-def serve(node: Node, address: str) -> ThreadingHTTPServer:
+def serve(node: Node) -> ThreadingHTTPServer:
     """Start serving in a daemon thread.
 
     Raises `TrainerError` when the port is taken: a plain `OSError` would count as a storage failure.
     """
+    address = node.place.pod_ip
     try:
         return serving.serve(
             address,
             # By way of JSON, which has no number that is not finite.
             status=lambda: json.loads(node.status().model_dump_json()),
-            more=lambda path: listing.answer(path, node.checkpoints, node.campaign, node.name),
+            more=lambda path: listing.answer(path, node.checkpoints, node.place.campaign, node.place.node_name),
             port=AGENT_PORT,
             stream=node.give_shard,
         )

@@ -32,7 +32,7 @@ class ExitCode(IntEnum):
     NUMERIC = 76
 
 
-REASONS = {
+REASONS: dict[int, str] = {
     ExitCode.DONE: "done",
     ExitCode.USER: "user",
     ExitCode.DATA: "data",

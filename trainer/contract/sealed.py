@@ -1,11 +1,12 @@
-"""Names and manifest of a committed checkpoint, in the form of `trainer.contract.checkpoint`. Standard library and
-Python 3.8 only, as `trainer.contract.tree`."""
+"""Names and manifest of a committed checkpoint, in the form of `trainer.contract.checkpoint`, and the one rule of which
+ones stay. Standard library and Python 3.8 only, as `trainer.contract.tree`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 MANIFEST = "manifest.json"
@@ -110,3 +111,19 @@ def _float(number: float) -> str:
         sign, digits = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
         return sign + "0.0000" + digits.replace(".", "")
     return mantissa + ("e" + str(int(power)) if exponent else "")
+
+
+def newest_sound(committed: Iterable[int], sound: Callable[[int], bool]) -> int | None:
+    """Return the newest step that is sound, None if none is; `sound` is asked for no older one."""
+    return next((step for step in sorted(committed, reverse=True) if sound(step)), None)
+
+
+def removable(
+    committed: Collection[int], keep: int, unsound: Collection[int], protected: Collection[int] = ()
+) -> list[int]:
+    """Return the steps that may go, newest first. The newest `keep` that are not known to be `unsound` stay, at least
+    one, and so do the `protected` ones. A step newer than all of these stays whatever it is: it may be read again."""
+    steps = sorted(committed, reverse=True)
+    counted = [step for step in steps if step not in unsound]
+    kept = {*counted[: max(keep, 1)], *protected}
+    return [step for step in steps if step not in kept and any(step < newer for newer in kept)]

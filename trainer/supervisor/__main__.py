@@ -16,10 +16,10 @@ from typing import Any
 from trainer.contract.exits import REASONS, TERMINATION_LIMIT_BYTES, write_termination
 from trainer.supervisor import ends, family, imports, shell
 from trainer.supervisor.ends import INTERNAL, STORAGE, USER, End
-from trainer.supervisor.given import take
 from trainer.supervisor.job import Job
 from trainer.supervisor.judge import Judge
 from trainer.supervisor.place import Place
+from trainer.supervisor.redact import take_secrets
 from trainer.supervisor.serving import serve
 from trainer.supervisor.warm import ranks
 from trainer.supervisor.warm.again import Again
@@ -35,7 +35,7 @@ def main() -> int:
     local = Path(os.environ.get("BIVOUAC_LOCAL", "/local-checkpoints"))
     try:
         place, config = Place.of(), json.loads(config_file.read_text())
-        take(config.get("secrets", ()))
+        take_secrets(config.get("secrets", ()))
     except (OSError, ValueError) as error:
         return _never_began(USER, f"the workload's pod is not as it must be: {error}")
     try:

@@ -55,11 +55,6 @@ class Job(Running):
         return self.progress.loss
 
     @property
-    def folder(self) -> Path:
-        """Where the job writes its checkpoints."""
-        return self.sealing.folder
-
-    @property
     def committed(self) -> int:
         return self.sealing.committed
 
@@ -152,7 +147,7 @@ class Job(Running):
 
     def _places(self) -> tuple[Path, ...]:
         """Return where the job writes: checkpoints, its own folder, temporary files."""
-        return self.folder, Path(self.config.get("folder") or "."), self.run_folder
+        return self.sealing.folder, Path(self.config.get("folder") or "."), self.run_folder
 
     def _stopped(self) -> End:
         killed = ", killed when its grace was over" if self.killed else ""
@@ -187,7 +182,7 @@ class Job(Running):
         if abs(worked - self._worked) >= _WORKS_S:  # a process that has ended takes its time out of the sum
             self._worked, self.heard = worked, time.monotonic()
         if not (launched is None or self.launcher.many):
-            self.sealing.ranks_here = self._ranks.look({launched} | family.below(launched, among), self.folder)
+            self.sealing.ranks_here = self._ranks.look({launched} | family.below(launched, among), self.sealing.folder)
         self._hear()
         self.progress.ask_first_node()
 

@@ -17,10 +17,9 @@ import shutil
 from pathlib import Path
 from typing import Any, Callable, Collection, Sequence
 
-from trainer.contract.retention import removable
 from trainer.contract.sealed import MANIFEST as MANIFEST
 from trainer.contract.sealed import Identity as Identity
-from trainer.contract.sealed import opened, serialize, step_folder, step_of_folder
+from trainer.contract.sealed import opened, removable, serialize, step_folder, step_of_folder
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
 from trainer.supervisor.sealing import taking
 from trainer.supervisor.sealing.copying import copy, side_by_side

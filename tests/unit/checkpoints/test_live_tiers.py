@@ -35,6 +35,7 @@ from tests.unit.steward.test_tiers_seen import CAMPAIGN, commit
 from trainer.builtin import serving
 from trainer.builtin.serving import Node, serve
 from trainer.contract import step_folder
+from trainer.supervisor.place import Place
 
 REGION = "us-east-1"
 BOTH = ("a.pt", "b.pt")
@@ -80,7 +81,8 @@ def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         commit(shared, step, BOTH)
     commit(local, 30, ("a.pt",))
     monkeypatch.setattr(serving, "AGENT_PORT", 0)
-    server = serve(Node(CAMPAIGN, 1, "node-7", 10, 0, 1, tmp_path / "run", local / CAMPAIGN), "127.0.0.1")
+    place = Place(CAMPAIGN, 1, "node-7", "127.0.0.1", 0, 1, 1, "pod-0:29500")
+    server = serve(Node(place, 10, tmp_path / "run", local / CAMPAIGN))
     monkeypatch.setattr(request_handling, "AGENT_PORT", server.server_port)
     lease = store.lease(STEWARD_LEASE, timedelta(seconds=60))
     lease.acquire()

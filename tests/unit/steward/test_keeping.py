@@ -11,7 +11,7 @@ from infra.clock import Clock
 from infra.record.events import CampaignState
 from infra.record.store import CampaignStore
 from infra.steward.clocks import CLOCKS, Clocks
-from infra.steward.seeing.keeping import Keeper
+from infra.steward.seeing.lookout import Keeper
 from tests.unit.fake_s3 import FakeS3, Time
 
 MINUTE = timedelta(minutes=1)

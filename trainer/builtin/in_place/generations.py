@@ -9,13 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-
-from torch.distributed import TCPStore
 
 from trainer.builtin.heartbeat import forget_beats, read_beats, stop_requested
 from trainer.builtin.in_place.meeting import Meeting, Word
-from trainer.contract import ExitCode, Termination, TrainConfig
+from trainer.builtin.ranks import Ranks
+from trainer.contract import ExitCode, Termination
 from trainer.contract.exits import HARDWARE_SIGNALS, PEER_LOST, RESTARTABLE
 from trainer.events import emit
 from trainer.health.gpus import suspicion
@@ -30,14 +28,6 @@ _GPU_SIGNS = (
 """Words of errors behind which a GPU may be broken."""
 
 
-class Startable(Protocol):
-    """The local ranks: `trainer.builtin.elastic.Ranks`."""
-
-    store: TCPStore
-
-    def run(self, generation: int, over: threading.Event) -> dict[int, int]: ...
-
-
 @dataclass(frozen=True)
 class Generations:
     place: Place
@@ -50,18 +40,7 @@ class Generations:
     """Return the cause of this node's end from the exit codes of its ranks."""
     look: Look = look
 
-    @classmethod
-    def of(
-        cls,
-        config: TrainConfig,
-        place: Place,
-        run_folder: Path,
-        accelerated: bool,
-        verdict: Callable[[dict[int, int]], Termination],
-    ) -> Generations:
-        return cls(place, run_folder, config.restarts_in_place, config.meet_s, accelerated, verdict)
-
-    def run(self, ranks: Startable) -> Termination:
+    def run(self, ranks: Ranks) -> Termination:
         """Run generation after generation. Return the last one's end, which is the pod's."""
         meeting, generation = Meeting(ranks.store, self.place, self.meet_s), 0
         while True:

@@ -81,7 +81,7 @@ class Again(Job):
         threading.Thread(target=self._listen, name="ranks' ends", daemon=True).start()
         try:
             self._order({"TORCHELASTIC_RESTART_COUNT": "0"}, ())
-            while (death := self._death()) and self._is_answered(death) and self._restarted(death):
+            while (death := self._death()) and self._is_answered(death) and self._restarted():
                 pass
         except NothingSound as error:
             self._trouble = End(STORAGE, str(error), NOTHING_SOUND)
@@ -163,7 +163,7 @@ class Again(Job):
             time.sleep(_TOGETHER_S)
         return True
 
-    def _restarted(self, death: Mapping[str, Any]) -> bool:
+    def _restarted(self) -> bool:
         """Start all ranks of this node again, from the newest sound checkpoint; False: the job is to stop."""
         died = json.loads(self._said().read_text())
         self._end_ranks()

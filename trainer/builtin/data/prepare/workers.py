@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from trainer.builtin.parent import end_with_parent
 from trainer.errors import DataError
+from trainer.supervisor.family import end_with_parent
 
 Progress = Callable[[str, float], None]
 
