@@ -19,9 +19,9 @@ from tests.trainer.agents import Attempt, World, run
 from tests.trainer.builtin.checkpoint.saved_steps import MODEL, Told, saved
 from trainer.builtin.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.builtin.checkpoint.search import Search
-from trainer.builtin.checkpoint.shard_server import TOKEN_VARIABLE, answer, new_token
 from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
 from trainer.builtin.rank_order import Standing, order, standing
+from trainer.builtin.serving import TOKEN_VARIABLE, answer, new_token
 from trainer.contract import TOPOLOGY_NAME, Manifest
 from trainer.supervisor.place import Place
 

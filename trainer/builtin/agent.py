@@ -19,14 +19,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.builtin.checkpoint.shard_server import new_token
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.builtin.config import load_config
 from trainer.builtin.failures import recorder
 from trainer.builtin.failures.verdict import Cause, cause_of
 from trainer.builtin.heartbeat import read_beats, request_stop
 from trainer.builtin.rank import rank_main
-from trainer.builtin.serving import Node, serve
+from trainer.builtin.serving import Node, new_token, serve
 from trainer.contract import (
     CONFIG_FILE,
     DATA_MOUNT,
@@ -65,11 +64,11 @@ def main() -> int:
         _stop_on_signals(place, paths.run)
         termination = _run(place, config, paths, options.join_timeout_s or config.start_timeout_s)
     except Exception as error:
-        known = classify(error)
-        if known is not error:
+        failure = classify(error)
+        if failure is not error:
             traceback.print_exception(error)
-        print(known, file=sys.stderr)
-        termination = _termination(place, paths.run, Cause(int(known.exit_code), known.reason, detail=str(known)))
+        print(failure, file=sys.stderr)
+        termination = _termination(place, paths.run, Cause(int(failure.exit_code), failure.reason, detail=str(failure)))
     _leave(place, paths, termination)
     return termination.exit_code
 
@@ -91,7 +90,7 @@ def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float)
     new_token()
     serve(node)
     emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
-    accelerated = _prepare_environment(place, config)
+    has_gpus = _prepare_environment(place, config)
     recorder.switch_on(os.environ, paths.run, config.collective_timeout_s)
     # Torch reads thread counts at its import: after the environment is set, once for agent and ranks.
     from trainer.builtin.in_place.generations import Generations
@@ -101,16 +100,16 @@ def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float)
     wait_for_name(host, join_timeout_s)
     store, place = _ordered(place, paths, (host, port), join_timeout_s)
     node.place = place
-    if not accelerated:
+    if not has_gpus:
         from trainer.builtin.assembly import import_ahead
 
         import_ahead(config.model)
-    logs, method = _rank_logs(paths, place), "spawn" if accelerated else "fork"
+    logs, method = _rank_logs(paths, place), "spawn" if has_gpus else "fork"
 
     def verdict(exit_codes: dict[int, int]) -> Termination:
         return _termination(place, paths.run, cause_of(paths.run, logs, exit_codes))
 
-    generations = Generations(place, paths.run, config.restarts_in_place, config.meet_s, accelerated, verdict)
+    generations = Generations(place, paths.run, config.restarts_in_place, config.meet_s, has_gpus, verdict)
     return generations.run(Ranks(place, store, logs, rank_main, paths, method))
 
 
@@ -120,26 +119,27 @@ def _ordered(place: Place, paths: Paths, endpoint: tuple[str, int], timeout_s: f
     from trainer.store import open_store
 
     store = open_store(place, endpoint, timedelta(seconds=timeout_s))
-    mine = standing(Tier("local", paths.local / place.campaign), place, paths.config)
-    ordered = place._replace(node_rank=agree(store, place, mine))
-    os.environ[Env.NODE_RANK] = str(ordered.node_rank)
-    emit("node_rank", pod=place.node_rank, node_rank=ordered.node_rank, holds=sorted(mine.held, reverse=True)[:1])
-    return store, ordered
+    own_standing = standing(Tier("local", paths.local / place.campaign), place, paths.config)
+    new_place = place._replace(node_rank=agree(store, place, own_standing))
+    os.environ[Env.NODE_RANK] = str(new_place.node_rank)
+    holds = sorted(own_standing.held, reverse=True)[:1]
+    emit("node_rank", pod=place.node_rank, node_rank=new_place.node_rank, holds=holds)
+    return store, new_place
 
 
 def _prepare_environment(place: Place, config: TrainConfig) -> bool:
     """Set what torch, gloo and DeepSpeed read at their import. Return whether there are CUDA devices."""
-    accelerated = any(Path("/dev").glob("nvidia[0-9]*"))
+    has_gpus = any(Path("/dev").glob("nvidia[0-9]*"))
     interface = interface_of(place.pod_ip)
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(config.threads)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    if accelerated:
+    if has_gpus:
         # The allocator's blocks then grow, instead of lying about in sizes that nothing asks for any more.
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     else:
         os.environ["DS_ACCELERATOR"] = "cpu"
-    return accelerated
+    return has_gpus
 
 
 def _stop_on_signals(place: Place, run: Path) -> None:
@@ -148,8 +148,8 @@ def _stop_on_signals(place: Place, run: Path) -> None:
 
     def wait() -> None:
         while True:
-            received = signal.sigwait(_SIGNALS)
-            emit("stopping", signal=signal.Signals(received).name)
+            signal_number = signal.sigwait(_SIGNALS)
+            emit("stopping", signal=signal.Signals(signal_number).name)
             request_stop(run)
             if not read_beats(run):
                 detail = "asked to stop before the ranks had started"

@@ -118,9 +118,9 @@ def _copy(logs: Sequence[Path], ended: threading.Event) -> None:
 
 def _end(processes: Sequence[BaseProcess]) -> None:
     """End the ranks that still run, first by SIGTERM, then by SIGKILL."""
-    for signal_one in (BaseProcess.terminate, BaseProcess.kill):
+    for send_signal in (BaseProcess.terminate, BaseProcess.kill):
         for process in processes:
-            signal_one(process)
+            send_signal(process)
         until = time.monotonic() + _END_S
         for process in processes:
             process.join(max(0.0, until - time.monotonic()))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
 
@@ -55,6 +56,15 @@ RESTARTABLE = ("signal", "internal", PEER_LOST, "stopped")
 or the watch has caused, and what the next attempt alone can mend (a fence, a roll-back, nothing sound)."""
 HARDWARE_SIGNALS = (signal.SIGBUS, signal.SIGILL)
 """A page that the memory or the disk lost, and an instruction that the processor does not know."""
+
+
+def fitting(texts: Iterable[str]) -> str:
+    """Return the first text that a termination message has room for, else the last one."""
+    text = ""
+    for text in texts:
+        if len(text.encode(errors="replace")) <= TERMINATION_LIMIT_BYTES:
+            break
+    return text
 
 
 def write_termination(message: str) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, FiniteFloat
 
 from trainer.contract.culprit import RankSeen
-from trainer.contract.exits import TERMINATION_LIMIT_BYTES
+from trainer.contract.exits import fitting
 from trainer.contract.frozen import Frozen
 from trainer.contract.unrecognised import Unrecognised
 
@@ -162,9 +162,8 @@ class Termination(Frozen):
             tuple(one.model_copy(update={"detail": "", "groups": {}}) for one in self.ranks),
             (),
         )
-        texts = (_told(self.model_copy(update={"ranks": ranks})) for ranks in shorter)
-        fitting = (text for text in texts if len(text.encode()) <= TERMINATION_LIMIT_BYTES)
-        return next(fitting, _told(self.model_copy(update={"ranks": (), "detail": self.detail[:300]})))
+        ends = [{"ranks": ranks} for ranks in shorter] + [{"ranks": (), "detail": self.detail[:300]}]
+        return fitting(_told(self.model_copy(update=end)) for end in ends)
 
 
 def _told(end: Termination) -> str:

@@ -74,6 +74,6 @@ def listed(row: Row) -> Listed:
     try:
         return Listed.model_validate(row)
     except ValidationError as error:
-        why = f"{MANIFEST}: {error.errors()[0]['msg']}"
+        reason = f"{MANIFEST}: {error.errors()[0]['msg']}"
         place = {name: row[name] for name in ("tier", "node", "step")}
-        return Listed(**place, committed=False, why=why, damaged=True)
+        return Listed(**place, committed=False, why=reason, damaged=True)

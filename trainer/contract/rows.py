@@ -4,15 +4,14 @@ holds it. Standard library and Python 3.8 only, as `trainer.contract.tree`."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Dict
 
 from trainer.contract.sealed import MANIFEST, UNREADABLE, opened, step_folder, step_of_folder
 from trainer.contract.tree import own_name
 
-Row = dict[str, Any]
+Row = Dict[str, Any]
 _OF_MANIFEST = ("attempt", "tokens", "loss", "evaluation_loss", "world_size", "zero_stage")
 
 
@@ -46,15 +45,15 @@ def row_of(
         row.update({name: manifest.get(name) for name in _OF_MANIFEST})
     except UNREADABLE as error:
         return {**row, "why": f"{MANIFEST}: {error}", "damaged": True}
-    here = [size for file, size in shards if size_of(file) == size]
-    away = len(shards) - len(here)
+    local_sizes = [size for file, size in shards if size_of(file) == size]
+    missing_count = len(shards) - len(local_sizes)
     return {
         **row,
         "committed": True,
-        "why": f"{away} of {len(shards)} shards are not here" if away else "",
+        "why": f"{missing_count} of {len(shards)} shards are not here" if missing_count else "",
         "shards": len(shards),
-        "here": len(here),
-        "bytes": sum(here),
+        "here": len(local_sizes),
+        "bytes": sum(local_sizes),
         "name": own_name((file for file, _ in shards), read),
     }
 
@@ -65,8 +64,8 @@ def _row_in(place: Path, step: int, tier: str, campaign: str, node: str) -> Row:
     except FileNotFoundError:
         content = None
     except OSError as error:
-        why = f"unreadable: {error.strerror}"
-        return {"tier": tier, "node": node, "step": step, "committed": False, "why": why, "damaged": True}
+        reason = f"unreadable: {error.strerror}"
+        return {"tier": tier, "node": node, "step": step, "committed": False, "why": reason, "damaged": True}
     return row_of(content, partial(_size, place), step, tier, campaign, node, lambda name: (place / name).read_bytes())
 
 

@@ -124,6 +124,6 @@ def removable(
     """Return the steps that may go, newest first. The newest `keep` that are not known to be `unsound` stay, at least
     one, and so do the `protected` ones. A step newer than all of these stays whatever it is: it may be read again."""
     steps = sorted(committed, reverse=True)
-    counted = [step for step in steps if step not in unsound]
-    kept = {*counted[: max(keep, 1)], *protected}
-    return [step for step in steps if step not in kept and any(step < newer for newer in kept)]
+    sound_steps = [step for step in steps if step not in unsound]
+    kept_steps = {*sound_steps[: max(keep, 1)], *protected}
+    return [step for step in steps if step not in kept_steps and any(step < newer for newer in kept_steps)]

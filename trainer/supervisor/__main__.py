@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
-from trainer.contract.exits import REASONS, TERMINATION_LIMIT_BYTES, write_termination
-from trainer.supervisor import ends, family, imports, shell
+from trainer.contract.exits import REASONS, fitting, write_termination
+from trainer.supervisor import ends, family, shell
 from trainer.supervisor.ends import INTERNAL, STORAGE, USER, End
 from trainer.supervisor.job import Job
 from trainer.supervisor.judge import Judge
@@ -25,6 +27,10 @@ from trainer.supervisor.warm import ranks
 from trainer.supervisor.warm.again import Again
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+IMPORTS = "imports"
+"""Word after the supervisor's name; `trainer.contract.workload.IMPORTS`."""
+_LONGEST_S = 300.0
+_SAYS = "import torch; print('torch', torch.__version__ + ',', torch.cuda.device_count(), 'CUDA devices')"
 
 
 def main() -> int:
@@ -109,11 +115,36 @@ def _ended(job: Job, end: End) -> dict[str, Any]:
 
 def _write_message(message: dict[str, Any]) -> None:
     """Write a message with as much of its detail as a termination message has room for."""
-    text = json.dumps(message, ensure_ascii=False)
-    while len(text.encode(errors="replace")) > TERMINATION_LIMIT_BYTES and message["detail"]:
+    write_termination(fitting(json.dumps(text, ensure_ascii=False) for text in _shorter(message)))
+
+
+def _shorter(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    while message["detail"]:
+        yield message
         message = {**message, "detail": message["detail"][: len(message["detail"]) * 3 // 4]}
-        text = json.dumps(message, ensure_ascii=False)
-    write_termination(text)
+    yield message
+
+
+def report() -> dict[str, Any]:
+    """Return what the image's own Python is and imports, as JSON holds `trainer.contract.HealthReport`. It judges
+    nothing."""
+    python = _probe("python", f"{platform.python_version()} at {sys.executable}")
+    return {"node": os.environ.get("BIVOUAC_NODE_NAME", ""), "probes": [python, _probe("job torch", _torch_words())]}
+
+
+def _torch_words() -> str:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _SAYS], capture_output=True, text=True, timeout=_LONGEST_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"not imported: {error}"[:300]
+    words = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines() or ["no output"]
+    return words[-1][:300] if done.returncode == 0 else f"not imported: {words[-1]}"[:300]
+
+
+def _probe(name: str, seen: str) -> dict[str, Any]:
+    return {"name": name, "ok": True, "seen": seen, "wanted": "told only"}
 
 
 def start() -> None:
@@ -127,8 +158,8 @@ def start() -> None:
         code = shell.listen(place.pod_ip, place.node_rank)
     elif sys.argv[1:2] == [ranks.CALL]:
         code = ranks.main(json.loads(sys.argv[2]))
-    elif sys.argv[1:2] == [imports.CALL]:
-        message, code = json.dumps(imports.report()), 0
+    elif sys.argv[1:2] == [IMPORTS]:
+        message, code = json.dumps(report()), 0
         print(message)
         write_termination(message)
     else:

@@ -21,12 +21,10 @@ from trainer.contract.sealed import MANIFEST as MANIFEST
 from trainer.contract.sealed import Identity as Identity
 from trainer.contract.sealed import opened, removable, serialize, step_folder, step_of_folder
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
-from trainer.supervisor.sealing import taking
 from trainer.supervisor.sealing.copying import copy, side_by_side
 from trainer.supervisor.sealing.copying import digest_of as digest_of
-from trainer.supervisor.sealing.links import with_links
-from trainer.supervisor.sealing.survey import Survey, survey
-from trainer.supervisor.sealing.taking import DIGESTS as DIGESTS
+from trainer.supervisor.sealing.survey import DIGESTS as DIGESTS
+from trainer.supervisor.sealing.survey import Survey, survey, take, with_links
 
 _LAID = ".bivouac-laid-back-"
 """What is being laid back has a name that begins so."""
@@ -113,7 +111,7 @@ def copy_checkpoint(checkpoint: Survey, attempt: Path, node: int, rank: int, sea
         path: TreeFile(shard_name("/".join(filter(None, (checkpoint.root, path))), sealing), entry.mode)
         for path, entry in checkpoint.files.items()
     }
-    copies = taking.take(checkpoint, attempt, {path: file.shard for path, file in files.items()})
+    copies = take(checkpoint, attempt, {path: file.shard for path, file in files.items()})
     root, kind, part = checkpoint.root, checkpoint.kind, checkpoint.part
     note = attempt / tree_name(node, sealing)
     publish(note, Tree(root, kind, files, checkpoint.links, checkpoint.folders, part, checkpoint.through).serialize())

@@ -71,8 +71,8 @@ def serve(
                 self._answer(200, "text/plain", b"ok\n")
             elif stream(self):
                 return
-            elif (found := more(self.path)) is not None:
-                self._answer(found[0], "application/json", found[1])
+            elif (answer := more(self.path)) is not None:
+                self._answer(answer[0], "application/json", answer[1])
             else:
                 self._answer(404, "text/plain", b"known: /status /metrics /checkpoints /verdicts/STEP /healthz\n")
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import time
 from contextlib import suppress
 from datetime import datetime
+from decimal import Decimal
 
 from lightkube import Client
 
 from infra.clock import Clock
 from infra.cluster.nodes import GpuNodes
 from infra.cluster.steward_config import StewardConfig
+from infra.console.words import plural
 from infra.errors import LeaseUnproven
 from infra.record import meter
 from infra.record.events import CampaignState
 from infra.record.lease import Lease
+from infra.record.meter import Reading
 from infra.record.objects import Unreadable
-from infra.record.store import STOP, CampaignStore
+from infra.record.store import LIVE, STOP, CampaignStore
 from infra.steward.clocks import CLOCKS, EVERY_S, Clocks, StoredClocks, taken_over
 from infra.steward.decide import Action, History, Observation, Policy, decide
-from infra.steward.live import Live
 from infra.steward.seeing.observe import Observer
 from infra.steward.seeing.sources import Away, Sources
+
+_EVERY_S = 5.0
+"""Longest time between two writes: the spent money grows while nothing else changes."""
 
 
 class Keeper:
@@ -46,6 +53,46 @@ class Keeper:
         if mono >= self._next and not kept.same_as(self._stored):
             self._store.put_json(CLOCKS, kept.model_dump(mode="json"))
             self._stored, self._next = kept, mono + EVERY_S
+
+
+class Live:
+    def __init__(self, store: CampaignStore, steps: int) -> None:
+        """`steps`: the length of the whole training."""
+        self._store, self._steps = store, steps
+        self._said, self._published = "", 0.0
+
+    def tell(self, seen: Observation, action: Action, loss: float | None) -> None:
+        """Write the figures when they changed, else every few seconds. `loss`: the newest, in nats per token."""
+        figures = {
+            "at": seen.now.isoformat(),
+            "attempt": seen.attempt,
+            "in_flight": seen.in_flight,
+            "step": min((pod.step for pod in seen.pods), default=0),
+            "steps": self._steps,
+            "loss": loss,
+            "committed_step": seen.committed_step,
+            "unrecognised": next((pod.unrecognised.model_dump() for pod in seen.pods if pod.unrecognised), None),
+            "spent_usd": round(float(seen.spent_usd), 4),
+            "usd_per_hour": float(seen.usd_per_hour),
+            "action": action.kind,
+            "why": "; ".join(dict.fromkeys((action.why, *(t for t in seen.troubles if t not in action.why)))),
+            "pods": [
+                pod.model_dump(mode="json", include={"index", "name", "node", "phase", "step"}) for pod in seen.pods
+            ],
+            "nodes": [node.model_dump(mode="json", exclude={"sick_for"}) for node in seen.nodes],
+        }
+        said = json.dumps({key: value for key, value in figures.items() if key not in ("at", "spent_usd")})
+        now = time.monotonic()
+        if said != self._said or now - self._published > _EVERY_S:
+            self._said, self._published = said, now
+            self._store.put_json(LIVE, figures)
+
+
+def bills(config: StewardConfig, reading: Reading) -> str:
+    """Return what bills by the plan's prices, in words."""
+    nodes, rate = round(reading.gpu_share * config.spec.nodes.count), reading.usd_per_hour
+    among = f"with {plural(nodes, 'GPU node')}" if nodes else "without a GPU node"
+    return f"about {rate.quantize(Decimal('0.01'))} USD/h {among}, until the teardown"
 
 
 class Lookout:

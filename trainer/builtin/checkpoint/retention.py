@@ -81,26 +81,26 @@ class Steps(ABC):
         a protected step. Steps after `newest` are leftovers that a restore refused; training will replace them. Steps
         of earlier attempts after `began`, where this attempt began, do not count as kept.
         """
-        counted, foreign = self._counted(attempt, began, newest)
-        untouched = {newest, *protected}
-        young = [step for step in counted[:keep] if limits.hours is None or self.hours(step) <= limits.hours]
+        eligible, foreigners = self._counted(attempt, began, newest)
+        pins = {newest, *protected}
+        recent = [step for step in eligible[:keep] if limits.hours is None or self.hours(step) <= limits.hours]
         steps = self.steps()
-        may_go = removable(steps, len(young), {*steps} - {*young}, {*untouched, *foreign})
-        dropped = [step for step in may_go if step < newest and self.drop(step, attempt)]
-        for step in sorted({*young} - untouched):
+        surplus = removable(steps, len(recent), {*steps} - {*recent}, {*pins, *foreigners})
+        removals = [step for step in surplus if step < newest and self.drop(step, attempt)]
+        for step in sorted({*recent} - pins):
             if self.free_bytes() < limits.free_bytes and self.drop(step, attempt):
-                dropped.append(step)
-        return dropped
+                removals.append(step)
+        return removals
 
     def reclaim(self, keep: Collection[int], attempt: int, began: int) -> list[int]:
         """Like `retain`, for a full disk: keep only `keep`, the newest committed step and foreign ones."""
-        counted, foreign = self._counted(attempt, began)
-        kept = {*counted[:1], *keep, *foreign}
-        return [step for step in self.steps() if step not in kept and self.drop(step, attempt)]
+        eligible, foreigners = self._counted(attempt, began)
+        keepers = {*eligible[:1], *keep, *foreigners}
+        return [step for step in self.steps() if step not in keepers and self.drop(step, attempt)]
 
     def _counted(self, attempt: int, began: int, newest: float = math.inf) -> tuple[list[int], list[int]]:
         """Return the steps up to `newest` that count as kept, newest first, and the foreign ones."""
         claims = list(self.claims())
-        sound = [claim.manifest for claim in claims if claim.manifest is not None and claim.step <= newest]
-        counted = [manifest.step for manifest in sound if manifest.attempt == attempt or manifest.step <= began]
-        return counted, [claim.step for claim in claims if claim.foreign]
+        manifests = [claim.manifest for claim in claims if claim.manifest is not None and claim.step <= newest]
+        eligible = [manifest.step for manifest in manifests if manifest.attempt == attempt or manifest.step <= began]
+        return eligible, [claim.step for claim in claims if claim.foreign]

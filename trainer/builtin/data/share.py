@@ -16,7 +16,7 @@ from typing import Any
 from trainer.builtin.data.prepare.parts import Parts
 from trainer.builtin.data.prepare.prepare import listed, plan_digest, prepare
 from trainer.builtin.data.prepare.sharing import Sharing
-from trainer.builtin.data.teller import Teller
+from trainer.builtin.data.prepare.workers import Teller
 from trainer.contract import (
     DATA_MANIFEST_NAME,
     DATA_SUMMARY_NAME,

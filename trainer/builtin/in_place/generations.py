@@ -47,54 +47,55 @@ class Generations:
             over = threading.Event()
             if self.most:
                 meeting.watch(generation, over)
-            ended = self._ended(ranks.run(generation, over), over)
+            termination = self._ended(ranks.run(generation, over), over)
             over.set()
-            after = self._after(meeting, generation, ended)
-            if isinstance(after, Termination):
-                return after
+            outcome = self._after(meeting, generation, termination)
+            if isinstance(outcome, Termination):
+                return outcome
             generation += 1
-            self._begin(generation, after)
+            self._begin(generation, outcome)
 
     def _ended(self, codes: Mapping[int, int], over: threading.Event) -> Termination:
         """Return this node's end. Ranks that ended only since another node's agent had said so have lost a peer."""
-        ended = self.verdict(dict(codes))
+        termination = self.verdict(dict(codes))
         by_us = over.is_set() and all(code in (0, -signal.SIGTERM) for code in codes.values())
         if by_us and not any(beat.outcome for beat in read_beats(self.run_folder)):
-            told = {"reason": PEER_LOST, "rank": None, "detail": "another node's agent said that a process had died"}
-            return ended.model_copy(update={"exit_code": int(ExitCode.INTERNAL), **told})
-        return ended
+            changes = {"reason": PEER_LOST, "rank": None, "detail": "another node's agent said that a process had died"}
+            return termination.model_copy(update={"exit_code": int(ExitCode.INTERNAL), **changes})
+        return termination
 
-    def _after(self, meeting: Meeting, generation: int, ended: Termination) -> Termination | Word:
+    def _after(self, meeting: Meeting, generation: int, termination: Termination) -> Termination | Word:
         """Return the pod's end, or whose death is followed by another generation."""
-        if ended.exit_code == ExitCode.DONE or not self.most:
-            return ended
-        at, own, refuses = time.time(), is_own(ended), self._refusal(generation, ended)
-        if own and not refuses:
+        if termination.exit_code == ExitCode.DONE or not self.most:
+            return termination
+        now, own_death, reason = time.time(), is_own(termination), self._refusal(generation, termination)
+        if own_death and not reason:
             meeting.tell_over(generation)
-        refuses = refuses or sick(self.accelerated, self.look)
-        cause = ended.detail[:300] or ended.reason
-        word = Word(node=self.place.node_name, refuses=refuses, own=own, rank=ended.rank, cause=cause, at=at)
-        emit("agents_meet", after_generation=generation, refuses=refuses, own=own, cause=cause)
+        reason = reason or sick(self.accelerated, self.look)
+        cause = termination.detail[:300] or termination.reason
+        node, rank = self.place.node_name, termination.rank
+        word = Word(node=node, refuses=reason, own=own_death, rank=rank, cause=cause, at=now)
+        emit("agents_meet", after_generation=generation, refuses=reason, own=own_death, cause=cause)
         decision = meeting.decide(generation, word, lambda: stop_requested(self.run_folder))
         if decision.go and decision.culprit is not None:
             return decision.culprit
         emit("not_restarted_in_place", after_generation=generation, why=decision.why)
-        return _stopped(ended) if stop_requested(self.run_folder) and not refuses else ended
+        return _stopped(termination) if stop_requested(self.run_folder) and not reason else termination
 
-    def _refusal(self, generation: int, ended: Termination) -> str:
+    def _refusal(self, generation: int, termination: Termination) -> str:
         if stop_requested(self.run_folder):
             return "it is asked to stop"
         if generation >= self.most:
             return f"{self.most} restarts in place are the most of an attempt"
-        return refusal(ended)
+        return refusal(termination)
 
     def _begin(self, generation: int, culprit: Word) -> None:
         """Prepare for the next generation: its ranks inherit the environment, and beats of dead ranks are no news."""
         forget_beats(self.run_folder)
         os.environ[GENERATION_VARIABLE] = str(generation)
         if self.place.node_rank == 0:
-            told = threading.Thread(target=self._tell, args=(generation, culprit), name="restarted", daemon=True)
-            told.start()
+            thread = threading.Thread(target=self._tell, args=(generation, culprit), name="restarted", daemon=True)
+            thread.start()
 
     def _tell(self, generation: int, culprit: Word) -> None:
         """Say that ranks were started again, with the seconds from the death to their first new step."""
@@ -114,20 +115,20 @@ class Generations:
             time.sleep(_LOOK_S)
 
 
-def refusal(ended: Termination) -> str:
+def refusal(termination: Termination) -> str:
     """Return why an end is not for a restart in place; empty when it is, as far as the end itself tells."""
-    if ended.exit_code != ExitCode.INTERNAL or ended.reason not in RESTARTABLE:
-        return f"the reason is {ended.reason}"
-    if ended.signal in HARDWARE_SIGNALS:
-        return f"{signal.Signals(ended.signal).name} may come from the hardware"
-    said = f" {ended.detail.lower()} "
-    found = next((sign for sign in _GPU_SIGNS if sign in said), None)
-    return f"the error may come from the GPU: {ended.detail[:200]}" if found else ""
+    if termination.exit_code != ExitCode.INTERNAL or termination.reason not in RESTARTABLE:
+        return f"the reason is {termination.reason}"
+    if termination.signal in HARDWARE_SIGNALS:
+        return f"{signal.Signals(termination.signal).name} may come from the hardware"
+    words = f" {termination.detail.lower()} "
+    gpu_sign = next((sign for sign in _GPU_SIGNS if sign in words), None)
+    return f"the error may come from the GPU: {termination.detail[:200]}" if gpu_sign else ""
 
 
-def is_own(ended: Termination) -> bool:
+def is_own(termination: Termination) -> bool:
     """Return whether a rank of this node died by itself, and not because of another node's."""
-    return ended.reason != PEER_LOST
+    return termination.reason != PEER_LOST
 
 
 def sick(accelerated: bool, look: Look) -> str:
@@ -135,7 +136,7 @@ def sick(accelerated: bool, look: Look) -> str:
     return suspicion(look) if accelerated else ""
 
 
-def _stopped(ended: Termination) -> Termination:
-    detail = f"asked to stop while the agents met; before: {ended.detail}"[:1500]
-    told = {"exit_code": int(ExitCode.INTERRUPTED), "reason": "interrupted", "detail": detail}
-    return ended.model_copy(update=told)
+def _stopped(termination: Termination) -> Termination:
+    detail = f"asked to stop while the agents met; before: {termination.detail}"[:1500]
+    changes = {"exit_code": int(ExitCode.INTERRUPTED), "reason": "interrupted", "detail": detail}
+    return termination.model_copy(update=changes)

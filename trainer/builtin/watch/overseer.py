@@ -20,7 +20,7 @@ from trainer.builtin.watch import replay
 from trainer.builtin.watch.bans import RolledBack, possible, read_bans, write_ban
 from trainer.builtin.watch.detectors import Alarm, Seen
 from trainer.builtin.watch.figures import All, Mine, Utilisation
-from trainer.builtin.watch.precision import rounding
+from trainer.builtin.watch.replay import rounding
 from trainer.builtin.watch.signals import Signals
 from trainer.builtin.watch.timing import Split, memory_gib
 from trainer.builtin.watch.watch import Finding, Watch

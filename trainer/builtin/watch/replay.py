@@ -5,18 +5,25 @@ weights, or has a unit that is always wrong. Between two ranks that only differ 
 ZeRO's stage 3, or where ranks share matrices or sequences, no rank computes alone: there the loss of the forward pass
 is compared, which all compute together.
 Digests are sums of the raw bits as integers: exact, and the same in any order.
+
+And the search for a loss of precision: how far the loss of one micro batch is from what float32 gives on equal weights.
+Weights are float32 in the optimizer, so the updates keep small changes. What 8 bits lose, they lose in the computation,
+where attention scores and states grow too large for them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 _OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_NARROW = (torch.bfloat16, torch.float16)
 
 
 class Digests(NamedTuple):
@@ -72,3 +79,30 @@ def verdict(digests: Sequence[Digests]) -> Corruption:
             told = f"{len(others) + 1} different {name} on {len(values)} ranks: nobody can tell which is right"
             return Corruption({}, told)
     return Corruption(named, "; ".join(f"rank {rank}: {why}" for rank, why in sorted(named.items())))
+
+
+class _InFloat32(TorchFunctionMode):
+    """Every operation gets float32 in place of a narrower format: one widened matrix at a time, no second model."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given, named = tree_map(_wide, (args, dict(kwargs or {})))
+        return function(*given, **named)
+
+
+def _wide(value: Any) -> Any:
+    return value.to(torch.float32) if isinstance(value, Tensor) and value.dtype in _NARROW else value
+
+
+def rounding(model: nn.Module, tokens: Tensor) -> float:
+    """Return the relative difference of the loss from that in float32. The model must be whole on this rank."""
+    with torch.no_grad():
+        own = float(model(tokens))
+        with _InFloat32():
+            wide = float(model(tokens))
+    return abs(own - wide) / max(abs(wide), 1e-12)

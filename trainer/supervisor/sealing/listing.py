@@ -31,10 +31,10 @@ def answer(path: str, disk: Path | None, campaign: str, node: str) -> Answer | N
         return 429, b"another step is being read\n"
     try:
         family.give_way()  # this thread ends with its request
-        found = verdict(disk, int(step), campaign, node)
+        verdict_row = verdict(disk, int(step), campaign, node)
     finally:
         _ONE_AT_A_TIME.release()
-    return None if found is None else (200, json.dumps(found).encode())
+    return None if verdict_row is None else (200, json.dumps(verdict_row).encode())
 
 
 def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] | None:
@@ -48,16 +48,16 @@ def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] |
         faults, shards = [[MANIFEST, str(error)[:300]]], []
     for shard in shards:
         try:
-            seen = seal.digest_of(place / shard["file"])
+            size_and_digest = seal.digest_of(place / shard["file"])
         except FileNotFoundError:
             continue  # another node's
         except OSError as error:
             faults.append([_with_name(place, shard["file"]), f"unreadable: {error.strerror or error}"])
             continue
-        size += seen[0]
-        if seen != (shard["size_bytes"], shard["sha256"]):
-            why = "{} of {} bytes, SHA-256 {}".format(seen[0], shard["size_bytes"], seen[1])
-            faults.append([_with_name(place, shard["file"]), why])
+        size += size_and_digest[0]
+        if size_and_digest != (shard["size_bytes"], shard["sha256"]):
+            fault = "{} of {} bytes, SHA-256 {}".format(size_and_digest[0], shard["size_bytes"], size_and_digest[1])
+            faults.append([_with_name(place, shard["file"]), fault])
     return {"tier": "local", "node": node, "step": step, "bytes": size, "faults": faults}
 
 

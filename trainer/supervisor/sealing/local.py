@@ -23,8 +23,7 @@ from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
 from trainer.supervisor.sealing.copying import side_by_side
 from trainer.supervisor.sealing.disks import Disks, Stopped
-from trainer.supervisor.sealing.far import SharedFolder
-from trainer.supervisor.sealing.parts import Asked, Parts, Row, together
+from trainer.supervisor.sealing.far import Asked, Parts, Row, SharedFolder, together
 from trainer.supervisor.sealing.shared import AGAIN_S, Sealing, Told, Version
 from trainer.supervisor.sealing.survey import Mark, survey
 

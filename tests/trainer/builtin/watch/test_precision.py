@@ -13,7 +13,7 @@ from tests.trainer.builtin.model.families import config_of
 from tests.trainer.builtin.watch.test_detectors import rang, steps
 from trainer.builtin.model import build
 from trainer.builtin.watch.detectors import Seen
-from trainer.builtin.watch.precision import rounding
+from trainer.builtin.watch.replay import rounding
 from trainer.builtin.watch.watch import Watch
 from trainer.contract import ModelConfig, WatchConfig
 

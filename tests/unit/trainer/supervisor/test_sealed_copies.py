@@ -236,7 +236,7 @@ def test_a_checkpoint_that_the_job_removes_while_it_is_copied_is_whole_all_the_s
             path.unlink(missing_ok=True)
         return copy(source, *given)
 
-    monkeypatch.setattr("trainer.supervisor.sealing.taking.copy", removed_first)
+    monkeypatch.setattr("trainer.supervisor.sealing.survey.copy", removed_first)
     camp.seal("step-10")
     assert camp.fault() == "" and sorted(path.name for path in camp.laid_back().iterdir()) == ["a", "b", "c"]
 
