@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from trainer.contract import NOTHING_SOUND, ExitCode
+from trainer.contract.exits import PEER_LOST
 
 _LOST_PEER = ("gloo", "Connection closed by peer", "Connection reset", "NCCL", "ncclRemoteError", "Timed out waiting")
 
@@ -78,7 +79,7 @@ class Fenced(TrainerError):
 class PeerLost(TrainerError):
     """A collective failed: another rank is gone or silent."""
 
-    reason = "peer-lost"
+    reason = PEER_LOST
 
 
 class Diverged(TrainerError):

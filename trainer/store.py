@@ -8,10 +8,10 @@ from datetime import timedelta
 from torch.distributed import TCPStore
 
 from trainer.errors import TrainerError
-from trainer.place import NodePlace
+from trainer.supervisor.place import Place
 
 
-def open_store(place: NodePlace, endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
+def open_store(place: Place, endpoint: tuple[str, int], timeout: timedelta) -> TCPStore:
     """Open the gang's store, which node 0 serves on its own address only. Return when all nodes have joined."""
     host, port = endpoint
     descriptor = None

@@ -53,11 +53,11 @@ from infra.spec.names import ARCHIVE_WORK, copies_prefix
 from trainer.contract import (
     COMMITTED_NAME,
     DATA_MANIFEST_NAME,
-    TERMINATION_LOG,
     ExitCode,
     Manifest,
     step_folder,
 )
+from trainer.contract.exits import TERMINATION_LOG
 from trainer.contract.workload import WORKLOAD_CONFIG, Judgement, WorkloadConfig
 
 CONFIG_PATH = "/config/archive.json"

@@ -20,6 +20,7 @@ from infra.plain_files import open_plain, plain_bytes
 from infra.record.objects import delete_objects, is_missing, object_or_none
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, parse_manifest, step_folder, step_of_folder
 from trainer.contract.listing import Listed, list_folder, listed
+from trainer.contract.rows import row_of
 
 _CHUNK = 4 * 2**20
 SHARED = "shared"
@@ -34,7 +35,7 @@ class Place(ABC):
     """Tier that the rows of a place outside of a campaign name."""
 
     @abstractmethod
-    def list_steps(self, tier: str, campaign: str | None = None) -> list[Listed]:
+    def list_steps(self, tier: str, campaign: str = "") -> list[Listed]:
         """Return every step, committed or not, newest first."""
 
     def rows(self) -> list[Listed]:
@@ -102,7 +103,7 @@ class FolderPlace(Place):
     def name(self) -> str:  # type: ignore[override]
         return str(self.root)
 
-    def list_steps(self, tier: str, campaign: str | None = None) -> list[Listed]:
+    def list_steps(self, tier: str, campaign: str = "") -> list[Listed]:
         return list_folder(self.root, tier, campaign)
 
     def newest(self) -> int:
@@ -183,16 +184,17 @@ class BucketPlace(Place):
     def send(self, step: int, shard: Shard, s3: Any, bucket: str, key: str) -> None:
         s3.copy({"Bucket": self.bucket, "Key": self.key(step, shard.file)}, bucket, key, SourceClient=self.s3)
 
-    def list_steps(self, tier: str, campaign: str | None = None) -> list[Listed]:
+    def list_steps(self, tier: str, campaign: str = "") -> list[Listed]:
         sizes: dict[int, dict[str, int]] = {}
         for key, size in self.objects(f"{self.prefix}/" if self.prefix else ""):
             folder, _, name = key.removeprefix(f"{self.prefix}/").partition("/")
             if (step := step_of_folder(folder)) is not None:
                 sizes.setdefault(step, {})[name] = size
-        return [
-            listed(self.manifest_bytes(step), sizes[step].get, step, tier, campaign, "", partial(self._read, step))
+        rows = (
+            row_of(self.manifest_bytes(step), sizes[step].get, step, tier, campaign, "", partial(self._read, step))
             for step in sorted(sizes, reverse=True)
-        ]
+        )
+        return [listed(row) for row in rows]
 
     def _read(self, step: int, name: str) -> bytes:
         try:

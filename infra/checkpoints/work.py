@@ -19,7 +19,7 @@ from infra.errors import PermanentError, UserError
 from infra.plain_files import sha256_of
 from trainer.contract import COMMITTED_NAME, Manifest, Shard, step_folder
 from trainer.contract.listing import Listed, StepVerdict
-from trainer.contract.retention import removable
+from trainer.contract.sealed import removable
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, printable, tree_of
 
 Tell = Callable[[str], None]

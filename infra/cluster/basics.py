@@ -19,7 +19,8 @@ from pydantic import TypeAdapter
 
 from infra.aws.account import QUICK, Account
 from infra.cluster.kubernetes import from_pod
-from trainer.contract import SHARED_CHECKPOINTS, TERMINATION_LOG, Probe
+from trainer.contract import SHARED_CHECKPOINTS, Probe
+from trainer.contract.exits import write_termination
 from trainer.contract.frozen import Frozen
 
 CONFIG_FILE = Path("/config/basics.json")
@@ -118,7 +119,7 @@ def main() -> int:
     probes = [probe(name, look, cure, end) for name, (look, cure) in table.items()]
     message = Probes.dump_json(probes)
     print(message.decode(), flush=True)
-    Path(os.environ.get("BIVOUAC_TERMINATION_LOG", TERMINATION_LOG)).write_bytes(message)
+    write_termination(message.decode())
     return 0 if all(result.ok for result in probes) else 1
 
 

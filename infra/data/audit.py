@@ -23,7 +23,7 @@ from trainer.contract import (
     parse_manifest,
     step_of_folder,
 )
-from trainer.contract.audit import Audit, Executed, audit
+from trainer.contract.ledger import Audit, Executed, audit
 
 
 @dataclass(frozen=True)

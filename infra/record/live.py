@@ -24,7 +24,7 @@ class _Figures(BaseModel):
 
 
 def live_figures(store: CampaignStore) -> dict[str, Any] | None:
-    """Return the figures as `infra.steward.live` writes them; None if there are none. If they cannot be read, None too,
+    """Return the figures as the steward writes them; None if there are none. If they cannot be read, None too,
     and `store.unread` says so: money then counts from the events."""
     newest_figures = store.figures(LIVE, _Figures)
     return None if newest_figures is None else newest_figures.model_dump() | {"at": newest_figures.at.isoformat()}

@@ -29,9 +29,9 @@ from infra.record.store import CampaignStore
 from infra.session import closer
 from infra.spec.names import Names
 from infra.steward import last_resort, watchdog
-from infra.steward.live import bills
 from infra.steward.policy import policy_of
 from infra.steward.request_handling import RequestServer
+from infra.steward.seeing.lookout import bills
 from infra.steward.seeing.sources import PASSING
 from infra.steward.steward import Steward
 from trainer.contract import ExitCode

@@ -18,11 +18,10 @@ from infra.steward.seeing.views import (
     Observation,
     PodView,
 )
-from trainer.contract import ROLLED_BACK, ExitCode
+from trainer.contract import ExitCode
 from trainer.contract.culprit import Culprit, Located, find_culprit
+from trainer.contract.exits import OF_OTHERS
 
-_OF_OTHERS = frozenset({"peer-lost", "interrupted", "fenced", ROLLED_BACK})
-"""Reasons in termination messages that follow from the end of another pod or of the job, or from no node."""
 _SIGTERM = 128 + 15
 _APART = timedelta(seconds=2)
 """Kubernetes dates ends to the second, each node by its own clock."""
@@ -60,7 +59,7 @@ def first_failed(failed: Sequence[PodView]) -> str | None:
 
 def _own(pod: PodView) -> bool:
     vanished = pod.exit_code is None
-    return not vanished and pod.exit_code != _SIGTERM and pod.reason not in _OF_OTHERS
+    return not vanished and pod.exit_code != _SIGTERM and pod.reason not in OF_OTHERS
 
 
 def culprit(seen: Observation) -> Culprit | None:

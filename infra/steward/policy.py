@@ -8,13 +8,9 @@ from infra.cluster.steward_config import StewardConfig
 from infra.steward.decide import Policy
 
 
-def _save_timeout(config: StewardConfig) -> timedelta | None:
-    training, hang = config.spec.training, config.spec.recovery.hang_timeout
-    return None if training is None else timedelta(seconds=training.longest_save_s(hang))
-
-
 def policy_of(config: StewardConfig) -> Policy:
-    recovery = config.spec.recovery
+    recovery, training = config.spec.recovery, config.spec.training
+    save_s = None if training is None else training.longest_save_s(recovery.hang_timeout)
     return Policy(
         attempts_without_progress=recovery.attempts_without_progress,
         process_restarts=recovery.process_restarts,
@@ -22,7 +18,7 @@ def policy_of(config: StewardConfig) -> Policy:
         repairs_per_hour=recovery.repairs_per_hour,
         heartbeat_timeout=recovery.heartbeat_timeout,
         hang_timeout=recovery.hang_timeout,
-        save_timeout=_save_timeout(config),
+        save_timeout=None if save_s is None else timedelta(seconds=save_s),
         startup_timeout=recovery.startup_timeout,
         capacity_timeout=config.spec.capacity_timeout,
         blind_timeout=recovery.blind_timeout,

@@ -17,7 +17,8 @@ from infra.aws.account import QUICK, Account
 from infra.cluster.secrets import SecretRefused, text_of, value_of
 from infra.errors import TemporaryError
 from infra.spec.secrets import SecretSources
-from trainer.contract import CONFIG_FILE, TERMINATION_LOG, Env, ExitCode, Termination
+from trainer.contract import CONFIG_FILE, Env, ExitCode, Termination
+from trainer.contract.exits import write_termination
 from trainer.contract.workload import SECRET_SOURCES, SECRETS
 
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0)
@@ -90,7 +91,7 @@ def _ended(code: ExitCode, reason: str, detail: str) -> int:
         detail=detail[:1500],
     )
     print(detail, file=sys.stderr)
-    Path(os.environ.get("BIVOUAC_TERMINATION_LOG", TERMINATION_LOG)).write_text(end.model_dump_json())
+    write_termination(end.model_dump_json())
     return int(code)
 
 

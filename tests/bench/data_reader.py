@@ -24,7 +24,7 @@ import yaml
 from tests.results import results_of
 from tests.root import ROOT
 from tests.trainer.data_sets import open_data
-from trainer.builtin.data.indexed import index_bytes
+from trainer.builtin.data.prepare.assemble import index_bytes
 from trainer.builtin.data.reader import Reader
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, ModelConfig, Parameters, SourceCounts, TokenShard
 

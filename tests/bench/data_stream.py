@@ -29,7 +29,7 @@ from tests.trainer.data_sets import used_bytes
 from trainer.buckets.sources import BucketSource
 from trainer.builtin.data.cache import Cache
 from trainer.builtin.data.feed import Feed, Share
-from trainer.builtin.data.indexed import index_bytes
+from trainer.builtin.data.prepare.assemble import index_bytes
 from trainer.builtin.data.reader import Reader
 from trainer.builtin.data.staging import Stager
 from trainer.contract import DataManifest, Parameters, SourceCounts, TokenShard

@@ -33,7 +33,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from tests.results import results_of
-from trainer.builtin.checkpoint import worker
+from trainer.builtin.checkpoint import writing
 from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity, TrainingProgress
 from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.builtin.checkpoint.direct import DirectFile
@@ -81,9 +81,9 @@ class Bench:
 
     def variants(self) -> dict[str, Any]:
         """The same save with one thing of its background writing changed."""
-        kept, worker._NICENESS = worker._NICENESS, 0
+        kept, writing._NICENESS = writing._NICENESS, 0
         eager, buffered = self._committer("eager"), self._committer("buffered")
-        worker._NICENESS = kept
+        writing._NICENESS = kept
         apart = Apart(self)
         return {
             "bivouac": self.bivouac,

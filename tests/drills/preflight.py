@@ -26,7 +26,7 @@ from infra.plan.catalogue import limits
 from tests.results import results_of
 from tests.root import ROOT
 from trainer.contract import Env, Expectation, HealthReport
-from trainer.place import TERMINATION_LOG_VARIABLE
+from trainer.contract.exits import TERMINATION_LOG_VARIABLE
 
 RESULTS = results_of("drills", "preflight")
 PORT = 29531

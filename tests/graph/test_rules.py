@@ -338,5 +338,5 @@ KINDS = {"SecurityGroup", "Subnet", "Vpc", "RouteTable", "LustreFileSystem", "Na
 
 def test_every_rule_says_what_it_wants() -> None:
     assert all(rule.__doc__ and len(rule.__doc__) > 40 for rule in RULES)
-    names = [rule_name(rule) for rule in (*RULES, *SPEC_RULES)]
+    names = [rule_name(rule) for rule in RULES] + [rule_name(rule) for rule in SPEC_RULES]
     assert len(set(names)) == len(names) and max(map(len, names)) <= 24

@@ -18,7 +18,7 @@ from tests import waiting
 from tests.root import ROOT
 from tests.trainer.warm import AGENT, SETTINGS, Process, warm
 from trainer.contract import COMMITTED_NAME, Env, TrainConfig, step_folder
-from trainer.place import TERMINATION_LOG_VARIABLE
+from trainer.contract.exits import TERMINATION_LOG_VARIABLE
 
 PORT = 29517
 

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 from trainer.builtin.data.cache import Cache
 from trainer.builtin.data.prepare.prepare import make
 from trainer.builtin.data.prepare.workers import Progress
-from trainer.builtin.data.reader import Reader, check_vocabulary, folder_opener, load_manifest, verify_shards
+from trainer.builtin.data.reader import Reader, check_vocabulary, load_manifest, verify_shards
+from trainer.client.bivouac_data.reader import folder_opener
 from trainer.contract import DataManifest, Parameters
 from trainer.contract.recipe import Recipe, Source
 

@@ -21,9 +21,8 @@ from trainer.builtin.checkpoint.commit import Begun, Committer, ManifestIdentity
 from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine
 from trainer.builtin.checkpoint.restore import restore
 from trainer.builtin.checkpoint.tiers import campaign_tiers
-from trainer.builtin.engine import build_engine, initialize_distributed
+from trainer.builtin.engine import build_engine, initialize_distributed, learning_rate
 from trainer.builtin.gang import Gang
-from trainer.builtin.schedule import learning_rate
 from trainer.contract import CheckpointConfig, Layout, TrainConfig
 
 WORLD, REACH = 2, 3

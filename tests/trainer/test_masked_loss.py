@@ -18,9 +18,10 @@ from tests.trainer.builtin.data.chats import CHATML, CONTEXT, conversations, rec
 from tests.trainer.data_sets import quiet
 from trainer.builtin.checkpoint.convert.export import export
 from trainer.builtin.data.prepare.prepare import make
-from trainer.builtin.data.reader import Reader, folder_opener, load_manifest
+from trainer.builtin.data.reader import Reader, load_manifest
 from trainer.builtin.evaluate import evaluate
 from trainer.builtin.model import Transformer, recompute
+from trainer.client.bivouac_data.reader import folder_opener
 from trainer.contract import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, TrainConfig
 
 STEPS, BATCH, RATE = 12, 4, 3e-3

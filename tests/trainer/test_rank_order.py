@@ -19,17 +19,17 @@ from tests.trainer.agents import Attempt, World, run
 from tests.trainer.builtin.checkpoint.saved_steps import MODEL, Told, saved
 from trainer.builtin.checkpoint.neighbour import Neighbours, ShardAddress
 from trainer.builtin.checkpoint.search import Search
-from trainer.builtin.checkpoint.shard_server import TOKEN_VARIABLE, answer, new_token
 from trainer.builtin.checkpoint.tiers import Tiers, campaign_tiers
 from trainer.builtin.rank_order import Standing, order, standing
+from trainer.builtin.serving import TOKEN_VARIABLE, answer, new_token
 from trainer.contract import TOPOLOGY_NAME, Manifest
-from trainer.place import NodePlace
+from trainer.supervisor.place import Place
 
 NODES, PER_NODE, STEP = 5, 2, 20
 
 
-def place(index: int) -> NodePlace:
-    return NodePlace(f"node-{index}", "127.0.0.1", index, NODES, PER_NODE, "pod-0:29500", "tiny", 2)
+def place(index: int) -> Place:
+    return Place("tiny", 2, f"node-{index}", "127.0.0.1", index, NODES, PER_NODE, "pod-0:29500")
 
 
 class Nodes:
@@ -174,7 +174,7 @@ def test_a_shard_that_is_cut_or_of_other_many_ranks_is_not_held(nodes: Nodes) ->
     (nodes.root / TOPOLOGY_NAME).write_text('{"node-0": ["nn-1", "nn-2"]}')
     told = standing(tier, place(0), nodes.root / "train.json")
     assert told == Standing(held={STEP: {}}, network=("nn-1", "nn-2"))
-    fewer = NodePlace("node-0", "127.0.0.1", 0, NODES - 1, PER_NODE, "pod-0:29500", "tiny", 2)
+    fewer = Place("tiny", 2, "node-0", "127.0.0.1", 0, NODES - 1, PER_NODE, "pod-0:29500")
     assert standing(tier, fewer, nodes.root / "none" / "x").held == {}
 
 

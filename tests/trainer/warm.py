@@ -117,8 +117,8 @@ def _serve() -> None:
     import deepspeed  # noqa: F401
 
     import trainer.builtin.agent
-    import trainer.builtin.elastic
-    import trainer.builtin.loop  # noqa: F401
+    import trainer.builtin.assembly
+    import trainer.builtin.ranks  # noqa: F401
 
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     running: set[int] = set()

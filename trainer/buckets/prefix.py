@@ -162,7 +162,7 @@ class Prefix:
             try:
                 return call()
             except (ClientError, BotoCoreError, Boto3Error) as error:
-                trouble = _kind(error)(f"{self.url}: {type(error).__name__}: {error}")
+                trouble = kind_of(error)(f"{self.url}: {type(error).__name__}: {error}")
                 if lasting(trouble) or time.monotonic() >= until:
                     raise trouble from error
                 if not told:
@@ -195,7 +195,7 @@ def _code(error: BaseException | None) -> str:
     return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
 
 
-def _kind(error: Exception) -> type[OSError]:
+def kind_of(error: Exception) -> type[OSError]:
     """Return the error type of a folder: a missing or forbidden object is no outage."""
     # boto3 wraps the refusal of an upload in an error of its own.
     codes = {_code(error), _code(error.__context__)}

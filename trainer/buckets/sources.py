@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainer.buckets.prefix import kind_of
+
 _CHUNK_BYTES = 2**20
 _CONNECT_S, _READ_S = 5, 20
-_ABSENT = ("NoSuchKey", "NoSuchBucket", "404")
-_FORBIDDEN = ("AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403")
 
 
 class ShardSource(Protocol):
@@ -48,7 +48,7 @@ class BucketSource:
             answer = self._client().get_object(Bucket=self._bucket, Key=f"{self._prefix}{name}")
             yield from answer["Body"].iter_chunks(_CHUNK_BYTES)
         except (ClientError, BotoCoreError) as error:
-            raise _kind(error)(f"{type(error).__name__}: {error}") from error
+            raise kind_of(error)(f"{type(error).__name__}: {error}") from error
 
     def __str__(self) -> str:
         return self._url
@@ -61,15 +61,6 @@ class BucketSource:
             once = Config(connect_timeout=_CONNECT_S, read_timeout=_READ_S, retries={"total_max_attempts": 1})
             self._made = boto3.client("s3", config=once)
         return self._made
-
-
-def _kind(error: Exception) -> type[OSError]:
-    """Return the error type of a folder: a missing or forbidden object is not a network error."""
-    answer: dict[str, Any] = getattr(error, "response", {})
-    code = answer.get("Error", {}).get("Code")
-    if code in _ABSENT:
-        return FileNotFoundError
-    return PermissionError if code in _FORBIDDEN else OSError
 
 
 def source_of(where: str, mount: Path) -> ShardSource:

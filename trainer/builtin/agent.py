@@ -1,4 +1,4 @@
-"""`python -m trainer.builtin.agent`: the entry point of a training pod, around torch's elastic agent.
+"""`python -m trainer.builtin.agent`: the entry point of a training pod.
 
 It starts the local ranks, serves their state, forwards their output, and ends with the contract's exit code and
 termination message. It starts them again where `in_place` says so; all other restarts are the infrastructure's.
@@ -15,20 +15,17 @@ import sys
 import tempfile
 import threading
 import traceback
-from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.builtin.checkpoint.shard_server import new_token
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.builtin.config import load_config
 from trainer.builtin.failures import recorder
-from trainer.builtin.failures.verdict import cause_of
+from trainer.builtin.failures.verdict import Cause, cause_of
 from trainer.builtin.heartbeat import read_beats, request_stop
 from trainer.builtin.rank import rank_main
-from trainer.builtin.serving import Node, serve
+from trainer.builtin.serving import Node, new_token, serve
 from trainer.contract import (
     CONFIG_FILE,
     DATA_MOUNT,
@@ -39,11 +36,12 @@ from trainer.contract import (
     Termination,
     TrainConfig,
 )
-from trainer.contract.culprit import RankSeen
+from trainer.contract.exits import write_termination
 from trainer.errors import ConfigError, classify
 from trainer.events import emit
 from trainer.network import interface_of, split_endpoint, wait_for_name
-from trainer.place import NodePlace, Paths, write_termination
+from trainer.place import Paths, place_of
+from trainer.supervisor.place import Place
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -57,20 +55,20 @@ def main() -> int:
         options.config, options.data, options.local, options.shared, Path(tempfile.mkdtemp(prefix="bivouac-run-"))
     )
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    place: NodePlace | None = None
+    place: Place | None = None
     try:
-        place = NodePlace.of(os.environ)
+        place = place_of(os.environ)
         config = load_config(paths.config)
         if config.campaign != place.campaign:
             raise ConfigError("configuration of another campaign", f"{config.campaign} in {place.campaign}")
         _stop_on_signals(place, paths.run)
         termination = _run(place, config, paths, options.join_timeout_s or config.start_timeout_s)
     except Exception as error:
-        known = classify(error)
-        if known is not error:
+        failure = classify(error)
+        if failure is not error:
             traceback.print_exception(error)
-        print(known, file=sys.stderr)
-        termination = _termination(place, paths.run, int(known.exit_code), known.reason, detail=str(known))
+        print(failure, file=sys.stderr)
+        termination = _termination(place, paths.run, Cause(int(failure.exit_code), failure.reason, detail=str(failure)))
     _leave(place, paths, termination)
     return termination.exit_code
 
@@ -87,124 +85,104 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run(place: NodePlace, config: TrainConfig, paths: Paths, join_timeout_s: float) -> Termination:
-    node = Node(
-        config.campaign,
-        place.attempt,
-        place.node_name,
-        config.steps,
-        place.node_rank * place.ranks_per_node,
-        place.ranks_per_node,
-        paths.run,
-        paths.local / config.campaign,
-    )
+def _run(place: Place, config: TrainConfig, paths: Paths, join_timeout_s: float) -> Termination:
+    node = Node(place, config.steps, paths.run, paths.local / config.campaign)
     new_token()
-    serve(node, place.pod_ip)
+    serve(node)
     emit("agent", phase="starting", node_rank=place.node_rank, nodes=place.node_count)
-    accelerated = _prepare_environment(place, config)
+    has_gpus = _prepare_environment(place, config)
     recorder.switch_on(os.environ, paths.run, config.collective_timeout_s)
     # Torch reads thread counts at its import: after the environment is set, once for agent and ranks.
-    from trainer.builtin.elastic import Ranks, import_ahead
     from trainer.builtin.in_place.generations import Generations
+    from trainer.builtin.ranks import Ranks
 
     host, port = split_endpoint(place.rendezvous)
     wait_for_name(host, join_timeout_s)
     store, place = _ordered(place, paths, (host, port), join_timeout_s)
-    node.first_rank = place.node_rank * place.ranks_per_node
-    if not accelerated:
+    node.place = place
+    if not has_gpus:
+        from trainer.builtin.assembly import import_ahead
+
         import_ahead(config.model)
-    logs, method = _rank_logs(paths, place), "spawn" if accelerated else "fork"
-    ranks = Ranks(place, (host, port), store, join_timeout_s, logs, rank_main, paths, method)
-    verdict = partial(_verdict, place, paths.run, logs)
-    return Generations.of(config, place, paths.run, accelerated, verdict).run(ranks)
+    logs, method = _rank_logs(paths, place), "spawn" if has_gpus else "fork"
+
+    def verdict(exit_codes: dict[int, int]) -> Termination:
+        return _termination(place, paths.run, cause_of(paths.run, logs, exit_codes))
+
+    generations = Generations(place, paths.run, config.restarts_in_place, config.meet_s, has_gpus, verdict)
+    return generations.run(Ranks(place, store, logs, rank_main, paths, method))
 
 
-def _ordered(place: NodePlace, paths: Paths, endpoint: tuple[str, int], timeout_s: float) -> tuple[TCPStore, NodePlace]:
+def _ordered(place: Place, paths: Paths, endpoint: tuple[str, int], timeout_s: float) -> tuple[TCPStore, Place]:
     """Join the other nodes. Return the gang's store, and the place with the rank that fits what this node holds."""
     from trainer.builtin.rank_order import agree, standing
     from trainer.store import open_store
 
     store = open_store(place, endpoint, timedelta(seconds=timeout_s))
-    mine = standing(Tier("local", paths.local / place.campaign), place, paths.config)
-    ordered = replace(place, node_rank=agree(store, place, mine))
-    os.environ[Env.NODE_RANK] = str(ordered.node_rank)
-    emit("node_rank", pod=place.node_rank, node_rank=ordered.node_rank, holds=sorted(mine.held, reverse=True)[:1])
-    return store, ordered
+    own_standing = standing(Tier("local", paths.local / place.campaign), place, paths.config)
+    new_place = place._replace(node_rank=agree(store, place, own_standing))
+    os.environ[Env.NODE_RANK] = str(new_place.node_rank)
+    holds = sorted(own_standing.held, reverse=True)[:1]
+    emit("node_rank", pod=place.node_rank, node_rank=new_place.node_rank, holds=holds)
+    return store, new_place
 
 
-def _prepare_environment(place: NodePlace, config: TrainConfig) -> bool:
+def _prepare_environment(place: Place, config: TrainConfig) -> bool:
     """Set what torch, gloo and DeepSpeed read at their import. Return whether there are CUDA devices."""
-    accelerated = any(Path("/dev").glob("nvidia[0-9]*"))
+    has_gpus = any(Path("/dev").glob("nvidia[0-9]*"))
     interface = interface_of(place.pod_ip)
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(config.threads)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    if accelerated:
+    if has_gpus:
         # The allocator's blocks then grow, instead of lying about in sizes that nothing asks for any more.
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     else:
         os.environ["DS_ACCELERATOR"] = "cpu"
-    # A thread of ours handles signals: torch's handlers would kill the ranks before they have committed.
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
-    return accelerated
+    return has_gpus
 
 
-def _stop_on_signals(place: NodePlace, run: Path) -> None:
+def _stop_on_signals(place: Place, run: Path) -> None:
     """Turn SIGTERM into a stop request to the ranks, in a thread: the main thread may be in a rendezvous."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
     def wait() -> None:
         while True:
-            received = signal.sigwait(_SIGNALS)
-            emit("stopping", signal=signal.Signals(received).name)
+            signal_number = signal.sigwait(_SIGNALS)
+            emit("stopping", signal=signal.Signals(signal_number).name)
             request_stop(run)
             if not read_beats(run):
                 detail = "asked to stop before the ranks had started"
-                code = int(ExitCode.INTERRUPTED)
-                write_termination(_termination(place, run, code, "interrupted", detail=detail).message())
-                os._exit(code)
+                cause = Cause(int(ExitCode.INTERRUPTED), "interrupted", detail=detail)
+                write_termination(_termination(place, run, cause).message())
+                os._exit(cause.code)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
-def _verdict(place: NodePlace, run: Path, logs: Path, exit_codes: dict[int, int]) -> Termination:
-    cause = cause_of(run, logs, exit_codes)
-    known = (cause.code, cause.reason, cause.rank, cause.signal_number, cause.detail)
-    return _termination(place, run, *known, ranks=cause.ranks)
-
-
-def _termination(
-    place: NodePlace | None,
-    run: Path,
-    code: int,
-    reason: str,
-    rank: int | None = None,
-    signal_number: int | None = None,
-    detail: str = "",
-    ranks: tuple[RankSeen, ...] = (),
-) -> Termination:
+def _termination(place: Place | None, run: Path, cause: Cause) -> Termination:
     beats = read_beats(run)
     return Termination(
-        exit_code=code,
-        reason=reason,
+        exit_code=cause.code,
+        reason=cause.reason,
         attempt=place.attempt if place else -1,
         node=place.node_name if place else "",
         step=min((beat.step for beat in beats), default=0),
         committed_step=max((beat.committed_step for beat in beats), default=-1),
-        signal=signal_number,
-        rank=rank,
-        detail=detail[:1500],
-        ranks=ranks,
+        signal=cause.signal_number,
+        rank=cause.rank,
+        detail=cause.detail[:1500],
+        ranks=cause.ranks,
     )
 
 
-def _logs(tier: Path, place: NodePlace) -> Path:
+def _logs(tier: Path, place: Place) -> Path:
     folder = tier / place.campaign / "logs" / f"attempt-{place.attempt:04d}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _rank_logs(paths: Paths, place: NodePlace) -> Path:
+def _rank_logs(paths: Paths, place: Place) -> Path:
     """Return the folder of the ranks' logs: the scratch folder if the local tier is full, so that the pod starts."""
     try:
         return _logs(paths.local, place)
@@ -213,7 +191,7 @@ def _rank_logs(paths: Paths, place: NodePlace) -> Path:
         return paths.run
 
 
-def _leave(place: NodePlace | None, paths: Paths, termination: Termination) -> None:
+def _leave(place: Place | None, paths: Paths, termination: Termination) -> None:
     """Write the termination message, copy the ranks' logs to the shared tier, and remove the scratch folder."""
     emit("agent_ended", **termination.model_dump(exclude_none=True, exclude={"attempt", "node", "ranks"}))
     write_termination(termination.message())

@@ -22,19 +22,33 @@ from trainer.builtin.checkpoint.tiers import AnyTiers, campaign_tiers, tiers_in_
 from trainer.builtin.config import config_digest, load_config
 from trainer.builtin.data.ledger import DataLedger
 from trainer.builtin.data.supply import Supply
-from trainer.builtin.engine import build_engine, initialize_distributed
+from trainer.builtin.engine import build_engine, import_deepspeed, initialize_distributed
 from trainer.builtin.gang import Gang
 from trainer.builtin.heartbeat import Heartbeat
 from trainer.builtin.loop import Loop
 from trainer.builtin.model import parameter_count
+from trainer.builtin.model.adapters import import_peft
+from trainer.builtin.model.named import import_transformers
 from trainer.builtin.tuning.processors import take_processors
 from trainer.builtin.watch.overseer import Overseer, agreed_bans
 from trainer.builtin.watch.profile import Profiler
-from trainer.contract import Env, Layout, Manifest, Phase, TrainConfig
+from trainer.contract import Env, Layout, Manifest, ModelConfig, Phase, TrainConfig
 from trainer.contract.bans import Ban, distrust
 from trainer.errors import Interrupted, StorageError
 from trainer.events import emit
 from trainer.place import Paths, generation
+
+
+def import_ahead(model: ModelConfig) -> None:
+    """Import what every rank needs, for ranks that are forked."""
+    import_deepspeed()
+    # Torch's optimizers import it at their first step (1.5 s).
+    import torch._dynamo  # noqa: F401
+
+    if model.name:
+        import_transformers()
+    if model.lora is not None:
+        import_peft()
 
 
 def train(paths: Paths, heartbeat: Heartbeat) -> None:

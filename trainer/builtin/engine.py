@@ -1,4 +1,4 @@
-"""The DeepSpeed engine: its creation and settings."""
+"""The DeepSpeed engine: its creation and settings, and the learning rate: linear warm-up, then half a cosine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainer.builtin.model.parallel import (
     spread_of,
     tensor_settings,
 )
-from trainer.contract import GRADIENT_BUCKET, LoraConfig, TrainConfig
+from trainer.contract import GRADIENT_BUCKET, LoraConfig, OptimizerConfig, TrainConfig
 from trainer.errors import ConfigError, PeerLost
 from trainer.events import emit
 from trainer.place import generation
@@ -214,3 +214,12 @@ def _import_muon_uncompiled() -> None:
         import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401
     finally:
         compiler.compile = compiled
+
+
+def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
+    """Return the rate of the 0-based optimizer step `step` out of `steps`."""
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    part = min(1.0, (step - config.warmup_steps) / max(1, steps - config.warmup_steps))
+    span = config.learning_rate - config.minimum_learning_rate
+    return config.minimum_learning_rate + 0.5 * span * (1.0 + math.cos(math.pi * part))

@@ -133,14 +133,11 @@ class Gang:
     @contextlib.contextmanager
     def patient(self) -> Iterator[None]:
         """Let the collectives in the block, DeepSpeed's as well, wait as long as disks may take."""
-        groups = [dist.group.WORLD, self.group]
+        self.wait_up_to(_DISKS_TIMEOUT)
         try:
-            for group in groups:
-                dist.distributed_c10d._set_pg_timeout(_DISKS_TIMEOUT, group)
             yield
         finally:
-            for group in groups:
-                dist.distributed_c10d._set_pg_timeout(self.timeout, group)
+            self.wait_up_to(self.timeout)
 
     def gather(self, mine: Any) -> list[Any]:
         """Return every rank's value, by rank. The values are pickled: ranks must trust each other."""

@@ -16,10 +16,10 @@ from trainer.builtin.config import computes_together
 from trainer.builtin.data.feed import Fed, Feed
 from trainer.builtin.data.ledger import DataLedger, from_limbs, to_limbs
 from trainer.builtin.data.reader import Reader
+from trainer.builtin.engine import learning_rate
 from trainer.builtin.evaluation import evaluation_loss
 from trainer.builtin.gang import Gang
 from trainer.builtin.heartbeat import Heartbeat, stop_requested
-from trainer.builtin.schedule import learning_rate
 from trainer.builtin.tuning.garbage import collected
 from trainer.builtin.watch.detectors import Seen
 from trainer.builtin.watch.figures import All, Mine, pack, step_figures, unpack

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from trainer.builtin.failures.recorder import dump_own
 from trainer.builtin.heartbeat import Heartbeat, Outcome
-from trainer.builtin.parent import end_with_parent
 from trainer.contract import ExitCode
 from trainer.errors import Interrupted, PeerLost, classify
 from trainer.events import emit
 from trainer.place import Paths
+from trainer.supervisor.family import end_with_parent
 
 
 def rank_main(paths: Paths) -> None:
-    """Run one local rank, started by the elastic agent; return only when training is done."""
+    """Run one local rank, started by the agent; return only when training is done."""
     _die_with_the_agent()
     os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
     heartbeat = Heartbeat(paths.run, int(os.environ["RANK"]))

@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, Store
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.contract import TOPOLOGY_NAME, Manifest, attempt_folder
 from trainer.contract.frozen import Frozen
-from trainer.place import NodePlace
+from trainer.supervisor.place import Place
 
 
 class Standing(Frozen, extra="ignore"):
@@ -31,7 +31,7 @@ class Standing(Frozen, extra="ignore"):
     """The node's place in the network, from the top layer down; empty if unknown."""
 
 
-def agree(store: Store, place: NodePlace, mine: Standing) -> int:
+def agree(store: Store, place: Place, mine: Standing) -> int:
     """Return this node's rank. Pod 0 decides once all have told; the others wait as long as the store does."""
     told = PrefixStore("rank-order", store)
     told.set(str(place.node_rank), mine.model_dump_json())
@@ -42,7 +42,7 @@ def agree(store: Store, place: NodePlace, mine: Standing) -> int:
     return ranks[place.node_rank]
 
 
-def standing(local: Tier, place: NodePlace, config: Path) -> Standing:
+def standing(local: Tier, place: Place, config: Path) -> Standing:
     """Return this node's standing. A disk or a file that cannot be read tells nothing; the restore then says why."""
     held, network = dict[int, dict[int, int]](), dict[str, list[str]]()
     with contextlib.suppress(OSError):

@@ -3,16 +3,7 @@
 `infra` imports nothing else of `trainer`, and `trainer` imports nothing of `infra`.
 """
 
-from trainer.contract.checkpoint import (
-    COMMITTED_NAME,
-    Foreign,
-    Manifest,
-    Shard,
-    attempt_folder,
-    parse_manifest,
-    step_folder,
-    step_of_folder,
-)
+from trainer.contract.checkpoint import Foreign, Manifest, Shard, parse_manifest
 from trainer.contract.data import (
     DATA_MANIFEST_NAME,
     DATA_REPORT_NAME,
@@ -24,6 +15,7 @@ from trainer.contract.data import (
     SourceCounts,
     TokenShard,
 )
+from trainer.contract.exits import NOTHING_SOUND, ROLLED_BACK, ExitCode
 from trainer.contract.health import (
     AT_LEAST,
     DATA_IN_S3,
@@ -44,13 +36,9 @@ from trainer.contract.job import (
     KERNEL_LOG,
     LOCAL_CHECKPOINTS,
     NODE_TOLD,
-    NOTHING_SOUND,
-    ROLLED_BACK,
     SHARED_CHECKPOINTS,
-    TERMINATION_LOG,
     TOPOLOGY_NAME,
     Env,
-    ExitCode,
     Phase,
     RankStatus,
     Status,
@@ -61,6 +49,8 @@ from trainer.contract.job import (
 from trainer.contract.ledger import Consumed
 from trainer.contract.model.adapters import adapter_trouble, dropout_trouble, replay_trouble
 from trainer.contract.model.layout import TOLERANCES, Heads, Layout, Trouble, layout_trouble, model_trouble
+from trainer.contract.sealed import MANIFEST as COMMITTED_NAME
+from trainer.contract.sealed import attempt_folder, step_folder, step_of_folder
 from trainer.contract.training import (
     GRADIENT_BUCKET,
     CheckpointConfig,
@@ -81,79 +71,3 @@ from trainer.contract.unrecognised import (
     UnrecognisedFile,
     entry_path,
 )
-
-__all__ = [
-    "AGENT_PORT",
-    "AT_LEAST",
-    "COMMITTED_NAME",
-    "CONFIG_FILE",
-    "DATA_IN_S3",
-    "DATA_MANIFEST_NAME",
-    "DATA_MOUNT",
-    "DATA_REPORT_NAME",
-    "DATA_SUMMARY_NAME",
-    "DCGM_LONGEST_S",
-    "GRADIENT_BUCKET",
-    "KERNEL_LOG",
-    "LOCAL_CHECKPOINTS",
-    "NODE_TOLD",
-    "NOTHING_SOUND",
-    "OWN_FOLDER",
-    "ROLLED_BACK",
-    "SHARED_CHECKPOINTS",
-    "SHARED_TIER_IN_S3",
-    "TERMINATION_LOG",
-    "TOKENIZER_NAME",
-    "TOLERANCES",
-    "TOPOLOGY_NAME",
-    "UNRECOGNISED_NAME",
-    "Chat",
-    "CheckpointConfig",
-    "Consumed",
-    "DataConfig",
-    "DataManifest",
-    "Env",
-    "ExitCode",
-    "Expectation",
-    "Foreign",
-    "GpuExpectation",
-    "GradientConfig",
-    "Heads",
-    "HealthReport",
-    "Layout",
-    "Limits",
-    "LoraConfig",
-    "Manifest",
-    "ModelConfig",
-    "OptimizerConfig",
-    "ParallelConfig",
-    "Parameters",
-    "PcieLink",
-    "Phase",
-    "Probe",
-    "RankStatus",
-    "RecomputeConfig",
-    "Shard",
-    "SourceCounts",
-    "Status",
-    "StepFigures",
-    "Termination",
-    "TokenShard",
-    "TrainConfig",
-    "Trouble",
-    "Unrecognised",
-    "UnrecognisedFile",
-    "Verdict",
-    "WatchConfig",
-    "adapter_trouble",
-    "attempt_folder",
-    "dropout_trouble",
-    "entry_path",
-    "grace_seconds",
-    "layout_trouble",
-    "model_trouble",
-    "parse_manifest",
-    "replay_trouble",
-    "step_folder",
-    "step_of_folder",
-]

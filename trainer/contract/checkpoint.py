@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -11,26 +10,8 @@ from pydantic import Field, model_validator
 from trainer.contract.frozen import Frozen
 from trainer.contract.ledger import Consumed
 from trainer.contract.model.layout import Layout
+from trainer.contract.sealed import attempt_folder
 from trainer.contract.training import ParallelConfig
-
-COMMITTED_NAME = "manifest.json"
-_STEP = re.compile(r"^step-(\d{8,})$")
-
-
-def attempt_folder(attempt: int) -> str:
-    """Return the name of the folder of an attempt's shards within a step folder."""
-    return f"attempt-{attempt:04d}"
-
-
-def step_folder(step: int) -> str:
-    """Return the name of a step's folder, `<tier>/<campaign>/step-<8 digits>/`."""
-    return f"step-{step:08d}"
-
-
-def step_of_folder(name: str) -> int | None:
-    """Return the step of a folder's name, or None for any other name (temporary ones included)."""
-    match = _STEP.match(name)
-    return int(match.group(1)) if match else None
 
 
 class Shard(Frozen):

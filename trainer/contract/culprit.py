@@ -11,10 +11,9 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field
 
+from trainer.contract.exits import OF_OTHERS, PEER_LOST
 from trainer.contract.frozen import Frozen
 
-OF_OTHERS = frozenset({"peer-lost", "interrupted", "fenced", "rolled-back", "done"})
-"""Reasons of ends that follow from the end of another rank or of the job, or from no rank."""
 _MOST_NAMED = 8
 _MOST_WORDS = 4096
 """Characters of a text that a node gave; a termination message is no longer either."""
@@ -113,9 +112,9 @@ def find_culprit(ranks: Sequence[Located]) -> Culprit | None:
             told = next((one.seen.detail for one in found if one.seen.detail), "")
             return _named(found, told or f"{why} {_at(found[0].seen)}")
     signs = frozenset(Sign)
-    if own := [one for one in ranks if one.seen.end not in signs and one.seen.end not in OF_OTHERS]:
+    if own := [one for one in ranks if one.seen.end not in signs and one.seen.end not in {*OF_OTHERS, "done"}]:
         return _named(own, f"{own[0].seen.end}: {own[0].seen.detail}"[:300])
-    lost = [one for one in ranks if one.seen.end in (Sign.ABORTED, "peer-lost")]
+    lost = [one for one in ranks if one.seen.end in (Sign.ABORTED, PEER_LOST)]
     if not lost:
         return None
     return _behind(ranks) or _without_numbers(ranks) or _steps_behind(ranks) or _equal(ranks)

@@ -1,15 +1,16 @@
-"""The interface of a training pod: environment, paths, status, exit codes, termination message."""
+"""The interface of a training pod: environment, paths, status, termination message."""
 
 from __future__ import annotations
 
 import json
 import math
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, FiniteFloat
 
 from trainer.contract.culprit import RankSeen
+from trainer.contract.exits import fitting
 from trainer.contract.frozen import Frozen
 from trainer.contract.unrecognised import Unrecognised
 
@@ -23,9 +24,6 @@ NODE_TOLD = "/node"
 """Files that the node writes about itself, mounted read-only in the health check's pods."""
 KERNEL_LOG = f"{NODE_TOLD}/kernel.log"
 """The kernel's lines about GPUs and their switches, since the node's start."""
-TERMINATION_LOG = "/dev/termination-log"
-TERMINATION_LIMIT_BYTES = 4096
-"""The kubelet keeps no more of a termination message."""
 AGENT_PORT = 8471
 """The agent's HTTP port on the pod IP: `/status` (JSON, `Status`), `/metrics` (Prometheus), `/healthz`."""
 
@@ -45,29 +43,6 @@ class Env(StrEnum):
     """host:port of pod 0 by its headless-service name."""
     CODE_DIGEST = "BIVOUAC_CODE_DIGEST"
     IMAGE_DIGEST = "BIVOUAC_IMAGE_DIGEST"
-
-
-class ExitCode(IntEnum):
-    """Exit codes of the agent, after sysexits; a death by signal keeps its signal."""
-
-    DONE = 0
-    USER = 64
-    DATA = 65
-    INTERNAL = 70
-    SICK = 71
-    """This node computes wrongly or slowly, by the watch: it is to be replaced."""
-    STORAGE = 74
-    INTERRUPTED = 75
-    """Interrupted, with a committed checkpoint."""
-    NUMERIC = 76
-
-
-NOTHING_SOUND = "nothing-sound"
-"""Reason of a termination: the shared tier holds checkpoints, and not one of them can be used."""
-
-
-ROLLED_BACK = "rolled-back"
-"""Reason of a termination: the watch goes back to an earlier checkpoint; no node is at fault."""
 
 
 class Phase(StrEnum):
@@ -187,9 +162,8 @@ class Termination(Frozen):
             tuple(one.model_copy(update={"detail": "", "groups": {}}) for one in self.ranks),
             (),
         )
-        texts = (_told(self.model_copy(update={"ranks": ranks})) for ranks in shorter)
-        fitting = (text for text in texts if len(text.encode()) <= TERMINATION_LIMIT_BYTES)
-        return next(fitting, _told(self.model_copy(update={"ranks": (), "detail": self.detail[:300]})))
+        ends = [{"ranks": ranks} for ranks in shorter] + [{"ranks": (), "detail": self.detail[:300]}]
+        return fitting(_told(self.model_copy(update=end)) for end in ends)
 
 
 def _told(end: Termination) -> str:

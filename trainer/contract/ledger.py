@@ -1,10 +1,15 @@
-"""The ledger of consumed data in every checkpoint's manifest: rows of data positions with a chain of digests."""
+"""The ledger of consumed data in every checkpoint's manifest: rows of data positions with a chain of digests, and its
+audit: a committed checkpoint's ledger must hold each planned sample exactly once.
+
+Steps after an attempt's last commit are not in the ledger: the next attempt repeats them, and they count once.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -12,6 +17,7 @@ from trainer.contract.frozen import Frozen
 
 CHAIN_START = hashlib.sha256(b"bivouac ledger 1").hexdigest()
 _SUM = 2**64
+_SHOWN = 20
 
 
 class Consumed(Frozen):
@@ -52,3 +58,134 @@ def next_link(chain: str, step: int, position: int, count: int, digest: int) -> 
     """Return the chain after a step of `count` sequences from `position`; `digest` is the sum of their digests."""
     link = struct.pack("<32sQQQQ", bytes.fromhex(chain), step, position, count, digest % _SUM)
     return hashlib.sha256(link).hexdigest()
+
+
+class Executed(NamedTuple):
+    """A step in a rank's log."""
+
+    attempt: int
+    step: int
+    samples: int
+    """Digest of the sequences that all ranks consumed."""
+    generation: int = 0
+
+
+class AuditFinding(Frozen, extra="ignore"):
+    """A range of positions that contradicts the claim; `end_position` is one past the last."""
+
+    kind: Literal["missing", "repeated", "beyond", "other-samples"]
+    first_position: int
+    end_position: int
+    why: str
+
+
+class Audit(Frozen, extra="ignore"):
+    planned: int
+    """Planned sequences."""
+    consumed: int
+    rows: tuple[Consumed, ...]
+    findings: tuple[AuditFinding, ...]
+    repeated_steps: int
+    """Steps that ran again after a restart; the committed run of each counts."""
+    checked_by_log: int
+    """Steps whose digest was found in a log."""
+    checked_by_data: int
+    """Steps whose samples were read from the data set again."""
+    unlooked: tuple[str, ...]
+    """Sources that could not be read, with the reasons."""
+
+    @property
+    def proved(self) -> bool:
+        return not self.findings and self.consumed == self.planned
+
+
+def audit(
+    rows: tuple[Consumed, ...],
+    planned: int,
+    executed: Iterable[Executed],
+    expected: Mapping[int, int] | None,
+    unlooked: Iterable[str] = (),
+) -> Audit:
+    """Audit `planned` sequences. `expected`: step -> digest of its samples by seed and data, if derived."""
+    findings = list(_ranges(rows, planned))
+    found, told = list(executed), list(unlooked)
+    by_start = {(line.attempt, line.generation, line.step): line.samples for line in found}
+    steps_of = ((step, (row.attempt, row.generation, step)) for row, step in _steps(rows))
+    logged = {step: by_start[at] for step, at in steps_of if at in by_start}
+    steps = sum(row.last_step - row.first_step + 1 for row in rows)
+    if expected is not None:
+        findings += _chain(rows, expected, "data set and seed give other samples than were consumed")
+    if len(logged) == steps:
+        findings += _chain(rows, logged, "the log has other samples than the ledger")
+    elif steps:
+        told.append(f"the log holds {len(logged)} of {steps} steps: the chain was not checked by it")
+    findings += _twice(found)
+    return Audit(
+        planned=planned,
+        consumed=_covered(rows, planned),
+        rows=rows,
+        findings=tuple(findings[:_SHOWN]),
+        repeated_steps=len(by_start) - len({line.step for line in found}),
+        checked_by_log=len(logged),
+        checked_by_data=0 if expected is None else steps,
+        unlooked=tuple(told),
+    )
+
+
+def _steps(rows: tuple[Consumed, ...]) -> Iterator[tuple[Consumed, int]]:
+    return ((row, step) for row in rows for step in range(row.first_step, row.last_step + 1))
+
+
+def _ranges(rows: tuple[Consumed, ...], planned: int) -> Iterator[AuditFinding]:
+    """Yield gaps, overlaps, and positions beyond the plan."""
+    at = 0
+    for row in sorted(rows, key=lambda row: (row.first_position, row.end_position)):
+        who = f"steps {row.first_step} to {row.last_step} of attempt {row.attempt}"
+        if row.first_position > at:
+            why = f"no committed step consumed them; next are {who}"
+            yield AuditFinding(kind="missing", first_position=at, end_position=row.first_position, why=why)
+        elif row.first_position < at:
+            end = min(at, row.end_position)
+            yield AuditFinding(
+                kind="repeated", first_position=row.first_position, end_position=end, why=f"again in {who}"
+            )
+        if row.end_position > planned:
+            first = max(planned, row.first_position)
+            yield AuditFinding(kind="beyond", first_position=first, end_position=row.end_position, why=f"in {who}")
+        at = max(at, row.end_position)
+    if at < planned:
+        yield AuditFinding(kind="missing", first_position=at, end_position=planned, why="training ended before them")
+
+
+def _covered(rows: tuple[Consumed, ...], planned: int) -> int:
+    """Return the number of planned sequences in any row."""
+    at = covered = 0
+    for row in sorted(rows, key=lambda row: row.first_position):
+        first, end = max(at, row.first_position), min(row.end_position, planned)
+        covered += max(0, end - first)
+        at = max(at, end)
+    return covered
+
+
+def _chain(rows: tuple[Consumed, ...], digests: Mapping[int, int], why: str) -> Iterator[AuditFinding]:
+    """Follow the chain row by row. Yield a row that does not match, and continue from its recorded digest."""
+    chain = CHAIN_START
+    for row in rows:
+        for step in range(row.first_step, row.last_step + 1):
+            position = row.first_position + (step - row.first_step) * row.global_batch
+            chain = next_link(chain, step, position, row.global_batch, digests[step])
+        if chain != row.chain:
+            seen = f"{why}: steps {row.first_step} to {row.last_step} of attempt {row.attempt}"
+            first, end = row.first_position, row.end_position
+            yield AuditFinding(kind="other-samples", first_position=first, end_position=end, why=seen)
+        chain = row.chain
+
+
+def _twice(executed: list[Executed]) -> Iterator[AuditFinding]:
+    """Yield steps that had other samples in a second attempt or generation."""
+    first: dict[int, Executed] = {}
+    for line in sorted(executed):
+        known = first.setdefault(line.step, line)
+        if known.samples != line.samples:
+            why = f"step {line.step} had other samples in attempt {line.attempt} than in attempt {known.attempt}"
+            yield AuditFinding(kind="other-samples", first_position=-1, end_position=-1, why=why)

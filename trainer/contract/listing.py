@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from trainer.contract.checkpoint import COMMITTED_NAME, Manifest, parse_manifest, step_of_folder
 from trainer.contract.frozen import Frozen
-from trainer.contract.tree import own_name
+from trainer.contract.rows import Row, rows_of
+from trainer.contract.sealed import MANIFEST
 
 CHECKPOINTS_PATH = "/checkpoints"
 """The agent's path for its local tier's `Listing` as JSON."""
@@ -65,78 +64,16 @@ class Listing(Frozen):
     rows: tuple[Listed, ...]
 
 
-def list_folder(folder: Path, tier: str, campaign: str | None = None, node: str = "") -> list[Listed]:
+def list_folder(folder: Path, tier: str, campaign: str = "", node: str = "") -> list[Listed]:
     """Return the steps in a folder of `step-<8 digits>` folders, newest first, unreadable ones included."""
+    return [listed(row) for row in rows_of(folder, tier, campaign, node)]
+
+
+def listed(row: Row) -> Listed:
+    """Return a row as a model; a manifest with a valid seal over wrong types is damaged too."""
     try:
-        steps = [step for path in folder.iterdir() if (step := step_of_folder(path.name)) is not None]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [_look(folder, step, tier, campaign, node) for step in sorted(steps, reverse=True)]
-
-
-def listed(
-    content: bytes | None,
-    size_of: Callable[[str], int | None],
-    step: int,
-    tier: str,
-    campaign: str | None,
-    node: str,
-    read: Callable[[str], bytes] | None = None,
-) -> Listed:
-    """Return a row, from a manifest's bytes (None: no manifest) and the shards' sizes (None: no shard). `read`: content
-    of a shard, for the checkpoint's own name."""
-    if content is None:
-        return Listed(
-            tier=tier, node=node, step=step, committed=False, why="no manifest: never committed, or half gone"
-        )
-    try:
-        manifest = parse_manifest(content, step, campaign)
-    except ValueError as error:
-        return Listed(tier=tier, node=node, step=step, committed=False, why=f"{COMMITTED_NAME}: {error}", damaged=True)
-    row = _row(manifest, size_of, tier, node)
-    return (
-        row
-        if read is None
-        else row.model_copy(update={"name": own_name((shard.file for shard in manifest.shards), read)})
-    )
-
-
-def _look(folder: Path, step: int, tier: str, campaign: str | None, node: str) -> Listed:
-    place = folder / f"step-{step:08d}"
-
-    def size_of(name: str) -> int | None:
-        try:
-            return (place / name).lstat().st_size
-        except OSError:
-            return None
-
-    try:
-        content: bytes | None = (place / COMMITTED_NAME).read_bytes()
-    except FileNotFoundError:
-        content = None
-    except OSError as error:
-        return Listed(
-            tier=tier, node=node, step=step, committed=False, why=f"unreadable: {error.strerror}", damaged=True
-        )
-    return listed(content, size_of, step, tier, campaign, node, lambda name: (place / name).read_bytes())
-
-
-def _row(manifest: Manifest, size_of: Callable[[str], int | None], tier: str, node: str) -> Listed:
-    here = [shard for shard in manifest.shards if size_of(shard.file) == shard.size_bytes]
-    away = len(manifest.shards) - len(here)
-    return Listed(
-        tier=tier,
-        node=node,
-        step=manifest.step,
-        committed=True,
-        why=f"{away} of {len(manifest.shards)} shards are not here" if away else "",
-        attempt=manifest.attempt,
-        tokens=manifest.tokens,
-        loss=manifest.loss,
-        evaluation_loss=manifest.evaluation_loss,
-        world_size=manifest.world_size,
-        zero_stage=manifest.zero_stage,
-        shards=len(manifest.shards),
-        here=len(here),
-        bytes=sum(shard.size_bytes for shard in here),
-    )
+        return Listed.model_validate(row)
+    except ValidationError as error:
+        reason = f"{MANIFEST}: {error.errors()[0]['msg']}"
+        place = {name: row[name] for name in ("tier", "node", "step")}
+        return Listed(**place, committed=False, why=reason, damaged=True)

@@ -169,7 +169,7 @@ def tree_of(shards: Iterable[str], read: Callable[[str], bytes]) -> Tree | None:
     paths = [unquote(name, errors="surrogateescape").partition(_BELOW) for name in quoted]
     if not paths or not (all(below for _, below, _ in paths) or len(paths) == 1):
         return None
-    files = {path: TreeFile(name, 0o644) for name, (_, _, path) in zip(quoted, paths)}  # noqa: B905
+    files = {path: TreeFile(name, 0o644) for name, (_, _, path) in zip(quoted, paths)}
     tree = Tree(paths[0][0], FOLDER if paths[0][1] else FILE, files)
     if any(root != tree.root for root, _, _ in paths):
         raise ValueError("its files are of different checkpoints")

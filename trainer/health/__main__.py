@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from trainer.contract import LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, ExitCode, Expectation, HealthReport, Probe
+from trainer.contract.exits import write_termination
 from trainer.errors import ConfigError, TrainerError
 from trainer.health import collective, fabrics, message, nvlinks
 from trainer.health.carried import carried_probes
@@ -21,13 +22,13 @@ from trainer.health.diagnostic import diagnose
 from trainer.health.looking import look
 from trainer.health.parsers.fabric import parse_nccl
 from trainer.health.probes import node_probes
-from trainer.place import NodePlace, write_termination
+from trainer.place import place_of
 
 
 def main() -> int:
     options = _parse()
     try:
-        place = NodePlace.of(os.environ)
+        place = place_of(os.environ)
         expectation = _load(options.expectation)
     except TrainerError as error:
         print(error, file=sys.stderr)

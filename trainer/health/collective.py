@@ -14,7 +14,7 @@ from trainer.contract import Expectation, Probe
 from trainer.errors import TrainerError
 from trainer.health.parsers.fabric import NcclLog, parse_nccl
 from trainer.network import interface_of, split_endpoint, wait_for_name
-from trainer.place import NodePlace
+from trainer.supervisor.place import Place
 
 _MEASURING_S = 240.0
 """Longest time of the measurements after all have joined: even a bisection takes seconds on a working fabric."""
@@ -32,7 +32,7 @@ class Collective:
     error: str | None
 
 
-def run(place: NodePlace, expectation: Expectation, expectation_file: Path, timeout_s: float, work: Path) -> Collective:
+def run(place: Place, expectation: Expectation, expectation_file: Path, timeout_s: float, work: Path) -> Collective:
     """Run the node's part of the collective. Failures are in `error` and never raised."""
     try:
         interface = interface_of(place.pod_ip)

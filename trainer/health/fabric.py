@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,8 +24,9 @@ from trainer.errors import TrainerError
 from trainer.health.bisection import Group, Located, locate
 from trainer.health.clocks import skew_probe
 from trainer.network import split_endpoint
-from trainer.place import NodePlace
+from trainer.place import place_of
 from trainer.store import open_store
+from trainer.supervisor.place import Place
 
 _ROUNDS = 5
 _MIB = 2**20
@@ -47,14 +48,14 @@ def bus_bandwidth(size_bytes: int, seconds: float, ranks: int) -> float:
 class Fabric:
     """This process in the gang. All methods are collective: every process calls them in the same order."""
 
-    def __init__(self, place: NodePlace, local_rank: int, locals_: int, timeout: timedelta) -> None:
+    def __init__(self, place: Place, local_rank: int, locals_: int, timeout: timedelta) -> None:
         """Join the gang. Raises `TrainerError` or torch's error when the others do not."""
         self.place, self.locals, self.timeout = place, locals_, timeout
         self.rank, self.world = place.node_rank * locals_ + local_rank, place.node_count * locals_
         self.device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        seat = replace(place, node_rank=self.rank, node_count=self.world)
+        seat = place._replace(node_rank=self.rank, node_count=self.world)
         self.store = open_store(seat, split_endpoint(place.rendezvous), timeout)
         self.backend = "nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(self.backend, store=self.store, rank=self.rank, world_size=self.world, timeout=timeout)
@@ -183,7 +184,7 @@ def main() -> int:
     found: dict[str, object] = {"probes": [], "bus_bandwidth_gb_s": None, "error": None}
     probes = list[Probe]()
     try:
-        place = NodePlace.of(os.environ)
+        place = place_of(os.environ)
         fabric = Fabric(place, options.local_rank, options.locals, timedelta(seconds=options.join_timeout_s))
         try:
             for one in prove(fabric, expectation):

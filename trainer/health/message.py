@@ -1,10 +1,12 @@
-"""A health report as a termination message, of which the kubelet keeps 4096 bytes."""
+"""A health report as a termination message."""
 
 from __future__ import annotations
 
-from trainer.contract import HealthReport, Probe, Verdict
+from collections.abc import Iterator
 
-LIMIT_BYTES = 4096
+from trainer.contract import HealthReport, Probe, Verdict
+from trainer.contract.exits import fitting
+
 _SHORTEST = 24
 
 
@@ -13,29 +15,21 @@ def of(report: HealthReport) -> str:
 
     The pod's log has the whole report.
     """
-    text = _json(report)
+    return fitting(one.model_dump_json(exclude_defaults=True) for one in _shorter(report))
+
+
+def _shorter(report: HealthReport) -> Iterator[HealthReport]:
+    yield report
     for length in (200, 80, 40, _SHORTEST):
-        if len(text.encode()) <= LIMIT_BYTES:
-            return text
         passed = tuple(_short(one, length) if one.verdict is Verdict.PASS else one for one in report.probes)
         report = report.model_copy(update={"probes": passed})
-        text = _json(report)
+        yield report
     for length in (400, 200, 120, 80, 40, _SHORTEST):
-        if len(text.encode()) <= LIMIT_BYTES:
-            return text
         report = report.model_copy(update={"probes": tuple(_short(one, length) for one in report.probes)})
-        text = _json(report)
-    if len(text.encode()) <= LIMIT_BYTES:
-        return text
-    told = [one for one in report.probes if one.verdict is not Verdict.PASS]
-    while told and len(_json(report).encode()) > LIMIT_BYTES:
-        report = report.model_copy(update={"probes": tuple(told)})
-        told = told[:-1]
-    return _json(report)
-
-
-def _json(report: HealthReport) -> str:
-    return report.model_dump_json(exclude_defaults=True)
+        yield report
+    failed = [one for one in report.probes if one.verdict is not Verdict.PASS]
+    for count in range(len(failed), 0, -1):
+        yield report.model_copy(update={"probes": tuple(failed[:count])})
 
 
 def _short(probe: Probe, length: int) -> Probe:

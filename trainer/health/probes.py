@@ -7,11 +7,21 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from trainer.contract import DATA_MANIFEST_NAME, DATA_MOUNT, LOCAL_CHECKPOINTS, SHARED_CHECKPOINTS, Expectation, Probe
-from trainer.health.buckets import bucket_probes
+from trainer.buckets.prefix import Prefix
+from trainer.buckets.sources import BucketSource
+from trainer.contract import (
+    DATA_IN_S3,
+    DATA_MANIFEST_NAME,
+    DATA_MOUNT,
+    LOCAL_CHECKPOINTS,
+    SHARED_CHECKPOINTS,
+    SHARED_TIER_IN_S3,
+    Expectation,
+    Probe,
+)
 from trainer.health.clocks import clock_probes
 from trainer.health.fabrics import efa_probes, kernel_module
 from trainer.health.gpus import gpu_probes, version_probe
@@ -21,6 +31,8 @@ from trainer.health.throughput import throughput_probes
 _GIB = 2**30
 _IMPORT_S = 240.0
 """The first import on a node reads gigabytes of libraries from its disk."""
+_PATIENCE_S = 30.0
+_CURE = "see the trainer's role and its pod identity, the bucket's policy and key, and the subnet's gateway endpoint"
 
 
 def node_probes(expectation: Expectation, local: Path, shared: Path, look: Look) -> Iterator[Probe]:
@@ -111,3 +123,35 @@ def _accelerators() -> int:
 
 def _at_least(name: str, seen: float, wanted: float, form: str) -> Probe:
     return Probe(name=name, ok=seen >= wanted, seen=form.format(seen), wanted=f">= {form.format(wanted)}")
+
+
+def bucket_probes(expectation: Expectation) -> Iterator[Probe]:
+    """Write, read back and remove a small object on the tier; read the data's manifest."""
+    tier, data = expectation.shared_tier, expectation.data_source
+    if tier:
+        yield _probe(SHARED_TIER_IN_S3, tier, lambda: _written_and_read(Prefix(tier, patience_s=_PATIENCE_S)))
+    if data:
+        yield _probe(DATA_IN_S3, data, lambda: _manifest_read(BucketSource(data)))
+
+
+def _written_and_read(prefix: Prefix) -> str:
+    name, content = f"probe/{uuid.uuid4().hex}", uuid.uuid4().bytes
+    try:
+        prefix.put(name, content)
+        there = prefix.get(name)
+    finally:
+        prefix.forget(name)
+    if there is None or there[0] != content:
+        raise OSError("reads back other bytes")
+    return "written and read"
+
+
+def _manifest_read(source: BucketSource) -> str:
+    return f"{len(b''.join(source.read(DATA_MANIFEST_NAME)))} bytes of {DATA_MANIFEST_NAME}"
+
+
+def _probe(name: str, where: str, look: Callable[[], str]) -> Probe:
+    try:
+        return Probe(name=name, ok=True, seen=f"{where}: {look()}", wanted="works")
+    except OSError as error:
+        return Probe(name=name, ok=False, seen=f"{where}: {error}"[:400], wanted="works", cure=_CURE)

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
-from trainer.supervisor import ends, family, imports, shell
+from trainer.contract.exits import REASONS, fitting, write_termination
+from trainer.supervisor import ends, family, shell
 from trainer.supervisor.ends import INTERNAL, STORAGE, USER, End
-from trainer.supervisor.given import take
 from trainer.supervisor.job import Job
 from trainer.supervisor.judge import Judge
 from trainer.supervisor.place import Place
+from trainer.supervisor.redact import take_secrets
 from trainer.supervisor.serving import serve
 from trainer.supervisor.warm import ranks
 from trainer.supervisor.warm.again import Again
 
-_LONGEST = 4096
-"""Bytes of a termination message that the kubelet keeps."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+IMPORTS = "imports"
+"""Word after the supervisor's name; `trainer.contract.workload.IMPORTS`."""
+_LONGEST_S = 300.0
+_SAYS = "import torch; print('torch', torch.__version__ + ',', torch.cuda.device_count(), 'CUDA devices')"
 
 
 def main() -> int:
@@ -36,7 +41,7 @@ def main() -> int:
     local = Path(os.environ.get("BIVOUAC_LOCAL", "/local-checkpoints"))
     try:
         place, config = Place.of(), json.loads(config_file.read_text())
-        take(config.get("secrets", ()))
+        take_secrets(config.get("secrets", ()))
     except (OSError, ValueError) as error:
         return _never_began(USER, f"the workload's pod is not as it must be: {error}")
     try:
@@ -71,7 +76,7 @@ def _never_began(code: int, why: str) -> int:
     print(why, file=sys.stderr)
     asked = {name: os.environ.get(f"BIVOUAC_{name.upper()}", "") for name in ("attempt", "node_name")}
     message = {
-        "exit_code": code, "reason": ends.REASONS[code], "node": asked["node_name"], "step": 0, "committed_step": -1,
+        "exit_code": code, "reason": REASONS[code], "node": asked["node_name"], "step": 0, "committed_step": -1,
         "attempt": int(asked["attempt"]) if asked["attempt"].isdigit() else 0, "signal": None, "rank": None,
         "detail": why[:1500],
     }  # fmt: skip
@@ -96,7 +101,7 @@ def _ended(job: Job, end: End) -> dict[str, Any]:
     number = -process.returncode if process is not None and (process.returncode or 0) < 0 else None
     return {
         "exit_code": end.code,
-        "reason": end.reason or ends.REASONS.get(end.code, "signal" if number else "internal"),
+        "reason": end.reason or REASONS.get(end.code, "signal" if number else "internal"),
         "attempt": job.place.attempt,
         "node": job.place.node_name,
         "step": job.step,
@@ -110,18 +115,36 @@ def _ended(job: Job, end: End) -> dict[str, Any]:
 
 def _write_message(message: dict[str, Any]) -> None:
     """Write a message with as much of its detail as a termination message has room for."""
-    while len(json.dumps(message, ensure_ascii=False).encode(errors="replace")) > _LONGEST and message["detail"]:
+    write_termination(fitting(json.dumps(text, ensure_ascii=False) for text in _shorter(message)))
+
+
+def _shorter(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    while message["detail"]:
+        yield message
         message = {**message, "detail": message["detail"][: len(message["detail"]) * 3 // 4]}
-    _write(json.dumps(message, ensure_ascii=False))
+    yield message
 
 
-def _write(message: str) -> None:
+def report() -> dict[str, Any]:
+    """Return what the image's own Python is and imports, as JSON holds `trainer.contract.HealthReport`. It judges
+    nothing."""
+    python = _probe("python", f"{platform.python_version()} at {sys.executable}")
+    return {"node": os.environ.get("BIVOUAC_NODE_NAME", ""), "probes": [python, _probe("job torch", _torch_words())]}
+
+
+def _torch_words() -> str:
     try:
-        Path(os.environ.get("BIVOUAC_TERMINATION_LOG", "/dev/termination-log")).write_bytes(
-            message.encode(errors="replace")[:_LONGEST]
+        done = subprocess.run(
+            [sys.executable, "-c", _SAYS], capture_output=True, text=True, timeout=_LONGEST_S, check=False
         )
-    except OSError as error:
-        print(f"the termination message could not be written: {error}", file=sys.stderr)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"not imported: {error}"[:300]
+    words = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines() or ["no output"]
+    return words[-1][:300] if done.returncode == 0 else f"not imported: {words[-1]}"[:300]
+
+
+def _probe(name: str, seen: str) -> dict[str, Any]:
+    return {"name": name, "ok": True, "seen": seen, "wanted": "told only"}
 
 
 def start() -> None:
@@ -135,10 +158,10 @@ def start() -> None:
         code = shell.listen(place.pod_ip, place.node_rank)
     elif sys.argv[1:2] == [ranks.CALL]:
         code = ranks.main(json.loads(sys.argv[2]))
-    elif sys.argv[1:2] == [imports.CALL]:
-        message, code = json.dumps(imports.report()), 0
+    elif sys.argv[1:2] == [IMPORTS]:
+        message, code = json.dumps(report()), 0
         print(message)
-        _write(message)
+        write_termination(message)
     else:
         code = main()
     sys.stdout.flush()

@@ -8,17 +8,11 @@ import signal
 from pathlib import Path
 from typing import Iterable, NamedTuple
 
-from trainer.supervisor.failures import PEER, LastWords, cause_of, repeats
+from trainer.contract.exits import PEER_LOST, ExitCode
+from trainer.supervisor.failures import LastWords, cause_of, repeats
 
-DONE, USER, DATA, INTERNAL, STORAGE, INTERRUPTED, NUMERIC = 0, 64, 65, 70, 74, 75, 76
-"""`trainer.contract.ExitCode`."""
-REASONS = {
-    DONE: "done", USER: "user", DATA: "data", NUMERIC: "numeric", STORAGE: "storage", INTERRUPTED: "interrupted",
-}  # fmt: skip
-PEER_LOST = "peer-lost"
-"""Reason of an end that another node caused: the steward does not look for it here."""
-NOTHING_SOUND = "nothing-sound"
-"""`trainer.contract.NOTHING_SOUND`: the steward then brings back a copy from S3, if there is one."""
+DONE, USER, DATA, INTERNAL = ExitCode.DONE, ExitCode.USER, ExitCode.DATA, ExitCode.INTERNAL
+STORAGE, INTERRUPTED, NUMERIC = ExitCode.STORAGE, ExitCode.INTERRUPTED, ExitCode.NUMERIC
 _OWN = (USER, DATA, STORAGE, INTERRUPTED, NUMERIC)
 """Codes by which a job says itself why it ends."""
 _MIB = 2**20
@@ -73,7 +67,7 @@ def failed(
         return End(STORAGE, f"the job {how} where no room is left: {full}{words}", rank=rank)
     if words.no_room:
         return End(STORAGE, f"the job {how} for want of room; it said: {words.no_room[:300]}", rank=rank)
-    lost = code > 0 and made.nodes > 1 and cause is not None and cause.name == PEER
+    lost = code > 0 and made.nodes > 1 and cause is not None and cause.name == PEER_LOST
     return End(INTERNAL, f"the job {how}{words}", PEER_LOST if lost else "", rank)
 
 

@@ -7,6 +7,7 @@ import re
 from collections import deque
 from typing import NamedTuple
 
+from trainer.contract.exits import PEER_LOST
 from trainer.supervisor.progress.lines import bare
 
 _RANK = re.compile(r"^\[(?:[a-z_]+)?(\d+)\]: ?|^\[\d+,(\d+)\]<std\w+>: ?")
@@ -37,11 +38,10 @@ class Cause(NamedTuple):
     `without-gpu` on a machine that has none, or `never`: it follows from another error, which is told instead."""
 
 
-PEER = "peer-lost"
 CAUSES = tuple(
     Cause(name, re.compile(pattern), cure, repeats)
     for name, pattern, cure, repeats in (
-        (PEER,
+        (PEER_LOST,
          r"^(?:[\w.]*\.)?(RuntimeError|Dist\w*Error|NCCLError)\b.*(Connection (closed|reset)|NCCL|nccl|Broken pipe"
          r"|[Ss]ocket|TCPStore|[Tt]imed? ?out|pair closure|gloo|remote (worker|process))",
          "it lost a peer; look at the rank that failed first", "never"),

@@ -16,6 +16,7 @@ _LESS = 10
 """A tenth of the job's share of a processor that both want. Linux keeps it by thread."""
 _STUBBORN_S, _PAUSE_S = 20.0, 0.01
 """A killed process that has not ended after so long waits for its disk or its device."""
+_PR_SET_PDEATHSIG = 1
 
 
 class Process(NamedTuple):
@@ -90,3 +91,8 @@ def end_all(launcher: int | None, spared: Container[int] = ()) -> list[int]:
         if not left or time.monotonic() > until:
             return left
         time.sleep(_PAUSE_S)
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when the thread that forked it ends; an earlier end is missed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

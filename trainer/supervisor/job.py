@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import re
 import threading
 import time
+from collections import Counter
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
 
+from trainer.contract.exits import NOTHING_SOUND
 from trainer.supervisor import activity, ends, family, launcher
 from trainer.supervisor.ends import DONE, INTERRUPTED, STORAGE, USER, End
 from trainer.supervisor.formats import Finished
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress.record import Progress
-from trainer.supervisor.rank_count import RankCount
 from trainer.supervisor.running import Running
 from trainer.supervisor.sealing import local as sealing
 from trainer.supervisor.sealing.shared import NothingSound
@@ -24,6 +28,52 @@ _WORKS_S = 0.05
 """Processor time between two looks that shows life."""
 _SHOWN_S = 10.0
 """Between two lines of a progress bar that are passed on: it writes ten a second, and a log keeps each."""
+SETTLED_S = 30.0
+"""Ranks that save the same step end within this time of each other."""
+_OF_A_NODE = (b"LOCAL_WORLD_SIZE", b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LOCALNRANKS")
+_OF_ALL_NODES = (b"WORLD_SIZE", b"PMI_SIZE")
+"""Variables of the processes that torchrun, `accelerate launch`, `deepspeed`, Open MPI and MPICH start."""
+_OF_A_RANK = re.compile(r"(rng_state|random_states)_\d+\.(pth|pkl)|.*optim_states\.pt")
+
+
+class RankCount:
+    """The number of ranks that a job's own command starts on this node: one per GPU, until the environment of its
+    processes or its checkpoints show another one. A format's last file may appear while ranks still write theirs, so
+    the number tells whether a checkpoint is whole."""
+
+    def __init__(self, config: Mapping[str, Any], place: Place) -> None:
+        self.here, self._nodes = place.ranks_per_node, place.node_count
+        self._nodes_in_folder = 1 if config["checkpoints"].get("tier") == "local" else self._nodes
+        self._is_known = False
+        self._most, self._since = 0, 0.0
+
+    def look(self, processes: Iterable[int], folder: Path) -> int:
+        """Return the number by what processes and checkpoints show now."""
+        if not self._is_known and (number := max(map(self._of_environment, processes), default=0)):
+            self.here, self._is_known = number, True
+        if not self._is_known:
+            self._count_files(folder)
+        return self.here
+
+    def _of_environment(self, pid: int) -> int:
+        """Return the number that a process was started with, 0 for none."""
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or is another user's
+            rows = (row.partition(b"=") for row in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+            values = {name: value for name, _, value in rows}
+            here = [int(values[name]) for name in _OF_A_NODE if name in values]
+            return (here or [int(values[name]) // self._nodes for name in _OF_ALL_NODES if name in values] or [0])[0]
+        return 0
+
+    def _count_files(self, folder: Path) -> None:
+        """Take the most files of ranks in one checkpoint for the number, once they have stopped rising."""
+        with contextlib.suppress(OSError):  # the job removes a folder meanwhile
+            paths = itertools.chain(folder.glob("*/*"), folder.glob("*/*/*"))
+            most = max(Counter(path.parent for path in paths if _OF_A_RANK.fullmatch(path.name)).values(), default=0)
+            if most > self._most:
+                self._most, self._since = most, time.monotonic()
+                self.here = max(self.here, most // self._nodes_in_folder)
+            elif most and time.monotonic() - self._since >= SETTLED_S:
+                self.here, self._is_known = max(1, most // self._nodes_in_folder), True
 
 
 class Job(Running):
@@ -52,11 +102,6 @@ class Job(Running):
     @property
     def loss(self) -> float | None:
         return self.progress.loss
-
-    @property
-    def folder(self) -> Path:
-        """Where the job writes its checkpoints."""
-        return self.sealing.folder
 
     @property
     def committed(self) -> int:
@@ -97,7 +142,7 @@ class Job(Running):
         try:
             resume = self.sealing.resume()
         except NothingSound as error:
-            return End(STORAGE, str(error), ends.NOTHING_SOUND)
+            return End(STORAGE, str(error), NOTHING_SOUND)
         self.progress.begin(self.generation, self.committed)
         environment = dict(os.environ, **self.launcher.environment(resume, str(self.run_folder)))
         words = self.launcher.command(environment)
@@ -151,7 +196,7 @@ class Job(Running):
 
     def _places(self) -> tuple[Path, ...]:
         """Return where the job writes: checkpoints, its own folder, temporary files."""
-        return self.folder, Path(self.config.get("folder") or "."), self.run_folder
+        return self.sealing.folder, Path(self.config.get("folder") or "."), self.run_folder
 
     def _stopped(self) -> End:
         killed = ", killed when its grace was over" if self.killed else ""
@@ -186,7 +231,7 @@ class Job(Running):
         if abs(worked - self._worked) >= _WORKS_S:  # a process that has ended takes its time out of the sum
             self._worked, self.heard = worked, time.monotonic()
         if not (launched is None or self.launcher.many):
-            self.sealing.ranks_here = self._ranks.look({launched} | family.below(launched, among), self.folder)
+            self.sealing.ranks_here = self._ranks.look({launched} | family.below(launched, among), self.sealing.folder)
         self._hear()
         self.progress.ask_first_node()
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -67,7 +66,7 @@ class Judge(Job):
     def _judge(self, told: dict[str, Any]) -> None:
         """Fill in what is found, as far as it comes. Raises `Failed`."""
         for left in (EXPORTED, JUDGEMENT):
-            _remove(self.out / left)
+            seal.remove(self.out / left)  # of an earlier try
         if not self._unpacked():
             raise Failed(self.unfit.detail)
         told["step"], checkpoint = self._laid_out()
@@ -191,11 +190,3 @@ def _files(model: Path) -> list[dict[str, object]]:
         {"name": path.relative_to(model).as_posix(), "size_bytes": size, "sha256": digest}
         for path, (size, digest) in zip(paths, digests)
     ]
-
-
-def _remove(path: Path) -> None:
-    """Remove what an earlier try has left."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    elif path.is_symlink() or path.exists():
-        path.unlink()

@@ -125,11 +125,7 @@ class Warm(Torchrun):
     """One node's ranks, forked from a process that has imported the job's modules (`warm.again` follows it)."""
 
     def command(self, environment: Mapping[str, str]) -> list[str]:
-        place = self.place
-        asked = {
-            "warm": self.job["warm"], "command": Launcher.command(self, environment), "ranks": place.ranks_per_node,
-            "node_rank": place.node_rank, "nodes": place.node_count,
-        }  # fmt: skip
+        asked = {"warm": self.job["warm"], "command": Launcher.command(self, environment)}
         return [sys.executable, "-u", os.path.abspath(sys.argv[0]), ranks.CALL, json.dumps(asked)]
 
     def failed(self, code: int) -> None:

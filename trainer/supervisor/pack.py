@@ -9,13 +9,13 @@ from pathlib import Path
 from shutil import copyfile
 
 _PACKAGE, _CLIENT = "trainer/supervisor", Path(__file__).parents[1] / "client"
-_CONTRACT = tuple(Path(__file__).parents[1] / "contract" / name for name in ("retention.py", "tree.py", "variables.py"))
-"""What the supervisor shares with the infrastructure: these need the standard library only."""
+_CONTRACT = ("exits.py", "rows.py", "sealed.py", "tree.py", "variables.py")
+"""Modules of the contract that the supervisor uses: these need the standard library only."""
 _MAIN = "from trainer.supervisor.__main__ import start\nstart()\n"
 
 
 def pack(target: Path) -> None:
-    """Write the zipapp, with the supervisor's modules and three of the contract's, and the client's files beside."""
+    """Write the zipapp, with the supervisor's modules and some of the contract's, and the client's files beside."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         package, own = root / _PACKAGE, Path(__file__).parent
@@ -29,8 +29,8 @@ def pack(target: Path) -> None:
         contract = package.parent / "contract"
         contract.mkdir()
         (contract / "__init__.py").touch()
-        for path in _CONTRACT:
-            copyfile(path, contract / path.name)
+        for name in _CONTRACT:
+            copyfile(own.parent / "contract" / name, contract / name)
         zipapp.create_archive(root, target, compressed=True)
     for path in (*_CLIENT.glob("bivouac*.py"), *_CLIENT.glob("bivouac*/*.py")):
         copy = target.parent / path.relative_to(_CLIENT)

@@ -16,12 +16,22 @@ class Place(NamedTuple):
     ranks_per_node: int
     rendezvous: str
     """host:port of pod 0."""
-    code_digest: str
-    image_digest: str
+    code_digest: str = ""
+    image_digest: str = ""
 
     @property
     def world_size(self) -> int:
         return self.node_count * self.ranks_per_node
+
+    def rank_variables(self, local_rank: int) -> dict[str, str]:
+        """Return the variables of one of this node's ranks, by torchrun's names."""
+        rank, world = str(self.node_rank * self.ranks_per_node + local_rank), str(self.world_size)
+        return {
+            "RANK": rank, "LOCAL_RANK": str(local_rank), "WORLD_SIZE": world,
+            "LOCAL_WORLD_SIZE": str(self.ranks_per_node), "GROUP_RANK": str(self.node_rank),
+            "GROUP_WORLD_SIZE": str(self.node_count), "ROLE_NAME": "default", "ROLE_RANK": rank,
+            "ROLE_WORLD_SIZE": world, "TORCHELASTIC_MAX_RESTARTS": "0",
+        }  # fmt: skip
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Place:

@@ -1,10 +1,13 @@
-"""The job's lines as they come, and secrets replaced by value in all that the supervisor passes on."""
+"""The job's secrets, which an init container has put into the pod's memory, and its lines as they come: secrets are
+replaced by value in all that the supervisor passes on."""
 
 from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
+from pathlib import Path
 from typing import Any, Iterable, Iterator, NamedTuple
 from urllib.parse import quote
 
@@ -15,6 +18,8 @@ _LONGEST = 64 * 1024
 """Of a line; what has no end is passed on in pieces, since it would fill the memory."""
 _END = re.compile(rb"(\r?\n|\r(?=[^\n]))")
 """A carriage return ends a line too: progress bars write over theirs. The last one read waits for what follows it."""
+_FILE = "/bivouac-secrets/values.json"
+"""`trainer.contract.workload.SECRETS`."""
 
 
 class Line(NamedTuple):
@@ -80,3 +85,15 @@ def _pieces(stream: Any) -> Iterator[tuple[bytes, bytes]]:
             left = left[_LONGEST:]
     if left:
         yield left[:-1] if left.endswith(b"\r") else left, b"\n"
+
+
+def take_secrets(names: Iterable[str]) -> None:
+    """Put the values into the environment, which the job inherits. Raises `ValueError` for one that is missing."""
+    wanted = list(names)
+    if not wanted:
+        return
+    values = json.loads(Path(os.environ.get("BIVOUAC_SECRETS", _FILE)).read_text())
+    missing = [name for name in wanted if name not in values]
+    if missing:
+        raise ValueError("the pod has no secret " + ", ".join(missing))
+    os.environ.update({name: values[name] for name in wanted})

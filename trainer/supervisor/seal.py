@@ -12,25 +12,20 @@ import errno
 import glob
 import json
 import os
-import re
 import secrets
 import shutil
 from pathlib import Path
 from typing import Any, Callable, Collection, Sequence
 
-from trainer.contract.retention import removable
+from trainer.contract.sealed import MANIFEST as MANIFEST
+from trainer.contract.sealed import Identity as Identity
+from trainer.contract.sealed import opened, removable, serialize, step_folder, step_of_folder
 from trainer.contract.tree import Tree, TreeFile, lay_out, path_of, sealing_of, shard_name, tree_name, tree_of
-from trainer.supervisor.sealing import taking
 from trainer.supervisor.sealing.copying import copy, side_by_side
 from trainer.supervisor.sealing.copying import digest_of as digest_of
-from trainer.supervisor.sealing.links import with_links
-from trainer.supervisor.sealing.manifest import MANIFEST as MANIFEST
-from trainer.supervisor.sealing.manifest import Identity as Identity
-from trainer.supervisor.sealing.manifest import opened, serialize, step_folder
-from trainer.supervisor.sealing.survey import Survey, survey
-from trainer.supervisor.sealing.taking import DIGESTS as DIGESTS
+from trainer.supervisor.sealing.survey import DIGESTS as DIGESTS
+from trainer.supervisor.sealing.survey import Survey, survey, take, with_links
 
-_STEP = re.compile(r"^step-(\d{8,})$")
 _LAID = ".bivouac-laid-back-"
 """What is being laid back has a name that begins so."""
 
@@ -116,7 +111,7 @@ def copy_checkpoint(checkpoint: Survey, attempt: Path, node: int, rank: int, sea
         path: TreeFile(shard_name("/".join(filter(None, (checkpoint.root, path))), sealing), entry.mode)
         for path, entry in checkpoint.files.items()
     }
-    copies = taking.take(checkpoint, attempt, {path: file.shard for path, file in files.items()})
+    copies = take(checkpoint, attempt, {path: file.shard for path, file in files.items()})
     root, kind, part = checkpoint.root, checkpoint.kind, checkpoint.part
     note = attempt / tree_name(node, sealing)
     publish(note, Tree(root, kind, files, checkpoint.links, checkpoint.folders, part, checkpoint.through).serialize())
@@ -184,10 +179,10 @@ def _may_be_there(path: Path) -> bool:
 def begun(tier: Path) -> list[int]:
     """Return the steps of a tier that have a folder, newest first."""
     try:
-        names = os.listdir(tier)
+        steps = map(step_of_folder, os.listdir(tier))
     except FileNotFoundError:
         return []
-    return sorted((int(match.group(1)) for match in map(_STEP.match, names) if match), reverse=True)
+    return sorted((step for step in steps if step is not None), reverse=True)
 
 
 def fault(tier: Path, step: int, campaign: str, identity: str) -> str:

@@ -21,7 +21,7 @@ from infra.report.record import Record, unpacked
 from infra.spec.names import buckets
 from infra.spec.recipe import folder_of
 from trainer.contract import COMMITTED_NAME, Manifest, TrainConfig, parse_manifest
-from trainer.contract.audit import Audit
+from trainer.contract.ledger import Audit
 
 NOT_PROVED = 1
 

@@ -20,7 +20,7 @@ from tests.rehearsal.aws_account import Account, code_of, make_user
 from trainer.builtin.checkpoint.bucket import BucketTier
 from trainer.builtin.checkpoint.fence import claim
 from trainer.contract import DATA_IN_S3, DATA_MANIFEST_NAME, SHARED_TIER_IN_S3, Expectation
-from trainer.health.buckets import bucket_probes
+from trainer.health.probes import bucket_probes
 
 SPEC = example_spec(storage={"shared": "none"})
 WHERE = buckets(SPEC.account, SPEC.region)

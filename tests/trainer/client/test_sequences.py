@@ -30,8 +30,7 @@ from trainer.client.bivouac_data import chain as digests
 from trainer.client.bivouac_data import sequences
 from trainer.client.bivouac_data.sequences import Part, Sequences
 from trainer.contract import TrainConfig, ledger
-from trainer.contract.audit import audit
-from trainer.contract.ledger import Consumed
+from trainer.contract.ledger import Consumed, audit
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 CONTEXT, BATCH = 8, 24

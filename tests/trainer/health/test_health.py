@@ -17,8 +17,8 @@ from tests.root import ROOT
 from tests.trainer.agents import PORT
 from tests.trainer.warm import start_module
 from trainer.contract import Env, Expectation, HealthReport, Verdict
+from trainer.contract.exits import TERMINATION_LOG_VARIABLE
 from trainer.health.fabric import bus_bandwidth
-from trainer.place import TERMINATION_LOG_VARIABLE
 
 PLAIN = Expectation(
     profile="cpu",

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from trainer.supervisor.progress.lines import Line
-from trainer.supervisor.progress.messages import Messages
-from trainer.supervisor.progress.nodes import Inbox, Outbox, folder_of
+from trainer.supervisor.progress.messages import Inbox, Messages, Outbox, folder_of
 from trainer.supervisor.progress.resume import Memory
 from trainer.supervisor.progress.steps import Laps, Steps
 

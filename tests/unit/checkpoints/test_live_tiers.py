@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 
 import boto3
@@ -34,6 +35,7 @@ from tests.unit.steward.test_tiers_seen import CAMPAIGN, commit
 from trainer.builtin import serving
 from trainer.builtin.serving import Node, serve
 from trainer.contract import step_folder
+from trainer.supervisor.place import Place
 
 REGION = "us-east-1"
 BOTH = ("a.pt", "b.pt")
@@ -79,7 +81,8 @@ def camp(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         commit(shared, step, BOTH)
     commit(local, 30, ("a.pt",))
     monkeypatch.setattr(serving, "AGENT_PORT", 0)
-    server = serve(Node(CAMPAIGN, 1, "node-7", 10, 0, 1, tmp_path / "run", local / CAMPAIGN), "127.0.0.1")
+    place = Place(CAMPAIGN, 1, "node-7", "127.0.0.1", 0, 1, 1, "pod-0:29500")
+    server = serve(Node(place, 10, tmp_path / "run", local / CAMPAIGN))
     monkeypatch.setattr(request_handling, "AGENT_PORT", server.server_port)
     lease = store.lease(STEWARD_LEASE, timedelta(seconds=60))
     lease.acquire()
@@ -176,11 +179,13 @@ def test_a_nodes_own_disk_is_not_pruned_from_outside(camp: Camp) -> None:
 
 
 def test_an_agent_reads_one_step_at_a_time(camp: Camp) -> None:
-    from trainer.builtin.checkpoint.verdict import _ONE_AT_A_TIME, Busy, verdict
+    from trainer.supervisor.sealing.listing import _ONE_AT_A_TIME, answer
 
-    with _ONE_AT_A_TIME, pytest.raises(Busy):
-        verdict(camp.local / CAMPAIGN, 30, CAMPAIGN, "node-7")
-    assert verdict(camp.local / CAMPAIGN, 20, CAMPAIGN, "node-7") is None
+    asked = (camp.local / CAMPAIGN, CAMPAIGN, "node-7")
+    with _ONE_AT_A_TIME:
+        busy = answer("/verdicts/30", *asked)
+    assert busy is not None and busy[0] == HTTPStatus.TOO_MANY_REQUESTS
+    assert answer("/verdicts/20", *asked) is None
 
 
 def test_what_the_steward_told_of_a_tier_is_shown_no_longer_than_the_tier_lives(camp: Camp) -> None:

@@ -17,6 +17,7 @@ from trainer.builtin import serving
 from trainer.builtin.serving import Node, serve
 from trainer.contract import Shard, attempt_folder, step_folder
 from trainer.contract.listing import Listing
+from trainer.supervisor.place import Place
 
 CAMPAIGN = "seen"
 
@@ -49,8 +50,13 @@ def commit(tier: Path, step: int, here: tuple[str, ...]) -> None:
 
 def test_the_steward_records_both_tiers_and_only_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "AGENT_PORT", 0)
-    node = Node(CAMPAIGN, 1, "node-7", 10, 0, 1, tmp_path / "run", tmp_path / "local" / CAMPAIGN)
-    server = serve(node, "127.0.0.1")
+    node = Node(
+        Place(CAMPAIGN, 1, "node-7", "127.0.0.1", 0, 1, 1, "pod-0:29500"),
+        10,
+        tmp_path / "run",
+        tmp_path / "local" / CAMPAIGN,
+    )
+    server = serve(node)
     monkeypatch.setattr(tiers, "AGENT_PORT", server.server_port)
     commit(tmp_path / "local", 20, ("a.pt",))
     commit(tmp_path / "shared", 10, ("a.pt", "b.pt"))

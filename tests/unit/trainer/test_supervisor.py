@@ -24,12 +24,12 @@ from tests.unit.trainer.supervised import SECRET, Supervisors, events
 from tests.waiting import until
 from trainer.contract import AGENT_PORT, NOTHING_SOUND, ExitCode, Status, parse_manifest
 from trainer.contract.listing import list_folder
+from trainer.contract.sealed import serialize
 from trainer.supervisor import launcher, seal
-from trainer.supervisor.given import take
 from trainer.supervisor.pack import pack
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress.lines import Reader
-from trainer.supervisor.sealing.manifest import serialize
+from trainer.supervisor.redact import take_secrets
 
 IDENTITY = seal.Identity("tiny", "one", 1, 1, "config", "data", "code", "image")
 
@@ -67,15 +67,15 @@ def test_the_pods_secrets_take_the_place_of_what_the_image_says(
     monkeypatch.setenv("BIVOUAC_SECRETS", str(file))
     monkeypatch.setenv("TOKEN", "a placeholder of the image")
     monkeypatch.setenv("KEY", "another")
-    take(["TOKEN", "KEY"])
+    take_secrets(["TOKEN", "KEY"])
     assert (os.environ["TOKEN"], os.environ["KEY"], "OTHER" in os.environ) == (SECRET, "first\nsecond", False)
     with pytest.raises(ValueError, match="the pod has no secret GONE") as missing:
-        take(["TOKEN", "GONE"])
+        take_secrets(["TOKEN", "GONE"])
     assert SECRET not in str(missing.value)
     file.unlink()
-    take([])
+    take_secrets([])
     with pytest.raises(OSError, match=r"values\.json"):
-        take(["TOKEN"])
+        take_secrets(["TOKEN"])
 
 
 def test_a_pod_without_its_secret_ends_before_the_job_begins(camp: Supervisors) -> None:

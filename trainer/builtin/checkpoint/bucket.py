@@ -15,14 +15,12 @@ from pathlib import Path
 
 from trainer.buckets.prefix import Prefix
 from trainer.builtin.checkpoint.fetching import fetch_into
-from trainer.builtin.checkpoint.retention import Claim, Steps
+from trainer.builtin.checkpoint.retention import Claim, Steps, claim_of
 from trainer.contract import (
     COMMITTED_NAME,
-    Foreign,
     Manifest,
     Shard,
     attempt_folder,
-    parse_manifest,
     step_folder,
     step_of_folder,
 )
@@ -107,7 +105,7 @@ class BucketTier(Steps):
                 continue
             if there[0] == content:
                 return
-            claim = self._claim(manifest.step, there[0])
+            claim = claim_of(manifest.step, there[0], self.campaign, self.identity)
             if claim.manifest is not None and claim.manifest.attempt > attempt:
                 seen = f"step {manifest.step} by attempt {claim.manifest.attempt}, this is attempt {attempt}"
                 raise Fenced("a newer attempt has committed this step", seen, "let this attempt end")
@@ -125,7 +123,7 @@ class BucketTier(Steps):
                 yield Claim(step, None, f"unreadable: {error}", passing=not lasting(error))
                 continue
             if there is not None:
-                yield self._claim(step, there[0])
+                yield claim_of(step, there[0], self.campaign, self.identity)
 
     def holds(self, manifest: Manifest, shards: Collection[Shard]) -> bool:
         """Return whether this checkpoint is here with these shards, by manifest and sizes."""
@@ -188,14 +186,6 @@ class BucketTier(Steps):
         begin = _name(step, "attempt-")
         numbers = {name.removeprefix(begin).partition("/")[0] for name in self.prefix.listed(begin)}
         return sorted(int(number) for number in numbers if number.isdigit())
-
-    def _claim(self, step: int, content: bytes) -> Claim:
-        try:
-            return Claim(step, parse_manifest(content, step, self.campaign, self.identity))
-        except Foreign as error:
-            return Claim(step, None, str(error), foreign=True)
-        except ValueError as error:
-            return Claim(step, None, str(error))
 
 
 def _name(step: int, file: str) -> str:

@@ -17,8 +17,7 @@ from trainer.builtin.checkpoint.fence import check_fence
 from trainer.builtin.checkpoint.neighbour import Neighbours, keep_for
 from trainer.builtin.checkpoint.room import state_bytes, with_room
 from trainer.builtin.checkpoint.tiers import AnyTiers, Limits, SharedTier
-from trainer.builtin.checkpoint.worker import Worker
-from trainer.builtin.checkpoint.writing import Unchanged, Writing, merge, random_state_of, rng_state
+from trainer.builtin.checkpoint.writing import Unchanged, Worker, Writing, merge, random_state_of, rng_state
 from trainer.builtin.gang import Gang
 from trainer.contract import CheckpointConfig, Consumed, Manifest, ParallelConfig, Shard, attempt_folder
 from trainer.errors import Diverged, PeerLost, StorageError, TrainerError

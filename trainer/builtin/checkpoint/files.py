@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trainer.builtin.checkpoint.direct import DirectFile
+from trainer.supervisor.seal import sync as sync_folder
 
 PARTIAL = ".partial"
 """Suffix of temporary names, which begin with a dot."""
@@ -164,11 +165,3 @@ def make_folder(path: Path) -> None:
     with contextlib.suppress(FileExistsError):
         path.mkdir()
     sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from trainer.builtin.checkpoint.fetching import fetch_into
-from trainer.builtin.checkpoint.shard_server import PREFIX, TOKEN_VARIABLE
 from trainer.builtin.checkpoint.tiers import Tier
 from trainer.builtin.gang import Gang
+from trainer.builtin.serving import PREFIX, TOKEN_VARIABLE
 from trainer.contract import AGENT_PORT, Env, Manifest, Shard, step_folder
 from trainer.errors import StorageError
 

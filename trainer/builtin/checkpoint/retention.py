@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from trainer.contract import Manifest
+from trainer.contract import Foreign, Manifest, parse_manifest
+from trainer.contract.sealed import removable
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,14 @@ class Claim:
     """The reason may pass: a later read may succeed."""
     foreign: bool = False
     """It is of another campaign of this name; it is never loaded and no retention removes it."""
+
+
+def claim_of(step: int, content: bytes, campaign: str, identity: str) -> Claim:
+    """Return what the bytes of a step's manifest claim."""
+    try:
+        return Claim(step, parse_manifest(content, step, campaign, identity))
+    except ValueError as error:
+        return Claim(step, None, str(error), foreign=isinstance(error, Foreign))
 
 
 @dataclass(frozen=True)
@@ -71,22 +81,26 @@ class Steps(ABC):
         a protected step. Steps after `newest` are leftovers that a restore refused; training will replace them. Steps
         of earlier attempts after `began`, where this attempt began, do not count as kept.
         """
-        claims = list(self.claims())
-        sound = [claim.manifest for claim in claims if claim.manifest is not None and claim.step <= newest]
-        counted = [m.step for m in sound if m.attempt == attempt or m.step <= began]
-        untouched = {newest, *protected}
-        young = [step for step in counted[:keep] if limits.hours is None or self.hours(step) <= limits.hours]
-        kept = {*untouched, *young, *(claim.step for claim in claims if claim.foreign)}
-        dropped = [step for step in self.steps() if step < newest and step not in kept and self.drop(step, attempt)]
-        for step in sorted({*young} - untouched):
+        eligible, foreigners = self._counted(attempt, began, newest)
+        pins = {newest, *protected}
+        recent = [step for step in eligible[:keep] if limits.hours is None or self.hours(step) <= limits.hours]
+        steps = self.steps()
+        surplus = removable(steps, len(recent), {*steps} - {*recent}, {*pins, *foreigners})
+        removals = [step for step in surplus if step < newest and self.drop(step, attempt)]
+        for step in sorted({*recent} - pins):
             if self.free_bytes() < limits.free_bytes and self.drop(step, attempt):
-                dropped.append(step)
-        return dropped
+                removals.append(step)
+        return removals
 
     def reclaim(self, keep: Collection[int], attempt: int, began: int) -> list[int]:
         """Like `retain`, for a full disk: keep only `keep`, the newest committed step and foreign ones."""
+        eligible, foreigners = self._counted(attempt, began)
+        keepers = {*eligible[:1], *keep, *foreigners}
+        return [step for step in self.steps() if step not in keepers and self.drop(step, attempt)]
+
+    def _counted(self, attempt: int, began: int, newest: float = math.inf) -> tuple[list[int], list[int]]:
+        """Return the steps up to `newest` that count as kept, newest first, and the foreign ones."""
         claims = list(self.claims())
-        sound = [claim.manifest for claim in claims if claim.manifest is not None]
-        counted = [m.step for m in sound if m.attempt == attempt or m.step <= began]
-        kept = {*counted[:1], *keep, *(claim.step for claim in claims if claim.foreign)}
-        return [step for step in self.steps() if step not in kept and self.drop(step, attempt)]
+        manifests = [claim.manifest for claim in claims if claim.manifest is not None and claim.step <= newest]
+        eligible = [manifest.step for manifest in manifests if manifest.attempt == attempt or manifest.step <= began]
+        return eligible, [claim.step for claim in claims if claim.foreign]

@@ -27,14 +27,12 @@ from trainer.builtin.checkpoint.files import (
 )
 from trainer.builtin.checkpoint.retention import Claim as Claim
 from trainer.builtin.checkpoint.retention import Limits as Limits
-from trainer.builtin.checkpoint.retention import Steps
+from trainer.builtin.checkpoint.retention import Steps, claim_of
 from trainer.contract import (
     COMMITTED_NAME,
-    Foreign,
     Manifest,
     Shard,
     attempt_folder,
-    parse_manifest,
     step_folder,
     step_of_folder,
 )
@@ -73,13 +71,9 @@ class Tier(Steps):
                 with open_regular(self.folder(step) / COMMITTED_NAME) as file:
                     # `read` allocates the whole size that it is asked for.
                     content = file.read(min(_MANIFEST_LIMIT_BYTES, os.fstat(file.fileno()).st_size))
-                yield Claim(step, parse_manifest(content, step, self.root.name, self.identity))
+                yield claim_of(step, content, self.root.name, self.identity)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except Foreign as error:
-                yield Claim(step, None, str(error), foreign=True)
-            except ValueError as error:
-                yield Claim(step, None, str(error))
             except OSError as error:
                 passing = not lasting(error) and error.errno != errno.EINVAL
                 yield Claim(step, None, f"unreadable: {error.strerror}", passing)

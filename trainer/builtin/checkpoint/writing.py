@@ -1,9 +1,15 @@
-"""One rank's files of a save: written with their digest, or linked to equal files of the last save."""
+"""One rank's files of a save: written with their digest, or linked to equal files of the last save; and the background
+thread that does such slow work in order."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import pickle
+import queue
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -17,6 +23,8 @@ from trainer.contract import Shard
 from trainer.errors import Diverged
 
 _SAMPLE_BYTES = 4096
+_NICENESS = 10
+"""Niceness of a background thread: the step's threads come first on a shared core."""
 
 
 @dataclass
@@ -147,3 +155,36 @@ def set_rng_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+class Worker:
+    def __init__(self, name: str) -> None:
+        self.error: BaseException | None = None
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._open = 0
+        self._lock = threading.Lock()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            self._open += 1
+        self._jobs.put(job)
+
+    def busy(self) -> bool:
+        with self._lock:
+            return self._open > 0
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            # Linux has a niceness per thread; threads that this one starts inherit it.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while True:
+            job = self._jobs.get()
+            try:
+                if self.error is None:
+                    job()
+            except BaseException as error:
+                self.error = error
+            finally:
+                with self._lock:
+                    self._open -= 1

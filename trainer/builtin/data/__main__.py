@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from trainer.builtin.data.prepare.prepare import listed, make, plan_digest, text_bytes
-from trainer.builtin.data.teller import Teller
+from trainer.builtin.data.prepare.workers import Teller
 from trainer.contract import DATA_MANIFEST_NAME, ExitCode
 from trainer.contract.recipe import Recipe
 from trainer.errors import DataError, StorageError, TrainerError

@@ -9,21 +9,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from trainer.client.bivouac_data import reader as plain
-from trainer.client.bivouac_data.reader import Ahead, NoSuchSources, Opener, Refused, Tokens, folder_opener
+from trainer.client.bivouac_data.reader import NoSuchSources, Opener, Refused, Tokens
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, TokenShard
 from trainer.contract.ledger import sample_digest
 from trainer.errors import ConfigError, DataError, TrainerError, unread
-
-__all__ = [
-    "Ahead",
-    "Reader",
-    "TokenRow",
-    "check_vocabulary",
-    "folder_opener",
-    "load_manifest",
-    "read_manifest",
-    "verify_shards",
-]
 
 
 class TokenRow(plain.TokenRow):

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.builtin.config import load_config
-from trainer.builtin.data.reader import Reader, check_vocabulary, folder_opener, load_manifest
+from trainer.builtin.data.reader import Reader, check_vocabulary, load_manifest
+from trainer.client.bivouac_data.reader import folder_opener
 from trainer.contract import TrainConfig
 from trainer.contract.ledger import Consumed, step_digest
 from trainer.errors import TrainerError

@@ -16,15 +16,15 @@ from typing import Any
 from trainer.builtin.data.prepare.parts import Parts
 from trainer.builtin.data.prepare.prepare import listed, plan_digest, prepare
 from trainer.builtin.data.prepare.sharing import Sharing
-from trainer.builtin.data.teller import Teller
+from trainer.builtin.data.prepare.workers import Teller
 from trainer.contract import (
     DATA_MANIFEST_NAME,
     DATA_SUMMARY_NAME,
-    TERMINATION_LOG,
     TOKENIZER_NAME,
     DataManifest,
     ExitCode,
 )
+from trainer.contract.exits import write_termination
 from trainer.contract.preparing import INDEX_VARIABLE, SCRATCH, SHARE_FILE, Prepared, Preparing
 from trainer.errors import DataError, StorageError, TrainerError
 from trainer.events import emit
@@ -34,16 +34,15 @@ _ROOM = 3500
 
 
 def main() -> int:
-    message = Path(os.environ.get("BIVOUAC_TERMINATION_LOG", TERMINATION_LOG))
     try:
         work = Preparing.model_validate_json(Path(SHARE_FILE).read_bytes())
         digest = share(work, int(os.environ[INDEX_VARIABLE]), Path(SCRATCH), _s3())
     except (TrainerError, OSError, MemoryError) as error:
         refusal = _refusal(error)
         print(refusal, file=sys.stderr, flush=True)
-        message.write_text(str(refusal)[:_ROOM])
+        write_termination(str(refusal)[:_ROOM])
         return int(refusal.exit_code)
-    message.write_text(json.dumps({"digest": digest}))
+    write_termination(json.dumps({"digest": digest}))
     return int(ExitCode.DONE)
 
 

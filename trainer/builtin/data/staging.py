@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from trainer.builtin.data.cache import Cache
-from trainer.builtin.data.reader import Ahead, Reader
+from trainer.builtin.data.reader import Reader
+from trainer.client.bivouac_data.reader import Ahead
 from trainer.contract import TokenShard
 from trainer.events import emit
 

@@ -4,75 +4,57 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 from trainer.buckets.sources import ShardSource, source_of
 from trainer.builtin.data.cache import Cache
 from trainer.builtin.data.feed import Feed, Share
-from trainer.builtin.data.reader import Reader, check_vocabulary, folder_opener, read_manifest, verify_shards
+from trainer.builtin.data.reader import Reader, check_vocabulary, read_manifest, verify_shards
 from trainer.builtin.data.staging import Stager
+from trainer.builtin.gang import Gang
+from trainer.client.bivouac_data.reader import folder_opener
 from trainer.contract import DATA_MANIFEST_NAME, DataManifest, Layout, TrainConfig
 from trainer.errors import DataError, unread
+from trainer.place import Paths
 
 CACHE_FOLDER = ".data-cache"
 """Folder on the node's disk, beside the campaigns' checkpoints."""
 
 
-class Mounts(Protocol):
-    @property
-    def data(self) -> Path: ...
-
-    @property
-    def local(self) -> Path: ...
-
-
-class DataRank(Protocol):
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def world_size(self) -> int: ...
-
-    @property
-    def first_on_node(self) -> bool: ...
-
-
 @dataclass(frozen=True)
 class Supply:
     config: TrainConfig
-    place: DataRank
+    gang: Gang
     digest: str
     """Digest of the manifest."""
     reader: Reader
     cache: Cache | None
 
     @classmethod
-    def open(cls, config: TrainConfig, mounts: Mounts, place: DataRank, session: str) -> Supply:
+    def open(cls, config: TrainConfig, paths: Paths, gang: Gang, session: str) -> Supply:
         """Open the data. Raises `DataError` when it is damaged or not the configuration's."""
-        data, source = config.data, source_of(config.data.stream_from, mounts.data)
+        data, source = config.data, source_of(config.data.stream_from, paths.data)
         content = _manifest_bytes(source)
         manifest = read_manifest(content, data.manifest_digest)
         _check_fit(config, manifest)
         cache = None
         if data.cache_gib or data.stream_from:
             limit = int(data.cache_gib * 2**30)
-            cache = Cache(mounts.local / CACHE_FOLDER, limit, source, manifest.token_bytes, session)
-        elif place.first_on_node:
-            verify_shards(mounts.data, manifest)
+            cache = Cache(paths.local / CACHE_FOLDER, limit, source, manifest.token_bytes, session)
+        elif gang.first_on_node:
+            verify_shards(paths.data, manifest)
 
-        opener = cache.open if cache else folder_opener(mounts.data)
+        opener = cache.open if cache else folder_opener(paths.data)
         reader = Reader(manifest, opener, config.model.context, data.seed, data.weights, data.shuffle_blocks)
-        return cls(config, place, hashlib.sha256(content).hexdigest(), reader, cache)
+        return cls(config, gang, hashlib.sha256(content).hexdigest(), reader, cache)
 
     def feed(self, position: int, step: int) -> Feed:
         """Return the feed of this rank's steps from `step`, whose data begins at `position`, to the last."""
         config = self.config
-        layout = Layout.of(config.parallel, self.place.world_size)
-        share = Share(config.global_batch, config.micro_batch, layout.data, layout.data_rank(self.place.rank))
+        layout = Layout.of(config.parallel, self.gang.world_size)
+        share = Share(config.global_batch, config.micro_batch, layout.data, layout.data_rank(self.gang.rank))
         end = position + (config.steps - step) * config.global_batch
         lead = (config.data.steps_ahead + 2) * config.global_batch
-        stager = Stager(self.cache, self.reader, position, lead) if self.cache and self.place.first_on_node else None
+        stager = Stager(self.cache, self.reader, position, lead) if self.cache and self.gang.first_on_node else None
         return Feed(self.reader, share, position, end, config.data.steps_ahead, stager)
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.builtin.failures import first_end, recorder, watchdog
+from trainer.builtin.failures import first_end, recorder
 from trainer.builtin.heartbeat import Beat, read_beats
 from trainer.contract import ExitCode
 from trainer.contract.culprit import Located, RankSeen, Sign, find_culprit
+from trainer.contract.exits import OF_OTHERS, PEER_LOST
 
-_BY_OTHERS = frozenset({"peer-lost", "interrupted", "fenced", "rolled-back"})
+_TAIL_BYTES = 256 * 1024
+_OWN = re.compile(r"CUDA error|ncclUnhandledCudaError|watchdog got stuck for|Xid|uncorrectable ECC", re.IGNORECASE)
+"""The watchdog also aborts a rank whose own GPU or driver failed: that is no lost peer."""
+_OF_OTHERS = re.compile(
+    r"Watchdog caught collective operation timeout|Received a dump signal due to a collective timeout"
+    r"|failure detected by watchdog at work|ncclRemoteError|ncclSystemError"
+)
+_ABORTS = re.compile(r"watchdog|terminate called|taking the entire process down", re.IGNORECASE)
 
 
 class Cause(NamedTuple):
@@ -64,12 +73,12 @@ def _seen(run: Path, logs: Path, rank: int, code: int | None, state: str, beat: 
         end, detail = outcome.reason, outcome.detail
     elif state in first_end.FROZEN:
         end = Sign.STOPPED
-    elif code == -signal.SIGABRT and (said := watchdog.waited_in_vain(watchdog.tail(logs, rank))):
+    elif code == -signal.SIGABRT and (said := waited_in_vain(tail(logs, rank))):
         end, detail = Sign.ABORTED, said
     # Torch's agent ends the other ranks with SIGTERM after the first failure.
     elif code is not None and code < 0 and code != -signal.SIGTERM:
         end, detail = Sign.DIED, f"died of {signal.Signals(-code).name}"
-        if code == -signal.SIGABRT and (own := watchdog.own_failure(watchdog.tail(logs, rank))):
+        if code == -signal.SIGABRT and (own := own_failure(tail(logs, rank))):
             detail = f"{detail}; {own}"
     elif code:
         end, detail = "internal", f"exit code {code}"
@@ -90,17 +99,46 @@ def _cause(ranks: tuple[RankSeen, ...], beats: Mapping[int, Beat], exit_codes: M
         if one.end == Sign.DIED:
             return Cause(internal, "signal", one.rank, -exit_codes[one.rank], one.detail, ranks)
     outcomes = {rank: beat.outcome for rank, beat in beats.items() if beat.outcome is not None}
-    own = {rank: one for rank, one in outcomes.items() if one.exit_code != 0 and one.reason not in _BY_OTHERS}
+    own = {rank: one for rank, one in outcomes.items() if one.exit_code != 0 and one.reason not in OF_OTHERS}
     if own:
         rank = min(own)
         return Cause(own[rank].exit_code, own[rank].reason, rank, None, own[rank].detail, ranks)
     if stopped := next((one for one in ranks if one.end == Sign.STOPPED), None):
         culprit = find_culprit([Located("", one) for one in ranks])
         return Cause(internal, "stopped", stopped.rank, None, str(culprit), ranks)
-    failed = sorted((one.exit_code == 0, one.reason == "peer-lost", rank) for rank, one in outcomes.items())
+    failed = sorted((one.exit_code == 0, one.reason == PEER_LOST, rank) for rank, one in outcomes.items())
     if failed and not failed[0][0]:
         rank = failed[0][2]
         return Cause(outcomes[rank].exit_code, outcomes[rank].reason, rank, None, outcomes[rank].detail, ranks)
     if aborted := next((one for one in ranks if one.end == Sign.ABORTED), None):
-        return Cause(internal, "peer-lost", aborted.rank, int(signal.SIGABRT), aborted.detail, ranks)
+        return Cause(internal, PEER_LOST, aborted.rank, int(signal.SIGABRT), aborted.detail, ranks)
     return Cause(internal, "internal", detail=f"exit codes {dict(exit_codes)}", ranks=ranks)
+
+
+def waited_in_vain(log: str) -> str:
+    """Return the watchdog's line if it ended the rank because an exchange with others did not end; else empty."""
+    lines = [line for line in log.splitlines() if _OWN.search(line) or _OF_OTHERS.search(line)]
+    if any(_OWN.search(line) for line in lines):
+        return ""
+    return next((line.strip() for line in lines if _OF_OTHERS.search(line)), "")
+
+
+def own_failure(log: str) -> str:
+    """Return the line by which a rank's own GPU or driver failed; empty when none is known."""
+    lines = log.splitlines()
+    own = [line.strip() for line in lines if _OWN.search(line)]
+    return next((line for line in own if _ABORTS.search(line)), own[0] if own else "")
+
+
+def tail(logs: Path, rank: int) -> str:
+    """Return the end of a rank's newest log; empty when there is none."""
+    try:
+        found = [*logs.glob(f"rank-{rank}.log"), *logs.glob(f"rank-{rank}-*.log")]
+        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
+        if newest is None:
+            return ""
+        with newest.open("rb") as file:
+            file.seek(max(0, newest.stat().st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

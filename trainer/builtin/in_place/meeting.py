@@ -18,7 +18,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from trainer.contract import AGENT_PORT
 from trainer.contract.frozen import Frozen
-from trainer.place import NodePlace
+from trainer.supervisor.place import Place
 
 _POLL_S = 0.1
 _KNOCK_EVERY_S, _KNOCK_S = 1.0, 1.0
@@ -52,7 +52,7 @@ class Meeting:
     """The meetings of one attempt, one after each generation."""
 
     store: TCPStore
-    place: NodePlace
+    place: Place
     longest_s: float
 
     def watch(self, generation: int, over: threading.Event) -> None:

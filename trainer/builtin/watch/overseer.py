@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from trainer.builtin.checkpoint.fence import check_fence
 from trainer.builtin.checkpoint.tiers import SharedTier
 from trainer.builtin.config import computes_together
 from trainer.builtin.data.feed import Fed
 from trainer.builtin.gang import Gang
 from trainer.builtin.watch import replay
-from trainer.builtin.watch.bans import RolledBack, possible, read_bans, write_ban
 from trainer.builtin.watch.detectors import Alarm, Seen
-from trainer.builtin.watch.figures import All, Mine, Utilisation
+from trainer.builtin.watch.figures import All, Mine, Split, Utilisation, memory_gib
 from trainer.builtin.watch.precision import rounding
 from trainer.builtin.watch.signals import Signals
-from trainer.builtin.watch.timing import Split, memory_gib
 from trainer.builtin.watch.watch import Finding, Watch
-from trainer.contract import Layout, TrainConfig
-from trainer.contract.bans import Ban
-from trainer.errors import Interrupted, NumericError, Sick, TrainerError
+from trainer.contract import Layout, Manifest, TrainConfig
+from trainer.contract.bans import BANS, Ban, parse_bans
+from trainer.errors import Interrupted, NumericError, Sick, StorageError, TrainerError
 from trainer.events import emit
+
+LONGEST = 10
+"""Roll-backs of one campaign; after these a person should look."""
 
 
 @dataclass(frozen=True)
@@ -286,3 +289,33 @@ def agreed_bans(gang: Gang, shared: SharedTier) -> tuple[Ban, ...]:
         gang.together("read what the watch has left", lambda: read_bans(shared) if gang.first else ())
     )[0]
     return tuple(found)
+
+
+class RolledBack(TrainerError):
+    """The attempt ends so that the next one starts from a checkpoint before the trouble."""
+
+    reason = "rolled-back"
+
+
+def read_bans(shared: SharedTier) -> tuple[Ban, ...]:
+    """Return the bans of a campaign, oldest first. Raises `StorageError` for one that cannot be read."""
+    try:
+        return parse_bans(shared.notes())
+    except ValueError as error:
+        cure = "remove it to do without"
+        raise StorageError("what the watch has left cannot be read", f"{shared}/{BANS}/{error}", cure) from error
+
+
+def write_ban(shared: SharedTier, ban: Ban) -> None:
+    check_fence(shared.marks, ban.attempt)
+    shared.leave(f"ban-{ban.attempt:04d}-{ban.first:08d}.json", json.dumps(asdict(ban)).encode())
+
+
+def possible(ban: Ban, known: Sequence[Ban], committed: Sequence[Manifest]) -> str:
+    """Return why a roll-back is not possible; empty when it is."""
+    if len(known) >= LONGEST:
+        return f"{len(known)} roll-backs already"
+    trusted = [one for one in committed if not any(each.refuses(one) for each in (*known, ban))]
+    if not trusted:
+        return "no checkpoint before it lies on the shared tier"
+    return ""

@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, Mapping
 from trainer.supervisor import activity
 from trainer.supervisor.place import Place
 from trainer.supervisor.progress.lines import LARGEST, Figures, Line, Reader
-from trainer.supervisor.progress.nodes import TOLD, Inbox, Outbox, folder_of
+from trainer.supervisor.progress.messages import TOLD, Inbox, Outbox, folder_of
 from trainer.supervisor.progress.resume import Memory
 from trainer.supervisor.progress.steps import Laps, Steps
 from trainer.supervisor.running import Allowance

@@ -30,9 +30,9 @@ def side_by_side(work: Callable[[_Thing], _Made], things: Iterable[_Thing]) -> I
 
 
 def digest_of(path: Path, durable: bool = False) -> SizeAndDigest:
-    """Return size and SHA-256 of a regular file; links are not followed. `durable`: what its writer has left in this
-    node's memory is on the disk."""
-    with open(os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW), "rb", buffering=0) as file:
+    """Return size and SHA-256 of a regular file; links are not followed, and a pipe raises `OSError`. `durable`: what
+    its writer has left in this node's memory is on the disk."""
+    with open(os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0) as file:
         if durable:
             os.fsync(file.fileno())
         return _digest(file.fileno())

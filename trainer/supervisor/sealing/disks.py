@@ -13,12 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Mapping, Protocol
 
+from trainer.contract.sealed import MANIFEST, opened, step_folder
 from trainer.supervisor import seal
 from trainer.supervisor.place import Place
 from trainer.supervisor.sealing.copying import side_by_side
-from trainer.supervisor.sealing.far import SharedFolder
-from trainer.supervisor.sealing.manifest import MANIFEST, opened, step_folder
-from trainer.supervisor.sealing.parts import Row
+from trainer.supervisor.sealing.far import Row, SharedFolder
 
 _PAUSE_S = 0.2
 """Between two looks at the other nodes' notes."""

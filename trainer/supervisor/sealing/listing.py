@@ -1,4 +1,5 @@
-"""The checkpoints on a node's own disk, as the steward asks for them: `trainer.contract.listing`."""
+"""The checkpoints on a node's own disk, as the steward asks any supervisor and the built-in trainer's agent for them:
+`trainer.contract.listing`."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ import threading
 from pathlib import Path
 from typing import Any, Tuple
 
-from trainer.contract.tree import own_name, parse_tree
+from trainer.contract.rows import rows_of
+from trainer.contract.sealed import MANIFEST, UNREADABLE, opened, step_folder
+from trainer.contract.tree import parse_tree
 from trainer.supervisor import family, seal
-from trainer.supervisor.sealing.manifest import MANIFEST, opened, step_folder
 
 CHECKPOINTS, VERDICTS = "/checkpoints", "/verdicts/"
 Answer = Tuple[int, bytes]
@@ -21,7 +23,7 @@ _ONE_AT_A_TIME = threading.Lock()
 def answer(path: str, disk: Path | None, campaign: str, node: str) -> Answer | None:
     """Return the answer to a request, None for another path. `disk`: None where all lies on the shared tier."""
     if path == CHECKPOINTS:
-        return 200, json.dumps({"rows": [] if disk is None else rows(disk, campaign, node)}).encode()
+        return 200, json.dumps({"rows": [] if disk is None else rows_of(disk, "local", campaign, node)}).encode()
     step = path[len(VERDICTS) :]
     if disk is None or not path.startswith(VERDICTS) or not step.isdecimal():
         return None
@@ -29,35 +31,10 @@ def answer(path: str, disk: Path | None, campaign: str, node: str) -> Answer | N
         return 429, b"another step is being read\n"
     try:
         family.give_way()  # this thread ends with its request
-        found = verdict(disk, int(step), campaign, node)
+        verdict_row = verdict(disk, int(step), campaign, node)
     finally:
         _ONE_AT_A_TIME.release()
-    return None if found is None else (200, json.dumps(found).encode())
-
-
-def rows(disk: Path, campaign: str, node: str) -> list[dict[str, Any]]:
-    """Return `Listed` of each committed step, newest first."""
-    found = []
-    for step in seal.committed(disk):
-        row: dict[str, Any] = {"tier": "local", "node": node, "step": step}
-        try:
-            manifest = _manifest(disk, step, campaign)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            found.append({**row, "committed": False, "why": f"{MANIFEST}: {error}", "damaged": True})
-            continue
-        shards = manifest["shards"]
-        here = [one for one in shards if _size(disk / step_folder(step) / one["file"]) == one["size_bytes"]]
-        away = len(shards) - len(here)
-        told = ("attempt", "tokens", "loss", "evaluation_loss", "world_size", "zero_stage")
-        found.append(
-            {
-                **row, **{name: manifest[name] for name in told}, "committed": True, "shards": len(shards),
-                "here": len(here), "bytes": sum(one["size_bytes"] for one in here),
-                "why": f"{away} of {len(shards)} shards are not here" if away else "",
-                "name": _own_name(disk / step_folder(step), shards),
-            }
-        )  # fmt: skip
-    return found
+    return None if verdict_row is None else (200, json.dumps(verdict_row).encode())
 
 
 def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] | None:
@@ -66,21 +43,22 @@ def verdict(disk: Path, step: int, campaign: str, node: str) -> dict[str, Any] |
         return None
     faults, size, place = [], 0, disk / step_folder(step)
     try:
-        for shard in _manifest(disk, step, campaign)["shards"]:
-            path = place / shard["file"]
-            if not path.exists():
-                continue  # another node's
-            seen = seal.digest_of(path)
-            size += seen[0]
-            if seen != (shard["size_bytes"], shard["sha256"]):
-                faults.append([_with_name(place, shard["file"]), f"{seen[0]} bytes, SHA-256 {seen[1]}"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        faults.append([MANIFEST, str(error)])
+        shards = opened((place / MANIFEST).read_bytes(), step, campaign)["shards"]
+    except (OSError, *UNREADABLE) as error:
+        faults, shards = [[MANIFEST, str(error)[:300]]], []
+    for shard in shards:
+        try:
+            size_and_digest = seal.digest_of(place / shard["file"])
+        except FileNotFoundError:
+            continue  # another node's
+        except OSError as error:
+            faults.append([_with_name(place, shard["file"]), f"unreadable: {error.strerror or error}"])
+            continue
+        size += size_and_digest[0]
+        if size_and_digest != (shard["size_bytes"], shard["sha256"]):
+            fault = "{} of {} bytes, SHA-256 {}".format(size_and_digest[0], shard["size_bytes"], size_and_digest[1])
+            faults.append([_with_name(place, shard["file"]), fault])
     return {"tier": "local", "node": node, "step": step, "bytes": size, "faults": faults}
-
-
-def _manifest(disk: Path, step: int, campaign: str) -> dict[str, Any]:
-    return opened((disk / step_folder(step) / MANIFEST).read_bytes(), step, campaign, "")
 
 
 def _with_name(place: Path, shard: str) -> str:
@@ -90,14 +68,3 @@ def _with_name(place: Path, shard: str) -> str:
             if name := parse_tree(path.read_bytes()).names.get(shard.rpartition("/")[2]):
                 return f"{shard} ({name})"
     return shard
-
-
-def _own_name(place: Path, shards: list[dict[str, Any]]) -> str:
-    return own_name((one["file"] for one in shards), lambda name: (place / name).read_bytes())
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return -1

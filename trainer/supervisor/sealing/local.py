@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Iterator, Mapping, NamedTuple
 
+from trainer.contract.sealed import MANIFEST, serialize, step_folder
 from trainer.contract.tree import path_of
 from trainer.supervisor import activity, ends, formats, seal
 from trainer.supervisor.formats import Finished
@@ -22,9 +23,7 @@ from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
 from trainer.supervisor.sealing.copying import side_by_side
 from trainer.supervisor.sealing.disks import Disks, Stopped
-from trainer.supervisor.sealing.far import SharedFolder
-from trainer.supervisor.sealing.manifest import MANIFEST, serialize, step_folder
-from trainer.supervisor.sealing.parts import Asked, Parts, Row, together
+from trainer.supervisor.sealing.far import Asked, Parts, Row, SharedFolder, together
 from trainer.supervisor.sealing.shared import AGAIN_S, Sealing, Told, Version
 from trainer.supervisor.sealing.survey import Mark, survey
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Protocol, Sequence, Tuple
 
-from trainer.contract.retention import newest_sound
+from trainer.contract.sealed import newest_sound
 from trainer.contract.tree import path_of
 from trainer.supervisor import ends, formats, seal
 from trainer.supervisor.accounting import Accounts

@@ -1,18 +1,28 @@
-"""What a checkpoint is at one moment: its files, links and folders, as they are to be sealed."""
+"""What a checkpoint is at one moment: its files, links and folders, as they are to be sealed; their copies, which only
+the supervisor writes; and links to elsewhere in the job's folder, as they are laid back."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Sequence, Tuple
+from typing import Iterable, Mapping, NamedTuple, Sequence, Tuple, TypeVar
 
-from trainer.contract.tree import FILE, FOLDER, link_inside, path_of, printable, text_of
+from trainer.contract.tree import FILE, FOLDER, Tree, link_inside, path_of, printable, text_of
+from trainer.supervisor.sealing.copying import SizeAndDigest, copy, digest_of, side_by_side
 
 Mark = Tuple[int, int, int, int]
 """Device, inode, size and time of the last change, in ns: it differs once a file was written again."""
+DIGESTS = ".digests.json"
+"""In a checkpoint whose writer has digested what it wrote (`bivouac_dcp`): sizes and SHA-256 of its files."""
+_METADATA = ".metadata"
+_HELD = ".links-"
+"""Links to the job's files have names that begin so while they are copied."""
+_Value = TypeVar("_Value")
 
 
 class Entry(NamedTuple):
@@ -153,3 +163,104 @@ def told_version(root: Path) -> list[int]:
         with contextlib.suppress(FileNotFoundError):
             rows += [os.stat(path)] if os.path.isfile(path) else []
     return [len(rows), sum(row.st_size for row in rows), max([row.st_mtime_ns for row in rows], default=0)]
+
+
+def take(checkpoint: Survey, attempt: Path, names: Mapping[str, str]) -> dict[str, SizeAndDigest]:
+    """Copy a checkpoint's files into a folder under these names, of which none is there; return sizes and digests.
+
+    All are held by links first, so that what the job removes meanwhile is copied all the same. Raises `ValueError` for
+    a file that was written since the survey, or is not what its writer has digested; the caller removes what was made.
+    """
+    links = {path: _link_beside(Path(entry.source), attempt / names[path]) for path, entry in checkpoint.files.items()}
+    writer_digests = _digests_of_writer(checkpoint)
+
+    def one(path: str) -> SizeAndDigest:
+        entry, link, target = checkpoint.files[path], links[path], attempt / names[path]
+        digest = copy(link or Path(entry.source), target, partial(_insist_unchanged, path, entry))
+        if digest != writer_digests.get(path, digest):
+            raise ValueError(
+                f"{printable(path)} is not what its writer has digested: {digest[0]} bytes, SHA-256 {digest[1]}"
+            )
+        if link is not None:
+            link.unlink()
+        return digest
+
+    return dict(zip(checkpoint.files, side_by_side(one, checkpoint.files)))
+
+
+def _link_beside(source: Path, target: Path) -> Path | None:
+    """Link a file beside the path of its copy; return the link, None where there can be none."""
+    link = target.with_name(_HELD + target.name)
+    try:
+        os.link(str(source), str(link))
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or a file of somebody else
+        return None
+    return link
+
+
+def _insist_unchanged(path: str, entry: Entry, status: os.stat_result) -> None:
+    if mark_of(status) != entry.mark:
+        raise ValueError(f"{printable(path or text_of(Path(entry.source).name))} was written while it was sealed")
+
+
+def _digests_of_writer(checkpoint: Survey) -> dict[str, SizeAndDigest]:
+    """Return size and SHA-256 of each file as its writer has noted them while it wrote; empty unless the note names
+    these files, in these sizes, and `.metadata` as it stands: that one is another with each save."""
+    try:
+        files = json.loads(Path(checkpoint.files[DIGESTS].source).read_bytes())["files"]
+        writer_digests = {str(name): (int(size), str(digest)) for name, (size, digest) in files.items()}
+        sizes = {path: entry.mark[2] for path, entry in checkpoint.files.items() if path != DIGESTS}
+        wanted = {path: size for path, (size, _) in writer_digests.items()}
+        if sizes == wanted and digest_of(Path(checkpoint.files[_METADATA].source)) == writer_digests[_METADATA]:
+            return writer_digests
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass  # the note is of another save, or none
+    return {}
+
+
+def with_links(tree: Tree, root: Path, digests: Mapping[str, SizeAndDigest]) -> Tree:
+    """Return the tree as it is to be laid back at `root`: what was taken through a link is that link, where its target
+    is as it was, and files else. `digests`: shard -> size and SHA-256."""
+    for path, target in sorted(tree.through.items()):  # a folder before what lies in it
+        if (path in tree.files or path in tree.folders) and _leads_to_it(tree, path, target, root, digests):
+            links = {**_beside(path, tree.links), path: target}
+            folders = [folder for folder in tree.folders if not within(folder, path)]
+            tree = tree._replace(files=_beside(path, tree.files), links=links, folders=folders)
+    return tree
+
+
+def _leads_to_it(tree: Tree, path: str, target: str, root: Path, digests: Mapping[str, SizeAndDigest]) -> bool:
+    """Return whether a link at `path` would lead to what was sealed there, and stays when `root` is replaced."""
+    folder = root if tree.root == "." else root.parents[tree.root.count("/")]
+    base = os.path.join(os.path.realpath(str(root.parent)), root.name)
+    at = os.path.join(base, path_of(path))
+    led = os.path.join(os.path.dirname(at), path_of(target))
+    try:
+        real = os.path.realpath(led)
+        through_links = os.path.realpath(os.path.dirname(at)) != os.path.dirname(at)  # which may not be laid back
+        replaced = any(place == at if tree.part else within(place, base) for place in (real, os.path.normpath(led)))
+        if through_links or replaced or within(base, real):
+            return False
+        there = survey(Path(real), folder)  # also refuses what is not in the job's folder
+        wanted = {name: digests[tree.files[path + name].shard] for name in _below(path, tree.files)}
+        here = {f"/{name}" if name else "": entry for name, entry in there.files.items()}
+        return (
+            {name: size for name, (size, _) in wanted.items()} == {name: entry.mark[2] for name, entry in here.items()}
+            and {f"/{name}": leads for name, leads in there.links.items()}
+            == {name: tree.links[path + name] for name in _below(path, tree.links)}
+            and sorted(f"/{name}" for name in there.folders) == sorted(filter(None, _below(path, tree.folders)))
+            and all(digest_of(Path(entry.source)) == wanted[name] for name, entry in here.items())
+        )
+    except (OSError, ValueError):  # it is gone, or cannot be read
+        return False
+
+
+def _below(path: str, names: Iterable[str]) -> list[str]:
+    """Return what follows `path` in the names of it and of what lies in it."""
+    return [name[len(path) :] for name in names if within(name, path)]
+
+
+def _beside(path: str, things: Mapping[str, _Value]) -> dict[str, _Value]:
+    return {name: thing for name, thing in things.items() if not within(name, path)}

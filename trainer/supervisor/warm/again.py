@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
+from trainer.contract.exits import NOTHING_SOUND
 from trainer.supervisor import ends, family, seal
 from trainer.supervisor.ends import STORAGE, End
 from trainer.supervisor.failures import LastWords
@@ -80,10 +81,10 @@ class Again(Job):
         threading.Thread(target=self._listen, name="ranks' ends", daemon=True).start()
         try:
             self._order({"TORCHELASTIC_RESTART_COUNT": "0"}, ())
-            while (death := self._death()) and self._is_answered(death) and self._restarted(death):
+            while (death := self._death()) and self._is_answered(death) and self._restarted():
                 pass
         except NothingSound as error:
-            self._trouble = End(STORAGE, str(error), ends.NOTHING_SOUND)
+            self._trouble = End(STORAGE, str(error), NOTHING_SOUND)
         except OSError as error:
             if not self._over.is_set():
                 self._trouble = End(STORAGE, ends.of_error(error, self.tier))
@@ -162,7 +163,7 @@ class Again(Job):
             time.sleep(_TOGETHER_S)
         return True
 
-    def _restarted(self, death: Mapping[str, Any]) -> bool:
+    def _restarted(self) -> bool:
         """Start all ranks of this node again, from the newest sound checkpoint; False: the job is to stop."""
         died = json.loads(self._said().read_text())
         self._end_ranks()

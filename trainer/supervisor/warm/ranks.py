@@ -19,6 +19,7 @@ import sys
 from typing import Any, Mapping, Sequence
 
 from trainer.supervisor.ends import USER
+from trainer.supervisor.place import Place
 
 CALL = "warm-ranks"
 """First argument with which the supervisor's file is this process."""
@@ -32,11 +33,16 @@ def main(asked: Mapping[str, Any]) -> int:
     """Fork the ranks as often as the supervisor says so; return 0 if all of the last ones ended with it. In a rank it
     does not return: the script ends as in an interpreter of its own."""
     line = socket.socket(fileno=int(os.environ.pop(SOCKET)))
-    if not _imported(asked["warm"], asked["command"], int(asked["ranks"])):
+    place = Place.of()
+    if not _imported(asked["warm"], asked["command"], place.ranks_per_node):
         return USER
     # A stop signal goes to the whole group. This process handles it, since the ranks would inherit that it is ignored.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
+    own = {
+        "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }  # fmt: skip
     gc.freeze()  # a collection in a rank would copy the pages that it shares
     worst = 0
     orders = line.makefile("r")
@@ -45,17 +51,17 @@ def main(asked: Mapping[str, Any]) -> int:
         if start:
             os.write(1, b"\n")  # a rank that was killed may have left a part of a line
         ranks = {}
-        for local in range(int(asked["ranks"])):
+        for local in range(place.ranks_per_node):
             pid = os.fork()
             if not pid:
                 orders.close()
                 line.close()
-                os.environ.update(order["variables"], **_place(asked, local))
+                os.environ.update({**order["variables"], **own, **place.rank_variables(local)})
                 _be_new()
                 _run([str(word) for word in order["command"] or asked["command"]])
                 raise SystemExit(0)
             ranks[pid] = local
-        worst = _ends(ranks, int(asked["ranks"]) * int(asked["node_rank"]), line)
+        worst = _ends(ranks, place.ranks_per_node * place.node_rank, line)
     return worst
 
 
@@ -100,19 +106,6 @@ def _cuda_is_initialised() -> bool:
     if not pid:
         os._exit(int(bool(torch.cuda._is_in_bad_fork())))
     return os.waitpid(pid, 0)[1] != 0
-
-
-def _place(asked: Mapping[str, Any], local: int) -> dict[str, str]:
-    """Return the variables of one rank, by torchrun's names."""
-    ranks, node, nodes = (int(asked[name]) for name in ("ranks", "node_rank", "nodes"))
-    rank, world = str(node * ranks + local), str(nodes * ranks)
-    return {
-        "RANK": rank, "LOCAL_RANK": str(local), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": str(ranks),
-        "GROUP_RANK": str(node), "GROUP_WORLD_SIZE": str(nodes), "ROLE_NAME": "default", "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": world, "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-    }  # fmt: skip
 
 
 def _be_new() -> None:

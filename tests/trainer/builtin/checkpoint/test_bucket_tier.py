@@ -24,7 +24,7 @@ from trainer.buckets.prefix import Prefix
 from trainer.builtin.checkpoint.bucket import BucketTier
 from trainer.builtin.checkpoint.fence import check_fence, claim, losses, lost_nothing, newest_attempt
 from trainer.builtin.checkpoint.tiers import AnyTiers, tiers_in_s3
-from trainer.builtin.watch.bans import read_bans, write_ban
+from trainer.builtin.watch.overseer import read_bans, write_ban
 from trainer.contract import Manifest
 from trainer.contract.bans import Ban
 from trainer.errors import Fenced, StorageError

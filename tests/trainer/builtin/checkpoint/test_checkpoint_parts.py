@@ -19,7 +19,7 @@ from trainer.builtin.checkpoint.deepspeed_engine import HostCopyEngine, forbidde
 from trainer.builtin.checkpoint.fence import check_fence, raise_fence
 from trainer.builtin.checkpoint.files import copy_durably, digest_of, durable, open_regular, sha256_of
 from trainer.builtin.checkpoint.tiers import RESHAPING, Tier
-from trainer.builtin.schedule import learning_rate
+from trainer.builtin.engine import learning_rate
 from trainer.contract import OptimizerConfig
 from trainer.errors import Fenced, StorageError
 

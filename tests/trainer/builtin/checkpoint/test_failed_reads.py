@@ -26,10 +26,13 @@ from trainer.builtin.checkpoint.tiers import campaign_tiers
 from trainer.builtin.config import load_config
 from trainer.builtin.data.held_out import open_held_out
 from trainer.builtin.data.prepare.vocabulary import given_tokenizer
-from trainer.builtin.data.reader import TokenRow, folder_opener, load_manifest, verify_shards
+from trainer.builtin.data.reader import TokenRow, load_manifest, verify_shards
 from trainer.builtin.data.supply import Supply
+from trainer.builtin.gang import Gang
+from trainer.client.bivouac_data.reader import folder_opener
 from trainer.contract import DATA_MANIFEST_NAME, TOKENIZER_NAME, ExitCode, Layout, TrainConfig, attempt_folder
 from trainer.errors import classify
+from trainer.place import Paths
 
 PASSING = ("EIO", "ESHUTDOWN", "ESTALE", "ETIMEDOUT", "ENOTCONN", "EHOSTDOWN", "ENODEV", "EMFILE")
 LASTING = ("ENOENT", "ENOTDIR", "EISDIR", "EACCES", "EPERM", "ELOOP")
@@ -37,9 +40,8 @@ Read = Callable[[Path, TrainConfig, Path], object]
 
 
 def supply(data: Path, config: TrainConfig, folder: Path) -> object:
-    mounts = SimpleNamespace(data=data, local=folder)
-    place = SimpleNamespace(rank=0, world_size=1, first_on_node=True)
-    return Supply.open(config, mounts, place, "tiny-1")
+    alone = Gang(0, 0, 1, None)  # type: ignore[arg-type]
+    return Supply.open(config, Paths(folder, data, folder, folder, folder), alone, "tiny-1")
 
 
 def tokens(data: Path, *_: object) -> object:

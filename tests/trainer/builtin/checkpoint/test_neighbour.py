@@ -21,7 +21,7 @@ from tests.trainer.agents import Attempt, run
 from trainer.builtin.checkpoint import fetching
 from trainer.builtin.checkpoint.files import digest_of
 from trainer.builtin.checkpoint.neighbour import ShardAddress
-from trainer.builtin.checkpoint.shard_server import TOKEN_VARIABLE, answer, new_token
+from trainer.builtin.serving import TOKEN_VARIABLE, answer, new_token
 from trainer.contract import Shard
 from trainer.errors import StorageError
 

@@ -19,8 +19,8 @@ from trainer.builtin.data.held_out import open_held_out
 from trainer.builtin.data.prepare import samples
 from trainer.builtin.data.prepare.prepare import make
 from trainer.builtin.data.prepare.samples import packed
-from trainer.builtin.data.reader import Reader, folder_opener
-from trainer.client.bivouac_data.reader import parted
+from trainer.builtin.data.reader import Reader
+from trainer.client.bivouac_data.reader import folder_opener, parted
 from trainer.client.bivouac_data.sequences import Sequences
 from trainer.contract import DataManifest, Parameters
 from trainer.contract.recipe import Recipe, Source

@@ -93,7 +93,7 @@ def test_deepspeeds_own_reader_reads_the_documents(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize("vocabulary", [300, 2**15 + 1])
 def test_the_type_of_the_ids_is_one_that_megatron_and_deepspeed_number_alike(tmp_path: Path, vocabulary: int) -> None:
     """3 is int16 and 4 is int32 for both; 8 is uint16 for Megatron and uint64 for DeepSpeed."""
-    from trainer.builtin.data.indexed import index_bytes
+    from trainer.builtin.data.prepare.assemble import index_bytes
 
     dtype = "int16" if vocabulary <= 2**15 else "int32"
     assert index_bytes(np.array([3, 1]), dtype)[17] == {"int16": 3, "int32": 4}[dtype]

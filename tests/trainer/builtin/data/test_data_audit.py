@@ -15,8 +15,7 @@ from tests.root import ROOT
 from tests.trainer.agents import Attempt, Hold, World, run
 from trainer.builtin.data.ledger import DataLedger, from_limbs, to_limbs
 from trainer.contract import Manifest
-from trainer.contract.audit import Audit, Executed, audit
-from trainer.contract.ledger import Consumed
+from trainer.contract.ledger import Audit, Consumed, Executed, audit
 from trainer.errors import DataError
 
 BATCH = 8

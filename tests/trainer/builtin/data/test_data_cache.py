@@ -21,8 +21,9 @@ from trainer.builtin.data import cache as caching
 from trainer.builtin.data.cache import TRIES, Cache
 from trainer.builtin.data.feed import Feed, Share
 from trainer.builtin.data.prepare.prepare import make
-from trainer.builtin.data.reader import Reader, folder_opener, load_manifest
+from trainer.builtin.data.reader import Reader, load_manifest
 from trainer.builtin.data.staging import Stager
+from trainer.client.bivouac_data.reader import folder_opener
 from trainer.contract import Parameters, TokenShard
 from trainer.contract.recipe import Recipe, Source
 from trainer.errors import DataError, StorageError

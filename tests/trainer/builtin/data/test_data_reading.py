@@ -9,7 +9,8 @@ import pytest
 
 from tests.trainer.data_sets import open_data, quiet, recipe, simple, write_text
 from trainer.builtin.data.prepare.prepare import make
-from trainer.builtin.data.reader import TokenRow, folder_opener
+from trainer.builtin.data.reader import TokenRow
+from trainer.client.bivouac_data.reader import folder_opener
 from trainer.errors import DataError
 
 

@@ -23,6 +23,7 @@ from trainer.builtin.rank import _end
 from trainer.builtin.serving import Node
 from trainer.contract import Phase
 from trainer.contract.culprit import Culprit, Located, find_culprit
+from trainer.supervisor.place import Place as NodePlace
 
 STEPS = 3
 _NEW_USERS_AND_NETWORK = 0x10000000 | 0x40000000
@@ -98,7 +99,12 @@ def judged(places: Sequence[Place], ranks: Sequence[Any]) -> Ended:
     for place, process in zip(places, ranks, strict=True):
         first_end.note(place.run, place.rank, [process])
         if process.exitcode is None:
-            node = Node("tiny", 1, f"node-{place.rank}", 100, place.rank, 1, place.run, place.run)
+            node = Node(
+                NodePlace("tiny", 1, f"node-{place.rank}", "127.0.0.1", place.rank, place.rank + 1, 1, "pod-0:29500"),
+                100,
+                place.run,
+                place.run,
+            )
             told = node.status().known()
         else:
             causes[place.rank] = cause_of(place.run, place.run, {place.rank: process.exitcode})

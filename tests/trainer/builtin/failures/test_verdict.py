@@ -17,7 +17,8 @@ from trainer.builtin.failures.verdict import cause_of
 from trainer.builtin.heartbeat import Heartbeat, Outcome
 from trainer.contract import Phase
 from trainer.contract.culprit import Exchanges, RankSeen, Sign
-from trainer.contract.job import TERMINATION_LIMIT_BYTES, Termination
+from trainer.contract.exits import TERMINATION_LIMIT_BYTES
+from trainer.contract.job import Termination
 from trainer.errors import classify
 
 SAMPLES = ROOT / "tests/samples/nccl_watchdog"

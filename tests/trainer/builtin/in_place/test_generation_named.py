@@ -10,8 +10,7 @@ from infra.data.audit import executed_steps
 from infra.steward.seeing.trainer_events import TrainerEvents
 from tests.unit.steward.seeing.test_watch_alarms import Store
 from trainer.contract import Manifest, parse_manifest
-from trainer.contract.audit import audit
-from trainer.contract.ledger import CHAIN_START, Consumed, next_link
+from trainer.contract.ledger import CHAIN_START, Consumed, audit, next_link
 
 
 def manifest(**more: Any) -> Manifest:

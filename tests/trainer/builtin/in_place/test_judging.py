@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.root import ROOT
-from trainer.builtin.in_place.judging import is_own, refusal, sick
+from trainer.builtin.in_place.generations import is_own, refusal, sick
 from trainer.contract import ExitCode, Termination
 from trainer.health.looking import CannotLook, Look, Output
 

@@ -15,17 +15,18 @@ from tests import waiting
 from trainer.builtin.in_place import meeting
 from trainer.builtin.in_place.meeting import Decision, Meeting, Word
 from trainer.contract import AGENT_PORT, Env
-from trainer.place import NodePlace
+from trainer.place import place_of
+from trainer.supervisor.place import Place
 
 LONG_S = 3600.0
 DIED = {"own": True, "rank": 1, "cause": "died of SIGKILL", "at": 2.0}
 Gathering = list[Meeting]
 
 
-def place(node: int, nodes: int) -> NodePlace:
+def place(node: int, nodes: int) -> Place:
     numbers = {Env.NODE_RANK: node, Env.NODE_COUNT: nodes, Env.RANKS_PER_NODE: 1, Env.ATTEMPT: 1}
     texts = {Env.NODE_NAME: f"node-{node}", Env.POD_IP: f"127.0.9.{node + 1}", Env.RENDEZVOUS: "x:1", Env.CAMPAIGN: "c"}
-    return NodePlace.of({str(name): str(value) for name, value in (texts | numbers).items()})
+    return place_of({str(name): str(value) for name, value in (texts | numbers).items()})
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ from tests.trainer.builtin.model.test_layouts import HALF, LAST, halfway
 from tests.trainer.test_zero_stages import folder_of, manifest_of
 from trainer.builtin.checkpoint.convert.export import export
 from trainer.builtin.checkpoint.convert.weights import load_weights
-from trainer.builtin.data.reader import Reader, folder_opener, load_manifest
+from trainer.builtin.data.reader import Reader, load_manifest
 from trainer.builtin.evaluate import evaluate
 from trainer.builtin.model import NamedModel, build
+from trainer.client.bivouac_data.reader import folder_opener
 from trainer.contract import (
     ExitCode,
     GradientConfig,

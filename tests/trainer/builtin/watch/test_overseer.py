@@ -22,9 +22,8 @@ from trainer.builtin.checkpoint.tiers import Tier
 from trainer.builtin.data.feed import Fed
 from trainer.builtin.gang import Gang
 from trainer.builtin.watch import replay
-from trainer.builtin.watch.bans import RolledBack, read_bans, write_ban
 from trainer.builtin.watch.figures import All, Mine
-from trainer.builtin.watch.overseer import Decision, Overseer
+from trainer.builtin.watch.overseer import Decision, Overseer, RolledBack, read_bans, write_ban
 from trainer.builtin.watch.watch import Watch
 from trainer.contract import ExitCode, ParallelConfig, TrainConfig, WatchConfig
 from trainer.contract.bans import Ban

@@ -14,7 +14,7 @@ import pytest
 from infra.record.events import CampaignState, fold
 from infra.record.payloads.attempts import AttemptEnded, AttemptLaunched, AttemptRecord
 from infra.record.payloads.checkpoints import CheckpointFetched
-from infra.steward.copying.due import is_due, lacks
+from infra.steward.copying.copier import is_due, lacks
 from tests.unit.fake_s3 import NOON, refusal
 from tests.unit.steward.steward_story import Story, ended, story
 from trainer.contract import COMMITTED_NAME, NOTHING_SOUND, step_folder

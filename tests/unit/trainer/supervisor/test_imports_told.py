@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 from tests.root import ROOT
@@ -36,3 +38,23 @@ def test_a_torch_that_works_is_told_with_its_devices_and_a_broken_one_with_its_l
     assert told(tmp_path, "raise ImportError('libcudart.so.13: no such file')") == (
         "not imported: ImportError: libcudart.so.13: no such file"
     )
+
+
+def test_what_is_packed_subscripts_no_builtin_type_when_it_is_imported(tmp_path: Path) -> None:
+    """Python 3.8 knows `dict[str, Any]` in annotations only, which it does not evaluate."""
+    pack(tmp_path / "supervisor.pyz")
+    with zipfile.ZipFile(tmp_path / "supervisor.pyz") as packed:
+        modules = {name: ast.parse(packed.read(name), feature_version=(3, 8)) for name in packed.namelist()}
+    assert "trainer/contract/rows.py" in modules and "trainer/supervisor/serving.py" in modules
+    wrong = [
+        f"{name}: {ast.unparse(row)}"
+        for name, module in modules.items()
+        for row in module.body
+        if isinstance(row, ast.Assign) and any(map(_subscripts_a_builtin, ast.walk(row.value)))
+    ]
+    assert not wrong
+
+
+def _subscripts_a_builtin(node: ast.AST) -> bool:
+    subscripted = node.value if isinstance(node, ast.Subscript) else None
+    return isinstance(subscripted, ast.Name) and subscripted.id in ("dict", "frozenset", "list", "set", "tuple", "type")

@@ -12,9 +12,9 @@ import pytest
 from tests.unit.trainer.supervised import Supervisors, events
 from tests.waiting import until
 from trainer.contract import parse_manifest
-from trainer.supervisor import rank_count, seal
+from trainer.supervisor import seal
+from trainer.supervisor.job import SETTLED_S, RankCount
 from trainer.supervisor.place import Place
-from trainer.supervisor.rank_count import SETTLED_S, RankCount
 
 SAVES = """
 import json, os, pathlib, sys, time, zipfile
@@ -86,7 +86,7 @@ def test_the_environment_that_a_launcher_gives_to_its_ranks_tells_their_number(
 
 def test_files_tell_the_number_once_they_have_stopped_rising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(rank_count.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     count = of(ranks=4, nodes=2)
     (tmp_path / "checkpoint-5").mkdir()
 

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.trainer.supervisor.test_sealed_copies import Camp, saved, started
-from trainer.contract.retention import newest_sound, removable
+from trainer.contract.sealed import newest_sound, removable
 from trainer.supervisor.sealing.shared import NothingSound, Sealing
 
 STEPS = st.sets(st.integers(0, 30), max_size=8)

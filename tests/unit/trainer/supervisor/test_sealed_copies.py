@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from trainer.contract.checkpoint import parse_manifest
+from trainer.contract.sealed import serialize
 from trainer.supervisor import seal
 from trainer.supervisor.formats import Finished, files_of
 from trainer.supervisor.place import Place
 from trainer.supervisor.seal import Identity
 from trainer.supervisor.sealing import copying
-from trainer.supervisor.sealing.manifest import serialize
 from trainer.supervisor.sealing.shared import NothingSound, Sealing
 from trainer.supervisor.sealing.survey import told_version
 
@@ -236,7 +236,7 @@ def test_a_checkpoint_that_the_job_removes_while_it_is_copied_is_whole_all_the_s
             path.unlink(missing_ok=True)
         return copy(source, *given)
 
-    monkeypatch.setattr("trainer.supervisor.sealing.taking.copy", removed_first)
+    monkeypatch.setattr("trainer.supervisor.sealing.survey.copy", removed_first)
     camp.seal("step-10")
     assert camp.fault() == "" and sorted(path.name for path in camp.laid_back().iterdir()) == ["a", "b", "c"]
 
@@ -634,7 +634,7 @@ def test_what_the_job_left_at_its_end_is_sealed_and_accounted_for(camp: Camp) ->
 def test_a_manifest_that_is_spoilt_keeps_no_step_from_being_sealed_again(camp: Camp) -> None:
     put(camp.own / "step-10/state", "s")
     camp.seal("step-10").write_text("{}")
-    assert camp.fault() == "KeyError: 'loss'"
+    assert camp.fault() == "KeyError: 'seal'"
     (camp.tier / "step-00000010/manifest.json").write_text("{")
     manifest = camp.seal("step-10", attempt=2)
     assert camp.fault() == "" and {row.rank for row in parse_manifest(manifest.read_bytes()).shards} == {0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.builtin.data.indexed import index_bytes
 from trainer.builtin.data.prepare.documents import Unit
 from trainer.builtin.data.prepare.encode import PARTS, ids_path, read_lengths_of
 from trainer.builtin.data.prepare.verdicts import HELD_OUT, TRAIN
@@ -21,6 +21,10 @@ from trainer.contract import TokenShard
 LENGTH_BUCKETS = 32
 """Buckets of the histogram; bucket n: documents of 2^n to 2^(n+1) - 1 tokens."""
 _COPY_BYTES = 8 * 2**20
+_MAGIC = b"MMIDIDX\x00\x00"
+_HEAD = struct.Struct("<9sQBQQ")
+_CODES = {"int16": 3, "int32": 4}
+"""Megatron and DeepSpeed agree on these codes, but not on those of unsigned types."""
 
 
 @dataclass
@@ -159,3 +163,18 @@ def _cut(work: Path, units: list[Unit], part: int, limit: int) -> Iterator[Draft
 
 def _lengths(work: Path, part: int, number: int) -> NDArray[np.int32]:
     return read_lengths_of(work, number)[part]
+
+
+def index_bytes(lengths: NDArray[np.integer], dtype: str) -> bytes:
+    """Return the `.idx` of documents with these lengths, in tokens: Megatron's indexed format, of which `.bin` holds
+    the documents' ids in order.
+
+    Layout, little-endian: magic, version (u64), type (u8), sequences (u64), document marks (u64), lengths (i32), byte
+    offsets (i64), first sequence of each document and one past the last (i64). A document is one sequence here.
+    """
+    sizes = np.asarray(lengths, dtype="<i4")
+    offsets = np.zeros(len(sizes), dtype="<i8")
+    np.cumsum(sizes[:-1], out=offsets[1:])
+    offsets *= np.dtype(dtype).itemsize
+    head = _HEAD.pack(_MAGIC, 1, _CODES[dtype], len(sizes), len(sizes) + 1)
+    return head + sizes.tobytes() + offsets.tobytes() + np.arange(len(sizes) + 1, dtype="<i8").tobytes()

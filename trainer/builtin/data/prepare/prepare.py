@@ -23,11 +23,11 @@ from trainer.builtin.data.prepare.assemble import Assemble, Whole, drafts, gathe
 from trainer.builtin.data.prepare.chat import refuse_waste
 from trainer.builtin.data.prepare.documents import Unit, units_of
 from trainer.builtin.data.prepare.encode import Encode, told_path
+from trainer.builtin.data.prepare.filters import MEANING
 from trainer.builtin.data.prepare.inputs import File, changed, list_source
 from trainer.builtin.data.prepare.samples import Told
-from trainer.builtin.data.prepare.scan import Scan
+from trainer.builtin.data.prepare.scan import Scan, excerpt_path
 from trainer.builtin.data.prepare.stages import encoding, reading, shards
-from trainer.builtin.data.prepare.summary import summary
 from trainer.builtin.data.prepare.verdicts import Verdicts
 from trainer.builtin.data.prepare.vocabulary import (
     SAMPLE_BYTES,
@@ -63,6 +63,7 @@ Listed = list[list[File]]
 _INT16_IDS = 2**15
 _EXPANDS = 4
 """Approximate bytes of text per byte of a compressed file, for the share of the tokenizer's sample."""
+KEPT_SHOWN, DROPPED_SHOWN = 8, 3
 
 
 def make(recipe: Recipe, out: Path, progress: Progress, cores: int | None = None) -> DataManifest:
@@ -277,3 +278,22 @@ def _alone(out: Path) -> Iterator[None]:
             cure = "wait for it, or name another folder"
             raise DataError("another preparation writes there", out, cure) from error
         yield
+
+
+def summary(work: Path, numbers: list[int], lengths: list[int]) -> dict[str, Any]:
+    """Return the summary; its excerpts have the smallest digests, so they are reproducible and not chosen by hand."""
+    found: dict[str, list[tuple[int, str, str]]] = {}
+    for number in numbers:
+        for reason, rows in json.loads(excerpt_path(work, number).read_bytes()).items():
+            limit = DROPPED_SHOWN if reason else KEPT_SHOWN
+            found[reason] = sorted([*found.get(reason, []), *map(tuple, rows)])[:limit]
+    return {
+        "lengths": lengths,
+        "samples": _shown(found.get("", [])),
+        "dropped": {reason: _shown(rows) for reason, rows in sorted(found.items()) if reason},
+        "meaning": MEANING,
+    }
+
+
+def _shown(rows: list[tuple[int, str, str]]) -> list[dict[str, str]]:
+    return [{"file": name, "text": text} for _, name, text in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -13,8 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from trainer.builtin.parent import end_with_parent
 from trainer.errors import DataError
+from trainer.events import emit
+from trainer.supervisor.family import end_with_parent
 
 Progress = Callable[[str, float], None]
 
@@ -145,3 +147,21 @@ def memory_bytes() -> int:
     if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
         available = min(available, int(text) - int(used.read_text()))
     return available
+
+
+class Teller:
+    """Prints progress and the time left, at the rate of this run without the work of earlier ones."""
+
+    def __init__(self) -> None:
+        self.more: Callable[[], dict[str, Any]] = dict
+        """Further fields of each line."""
+        self._first: tuple[float, float] | None = None
+
+    def __call__(self, stage: str, part: float) -> None:
+        now = time.monotonic()
+        if self._first is None and part > 0:
+            self._first = now, part
+        left = None
+        if self._first is not None and part > self._first[1]:
+            left = round((now - self._first[0]) * (1 - part) / (part - self._first[1]))
+        emit("progress", stage=stage, part=round(part, 4), left_s=left, **self.more())

@@ -1,15 +1,21 @@
-"""The manifest of a sealed checkpoint, in the form of `trainer.contract.checkpoint`."""
+"""Names and manifest of a committed checkpoint, in the form of `trainer.contract.checkpoint`, and the one rule of which
+ones stay. Standard library and Python 3.8 only, as `trainer.contract.tree`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 MANIFEST = "manifest.json"
+UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
+"""What `opened` raises."""
+_STEP = re.compile(r"^step-(\d{8,})$")
 _SHARD = re.compile(r"attempt-\d{4,}/[^/.][^/]*")
 """As `trainer.contract.checkpoint.Shard` has it: below the step's folder, whoever wrote the manifest."""
+_LOSSES = ("loss", "evaluation_loss")
 _LARGEST = 1e15
 """Of a loss; beyond, a job has diverged, and JSON writers differ in the digits."""
 
@@ -27,17 +33,29 @@ class Identity(NamedTuple):
     image_digest: str
 
 
+def attempt_folder(attempt: int) -> str:
+    """Return the name of the folder of an attempt's shards within a step folder."""
+    return f"attempt-{attempt:04d}"
+
+
 def step_folder(step: int) -> str:
+    """Return the name of a step's folder, `<tier>/<campaign>/step-<8 digits>/`."""
     return f"step-{step:08d}"
 
 
-def opened(content: bytes, step: int, campaign: str, identity: str) -> dict[str, Any]:
-    """Return a manifest as it was read. Raises `ValueError` for one that was changed, or that is of another step,
-    campaign or identity (empty: any)."""
+def step_of_folder(name: str) -> int | None:
+    """Return the step of a folder's name, or None for any other name (temporary ones included)."""
+    match = _STEP.match(name)
+    return int(match.group(1)) if match else None
+
+
+def opened(content: bytes, step: int, campaign: str, identity: str = "") -> dict[str, Any]:
+    """Return a manifest as it was read. Raises one of `UNREADABLE` for one that was changed, or that is of another
+    step, campaign or identity (empty: any)."""
     manifest = json.loads(content)
     if hashlib.sha256(_compact(dict(manifest, seal=""))).hexdigest() != manifest["seal"]:
         raise ValueError("its seal does not fit its content")
-    if (manifest["campaign"], manifest["step"]) != (campaign, step):
+    if (campaign or manifest["campaign"], step) != (manifest["campaign"], manifest["step"]):
         raise ValueError("it is of step {} of campaign {}".format(manifest["step"], manifest["campaign"]))
     if identity and manifest["identity"] not in ("", identity):
         raise ValueError("it is of another campaign of this name")
@@ -80,10 +98,10 @@ def _compact(body: dict[str, object]) -> bytes:
 
 def _json(body: dict[str, object], **form: Any) -> bytes:
     """As pydantic writes it, which has another form for small and large floats: `1e-7`, not `1e-07`."""
-    text = json.dumps(dict(body, loss=None), ensure_ascii=False, **form)
-    loss = body["loss"]
-    if isinstance(loss, float):
-        text = re.sub(r'("loss": ?)null', r"\g<1>" + _float(loss), text, count=1)
+    floats = {name: number for name in _LOSSES for number in [body.get(name)] if isinstance(number, float)}
+    text = json.dumps({**body, **dict.fromkeys(floats)}, ensure_ascii=False, **form)
+    for name, number in floats.items():
+        text = re.sub(rf'("{name}": ?)null', r"\g<1>" + _float(number), text, count=1)
     return text.encode()
 
 
@@ -93,3 +111,19 @@ def _float(number: float) -> str:
         sign, digits = ("-", mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
         return sign + "0.0000" + digits.replace(".", "")
     return mantissa + ("e" + str(int(power)) if exponent else "")
+
+
+def newest_sound(committed: Iterable[int], sound: Callable[[int], bool]) -> int | None:
+    """Return the newest step that is sound, None if none is; `sound` is asked for no older one."""
+    return next((step for step in sorted(committed, reverse=True) if sound(step)), None)
+
+
+def removable(
+    committed: Collection[int], keep: int, unsound: Collection[int], protected: Collection[int] = ()
+) -> list[int]:
+    """Return the steps that may go, newest first. The newest `keep` that are not known to be `unsound` stay, at least
+    one, and so do the `protected` ones. A step newer than all of these stays whatever it is: it may be read again."""
+    steps = sorted(committed, reverse=True)
+    sound_steps = [step for step in steps if step not in unsound]
+    kept_steps = {*sound_steps[: max(keep, 1)], *protected}
+    return [step for step in steps if step not in kept_steps and any(step < newer for newer in kept_steps)]

@@ -1,0 +1,129 @@
+"""The local ranks of an agent. Their output goes to `rank-N.log` and to our stdout. A start of all ranks is a
+generation, see `trainer.builtin.in_place`."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from torch.distributed import PrefixStore, TCPStore
+
+from trainer.builtin.failures import first_end
+from trainer.errors import TrainerError
+from trainer.place import Paths
+from trainer.supervisor.place import Place
+
+_LOOK_S = 0.2
+_COPY_S = 0.1
+_OTHERS_S = 15.0
+"""Wait for the other nodes' ranks: the store by which they leave lives in the agent of pod 0."""
+_END_S = 15.0
+"""For a signal to end a rank."""
+
+
+class Ranks:
+    """The local ranks of an agent, which it can start more than once."""
+
+    def __init__(
+        self,
+        place: Place,
+        store: TCPStore,
+        logs: Path,
+        entrypoint: Callable[[Paths], None],
+        paths: Paths,
+        start_method: str,
+    ) -> None:
+        """`fork` inherits this process's imports, which saves seconds per rank; CUDA needs `spawn`."""
+        self._place, self._logs, self._entrypoint, self._paths = place, logs, entrypoint, paths
+        self._context = multiprocessing.get_context(start_method)
+        self.store = store
+        """By which the agents and the ranks find each other. It lives in the agent of pod 0."""
+
+    def run(self, generation: int, over: threading.Event) -> dict[int, int]:
+        """Start the local ranks and wait for their end. Return exit codes by global rank, negative for a signal.
+
+        `over` ends them at once. No rank lives when this returns: it raises `TrainerError` for one that stays.
+        """
+        run, first = self._paths.run, self._place.node_rank * self._place.ranks_per_node
+        first_end.forget(run)
+        suffix = f"-generation-{generation}" if generation else ""
+        logs = [self._logs / f"rank-{first + local}{suffix}.log" for local in range(self._place.ranks_per_node)]
+        processes = [self._started(local, log) for local, log in enumerate(logs)]
+        ended = threading.Event()
+        copying = threading.Thread(target=_copy, args=(logs, ended), name="rank-logs", daemon=True)
+        copying.start()
+        try:
+            while not over.wait(_LOOK_S):
+                codes = [process.exitcode for process in processes]
+                if any(codes) or None not in codes:
+                    break
+            first_end.note(run, first, processes)
+        finally:
+            _end(processes)
+            ended.set()
+            copying.join()
+        if not any(process.exitcode for process in processes):
+            self._wait_for_others(generation)
+        return {first + local: process.exitcode or 0 for local, process in enumerate(processes)}
+
+    def _started(self, local: int, log: Path) -> BaseProcess:
+        place, (host, _, port) = self._place, self._place.rendezvous.rpartition(":")
+        variables = {
+            **place.rank_variables(local),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 serves no store of its own
+            "TORCHELASTIC_RESTART_COUNT": "0",
+        }
+        log.write_bytes(b"")
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=_be_a_rank, args=(variables, log, self._entrypoint, self._paths)
+        )
+        process.start()
+        return process  # type: ignore[no-any-return]
+
+    def _wait_for_others(self, generation: int) -> None:
+        store = PrefixStore(f"ended-{generation}", self.store)
+        with contextlib.suppress(RuntimeError):  # they are late, or pod 0 has gone
+            if store.add("nodes", 1) == self._place.node_count:
+                store.set("all", "")
+            store.wait(["all"], timedelta(seconds=_OTHERS_S))
+
+
+def _be_a_rank(variables: dict[str, str], log: Path, entrypoint: Callable[[Paths], None], paths: Paths) -> None:
+    os.environ.update(variables)
+    os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 1)
+    entrypoint(paths)
+
+
+def _copy(logs: Sequence[Path], ended: threading.Event) -> None:
+    """Copy to stdout what the ranks write, until they have ended."""
+    with ExitStack() as files:
+        opened = [files.enter_context(log.open(errors="replace")) for log in logs]
+        last = False
+        while not last:
+            last = ended.wait(_COPY_S)
+            for file in opened:
+                sys.stdout.writelines(file)
+
+
+def _end(processes: Sequence[BaseProcess]) -> None:
+    """End the ranks that still run, first by SIGTERM, then by SIGKILL."""
+    for send_signal in (BaseProcess.terminate, BaseProcess.kill):
+        for process in processes:
+            send_signal(process)
+        until = time.monotonic() + _END_S
+        for process in processes:
+            process.join(max(0.0, until - time.monotonic()))
+    if alive := [process.pid for process in processes if process.is_alive()]:
+        cure = "replace the node: its kernel holds the process"
+        raise TrainerError("ranks do not end though they were killed", f"processes {alive}", cure)
