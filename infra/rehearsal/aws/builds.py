@@ -24,7 +24,6 @@ import yaml
 from moto.codebuild.responses import CodeBuildResponse
 
 from infra.rehearsal.aws.iam import access
-from infra.rehearsal.aws.iam.arns import arn
 from infra.rehearsal.aws.operations import AwsError, Parameters, add_operations
 from infra.rehearsal.aws.world import World
 
@@ -59,38 +58,39 @@ class Build:
 class Builds:
     world: World
     projects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """ARN -> project: each region has its own."""
     builds: dict[str, Build] = field(default_factory=dict)
 
     def create_project(self, params: Parameters) -> dict[str, Any]:
         self._check(params)
-        name = params["name"]
-        if name in self.projects:
-            raise AwsError("ResourceAlreadyExistsException", f"Project already exists: {self._arn(name)}")
+        arn = self._arn(params["name"])
+        if arn in self.projects:
+            raise AwsError("ResourceAlreadyExistsException", f"Project already exists: {arn}")
         now = datetime.now(UTC)
-        self.projects[name] = {**_DEFAULTS, **params, "arn": self._arn(name), "created": now, "lastModified": now}
-        return {"project": self.projects[name]}
+        self.projects[arn] = {**_DEFAULTS, **params, "arn": arn, "created": now, "lastModified": now}
+        return {"project": self.projects[arn]}
 
     def update_project(self, params: Parameters) -> dict[str, Any]:
         """Change what is given; as on AWS, what is omitted stays."""
         project = self._project(params["name"])
         new_project = {**project, **params, "lastModified": datetime.now(UTC)}
         self._check(new_project)
-        self.projects[params["name"]] = new_project
+        self.projects[project["arn"]] = new_project
         return {"project": new_project}
 
     def delete_project(self, params: Parameters) -> None:
         """Delete a project; as on AWS, one that does not exist is no error."""
-        self.projects.pop(params["name"], None)
+        self.projects.pop(self._arn(params["name"]), None)
 
     def batch_get_projects(self, params: Parameters) -> dict[str, Any]:
-        names = [str(name).rpartition("project/")[2] for name in params["names"]]
+        projects = {name: self.projects.get(self._arn(name)) for name in params["names"]}
         return {
-            "projects": [self.projects[name] for name in names if name in self.projects],
-            "projectsNotFound": [name for name in names if name not in self.projects],
+            "projects": [project for project in projects.values() if project is not None],
+            "projectsNotFound": [name for name, project in projects.items() if project is None],
         }
 
     def list_projects(self, params: Parameters) -> dict[str, Any]:
-        return {"projects": sorted(self.projects)}
+        return {"projects": sorted(name for arn in self.projects if self._arn(name := arn.rpartition("/")[2]) == arn)}
 
     def batch_get_builds(self, params: Parameters) -> dict[str, Any]:
         documents = [self.builds[id].document for id in params["ids"] if id in self.builds]
@@ -113,7 +113,7 @@ class Builds:
         build = Build(
             {
                 "id": id,
-                "arn": arn(self.world, "codebuild", f"build/{id}"),
+                "arn": self._arn(id, "build"),
                 "projectName": project["name"],
                 "startTime": datetime.now(UTC),
                 "currentPhase": "QUEUED",
@@ -134,11 +134,11 @@ class Builds:
         folder = self.world.work / "aws" / FOLDER / id
         (folder / "src").mkdir(parents=True)
         role = project["serviceRole"]
-        if not access.role_trusts(self.world, role, SERVICE):
+        if not access.role_trusts(self.world, role, SERVICE, region=_region_of(project)):
             (folder / "log").write_text(f"CodeBuild is not authorized to perform: sts:AssumeRole on {role}\n")
             build.end("FAULT")
             return
-        environment = {**self._environment(role, folder, build), **variables}
+        environment = {**self._environment(project, folder, build), **variables}
         with (folder / "log").open("ab") as log_file:
             build.process = subprocess.Popen(
                 ["bash", "-e", "-c", script(project["source"]["buildspec"])],
@@ -158,9 +158,9 @@ class Builds:
                 build.end("TIMED_OUT")
         log.info("build %s of %s: %s", id, variables, build.document["buildStatus"])
 
-    def _environment(self, role: str, folder: Path, build: Build) -> dict[str, str]:
+    def _environment(self, project: dict[str, Any], folder: Path, build: Build) -> dict[str, str]:
         seconds = build.document["timeoutInMinutes"] * 60
-        session = access.open_session(self.world, role, f"AWSCodeBuild-{folder.name}", seconds)
+        session = access.open_session(self.world, project["serviceRole"], f"AWSCodeBuild-{folder.name}", seconds)
         environment = {
             name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("BIVOUAC_")
         }
@@ -169,8 +169,8 @@ class Builds:
             "AWS_ACCESS_KEY_ID": session.access_key_id,
             "AWS_SECRET_ACCESS_KEY": session.secret_access_key,
             "AWS_SESSION_TOKEN": session.session_token,
-            "AWS_REGION": self.world.region,
-            "AWS_DEFAULT_REGION": self.world.region,
+            "AWS_REGION": _region_of(project),
+            "AWS_DEFAULT_REGION": _region_of(project),
             "AWS_EC2_METADATA_DISABLED": "true",
             "BIVOUAC_SITE": self.world.work.name,
             "BIVOUAC_RESULTS": str(folder / "results"),
@@ -192,13 +192,15 @@ class Builds:
                 os.killpg(build.process.pid, signal.SIGKILL)
 
     def _project(self, name: str) -> dict[str, Any]:
-        name = name.rpartition("project/")[2]
-        if name not in self.projects:
-            raise AwsError("ResourceNotFoundException", f"Project cannot be found: {self._arn(name)}")
-        return self.projects[name]
+        arn = self._arn(name)
+        if arn not in self.projects:
+            raise AwsError("ResourceNotFoundException", f"Project cannot be found: {arn}")
+        return self.projects[arn]
 
-    def _arn(self, name: str) -> str:
-        return arn(self.world, "codebuild", f"project/{name}")
+    def _arn(self, name: str, kind: str = "project") -> str:
+        """Return the ARN of a project, named or by its ARN, or of a build in the request's region."""
+        region = self.world.request_region or self.world.region
+        return f"arn:aws:codebuild:{region}:{self.world.account}:{kind}/{name.rpartition('project/')[2]}"
 
     def _check(self, params: Parameters) -> None:
         source, environment = params["source"], params["environment"]
@@ -214,9 +216,13 @@ class Builds:
             if not smallest <= params.get(name, smallest) <= largest:
                 raise AwsError("InvalidInputException", f"Invalid {name}: {params[name]}, not {smallest} to {largest}")
         script(source["buildspec"])
-        if not access.role_trusts(self.world, params["serviceRole"], SERVICE):
+        if not access.role_trusts(self.world, params["serviceRole"], SERVICE, region=self.world.request_region):
             refusal = f"CodeBuild is not authorized to perform: sts:AssumeRole on {params['serviceRole']}"
             raise AwsError("InvalidInputException", refusal)
+
+
+def _region_of(project: dict[str, Any]) -> str:
+    return str(project["arn"].split(":")[3])
 
 
 _DEFAULTS = {"timeoutInMinutes": 60, "queuedTimeoutInMinutes": 480}

@@ -34,6 +34,7 @@ def _operation(world: World, handler: Handler) -> Callable[[Any], ActionResult]:
         if not self.automated_parameter_parsing:
             self.parse_parameters(self.normalized_request)
         with world.lock:
+            world.request_region = self.region
             return ActionResult(handler(dict(self.params)))
 
     return operation

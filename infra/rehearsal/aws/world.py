@@ -176,6 +176,8 @@ class World:
     tools: Path
     endpoint_url: str
     region: str = "us-east-1"
+    request_region: str = ""
+    """Region of the request that is handled under `lock`; services that the account has in several regions need it."""
     account: str = "123456789012"
     strictness: Strictness = STRICT
     fsx_root: Path = Path()

@@ -235,8 +235,13 @@ cluster has a name.
 _WITHOUT_SOURCE = {"ec2.amazonaws.com"}
 
 
-def role_trusts(world: World, role_arn: str, service: str, action: str = "sts:AssumeRole") -> bool:
-    """Return True if the role exists and AWS service `service`, for instance ec2.amazonaws.com, may assume it."""
+def role_trusts(
+    world: World, role_arn: str, service: str, action: str = "sts:AssumeRole", region: str | None = None
+) -> bool:
+    """Return True if the role exists and AWS service `service`, for instance ec2.amazonaws.com, may assume it.
+
+    `region`: of the thing for which the service assumes it; the world's by default.
+    """
     try:
         document = trust_policy(world, role_arn)
     except AwsError:
@@ -245,7 +250,7 @@ def role_trusts(world: World, role_arn: str, service: str, action: str = "sts:As
     if service not in _WITHOUT_SOURCE:
         context["aws:sourceaccount"] = [world.account]
     if service in _SOURCES:
-        context["aws:sourcearn"] = [_SOURCES[service].format(account=world.account, region=world.region)]
+        context["aws:sourcearn"] = [_SOURCES[service].format(account=world.account, region=region or world.region)]
     return policies.trusts(document, [service], action, context)
 
 
