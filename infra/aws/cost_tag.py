@@ -37,7 +37,7 @@ class Counting(StrEnum):
 _MEANS = {
     Counting.ACTIVE: ("the AWS budget counts this campaign: its tag is active in the account's bills", ""),
     Counting.ACTIVATED: (
-        "the AWS budget counts this campaign from now on: its tag in the account's bills has just been activate",
+        "the AWS budget counts this campaign from now on: its tag in the account's bills has just been activated",
         "it takes AWS up to a day; what was spent before is not counted",
     ),
     Counting.INACTIVE: (
