@@ -42,7 +42,7 @@ def doctor(as_json: Json = False) -> None:
     """Show each tool, its version and origin, whether namespaces work, and what is missing with its cure."""
 
 
-@runs("machine:token_command")
+@runs("machine:token_command", announces=False)  # kubectl shows what a credential plugin says
 def token(cluster: Annotated[str, typer.Option()], region: Annotated[str, typer.Option()]) -> None:
     """Print an EKS token as kubectl's credential plugin wants it."""
 
