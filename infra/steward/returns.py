@@ -30,8 +30,8 @@ class Returns:
         try:
             self._replace(instance)
         except (ClientError, BotoCoreError) as error:
-            why = explained(error)
-            self._refused[instance] = f"{instance} is not given back yet: {why.what}: {why.seen}"[:300]
+            explanation = explained(error)
+            self._refused[instance] = f"{instance} is not given back yet: {explanation.what}: {explanation.seen}"[:300]
             log.warning("%s", self._refused[instance])
         else:
             self._refused.pop(instance, None)
