@@ -53,7 +53,7 @@ def main() -> int:
     s3 = account.client("s3")
     store = CampaignStore(s3, config.state_bucket, config.spec.campaign, writer, now=clock.now)
     lease = store.lease(STEWARD_LEASE, LEASE_TTL, s3=account.lease_client(LEASE_TTL), patient=True)
-    watchdog.rest(0)
+    watchdog.pause(0)
     steward = _begin(config, account, client, store, lease, clock)
     if steward is None:
         return int(ExitCode.USER)
@@ -65,7 +65,7 @@ def main() -> int:
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt.number)
     try:
         steward.run()
-        watchdog.over()
+        watchdog.stop()
         log.info("over: GPU nodes at zero; waiting for the teardown")
         # Kubernetes would restart an ended steward: it stays, with its lease, until the cluster is destroyed.
         if config.closer is not None:
@@ -93,7 +93,7 @@ def _begin(
             if not has_lease:
                 lease.acquire()
                 has_lease = True
-            return Steward(config, account, client, PodLogs(followers_of(client)), store, lease, watchdog.rest, clock)
+            return Steward(config, account, client, PodLogs(followers_of(client)), store, lease, watchdog.pause, clock)
         except LeaseHeld as error:
             blind_since = clock.monotonic()
             log.info("waiting: %s", error)
@@ -102,10 +102,10 @@ def _begin(
             if not given_back and clock.monotonic() - blind_since > policy.blind_timeout.total_seconds():
                 nodes = GpuNodes(account, client, Names(config.spec), lambda: None)
                 kind, campaign, grace = attempts.kind_of(config.spec), config.spec.campaign, config.grace_seconds
-                pause = partial(watchdog.rest, 0.5)
+                pause = partial(watchdog.pause, 0.5)
                 reason = f"no record for longer than {policy.blind_timeout}"
                 given_back = last_resort.give_back(client, nodes, lease, kind, campaign, grace, pause, reason)
-        watchdog.rest(LEASE_TTL.total_seconds() / 5)
+        watchdog.pause(LEASE_TTL.total_seconds() / 5)
 
 
 if __name__ == "__main__":

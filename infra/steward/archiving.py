@@ -42,7 +42,7 @@ def record(steward: Parts) -> None:
             release.look()
             steward.pause()
 
-        outcome = _run(steward, _judged(steward, pause), pause)
+        outcome = _run(steward, _judge(steward, pause), pause)
     except PermanentError as error:
         judging.forget(steward)
         steward.store.append(ArchiveFailed(error=str(error)))
@@ -60,7 +60,7 @@ def record(steward: Parts) -> None:
     steward.store.append(ArchiveFailed(error=str(outcome["unproven"]), step=outcome["step"], **part))
 
 
-def _judged(steward: Parts, pause: Callable[[], None]) -> Judged:
+def _judge(steward: Parts, pause: Callable[[], None]) -> Judged:
     """Run the job's own evaluation and export, if the spec asks for them and there is a checkpoint to evaluate."""
     if max(steward.store.state().newest_committed, steward.committed_step()) >= 0:
         return judging.judge(steward, pause)

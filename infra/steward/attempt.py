@@ -43,7 +43,7 @@ class NewestAttempt:
         self.history = resume_state.history(state)
         self.number, self.in_flight = resume_state.in_flight(state)
         if self._observer.clocks.attempt not in (0, self.number):
-            self._observer.launched(self.number)
+            self._observer.begin_attempt(self.number)
         self.held_since: datetime | None = state.held_since
         self._running_recorded = any(
             isinstance(event.payload, AttemptRunning) and event.payload.attempt == self.number
@@ -59,7 +59,7 @@ class NewestAttempt:
         attempts.create_config(self._client, config, gangs.labels(self._config, action.attempt), files)
         attempts.launch(self._client, gangs.gang(self._config, action.attempt, config))
         self.number, self.in_flight, self._running_recorded = action.attempt, True, False
-        self._observer.launched(self.number)
+        self._observer.begin_attempt(self.number)
         newest_step = self._steward.committed_step()
         self._store.append(AttemptLaunched(attempt=self.number, jobset=self.job, committed_step=newest_step))
         self._note_start_over(newest_step)
@@ -96,7 +96,7 @@ class NewestAttempt:
         )
         self.held_since = event.at
 
-    def repaired(self, repair_at: datetime) -> None:
+    def note_repair(self, repair_at: datetime) -> None:
         self.history = self.history.model_copy(update={"repairs": (*self.history.repairs, repair_at)})
 
     def end(self, action: EndAttempt, view: Observation) -> None:
@@ -123,7 +123,7 @@ class NewestAttempt:
             )
         )
         record = next(record for record in self._store.state().attempts if record.number == self.number)
-        failed_attempt = resume_state.failed(record)
+        failed_attempt = resume_state.to_attempt(record)
         self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, failed_attempt)})
         self.in_flight = False
         attempts.remove(self._client, self.kind, self.job)

@@ -39,7 +39,7 @@ def causes_first(failed_pods: Sequence[PodView]) -> list[PodView]:
     """Sort failed pods: own failures before consequences of others', then the worst class, then the earliest."""
     return sorted(
         failed_pods,
-        key=lambda pod: (not _own(pod), WORST_FIRST.index(failure_of(pod)), pod.ended_at or _NEVER, pod.index),
+        key=lambda pod: (not _is_own(pod), WORST_FIRST.index(failure_of(pod)), pod.ended_at or _NEVER, pod.index),
     )
 
 
@@ -48,7 +48,7 @@ def first_failed(failed_pods: Sequence[PodView]) -> str | None:
 
     Pods that fail of their own at the same time share a cause: data, code, file system, or a lost collective.
     """
-    own_failures = [pod for pod in failed_pods if _own(pod)]
+    own_failures = [pod for pod in failed_pods if _is_own(pod)]
     if len(own_failures) > 1:
         ends = sorted(pod.ended_at or _NEVER for pod in own_failures)
         if _NEVER in ends or ends[1] - ends[0] < _APART:
@@ -57,7 +57,7 @@ def first_failed(failed_pods: Sequence[PodView]) -> str | None:
     return own_failures[0].node if own_failures else None
 
 
-def _own(pod: PodView) -> bool:
+def _is_own(pod: PodView) -> bool:
     is_gone = pod.exit_code is None
     return not is_gone and pod.exit_code != _SIGTERM and pod.reason not in OF_OTHERS
 
@@ -80,7 +80,7 @@ def closing_words(pods: Iterable[PodView]) -> str:
 def may_tell_more(view: Observation, failed_pods: Sequence[PodView], patience: timedelta) -> bool:
     """Return whether to wait for other pods' ends: so far all have only lost a peer, and no rank is proven at fault. A
     job of anybody does not always tell its own errors from a lost peer's: there any end is followed by a short wait."""
-    own_failure, numbers = any(map(_own, failed_pods)), any(pod.ranks for pod in failed_pods)
+    own_failure, numbers = any(map(_is_own, failed_pods)), any(pod.ranks for pod in failed_pods)
     longest = min(patience, _TOGETHER) if own_failure else patience
     if (own_failure and numbers) or view.since_failed is None or view.since_failed > longest:
         return False
@@ -116,13 +116,13 @@ def sick(failed_pods: Iterable[PodView]) -> tuple[str, ...]:
     return tuple(pod.node for pod in failed_pods if pod.exit_code == ExitCode.SICK and pod.node is not None)
 
 
-def stranded(view: Observation) -> tuple[str, ...]:
+def stranded_nodes(view: Observation) -> tuple[str, ...]:
     """Return nodes that are not Ready and hold a Pending pod: its peers gave up waiting for it."""
     not_ready = {node.name for node in view.nodes if node.ready is not True}
     return tuple(dict.fromkeys(pod.node for pod in view.pods if pod.phase == "Pending" and pod.node in not_ready))
 
 
-def unstarted(view: Observation) -> str:
+def unstarted_text(view: Observation) -> str:
     """Describe how many pods of the gang have not started, with the first one's reason; empty when all have."""
     waiting = [pod for pod in view.pods if pod.waits]
     missing = max(0, view.nodes_wanted - len(view.pods))
@@ -132,7 +132,7 @@ def unstarted(view: Observation) -> str:
     return f"{count} of {view.nodes_wanted} pods wait; {pod.node or pod.name}: {pod.waits}"
 
 
-def lost(nodes: Iterable[NodeView], last_attempt: Attempt | None) -> dict[str, str]:
+def lost_nodes(nodes: Iterable[NodeView], last_attempt: Attempt | None) -> dict[str, str]:
     """Return node -> why, for nodes that are impaired or died in the last attempt and are not replaced yet."""
     reasons = {}
     for node in nodes:

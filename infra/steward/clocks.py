@@ -74,14 +74,14 @@ class Clocks:
         node_marks = (previous_clocks.short, previous_clocks.sick) if previous_clocks else (None, {})
         return cls(attempt, launched=mono, stepped=mono, short=node_marks[0], sick=node_marks[1])
 
-    def rose(self, step: int, mono: float) -> None:
+    def note_step(self, step: int, mono: float) -> None:
         """Note the gang's slowest step as it is now. One that goes back, as a job that counts each epoch from 0 prints
         it, and then rises is progress too: only what stands still hangs."""
         if step > (self.step if self.last is None else self.last):
             self.stepped = mono
         self.last, self.step = step, max(self.step, step)
 
-    def restarted(self, generation: int, mono: float) -> None:
+    def note_restart(self, generation: int, mono: float) -> None:
         """Note a restart in place: as after a launch, the gang takes a while to its first step, and repeats some."""
         if generation > self.generation:
             self.generation, self.step, self.last, self.launched, self.stepped = generation, 0, 0, mono, mono
@@ -92,7 +92,7 @@ class Clocks:
         elif self.short is None:
             self.short = mono
 
-    def kept(self, mono: float, now: datetime) -> StoredClocks:
+    def to_stored(self, mono: float, now: datetime) -> StoredClocks:
         def moment(mark: float) -> datetime:
             return now - timedelta(seconds=mono - mark)
 

@@ -107,7 +107,7 @@ Action = Wait | Launch | EndAttempt | Replace | Hold | Finish | GiveBack
 
 def decide(view: Observation, policy: Policy, history: History) -> Action:
     """Return the next action, from the observation, the limits and the attempts so far."""
-    action = _running(view, policy) if view.in_flight else _between(view, policy, history)
+    action = _decide_running(view, policy) if view.in_flight else _decide_between(view, policy, history)
     cut_off = [outage for outage in view.unseen if outage.source in ("record", "cluster")]
     if not cut_off:
         return action
@@ -134,7 +134,7 @@ def _why_give_back(view: Observation, policy: Policy, due: bool) -> str | None:
     return None
 
 
-def _running(view: Observation, policy: Policy) -> Action:
+def _decide_running(view: Observation, policy: Policy) -> Action:
     if view.given_back:
         return EndAttempt(failure=FailureClass.INTERRUPTED, why=view.given_back)
     is_complete = len(view.pods) >= view.nodes_wanted
@@ -151,11 +151,11 @@ def _running(view: Observation, policy: Policy) -> Action:
         reason = f"node {', '.join(dead)} is dead: silent, and a second witness agrees"
         return EndAttempt(failure=FailureClass.NODE, why=reason, dead_nodes=dead)
     if failed_pods:
-        return _failed(view, policy, failed_pods)
+        return _decide_failed(view, policy, failed_pods)
     starting = view.step == 0 and all(pod.step == 0 for pod in view.pods)
     if starting and view.since_launch > policy.startup_timeout:
-        reason = "; ".join(filter(None, [f"no first step within {policy.startup_timeout}", blame.unstarted(view)]))
-        return _stranded(view, reason) or EndAttempt(failure=FailureClass.STARTUP, why=reason)
+        reason = "; ".join(filter(None, [f"no first step within {policy.startup_timeout}", blame.unstarted_text(view)]))
+        return _end_stranded(view, reason) or EndAttempt(failure=FailureClass.STARTUP, why=reason)
     saving = any(pod.trainer_phase in (Phase.SAVING, Phase.EVALUATING, Phase.FINISHING) for pod in view.pods)
     patience = (policy.save_timeout or 2 * policy.hang_timeout) if saving else policy.hang_timeout
     if not starting and view.since_step > patience:
@@ -164,10 +164,10 @@ def _running(view: Observation, policy: Policy) -> Action:
         reason = f"{prefix}no finished step for {view.since_step}"
         fault = suspect.node if suspect else None
         return EndAttempt(failure=FailureClass.HANG, why=reason, culprit=suspect, first_failed=fault)
-    return Wait(why=blame.unstarted(view) or "training")
+    return Wait(why=blame.unstarted_text(view) or "training")
 
 
-def _failed(view: Observation, policy: Policy, failed_pods: list[PodView]) -> Action:
+def _decide_failed(view: Observation, policy: Policy, failed_pods: list[PodView]) -> Action:
     """Decide on a failed pod. A silent peer may be the cause, which shows within the heartbeat timeout."""
     classes = {blame.failure_of(pod) for pod in failed_pods}
     failure = next(kind for kind in WORST_FIRST if kind in classes)
@@ -182,22 +182,22 @@ def _failed(view: Observation, policy: Policy, failed_pods: list[PodView]) -> Ac
     suspect = blame.culprit(view) if failure is FailureClass.PROCESS else None
     prefix = f"{suspect}; " if suspect else ""
     reason = f"{prefix}{blame.name_of(first_pod)} ended with exit code {first_pod.exit_code}: {first_pod.detail}"
-    if CONSEQUENCE[failure] is Consequence.RESTART and (end := _stranded(view, reason)):
+    if CONSEQUENCE[failure] is Consequence.RESTART and (end := _end_stranded(view, reason)):
         return end
     sick = blame.sick(failed_pods)
     fault = blame.first_failed(failed_pods) or (suspect.node if suspect else None)
     return EndAttempt(failure=failure, why=reason, dead_nodes=sick, first_failed=fault, culprit=suspect)
 
 
-def _stranded(view: Observation, reason: str) -> EndAttempt | None:
+def _end_stranded(view: Observation, reason: str) -> EndAttempt | None:
     """Return the end of an attempt that failed because a pod never started on a node that is not Ready."""
-    if not (dead := blame.stranded(view)):
+    if not (dead := blame.stranded_nodes(view)):
         return None
     reason = f"a pod was never started on {', '.join(dead)}, not Ready; {reason}"
     return EndAttempt(failure=FailureClass.NODE, why=reason, dead_nodes=dead)
 
 
-def _between(view: Observation, policy: Policy, history: History) -> Action:
+def _decide_between(view: Observation, policy: Policy, history: History) -> Action:
     last_attempt = history.attempts[-1] if history.attempts else None
     if view.stop_requested:
         return Finish(outcome="stopped", why="a stop was requested")
@@ -266,7 +266,7 @@ def _archive_uncovered(view: Observation, policy: Policy) -> str | None:
 def _to_replace(view: Observation, policy: Policy, history: History, last_attempt: Attempt | None) -> Action | None:
     """Replace lost nodes, or finish when too few repairs are left. Replace sick nodes only while repairs are left: many
     sick nodes at once share a cause, and their replacements would have it too."""
-    lost_nodes, left = blame.lost(view.nodes, last_attempt), _repairs_left(view, policy, history)
+    lost_nodes, left = blame.lost_nodes(view.nodes, last_attempt), _repairs_left(view, policy, history)
     if len(lost_nodes) > left:
         recent = _recent(view, history)
         return Finish(outcome="stopped", why=f"{recent} repairs within the hour: our own repairs may be the cause")

@@ -43,7 +43,7 @@ def judge(steward: Parts, pause: Callable[[], None]) -> Judged:
     reason = ""
     for number in range(1, TRIES + 1):
         _launch(steward, number)
-        result = _watched(steward, number, pause)
+        result = _watch(steward, number, pause)
         if isinstance(result, Judged):
             return result
         reason = result
@@ -64,7 +64,7 @@ def _launch(steward: Parts, number: int) -> None:
     attempts.launch(steward.client, gangs.judge(config, number, CONFIG))
 
 
-def _watched(steward: Parts, number: int, pause: Callable[[], None]) -> Judged | str:
+def _watch(steward: Parts, number: int, pause: Callable[[], None]) -> Judged | str:
     """Wait for the pod of a try. Return what it came to, or why it ended without that."""
     config, clock = steward.config, steward.clock
     name = gangs.judge(config, number, CONFIG).name
@@ -80,7 +80,7 @@ def _watched(steward: Parts, number: int, pause: Callable[[], None]) -> Judged |
         if pod is not None and pod_start.is_over(pod):
             steward.logs.wait_for([pod_start.name_of(pod)], _SHIP_REST_S)
             steward.logs.flush()  # the archive copies it from the bucket
-            return _ended(pod)
+            return _judgement_of(pod)
         late = clock.now() + config.bare_archive > config.deadline
         if late or clock.monotonic() > end_s:
             attempts.remove(steward.client, JobSet, name)
@@ -107,7 +107,7 @@ def _pod(steward: Parts, name: str) -> Pod | None:
     return max(judge_pods, key=pod_start.name_of, default=None)
 
 
-def _ended(pod: Pod) -> Judged | str:
+def _judgement_of(pod: Pod) -> Judged | str:
     """Return the judgement that the pod told, or what else is known of its end."""
     end = pod_start.ending(pod)
     if end is None:

@@ -55,7 +55,7 @@ class Release:
             return
         self._next = time.monotonic() + AGAIN_S
         try:
-            if self._give_back() and self._gone():
+            if self._give_back() and self._is_one_left():
                 config = self._steward.config
                 group, node_count = self._steward.names.gpu_group, config.spec.nodes.count
                 self._steward.store.append(ArchiveBegun(group=group, nodes=1, of=node_count, released=len(self._given)))
@@ -83,5 +83,5 @@ class Release:
         self._lowered = True
         return True
 
-    def _gone(self) -> bool:
+    def _is_one_left(self) -> bool:
         return sum(launch.state in BILLS for launch in self._nodes.launched()) <= 1

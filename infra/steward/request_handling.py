@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.parts import Altered
 from infra.checkpoints import work
-from infra.checkpoints.find import carried
+from infra.checkpoints.find import carry_place
 from infra.checkpoints.place import FolderPlace, Place
 from infra.checkpoints.requests import CARRIED, FOLDER, SUFFIX, Answer, TierRequest
 from infra.errors import BivouacError, LeaseLost, LeaseUnproven
@@ -136,7 +136,7 @@ class RequestServer:
         step = next(iter(steps), None) if steps else work.newest_sound(self._place, committed_steps, tell)
         if step is None:
             raise ValueError("no step is committed and sound on the shared tier")
-        manifest, carried_place = self._place.manifest(step), carried(self._store)
+        manifest, carried_place = self._place.manifest(step), carry_place(self._store)
         if (carried_bytes := carried_place.manifest_bytes(step)) == manifest.serialize():
             return Answer(carried=step)
         if carried_bytes is not None:

@@ -9,11 +9,11 @@ from infra.steward.decide import Attempt, FailureClass, History
 
 def history(state: CampaignState) -> History:
     """Return the attempts that failed since the last relaunch by a person, and all repairs."""
-    failures = tuple(failed(record) for record in state.attempts if record.failure and record.number > state.judged)
+    failures = tuple(to_attempt(record) for record in state.attempts if record.failure and record.number > state.judged)
     return History(attempts=failures, repairs=state.repairs)
 
 
-def failed(record: AttemptRecord) -> Attempt:
+def to_attempt(record: AttemptRecord) -> Attempt:
     """Return an attempt that failed, as the decision takes it."""
     assert record.ended is not None and record.ended_at is not None, "it has failed"
     return Attempt(
@@ -34,7 +34,7 @@ def in_flight(state: CampaignState) -> tuple[int, bool]:
     return (newest.number, newest.ended is None) if newest is not None else (0, False)
 
 
-def done(state: CampaignState) -> str | None:
+def success_of(state: CampaignState) -> str | None:
     """Return how the newest attempt ended well, whose steward may have ended before it recorded more; None: it did
     not."""
     last_end = state.attempts[-1].ended if state.attempts else None

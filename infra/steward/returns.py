@@ -36,12 +36,12 @@ class Returns:
         else:
             self._refused.pop(instance, None)
 
-    def again(self) -> None:
+    def retry(self) -> None:
         """Repeat refused calls every few seconds: botocore repeats throttled calls only."""
         if self._refused and time.monotonic() >= self._next:
             for instance in tuple(self._refused):
                 self.give_back(instance)
             self._next = time.monotonic() + AGAIN_S
 
-    def refused(self) -> tuple[str, ...]:
+    def refusals(self) -> tuple[str, ...]:
         return tuple(self._refused.values())

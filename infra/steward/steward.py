@@ -95,7 +95,7 @@ class Steward:
 
     def _ride_through(self, error: Exception) -> None:
         """Wait until acts may be tried again. The only act meanwhile is to give the GPU nodes back."""
-        self.sources.failed("acts", error)
+        self.sources.note_failure("acts", error)
         try:
             is_over = self.store.state().outcome is not None
         except PASSING:
@@ -151,7 +151,7 @@ class Steward:
 
     def _resume(self) -> Finish | None:
         """Finish what a predecessor left half done; adopt a newer configuration."""
-        if (reason := resume_state.done(self.store.state())) is not None:
+        if (reason := resume_state.success_of(self.store.state())) is not None:
             return Finish(outcome="done", why=reason)
         attempt = self.attempt
         kind, campaign = attempt.kind, self.config.spec.campaign
@@ -186,9 +186,9 @@ class Steward:
         if (finish := self._resume()) is not None:
             return finish
         while True:
-            self.returns.again()
+            self.returns.retry()
             view, action = self._look(self.policy)
-            action = self.copier.before(action)
+            action = self.copier.check_launch(action)
             for pod in view.pods:
                 if pod.phase != "Pending":
                     self.logs.follow(pod.name)
@@ -201,7 +201,7 @@ class Steward:
                 self.attempt.finish(action, view)
                 return action
             self._act(action, view)
-            self.sources.answered("acts")
+            self.sources.note_answer("acts")
             self.pause()
 
     def _note_nodes(self) -> None:
@@ -214,7 +214,7 @@ class Steward:
     def _look(self, policy: Policy) -> tuple[Observation, Action]:
         attempt = self.attempt
         state, hold_start = (attempt.number, attempt.in_flight, self.committed_step()), attempt.held_since
-        troubles = (*self.returns.refused(), *self.committed.troubles(), *self.copier.under_way())
+        troubles = (*self.returns.refusals(), *self.committed.troubles(), *self.copier.under_way())
         return self.lookout.look(policy, attempt.history, state, hold_start, troubles, self.trainer_events.loss)
 
     def _give_back(self, action: GiveBack) -> None:
@@ -244,7 +244,7 @@ class Steward:
         for node, reason in zip(action.nodes, action.reasons, strict=True):
             instance = instances.get(node)
             event = self.store.append(NodeQuarantined(node=node, instance=instance, reason=reason))
-            self.attempt.repaired(event.at)
+            self.attempt.note_repair(event.at)
             self.nodes.quarantine(node, "replaced")
             if instance:
                 self.returns.give_back(instance)

@@ -49,7 +49,7 @@ class Copier:
         except PASSING as error:
             log.warning("the copies to S3 wait: %s", error)
 
-    def before(self, action: Action) -> Action:
+    def check_launch(self, action: Action) -> Action:
         """Return what to do instead of a launch that would begin without the campaign's checkpoints: wait for the
         newest copy, or stop where none can be had. Any other action stays."""
         if not isinstance(action, Launch):
@@ -65,7 +65,7 @@ class Copier:
                 return action
             self._start(FETCH)
             self._fetching = reason
-        reason, result = self._fetching, self._ended(FETCH)
+        reason, result = self._fetching, self._result(FETCH)
         if result is None:
             return Wait(why=self.under_way()[0])
         self._fetching = ""
@@ -106,7 +106,7 @@ class Copier:
         if not copy_job.is_there(client, COPY):
             self._copying = False
             return
-        result = self._ended(COPY)
+        result = self._result(COPY)
         if result is None:
             return
         self._steward.lease.check()
@@ -125,12 +125,12 @@ class Copier:
     def _still_there(self) -> bool:
         return copy_job.is_there(self._steward.client, COPY)
 
-    def _ended(self, job: CopyJob) -> Ended | None:
+    def _result(self, job: CopyJob) -> Ended | None:
         client = self._steward.client
         for pod in copy_job.pods(client, job):
             if pod.status and pod.status.phase != "Pending" and pod.metadata:
                 self._steward.logs.follow(str(pod.metadata.name))
-        return copy_job.ended(client, job)
+        return copy_job.result_of(client, job)
 
     def _start(self, job: CopyJob) -> None:
         steward, settings = self._steward, self._steward.config

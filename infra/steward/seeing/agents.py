@@ -22,13 +22,13 @@ class NoAnswer(OSError):
     """An agent did not answer, or not with what was asked for."""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     code: int
     """Of HTTP."""
     body: bytes
 
 
-def get(address: str, path: str, within_s: float, most_bytes: int = MIB, port: int = AGENT_PORT) -> Answer:
+def get(address: str, path: str, within_s: float, most_bytes: int = MIB, port: int = AGENT_PORT) -> HttpAnswer:
     """Return an agent's answer. `within_s` holds for the whole request, from the connection to the last byte.
 
     Raises `NoAnswer` for an answer that is late, longer than `most_bytes`, cut short or no HTTP, and for a redirect:
@@ -47,7 +47,7 @@ def get(address: str, path: str, within_s: float, most_bytes: int = MIB, port: i
         raise NoAnswer(f"{type(error).__name__}: {error}") from error
 
 
-def _answer(connection: socket.socket, deadline: float, most_bytes: int) -> Answer:
+def _answer(connection: socket.socket, deadline: float, most_bytes: int) -> HttpAnswer:
     buffer = bytearray()
     while (end := buffer.find(b"\r\n\r\n")) < 0:
         if len(buffer) > _HEADERS_BYTES:
@@ -68,7 +68,7 @@ def _answer(connection: socket.socket, deadline: float, most_bytes: int) -> Answ
         raise NoAnswer(f"it is longer than {most_bytes} bytes")
     if content_length is not None and len(body) < content_length:
         _cut_short(f"after {len(body)} of {content_length} bytes")
-    return Answer(code, bytes(body if content_length is None else body[:content_length]))
+    return HttpAnswer(code, bytes(body if content_length is None else body[:content_length]))
 
 
 def _piece(connection: socket.socket, deadline: float) -> bytes:

@@ -84,7 +84,7 @@ class Followed:
         with self._lock:
             return list(self._plain or self._last)[-lines:]
 
-    def told(self, taken_events: list[Untold]) -> None:
+    def drop_events(self, taken_events: list[Untold]) -> None:
         with self._lock:
             self.untold = [entry for entry in self.untold if entry not in taken_events]
 
@@ -93,7 +93,7 @@ class Followed:
         return self._bytes >= PIECE_BYTES
 
     @property
-    def stored(self) -> bool:
+    def is_stored(self) -> bool:
         return not self._pending and not self.untold
 
     def due(self) -> bool:

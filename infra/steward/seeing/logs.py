@@ -60,7 +60,7 @@ class LogShipper:
 
     def forget(self) -> None:
         """Mark all followed pods as of an earlier attempt: each is dropped once its log is shipped."""
-        for pod_log in self._each():
+        for pod_log in self._pod_logs():
             pod_log.leaving = True
 
     def tail(self, pod: str, lines: int = 8) -> list[str]:
@@ -71,7 +71,7 @@ class LogShipper:
         self._stop.set()
         self._flusher.join(timeout=5)
         self.flush()
-        for pod_log in self._each():
+        for pod_log in self._pod_logs():
             for untold in pod_log.untold:
                 log.error("an event of %s never reached the record: %s", pod_log.pod, json.dumps(untold.event))
 
@@ -79,16 +79,16 @@ class LogShipper:
         """Offer open events to the listener again, then store all pending lines. Raises S3's errors."""
         self._tell_again()
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ship") as pool:
-            for future in [pool.submit(pod_log.ship, True) for pod_log in self._each()]:
+            for future in [pool.submit(pod_log.ship, True) for pod_log in self._pod_logs()]:
                 future.result()
 
-    def _each(self) -> list[Followed]:
+    def _pod_logs(self) -> list[Followed]:
         return list(self._pods.values())
 
     def _follow(self, pod: str) -> None:
         pod_log = self._pods[pod]
         try:
-            while not self._stop.is_set() and not self._resumed(pod_log):
+            while not self._stop.is_set() and not self._resume(pod_log):
                 self._stop.wait(1.0)
             while not self._stop.is_set():
                 pause = self._read(pod_log)
@@ -98,7 +98,7 @@ class LogShipper:
         finally:
             pod_log.over = True
 
-    def _resumed(self, pod_log: Followed) -> bool:
+    def _resume(self, pod_log: Followed) -> bool:
         try:
             with self._asking:
                 pod_log.resume()
@@ -128,12 +128,12 @@ class LogShipper:
         """Pass the line's event to the listener, then keep the line: no successor reads stored lines again."""
         pod_log.marks = pod_log.marks or line.text.startswith(MARK)
         event = event_of(line.text, self._marked and pod_log.marks)
-        pod_log.take(line, event if event is not None and not self._told(pod_log.pod, event) else None)
+        pod_log.take(line, event if event is not None and not self._tell(pod_log.pod, event) else None)
         if pod_log.full:
             # Ship here, so that a long log is not read faster than it is stored.
             self._ship(pod_log)
 
-    def _told(self, pod: str, event: dict[str, Any]) -> bool:
+    def _tell(self, pod: str, event: dict[str, Any]) -> bool:
         """Return whether the listener took the event. A failure does not stop the events after it."""
         try:
             self.listener(pod, event)
@@ -144,8 +144,8 @@ class LogShipper:
 
     def _tell_again(self) -> None:
         with self._telling:
-            for pod_log in self._each():
-                pod_log.told([untold for untold in pod_log.untold if self._told_now(pod_log.pod, untold)])
+            for pod_log in self._pod_logs():
+                pod_log.drop_events([untold for untold in pod_log.untold if self._told_now(pod_log.pod, untold)])
 
     def _told_now(self, pod: str, untold: Untold) -> bool:
         try:
@@ -170,12 +170,12 @@ class LogShipper:
             while not self._stop.wait(FLUSH_SECONDS):
                 try:
                     self._tell_again()
-                    list(pool.map(self._ship, [pod_log for pod_log in self._each() if pod_log.due()]))
+                    list(pool.map(self._ship, [pod_log for pod_log in self._pod_logs() if pod_log.due()]))
                     self._drop_what_left()
                 except Exception:
                     log.exception("a round of shipping logs failed, the next comes")
 
     def _drop_what_left(self) -> None:
-        for pod_log in self._each():
-            if pod_log.leaving and pod_log.over and pod_log.stored:
+        for pod_log in self._pod_logs():
+            if pod_log.leaving and pod_log.over and pod_log.is_stored:
                 del self._pods[pod_log.pod], self._followers[pod_log.pod]

@@ -50,7 +50,7 @@ class Keeper:
     def keep(self, clocks: Clocks) -> None:
         """Store changed clocks: at once the first time, then at most every `EVERY_S`. Raises S3's errors."""
         mono = self._clock.monotonic()
-        stored_clocks = clocks.kept(mono, self._clock.now())
+        stored_clocks = clocks.to_stored(mono, self._clock.now())
         if mono >= self._next and not stored_clocks.same_as(self._stored):
             self._store.put_json(CLOCKS, stored_clocks.model_dump(mode="json"))
             self._stored, self._next = stored_clocks, mono + EVERY_S
@@ -161,7 +161,7 @@ class Lookout:
         try:
             self._lease.check()
         except LeaseUnproven as error:
-            self.sources.failed("record", error)
+            self.sources.note_failure("record", error)
 
     def _tell(self, view: Observation, action: Action, loss: float | None) -> None:
         self._lease.check()

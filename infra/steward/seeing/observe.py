@@ -76,7 +76,7 @@ class Observer:
         self._metered = self._read = clock.monotonic()
         self._pool = ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="probe")
 
-    def launched(self, attempt: int) -> None:
+    def begin_attempt(self, attempt: int) -> None:
         """Start the clocks of a new attempt and forget the last one's pods."""
         self.clocks = Clocks.begin(attempt, self.clock.monotonic(), self.clocks)
         self._settled = True
@@ -110,9 +110,9 @@ class Observer:
         now = self.clock.monotonic()
         if facts is not None and not self.sources.away("cluster"):
             self.clocks.lacks(sum(view.fit for view in views) < node_count, now)
-        self.clocks.restarted(max((status.generation for status in self.statuses.values()), default=0), now)
+        self.clocks.note_restart(max((status.generation for status in self.statuses.values()), default=0), now)
         if not any(map(self._may_answer, pods)):  # it may be the slowest
-            self.clocks.rose(min(filter(None, map(self._step, pods)), default=0), now)
+            self.clocks.note_step(min(filter(None, map(self._step, pods)), default=0), now)
         short, failure_time = self.clocks.short, self._first_failure(pods, now)
         return Observation(
             now=self.clock.now(),
@@ -162,9 +162,9 @@ class Observer:
         except Away:
             return self._facts_known
         if ask_ec2 and self.nodes.not_told is not None:
-            self.sources.failed("AWS", self.nodes.not_told)
+            self.sources.note_failure("AWS", self.nodes.not_told)
         elif ask_ec2:
-            self.sources.answered("AWS")
+            self.sources.note_answer("AWS")
         return self._facts_known
 
     def _lasts(self, mark: float, now: float, pods: tuple[PodView, ...]) -> timedelta:
@@ -205,7 +205,7 @@ class Observer:
         name, now = _name(pod), self.clock.monotonic()
         status = self.statuses.get(name)
         last_answer, running = self._heard.get(name), self._running_since.get(name)
-        termination = _ended(pod)
+        termination = _termination_of(pod)
         last_word = _last_word(termination)
         return PodView(
             index=index_of(pod),
@@ -275,7 +275,7 @@ def _probe(pod: Pod) -> Status | None:
         return None
 
 
-def _ended(pod: Pod) -> ContainerStateTerminated | None:
+def _termination_of(pod: Pod) -> ContainerStateTerminated | None:
     return next((state.terminated for state in states(pod) if state.terminated is not None), None)
 
 

@@ -49,9 +49,9 @@ class Sources:
         try:
             answer = look()
         except PASSING as error:
-            self.failed(source, error)
+            self.note_failure(source, error)
             raise Away(source) from error
-        self.answered(source)
+        self.note_answer(source)
         return answer
 
     def away(self, source: Source) -> bool:
@@ -61,7 +61,7 @@ class Sources:
         outage = self._outages.get(source)
         return outage is None or self._monotonic() >= outage.next
 
-    def failed(self, source: Source, error: Exception) -> None:
+    def note_failure(self, source: Source, error: Exception) -> None:
         now, reason = self._monotonic(), f"{type(error).__name__}: {error}"[:300]
         outage = self._outages.get(source)
         if outage is None:
@@ -75,7 +75,7 @@ class Sources:
             log.warning("%s has not answered for %.0f s: %s", source, now - outage.since, reason)
         outage.why = reason
 
-    def answered(self, source: Source) -> None:
+    def note_answer(self, source: Source) -> None:
         outage = self._outages.pop(source, None)
         if outage is not None:
             log.info("%s answers again, after %.0f s", source, self._monotonic() - outage.since)
