@@ -101,7 +101,7 @@ def pods(client: Client, job: CopyJob) -> list[Pod]:
     return list(client.list(Pod, labels={ROLE_LABEL: job.name}))
 
 
-def ended(client: Client, job: CopyJob) -> Ended | None:
+def result_of(client: Client, job: CopyJob) -> Ended | None:
     """Return how the Job ended; None while it runs. A Job that is gone, or was ended at its deadline, has failed."""
     status = archive_job.status_of(client, job.name)
     if status.get("leaving") or not status:

@@ -101,12 +101,12 @@ def _of_campaign(campaign: str, region: str, archive: bool) -> FoundPlace:
         store = CampaignStore(s3, campaign_buckets.state, campaign, "checkpoints")
         exists = store.has("spec.json")
     except UserError:
-        if not exported(campaign, region).is_dir():
+        if not export_folder(campaign, region).is_dir():
             raise
         exists = False
     if not exists:
-        if exported(campaign, region).is_dir():
-            return _in_folder(exported(campaign, region))
+        if export_folder(campaign, region).is_dir():
+            return _in_folder(export_folder(campaign, region))
         cure = "name a campaign of this account, a folder, or an s3:// prefix"
         raise UserError("there is no such campaign here", seen=campaign, cure=cure)
     if archive:
@@ -117,12 +117,12 @@ def _of_campaign(campaign: str, region: str, archive: bool) -> FoundPlace:
     return replace(place, tiers=_tiers(store), store=store)
 
 
-def carried(store: CampaignStore) -> BucketPlace:
+def carry_place(store: CampaignStore) -> BucketPlace:
     """Return the place for steps that a steward copies out of its cluster."""
     return BucketPlace(store.s3, store.bucket, f"{store.prefix}/{CARRIED}", Transfer(store.s3, store.bucket))
 
 
-def exported(campaign: str, region: str) -> Path:
+def export_folder(campaign: str, region: str) -> Path:
     """Return the folder of a campaign's archive that a rehearsal site's end exported; the newest for a reused name."""
     root = kept_results(campaign, region) / "archive"
     return max((path.parent for path in root.glob(f"*/{GOLDEN}")), default=root)

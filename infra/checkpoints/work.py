@@ -83,17 +83,17 @@ class Restored:
     """False: the built-in trainer's."""
 
 
-def restore_for_use(place: Place, step: int, out: Path, tell: Tell, sealed: bool = False) -> Restored:
-    """Bring a step to `out` as what wrote it loads it: a job's own tree, or the built-in trainer's shards. `sealed`:
-    shards and manifest also of a job. A call after a kill continues.
+def restore_for_use(place: Place, step: int, base: Path, tell: Tell, as_shards: bool = False) -> Restored:
+    """Bring a step to `base` in the form that its writer loads: a job's own tree, or the built-in trainer's shards.
+    `as_shards`: shards and manifest also of a job. A call after a kill continues.
 
     Raises `PermanentError` for a shard that is not sound, and `UserError` where other files stand in the way.
     """
     manifest = place.manifest(step)
     tree = job_tree(place, manifest)
-    if tree is None or sealed:
-        return Restored(*restore(place, step, out, tell), of_job=tree is not None)
-    folder, before, done = out / step_folder(step), 0, 0
+    if tree is None or as_shards:
+        return Restored(*restore(place, step, base, tell), of_job=tree is not None)
+    folder, present_bytes, done_bytes = base / step_folder(step), 0, 0
     target = folder / path_of(tree.name)
     _insist_on_room(target, tree)
     arriving = folder / _ARRIVING
@@ -101,32 +101,32 @@ def restore_for_use(place: Place, step: int, out: Path, tell: Tell, sealed: bool
     shards = {shard.file.rpartition("/")[2]: shard for shard in manifest.shards}
 
     def fetch_all(files: Sequence[tuple[TreeFile, Path]]) -> None:
-        nonlocal before, done
+        nonlocal present_bytes, done_bytes
         for file, path in files:
             shard = shards[file.shard]
-            tell(f"step {step}: {size(done)} of {size(_bytes(manifest))}, {tree.names[file.shard]}")
+            tell(f"step {step}: {size(done_bytes)} of {size(_bytes(manifest))}, {tree.names[file.shard]}")
             if _is_there(path, shard):
-                before += shard.size_bytes
+                present_bytes += shard.size_bytes
             else:
-                before += _fetch(place, step, shard, arriving / file.shard)
+                present_bytes += _fetch(place, step, shard, arriving / file.shard)
                 os.replace(arriving / file.shard, path)
             _to_disk(path)
-            done += shard.size_bytes
+            done_bytes += shard.size_bytes
 
     lay_out(tree, target, fetch_all)
     shutil.rmtree(arriving)
-    return Restored(target, before, tree)
+    return Restored(target, present_bytes, tree)
 
 
-def difference(first: tuple[Tree, Manifest], second: tuple[Tree, Manifest]) -> dict[str, Any]:
+def difference(left: tuple[Tree, Manifest], right: tuple[Tree, Manifest]) -> dict[str, Any]:
     """Compare two steps of jobs by the digests of their files, each under its path below the checkpoint."""
-    digests, other_digests = (_digests(*pair) for pair in (first, second))
+    digests, other_digests = (_digests(*pair) for pair in (left, right))
     descriptions = [
-        (tree.links, sorted(tree.folders), manifest.loss, manifest.tokens) for tree, manifest in (first, second)
+        (tree.links, sorted(tree.folders), manifest.loss, manifest.tokens) for tree, manifest in (left, right)
     ]
     names = ("links", "folders", "loss", "tokens")
     return {
-        "steps": [first[1].step, second[1].step],
+        "steps": [left[1].step, right[1].step],
         "metadata": {name: [a, b] for name, a, b in zip(names, *descriptions, strict=True) if a != b},
         "only_in_first": sorted(digests.keys() - other_digests.keys()),
         "only_in_second": sorted(other_digests.keys() - digests.keys()),
@@ -167,25 +167,25 @@ def _unsound(place: Place, step: int, error: Exception) -> PermanentError:
     return PermanentError(f"step {step} is not sound at {place.name}", seen=str(error), cure=cure)
 
 
-def restore(place: Place, step: int, out: Path, tell: Tell) -> tuple[Path, int]:
-    """Copy a step to `out`, each shard verified, its manifest last; return the folder and the bytes already there.
+def restore(place: Place, step: int, base: Path, tell: Tell) -> tuple[Path, int]:
+    """Copy a step to `base`, each shard verified, its manifest last; return the folder and the bytes already there.
 
     A call after a kill continues. Raises `PermanentError` for a shard that is not sound in the place.
     """
-    manifest, folder, before = place.manifest(step), out / step_folder(step), 0
-    done = 0
+    manifest, folder, present_bytes = place.manifest(step), base / step_folder(step), 0
+    done_bytes = 0
     for shard in manifest.shards:
         target = folder / shard.file
         target.parent.mkdir(parents=True, exist_ok=True)
-        tell(f"step {step}: {size(done)} of {size(_bytes(manifest))}, {shard.file}")
+        tell(f"step {step}: {size(done_bytes)} of {size(_bytes(manifest))}, {shard.file}")
         if _is_there(target, shard):
-            before += shard.size_bytes
+            present_bytes += shard.size_bytes
         else:
-            before += _fetch(place, step, shard, target)
+            present_bytes += _fetch(place, step, shard, target)
         _to_disk(target)
-        done += shard.size_bytes
+        done_bytes += shard.size_bytes
     _write_last(folder / COMMITTED_NAME, manifest.serialize())
-    return folder, before
+    return folder, present_bytes
 
 
 def _by_job_names(place: Place, manifest: Manifest, faults: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -207,9 +207,9 @@ class Pruning:
     """Newest step of which every byte was just read."""
 
 
-def pruning(place: Place, keep: int, protected: Collection[int], tell: Tell) -> Pruning:
-    """Return what a pruning to the `keep` newest sound steps would remove. The newest proven step and the `protected`
-    ones always stay, and so does what is newer than these: it may still be written.
+def pruning(place: Place, keep: int, protected_steps: Collection[int], tell: Tell) -> Pruning:
+    """Return what a pruning to the `keep` newest sound steps would remove. The newest proven step and the
+    `protected_steps` always stay, and so does what is newer than these: it may still be written.
 
     Raises `PermanentError` if no step is proven: then nothing may be removed.
     """
@@ -223,7 +223,7 @@ def pruning(place: Place, keep: int, protected: Collection[int], tell: Tell) -> 
         evidence = f"{len(committed_steps)} committed steps at {place.name}, none of them sound"
         raise PermanentError("no step is proven, so nothing is removed", seen=evidence, cure="see `checkpoints verify`")
     unsound |= {row.step for row in rows if not row.committed or row.here != row.shards}
-    removable_steps = set(removable([row.step for row in rows], keep, unsound, {verdict.step, *protected}))
+    removable_steps = set(removable([row.step for row in rows], keep, unsound, {verdict.step, *protected_steps}))
     kept_steps = tuple(step for step in committed_steps if step not in removable_steps)
     return Pruning(kept_steps, tuple(row for row in rows if row.step in removable_steps), verdict.step)
 

@@ -71,10 +71,10 @@ def told_by(key: str, events: Iterable[Event]) -> Told | None:
     return None if change is None else Told(key, change, event_of_key)
 
 
-def _changes_of(event: Event, earlier: list[Told]) -> Iterator[Told]:
+def _changes_of(event: Event, earlier_changes: list[Told]) -> Iterator[Told]:
     change = event.payload.notice
     match event.payload:
-        case AttemptRunning() if _begins(earlier):
+        case AttemptRunning() if _begins(earlier_changes):
             change = Change.TRAINING
         case NodesAtZero(why=why) if why:
             change = Change.FAILED
@@ -86,9 +86,9 @@ def _changes_of(event: Event, earlier: list[Told]) -> Iterator[Told]:
         yield Told(key_of(event), change, event)
 
 
-def _begins(earlier: list[Told]) -> bool:
+def _begins(earlier_changes: list[Told]) -> bool:
     """Return True for the first attempt that trains, or the first one after a hold: later ones follow by themselves."""
-    steps = [notice.change for notice in earlier if notice.change in (Change.TRAINING, Change.HELD)]
+    steps = [notice.change for notice in earlier_changes if notice.change in (Change.TRAINING, Change.HELD)]
     return not steps or steps[-1] is Change.HELD
 
 

@@ -57,11 +57,11 @@ class Preview:
         return CHANGED if self.differs else 0
 
 
-def preview(context: Context, old_plan: Plan | None = None, *, inside: bool = True) -> Preview:
+def preview(context: Context, old_plan: Plan | None = None, *, look_inside: bool = True) -> Preview:
     """Return the preview. Raises `EngineFailed` where AWS does not answer, `UserError` for a campaign whose teardown
     has begun or whose name one in another region has.
 
-    `old_plan`: the plan of the old spec, for the change of the bill. `inside`: also look into the cluster.
+    `old_plan`: the plan of the old spec, for the change of the bill. `look_inside`: also look into the cluster.
     """
     progress, name = standing(context), context.spec.campaign
     if progress.falling:
@@ -72,7 +72,7 @@ def preview(context: Context, old_plan: Plan | None = None, *, inside: bool = Tr
         )
     if context.store.get_json(SPEC) is None:
         refuse_namesake(context.account, name)
-    looks = look_at_stacks(context, inside=inside)
+    looks = look_at_stacks(context, look_inside=look_inside)
     refusal_list = tuple(row for look in looks for row in refusals(look, progress, name))
     rule_findings = [finding for look in looks for finding in findings(look.asked, context.spec)]
     rule_findings += _of_life(context, looks, refusal_list)

@@ -56,7 +56,7 @@ def other_spec(context: Context) -> UserError | None:
 
 
 def look_at_stacks(
-    context: Context, names: Container[str] | None = None, *, inside: bool = True
+    context: Context, names: Container[str] | None = None, *, look_inside: bool = True
 ) -> tuple[StackLook, ...]:
     """Compare foundation and campaign, or those in `names`, with AWS and with the program."""
     configs = {stack: settings for stack, settings in stacks(context).items() if names is None or stack in names}
@@ -64,7 +64,7 @@ def look_at_stacks(
         # The digest of unprepared data takes seconds: computed while the foundation is looked at.
         futures = {stack: pool.submit(settings) for stack, settings in configs.items()}
         # One after the other: two inline programs in one process conflict when they import the SDK's lazy modules.
-        return tuple(look(context, stack, settings.result(), inside=inside) for stack, settings in futures.items())
+        return tuple(look(context, stack, settings.result(), inside=look_inside) for stack, settings in futures.items())
 
 
 def stacks(context: Context) -> dict[str, Callable[[], Mapping[str, str]]]:

@@ -22,10 +22,10 @@ class CampaignIdentity(Frozen):
     """The record is older than identities: its earlier resources carry none."""
 
 
-def claim_identity(store: CampaignStore, adopted: bool) -> CampaignIdentity:
+def claim_identity(store: CampaignStore, is_adopted: bool) -> CampaignIdentity:
     """Return the campaign's identity; make it if the record has none. The first writer wins, all read its value."""
     token = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-    new_identity = CampaignIdentity(identity=token, adopted=adopted)
+    new_identity = CampaignIdentity(identity=token, adopted=is_adopted)
     store.put_if_absent(f"{store.prefix}/{IDENTITY}", new_identity.model_dump_json().encode())
     return read_identity(store) or new_identity
 

@@ -165,7 +165,7 @@ class Lease(Generic[Where]):
                     )
                 previous = record.holder
                 self._remember(previous, record.renewed_at + timedelta(seconds=record.ttl_s))
-        self._write(released=False)
+        self._write(is_release=False)
         self.acquired = _monotonic()
         self._thread = threading.Thread(target=self._renew, name=f"lease-{self.role}", daemon=True)
         self._thread.start()
@@ -217,24 +217,24 @@ class Lease(Generic[Where]):
             if self.unclean:
                 self._remember(self.holder, datetime.now(UTC))
             try:
-                self._write(released=True)
+                self._write(is_release=True)
             except (ClientError, BotoCoreError, LeaseLost, LeaseHeld):
                 self._lost = "gone at release"
 
-    def _write(self, *, released: bool) -> None:
+    def _write(self, *, is_release: bool) -> None:
         """Raise `LeaseHeld` if another holder was quicker."""
         with self._writing:
-            accepted = any(self._write_once(released) for _ in range(_RACES))
-        if not accepted:
+            is_accepted = any(self._write_once(is_release) for _ in range(_RACES))
+        if not is_accepted:
             raise LeaseHeld(f"the {self.role} of {self.store.campaign} races with itself", seen=self.holder)
 
-    def _write_once(self, released: bool) -> bool:
+    def _write_once(self, is_release: bool) -> bool:
         """Make one conditional write; return False if an earlier write of ours, now known, made its condition fail."""
         record = LeaseRecord(
             holder=self.holder,
             renewed_at=datetime.now(UTC),
             ttl_s=self._wanted.total_seconds(),
-            released=released,
+            released=is_release,
             lapsed=self.lapsed,
         )
         condition: dict[str, str] = {"IfMatch": self._etag} if self._etag else {"IfNoneMatch": "*"}
@@ -273,7 +273,7 @@ class Lease(Generic[Where]):
         try:
             with suppress(LeaseUnproven):
                 self.check()
-            self._write(released=False)
+            self._write(is_release=False)
         except LeaseLost:
             return None  # `check` keeps the reason
         except LeaseHeld as error:
@@ -291,10 +291,10 @@ class Lease(Generic[Where]):
 def _age_s(answer: dict[str, Any], record: LeaseRecord) -> float:
     """Return the age of a lease. Both times are S3's, so that no machine's wrong clock can steal a lease."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    modified = answer.get("LastModified")
-    if date and isinstance(modified, datetime):
+    modified_at = answer.get("LastModified")
+    if date and isinstance(modified_at, datetime):
         # Both are whole seconds; one is subtracted so that the age is never overestimated.
-        return max(0.0, (parsedate_to_datetime(date) - modified).total_seconds() - 1.0)
+        return max(0.0, (parsedate_to_datetime(date) - modified_at).total_seconds() - 1.0)
     return (datetime.now(UTC) - record.renewed_at).total_seconds()
 
 

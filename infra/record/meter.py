@@ -88,8 +88,8 @@ def price(line: CostLine, micros: int | Fraction) -> Decimal:
 def read(lines: Iterable[CostLine], events: Iterable[Event], now: datetime) -> Reading:
     """Return the money of a campaign up to `now`, or to its newest event if that is later."""
     record = ordered(events)
-    until = max([now, *(event.at for event in record[-1:])])
-    windows, bills = _windows(record, until)
+    end = max([now, *(event.at for event in record[-1:])])
+    windows, bills = _windows(record, end)
     hourly, by_size = list[CostLine](), list[CostLine]()
     for line in lines:
         (hourly if line.usd_per_hour else by_size).append(line)
@@ -98,7 +98,7 @@ def read(lines: Iterable[CostLine], events: Iterable[Event], now: datetime) -> R
     }
     amounts = {line.name: price(line, durations[Billing.of(line)]) for line in hourly}
     gpu_usd = sum((amounts[line.name] for line in hourly if line.gpu), Decimal(0))
-    progress = _progress(record, windows, until)
+    progress = _progress(record, windows, end)
     estimates = {
         fee.name: _estimate(fee, progress, gpu_usd) if any(windows.values()) else Decimal(0) for fee in by_size
     }
@@ -108,11 +108,11 @@ def read(lines: Iterable[CostLine], events: Iterable[Event], now: datetime) -> R
     return Reading(amounts, estimates, rate, prepaid, windows, bills.get(Billing.GPU_NODES, Fraction(0)))
 
 
-def _windows(record: tuple[Event, ...], until: datetime) -> tuple[dict[Billing, tuple[Up, ...]], Bills]:
+def _windows(record: tuple[Event, ...], end: datetime) -> tuple[dict[Billing, tuple[Up, ...]], Bills]:
     """Return the times for which each part billed, and what bills at the end."""
     windows: dict[Billing, tuple[Up, ...]] = {part: () for part in Billing}
     bills, starts = Bills(), dict[Billing, datetime]()
-    for time, event in [*((event.at, event) for event in record), (until, None)]:
+    for time, event in [*((event.at, event) for event in record), (end, None)]:
         bills_now = {} if event is None else bills | _changes(event.payload, bills)
         for part in Billing:
             share = bills.get(part, Fraction(0))
@@ -160,12 +160,12 @@ def _micros(window: Up) -> int:
 
 
 def _progress(
-    record: tuple[Event, ...], windows: Mapping[Billing, tuple[Up, ...]], until: datetime
+    record: tuple[Event, ...], windows: Mapping[Billing, tuple[Up, ...]], end: datetime
 ) -> dict[str, Fraction]:
     """Return how far each sort of the plan's estimates has passed: a share, or microseconds."""
     gpu, archive_end = windows[Billing.GPU_NODES], ArchiveVerified | ArchiveUnproven | ArchiveFailed
-    launch = next((event.at for event in record if isinstance(event.payload, AttemptLaunched)), until)
-    finish = max((event.at for event in record if isinstance(event.payload, TrainingFinished)), default=until)
+    launch = next((event.at for event in record if isinstance(event.payload, AttemptLaunched)), end)
+    finish = max((event.at for event in record if isinstance(event.payload, TrainingFinished)), default=end)
     return {
         "at once": Fraction(1),
         "nodes": max((window.share for window in gpu), default=Fraction(0)),

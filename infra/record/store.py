@@ -175,8 +175,8 @@ class CampaignStore:
 
     def _modified_at(self, key: str) -> datetime:
         """Return when an object was written, by S3."""
-        modified = self.s3.get_object(Bucket=self.bucket, Key=key).get("LastModified")
-        return modified if isinstance(modified, datetime) else self._now()
+        modified_at = self.s3.get_object(Bucket=self.bucket, Key=key).get("LastModified")
+        return modified_at if isinstance(modified_at, datetime) else self._now()
 
     def _keys(self, prefix: str) -> list[str]:
         return [item["Key"] for item in self._list_pages("Contents", Prefix=prefix)]

@@ -55,7 +55,7 @@ def await_lead(context: Context) -> None:
                 pass
             block = find_block(context.account, context.spec) or block
         if block.state in LOST:
-            raise _never(context, block, timedelta(0), made=False)
+            raise _never(context, block, timedelta(0), has_stacks=False)
 
 
 def await_active(context: Context) -> None:
@@ -79,14 +79,14 @@ def await_active(context: Context) -> None:
         raise _never(context, block, patience)
 
 
-def _never(context: Context, block: Block, patience: timedelta, *, made: bool = True) -> PermanentError:
+def _never(context: Context, block: Block, patience: timedelta, *, has_stacks: bool = True) -> PermanentError:
     idle_text = f"the rest of the campaign bills {Decimal(context.plan.totals.usd_per_hour_idle.value):f} USD per hour"
     reason = LOST.get(block.state, f"it is late by more than {duration.text(patience)} (recovery.capacity_timeout)")
     name = context.spec.campaign
     return PermanentError(
         "the capacity block did not become active",
         seen=f"{block.reservation_id} is {block.state}, planned begin {block.starts.isoformat(timespec='minutes')}: "
-        f"{reason}; no GPU node was requested, none bills; {idle_text if made else 'nothing else was made yet'}",
+        f"{reason}; no GPU node was requested, none bills; {idle_text if has_stacks else 'nothing else was made yet'}",
         cure=f"see the block in EC2's console and AWS support; once it is active `bivouac run` continues; "
         f"`bivouac down {name}` ends all that bills",
     )

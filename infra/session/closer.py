@@ -45,7 +45,7 @@ def attend(
     account: Account,
     store: CampaignStore,
     code: str,
-    rest: Callable[[float], None] = time.sleep,
+    pause: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
     """Ask for the closer whenever this campaign, which is over, is left by its driver; it ends the cluster, and us with
@@ -63,4 +63,4 @@ def attend(
                 log.info("nobody drives: the closer is asked, %s", ask(account, store.campaign, code))
         except (ClientError, BotoCoreError) as error:
             log.warning("the closer cannot be asked: %s", error)
-        rest(_LOOK_S)
+        pause(_LOOK_S)

@@ -109,7 +109,7 @@ def _driving(spec: Spec) -> Iterator[tuple[Session, Holder | None]]:
 
 
 @contextmanager
-def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | None) -> Iterator[Context]:
+def opened(spec: Spec, plan: Plan, console: Console, site_document: dict[str, Any] | None) -> Iterator[Context]:
     """Open the campaign of this spec, new or continued, and hold the driver's lease.
 
     Raises `UserError` for foreign credentials, another spec under this name, or a new name that a role of the account
@@ -122,7 +122,7 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
             refuse_namesake(session.account, spec.campaign)
         clock = _clock(store, spec, plan, session.account)
         # The identity comes before the spec, so that every record with a spec has one.
-        identity = claim_identity(store, adopted=exists).identity
+        identity = claim_identity(store, is_adopted=exists).identity
         try:
             store.claim_spec(spec.model_dump_json(), spec_key(store.state().version))
         except Unreadable:
@@ -130,8 +130,8 @@ def opened(spec: Spec, plan: Plan, console: Console, about: dict[str, Any] | Non
                 raise
         store.put_if_absent(f"{store.prefix}/{CLOCK}", clock.model_dump_json().encode())
         store.put_if_absent(f"{store.prefix}/{PLAN}", plan.model_dump_json(indent=1).encode())
-        if about is not None:
-            store.put_json(SITE, about)
+        if site_document is not None:
+            store.put_json(SITE, site_document)
         if previous is not None:
             holders = {"holder": str(session.lease.holder), "previous": str(previous)}
             store.append(DriverTookOver(**holders, who=session.operator_arn))

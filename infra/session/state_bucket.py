@@ -26,10 +26,10 @@ def ensure_bucket(account: Account, bucket: str, owner: str) -> None:
 
 def create_bucket(account: Account, bucket: str) -> None:
     """Create a bucket in the account's region."""
-    where = (
+    location = (
         {} if account.region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": account.region}}
     )
-    account.client("s3").create_bucket(Bucket=bucket, **where)
+    account.client("s3").create_bucket(Bucket=bucket, **location)
 
 
 def refuse_vanished(account: Account, bucket: str, owner: str) -> None:

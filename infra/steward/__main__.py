@@ -53,19 +53,19 @@ def main() -> int:
     s3 = account.client("s3")
     store = CampaignStore(s3, config.state_bucket, config.spec.campaign, writer, now=clock.now)
     lease = store.lease(STEWARD_LEASE, LEASE_TTL, s3=account.lease_client(LEASE_TTL), patient=True)
-    watchdog.rest(0)
+    watchdog.pause(0)
     steward = _begin(config, account, client, store, lease, clock)
     if steward is None:
         return int(ExitCode.USER)
     tier = bucket_place(s3, config.shared_tier)
     RequestServer(store, lambda: steward.observer.agents, lease.check, bucket=tier).open()
-    by = ways(config.spec, lease.check)
-    outbox = Outbox(store, config.spec.notify, by, clock.now)
+    notice_ways = ways(config.spec, lease.check)
+    outbox = Outbox(store, config.spec.notify, notice_ways, clock.now)
     Teller(outbox, lease.check, lambda: bills(config, read(config.lines, store.events(), clock.now()))).open()
     log.info("stewarding %s from attempt %d", config.spec.campaign, steward.attempt.number)
     try:
         steward.run()
-        watchdog.over()
+        watchdog.stop()
         log.info("over: GPU nodes at zero; waiting for the teardown")
         # Kubernetes would restart an ended steward: it stays, with its lease, until the cluster is destroyed.
         if config.closer is not None:
@@ -81,7 +81,7 @@ def _begin(
 ) -> Steward | None:
     """Return a steward once the lease is free and the record answers; None for an outdated configuration. Give the GPU
     nodes back after `blind_timeout` without a record, as a running steward does."""
-    begun, given_back, held = clock.monotonic(), False, False
+    blind_since, given_back, has_lease = clock.monotonic(), False, False
     policy = policy_of(config)
     while True:
         try:
@@ -90,22 +90,22 @@ def _begin(
                     "this configuration is %d, the record is at %d: a newer one is to come", config.version, newest
                 )
                 return None
-            if not held:
+            if not has_lease:
                 lease.acquire()
-                held = True
-            return Steward(config, account, client, PodLogs(followers_of(client)), store, lease, watchdog.rest, clock)
+                has_lease = True
+            return Steward(config, account, client, PodLogs(followers_of(client)), store, lease, watchdog.pause, clock)
         except LeaseHeld as error:
-            begun = clock.monotonic()
+            blind_since = clock.monotonic()
             log.info("waiting: %s", error)
         except PASSING as error:
             log.warning("the record cannot be read or the lease cannot be taken: %s", error)
-            if not given_back and clock.monotonic() - begun > policy.blind_timeout.total_seconds():
+            if not given_back and clock.monotonic() - blind_since > policy.blind_timeout.total_seconds():
                 nodes = GpuNodes(account, client, Names(config.spec), lambda: None)
-                at, grace = (attempts.kind_of(config.spec), config.spec.campaign), config.grace_seconds
-                pause = partial(watchdog.rest, 0.5)
-                why = f"no record for longer than {policy.blind_timeout}"
-                given_back = last_resort.give_back(client, nodes, lease, *at, grace, pause, why)
-        watchdog.rest(LEASE_TTL.total_seconds() / 5)
+                kind, campaign, grace = attempts.kind_of(config.spec), config.spec.campaign, config.grace_seconds
+                pause = partial(watchdog.pause, 0.5)
+                reason = f"no record for longer than {policy.blind_timeout}"
+                given_back = last_resort.give_back(client, nodes, lease, kind, campaign, grace, pause, reason)
+        watchdog.pause(LEASE_TTL.total_seconds() / 5)
 
 
 if __name__ == "__main__":

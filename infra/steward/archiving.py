@@ -42,30 +42,30 @@ def record(steward: Parts) -> None:
             release.look()
             steward.pause()
 
-        found = _run(steward, _judged(steward, pause), pause)
+        outcome = _run(steward, _judge(steward, pause), pause)
     except PermanentError as error:
         judging.forget(steward)
         steward.store.append(ArchiveFailed(error=str(error)))
         return
-    if copied := found.pop("copied", None):
-        steward.store.append(ArchiveUnproven(**copied))
-    if "unproven" not in found:
-        if found:
-            steward.store.append(ArchiveVerified(**found))
+    if unproven_copy := outcome.pop("copied", None):
+        steward.store.append(ArchiveUnproven(**unproven_copy))
+    if "unproven" not in outcome:
+        if outcome:
+            steward.store.append(ArchiveVerified(**outcome))
         return
     # In this order: what is left by a steward that dies here comes to the same end.
     archive_job.remove(steward.client)
     judging.forget(steward)
-    part = {"part": found["part"]} if found.get("part") else {}
-    steward.store.append(ArchiveFailed(error=str(found["unproven"]), step=found["step"], **part))
+    part = {"part": outcome["part"]} if outcome.get("part") else {}
+    steward.store.append(ArchiveFailed(error=str(outcome["unproven"]), step=outcome["step"], **part))
 
 
-def _judged(steward: Parts, pause: Callable[[], None]) -> Judged:
+def _judge(steward: Parts, pause: Callable[[], None]) -> Judged:
     """Run the job's own evaluation and export, if the spec asks for them and there is a checkpoint to evaluate."""
     if max(steward.store.state().newest_committed, steward.committed_step()) >= 0:
         return judging.judge(steward, pause)
-    asked = steward.config.workload is not None and steward.config.workload.judging is not None
-    return Judged(unjudged="no checkpoint to evaluate was known when training was over") if asked else Judged()
+    wants_judging = steward.config.workload is not None and steward.config.workload.judging is not None
+    return Judged(unjudged="no checkpoint to evaluate was known when training was over") if wants_judging else Judged()
 
 
 def _have_a_node(steward: Parts) -> None:
@@ -78,13 +78,13 @@ def _have_a_node(steward: Parts) -> None:
     fit = any(node.fit(config.accelerators) for node in steward.nodes.facts())
     if fit and steward.nodes.desired() > 0:  # at zero, nodes that are still seen are shutting down
         return
-    spent = steward.observer.spent_usd
+    paid_usd = steward.observer.spent_usd
     rate = config.base_usd_per_hour + config.node_usd_per_hour
-    needed = rate * Decimal(config.archive.total_seconds()) / 3600
+    cost = rate * Decimal(config.archive.total_seconds()) / 3600
     if steward.clock.now() + config.bare_archive >= config.deadline:
-        why = f"the deadline {config.deadline.isoformat(timespec='seconds')} leaves no time for it"
-    elif spent + needed > config.spec.money.budget_usd:
-        why = f"{spent:.2f} of {config.spec.money.budget_usd} USD are spent, it needs about {needed:.2f} USD"
+        reason = f"the deadline {config.deadline.isoformat(timespec='seconds')} leaves no time for it"
+    elif paid_usd + cost > config.spec.money.budget_usd:
+        reason = f"{paid_usd:.2f} of {config.spec.money.budget_usd} USD are spent, it needs about {cost:.2f} USD"
     else:
         group = steward.names.gpu_group
         # Recorded first: no reader of the record may believe that no GPU node bills.
@@ -92,40 +92,40 @@ def _have_a_node(steward: Parts) -> None:
         try:
             steward.nodes.set_desired(1)
         except (ClientError, BotoCoreError) as error:
-            why = str(explained(error))
+            reason = str(explained(error))
         else:
             return
-    raise PermanentError("no GPU node for the archive", seen=why, cure=archive_job.out_of_cluster(config.spec))
+    raise PermanentError("no GPU node for the archive", seen=reason, cure=archive_job.out_of_cluster(config.spec))
 
 
-def _run(steward: Parts, judged: Judged, pause: Callable[[], None]) -> dict[str, Any]:
-    given, state = steward.config, steward.store.state()
+def _run(steward: Parts, verdict: Judged, pause: Callable[[], None]) -> dict[str, Any]:
+    settings, state = steward.config, steward.store.state()
     config = ArchiveConfig(
-        campaign=given.spec.campaign,
-        identity=given.identity,
+        campaign=settings.spec.campaign,
+        identity=settings.identity,
         attempt=max((attempt.number for attempt in state.attempts), default=0),
         committed_step=max(state.newest_committed, steward.committed_step()),
-        region=given.spec.region,
-        state_bucket=given.state_bucket,
-        archive_bucket=given.archive_bucket,
-        image_manifest=given.image_manifest,
-        shared_tier=given.shared_tier,
-        data_source=given.train.data.stream_from if given.train is not None and given.shared_tier else "",
-        tolerance=given.spec.training.evaluation_tolerance if given.spec.training is not None else 0.0,
-        workload=given.workload is not None,
-        judgement=judged.sha256,
-        unjudged=judged.unjudged,
+        region=settings.spec.region,
+        state_bucket=settings.state_bucket,
+        archive_bucket=settings.archive_bucket,
+        image_manifest=settings.image_manifest,
+        shared_tier=settings.shared_tier,
+        data_source=settings.train.data.stream_from if settings.train is not None and settings.shared_tier else "",
+        tolerance=settings.spec.training.evaluation_tolerance if settings.spec.training is not None else 0.0,
+        workload=settings.workload is not None,
+        judgement=verdict.sha256,
+        unjudged=verdict.unjudged,
     )
-    job = archive_job.manifest(config, given.image, given.accelerators)
-    beside = timedelta(seconds=state.unrecognised.bytes / _COPIED_PER_S if state.unrecognised is not None else 0)
-    longest = max(LEAST, TIMES * (given.bare_archive + beside))
+    job = archive_job.manifest(config, settings.image, settings.accelerators)
+    raw_copy_time = timedelta(seconds=state.unrecognised.bytes / _COPIED_PER_S if state.unrecognised is not None else 0)
+    longest = max(LEAST, TIMES * (settings.bare_archive + raw_copy_time))
     bounds = Bounds(
-        start_within=given.spec.capacity_timeout,
+        start_within=settings.spec.capacity_timeout,
         end_within=longest,
-        end_by=given.deadline + _AFTER_DEADLINE,
-        cure=archive_job.out_of_cluster(given.spec),
+        end_by=settings.deadline + _AFTER_DEADLINE,
+        cure=archive_job.out_of_cluster(settings.spec),
         now=steward.clock.now,
     )
     return archive_job.run(
-        steward.client, config, job, given.job_files, bounds, steward.lease.check, pause, steward.logs.follow
+        steward.client, config, job, settings.job_files, bounds, steward.lease.check, pause, steward.logs.follow
     )

@@ -43,7 +43,7 @@ class NewestAttempt:
         self.history = resume_state.history(state)
         self.number, self.in_flight = resume_state.in_flight(state)
         if self._observer.clocks.attempt not in (0, self.number):
-            self._observer.launched(self.number)
+            self._observer.begin_attempt(self.number)
         self.held_since: datetime | None = state.held_since
         self._running_recorded = any(
             isinstance(event.payload, AttemptRunning) and event.payload.attempt == self.number
@@ -51,63 +51,63 @@ class NewestAttempt:
         )
 
     def launch(self, action: Launch) -> None:
-        for earlier in range(1, action.attempt):
-            attempts.remove(self._client, self.kind, gangs.job(self._config, earlier))
+        for old_number in range(1, action.attempt):
+            attempts.remove(self._client, self.kind, gangs.job(self._config, old_number))
         self._logs.forget()
         self._steward.lease.check()
         config, files = f"train-a{action.attempt}", gangs.files(self._config, self._steward.nodes.facts(False))
         attempts.create_config(self._client, config, gangs.labels(self._config, action.attempt), files)
         attempts.launch(self._client, gangs.gang(self._config, action.attempt, config))
         self.number, self.in_flight, self._running_recorded = action.attempt, True, False
-        self._observer.launched(self.number)
-        committed = self._steward.committed_step()
-        self._store.append(AttemptLaunched(attempt=self.number, jobset=self.job, committed_step=committed))
-        self._note_start_over(committed)
+        self._observer.begin_attempt(self.number)
+        newest_step = self._steward.committed_step()
+        self._store.append(AttemptLaunched(attempt=self.number, jobset=self.job, committed_step=newest_step))
+        self._note_start_over(newest_step)
 
-    def _note_start_over(self, committed: int) -> None:
+    def _note_start_over(self, newest_step: int) -> None:
         """Record that the attempt begins at step 0 although an earlier one has trained."""
-        trained = [known.ended.step or 0 for known in self._store.state().attempts if known.ended is not None]
-        if committed < 0 and max(trained, default=0) > 0:
-            why = "no checkpoint of it was committed; if it wrote one, no format recognised it"
-            self._store.append(TrainingStartedOver(attempt=self.number, before=max(trained), why=why))
+        trained_steps = [record.ended.step or 0 for record in self._store.state().attempts if record.ended is not None]
+        if newest_step < 0 and max(trained_steps, default=0) > 0:
+            reason = "no checkpoint of it was committed; if it wrote one, no format recognised it"
+            self._store.append(TrainingStartedOver(attempt=self.number, before=max(trained_steps), why=reason))
 
-    def note_running(self, seen: Observation) -> None:
+    def note_running(self, view: Observation) -> None:
         # A short attempt may succeed before every pod has answered a probe.
-        ran = seen.pods and all(pod.step > 0 or pod.phase == "Succeeded" for pod in seen.pods)
-        if self._running_recorded or not ran:
+        is_running = view.pods and all(pod.step > 0 or pod.phase == "Succeeded" for pod in view.pods)
+        if self._running_recorded or not is_running:
             return
         self._running_recorded = True
-        nodes, node_ranks = [pod.node for pod in seen.pods], [pod.node_rank for pod in seen.pods]
-        told = {"step": min(pod.step for pod in seen.pods), "nodes": nodes, "node_ranks": node_ranks}
-        self._store.append(AttemptRunning(attempt=self.number, **told))
+        nodes, node_ranks = [pod.node for pod in view.pods], [pod.node_rank for pod in view.pods]
+        fields = {"step": min(pod.step for pod in view.pods), "nodes": nodes, "node_ranks": node_ranks}
+        self._store.append(AttemptRunning(attempt=self.number, **fields))
 
-    def hold(self, action: Hold, seen: Observation) -> None:
-        ended = next(known.ended for known in self._store.state().attempts if known.number == action.attempt)
-        assert ended is not None, "an attempt that failed has ended"
+    def hold(self, action: Hold, view: Observation) -> None:
+        end_record = next(record.ended for record in self._store.state().attempts if record.number == action.attempt)
+        assert end_record is not None, "an attempt that failed has ended"
         event = self._store.append(
             Held(
                 attempt=action.attempt,
-                failure=ended.failure,
-                cause=ended.detail,
-                log=ended.log,
+                failure=end_record.failure,
+                cause=end_record.detail,
+                log=end_record.log,
                 until=action.until.isoformat(timespec="seconds"),
-                usd_per_hour=float(seen.usd_per_hour),
+                usd_per_hour=float(view.usd_per_hour),
             )
         )
         self.held_since = event.at
 
-    def repaired(self, at: datetime) -> None:
-        self.history = self.history.model_copy(update={"repairs": (*self.history.repairs, at)})
+    def note_repair(self, repair_at: datetime) -> None:
+        self.history = self.history.model_copy(update={"repairs": (*self.history.repairs, repair_at)})
 
-    def end(self, action: EndAttempt, seen: Observation) -> None:
+    def end(self, action: EndAttempt, view: Observation) -> None:
         """Record the end before the job is removed, so that a successor after a kill knows of it."""
         if action.failure is FailureClass.INTERRUPTED:
             self._let_commit()
-        self._logs.wait_for([pod.name for pod in seen.pods if pod.phase in ("Failed", "Succeeded")], _SHIP_REST_S)
+        self._logs.wait_for([pod.name for pod in view.pods if pod.phase in ("Failed", "Succeeded")], _SHIP_REST_S)
         # A successor does not follow the pods of an attempt that the record calls ended.
         self._logs.flush()
-        named = {*action.dead_nodes, action.first_failed}
-        instances = {node.name: node.instance for node in seen.nodes if node.name in named and node.instance}
+        blamed_nodes = {*action.dead_nodes, action.first_failed}
+        instances = {node.name: node.instance for node in view.nodes if node.name in blamed_nodes and node.instance}
         self._store.append(
             AttemptEnded(
                 attempt=self.number,
@@ -115,47 +115,47 @@ class NewestAttempt:
                 detail=action.why,
                 **action.model_dump(mode="json", include={"dead_nodes", "first_failed", "culprit"}),
                 instances=instances,
-                step=max((pod.step for pod in seen.pods), default=0),
+                step=max((pod.step for pod in view.pods), default=0),
                 committed_at_end=self._steward.committed_step(),
-                began=not seen.pods or any(pod.phase != "Pending" for pod in seen.pods),
-                nothing_sound=any(pod.reason == NOTHING_SOUND for pod in seen.pods),
-                log=self._last_words(action, seen),
+                began=not view.pods or any(pod.phase != "Pending" for pod in view.pods),
+                nothing_sound=any(pod.reason == NOTHING_SOUND for pod in view.pods),
+                log=self._last_words(action, view),
             )
         )
-        known = next(known for known in self._store.state().attempts if known.number == self.number)
-        failed = resume_state.failed(known)
-        self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, failed)})
+        record = next(record for record in self._store.state().attempts if record.number == self.number)
+        failed_attempt = resume_state.to_attempt(record)
+        self.history = self.history.model_copy(update={"attempts": (*self.history.attempts, failed_attempt)})
         self.in_flight = False
         attempts.remove(self._client, self.kind, self.job)
         if action.failure is not FailureClass.INTERRUPTED:
             attempts.end_now(self._client, self.labels, _BROKEN_GANG_GRACE_S)
 
-    def _last_words(self, action: EndAttempt, seen: Observation) -> list[str]:
+    def _last_words(self, action: EndAttempt, view: Observation) -> list[str]:
         """Return the log's tail of the pod whose own failure came first: the cause, for a person."""
-        failed = causes_first([pod for pod in seen.pods if pod.phase == "Failed"])
-        return self._logs.tail(failed[0].name) if failed and action.failure is not FailureClass.INTERRUPTED else []
+        pods = causes_first([pod for pod in view.pods if pod.phase == "Failed"])
+        return self._logs.tail(pods[0].name) if pods and action.failure is not FailureClass.INTERRUPTED else []
 
     def _let_commit(self) -> None:
         """Ask the gang to stop, and wait: it commits a checkpoint before it ends."""
         attempts.remove(self._client, self.kind, self.job)
-        until = time.monotonic() + self._config.grace_seconds + _STOP_MARGIN_S
-        while attempts.pods(self._client, self.labels) and time.monotonic() < until:
+        deadline = time.monotonic() + self._config.grace_seconds + _STOP_MARGIN_S
+        while attempts.pods(self._client, self.labels) and time.monotonic() < deadline:
             self._steward.lease.check()
             self._steward.pause()
 
-    def finish(self, action: Finish, seen: Observation) -> None:
+    def finish(self, action: Finish, view: Observation) -> None:
         self._store.append(Decision(action=action.kind, why=action.why))
         if action.outcome == "done":
-            self._logs.wait_for([pod.name for pod in seen.pods], _SHIP_REST_S)
+            self._logs.wait_for([pod.name for pod in view.pods], _SHIP_REST_S)
             self._logs.flush()
             self._store.append(
                 AttemptEnded(
                     attempt=self.number,
                     failure=None,
                     detail=action.why,
-                    words=closing_words(seen.pods),
+                    words=closing_words(view.pods),
                     # A job of anybody may end before or after its estimate.
-                    step=max((pod.step for pod in seen.pods), default=0) or self._config.steps,
+                    step=max((pod.step for pod in view.pods), default=0) or self._config.steps,
                     committed_at_end=self._steward.committed_step(),
                 )
             )

@@ -38,19 +38,19 @@ class StoredClocks(Frozen, extra="ignore"):
     sick: dict[str, datetime] = {}
     """Node, instance and sickness -> time since which it lasts."""
 
-    def same_as(self, other: StoredClocks | None) -> bool:
+    def same_as(self, other_clocks: StoredClocks | None) -> bool:
         """Return whether storing this one would tell a successor nothing new."""
-        if other is None or self._place() != other._place():
+        if other_clocks is None or self._place() != other_clocks._place():
             return False
-        ours, theirs = self._moments(), other._moments()
-        return ours.keys() == theirs.keys() and all(abs(ours[name] - theirs[name]) < SAME for name in ours)
+        left, right = self._moments(), other_clocks._moments()
+        return left.keys() == right.keys() and all(abs(left[name] - right[name]) < SAME for name in left)
 
     def _place(self) -> tuple[int, int, int]:
         return self.attempt, self.generation, self.step
 
     def _moments(self) -> dict[str, datetime]:
-        own = {"launched": self.launched, "stepped": self.stepped, **({"short": self.short} if self.short else {})}
-        return own | {f"quiet {k}": v for k, v in self.quiet.items()} | {f"sick {k}": v for k, v in self.sick.items()}
+        marks = {"launched": self.launched, "stepped": self.stepped, **({"short": self.short} if self.short else {})}
+        return marks | {f"quiet {k}": v for k, v in self.quiet.items()} | {f"sick {k}": v for k, v in self.sick.items()}
 
 
 @dataclass
@@ -69,19 +69,19 @@ class Clocks:
     """The gang's slowest step as it was seen last; None: not yet by this steward."""
 
     @classmethod
-    def begin(cls, attempt: int, mono: float, before: Clocks | None = None) -> Clocks:
+    def begin(cls, attempt: int, mono: float, previous_clocks: Clocks | None = None) -> Clocks:
         """Start the clocks of a new attempt; those of the nodes go on."""
-        kept = (before.short, before.sick) if before else (None, {})
-        return cls(attempt, launched=mono, stepped=mono, short=kept[0], sick=kept[1])
+        node_marks = (previous_clocks.short, previous_clocks.sick) if previous_clocks else (None, {})
+        return cls(attempt, launched=mono, stepped=mono, short=node_marks[0], sick=node_marks[1])
 
-    def rose(self, step: int, mono: float) -> None:
+    def note_step(self, step: int, mono: float) -> None:
         """Note the gang's slowest step as it is now. One that goes back, as a job that counts each epoch from 0 prints
         it, and then rises is progress too: only what stands still hangs."""
         if step > (self.step if self.last is None else self.last):
             self.stepped = mono
         self.last, self.step = step, max(self.step, step)
 
-    def restarted(self, generation: int, mono: float) -> None:
+    def note_restart(self, generation: int, mono: float) -> None:
         """Note a restart in place: as after a launch, the gang takes a while to its first step, and repeats some."""
         if generation > self.generation:
             self.generation, self.step, self.last, self.launched, self.stepped = generation, 0, 0, mono, mono
@@ -92,7 +92,7 @@ class Clocks:
         elif self.short is None:
             self.short = mono
 
-    def kept(self, mono: float, now: datetime) -> StoredClocks:
+    def to_stored(self, mono: float, now: datetime) -> StoredClocks:
         def moment(mark: float) -> datetime:
             return now - timedelta(seconds=mono - mark)
 
@@ -109,7 +109,7 @@ class Clocks:
 
 
 def taken_over(
-    kept: StoredClocks | None,
+    clocks: StoredClocks | None,
     attempt: int,
     launched_at: datetime | None,
     began_at: datetime | None,
@@ -129,15 +129,15 @@ def taken_over(
     def marks(moments: Mapping[str, datetime]) -> dict[str, float]:
         return {name: mark(moment, began_at) for name, moment in moments.items()}
 
-    begun = now if launched_at is None else launched_at
-    own = kept if kept is not None and kept.attempt == attempt else None
+    launch_time = now if launched_at is None else launched_at
+    current = clocks if clocks is not None and clocks.attempt == attempt else None
     return Clocks(
         attempt,
-        launched=mark(own.launched if own else begun, launched_at),
-        stepped=mark(own.stepped if own else begun, launched_at),
-        step=own.step if own else 0,
-        generation=own.generation if own else 0,
-        short=mark(kept.short, began_at) if kept and kept.short else None,
-        quiet=marks(own.quiet) if own else {},
-        sick=marks(kept.sick) if kept else {},
+        launched=mark(current.launched if current else launch_time, launched_at),
+        stepped=mark(current.stepped if current else launch_time, launched_at),
+        step=current.step if current else 0,
+        generation=current.generation if current else 0,
+        short=mark(clocks.short, began_at) if clocks and clocks.short else None,
+        quiet=marks(current.quiet) if current else {},
+        sick=marks(clocks.sick) if clocks else {},
     )

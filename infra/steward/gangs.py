@@ -57,11 +57,11 @@ def gang(config: StewardConfig, attempt: int, config_map: str) -> GangJob:
 
 def judge(config: StewardConfig, number: int, config_map: str) -> GangJob:
     """Return the gang of one pod that evaluates and exports the newest checkpoint; `number` counts its tries."""
-    given = {
+    judge_fields = {
         "name": f"{config.spec.campaign}-judge{number}",
         "attempt": 0,
         "nodes": 1,
         "judges": True,
         "by_mpirun": False,
     }
-    return gang(config, 0, config_map).model_copy(update={**given, "command": ("python3", SUPERVISOR, EVALUATE)})
+    return gang(config, 0, config_map).model_copy(update={**judge_fields, "command": ("python3", SUPERVISOR, EVALUATE)})

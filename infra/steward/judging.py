@@ -40,14 +40,14 @@ def judge(steward: Parts, pause: Callable[[], None]) -> Judged:
     left = config.deadline - steward.clock.now() - config.bare_archive
     if left < config.judging:
         return Judged(unjudged=f"the deadline {config.deadline.isoformat(timespec='seconds')} leaves no time for it")
-    why = ""
+    reason = ""
     for number in range(1, TRIES + 1):
         _launch(steward, number)
-        ended = _watched(steward, number, pause)
-        if isinstance(ended, Judged):
-            return ended
-        why = ended
-    return Judged(unjudged=f"its pod ended {TRIES} times without a word of its own: {why}")
+        result = _watch(steward, number, pause)
+        if isinstance(result, Judged):
+            return result
+        reason = result
+    return Judged(unjudged=f"its pod ended {TRIES} times without a word of its own: {reason}")
 
 
 def forget(steward: Parts) -> None:
@@ -64,27 +64,27 @@ def _launch(steward: Parts, number: int) -> None:
     attempts.launch(steward.client, gangs.judge(config, number, CONFIG))
 
 
-def _watched(steward: Parts, number: int, pause: Callable[[], None]) -> Judged | str:
+def _watch(steward: Parts, number: int, pause: Callable[[], None]) -> Judged | str:
     """Wait for the pod of a try. Return what it came to, or why it ended without that."""
     config, clock = steward.config, steward.clock
     name = gangs.judge(config, number, CONFIG).name
-    until = clock.monotonic() + config.spec.capacity_timeout.total_seconds()
-    begun = False
+    end_s = clock.monotonic() + config.spec.capacity_timeout.total_seconds()
+    running = False
     while True:
         steward.lease.check()
         pod = _pod(steward, name)
         if pod is not None and pod_start.has_started(pod):
             steward.logs.follow(pod_start.name_of(pod))
-            if not begun:
-                begun, until = True, clock.monotonic() + _longest(steward).total_seconds()
+            if not running:
+                running, end_s = True, clock.monotonic() + _longest(steward).total_seconds()
         if pod is not None and pod_start.is_over(pod):
             steward.logs.wait_for([pod_start.name_of(pod)], _SHIP_REST_S)
             steward.logs.flush()  # the archive copies it from the bucket
-            return _ended(pod)
+            return _judgement_of(pod)
         late = clock.now() + config.bare_archive > config.deadline
-        if late or clock.monotonic() > until:
+        if late or clock.monotonic() > end_s:
             attempts.remove(steward.client, JobSet, name)
-            return Judged(unjudged=_overdue(pod, begun, late))
+            return Judged(unjudged=_overdue(pod, running, late))
         pause()
 
 
@@ -93,30 +93,30 @@ def _longest(steward: Parts) -> timedelta:
     return steward.config.judging + steward.config.bare_archive
 
 
-def _overdue(pod: Pod | None, begun: bool, late: bool) -> str:
+def _overdue(pod: Pod | None, running: bool, late: bool) -> str:
     if late:
         return "it was ended, since the time to the deadline is for the archive"
-    if begun:
+    if running:
         return "its pod did not end in time"
     return f"its pod did not start: {pod_start.why_not(pod, '') if pod is not None else 'no pod is there'}"
 
 
 def _pod(steward: Parts, name: str) -> Pod | None:
     labels = {CAMPAIGN_LABEL: steward.config.spec.campaign, ATTEMPT_LABEL: "0"}
-    found = [pod for pod in attempts.pods(steward.client, labels) if pod_start.name_of(pod).startswith(f"{name}-")]
-    return max(found, key=pod_start.name_of, default=None)
+    judge_pods = [pod for pod in attempts.pods(steward.client, labels) if pod_start.name_of(pod).startswith(f"{name}-")]
+    return max(judge_pods, key=pod_start.name_of, default=None)
 
 
-def _ended(pod: Pod) -> Judged | str:
+def _judgement_of(pod: Pod) -> Judged | str:
     """Return the judgement that the pod told, or what else is known of its end."""
     end = pod_start.ending(pod)
     if end is None:
         return pod_start.why_not(pod, "")
     try:
-        told: Any = json.loads(end.message or "")
+        verdict: Any = json.loads(end.message or "")
     except (ValueError, RecursionError):
-        told = None
-    if isinstance(told, dict) and told.get("judgement"):
-        return Judged(sha256=str(told["judgement"]))
-    detail = str(told.get("detail", "")) if isinstance(told, dict) else ""
+        verdict = None
+    if isinstance(verdict, dict) and verdict.get("judgement"):
+        return Judged(sha256=str(verdict["judgement"]))
+    detail = str(verdict.get("detail", "")) if isinstance(verdict, dict) else ""
     return detail or f"exit code {end.exitCode}{f', {end.reason}' if end.reason else ''}"

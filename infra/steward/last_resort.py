@@ -40,15 +40,14 @@ def sign(client: Client, pod: str) -> None:
 def other_holder(client: Client, pod: str) -> str | None:
     """Return the living steward that took the lease after this one, or None. Raises `ApiError`."""
     try:
-        signed = (client.get(ConfigMap, HOLDER, namespace=NAMESPACE).data or {}).get("pod")
+        holder = (client.get(ConfigMap, HOLDER, namespace=NAMESPACE).data or {}).get("pod")
     except ApiError as error:
         if not is_gone(error):
             raise
         return None
-    living = {
-        one.metadata.name for one in client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD}) if one.metadata
-    }
-    return signed if signed != pod and signed in living else None
+    stewards = client.list(Pod, namespace=NAMESPACE, labels={"app": STEWARD})
+    living = {steward.metadata.name for steward in stewards if steward.metadata}
+    return holder if holder != pod and holder in living else None
 
 
 def give_back(
@@ -59,7 +58,7 @@ def give_back(
     campaign: str,
     grace_s: float,
     pause: Callable[[], None],
-    why: str,
+    reason: str,
 ) -> bool:
     """Ask every gang of the campaign to commit, wait for it, set the GPU nodes to zero; return whether that succeeded.
 
@@ -68,12 +67,12 @@ def give_back(
     """
     try:
         _refuse_other(client, lease)
-        log.error("the GPU nodes go back, unrecorded: %s", why)
+        log.error("the GPU nodes go back, unrecorded: %s", reason)
         with suppress(httpx2.HTTPError):  # do not wait for a gang that cannot be asked
             for name in attempts.jobs(client, kind, campaign).values():
                 attempts.remove(client, kind, name)
-            until = time.monotonic() + grace_s + MARGIN_S
-            while _gang(client, campaign) and time.monotonic() < until:
+            deadline = time.monotonic() + grace_s + MARGIN_S
+            while _gang(client, campaign) and time.monotonic() < deadline:
                 pause()
         nodes.set_desired(0)
     except OF_WORLD as error:
@@ -86,10 +85,10 @@ def _refuse_other(client: Client, lease: Lease) -> None:
     try:
         lease.check()
     except LeaseUnproven:
-        other = other_holder(client, os.uname().nodename)
-        if other is not None:
+        holder = other_holder(client, os.uname().nodename)
+        if holder is not None:
             cure = "nothing: it goes on, and this one ends"
-            raise LeaseLost("another steward has the campaign", seen=other, cure=cure) from None
+            raise LeaseLost("another steward has the campaign", seen=holder, cure=cure) from None
 
 
 def _gang(client: Client, campaign: str) -> list[str]:

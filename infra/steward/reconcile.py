@@ -38,8 +38,8 @@ def reconcile(
 
 def _record_launched(store: CampaignStore, present: Mapping[int, str], committed_step: int) -> None:
     """Record attempts that only Kubernetes knows: their steward was killed right after the launch."""
-    known = {attempt.number for attempt in store.state().attempts}
-    newest = max(known, default=0)
+    known_numbers = {attempt.number for attempt in store.state().attempts}
+    newest = max(known_numbers, default=0)
     for number, name in sorted(present.items()):
         if number > newest:
             log.info("attempt %d runs unrecorded as %s: it is recorded", number, name)
@@ -61,11 +61,11 @@ def _remove_ended(client: Client, store: CampaignStore, kind: attempts.Kind, cam
 def _give_back(store: CampaignStore, nodes: GpuNodes, returns: Returns) -> None:
     """Give back instances that still run although their node is quarantined, in the record or in Kubernetes."""
     payloads = [event.payload for event in store.events()]
-    recorded = {payload.instance for payload in payloads if isinstance(payload, NodeQuarantined)}
+    quarantined_instances = {payload.instance for payload in payloads if isinstance(payload, NodeQuarantined)}
     for node in nodes.facts():
         if node.instance_state == "gone" or not node.instance:
             continue
-        if node.quarantined or node.instance in recorded:
+        if node.quarantined or node.instance in quarantined_instances:
             log.info("%s is quarantined and its instance %s still runs: it is given back", node.name, node.instance)
             nodes.quarantine(node.name, "dead")
             returns.give_back(node.instance)

@@ -34,13 +34,13 @@ class Release:
     def begin(self) -> None:
         """Start the release if a checkpoint is known to be on the shared tier: else a node may hold the only copy."""
         steward = self._steward
-        done = steward.config.spec.nodes.count == 1 or steward.store.state().archives_on is not None
-        if done or steward.committed.step() < 0 or steward.committed.troubles():
+        is_done = steward.config.spec.nodes.count == 1 or steward.store.state().archives_on is not None
+        if is_done or steward.committed.step() < 0 or steward.committed.troubles():
             return
         try:
-            held = self._nodes.held()
-            needed = steward.config.accelerators
-            fit = [node for node in self._nodes.facts() if node.fit(needed) and node.instance in held]
+            members = self._nodes.held()
+            wanted_accelerators = steward.config.accelerators
+            fit = [node for node in self._nodes.facts() if node.fit(wanted_accelerators) and node.instance in members]
             if not fit:
                 return
             self._kept = min(fit, key=lambda node: node.name).instance
@@ -55,33 +55,33 @@ class Release:
             return
         self._next = time.monotonic() + AGAIN_S
         try:
-            if self._give_back() and self._gone():
+            if self._give_back() and self._is_one_left():
                 config = self._steward.config
-                group, of = self._steward.names.gpu_group, config.spec.nodes.count
-                self._steward.store.append(ArchiveBegun(group=group, nodes=1, of=of, released=len(self._given)))
+                group, node_count = self._steward.names.gpu_group, config.spec.nodes.count
+                self._steward.store.append(ArchiveBegun(group=group, nodes=1, of=node_count, released=len(self._given)))
                 self._kept = None
         except (ClientError, BotoCoreError) as error:
             log.warning("not every node is given back yet: %s", explained(error))
 
     def _give_back(self) -> bool:
         """Return whether the group now wants only the one node."""
-        others = self._nodes.held() - {self._kept} - self._given
+        other_instances = self._nodes.held() - {self._kept} - self._given
         for node in self._nodes.facts():
-            if node.instance in others and not node.cordoned:
+            if node.instance in other_instances and not node.cordoned:
                 self._nodes.cordon(node.name, True)
-        for instance in sorted(others):
+        for instance in sorted(other_instances):
             try:
                 self._nodes.release(instance)
             except (ClientError, BotoCoreError) as error:
                 log.warning("%s is not given back yet: %s", instance, explained(error))
             else:
                 self._given.add(instance)
-        if others - self._given:
+        if other_instances - self._given:
             return False
         if not self._lowered and self._nodes.desired() > 1:  # nodes that never came are still wanted
             self._nodes.set_desired(1)
         self._lowered = True
         return True
 
-    def _gone(self) -> bool:
-        return sum(one.state in BILLS for one in self._nodes.launched()) <= 1
+    def _is_one_left(self) -> bool:
+        return sum(launch.state in BILLS for launch in self._nodes.launched()) <= 1

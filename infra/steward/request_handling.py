@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.aws.parts import Altered
 from infra.checkpoints import work
-from infra.checkpoints.find import carried
+from infra.checkpoints.find import carry_place
 from infra.checkpoints.place import FolderPlace, Place
 from infra.checkpoints.requests import CARRIED, FOLDER, SUFFIX, Answer, TierRequest
 from infra.errors import BivouacError, LeaseLost, LeaseUnproven
@@ -72,8 +72,8 @@ class RequestServer:
         for key in waiting:
             name = key.removeprefix(f"{self._store.prefix}/").removesuffix(".json")
             # In this order: the sender removes its request before the answer.
-            answered = self._store.figures(f"{name}{SUFFIX}", Answer)
-            if (answered is not None and answered.done) or not self._store.has(f"{name}.json"):
+            old_answer = self._store.figures(f"{name}{SUFFIX}", Answer)
+            if (old_answer is not None and old_answer.done) or not self._store.has(f"{name}.json"):
                 continue
             try:
                 request = self._store.model(f"{name}.json", TierRequest)
@@ -113,9 +113,10 @@ class RequestServer:
     def _verify(self, request: TierRequest, tell: Callable[[str], None]) -> Answer:
         verdicts, unreachable = list[StepVerdict](), list[str]()
         if "shared" in request.tiers:
-            there = [row.step for row in self._place.rows() if row.committed]
-            for found in work.verify(self._place, [s for s in there if not request.steps or s in request.steps], tell):
-                verdicts.append(found.model_copy(update={"tier": "shared"}))
+            present = [row.step for row in self._place.rows() if row.committed]
+            steps = [step for step in present if not request.steps or step in request.steps]
+            for verdict in work.verify(self._place, steps, tell):
+                verdicts.append(verdict.model_copy(update={"tier": "shared"}))
         if "local" in request.tiers:
             agents = dict(self._agents())
             tell(f"{len(agents)} nodes read their own disks")
@@ -131,15 +132,15 @@ class RequestServer:
     def _carry(self, steps: tuple[int, ...], tell: Callable[[str], None]) -> Answer:
         """Copy a step (none: the newest sound one) from the shared tier to the campaign's folder in S3, the manifest
         last. Readers verify it. What was carried before stays if it is the same, and goes if another attempt's."""
-        committed = [row.step for row in self._place.rows() if row.committed]
-        step = next(iter(steps), None) if steps else work.newest_sound(self._place, committed, tell)
+        committed_steps = [row.step for row in self._place.rows() if row.committed]
+        step = next(iter(steps), None) if steps else work.newest_sound(self._place, committed_steps, tell)
         if step is None:
             raise ValueError("no step is committed and sound on the shared tier")
-        manifest, before = self._place.manifest(step), carried(self._store)
-        if (there := before.manifest_bytes(step)) == manifest.serialize():
+        manifest, carried_place = self._place.manifest(step), carry_place(self._store)
+        if (carried_bytes := carried_place.manifest_bytes(step)) == manifest.serialize():
             return Answer(carried=step)
-        if there is not None:
-            before.remove(step)
+        if carried_bytes is not None:
+            carried_place.remove(step)
         prefix = f"{self._store.prefix}/{CARRIED}/{step_folder(step)}"
         for number, shard in enumerate(manifest.shards, 1):
             self._guard()
@@ -163,8 +164,8 @@ def _of_node(address: str, steps: tuple[int, ...]) -> list[StepVerdict]:
     deadline = time.monotonic() + _TIMEOUT_S
     listing = _get(address, CHECKPOINTS_PATH, deadline)
     rows = () if listing is None else Listing.model_validate_json(listing).rows
-    wanted = [row.step for row in rows if row.committed and (not steps or row.step in steps)]
-    answers = (_get(address, f"{VERDICTS_PATH}{step}", deadline) for step in wanted)
+    wanted_steps = [row.step for row in rows if row.committed and (not steps or row.step in steps)]
+    answers = (_get(address, f"{VERDICTS_PATH}{step}", deadline) for step in wanted_steps)
     return [StepVerdict.model_validate_json(answer) for answer in answers if answer is not None]
 
 

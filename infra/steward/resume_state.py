@@ -9,22 +9,22 @@ from infra.steward.decide import Attempt, FailureClass, History
 
 def history(state: CampaignState) -> History:
     """Return the attempts that failed since the last relaunch by a person, and all repairs."""
-    ended = tuple(failed(known) for known in state.attempts if known.failure and known.number > state.judged)
-    return History(attempts=ended, repairs=state.repairs)
+    failures = tuple(to_attempt(record) for record in state.attempts if record.failure and record.number > state.judged)
+    return History(attempts=failures, repairs=state.repairs)
 
 
-def failed(known: AttemptRecord) -> Attempt:
+def to_attempt(record: AttemptRecord) -> Attempt:
     """Return an attempt that failed, as the decision takes it."""
-    assert known.ended is not None and known.ended_at is not None, "it has failed"
+    assert record.ended is not None and record.ended_at is not None, "it has failed"
     return Attempt(
-        number=known.number,
-        failure=FailureClass(str(known.failure)),
-        ended_at=known.ended_at,
-        committed_at_launch=known.launched.committed_step,
-        committed_at_end=known.committed,
-        dead_nodes=known.ended.dead_nodes,
-        first_failed=known.ended.first_failed,
-        instances=known.ended.instances,
+        number=record.number,
+        failure=FailureClass(str(record.failure)),
+        ended_at=record.ended_at,
+        committed_at_launch=record.launched.committed_step,
+        committed_at_end=record.committed,
+        dead_nodes=record.ended.dead_nodes,
+        first_failed=record.ended.first_failed,
+        instances=record.ended.instances,
     )
 
 
@@ -34,8 +34,8 @@ def in_flight(state: CampaignState) -> tuple[int, bool]:
     return (newest.number, newest.ended is None) if newest is not None else (0, False)
 
 
-def done(state: CampaignState) -> str | None:
+def success_of(state: CampaignState) -> str | None:
     """Return how the newest attempt ended well, whose steward may have ended before it recorded more; None: it did
     not."""
-    ended = state.attempts[-1].ended if state.attempts else None
-    return str(ended.detail) if ended is not None and ended.failure is None else None
+    last_end = state.attempts[-1].ended if state.attempts else None
+    return str(last_end.detail) if last_end is not None and last_end.failure is None else None

@@ -30,18 +30,18 @@ class Returns:
         try:
             self._replace(instance)
         except (ClientError, BotoCoreError) as error:
-            why = explained(error)
-            self._refused[instance] = f"{instance} is not given back yet: {why.what}: {why.seen}"[:300]
+            explanation = explained(error)
+            self._refused[instance] = f"{instance} is not given back yet: {explanation.what}: {explanation.seen}"[:300]
             log.warning("%s", self._refused[instance])
         else:
             self._refused.pop(instance, None)
 
-    def again(self) -> None:
+    def retry(self) -> None:
         """Repeat refused calls every few seconds: botocore repeats throttled calls only."""
         if self._refused and time.monotonic() >= self._next:
             for instance in tuple(self._refused):
                 self.give_back(instance)
             self._next = time.monotonic() + AGAIN_S
 
-    def refused(self) -> tuple[str, ...]:
+    def refusals(self) -> tuple[str, ...]:
         return tuple(self._refused.values())

@@ -26,15 +26,15 @@ _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0)
 and Systems Manager answers 40 requests a second: each pause is half as long to half as long again, by chance."""
 
 
-def fetched(sources: SecretSources, account: Callable[[], Account], pause: Callable[[float], None]) -> dict[str, str]:
-    """Return variable -> value. Raises `Refused` with all that is wrong, `TemporaryError` if AWS stays away.
+def fetch_all(sources: SecretSources, account: Callable[[], Account], pause: Callable[[float], None]) -> dict[str, str]:
+    """Return variable -> value. Raises `SecretRefused` with all that is wrong, `TemporaryError` if AWS stays away.
 
     `account` is called for each try: botocore does not look again for credentials that it did not find.
     """
     texts = dict[str, str]()
     for seconds in (*_PAUSES_S, None):
         try:
-            return _once(sources, account(), texts)
+            return _try_once(sources, account(), texts)
         except TemporaryError:
             if seconds is None:
                 raise
@@ -42,7 +42,7 @@ def fetched(sources: SecretSources, account: Callable[[], Account], pause: Calla
     raise AssertionError("the last try returns or raises")
 
 
-def _once(sources: SecretSources, account: Account, texts: dict[str, str]) -> dict[str, str]:
+def _try_once(sources: SecretSources, account: Account, texts: dict[str, str]) -> dict[str, str]:
     """Return variable -> value. `texts` keeps what was read, by its place, for the next try."""
     values, wrong = dict[str, str](), list[str]()
     for name, source in sources.secrets.items():
@@ -67,20 +67,20 @@ def main(config: Path = Path(CONFIG_FILE).parent, target: Path = Path(SECRETS)) 
     """Fetch and write; return the contract's exit code, with the reason in the termination message if it is not 0."""
     try:
         sources = SecretSources.model_validate_json((config / SECRET_SOURCES).read_text())
-        values = fetched(sources, lambda: Account(sources.region, QUICK), time.sleep)
+        values = fetch_all(sources, lambda: Account(sources.region, QUICK), time.sleep)
         write(target, values)
     except SecretRefused as refused:
-        return _ended(ExitCode.USER, "user", f"a secret of the job cannot be read: {refused}")
+        return _write_end(ExitCode.USER, "user", f"a secret of the job cannot be read: {refused}")
     except TemporaryError as away:
-        return _ended(ExitCode.INTERNAL, "internal", f"the job's secrets cannot be read now: {away}")
+        return _write_end(ExitCode.INTERNAL, "internal", f"the job's secrets cannot be read now: {away}")
     except Exception as error:
         # Only its kind: the message of a parser may quote what it could not read.
-        return _ended(ExitCode.INTERNAL, "internal", f"the job's secrets cannot be read: {type(error).__name__}")
+        return _write_end(ExitCode.INTERNAL, "internal", f"the job's secrets cannot be read: {type(error).__name__}")
     print(f"read {', '.join(sorted(values))}")
     return int(ExitCode.DONE)
 
 
-def _ended(code: ExitCode, reason: str, detail: str) -> int:
+def _write_end(code: ExitCode, reason: str, detail: str) -> int:
     end = Termination(
         exit_code=int(code),
         reason=reason,

@@ -63,10 +63,10 @@ class Steward:
         pod_logs: PodLogs,
         store: CampaignStore,
         lease: Lease,
-        rest: Callable[[float], None] = time.sleep,
+        sleep_for: Callable[[float], None] = time.sleep,
         clock: Clock | None = None,
     ) -> None:
-        """`pod_logs` has connections of its own. `rest` sleeps between two turns; its argument is in seconds."""
+        """`pod_logs` has connections of its own. `sleep_for` sleeps between two turns; its argument is in seconds."""
         self.config, self.account, self.client, self.store, self.lease = config, account, client, store, lease
         self.clock = clock or Clock()
         self.names = Names(config.spec)
@@ -75,7 +75,7 @@ class Steward:
         self.lookout = Lookout(config, client, self.nodes, store, lease, self.clock)
         self.observer, self.sources = self.lookout.observer, self.lookout.sources
         self.trainer_events = TrainerEvents(store)
-        self.logs = LogShipper(pod_logs, store, self.trainer_events.take, marked=config.spec.workload is not None)
+        self.logs = LogShipper(pod_logs, store, self.trainer_events.take, has_marks=config.spec.workload is not None)
         self.tiers = TierWatch(store, bucket=bucket_place(store.s3, config.shared_tier))
         self.committed = Committed(config.spec.campaign, store.state(), bucket=self.tiers.bucket)
         self.policy = policy_of(config)
@@ -83,7 +83,7 @@ class Steward:
         self.copier = Copier(self)
         self.attempt = NewestAttempt(self)
         self.lookout.take_over(store.state(), self.attempt.number)
-        self._rest = rest
+        self._rest = sleep_for
 
     def run(self) -> None:
         """Run until training is over and archived and the GPU nodes are at zero."""
@@ -95,13 +95,15 @@ class Steward:
 
     def _ride_through(self, error: Exception) -> None:
         """Wait until acts may be tried again. The only act meanwhile is to give the GPU nodes back."""
-        self.sources.failed("acts", error)
+        self.sources.note_failure("acts", error)
         try:
-            over = self.store.state().outcome is not None
+            is_over = self.store.state().outcome is not None
         except PASSING:
-            over = False
+            is_over = False
         # An archive has bounds of its own: `means_patience` is for training.
-        policy = self.policy.model_copy(update={"means_patience": self.policy.blind_timeout}) if over else self.policy
+        policy = (
+            self.policy.model_copy(update={"means_patience": self.policy.blind_timeout}) if is_over else self.policy
+        )
         _, action = self._look(policy)
         if isinstance(action, GiveBack):
             self._give_back(action)
@@ -112,13 +114,13 @@ class Steward:
         self.lease.check()
         last_resort.sign(self.client, os.uname().nodename)
         state = self.store.state()
-        at = (self.attempt.kind, self.config.spec.campaign)
-        reconcile(self.client, self.store, self.nodes, self.returns, *at, self.committed_step())
+        kind, campaign = self.attempt.kind, self.config.spec.campaign
+        reconcile(self.client, self.store, self.nodes, self.returns, kind, campaign, self.committed_step())
         self.attempt.take_over()
         if state.outcome is None:
             finish = self._train()
-            about = {"outcome": finish.outcome, "why": finish.why, "committed_step": self.committed.to_record()}
-            self.store.append(TrainingFinished(**about, unrecognised=self._left_behind()))
+            facts = {"outcome": finish.outcome, "why": finish.why, "committed_step": self.committed.to_record()}
+            self.store.append(TrainingFinished(**facts, unrecognised=self._left_behind()))
         self.copier.stop()
         # The archive copies the logs from the bucket.
         self.logs.flush()
@@ -135,11 +137,11 @@ class Steward:
         checkpoints are committed, or none."""
         if self.config.workload is None:
             return None if self.committed.to_record() is None else Unrecognised(files=0, bytes=0).model_dump()
-        begun = [known.number for known in self.store.state().attempts if known.began]
+        attempt_numbers = [record.number for record in self.store.state().attempts if record.began]
         local = self.config.workload.checkpoints.tier == "local"
-        left = self.committed.left_behind(max(begun, default=0), local)
-        told = any(status.unrecognised and status.unrecognised.files for status in self.observer.statuses.values())
-        return None if local and told and left is not None and not left.get("files") else left
+        left = self.committed.left_behind(max(attempt_numbers, default=0), local)
+        has_files = any(status.unrecognised and status.unrecognised.files for status in self.observer.statuses.values())
+        return None if local and has_files and left is not None and not left.get("files") else left
 
     def _may_archive(self) -> bool:
         """Return whether there may be something to archive, or to copy as it is, that is not yet."""
@@ -149,11 +151,11 @@ class Steward:
 
     def _resume(self) -> Finish | None:
         """Finish what a predecessor left half done; adopt a newer configuration."""
-        if (why := resume_state.done(self.store.state())) is not None:
-            return Finish(outcome="done", why=why)
+        if (reason := resume_state.success_of(self.store.state())) is not None:
+            return Finish(outcome="done", why=reason)
         attempt = self.attempt
-        at = (self.client, attempt.kind, self.config.spec.campaign)
-        if attempt.in_flight and attempt.number not in attempts.jobs(*at):
+        kind, campaign = attempt.kind, self.config.spec.campaign
+        if attempt.in_flight and attempt.number not in attempts.jobs(self.client, kind, campaign):
             self._interrupt("its job is gone: a steward that ended was stopping it, or somebody removed it")
         if self.config.relaunch is not None and self.config.version > self.store.state().version:
             self._relaunch(self.config.relaunch)
@@ -172,9 +174,9 @@ class Steward:
         )
         self.attempt.take_over()
 
-    def _interrupt(self, why: str) -> None:
-        seen = self.observer.observe(self.attempt.number, True, self.committed_step(), False)
-        self._act(EndAttempt(failure=FailureClass.INTERRUPTED, why=why), seen)
+    def _interrupt(self, reason: str) -> None:
+        view = self.observer.observe(self.attempt.number, True, self.committed_step(), False)
+        self._act(EndAttempt(failure=FailureClass.INTERRUPTED, why=reason), view)
 
     def committed_step(self) -> int:
         """Return the newest step known to be committed on the shared tier, -1 when there is none."""
@@ -184,22 +186,22 @@ class Steward:
         if (finish := self._resume()) is not None:
             return finish
         while True:
-            self.returns.again()
-            seen, action = self._look(self.policy)
-            action = self.copier.before(action)
-            for pod in seen.pods:
+            self.returns.retry()
+            view, action = self._look(self.policy)
+            action = self.copier.check_launch(action)
+            for pod in view.pods:
                 if pod.phase != "Pending":
                     self.logs.follow(pod.name)
             self.tiers.tell(self.observer.agents)
             if not self.sources.away("record"):
-                self.attempt.note_running(seen)
+                self.attempt.note_running(view)
                 self._note_nodes()
-                self.copier.look(seen.committed_step)
+                self.copier.look(view.committed_step)
             if isinstance(action, Finish):
-                self.attempt.finish(action, seen)
+                self.attempt.finish(action, view)
                 return action
-            self._act(action, seen)
-            self.sources.answered("acts")
+            self._act(action, view)
+            self.sources.note_answer("acts")
             self.pause()
 
     def _note_nodes(self) -> None:
@@ -211,17 +213,17 @@ class Steward:
 
     def _look(self, policy: Policy) -> tuple[Observation, Action]:
         attempt = self.attempt
-        at, held = (attempt.number, attempt.in_flight, self.committed_step()), attempt.held_since
-        troubles = (*self.returns.refused(), *self.committed.troubles(), *self.copier.under_way())
-        return self.lookout.look(policy, attempt.history, at, held, troubles, self.trainer_events.loss)
+        state, hold_start = (attempt.number, attempt.in_flight, self.committed_step()), attempt.held_since
+        troubles = (*self.returns.refusals(), *self.committed.troubles(), *self.copier.under_way())
+        return self.lookout.look(policy, attempt.history, state, hold_start, troubles, self.trainer_events.loss)
 
     def _give_back(self, action: GiveBack) -> None:
-        grace, at = self.config.grace_seconds, (self.attempt.kind, self.config.spec.campaign)
-        unguarded = GpuNodes(self.account, self.client, self.names, lambda: None)
-        if last_resort.give_back(self.client, unguarded, self.lease, *at, grace, self.pause, action.why):
+        kind, campaign, grace = self.attempt.kind, self.config.spec.campaign, self.config.grace_seconds
+        nodes = GpuNodes(self.account, self.client, self.names, lambda: None)
+        if last_resort.give_back(self.client, nodes, self.lease, kind, campaign, grace, self.pause, action.why):
             self.lookout.given_back = action.why
 
-    def _act(self, action: Action, seen: Observation) -> None:
+    def _act(self, action: Action, view: Observation) -> None:
         if isinstance(action, GiveBack):
             return self._give_back(action)
         if not isinstance(action, Wait):
@@ -231,18 +233,18 @@ class Steward:
             case Launch():
                 self.attempt.launch(action)
             case EndAttempt():
-                self.attempt.end(action, seen)
+                self.attempt.end(action, view)
             case Replace():
-                self._replace(action, seen)
+                self._replace(action, view)
             case Hold():
-                self.attempt.hold(action, seen)
+                self.attempt.hold(action, view)
 
-    def _replace(self, action: Replace, seen: Observation) -> None:
-        instances = {node.name: node.instance for node in seen.nodes}
+    def _replace(self, action: Replace, view: Observation) -> None:
+        instances = {node.name: node.instance for node in view.nodes}
         for node, reason in zip(action.nodes, action.reasons, strict=True):
             instance = instances.get(node)
             event = self.store.append(NodeQuarantined(node=node, instance=instance, reason=reason))
-            self.attempt.repaired(event.at)
+            self.attempt.note_repair(event.at)
             self.nodes.quarantine(node, "replaced")
             if instance:
                 self.returns.give_back(instance)

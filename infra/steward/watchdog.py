@@ -9,7 +9,7 @@ STUCK_S = 900.0
 """A turn this long hangs: all its waits are bounded, and their sum is far shorter."""
 
 
-def rest(seconds: float) -> None:
+def pause(seconds: float) -> None:
     """Sleep. Without another call within `STUCK_S`, log the stacks of all threads and end the process.
 
     The lease does not end a hung process: a thread of its own renews it. A kubelet's probe does not either: its server
@@ -19,6 +19,6 @@ def rest(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def over() -> None:
+def stop() -> None:
     """Stop watching: the loop has ended."""
     faulthandler.cancel_dump_traceback_later()

@@ -99,7 +99,7 @@ def repaired_case(camp: Camp) -> dict[str, Any]:
 def read_only_case(camp: Camp) -> dict[str, Any]:
     """The pull request's role, without access to the cluster, sees no difference where there is none."""
     with as_reader(camp), mutations(camp) as heard:
-        seen = preview(read_only_context(camp.spec, camp.plan, Console(file=StringIO())), inside=False)
+        seen = preview(read_only_context(camp.spec, camp.plan, Console(file=StringIO())), look_inside=False)
     assert seen.exit_code == 0 and not seen.differs, [row.title for one in seen.looks for row in one.planned]
     assert not heard and any("were not looked at" in note for one in seen.looks for note in one.notes)
     return {"hands": ["read-only role"]}

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from infra.campaign import report
-from infra.checkpoints.find import exported, is_campaign
+from infra.checkpoints.find import export_folder, is_campaign
 from infra.cli.records import record_of
 from infra.console.plain_console import say
 from infra.data import audit
@@ -64,7 +64,7 @@ def _of_campaign(name: str, region: str, data: Path | None) -> AuditEvidence:
         if not (results / report.PACKED).exists():
             raise
         record = unpacked((results / report.PACKED).read_bytes())
-        path, checkpoint = audit.newest_checkpoint(exported(name, region))
+        path, checkpoint = audit.newest_checkpoint(export_folder(name, region))
         return AuditEvidence(
             checkpoint, audit.read_config(_config_beside(path)), record.logs, data or _prepared_here(record)
         )

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from infra.archive.removal import forget_versions
 from infra.checkpoints import work
-from infra.checkpoints.find import FoundPlace, carried
+from infra.checkpoints.find import FoundPlace, carry_place
 from infra.checkpoints.requests import Answer, TierRequest, ask
 from infra.errors import UserError
 from infra.record.holder import Holder
@@ -58,7 +58,7 @@ def restore(source: FoundPlace, step: int | None, folder: Path, tell: Tell, seal
     """Restore a step out of the cluster through the state bucket, and remove the copy there with its versions. The
     steward is asked also for a step that was carried before: meanwhile another attempt may have sealed it again."""
     store = _store(source)
-    place = carried(store)
+    place = carry_place(store)
     step = ask(store, _request("carry", steps=() if step is None else (step,)), tell).carried
     assert step is not None
     restored_step = work.restore_for_use(place, step, folder, tell, sealed)

@@ -50,7 +50,7 @@ def preview_command(
     try:
         context = read_only_context(check.spec, make_plan(check.spec, check.facts), stderr)
         with context.progress.stage("preview", "the stacks against AWS and against the spec; nothing is touched"):
-            result = preview.preview(context, old_plan, inside=look_inside)
+            result = preview.preview(context, old_plan, look_inside=look_inside)
     except UserError as error:
         if not as_markdown:
             raise

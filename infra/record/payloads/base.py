@@ -66,8 +66,8 @@ class PrintedPayload(Payload):
     generation: Count | None = None
     rank: Count | None = None
 
-    def __init_subclass__(cls, line: str = "", needed: tuple[str, ...] = (), **more: Any) -> None:
-        super().__init_subclass__(**more)
+    def __init_subclass__(cls, line: str = "", needed: tuple[str, ...] = (), **config: Any) -> None:
+        super().__init_subclass__(**config)
         if line:
             cls.line, cls.needed = line, needed
             PRINTED[line] = cls
@@ -89,6 +89,6 @@ def data_of(payload: Payload | None) -> dict[str, Any] | None:
     return None if payload is None else payload.data()
 
 
-def by(who: str | None) -> str:
+def by(arn: str | None) -> str:
     """Return who did it: the end of an ARN, such as `user/ada` or `assumed-role/team/ada`; older records do not say."""
-    return f", by {who.split(':', 5)[-1]}" if who else ""
+    return f", by {arn.split(':', 5)[-1]}" if arn else ""

@@ -38,44 +38,44 @@ class Copier:
         """Why a copy is being brought back; empty if none is."""
         self._state = steward.store.state()
 
-    def look(self, committed: int) -> None:
+    def look(self, newest_step: int) -> None:
         """Watch the copy under way, or start one that is due. What fails here never disturbs the training."""
         now = self._steward.clock.monotonic()
         if now < self._next:
             return
         self._next = now + AGAIN_S
         try:
-            self._look(committed)
+            self._look(newest_step)
         except PASSING as error:
             log.warning("the copies to S3 wait: %s", error)
 
-    def before(self, action: Action) -> Action:
+    def check_launch(self, action: Action) -> Action:
         """Return what to do instead of a launch that would begin without the campaign's checkpoints: wait for the
         newest copy, or stop where none can be had. Any other action stays."""
         if not isinstance(action, Launch):
             return action
         self._state = self._steward.store.state()
-        committed = self._steward.committed
+        shared_tier = self._steward.committed
         if not self._fetching and copy_job.is_there(self._steward.client, FETCH):
             self._fetching = "an earlier steward found none"  # its manifest may be there before its Job has ended
         if not self._fetching:
-            step = committed.step()
-            why = "" if step < 0 and committed.troubles() else lacks(self._state, step)
-            if not why:
+            step = shared_tier.step()
+            reason = "" if step < 0 and shared_tier.troubles() else lacks(self._state, step)
+            if not reason:
                 return action
             self._start(FETCH)
-            self._fetching = why
-        why, ended = self._fetching, self._ended(FETCH)
-        if ended is None:
+            self._fetching = reason
+        reason, result = self._fetching, self._result(FETCH)
+        if result is None:
             return Wait(why=self.under_way()[0])
         self._fetching = ""
-        if ended.error:
-            self._steward.store.append(CheckpointFetchFailed(error=ended.error))
+        if result.error:
+            self._steward.store.append(CheckpointFetchFailed(error=result.error))
             archive_job.remove(self._steward.client, FETCH.name)
-            return Finish(outcome="stopped", why=f"{why}, and none comes back from S3: {ended.error}")
-        self._steward.store.append(CheckpointFetched(attempt=action.attempt, **ended.told))
+            return Finish(outcome="stopped", why=f"{reason}, and none comes back from S3: {result.error}")
+        self._steward.store.append(CheckpointFetched(attempt=action.attempt, **result.told))
         archive_job.remove(self._steward.client, FETCH.name)
-        return Wait(why=f"step {ended.told['step']} is back from S3")
+        return Wait(why=f"step {result.told['step']} is back from S3")
 
     def under_way(self) -> tuple[str, ...]:
         """Return a sentence for people while a copy is brought back."""
@@ -87,7 +87,7 @@ class Copier:
             if copy_job.is_there(self._steward.client, job):
                 archive_job.remove(self._steward.client, job.name)
 
-    def _look(self, committed: int) -> None:
+    def _look(self, newest_step: int) -> None:
         steward = self._steward
         if steward.config.shared_tier:
             return  # each checkpoint of the shared tier is in S3
@@ -96,8 +96,8 @@ class Copier:
             return
         if not self._state.attempts:
             self._state = steward.store.state()
-        every = steward.config.archive_every
-        if is_due(self._state, committed, every, steward.clock.now()) and not self._still_there():
+        interval = steward.config.archive_every
+        if is_due(self._state, newest_step, interval, steward.clock.now()) and not self._still_there():
             self._start(COPY)
             self._copying = True
 
@@ -106,65 +106,65 @@ class Copier:
         if not copy_job.is_there(client, COPY):
             self._copying = False
             return
-        ended = self._ended(COPY)
-        if ended is None:
+        result = self._result(COPY)
+        if result is None:
             return
         self._steward.lease.check()
-        self._tell(ended)
+        self._tell(result)
         archive_job.remove(client, COPY.name)
         self._copying = False
 
-    def _tell(self, ended: Ended) -> None:
+    def _tell(self, result: Ended) -> None:
         store = self._steward.store
-        if ended.error:
-            store.append(CheckpointCopyFailed(error=ended.error))
-        elif ended.told["step"] > store.state().copied:  # else a predecessor ended before it removed the Job
-            store.append(CheckpointCopied(**ended.told))
+        if result.error:
+            store.append(CheckpointCopyFailed(error=result.error))
+        elif result.told["step"] > store.state().copied:  # else a predecessor ended before it removed the Job
+            store.append(CheckpointCopied(**result.told))
         self._state = store.state()
 
     def _still_there(self) -> bool:
         return copy_job.is_there(self._steward.client, COPY)
 
-    def _ended(self, job: CopyJob) -> Ended | None:
+    def _result(self, job: CopyJob) -> Ended | None:
         client = self._steward.client
         for pod in copy_job.pods(client, job):
             if pod.status and pod.status.phase != "Pending" and pod.metadata:
                 self._steward.logs.follow(str(pod.metadata.name))
-        return copy_job.ended(client, job)
+        return copy_job.result_of(client, job)
 
     def _start(self, job: CopyJob) -> None:
-        steward, given = self._steward, self._steward.config
+        steward, settings = self._steward, self._steward.config
         steward.lease.check()
         config = CopiesConfig(
-            campaign=given.spec.campaign,
-            identity=given.identity,
-            region=given.spec.region,
-            archive_bucket=given.archive_bucket,
+            campaign=settings.spec.campaign,
+            identity=settings.identity,
+            region=settings.spec.region,
+            archive_bucket=settings.archive_bucket,
             above=self._state.copied,
         )
-        longest = max(LEAST, TIMES * given.bare_archive)
-        copy_job.start(steward.client, job, config, given.image, longest)
+        longest = max(LEAST, TIMES * settings.bare_archive)
+        copy_job.start(steward.client, job, config, settings.image, longest)
 
 
-def is_due(state: CampaignState, committed: int, every: timedelta, now: datetime) -> bool:
-    """Return whether the step `committed` is newer than the newest copy, and an interval has passed since the last try
+def is_due(state: CampaignState, newest_step: int, interval: timedelta, now: datetime) -> bool:
+    """Return whether `newest_step` is newer than the newest copy, and an interval has passed since the last try
     or, before the first, since training began. A failure is not tried again before the next interval."""
-    begun = state.attempts[0].launched_at if state.attempts else None
-    since = state.copy_tried_at or begun
-    return since is not None and committed > state.copied and now - since >= every
+    first_launch = state.attempts[0].launched_at if state.attempts else None
+    last_try = state.copy_tried_at or first_launch
+    return last_try is not None and newest_step > state.copied and now - last_try >= interval
 
 
-def lacks(state: CampaignState, committed: int) -> str:
+def lacks(state: CampaignState, newest_step: int) -> str:
     """Return why an attempt would find no checkpoint although S3 has a copy; empty if it finds one, or S3 has none.
 
-    `committed`: newest committed step on the shared tier, which can be seen; -1 for none.
+    `newest_step`: committed on the shared tier, which can be seen; -1 for none.
     """
     if state.copied < 0:
         return ""
-    if committed < 0:
+    if newest_step < 0:
         return "the shared tier holds no checkpoint"
-    ended = state.attempts[-1].ended if state.attempts else None
+    last_end = state.attempts[-1].ended if state.attempts else None
     fetched_for = state.fetched.attempt if state.fetched is not None else 0
-    if ended is not None and ended.nothing_sound and fetched_for <= ended.attempt:
+    if last_end is not None and last_end.nothing_sound and fetched_for <= last_end.attempt:
         return "no checkpoint on the shared tier is sound"
     return ""

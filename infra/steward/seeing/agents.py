@@ -22,13 +22,13 @@ class NoAnswer(OSError):
     """An agent did not answer, or not with what was asked for."""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     code: int
     """Of HTTP."""
     body: bytes
 
 
-def get(address: str, path: str, within_s: float, most_bytes: int = MIB, port: int = AGENT_PORT) -> Answer:
+def get(address: str, path: str, within_s: float, most_bytes: int = MIB, port: int = AGENT_PORT) -> HttpAnswer:
     """Return an agent's answer. `within_s` holds for the whole request, from the connection to the last byte.
 
     Raises `NoAnswer` for an answer that is late, longer than `most_bytes`, cut short or no HTTP, and for a redirect:
@@ -38,8 +38,8 @@ def get(address: str, path: str, within_s: float, most_bytes: int = MIB, port: i
     try:
         with socket.create_connection((address, port), within_s) as connection:
             _set_timeout(connection, deadline)
-            asked = f"GET {path} HTTP/1.0\r\nHost: {address}:{port}\r\nConnection: close\r\n\r\n"
-            connection.sendall(asked.encode("ascii"))
+            request = f"GET {path} HTTP/1.0\r\nHost: {address}:{port}\r\nConnection: close\r\n\r\n"
+            connection.sendall(request.encode("ascii"))
             return _answer(connection, deadline, most_bytes)
     except NoAnswer:
         raise
@@ -47,28 +47,28 @@ def get(address: str, path: str, within_s: float, most_bytes: int = MIB, port: i
         raise NoAnswer(f"{type(error).__name__}: {error}") from error
 
 
-def _answer(connection: socket.socket, deadline: float, most_bytes: int) -> Answer:
-    received = bytearray()
-    while (end := received.find(b"\r\n\r\n")) < 0:
-        if len(received) > _HEADERS_BYTES:
+def _answer(connection: socket.socket, deadline: float, most_bytes: int) -> HttpAnswer:
+    buffer = bytearray()
+    while (end := buffer.find(b"\r\n\r\n")) < 0:
+        if len(buffer) > _HEADERS_BYTES:
             raise NoAnswer("its headers do not end")
-        received += _piece(connection, deadline) or _cut_short("in its headers")
-    head, body = bytes(received[: end + 2]), received[end + 4 :]
+        buffer += _piece(connection, deadline) or _cut_short("in its headers")
+    head, body = bytes(buffer[: end + 2]), buffer[end + 4 :]
     status, length = _STATUS_LINE.match(head), _LENGTH.search(head)
     if status is None:
         raise NoAnswer("it is no HTTP")
     if 300 <= (code := int(status[1])) < 400:
         raise NoAnswer(f"it leads elsewhere: {code}")
-    wanted = None if length is None else int(length[1])
-    while wanted is None or len(body) < wanted:
-        if max(len(body), wanted or 0) > most_bytes or not (piece := _piece(connection, deadline)):
+    content_length = None if length is None else int(length[1])
+    while content_length is None or len(body) < content_length:
+        if max(len(body), content_length or 0) > most_bytes or not (piece := _piece(connection, deadline)):
             break
         body += piece
-    if max(len(body), wanted or 0) > most_bytes:
+    if max(len(body), content_length or 0) > most_bytes:
         raise NoAnswer(f"it is longer than {most_bytes} bytes")
-    if wanted is not None and len(body) < wanted:
-        _cut_short(f"after {len(body)} of {wanted} bytes")
-    return Answer(code, bytes(body if wanted is None else body[:wanted]))
+    if content_length is not None and len(body) < content_length:
+        _cut_short(f"after {len(body)} of {content_length} bytes")
+    return HttpAnswer(code, bytes(body if content_length is None else body[:content_length]))
 
 
 def _piece(connection: socket.socket, deadline: float) -> bytes:
@@ -84,5 +84,5 @@ def _set_timeout(connection: socket.socket, deadline: float) -> None:
     connection.settimeout(left)
 
 
-def _cut_short(where: str) -> bytes:
-    raise NoAnswer(f"it ends {where}")
+def _cut_short(place: str) -> bytes:
+    raise NoAnswer(f"it ends {place}")

@@ -79,13 +79,13 @@ class Committed:
 
 def _left_behind(folder: Path, attempt: int, local: bool) -> dict[str, Any] | None:
     account = account_of(folder)
-    told = account is not None and account.attempt >= attempt
-    if account is not None and told and (account.files or not local):
+    current = account is not None and account.attempt >= attempt
+    if account is not None and current and (account.files or not local):
         return account.model_dump(include=set(Unrecognised.model_fields))
     # Of nodes with disks of their own, only the first one's account is here, and what the others have brought.
-    return (
-        Unrecognised(files=0, bytes=0).model_dump() if (told or not local) and _is_empty(folder / OWN_FOLDER) else None
-    )
+    if (current or not local) and _is_empty(folder / OWN_FOLDER):
+        return Unrecognised(files=0, bytes=0).model_dump()
+    return None
 
 
 def _is_empty(folder: Path) -> bool:

@@ -60,17 +60,17 @@ class Followed:
         if keys:
             self.position, text = pod_logs.read(self._store, keys[-1])
             # A supervisor's first line comes before all of its job's.
-            first = text if len(keys) == 1 else pod_logs.read(self._store, keys[0])[1]
-            self.marks = f"\n{MARK}" in f"\n{first}\n{text}"
+            first_text = text if len(keys) == 1 else pod_logs.read(self._store, keys[0])[1]
+            self.marks = f"\n{MARK}" in f"\n{first_text}\n{text}"
             for line in text.split("\n"):
                 self._remember(line)
 
     def take(self, line: LogLine, untold: dict[str, Any] | None) -> None:
         """Add a line. `untold`: its event, if the listener failed at it."""
         with self._lock:
-            before = self.position
-            same = before.lines + 1 if line.at <= before.at else 1
-            self.position = Position(max(line.at, before.at), same)
+            previous_position = self.position
+            equal_lines = previous_position.lines + 1 if line.at <= previous_position.at else 1
+            self.position = Position(max(line.at, previous_position.at), equal_lines)
             if not self._pending:
                 self._oldest = time.monotonic()
             self._pending.append(_Pending(self._numbers, self.position, line.text))
@@ -84,16 +84,16 @@ class Followed:
         with self._lock:
             return list(self._plain or self._last)[-lines:]
 
-    def told(self, taken: list[Untold]) -> None:
+    def drop_events(self, taken_events: list[Untold]) -> None:
         with self._lock:
-            self.untold = [one for one in self.untold if one not in taken]
+            self.untold = [entry for entry in self.untold if entry not in taken_events]
 
     @property
     def full(self) -> bool:
         return self._bytes >= PIECE_BYTES
 
     @property
-    def stored(self) -> bool:
+    def is_stored(self) -> bool:
         return not self._pending and not self.untold
 
     def due(self) -> bool:
@@ -104,41 +104,41 @@ class Followed:
             longest = min(LATEST_S, max(SOONEST_S, (now - self._begun) / SHARE))
             return self.full or self.over or self.leaving or now - self._oldest >= longest
 
-    def ship(self, everything: bool) -> None:
+    def ship(self, force: bool) -> None:
         """Store the due lines in pieces. Raises S3's errors; lines that are not stored stay pending.
 
-        A line whose event is not taken yet and the lines after it wait, unless `everything` is set or they fill a
+        A line whose event is not taken yet and the lines after it wait, unless `force` is set or they fill a
         piece: a successor after a kill must read that line again.
         """
         with self._shipping:
-            while (everything or self.due()) and (batch := self._batch(everything)):
-                body, until = "".join(one.text for one in batch).encode(), batch[-1].until
+            while (force or self.due()) and (batch := self._batch(force)):
+                body, end_position = "".join(line.text for line in batch).encode(), batch[-1].until
                 key = f"{self._store.prefix}/{pod_logs.piece(self.pod, self._piece)}"
-                if not self._store.put_if_absent(key, body, {pod_logs.UNTIL: until.stored()}):
+                if not self._store.put_if_absent(key, body, {pod_logs.UNTIL: end_position.stored()}):
                     # A predecessor wrote it, or we did and the answer was lost: the stored piece counts.
-                    until, _ = pod_logs.read(self._store, key)
+                    end_position, _ = pod_logs.read(self._store, key)
                 self._piece += 1
                 with self._lock:
-                    while self._pending and self._pending[0].until <= until:
+                    while self._pending and self._pending[0].until <= end_position:
                         self._bytes -= len(self._pending.popleft().text)
                     self._oldest = time.monotonic()
 
-    def _batch(self, everything: bool) -> list[_Pending]:
+    def _batch(self, force: bool) -> list[_Pending]:
         with self._lock:
-            held = min((one.number for one in self.untold), default=None)
-            if everything or self.full:
-                held = None
+            held_number = min((line.number for line in self.untold), default=None)
+            if force or self.full:
+                held_number = None
             size, batch = 0, list[_Pending]()
-            for one in self._pending:
-                if size >= PIECE_BYTES or (held is not None and one.number >= held):
+            for line in self._pending:
+                if size >= PIECE_BYTES or (held_number is not None and line.number >= held_number):
                     break
-                size += len(one.text)
-                batch.append(one)
+                size += len(line.text)
+                batch.append(line)
             return batch
 
     def _remember(self, line: str) -> None:
         if not line.strip():
             return
         line = line.removeprefix(MARK)
-        for kept in (self._last, *(() if line.startswith("{") else (self._plain,))):
-            kept.append(line.rstrip("\n")[:_WIDTH])
+        for tail in (self._last, *(() if line.startswith("{") else (self._plain,))):
+            tail.append(line.rstrip("\n")[:_WIDTH])

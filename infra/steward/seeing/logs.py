@@ -30,10 +30,10 @@ class LogShipper:
     A thread that waits for lines costs some 0.1 MiB, the used part of its stack.
     """
 
-    def __init__(self, logs: PodLogs, store: CampaignStore, listener: Listener, marked: bool = False) -> None:
-        """`marked`: the pods run jobs of people's own, beside supervisors that mark their lines. Of a pod with such a
-        line only these are events; one without any has an older supervisor, and is read like a trainer's."""
-        self.logs, self.store, self.listener, self._marked = logs, store, listener, marked
+    def __init__(self, logs: PodLogs, store: CampaignStore, listener: Listener, has_marks: bool = False) -> None:
+        """`has_marks`: the pods run jobs of people's own, beside supervisors that mark their lines. Of a pod with such
+        a line only these are events; one without any has an older supervisor, and is read like a trainer's."""
+        self.logs, self.store, self.listener, self._marked = logs, store, listener, has_marks
         self._pods: dict[str, Followed] = {}
         self._followers: dict[str, threading.Thread] = {}
         self._stop, self._telling = threading.Event(), threading.Lock()
@@ -52,16 +52,16 @@ class LogShipper:
 
     def wait_for(self, pods: list[str], seconds: float) -> None:
         """Wait until the followers of ended pods have read the rest, at most `seconds` for all together."""
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         for pod in pods:
             if pod in self._followers:
-                self._followers[pod].join(timeout=max(0.0, until - time.monotonic()))
+                self._followers[pod].join(timeout=max(0.0, deadline - time.monotonic()))
         self._tell_again()
 
     def forget(self) -> None:
         """Mark all followed pods as of an earlier attempt: each is dropped once its log is shipped."""
-        for one in self._each():
-            one.leaving = True
+        for pod_log in self._pod_logs():
+            pod_log.leaving = True
 
     def tail(self, pod: str, lines: int = 8) -> list[str]:
         """Return the last lines for a person: plain text if there is any, else JSON events."""
@@ -71,69 +71,69 @@ class LogShipper:
         self._stop.set()
         self._flusher.join(timeout=5)
         self.flush()
-        for one in self._each():
-            for untold in one.untold:
-                log.error("an event of %s never reached the record: %s", one.pod, json.dumps(untold.event))
+        for pod_log in self._pod_logs():
+            for untold in pod_log.untold:
+                log.error("an event of %s never reached the record: %s", pod_log.pod, json.dumps(untold.event))
 
     def flush(self) -> None:
         """Offer open events to the listener again, then store all pending lines. Raises S3's errors."""
         self._tell_again()
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ship") as pool:
-            for shipped in [pool.submit(one.ship, True) for one in self._each()]:
-                shipped.result()
+            for future in [pool.submit(pod_log.ship, True) for pod_log in self._pod_logs()]:
+                future.result()
 
-    def _each(self) -> list[Followed]:
+    def _pod_logs(self) -> list[Followed]:
         return list(self._pods.values())
 
     def _follow(self, pod: str) -> None:
-        one = self._pods[pod]
+        pod_log = self._pods[pod]
         try:
-            while not self._stop.is_set() and not self._resumed(one):
+            while not self._stop.is_set() and not self._resume(pod_log):
                 self._stop.wait(1.0)
             while not self._stop.is_set():
-                pause = self._read(one)
-                if pause is None or one.leaving:
+                pause = self._read(pod_log)
+                if pause is None or pod_log.leaving:
                     return
                 self._stop.wait(pause)
         finally:
-            one.over = True
+            pod_log.over = True
 
-    def _resumed(self, one: Followed) -> bool:
+    def _resume(self, pod_log: Followed) -> bool:
         try:
             with self._asking:
-                one.resume()
+                pod_log.resume()
         except Exception as error:
-            log.warning("%s is not followed yet: its stored log cannot be read: %s", one.pod, error)
+            log.warning("%s is not followed yet: its stored log cannot be read: %s", pod_log.pod, error)
             return False
         return True
 
-    def _read(self, one: Followed) -> float | None:
+    def _read(self, pod_log: Followed) -> float | None:
         """Read until the connection ends. Return the seconds to wait before the next one, None at the log's end."""
         try:
-            for line in self.logs.follow(one.pod, one.position):
-                self._take(one, line)
+            for line in self.logs.follow(pod_log.pod, pod_log.position):
+                self._take(pod_log, line)
                 if self._stop.is_set():
                     return None
-            return None if self.logs.ended(one.pod) else 0.5
+            return None if self.logs.ended(pod_log.pod) else 0.5
         except httpx2.HTTPStatusError as error:
             return None if is_gone(error) else 0.3
         except httpx2.HTTPError:
             # The node, its log endpoint or the connection is gone; a replacement is another pod.
             return 1.0
         except Exception:
-            log.exception("following %s failed, it is tried again", one.pod)
+            log.exception("following %s failed, it is tried again", pod_log.pod)
             return 1.0
 
-    def _take(self, one: Followed, line: LogLine) -> None:
+    def _take(self, pod_log: Followed, line: LogLine) -> None:
         """Pass the line's event to the listener, then keep the line: no successor reads stored lines again."""
-        one.marks = one.marks or line.text.startswith(MARK)
-        event = event_of(line.text, self._marked and one.marks)
-        one.take(line, event if event is not None and not self._told(one.pod, event) else None)
-        if one.full:
+        pod_log.marks = pod_log.marks or line.text.startswith(MARK)
+        event = event_of(line.text, self._marked and pod_log.marks)
+        pod_log.take(line, event if event is not None and not self._tell(pod_log.pod, event) else None)
+        if pod_log.full:
             # Ship here, so that a long log is not read faster than it is stored.
-            self._ship(one)
+            self._ship(pod_log)
 
-    def _told(self, pod: str, event: dict[str, Any]) -> bool:
+    def _tell(self, pod: str, event: dict[str, Any]) -> bool:
         """Return whether the listener took the event. A failure does not stop the events after it."""
         try:
             self.listener(pod, event)
@@ -144,8 +144,8 @@ class LogShipper:
 
     def _tell_again(self) -> None:
         with self._telling:
-            for one in self._each():
-                one.told([untold for untold in one.untold if self._told_now(one.pod, untold)])
+            for pod_log in self._pod_logs():
+                pod_log.drop_events([untold for untold in pod_log.untold if self._told_now(pod_log.pod, untold)])
 
     def _told_now(self, pod: str, untold: Untold) -> bool:
         try:
@@ -155,13 +155,13 @@ class LogShipper:
         log.info("the event of %s is taken now: %s", pod, untold.event.get("event"))
         return True
 
-    def _ship(self, one: Followed) -> None:
+    def _ship(self, pod_log: Followed) -> None:
         try:
             with self._asking:
-                one.ship(everything=False)
+                pod_log.ship(force=False)
         except Exception as error:
             log.warning(
-                "the log of %s was not shipped, it is tried again: %s: %s", one.pod, type(error).__name__, error
+                "the log of %s was not shipped, it is tried again: %s: %s", pod_log.pod, type(error).__name__, error
             )
             self._stop.wait(FLUSH_SECONDS)
 
@@ -170,12 +170,12 @@ class LogShipper:
             while not self._stop.wait(FLUSH_SECONDS):
                 try:
                     self._tell_again()
-                    list(pool.map(self._ship, [one for one in self._each() if one.due()]))
+                    list(pool.map(self._ship, [pod_log for pod_log in self._pod_logs() if pod_log.due()]))
                     self._drop_what_left()
                 except Exception:
                     log.exception("a round of shipping logs failed, the next comes")
 
     def _drop_what_left(self) -> None:
-        for one in self._each():
-            if one.leaving and one.over and one.stored:
-                del self._pods[one.pod], self._followers[one.pod]
+        for pod_log in self._pod_logs():
+            if pod_log.leaving and pod_log.over and pod_log.is_stored:
+                del self._pods[pod_log.pod], self._followers[pod_log.pod]

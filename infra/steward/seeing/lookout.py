@@ -40,20 +40,20 @@ class Keeper:
     def take_over(self, state: CampaignState, attempt: int) -> Clocks:
         """Return clocks that continue the stored ones. Raises S3's errors."""
         # Of another version, or unreadable: the events still bound the durations.
-        self._stored, launched = self._store.figures(CLOCKS, StoredClocks), None
-        for known in state.attempts:
-            if known.number == attempt:
-                launched = known.launched_at
+        self._stored, launch_time = self._store.figures(CLOCKS, StoredClocks), None
+        for record in state.attempts:
+            if record.number == attempt:
+                launch_time = record.launched_at
         mono, now = self._clock.monotonic(), self._clock.now()
-        return taken_over(self._stored, attempt, launched, state.started_at, mono, now)
+        return taken_over(self._stored, attempt, launch_time, state.started_at, mono, now)
 
     def keep(self, clocks: Clocks) -> None:
         """Store changed clocks: at once the first time, then at most every `EVERY_S`. Raises S3's errors."""
         mono = self._clock.monotonic()
-        kept = clocks.kept(mono, self._clock.now())
-        if mono >= self._next and not kept.same_as(self._stored):
-            self._store.put_json(CLOCKS, kept.model_dump(mode="json"))
-            self._stored, self._next = kept, mono + EVERY_S
+        stored_clocks = clocks.to_stored(mono, self._clock.now())
+        if mono >= self._next and not stored_clocks.same_as(self._stored):
+            self._store.put_json(CLOCKS, stored_clocks.model_dump(mode="json"))
+            self._stored, self._next = stored_clocks, mono + EVERY_S
 
 
 class Live:
@@ -64,48 +64,48 @@ class Live:
         self._first: tuple[int, int, datetime] | None = None
         """(attempt, step, time) of the first step that was seen of the attempt."""
 
-    def tell(self, seen: Observation, action: Action, loss: float | None) -> None:
+    def tell(self, view: Observation, action: Action, loss: float | None) -> None:
         """Write the figures when they changed, else every few seconds. `loss`: the newest, in nats per token."""
-        step = min((pod.step for pod in seen.pods), default=0)
+        step = min((pod.step for pod in view.pods), default=0)
         figures = {
-            "at": seen.now.isoformat(),
-            "attempt": seen.attempt,
-            "in_flight": seen.in_flight,
+            "at": view.now.isoformat(),
+            "attempt": view.attempt,
+            "in_flight": view.in_flight,
             "step": step,
             "steps": self._steps,
-            "step_seconds": self._pace(seen, step),
+            "step_seconds": self._pace(view, step),
             "loss": loss,
-            "committed_step": seen.committed_step,
-            "unrecognised": next((pod.unrecognised.model_dump() for pod in seen.pods if pod.unrecognised), None),
-            "spent_usd": round(float(seen.spent_usd), 4),
-            "usd_per_hour": float(seen.usd_per_hour),
+            "committed_step": view.committed_step,
+            "unrecognised": next((pod.unrecognised.model_dump() for pod in view.pods if pod.unrecognised), None),
+            "spent_usd": round(float(view.spent_usd), 4),
+            "usd_per_hour": float(view.usd_per_hour),
             "action": action.kind,
-            "why": "; ".join(dict.fromkeys((action.why, *(t for t in seen.troubles if t not in action.why)))),
+            "why": "; ".join(dict.fromkeys((action.why, *(t for t in view.troubles if t not in action.why)))),
             "pods": [
-                pod.model_dump(mode="json", include={"index", "name", "node", "phase", "step"}) for pod in seen.pods
+                pod.model_dump(mode="json", include={"index", "name", "node", "phase", "step"}) for pod in view.pods
             ],
-            "nodes": [node.model_dump(mode="json", exclude={"sick_for"}) for node in seen.nodes],
+            "nodes": [node.model_dump(mode="json", exclude={"sick_for"}) for node in view.nodes],
         }
-        said = json.dumps({key: value for key, value in figures.items() if key not in _ALWAYS_NEW})
+        figures_text = json.dumps({key: value for key, value in figures.items() if key not in _ALWAYS_NEW})
         now = time.monotonic()
-        if said != self._said or now - self._published > _EVERY_S:
-            self._said, self._published = said, now
+        if figures_text != self._said or now - self._published > _EVERY_S:
+            self._said, self._published = figures_text, now
             self._store.put_json(LIVE, figures)
 
-    def _pace(self, seen: Observation, step: int) -> float | None:
+    def _pace(self, view: Observation, step: int) -> float | None:
         """Return the mean seconds of a step of the attempt; None before two of them were seen."""
-        if self._first is None or self._first[0] != seen.attempt or step < self._first[1]:
-            self._first = (seen.attempt, step, seen.now) if step > 0 else None
+        if self._first is None or self._first[0] != view.attempt or step < self._first[1]:
+            self._first = (view.attempt, step, view.now) if step > 0 else None
         if self._first is None or step == self._first[1]:
             return None
-        return (seen.now - self._first[2]).total_seconds() / (step - self._first[1])
+        return (view.now - self._first[2]).total_seconds() / (step - self._first[1])
 
 
 def bills(config: StewardConfig, reading: Reading) -> str:
     """Return what bills by the plan's prices, in words."""
     nodes, rate = round(reading.gpu_share * config.spec.nodes.count), reading.usd_per_hour
-    among = f"with {plural(nodes, 'GPU node')}" if nodes else "without a GPU node"
-    return f"about {rate.quantize(Decimal('0.01'))} USD/h {among}, until the teardown"
+    node_text = f"with {plural(nodes, 'GPU node')}" if nodes else "without a GPU node"
+    return f"about {rate.quantize(Decimal('0.01'))} USD/h {node_text}, until the teardown"
 
 
 class Lookout:
@@ -132,23 +132,23 @@ class Lookout:
         self,
         policy: Policy,
         history: History,
-        at: tuple[int, bool, int],
+        state: tuple[int, bool, int],
         held_since: datetime | None,
         troubles: tuple[str, ...],
         loss: float | None,
     ) -> tuple[Observation, Action]:
-        """Observe and decide. `at`: attempt, whether it is in flight, newest committed step. Raises `LeaseLost`."""
+        """Observe and decide. `state`: attempt, whether it is in flight, newest committed step. Raises `LeaseLost`."""
         self._prove()
         with suppress(Away):
             self._stop = self.sources.ask("record", self._stop_asked)
-        attempt, in_flight, committed = at
-        seen = self.observer.observe(attempt, in_flight, committed, self._stop, held_since)
-        told = (*troubles, *map(str, seen.unseen), *filter(None, [self._clock.disagreement()]))
-        seen = seen.model_copy(update={"troubles": told, "given_back": self.given_back})
-        action = decide(seen, policy, history)
+        attempt, in_flight, newest_step = state
+        view = self.observer.observe(attempt, in_flight, newest_step, self._stop, held_since)
+        all_troubles = (*troubles, *map(str, view.unseen), *filter(None, [self._clock.disagreement()]))
+        view = view.model_copy(update={"troubles": all_troubles, "given_back": self.given_back})
+        action = decide(view, policy, history)
         with suppress(Away):
-            self.sources.ask("record", lambda: self._tell(seen, action, loss))
-        return seen, action
+            self.sources.ask("record", lambda: self._tell(view, action, loss))
+        return view, action
 
     def _stop_asked(self) -> bool:
         try:
@@ -161,9 +161,9 @@ class Lookout:
         try:
             self._lease.check()
         except LeaseUnproven as error:
-            self.sources.failed("record", error)
+            self.sources.note_failure("record", error)
 
-    def _tell(self, seen: Observation, action: Action, loss: float | None) -> None:
+    def _tell(self, view: Observation, action: Action, loss: float | None) -> None:
         self._lease.check()
-        self._live.tell(seen, action, loss)
+        self._live.tell(view, action, loss)
         self._keeper.keep(self.observer.clocks)

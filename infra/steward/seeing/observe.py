@@ -76,7 +76,7 @@ class Observer:
         self._metered = self._read = clock.monotonic()
         self._pool = ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="probe")
 
-    def launched(self, attempt: int) -> None:
+    def begin_attempt(self, attempt: int) -> None:
         """Start the clocks of a new attempt and forget the last one's pods."""
         self.clocks = Clocks.begin(attempt, self.clock.monotonic(), self.clocks)
         self._settled = True
@@ -105,15 +105,15 @@ class Observer:
         rate = self._rate(facts)
         self._meter(rate)
         pods = self._pods(attempt) if in_flight else ()
-        wanted = self.config.spec.nodes.count
+        node_count = self.config.spec.nodes.count
         views = self._node_views(facts or ())
         now = self.clock.monotonic()
         if facts is not None and not self.sources.away("cluster"):
-            self.clocks.lacks(sum(view.fit for view in views) < wanted, now)
-        self.clocks.restarted(max((status.generation for status in self.statuses.values()), default=0), now)
+            self.clocks.lacks(sum(view.fit for view in views) < node_count, now)
+        self.clocks.note_restart(max((status.generation for status in self.statuses.values()), default=0), now)
         if not any(map(self._may_answer, pods)):  # it may be the slowest
-            self.clocks.rose(min(filter(None, map(self._step, pods)), default=0), now)
-        short, failed = self.clocks.short, self._first_failure(pods, now)
+            self.clocks.note_step(min(filter(None, map(self._step, pods)), default=0), now)
+        short, failure_time = self.clocks.short, self._first_failure(pods, now)
         return Observation(
             now=self.clock.now(),
             deadline=self.config.deadline,
@@ -123,11 +123,11 @@ class Observer:
             in_flight=in_flight,
             pods=pods,
             nodes=views,
-            nodes_wanted=wanted,
+            nodes_wanted=node_count,
             since_launch=self._lasts(self.clocks.launched, now, pods),
             since_step=self._lasts(self.clocks.stepped, now, pods),
             step=self.clocks.step,
-            since_failed=None if failed is None else timedelta(seconds=now - failed),
+            since_failed=None if failure_time is None else timedelta(seconds=now - failure_time),
             since_short=None if short is None else timedelta(seconds=now - short),
             committed_step=committed_step,
             stop_requested=stop_requested,
@@ -150,9 +150,9 @@ class Observer:
 
     def _may_answer(self, pod: PodView) -> bool:
         """Return whether a pod has not answered yet, and has not had the time to."""
-        waited = pod.running_for or timedelta()
-        first = pod.phase == "Running" and pod.name not in self._heard
-        return first and waited <= self.config.spec.recovery.heartbeat_timeout
+        running_time = pod.running_for or timedelta()
+        is_unheard = pod.phase == "Running" and pod.name not in self._heard
+        return is_unheard and running_time <= self.config.spec.recovery.heartbeat_timeout
 
     def _facts(self) -> tuple[NodeFacts, ...] | None:
         """Return the nodes, as last seen while the cluster does not answer; None before its first answer."""
@@ -162,18 +162,18 @@ class Observer:
         except Away:
             return self._facts_known
         if ask_ec2 and self.nodes.not_told is not None:
-            self.sources.failed("AWS", self.nodes.not_told)
+            self.sources.note_failure("AWS", self.nodes.not_told)
         elif ask_ec2:
-            self.sources.answered("AWS")
+            self.sources.note_answer("AWS")
         return self._facts_known
 
     def _lasts(self, mark: float, now: float, pods: tuple[PodView, ...]) -> timedelta:
         """Return the time since `mark`, or since a takeover until the pods have answered: they may have stepped."""
-        listened = now - self._began
-        heard = pods and all(pod.name in self._heard for pod in pods if pod.phase == "Running")
-        if heard or timedelta(seconds=listened) > self.config.spec.recovery.heartbeat_timeout:
+        listen_s = now - self._began
+        all_answered = pods and all(pod.name in self._heard for pod in pods if pod.phase == "Running")
+        if all_answered or timedelta(seconds=listen_s) > self.config.spec.recovery.heartbeat_timeout:
             self._settled = True
-        return timedelta(seconds=now - mark if self._settled else min(listened, now - mark))
+        return timedelta(seconds=now - mark if self._settled else min(listen_s, now - mark))
 
     def _pods(self, attempt: int) -> tuple[PodView, ...]:
         labels = {CAMPAIGN_LABEL: self.config.spec.campaign, ATTEMPT_LABEL: str(attempt)}
@@ -191,8 +191,8 @@ class Observer:
                 self.statuses[name] = status
                 self._heard[name] = now
             else:
-                known = self._heard.get(name)
-                quiet[name] = self.clocks.quiet.get(name, self._running_since[name] if known is None else known)
+                last_answer = self._heard.get(name, self._running_since[name])
+                quiet[name] = self.clocks.quiet.get(name, last_answer)
         self.clocks.quiet = quiet
         views = {view.index: view for view in map(self._view, pods)}
         for index, view in self._seen.items():
@@ -204,34 +204,34 @@ class Observer:
     def _view(self, pod: Pod) -> PodView:
         name, now = _name(pod), self.clock.monotonic()
         status = self.statuses.get(name)
-        heard, running = self._heard.get(name), self._running_since.get(name)
-        ended = _ended(pod)
-        last = _last_word(ended)
+        last_answer, running = self._heard.get(name), self._running_since.get(name)
+        termination = _termination_of(pod)
+        last_word = _last_word(termination)
         return PodView(
             index=index_of(pod),
             name=name,
             node=pod.spec.nodeName if pod.spec else None,
             phase=_phase(pod),
-            exit_code=ended.exitCode if ended else None,
-            reason=last.reason,
-            detail=last.detail,
-            words=last.words,
-            failed_rank=last.failed_rank,
-            ended_at=ended.finishedAt if ended else None,
-            silent_for=None if heard is None else timedelta(seconds=now - heard),
+            exit_code=termination.exitCode if termination else None,
+            reason=last_word.reason,
+            detail=last_word.detail,
+            words=last_word.words,
+            failed_rank=last_word.failed_rank,
+            ended_at=termination.finishedAt if termination else None,
+            silent_for=None if last_answer is None else timedelta(seconds=now - last_answer),
             running_for=None if running is None else timedelta(seconds=now - running),
             waits="" if is_over(pod) or has_started(pod) else why_not(pod, ""),
             node_rank=status.ranks[0].rank // self.config.ranks_per_node if status and status.ranks else None,
             trainer_phase=status.phase if status else None,
-            step=max(last.step, status.step if status else 0),
+            step=max(last_word.step, status.step if status else 0),
             committed_step=status.committed_step if status else -1,
-            ranks=last.ranks or (status.known() if status and ended is None else ()),
+            ranks=last_word.ranks or (status.known() if status and termination is None else ()),
             unrecognised=status.unrecognised if status else None,
         )
 
     def _node_views(self, facts: tuple[NodeFacts, ...]) -> tuple[NodeView, ...]:
-        needed = self.config.accelerators
-        sick_for = self._conditions.look(facts, needed, self.clock.now())
+        wanted_accelerators = self.config.accelerators
+        sick_for = self._conditions.look(facts, wanted_accelerators, self.clock.now())
         self.clocks.sick = dict(self._conditions.first)
         return tuple(
             NodeView(
@@ -240,8 +240,8 @@ class Observer:
                 ready=node.ready,
                 instance_state=node.instance_state,
                 quarantined=node.quarantined,
-                unfit=node.unfit(needed),
-                suspected=node.only_suspect(needed),
+                unfit=node.unfit(wanted_accelerators),
+                suspected=node.only_suspect(wanted_accelerators),
                 sick_for=sick_for[node.name],
             )
             for node in facts
@@ -275,7 +275,7 @@ def _probe(pod: Pod) -> Status | None:
         return None
 
 
-def _ended(pod: Pod) -> ContainerStateTerminated | None:
+def _termination_of(pod: Pod) -> ContainerStateTerminated | None:
     return next((state.terminated for state in states(pod) if state.terminated is not None), None)
 
 
@@ -290,9 +290,9 @@ class _LastWord(NamedTuple):
     step: int = 0
 
 
-def _last_word(ended: ContainerStateTerminated | None) -> _LastWord:
+def _last_word(termination: ContainerStateTerminated | None) -> _LastWord:
     """Return what the termination message tells, or the container's reason as detail when there is none."""
-    message = (ended.message or ended.reason or "") if ended else ""
+    message = (termination.message or termination.reason or "") if termination else ""
     try:
         content: Any = json.loads(message)
     except (ValueError, RecursionError):
@@ -304,10 +304,10 @@ def _last_word(ended: ContainerStateTerminated | None) -> _LastWord:
     return _LastWord(reason, f"{reason}: {words}"[:300], _ranks(content.get("ranks", ())), words[:300], rank, step or 0)
 
 
-def _ranks(told: Any) -> tuple[RankSeen, ...]:
+def _ranks(rank_list: Any) -> tuple[RankSeen, ...]:
     """Return a node's words about its ranks; none where they are of another version, since the end itself counts."""
     try:
-        return _RANKS.validate_python(told)
+        return _RANKS.validate_python(rank_list)
     except ValidationError:
         return ()
 

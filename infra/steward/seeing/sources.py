@@ -47,12 +47,12 @@ class Sources:
         if not self.due(source):
             raise Away(source)
         try:
-            seen = look()
+            answer = look()
         except PASSING as error:
-            self.failed(source, error)
+            self.note_failure(source, error)
             raise Away(source) from error
-        self.answered(source)
-        return seen
+        self.note_answer(source)
+        return answer
 
     def away(self, source: Source) -> bool:
         return source in self._outages
@@ -61,21 +61,21 @@ class Sources:
         outage = self._outages.get(source)
         return outage is None or self._monotonic() >= outage.next
 
-    def failed(self, source: Source, error: Exception) -> None:
-        now, why = self._monotonic(), f"{type(error).__name__}: {error}"[:300]
-        known = self._outages.get(source)
-        if known is None:
-            self._outages[source] = _Outage(now, why, FIRST_PAUSE_S, now + FIRST_PAUSE_S, now)
-            log.warning("%s does not answer: %s", source, why)
+    def note_failure(self, source: Source, error: Exception) -> None:
+        now, reason = self._monotonic(), f"{type(error).__name__}: {error}"[:300]
+        outage = self._outages.get(source)
+        if outage is None:
+            self._outages[source] = _Outage(now, reason, FIRST_PAUSE_S, now + FIRST_PAUSE_S, now)
+            log.warning("%s does not answer: %s", source, reason)
             return
-        known.pause = min(LONGEST_PAUSE_S, 2 * known.pause)
-        known.next = now + known.pause
-        if _DIGITS.sub("", why) != _DIGITS.sub("", known.why) or now - known.said >= _SAY_AGAIN_S:
-            known.said = now
-            log.warning("%s has not answered for %.0f s: %s", source, now - known.since, why)
-        known.why = why
+        outage.pause = min(LONGEST_PAUSE_S, 2 * outage.pause)
+        outage.next = now + outage.pause
+        if _DIGITS.sub("", reason) != _DIGITS.sub("", outage.why) or now - outage.said >= _SAY_AGAIN_S:
+            outage.said = now
+            log.warning("%s has not answered for %.0f s: %s", source, now - outage.since, reason)
+        outage.why = reason
 
-    def answered(self, source: Source) -> None:
+    def note_answer(self, source: Source) -> None:
         outage = self._outages.pop(source, None)
         if outage is not None:
             log.info("%s answers again, after %.0f s", source, self._monotonic() - outage.since)

@@ -38,20 +38,20 @@ class TierWatch:
         if time.monotonic() < self._next or (self._looking is not None and self._looking.is_alive()):
             return
         self._next = time.monotonic() + TIERS_EVERY_S
-        given = (tuple(agents.values()),)
-        self._looking = threading.Thread(target=self.look, args=given, name="tiers", daemon=True)
+        look_arguments = (tuple(agents.values()),)
+        self._looking = threading.Thread(target=self.look, args=look_arguments, name="tiers", daemon=True)
         self._looking.start()
 
     def look(self, addresses: tuple[str, ...]) -> Listing:
         """Return the list. Omit nodes that do not answer: their disks may be unchanged or gone."""
         rows = self._shared.shared_rows(self._store.campaign)
         with ThreadPoolExecutor(_NODES_AT_ONCE, thread_name_prefix="tiers") as pool:
-            for listed in pool.map(_of_node, addresses):
-                rows += listed
+            for node_rows in pool.map(_of_node, addresses):
+                rows += node_rows
         listing = Listing(rows=tuple(rows))
-        if (said := listing.model_dump_json()) != self._said:
+        if (listing_text := listing.model_dump_json()) != self._said:
             self._store.put_json(TIERS, listing.model_dump(mode="json"))
-            self._said = said
+            self._said = listing_text
         return listing
 
 

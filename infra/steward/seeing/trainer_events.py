@@ -30,7 +30,7 @@ class TrainerEvents:
         payload = None if model is None or model.kind in self._full else model.of_line(pod, event)
         if payload is None:
             return
-        known_events = [known.payload for known in self.store.events() if known.kind == payload.kind]
+        known_events = [entry.payload for entry in self.store.events() if entry.kind == payload.kind]
         if len(known_events) >= _MOST_OF_A_KIND:
             self._full.add(payload.kind)
             return
@@ -41,8 +41,8 @@ class TrainerEvents:
 
 def _known_loss(store: CampaignStore) -> float | None:
     try:
-        known = store.get_json(LIVE)
+        figures = store.get_json(LIVE)
     except Unreadable:
         return None
-    loss = known.get("loss") if isinstance(known, dict) else None
+    loss = figures.get("loss") if isinstance(figures, dict) else None
     return loss if isinstance(loss, float) else None

@@ -81,8 +81,8 @@ class Unseen(Frozen, extra="ignore"):
     why: str
 
     def __str__(self) -> str:
-        what = "what is due cannot be done" if self.source == "acts" else f"the {self.source} cannot be reached"
-        return f"{what} for {timedelta(seconds=int(self.lasts.total_seconds()))}: {self.why}"
+        trouble = "what is due cannot be done" if self.source == "acts" else f"the {self.source} cannot be reached"
+        return f"{trouble} for {timedelta(seconds=int(self.lasts.total_seconds()))}: {self.why}"
 
 
 class Policy(Frozen, extra="ignore"):
@@ -164,8 +164,8 @@ class NodeView(Frozen, extra="ignore"):
 
     @property
     def fit(self) -> bool:
-        here = self.ready is True and not self.quarantined and self.instance_state in ("running", "unknown")
-        return here and not self.unfit
+        is_usable = self.ready is True and not self.quarantined and self.instance_state in ("running", "unknown")
+        return is_usable and not self.unfit
 
 
 class Observation(Frozen, extra="ignore"):
@@ -246,6 +246,6 @@ class History(Frozen, extra="ignore"):
             count += 1
         return count
 
-    def count(self, since: datetime, *failures: FailureClass) -> int:
-        """Return the number of attempts that ended after `since` with one of `failures`."""
-        return sum(attempt.failure in failures and attempt.ended_at > since for attempt in self.attempts)
+    def count(self, start: datetime, *failures: FailureClass) -> int:
+        """Return the number of attempts that ended after `start` with one of `failures`."""
+        return sum(attempt.failure in failures and attempt.ended_at > start for attempt in self.attempts)

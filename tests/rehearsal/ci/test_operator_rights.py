@@ -89,7 +89,7 @@ def test_the_pull_requests_role_previews_a_campaign_whose_state_a_customers_key_
 ) -> None:
     def seen() -> Any:
         context = read_only_context(provisioned.spec, provisioned.plan, Console(file=StringIO()))
-        return preview.preview(context, inside=False)
+        return preview.preview(context, look_inside=False)
 
     keyless = acting(provisioned, "preview-role", without="ReadTheRecordUnderACustomersKey")
     with keyless, pytest.raises(ClientError, match="kms:Decrypt"):

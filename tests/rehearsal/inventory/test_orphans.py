@@ -285,7 +285,7 @@ def test_a_file_system_of_an_earlier_campaign_of_the_name_is_not_judged_by_the_l
     camped: Camp, living: Context
 ) -> None:
     store = record(camped, living, "twice")
-    own = claim_identity(store, adopted=False).identity
+    own = claim_identity(store, is_adopted=False).identity
     for kind in ("stage.started", "stage.finished"):
         store.append(payload_of(kind, dict(stage=Stage.TEARDOWN, seconds=1.0, outputs={})))
     earlier, later = lustre(camped, "twice", PAST, "20200101T000000Z-00000000"), lustre(camped, "twice", PAST, own)

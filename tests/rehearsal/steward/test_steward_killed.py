@@ -177,12 +177,12 @@ def test_a_node_that_aws_does_not_take_back_is_told_and_given_back_as_soon_as_it
     bad = gang.nodes.facts()[0]
     gang.store.append(NodeQuarantined(node=bad.name, instance=bad.instance, reason="died"))
     returns = gang.take_over()
-    (told,) = returns.refused()
+    (told,) = returns.refusals()
     assert bad.instance in told and code in told and bad.instance in gang.instances()
-    returns.again()
-    assert returns.refused() and bad.instance in gang.instances(), "refused once more"
-    returns.again()
-    assert not returns.refused()
+    returns.retry()
+    assert returns.refusals() and bad.instance in gang.instances(), "refused once more"
+    returns.retry()
+    assert not returns.refusals()
     until(lambda: bad.instance not in gang.instances() and len(gang.instances()) == 2)
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from infra.archive.manifest import EvaluationProof
 from infra.checkpoints import work
-from infra.checkpoints.find import carried, find
+from infra.checkpoints.find import carry_place, find
 from infra.cli.data import checkpoints as commands
 from infra.errors import PermanentError, UserError
 from tests.unit.checkpoints.test_live_tiers import CAMPAIGN, Camp
@@ -247,7 +247,7 @@ def test_a_step_that_another_attempt_has_sealed_since_it_was_carried_is_carried_
     client.put_bucket_versioning(Bucket=camp.store.bucket, VersioningConfiguration={"Status": "Enabled"})
     sealed(tier, own, 40, campaign=CAMPAIGN)
     camp.desk._carry((40,), lambda text: None)
-    assert carried(camp.store).manifest_bytes(40) is not None, "by somebody whose restore was cut off"
+    assert carry_place(camp.store).manifest_bytes(40) is not None, "by somebody whose restore was cut off"
     camp.desk._carry((40,), lambda text: None)
     sealed(tier, own, 40, attempt=2, campaign=CAMPAIGN, more=", again")
     camp.desk.open()

@@ -35,7 +35,7 @@ class Camp:
         for bucket in (where.state, where.archive):
             self.s3.create_bucket(Bucket=bucket)
         self.store = CampaignStore(account.client("s3"), where.state, CAMPAIGN, "test")
-        self.identity = claim_identity(self.store, adopted=False).identity
+        self.identity = claim_identity(self.store, is_adopted=False).identity
         self.store.put_json("spec.json", {})
 
     def copy(self, step: int, *, told: bool = True) -> None:

@@ -97,7 +97,7 @@ def unlock(store: CampaignStore, stack: Stack, lease: Lease) -> None:
 def lapsed(store: CampaignStore, host: str) -> datetime:
     """A driver there was killed; its last renewal."""
     dead = store.lease("driver", TTL, holder(host))
-    dead._write(released=False)
+    dead._write(is_release=False)
     found = dead.current()
     assert found is not None
     # As it lies there when its time is over by S3's clock: its own clock may be a day off.

@@ -33,14 +33,14 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[CampaignStore]:
 
 def test_the_first_writer_makes_it_and_whoever_comes_later_reads_the_same(store: CampaignStore) -> None:
     assert read_identity(store) is None
-    first = claim_identity(store, adopted=False)
+    first = claim_identity(store, is_adopted=False)
     other = CampaignStore(store.s3, "state", "train", "another")
-    assert claim_identity(other, adopted=True) == first == read_identity(other)
-    assert claim_identity(CampaignStore(store.s3, "state", "second", "test"), adopted=False) != first
+    assert claim_identity(other, is_adopted=True) == first == read_identity(other)
+    assert claim_identity(CampaignStore(store.s3, "state", "second", "test"), is_adopted=False) != first
 
 
 def test_the_archive_of_a_campaign_lies_apart_from_that_of_an_earlier_one_of_its_name(store: CampaignStore) -> None:
-    known = claim_identity(store, adopted=False)
+    known = claim_identity(store, is_adopted=False)
     assert archive_prefix_of(store) == f"campaigns/train/{known.identity}"
     store.append(ArchiveVerified(manifest="s3://a/b", step=1, identity=known.identity))
     assert archive_prefix_of(store) == f"campaigns/train/{known.identity}"
@@ -49,21 +49,21 @@ def test_the_archive_of_a_campaign_lies_apart_from_that_of_an_earlier_one_of_its
 def test_what_was_archived_before_identities_were_is_read_where_it_lies(store: CampaignStore) -> None:
     store.append(ArchiveVerified(manifest="s3://a/campaigns/train/archive-manifest.json", step=1))
     assert archive_prefix_of(store) == "campaigns/train"
-    claim_identity(store, adopted=True)
+    claim_identity(store, is_adopted=True)
     assert archive_prefix_of(store) == "campaigns/train"
 
 
 def test_an_archive_that_names_no_identity_is_not_taken_for_that_of_a_campaign_that_always_had_one(
     store: CampaignStore,
 ) -> None:
-    known = claim_identity(store, adopted=False)
+    known = claim_identity(store, is_adopted=False)
     store.append(ArchiveVerified(manifest="s3://a/campaigns/train/archive-manifest.json", step=1))
     assert archive_prefix_of(store) == f"campaigns/train/{known.identity}"
     assert archive_prefix_of(CampaignStore(store.s3, "state", "second", "test")) == "campaigns/second"
 
 
 def test_an_archive_is_read_where_its_record_says_that_it_lies(store: CampaignStore) -> None:
-    claim_identity(store, adopted=False)
+    claim_identity(store, is_adopted=False)
     store.append(ArchiveVerified(manifest="s3://a/b", step=1, identity="earlier"))
     assert archive_prefix_of(store) == "campaigns/train/earlier"
 
@@ -76,7 +76,7 @@ def test_a_damaged_identity_is_no_missing_one(store: CampaignStore) -> None:
     store.put_json("identity.json", {"identity": "a"})
     told = read_identity(store)
     assert told is not None and (told.identity, told.adopted) == ("a", False)
-    known = claim_identity(CampaignStore(store.s3, "state", "second", "test"), adopted=True)
+    known = claim_identity(CampaignStore(store.s3, "state", "second", "test"), is_adopted=True)
     assert known.adopted and re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{8}", known.identity)
     with pytest.raises(ValueError, match="frozen"):
         known.identity = "another"  # type: ignore[misc]

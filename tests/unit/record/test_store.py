@@ -100,14 +100,14 @@ def test_the_lease_of_a_process_that_is_provably_gone_is_taken_over_at_once(s3: 
     store = CampaignStore(s3, "state", "c", "w")
     gone = Holder.this_process().model_copy(update={"start_ticks": 1})
     dead = store.lease("driver", TTL, gone)
-    dead._write(released=False)
+    dead._write(is_release=False)
     assert store.lease("driver", TTL, holder(2)).acquire() == gone
 
 
 def test_a_holder_that_was_overtaken_touches_nothing_more(s3: Any) -> None:
     store = CampaignStore(s3, "state", "c", "w")
     slow = store.lease("driver", timedelta(seconds=3), holder(1))
-    slow._write(released=False)
+    slow._write(is_release=False)
     slow.check()
     deadline = time.monotonic() + 30
     other = store.lease("driver", TTL, holder(2))
@@ -120,7 +120,7 @@ def test_a_holder_that_was_overtaken_touches_nothing_more(s3: Any) -> None:
     with pytest.raises(LeaseLost):
         slow.check()
     with pytest.raises(LeaseHeld):
-        slow._write(released=False)
+        slow._write(is_release=False)
 
 
 def test_a_lease_that_was_not_renewed_in_time_is_told_once(s3: Any) -> None:
@@ -148,24 +148,24 @@ def lose_all_answers(s3: Any) -> None:
 def test_a_renewal_that_landed_unheard_is_no_other_driver(s3: Any) -> None:
     store = CampaignStore(s3, "state", "unheard", "w")
     lease = store.lease("driver", TTL, holder(1))
-    lease._write(released=False)
+    lease._write(is_release=False)
     lose_all_answers(s3)
     with pytest.raises(ReadTimeoutError):
-        lease._write(released=False)
-    lease._write(released=False)
+        lease._write(is_release=False)
+    lease._write(is_release=False)
     lease.check()
     with pytest.raises(LeaseHeld, match="elsewhere"):
-        store.lease("driver", TTL, holder(2))._write(released=False)
-    lease._write(released=False)
+        store.lease("driver", TTL, holder(2))._write(is_release=False)
+    lease._write(is_release=False)
 
 
 def test_a_lease_whose_last_renewal_landed_unheard_is_given_back_all_the_same(s3: Any) -> None:
     store = CampaignStore(s3, "state", "back", "w")
     lease = store.lease("driver", TTL, holder(1))
-    lease._write(released=False)
+    lease._write(is_release=False)
     lose_all_answers(s3)
     with pytest.raises(ReadTimeoutError):
-        lease._write(released=False)
+        lease._write(is_release=False)
     lease.release()
     assert store.lease("driver", TTL, holder(2)).acquire() is None, "nobody has to wait for it"
 
@@ -173,18 +173,18 @@ def test_a_lease_whose_last_renewal_landed_unheard_is_given_back_all_the_same(s3
 def test_a_lease_that_was_given_back_or_taken_is_not_renewed_from_the_past(s3: Any) -> None:
     store = CampaignStore(s3, "state", "past", "w")
     lease = store.lease("driver", TTL, holder(1))
-    lease._write(released=False)
+    lease._write(is_release=False)
     etag = lease._etag
     lease.release()
     lease._etag = etag
     with pytest.raises(LeaseHeld):
-        lease._write(released=False)
+        lease._write(is_release=False)
 
 
 @pytest.mark.parametrize(("later", "taken"), [(timedelta(0), False), (TTL * 2, True)])
 def test_the_age_of_a_lease_is_judged_by_the_clock_of_s3_alone(s3: Any, later: timedelta, taken: bool) -> None:
     first = CampaignStore(s3, "state", "c", "w").lease("driver", TTL, holder(1))
-    first._write(released=False)
+    first._write(is_release=False)
     record = first.current()
     assert record is not None
     # The holder's clock is a day behind or ahead; S3 says how late it is.

@@ -69,7 +69,7 @@ class World:
         clock = Clock(self.time, self.time.wall)
         self.reading = replace(read((), (), self.time.wall()), estimated={"before": Decimal(5)})
         self.observer = Observer(config(), self, self, lambda: self.reading, clock, self.sources)  # type: ignore[arg-type]
-        self.observer.launched(1)
+        self.observer.begin_attempt(1)
 
     def facts(self, ask_ec2: bool) -> tuple[NodeFacts, ...]:
         self._weather()

@@ -7,8 +7,16 @@ from datetime import timedelta
 import pytest
 
 from infra.cluster.fitness import Sickness
-from infra.steward.blame import ailing, causes_first, dead_nodes, first_failed, short_of, stranded, unstarted
-from infra.steward.blame import lost as lost_nodes
+from infra.steward.blame import (
+    ailing,
+    causes_first,
+    dead_nodes,
+    first_failed,
+    lost_nodes,
+    short_of,
+    stranded_nodes,
+    unstarted_text,
+)
 from infra.steward.decide import (
     Action,
     Attempt,
@@ -276,18 +284,18 @@ def test_a_silent_pod_on_a_node_that_everybody_calls_well_is_no_dead_node() -> N
 
 
 def test_pods_that_were_not_made_are_counted_and_more_than_enough_are_none() -> None:
-    assert unstarted(seen(pods=(pod(0), pod(1), pod(2)))) == ""
-    assert unstarted(seen(pods=(pod(0),))) == "1 of 2 pods have not been made"
+    assert unstarted_text(seen(pods=(pod(0), pod(1), pod(2)))) == ""
+    assert unstarted_text(seen(pods=(pod(0),))) == "1 of 2 pods have not been made"
     several = tuple(pod(index, phase="Pending", waits=words) for index, words in enumerate(("Pulling", "Unknown")))
-    assert unstarted(seen(pods=several)) == "2 of 2 pods wait; node-0: Pulling"
+    assert unstarted_text(seen(pods=several)) == "2 of 2 pods wait; node-0: Pulling"
     waits = pod(0, node=None, phase="Pending", waits="Unschedulable")
-    assert unstarted(seen(pods=(waits,))) == "2 of 2 pods wait; gang-0: Unschedulable"
+    assert unstarted_text(seen(pods=(waits,))) == "2 of 2 pods wait; gang-0: Unschedulable"
 
 
 def test_every_node_on_which_a_pod_waits_unready_is_stranded_and_no_other() -> None:
     pods = (pod(0), *(pod(index, phase="Pending") for index in (1, 2, 3)), pod(4, node=None, phase="Pending"))
     nodes = (node(0, ready=False), node(1, ready=None), node(2), node(3, ready=False))
-    assert stranded(seen(pods=pods, nodes=nodes)) == ("node-1", "node-3")
+    assert stranded_nodes(seen(pods=pods, nodes=nodes)) == ("node-1", "node-3")
 
 
 def test_the_cause_comes_before_what_follows_from_it_the_worst_first_then_the_earliest() -> None:

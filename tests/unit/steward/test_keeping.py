@@ -46,7 +46,7 @@ def test_clocks_are_kept_at_once_and_then_at_changes_and_at_most_every_quarter_o
     clocks = Clocks.begin(1, kept.time())
     kept.keeper.keep(clocks)
     assert kept.stored()["step"] == 0
-    clocks.rose(5, kept.time())
+    clocks.note_step(5, kept.time())
     for seconds, step in ((14.5, 0), (0.5, 5)):
         kept.time.go(seconds)
         kept.keeper.keep(clocks)
@@ -55,7 +55,7 @@ def test_clocks_are_kept_at_once_and_then_at_changes_and_at_most_every_quarter_o
     kept.time.go(60)
     kept.keeper.keep(clocks)
     assert kept.stored() == {}, "nothing is new"
-    clocks.rose(6, kept.time())
+    clocks.note_step(6, kept.time())
     kept.keeper.keep(clocks)
     assert kept.stored()["step"] == 6
 

@@ -10,7 +10,7 @@ from lightkube.codecs import from_dict
 
 from infra.cluster.gang import ATTEMPT_LABEL, CAMPAIGN_LABEL, COMPLETION_INDEX
 from infra.steward.seeing import observe
-from infra.steward.seeing.agents import Answer
+from infra.steward.seeing.agents import HttpAnswer
 from tests.unit.steward.observe_world import ENDED, World, pod, seconds, world
 from tests.unit.steward.steward_story import config
 from trainer.contract import AGENT_PORT, Phase
@@ -88,7 +88,7 @@ def test_a_pod_that_was_there_and_is_no_more_has_not_ended_well(world: World) ->
     assert world.pods[1].metadata is not None
     world.pods[1].metadata.uid = "another"
     assert world.view(1).phase == "Missing" and world.view(1).node == "node-1"
-    world.observer.launched(2)
+    world.observer.begin_attempt(2)
     world.pods = [pod(0)]
     assert [one.index for one in world.look().pods] == [0], "another attempt misses none of its pods"
 
@@ -166,9 +166,9 @@ GOOD = {
 
 
 def test_an_agent_is_asked_at_its_address_for_no_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answered(address: str, path: str, within_s: float, port: int) -> Answer:
+    def answered(address: str, path: str, within_s: float, port: int) -> HttpAnswer:
         assert (address, path, within_s, port) == ("10.0.0.1", "/status", 1.0, AGENT_PORT)
-        return Answer(200, json.dumps(GOOD).encode())
+        return HttpAnswer(200, json.dumps(GOOD).encode())
 
     monkeypatch.setattr(observe.agents, "get", answered)
     told = observe._probe(pod(0))

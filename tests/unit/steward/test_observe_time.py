@@ -45,7 +45,7 @@ def test_money_is_the_records_and_runs_at_the_present_rate_between_two_readings(
     assert world.look(18).spent_usd == 5 + (BASE + 2 * NODE) / 100 + (BASE + NODE) / 200
     world.reading = replace(world.reading, estimated={"before": Decimal(7)})
     assert world.look(6).spent_usd == 7, "a minute after the last reading"
-    world.sources.failed("record", ConnectionError())
+    world.sources.note_failure("record", ConnectionError())
     assert world.look(36).spent_usd == 7 + (BASE + NODE) / 100
     world.reading = replace(world.reading, prepaid=True)
     assert world.look(3600).usd_per_hour == BASE + NODE, "as it was known before this reading"
@@ -128,7 +128,7 @@ def test_a_new_attempt_begins_with_no_time_and_no_word_of_the_last(world: World)
     world.look()
     del world.steps[0]
     world.look(30)
-    world.observer.launched(2)
+    world.observer.begin_attempt(2)
     sight = world.look(5)
     assert [seconds(one) for one in (sight.since_launch, sight.since_step)] == [5, 5] and sight.step == 0
     assert sight.pods[0].step == 0 and sight.pods[0].silent_for is None and seconds(sight.pods[0].running_for) == 0
@@ -213,7 +213,7 @@ def test_a_new_attempt_of_who_took_over_is_believed_at_once(world: World) -> Non
     taken_over(world)
     world.steps = {}
     world.look()
-    world.observer.launched(2)
+    world.observer.begin_attempt(2)
     world.pods, world.away = [], True
     sight = world.look(7)
     assert (seconds(sight.since_launch), sight.pods) == (7, ())

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError, CredentialRetrievalError
 from infra.errors import TemporaryError
 from infra.spec.secrets import SecretSources
 from infra.steward import secrets
-from infra.steward.secrets import SecretRefused, fetched, main
+from infra.steward.secrets import SecretRefused, fetch_all, main
 from trainer.contract import ExitCode, Termination
 
 VALUE = "hunter22-and-more"
@@ -63,7 +63,7 @@ def sources(**given: dict[str, str]) -> SecretSources:
 
 def fetch(keeper: Keeper, **given: dict[str, str]) -> tuple[dict[str, str], list[float]]:
     pauses = list[float]()
-    return fetched(sources(**given), lambda: keeper, pauses.append), pauses  # type: ignore[arg-type,return-value]
+    return fetch_all(sources(**given), lambda: keeper, pauses.append), pauses  # type: ignore[arg-type,return-value]
 
 
 def test_a_value_is_a_whole_secret_a_member_of_it_or_a_parameter() -> None:

@@ -61,7 +61,7 @@ def test_an_outage_lasts_until_it_is_answered_and_tells_its_newest_words() -> No
     asked.time.go(2)
     asked.error = None
     assert asked.ask() == "seen" and asked.sources.unseen() == () and asked.sources.due("AWS")
-    asked.sources.failed("AWS", FAR)
+    asked.sources.note_failure("AWS", FAR)
     assert asked.sources.unseen()[0].lasts == timedelta()
     asked.time.go(1)
     assert asked.sources.due("AWS"), "the pauses begin anew"
@@ -92,7 +92,7 @@ def test_an_outage_is_said_at_once_in_new_words_every_five_minutes_and_at_its_en
     def said(error: Exception, after_s: float) -> list[str]:
         caplog.clear()
         asked.time.go(after_s)
-        asked.sources.failed("AWS", error)
+        asked.sources.note_failure("AWS", error)
         return [one.getMessage() for one in caplog.records]
 
     assert said(OSError("request 17 failed"), 0) == ["AWS does not answer: OSError: request 17 failed"]
@@ -102,6 +102,6 @@ def test_an_outage_is_said_at_once_in_new_words_every_five_minutes_and_at_its_en
     assert said(OSError("no route"), 1) == ["AWS has not answered for 420 s: OSError: no route"]
     assert said(OSError("no route"), 299) == []
     caplog.clear()
-    asked.sources.answered("AWS")
-    asked.sources.answered("AWS")
+    asked.sources.note_answer("AWS")
+    asked.sources.note_answer("AWS")
     assert [one.getMessage() for one in caplog.records] == ["AWS answers again, after 719 s"]

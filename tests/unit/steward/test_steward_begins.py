@@ -31,7 +31,7 @@ def begin(story: Story, monkeypatch: pytest.MonkeyPatch) -> Any:
             story.time.go(seconds)
             each_turn()
 
-        monkeypatch.setattr(main.watchdog, "rest", rest)
+        monkeypatch.setattr(main.watchdog, "pause", rest)
         monkeypatch.setattr(main, "followers_of", lambda client: None)
         monkeypatch.setattr(main, "Steward", lambda *given: given[5])
         store = CampaignStore(story.s3, "state", "story", "begun")

@@ -34,7 +34,7 @@ def test_stored_and_taken_over_they_have_gone_on_by_the_time_between(
     launched: int, stepped: int, short: int, away: int, step: int, lacks: bool
 ) -> None:
     before = Clocks(1, 9e6 - launched, 9e6 - min(stepped, launched), step, 9e6 - short if lacks else None)
-    stored, now = before.kept(9e6, NOON), NOON + timedelta(seconds=away)
+    stored, now = before.to_stored(9e6, NOON), NOON + timedelta(seconds=away)
     after = taken_over(stored, 1, NOON - timedelta(seconds=launched), NOON - timedelta(days=100), 50.0, now)
     assert after.step == step
     assert 50 - after.launched == pytest.approx(launched + away)
@@ -73,11 +73,11 @@ def test_only_a_step_that_rises_moves_the_clock() -> None:
     clocks = over(kept())
     marked = clocks.stepped
     for step in (70, 70, 3, 3):
-        clocks.rose(step, 5010.0)
+        clocks.note_step(step, 5010.0)
         assert clocks.stepped == marked == 5000 - 480 and clocks.step == 70
-    clocks.rose(4, 5020.0)
+    clocks.note_step(4, 5020.0)
     assert (clocks.step, clocks.stepped) == (70, 5020), "it counts from 0 again, and goes on"
-    clocks.rose(71, 5030.0)
+    clocks.note_step(71, 5030.0)
     assert (clocks.step, clocks.stepped) == (71, 5030)
 
 
@@ -96,13 +96,13 @@ def test_a_new_attempt_begins_at_zero_with_the_nodes_as_they_are() -> None:
 
 def test_a_restart_in_place_begins_the_times_anew_once_also_for_who_takes_over() -> None:
     clocks = over(kept())
-    clocks.restarted(1, 5010.0)
+    clocks.note_restart(1, 5010.0)
     assert (clocks.step, clocks.launched, clocks.stepped) == (0, 5010, 5010)
-    clocks.rose(40, 5060.0)
-    clocks.restarted(1, 5070.0)
+    clocks.note_step(40, 5060.0)
+    clocks.note_restart(1, 5070.0)
     assert (clocks.step, clocks.launched, clocks.stepped) == (40, 5010, 5060)
-    successor = over(clocks.kept(5060.0, NOON))
-    successor.restarted(1, 5080.0)
+    successor = over(clocks.to_stored(5060.0, NOON))
+    successor.note_restart(1, 5080.0)
     assert (successor.step, successor.launched, successor.stepped) == (40, 4950, 5000)
 
 

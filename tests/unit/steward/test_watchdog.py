@@ -16,13 +16,13 @@ watchdog.STUCK_S = 4.0
 def hangs():
     time.sleep({hang})
 for _ in range(4):
-    watchdog.rest(1.2)
+    watchdog.pause(1.2)
 {then}
 print("came through")
 """
 
 
-@pytest.mark.parametrize(("then", "hang", "ends"), [("hangs()", 50, True), ("watchdog.over(); hangs()", 5, False)])
+@pytest.mark.parametrize(("then", "hang", "ends"), [("hangs()", 50, True), ("watchdog.stop(); hangs()", 5, False)])
 def test_one_that_hangs_ends_and_says_where(then: str, hang: int, ends: bool) -> None:
     """Its rests together are longer than what is stuck; each alone is much shorter."""
     code = TURNS.format(then=then, hang=hang)

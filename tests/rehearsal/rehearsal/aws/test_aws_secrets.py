@@ -17,7 +17,7 @@ from infra.rehearsal.site import secrets as site
 from infra.spec.campaign import Spec
 from infra.spec.secrets import SecretSources
 from infra.stack.access import policies
-from infra.steward.secrets import SecretRefused, fetched
+from infra.steward.secrets import SecretRefused, fetch_all
 from tests.example import example_spec
 from tests.rehearsal.aws_account import Account, code_of, make_user, signed_in
 
@@ -54,7 +54,7 @@ def trainer(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ac
 
 def read(spec: Spec) -> dict[str, str]:
     sources = SecretSources(region=spec.region, secrets=spec.secrets)
-    return fetched(sources, lambda: Own(spec.region, QUICK), lambda seconds: None)
+    return fetch_all(sources, lambda: Own(spec.region, QUICK), lambda seconds: None)
 
 
 def test_a_pod_reads_the_values_of_the_local_file_by_the_names_of_the_spec(trainer: Account, tmp_path: Path) -> None:

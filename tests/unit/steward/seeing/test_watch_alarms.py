@@ -8,7 +8,7 @@ import pytest
 
 from infra.record.events import Event
 from infra.record.payloads import Payload
-from infra.steward.blame import first_failed, lost
+from infra.steward.blame import first_failed, lost_nodes
 from infra.steward.decide import EndAttempt, FailureClass, History, Replace, decide
 from infra.steward.seeing.trainer_events import TrainerEvents
 from tests.unit.steward.test_decide import POLICY, ended, node, pod, seen
@@ -27,7 +27,7 @@ def test_a_node_that_calls_itself_sick_is_buried_whatever_its_peers_died_of() ->
 
 def test_it_is_replaced_before_the_next_attempt() -> None:
     last = ended(1, FailureClass.NODE).model_copy(update={"dead_nodes": ("node-1",)})
-    assert set(lost((node(0), node(1)), last)) == {"node-1"}
+    assert set(lost_nodes((node(0), node(1)), last)) == {"node-1"}
     action = decide(seen(in_flight=False, pods=()), POLICY, History(attempts=(last,)))
     assert isinstance(action, Replace) and action.nodes == ("node-1",)
 

@@ -57,7 +57,7 @@ def read(store: CampaignStore, lines: list[str], marked: bool = True) -> dict[st
     """Ship a pod's whole log; return what reached the record."""
     log = PodLog([(START_NS + number, line + "\n") for number, line in enumerate(lines)], phase="Succeeded")
     http = httpx2.Client(base_url="http://kubernetes", transport=Kubelet({POD: log}))
-    shipper = LogShipper(PodLogs(http), store, TrainerEvents(store).take, marked=marked)
+    shipper = LogShipper(PodLogs(http), store, TrainerEvents(store).take, has_marks=marked)
     shipper.follow(POD)
     shipper.wait_for([POD], 60)
     shipper.close()
