@@ -53,13 +53,14 @@ class Launcher:
         """Return the command line, with values of the job's whole environment for the variables in it."""
         return variables.words([str(word) for word in self.job["command"]], environment, self.unset)
 
-    def environment(self, resume: str, run: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    def environment(self, resume: str, run: str, extra_variables: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the job's variables: its own, where its checkpoints go, from where it resumes (empty: from the start),
-        the weights that it starts from then, and where the client of level 1 leaves its words. `more` come last."""
+        the weights that it starts from then, and where the client of level 1 leaves its words. `extra_variables` come
+        last."""
         host, _, port = self.place.rendezvous.rpartition(":")
         client = str(Path(sys.argv[0]).parent)  # the client lies beside the supervisor
         packages = os.path.join(run, PACKAGES) if self.job.get("requirements") else ""
-        fixed = {
+        supervisor_variables = {
             "MASTER_ADDR": host,
             "MASTER_PORT": port,
             "NNODES": str(self.place.node_count),
@@ -69,15 +70,21 @@ class Launcher:
             "BIVOUAC_INIT_FROM": str(self.job.get("init_from") or ""),
             "BIVOUAC_SAVE_EVERY": str(self.job.get("save_every", "")),
             "BIVOUAC_RUN": run,
-            **(more or {}),
+            **(extra_variables or {}),
         }
         texts = {str(name): str(value) for name, value in self.job.get("env", {}).items()}
-        own = variables.environment(texts, fixed, os.environ, self.unset)
-        path = own.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        job_variables = variables.environment(texts, supervisor_variables, os.environ, self.unset)
+        path = job_variables.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
         python_path = os.pathsep.join(filter(None, (path, client, packages)))
-        programs = f"{own.get('PATH', os.environ.get('PATH', os.defpath))}:{packages}/bin"
+        programs = f"{job_variables.get('PATH', os.environ.get('PATH', os.defpath))}:{packages}/bin"
         prompt = {"PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}  # a step is told when it is printed
-        return {**prompt, **own, **fixed, "PYTHONPATH": python_path, **({"PATH": programs} if packages else {})}
+        return {
+            **prompt,
+            **job_variables,
+            **supervisor_variables,
+            "PYTHONPATH": python_path,
+            **({"PATH": programs} if packages else {}),
+        }
 
     def heard(self, line: str) -> None:
         """Take a line of the launcher's or the job's."""
@@ -95,9 +102,9 @@ class Torchrun(Launcher):
 
     def command(self, environment: Mapping[str, str]) -> list[str]:
         place, (host, _, port) = self.place, self.place.rendezvous.rpartition(":")
-        there = shutil.which("torchrun", path=environment.get("PATH"))
+        torchrun_path = shutil.which("torchrun", path=environment.get("PATH"))
         return [
-            *(["torchrun"] if there else ["python3", "-m", "torch.distributed.run"]),
+            *(["torchrun"] if torchrun_path else ["python3", "-m", "torch.distributed.run"]),
             f"--nnodes={place.node_count}",
             f"--nproc-per-node={place.ranks_per_node}",
             f"--node-rank={place.node_rank}",
@@ -125,8 +132,8 @@ class Warm(Torchrun):
     """One node's ranks, forked from a process that has imported the job's modules (`warm.again` follows it)."""
 
     def command(self, environment: Mapping[str, str]) -> list[str]:
-        asked = {"warm": self.job["warm"], "command": Launcher.command(self, environment)}
-        return [sys.executable, "-u", os.path.abspath(sys.argv[0]), ranks.CALL, json.dumps(asked)]
+        request = {"warm": self.job["warm"], "command": Launcher.command(self, environment)}
+        return [sys.executable, "-u", os.path.abspath(sys.argv[0]), ranks.CALL, json.dumps(request)]
 
     def failed(self, code: int) -> None:
         self._rank_code = code
@@ -158,10 +165,10 @@ class Mpirun(Launcher):
             *super().command(environment),
         ]  # fmt: skip
 
-    def environment(self, resume: str, run: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    def environment(self, resume: str, run: str, extra_variables: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the job's variables with those of Open MPI, on all nodes alike: of many, each starts some others."""
         return {
-            **super().environment(resume, run, more),
+            **super().environment(resume, run, extra_variables),
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_plm_rsh_agent": f"{sys.executable} {os.path.abspath(sys.argv[0])} {shell.CALL}",

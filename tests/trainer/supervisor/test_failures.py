@@ -222,10 +222,12 @@ def test_an_error_has_a_cause_and_is_the_users_where_a_retry_would_repeat_it(
     cause = failures.cause_of(error)
     assert name is None or (cause is not None and cause.name == name)
     for made, code in (((False, False), early), ((True, False), after_a_step), ((True, True), after_a_checkpoint)):
-        end = ends.failed(1, words(*TRACE, error), (tmp_path,), made=ends.Made(*made))
+        end = ends.failed(1, words(*TRACE, error), (tmp_path,), progress=ends.Made(*made))
         if name is not None:
             assert end.code == code and error[:40] in end.detail and cause is not None and cause.cure in end.detail
-    assert ends.failed(-9, words(*TRACE, error), (tmp_path,), made=ends.Made(False, False)).code == 70, "it was killed"
+    assert ends.failed(-9, words(*TRACE, error), (tmp_path,), progress=ends.Made(False, False)).code == 70, (
+        "it was killed"
+    )
 
 
 def test_a_missing_gpu_is_the_users_where_the_machine_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -233,14 +235,14 @@ def test_a_missing_gpu_is_the_users_where_the_machine_has_none(monkeypatch: pyte
                   "RuntimeError: Found no NVIDIA driver on your system."):  # fmt: skip
         for device, code in ((tmp_path / "none", 64), (tmp_path, 70)):
             monkeypatch.setattr(failures, "_GPU", str(device))
-            end = ends.failed(1, words(*TRACE, error), (tmp_path,), made=ends.Made(False, False))
+            end = ends.failed(1, words(*TRACE, error), (tmp_path,), progress=ends.Made(False, False))
             assert end.code == code and "insists on CUDA" in end.detail
 
 
 def test_a_node_that_only_lost_its_peer_is_not_at_fault(tmp_path: Path) -> None:
-    assert ends.failed(1, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=2)).reason == ends.PEER_LOST
-    assert ends.failed(1, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=1)).reason == ""
-    assert ends.failed(-11, words(*TRACE, NCCL), (tmp_path,), made=ends.Made(nodes=2)).reason == ""
+    assert ends.failed(1, words(*TRACE, NCCL), (tmp_path,), progress=ends.Made(nodes=2)).reason == ends.PEER_LOST
+    assert ends.failed(1, words(*TRACE, NCCL), (tmp_path,), progress=ends.Made(nodes=1)).reason == ""
+    assert ends.failed(-11, words(*TRACE, NCCL), (tmp_path,), progress=ends.Made(nodes=2)).reason == ""
 
 
 @pytest.mark.parametrize(

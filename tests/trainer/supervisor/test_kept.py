@@ -89,7 +89,7 @@ def test_steps_that_node_0_does_not_know_are_brought_to_it(folder: Path) -> None
     ]
     assert inbox.telling == {8}
     outbox.step(4, {})
-    outbox.exchange(last=True)
+    outbox.exchange(is_last=True)
     assert [one["step"] for one in told(inbox)] == [4] and inbox.telling == set()
 
 
@@ -99,16 +99,16 @@ def test_steps_that_node_0_knows_are_not_written_down(folder: Path) -> None:
         outbox.step(step, {})
         outbox.asked(step)
         outbox.exchange()
-    outbox.asked(0, last=True)
-    outbox.exchange(last=True)
+    outbox.asked(0, is_last=True)
+    outbox.exchange(is_last=True)
     assert not folder.exists(), "also where node 0 has ended before"
 
 
 def test_the_last_steps_are_written_down_where_node_0_is_behind(folder: Path) -> None:
     outbox = Outbox(folder, 8)
     outbox.step(5, {})
-    outbox.asked(4, last=True)
-    outbox.exchange(last=True)
+    outbox.asked(4, is_last=True)
+    outbox.exchange(is_last=True)
     assert [one["step"] for one in told(Inbox(folder))] == [5]
 
 
@@ -128,8 +128,8 @@ def test_the_last_steps_are_written_down_where_node_0_never_answered(folder: Pat
     outbox.asked(0)
     outbox.exchange()
     outbox.step(5, {})
-    outbox.asked(0, last=True)
-    outbox.exchange(last=True)
+    outbox.asked(0, is_last=True)
+    outbox.exchange(is_last=True)
     assert [one["step"] for one in told(Inbox(folder))] == [5]
 
 
@@ -137,8 +137,8 @@ def test_a_node_keeps_its_last_thousand_steps(folder: Path) -> None:
     outbox = Outbox(folder, 8)
     for step in range(3000):
         outbox.step(step, {})
-    outbox.asked(0, last=True)
-    outbox.exchange(last=True)
+    outbox.asked(0, is_last=True)
+    outbox.exchange(is_last=True)
     assert [one["step"] for one in told(Inbox(folder))] == list(range(2000, 3000))
 
 
@@ -161,7 +161,7 @@ def kept(tier: Path, config: str = "a") -> Memory:
     memory.reached(1, counted(1))
     assert not losses(memory, 1, 30)
     memory.sealed(20, Laps(20, 0, 0))
-    memory.write(last=True)
+    memory.write(is_last=True)
     return memory
 
 
@@ -226,7 +226,7 @@ def test_a_line_every_ten_steps_may_begin_one_line_before(tmp_path: Path) -> Non
 def test_batches_within_an_epoch_begin_again_by_themselves(tmp_path: Path) -> None:
     memory = kept(tmp_path)
     memory.sealed(5, Laps(50, 40, 10))
-    memory.write(last=True)
+    memory.write(is_last=True)
     memory = Memory(tmp_path, "a")
     assert memory.begin(5) == Laps(50, 40, 10)
     assert [memory.reached(step, counted(1, 2)) for step in (1, 2)] == [{}, {}]
@@ -246,7 +246,7 @@ def test_what_is_kept_stays_small(tmp_path: Path) -> None:
     losses(memory, 1, 5000)
     for step in range(50):
         memory.sealed(step, Laps(step))
-    memory.write(last=True)
+    memory.write(is_last=True)
     content = json.loads((tmp_path / "progress.json").read_text())
     assert content["format"] == 1
     assert [step for step, _ in content["losses"]] == list(range(4001, 5001)) and len(content["sealed"]) == 16
@@ -274,7 +274,7 @@ def test_how_far_a_loss_may_be_from_the_one_of_its_step(
     memory.reached(1, counted(1))
     for step, loss in enumerate(known, 1):
         memory.heard(step, loss)
-    memory.write(last=True)
+    memory.write(is_last=True)
     memory = Memory(tmp_path, "a")
     memory.begin(len(known) - 1)
     told = memory.heard(len(known), now)
@@ -287,7 +287,7 @@ def test_it_is_written_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: 
     memory = Memory(tmp_path, "a")
     memory.begin(-1)
     file = tmp_path / "progress.json"
-    memory.write(last=True)
+    memory.write(is_last=True)
     assert not file.exists(), "there is nothing to keep"
     for later, step, last, written in [
         (0, 1, False, True),
@@ -301,7 +301,7 @@ def test_it_is_written_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: 
         memory.write(last)
         assert (json.loads(file.read_text())["losses"][-1] == [step, float(step)]) is written
     file.unlink()
-    memory.write(last=True)
+    memory.write(is_last=True)
     assert not file.exists(), "nothing has changed"
 
 
@@ -309,7 +309,7 @@ def test_the_steps_between_two_lines_are_known_to_the_next_attempt(tmp_path: Pat
     memory = Memory(tmp_path, "a")
     memory.begin(-1)
     memory.reached(30, counted(10, 20, 30))
-    memory.write(last=True)
+    memory.write(is_last=True)
     for first, second, told in ((21, 30, False), (20, 30, True), (20, 31, False), (30, 40, False)):
         memory = Memory(tmp_path, "a")
         memory.begin(30)

@@ -125,11 +125,11 @@ def _pickle_of(path: Path) -> bytes:
 _MARK: Any = object()
 
 
-def _pickled(pickled: bytes) -> dict[str, int]:
+def _pickled(pickle_bytes: bytes) -> dict[str, int]:
     """Return the whole numbers at the top level of a pickled dictionary, by their names. Opcodes are only read."""
     stack: list[Any] = [{}]
     memo: dict[Any, Any] = {}
-    for code, argument, _ in pickletools.genops(pickled) if pickled else ():
+    for code, argument, _ in pickletools.genops(pickle_bytes) if pickle_bytes else ():
         if code.name != "STOP":
             _follow(code, argument, stack, memo)
     return stack[-1] if isinstance(stack[-1], dict) else {}
@@ -146,23 +146,25 @@ def _follow(code: Any, argument: Any, stack: list[Any], memo: dict[Any, Any]) ->
     if code.name == "MARK":
         stack.append(_MARK)
         return
-    taken: list[Any] = []
+    marked_values: list[Any] = []
     slots = [slot.name for slot in code.stack_before]
     if "mark" in slots:
         while (value := stack.pop()) is not _MARK:
-            taken.insert(0, value)
+            marked_values.insert(0, value)
         slots = slots[: slots.index("mark")]
-    below = [stack.pop() for _ in slots]
+    operands = [stack.pop() for _ in slots]
     if code.name in ("SETITEM", "SETITEMS"):
-        target, items = (below[-1], taken) if code.name == "SETITEMS" else (below[2], [below[1], below[0]])
+        target, items = (
+            (operands[-1], marked_values) if code.name == "SETITEMS" else (operands[2], [operands[1], operands[0]])
+        )
         if isinstance(target, dict):
             pairs = zip(items[::2], items[1::2])
             target.update((key, value) for key, value in pairs if isinstance(key, str) and type(value) is int)
         stack.append(target)
     elif code.name == "BUILD":
-        stack.append(below[-1])
+        stack.append(operands[-1])
     elif code.name in ("EMPTY_DICT", "DICT", "REDUCE", "NEWOBJ"):  # what is called may be an `OrderedDict`
         stack.append({})
     elif code.stack_after:
-        known = type(argument) in (int, str) and not code.stack_before
-        stack.extend([argument if known else None] * len(code.stack_after))
+        is_plain = type(argument) in (int, str) and not code.stack_before
+        stack.extend([argument if is_plain else None] * len(code.stack_after))

@@ -654,7 +654,7 @@ def test_a_tier_that_cannot_be_seen_for_a_moment_loses_no_step(camp: Camp, monke
     with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", fails)
         assert seal.committed(camp.tier) == [10]
-        assert not seal.in_size(camp.tier / "step-00000010", whole=False), "not seen is not there"
+        assert not seal.in_size(camp.tier / "step-00000010", is_whole=False), "not seen is not there"
     assert seal.in_size(camp.tier / "step-00000010") and camp.fault() == ""
 
 
