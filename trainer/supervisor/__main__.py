@@ -40,7 +40,7 @@ def main() -> int:
     shared = Path(os.environ.get("BIVOUAC_SHARED", "/shared-checkpoints"))
     local = Path(os.environ.get("BIVOUAC_LOCAL", "/local-checkpoints"))
     try:
-        place, config = Place.of(), json.loads(config_file.read_text())
+        place, config = Place.from_environment(), json.loads(config_file.read_text())
         take_secrets(config.get("secrets", ()))
     except (OSError, ValueError) as error:
         return _never_began(USER, f"the workload's pod is not as it must be: {error}")
@@ -64,7 +64,7 @@ def main() -> int:
         end = End(INTERNAL, repr(error))
         print(job.secrets.text(traceback.format_exc()), file=sys.stderr)
     job.leave_nothing()
-    message = _ended(job, end)
+    message = _termination(job, end)
     job.emit("agent_ended", **{name: value for name, value in message.items() if value is not None})
     _write_message(message)
     shutil.rmtree(run, ignore_errors=True)
@@ -95,7 +95,7 @@ def _stop_on_signals(job: Job, grace_s: float) -> None:
     threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
-def _ended(job: Job, end: End) -> dict[str, Any]:
+def _termination(job: Job, end: End) -> dict[str, Any]:
     """`trainer.contract.Termination`; of an evaluation also the digest of its judgement."""
     process = job.process
     number = -process.returncode if process is not None and (process.returncode or 0) < 0 else None
@@ -105,7 +105,7 @@ def _ended(job: Job, end: End) -> dict[str, Any]:
         "attempt": job.place.attempt,
         "node": job.place.node_name,
         "step": job.step,
-        "committed_step": job.committed,
+        "committed_step": job.committed_step,
         "signal": number,
         "rank": end.rank,
         "detail": job.secrets.text(end.detail)[:1500],
@@ -154,7 +154,7 @@ def start() -> None:
     if sys.argv[1:2] == [shell.CALL]:
         code = shell.call(sys.argv[2:])
     elif sys.argv[1:2] == [shell.LISTEN]:
-        place = Place.of()
+        place = Place.from_environment()
         code = shell.listen(place.pod_ip, place.node_rank)
     elif sys.argv[1:2] == [ranks.CALL]:
         code = ranks.main(json.loads(sys.argv[2]))

@@ -71,14 +71,14 @@ def account(folder: Path, name: str, recogniser: Recogniser, sealed_step: int, c
     places = recogniser.sealed_places(sealed_step)
     unfinished_texts: list[str] = []
     for candidate in all_candidates:
-        checkpoint = candidate.finished()
+        checkpoint = candidate.checkpoint()
         has_step = candidate.number is not None or candidate.kind == "lightning"
         older = checkpoint.step < sealed_step or (checkpoint.step == sealed_step and checkpoint.face.parent in places)
         if has_step and checkpoint.step >= 0 and older:
             recognised_paths |= set(checkpoint.files or (checkpoint.root,))
         elif not recognised_paths & {checkpoint.root, *checkpoint.files}:
-            unfinished_texts.append(f"{shown(checkpoint.face, folder)} ({candidate.kind})")
-    rows, entries, _ = _unrecognised(folder, recognised_paths, cutoff_at, os.path.realpath(str(folder)))
+            unfinished_texts.append(f"{entry_text(checkpoint.face, folder)} ({candidate.kind})")
+    rows, entries, _ = _unrecognised_rows(folder, recognised_paths, cutoff_at, os.path.realpath(str(folder)))
     if not rows:
         return Account()
     newest = max(rows, key=lambda row: row.changed)
@@ -94,8 +94,8 @@ def account(folder: Path, name: str, recogniser: Recogniser, sealed_step: int, c
     if unfinished_texts:
         explanation += f"; not finished or not sealed: {', '.join(sorted(unfinished_texts)[:3])}"
     return Account(
-        len(rows), sum(row.size_bytes for row in rows), shown(newest.path, folder), newest.changed,
-        tuple(shown(path, folder) for path in entries), explanation, fits,
+        len(rows), sum(row.size_bytes for row in rows), entry_text(newest.path, folder), newest.changed,
+        tuple(entry_text(path, folder) for path in entries), explanation, fits,
     )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def _older(sealed_paths: set[Path]) -> Iterator[Path]:
                 yield root.parent / name
 
 
-def _unrecognised(
+def _unrecognised_rows(
     folder: Path, recognised_paths: set[Path], cutoff_at: float, top: str
 ) -> tuple[list[_Row], list[Path], bool]:
     """Return the files, the entries that hold them, and whether anything else is recognised: a folder in which nothing
@@ -144,7 +144,7 @@ def _unrecognised(
         if path in recognised_paths or tree.is_ours(name):
             holds_recognised = True
             continue
-        rows_below, its_entries, its_holds = _unrecognised(path, recognised_paths, cutoff_at, top)
+        rows_below, its_entries, its_holds = _unrecognised_rows(path, recognised_paths, cutoff_at, top)
         rows += rows_below
         entries += its_entries if its_holds or not rows_below else [path]
         holds_recognised = holds_recognised or its_holds
@@ -164,7 +164,7 @@ def _fitting(folder: Path, name: str, recognised_paths: set[Path]) -> str:
     return next((kind if kind in KINDS else "auto" for kind in kinds), "")
 
 
-def shown(path: Path, folder: Path) -> str:
+def entry_text(path: Path, folder: Path) -> str:
     """Return a path below `folder` as text that can be printed and undone: `trainer.contract.entry_path`."""
     return _text(str(path.relative_to(folder)))
 
@@ -174,14 +174,16 @@ def _text(name: str) -> str:
     return "".join(sign if sign.isprintable() else "".join(f"\\x{byte:02x}" for byte in sign.encode()) for sign in text)
 
 
-class Job(Protocol):
+class Emitter(Protocol):
     def emit(self, event: str, **fields: object) -> None: ...
 
 
 class Accounts:
     """The accounts of a job's folder. Node 0 publishes them; a node whose disk is its own saves what lies there."""
 
-    def __init__(self, config: Mapping[str, Any], place: Place, tier: Path, job: Job, recogniser: Recogniser) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], place: Place, tier: Path, job: Emitter, recogniser: Recogniser
+    ) -> None:
         checkpoints = config["checkpoints"]
         self._folder, self._format = Path(checkpoints["folder"]), str(checkpoints["format"])
         self._local = checkpoints.get("tier") == "local"

@@ -8,7 +8,7 @@ import socket
 import time
 import urllib.request
 
-from trainer.supervisor.family import Process, below
+from trainer.supervisor.family import Process, descendants_of
 from trainer.supervisor.serving import PORT
 
 _ANSWER_S, _PAUSE_S, _LONGEST = 2.0, 0.1, 1 << 20
@@ -17,7 +17,7 @@ _ANSWER_S, _PAUSE_S, _LONGEST = 2.0, 0.1, 1 << 20
 def processor_seconds(root: int, by_pid: dict[int, Process]) -> float:
     """Return the processor time of a living process and its living descendants, in seconds. torchrun gives each rank a
     session of its own, so a session does not hold them."""
-    return sum(by_pid[pid].seconds for pid in {root} & set(by_pid) | below(root, by_pid))
+    return sum(by_pid[pid].seconds for pid in {root} & set(by_pid) | descendants_of(root, by_pid))
 
 
 def steps_of(rendezvous: str) -> tuple[int, int]:

@@ -44,7 +44,7 @@ def own_code(code: int, words: LastWords, progress: Made) -> int:
     return USER if failure is not None and repeats(cause_of(failure.error), progress.stepped, progress.sealed) else code
 
 
-def failed(
+def failure_end(
     code: int,
     words: LastWords,
     places: Iterable[Path],
@@ -80,7 +80,7 @@ def of_error(error: OSError, place: Path) -> str:
 def room_in(place: Path) -> str:
     """Return the room of a full file system in words; empty while it has a MiB and an inode."""
     try:
-        status = os.statvfs(str(_there(place)))
+        status = os.statvfs(str(_existing_folder(place)))
     except OSError:
         return ""
     full = status.f_bavail * status.f_frsize < _MIB or (status.f_files and not status.f_favail)
@@ -89,14 +89,14 @@ def room_in(place: Path) -> str:
 
 def _room(place: Path) -> str:
     try:
-        status = os.statvfs(str(_there(place)))
+        status = os.statvfs(str(_existing_folder(place)))
     except OSError as error:
         return f"{place}: {error}"
     free, size = (blocks * status.f_frsize / _MIB for blocks in (status.f_bavail, status.f_blocks))
     return f"{place} has {free:.1f} of {size:.1f} MiB free, and {status.f_favail} inodes"
 
 
-def _there(place: Path) -> Path:
+def _existing_folder(place: Path) -> Path:
     """Return the folder, or the one above it that exists."""
     return next(path for path in (place, *place.parents) if path.exists())
 

@@ -99,7 +99,7 @@ class LastWords:
         self._launcher = False
         """Its launcher has said that it failed."""
 
-    def heard(self, line: str) -> None:
+    def hear(self, line: str) -> None:
         text = bare(line).rstrip()
         if not text.strip(" -=*"):  # launchers frame their words
             return
@@ -139,9 +139,7 @@ class LastWords:
 
     def _drop(self, rank: int | None) -> None:
         """Forget the rank's last error: another one, which it ends with, follows."""
-        for failure in (
-            [candidate for candidate in self._bursts[-1] if candidate.rank == rank][-1:] if self._bursts else ()
-        ):
+        for failure in [error for error in self._bursts[-1] if error.rank == rank][-1:] if self._bursts else ():
             self._bursts[-1].remove(failure)
 
     def failure(self) -> Failure | None:

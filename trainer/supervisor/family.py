@@ -60,7 +60,7 @@ def processes() -> dict[int, Process]:
     return by_pid
 
 
-def below(root: int, by_pid: dict[int, Process]) -> set[int]:
+def descendants_of(root: int, by_pid: dict[int, Process]) -> set[int]:
     """Return the descendants of a process, without itself."""
     descendants: set[int] = set()
     while (
@@ -85,7 +85,7 @@ def end_all(launcher: int | None, spared_pids: Container[int] = ()) -> list[int]
     deadline = time.monotonic() + _STUBBORN_S
     while True:
         by_pid = processes()
-        descendants = below(os.getpid(), by_pid)
+        descendants = descendants_of(os.getpid(), by_pid)
         left = sorted(pid for pid in descendants if by_pid[pid].state != "Z" and pid not in spared_pids)
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -91,8 +91,8 @@ class Job(Running):
         self.heard = time.monotonic()
         """When the job last used a processor."""
         self._worked = 0.0
-        self.launcher = launcher.of(config, place)
-        self.sealing = sealing.of(config, place, self.tier, local, self, place.ranks_per_node)
+        self.launcher = launcher.make_launcher(config, place)
+        self.sealing = sealing.make_sealing(config, place, self.tier, local, self, place.ranks_per_node)
         self._ranks = RankCount(config, place)
 
     @property
@@ -108,7 +108,7 @@ class Job(Running):
         return self.progress.loss
 
     @property
-    def committed(self) -> int:
+    def committed_step(self) -> int:
         return self.sealing.committed
 
     # What the steward asks.
@@ -128,7 +128,7 @@ class Job(Running):
             "phase": "training" if self.step else "starting",
             "step": self.step,
             "steps": self.progress.steps,
-            "committed_step": self.committed,
+            "committed_step": self.committed_step,
             "tokens": self.tokens,
             "loss": self.loss,
             "step_seconds": self.progress.step_seconds,
@@ -141,19 +141,19 @@ class Job(Running):
 
     def run(self) -> End:
         """Run the job to its end; return how it ended. Nothing that it started is left."""
-        if not self._unpacked():
-            return self._stopped() if self.stopping else self.unfit
+        if not self._unpack_all():
+            return self._signal_end() if self.stopping else self.unfit
         try:
             resume = self.sealing.resume()
         except NothingSound as error:
             return End(STORAGE, str(error), NOTHING_SOUND)
-        self.progress.begin(self.generation, self.committed)
+        self.progress.begin(self.generation, self.committed_step)
         environment = dict(os.environ, **self.launcher.environment(resume, str(self.run_folder)))
         words = self.launcher.command(environment)
         if self.launcher.unset:
             self.emit("unset_variables", names=sorted(self.launcher.unset))
         if self.stopping:
-            return self._stopped()
+            return self._signal_end()
         if start_error := self._start(words, environment):
             return End(USER, start_error)
         # Sealing reads all of a checkpoint, which takes minutes: life signs go on meanwhile.
@@ -165,29 +165,31 @@ class Job(Running):
         while not self._over.wait(_LOOK_S):
             self._look() if looks % _RARELY == 0 else self._hear()
             looks += 1
-        code = self._ended()
-        own_code = ends.own_code(code, self.words, self._made())
-        code = self.launcher.ended(code, str(self.words), bool(self.stopping), own_code)
+        code = self._await_exit()
+        own_code = ends.own_code(code, self.words, self._milestones())
+        code = self.launcher.exit_code(code, str(self.words), bool(self.stopping), own_code)
         self._look()
         exchange.join()
-        for message in self.progress.rest(not code and not self.stopping):
+        for message in self.progress.last_messages(not code and not self.stopping):
             self._told_checkpoint(message)
         sealing_thread.join()
         if not (code or self.launcher.many):
             self.sealing.ranks_here = 0  # what its ranks have not written they will not write
         self.sealing.finish(code)
-        self.progress.keep(self.committed, is_last=True)
+        self.progress.keep(self.committed_step, is_last=True)
         return self._end(code)
 
     def _end(self, code: int) -> End:
         if self.stopping:
-            return self._stopped()
+            return self._signal_end()
         if code:
             launcher = self.launcher
-            return ends.failed(code, self.words, self._places(), launcher.elsewhere, self._made(), launcher.rank)
+            return ends.failure_end(
+                code, self.words, self._places(), launcher.elsewhere, self._milestones(), launcher.rank
+            )
         if self.place.node_rank:
             return End(DONE)  # node 0 judges by the step: it may have ended before this one could ask for the last one
-        has_worked, left = self.progress.ended(self.committed)
+        has_worked, left = self.progress.finish(self.committed_step)
         end_text = f"the job exited 0 at step {self.step} of {self.progress.steps}"
         if not has_worked or left > 0:
             self.emit("ended_early", step=self.step, steps=self.progress.steps)
@@ -195,14 +197,14 @@ class Job(Running):
             return End(USER, end_text + self._silence() + str(self.words))
         return End(DONE, f"{end_text}, an estimate" if left else "")
 
-    def _made(self) -> ends.Made:
-        return ends.Made(*self.progress.made(self.committed), self.place.node_count)
+    def _milestones(self) -> ends.Made:
+        return ends.Made(*self.progress.has_made(self.committed_step), self.place.node_count)
 
     def _places(self) -> tuple[Path, ...]:
         """Return where the job writes: checkpoints, its own folder, temporary files."""
         return self.sealing.folder, Path(self.config.get("folder") or "."), self.run_folder
 
-    def _stopped(self) -> End:
+    def _signal_end(self) -> End:
         killed_text = ", killed when its grace was over" if self.killed else ""
         return End(INTERRUPTED, f"stopped by {self.stopping}{killed_text}{self._silence()}")
 
@@ -221,12 +223,12 @@ class Job(Running):
         assert self.process is not None and self.process.stdout is not None
         shown_at = 0.0
         for line, safe, written_over in self.secrets.lines(self.process.stdout):
-            self.launcher.heard(line)
-            self.words.heard(safe)
+            self.launcher.hear(line)
+            self.words.hear(safe)
             if not written_over or (safe and time.monotonic() - shown_at >= _SHOWN_S):
                 shown_at = time.monotonic() if written_over else shown_at
                 self.pass_on(safe)
-            self.progress.printed(line)
+            self.progress.hear_line(line)
         self.tell_dropped()
 
     def _look(self) -> None:
@@ -238,7 +240,7 @@ class Job(Running):
             self._worked, self.heard = processor_s, time.monotonic()
         if not (launcher_pid is None or self.launcher.many):
             self.sealing.ranks_here = self._ranks.look(
-                {launcher_pid} | family.below(launcher_pid, by_pid), self.sealing.folder
+                {launcher_pid} | family.descendants_of(launcher_pid, by_pid), self.sealing.folder
             )
         self._hear()
         self.progress.ask_first_node()
@@ -248,7 +250,7 @@ class Job(Running):
         for message in self.messages.news():
             self.heard = time.monotonic()
             if "folder" not in message:
-                self.progress.called(message)
+                self.progress.hear_call(message)
             elif self.place.node_rank == 0:
                 self._told_checkpoint(message)
             else:
@@ -273,7 +275,7 @@ class Job(Running):
         family.give_way()
         while not self._over.wait(_LOOK_S):
             self._seal_finished()
-            self.progress.keep(self.committed)
+            self.progress.keep(self.committed_step)
 
     def _seal_finished(self) -> None:
         self.sealing.look()

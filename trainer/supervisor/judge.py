@@ -56,7 +56,7 @@ class Judge(Job):
             findings["why"] = self.secrets.text(failure_text)[:_WORDS]
             end = End(USER, findings["why"])
         if self.stopping:
-            return self._stopped()
+            return self._signal_end()
         content = json.dumps(findings, indent=1).encode()
         seal.publish(self.out / JUDGEMENT, content)
         self.judgement = hashlib.sha256(content).hexdigest()
@@ -73,11 +73,11 @@ class Judge(Job):
         """Fill in what is found, as far as it comes. Raises `Failed`."""
         for left in (EXPORTED, JUDGEMENT):
             seal.remove(self.out / left)  # of an earlier try
-        if not self._unpacked():
+        if not self._unpack_all():
             raise Failed(self.unfit.detail)
         findings["step"], checkpoint = self._laid_out()
         if self.asked["evaluate"]:
-            findings["metrics"] = self._evaluated("the checkpoint", checkpoint, "")
+            findings["metrics"] = self._evaluate("the checkpoint", checkpoint, "")
         if not self.asked["export"]:
             return
         model = self.out / EXPORTED
@@ -86,7 +86,7 @@ class Judge(Job):
         files = _files(model)
         if self.asked["evaluate"]:
             # It gets no checkpoint: a script that overlooks the export must not find the weights elsewhere.
-            findings["exported"] = self._evaluated("the export", "", str(model))
+            findings["exported"] = self._evaluate("the export", "", str(model))
             if wrong := apart(findings["metrics"], findings["exported"], self.asked["tolerance"]):
                 raise Failed("the export does not evaluate as the checkpoint: " + "; ".join(wrong))
         findings["files"] = files
@@ -103,7 +103,7 @@ class Judge(Job):
             self.emit("refused_step", step=step, why=fault_text)
         raise Failed("no sealed checkpoint is sound")
 
-    def _evaluated(self, subject: str, resume: str, export: str) -> dict[str, float]:
+    def _evaluate(self, subject: str, resume: str, export: str) -> dict[str, float]:
         name = f"the evaluation of {subject}"
         self._command(name, self.asked["evaluate"], self.asked["evaluate_s"], resume, export)
         printed_metrics = self.metrics
@@ -132,16 +132,16 @@ class Judge(Job):
         in_time = self._over.wait(seconds)
         if not in_time:
             self.leave_nothing()
-        code = self._ended()
+        code = self._await_exit()
         if not in_time:
             raise Failed(f"{subject} did not end within {seconds:g} s{self.words}")
         if code:
-            raise Failed(f"{subject}: {ends.failed(code, self.words, (self.out, self.run_folder)).detail}")
+            raise Failed(f"{subject}: {ends.failure_end(code, self.words, (self.out, self.run_folder)).detail}")
 
     def _read(self) -> None:
         assert self.process is not None and self.process.stdout is not None
         for _, safe, _ in self.secrets.lines(self.process.stdout):
-            self.words.heard(safe)
+            self.words.hear(safe)
             self.pass_on(safe)
             self.metrics = numbers(bare(safe)) or self.metrics
 

@@ -27,7 +27,7 @@ PACKAGES = "requirements"
 """Folder below the run's with the packages that the job brings."""
 
 
-def of(job: Mapping[str, Any], place: Place) -> Launcher:
+def make_launcher(job: Mapping[str, Any], place: Place) -> Launcher:
     if job.get("warm"):
         return Warm(job, place)
     kinds = {"torchrun": Torchrun, "mpirun": Mpirun, "none": Launcher}
@@ -86,10 +86,10 @@ class Launcher:
             **({"PATH": programs} if packages else {}),
         }
 
-    def heard(self, line: str) -> None:
+    def hear(self, line: str) -> None:
         """Take a line of the launcher's or the job's."""
 
-    def ended(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
+    def exit_code(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
         """Return the job's exit code from the launcher's; `words`: its last ones; `own_code`: what they make of it."""
         return code
 
@@ -114,7 +114,7 @@ class Torchrun(Launcher):
             *super().command(environment),
         ]  # fmt: skip
 
-    def heard(self, line: str) -> None:
+    def hear(self, line: str) -> None:
         """Take the rank that failed first, and its exit code, from torchrun's summary; torchrun itself ends with 1.
         Those that it has stopped for that come before it there."""
         if line.startswith(_ROOT_CAUSE):
@@ -124,7 +124,7 @@ class Torchrun(Launcher):
         if self._rank_code is None and (match := _RANK_ENDED.match(line)):
             self._rank_code = int(match.group(1))
 
-    def ended(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
+    def exit_code(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
         return (self._rank_code or code) if code else 0
 
 
@@ -135,7 +135,7 @@ class Warm(Torchrun):
         request = {"warm": self.job["warm"], "command": Launcher.command(self, environment)}
         return [sys.executable, "-u", os.path.abspath(sys.argv[0]), ranks.CALL, json.dumps(request)]
 
-    def failed(self, code: int) -> None:
+    def note_failure(self, code: int) -> None:
         self._rank_code = code
 
 
@@ -177,7 +177,7 @@ class Mpirun(Launcher):
             "OMPI_MCA_orte_leave_session_attached": "true",  # its daemons stay below the supervisor, which counts them
         }
 
-    def heard(self, line: str) -> None:
+    def hear(self, line: str) -> None:
         if self._culprit is not None or self.place.node_rank:
             return
         for pattern in self._RANK:
@@ -189,7 +189,7 @@ class Mpirun(Launcher):
         if match:
             self._culprit = int(match.group(1))
 
-    def ended(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
+    def exit_code(self, code: int, words: str, stopping: bool, own_code: int | None = None) -> int:
         """Tell the other nodes, and let the one whose rank failed end before this one."""
         if not self.place.node_rank:
             shell.tell_end(code if own_code is None else own_code, self._culprit, words)

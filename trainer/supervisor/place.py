@@ -34,7 +34,7 @@ class Place(NamedTuple):
         }  # fmt: skip
 
     @classmethod
-    def of(cls, environment: Mapping[str, str] = os.environ) -> Place:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Place:
         """Read the place. Raises `ValueError` that names every variable that is missing or not a number."""
         fields, wrong = {}, []
         for name in cls._fields:

@@ -22,7 +22,7 @@ _FILE = "/bivouac-secrets/values.json"
 """`trainer.contract.workload.SECRETS`."""
 
 
-class Line(NamedTuple):
+class SafeLine(NamedTuple):
     text: str
     """As it is, to be read; empty for a piece of one that is too long."""
     safe: str
@@ -46,15 +46,15 @@ class Redactor:
             text = text.replace(form, REDACTED)
         return text
 
-    def within(self, value: Any) -> Any:
+    def redact(self, value: Any) -> Any:
         """Replace in all texts of a JSON value; numbers and keys stay, so that it remains one."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {key: self.within(element) for key, element in value.items()}
-        return [self.within(element) for element in value] if isinstance(value, (list, tuple)) else value
+            return {key: self.redact(element) for key, element in value.items()}
+        return [self.redact(element) for element in value] if isinstance(value, (list, tuple)) else value
 
-    def lines(self, stream: Any) -> Iterator[Line]:
+    def lines(self, stream: Any) -> Iterator[SafeLine]:
         """Yield each line of a buffered stream of bytes. Of one longer than `_LONGEST` come pieces that split no
         secret; there is nothing to read in them."""
         held_text, long, overlap = "", False, len(self._forms[0]) - 1 if self._forms else 0
@@ -64,10 +64,10 @@ class Redactor:
             text = decoder.decode(raw, is_end)
             safe = self.text(held_text + text)
             cut = len(safe) if is_end else len(safe) - overlap
-            yield Line("" if long or not is_end else text, safe[:cut], end == b"\r")
+            yield SafeLine("" if long or not is_end else text, safe[:cut], end == b"\r")
             held_text, long = safe[cut:], not is_end
         if held_text:
-            yield Line("", held_text, False)
+            yield SafeLine("", held_text, False)
 
 
 def _pieces(stream: Any) -> Iterator[tuple[bytes, bytes]]:

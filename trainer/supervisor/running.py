@@ -69,7 +69,7 @@ class Running:
 
     def emit(self, event: str, **fields: object) -> None:
         """Say a line of our own. `time` among the fields: when it was."""
-        line = {"event": event, "time": round(time.time(), 3), **self.secrets.within(fields)}
+        line = {"event": event, "time": round(time.time(), 3), **self.secrets.redact(fields)}
         line.update(node=self.place.node_name, attempt=self.place.attempt)
         say(MARK + json.dumps(line))
 
@@ -112,7 +112,7 @@ class Running:
             self._end_group(signal.SIGTERM)
         return ""
 
-    def _ended(self) -> int:
+    def _await_exit(self) -> int:
         """Return the code of the command that is over, once all that it started has ended and its lines are read."""
         assert self.process is not None
         code = self.process.wait()
@@ -132,7 +132,7 @@ class Running:
         if left := family.end_all(None if self.process is None else self.process.pid):
             self.emit("left_behind", processes=left)
 
-    def _unpacked(self) -> bool:
+    def _unpack_all(self) -> bool:
         """Put the job's code where it starts, and the packages that it brings beside. Return False, with the end in
         `unfit`, for what has another digest than the campaign's or is for another Python."""
         python = ".".join(map(str, sys.version_info[:2]))
@@ -178,8 +178,8 @@ class Running:
         self.emit("stopping", signal=self.stopping)
         with contextlib.suppress(OSError):  # a full disk: SIGTERM tells it too
             self.messages.stop()
-        term_timer = threading.Timer(grace_s / 2 if self.messages.asks() else 0.0, self._end_group, (signal.SIGTERM,))
-        for timer in (term_timer, threading.Timer(grace_s, self._kill)):
+        term = threading.Timer(grace_s / 2 if self.messages.job_asks() else 0.0, self._end_group, (signal.SIGTERM,))
+        for timer in (term, threading.Timer(grace_s, self._kill)):
             timer.daemon = True
             timer.start()
 

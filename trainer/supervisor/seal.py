@@ -100,7 +100,7 @@ def difference(checkpoint: Survey, root: Path, files: Sequence[Path], folder: Pa
 
 def next_sealing(manifest: bytes | None, attempt: str) -> int:
     """Return how often an attempt has sealed a step, by its manifest: new shards have other names."""
-    numbers = (sealing_of(name) for name in _named(manifest) if name.startswith(f"{attempt}/"))
+    numbers = (sealing_of(name) for name in _shard_names(manifest) if name.startswith(f"{attempt}/"))
     return max((number + 1 for number in numbers if number is not None), default=0)
 
 
@@ -138,7 +138,7 @@ def attempt_of(manifest: bytes | str | None) -> int:
         return -1
 
 
-def _named(manifest: bytes | None) -> set[str]:
+def _shard_names(manifest: bytes | None) -> set[str]:
     """Return the files that a manifest names; none if it cannot be read."""
     try:
         return {str(shard["file"]) for shard in json.loads(manifest or b"")["shards"]}
@@ -151,7 +151,7 @@ def sweep(place: Path, manifest: bytes | None) -> None:
     if manifest is None:
         shutil.rmtree(place, ignore_errors=True)
         return
-    manifest_files = _named(manifest)
+    manifest_files = _shard_names(manifest)
     with contextlib.suppress(OSError):
         for path in place.glob("attempt-*/*"):
             if f"{path.parent.name}/{path.name}" not in manifest_files:
@@ -163,7 +163,7 @@ def sweep(place: Path, manifest: bytes | None) -> None:
 
 def committed(tier: Path) -> list[int]:
     """Return the committed steps of a tier, newest first; those too of which it cannot be seen."""
-    return [step for step in begun(tier) if _may_be_there(tier / step_folder(step) / MANIFEST)]
+    return [step for step in started_steps(tier) if _may_be_there(tier / step_folder(step) / MANIFEST)]
 
 
 def _may_be_there(path: Path) -> bool:
@@ -176,7 +176,7 @@ def _may_be_there(path: Path) -> bool:
     return True
 
 
-def begun(tier: Path) -> list[int]:
+def started_steps(tier: Path) -> list[int]:
     """Return the steps of a tier that have a folder, newest first."""
     try:
         steps = map(step_of_folder, os.listdir(tier))
@@ -207,7 +207,7 @@ def fault(tier: Path, step: int, campaign: str, identity: str) -> str:
 def tree(tier: Path, step: int) -> Tree:
     """Return the job's own tree of a committed step. Raises `OSError` or `ValueError` for one that cannot be read."""
     place = tier / step_folder(step)
-    job_tree = tree_of(sorted(_named((place / MANIFEST).read_bytes())), lambda name: (place / name).read_bytes())
+    job_tree = tree_of(sorted(_shard_names((place / MANIFEST).read_bytes())), lambda name: (place / name).read_bytes())
     if job_tree is None:
         raise ValueError("its files are not a job's")
     return job_tree
@@ -233,13 +233,13 @@ def lay_back(tier: Path, step: int, path: Path, link: Callable[[Path, Path], obj
         remove(left)  # by a node that died at this point
     fresh = path.with_name(_LAID + secrets.token_hex(8))
 
-    def one(file_and_target: tuple[TreeFile, Path]) -> None:
+    def lay_file(file_and_target: tuple[TreeFile, Path]) -> None:
         file, target = file_and_target
         if job.part:  # what else lies in the folder stays
             remove(target)
         (link or copy)(place / rows[file.shard]["file"], target)
 
-    lay_out(job, path if job.part else fresh, lambda files: list(side_by_side(one, files)), modes=link is None)
+    lay_out(job, path if job.part else fresh, lambda files: list(side_by_side(lay_file, files)), modes=link is None)
     if not job.part:
         remove(path)
         os.replace(fresh, path)
@@ -290,7 +290,7 @@ def in_size(place: Path, manifest: bytes | None = None, is_whole: bool = True) -
 
 def tidy(tier: Path) -> None:
     """Remove what was being sealed when its node died: nobody would use it, and it takes room."""
-    for step in set(begun(tier)) - set(committed(tier)):
+    for step in set(started_steps(tier)) - set(committed(tier)):
         shutil.rmtree(tier / step_folder(step), ignore_errors=True)
 
 

@@ -49,7 +49,7 @@ def _key() -> bytes:
     return Path(os.environ.get("BIVOUAC_MPI_KEY", KEY)).read_bytes()
 
 
-def _signed(word: str, request: str) -> str:
+def _signature(word: str, request: str) -> str:
     return hmac.new(_key(), (word + request).encode(), hashlib.sha256).hexdigest()
 
 
@@ -74,7 +74,7 @@ class _Call(StreamRequestHandler):
             request_text, signature = json.loads(self.rfile.readline(_LONGEST))
         except (ValueError, TypeError):
             return
-        if not hmac.compare_digest(_signed(word, request_text), signature):
+        if not hmac.compare_digest(_signature(word, request_text), signature):
             return
         request = json.loads(request_text)
         if "end" in request:
@@ -138,7 +138,7 @@ def _ask(host: str, request: Mapping[str, Any], patience_s: float) -> int:
         try:
             request_text = json.dumps(request)
             word = file.readline(_LONGEST).decode().strip()
-            file.write((json.dumps([request_text, _signed(word, request_text)]) + "\n").encode())
+            file.write((json.dumps([request_text, _signature(word, request_text)]) + "\n").encode())
             file.flush()
             if "command" in request:
                 line.settimeout(None)  # as long as the job runs

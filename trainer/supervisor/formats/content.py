@@ -28,7 +28,7 @@ _notes: dict[tuple[str, Path], tuple[tuple[int, int, int], Any]] = {}
 """What a file has told, by its identity, size and time of change: a file that has not changed is not read again."""
 
 
-def _noted(kind: str, path: Path, read: Callable[[Path], Any]) -> Any:
+def _read_once(kind: str, path: Path, read: Callable[[Path], Any]) -> Any:
     """Return what `read` finds in a file, from the last time if the file has not changed; None for one that is gone,
     and for one whose bytes are not what its name says."""
     try:
@@ -54,7 +54,7 @@ def _read(path: Path, read: Callable[[Path], Any]) -> Any:
 
 def state(path: Path) -> str:
     """Return `WHOLE` or `PARTIAL` for a file that shows it, `UNCLEAR` for any other one that has content."""
-    return _noted("state", path, _state) or PARTIAL
+    return _read_once("state", path, _state) or PARTIAL
 
 
 def _state(path: Path) -> str:
@@ -71,7 +71,7 @@ def _state(path: Path) -> str:
 
 def json_of(path: Path) -> dict[str, Any] | None:
     """Return the whole numbers of a JSON file, and an index's map of weights; None for a file that is not whole."""
-    return _noted("json", path, _json)  # type: ignore[no-any-return]
+    return _read_once("json", path, _json)  # type: ignore[no-any-return]
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -81,14 +81,14 @@ def _json(path: Path) -> dict[str, Any]:
 
 def step_in(path: Path) -> int | None:
     """Return the step that a file's content names at its top level, None if it names none."""
-    values = _noted("values", path, _values) or {}
+    values = _read_once("values", path, _values) or {}
     steps = (values[key] for key in _STEPS if key in values and 0 <= values[key] < 10**12)
     return next(steps, None)
 
 
 def counts_epochs(path: Path) -> bool:
     """Return whether a file's content names an epoch and no step: a number in its name is the epoch's."""
-    return step_in(path) is None and "epoch" in (_noted("values", path, _values) or {})
+    return step_in(path) is None and "epoch" in (_read_once("values", path, _values) or {})
 
 
 def _values(path: Path) -> dict[str, int]:
@@ -98,7 +98,7 @@ def _values(path: Path) -> dict[str, int]:
     if path.suffix == ".safetensors":
         metadata = _safetensors(path).get("__metadata__", {})
         return {key: int(value) for key, value in metadata.items() if value.isdecimal()}
-    return _pickled(_pickle_of(path))
+    return _pickled_numbers(_pickle_of(path))
 
 
 def _safetensors(path: Path) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _pickle_of(path: Path) -> bytes:
 _MARK: Any = object()
 
 
-def _pickled(pickle_bytes: bytes) -> dict[str, int]:
+def _pickled_numbers(pickle_bytes: bytes) -> dict[str, int]:
     """Return the whole numbers at the top level of a pickled dictionary, by their names. Opcodes are only read."""
     stack: list[Any] = [{}]
     memo: dict[Any, Any] = {}

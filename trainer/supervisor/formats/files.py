@@ -19,9 +19,9 @@ from trainer.supervisor.formats.layouts import (
     OF_STATE,
     Candidate,
     View,
+    all_are_whole,
     each_rank,
     is_state,
-    whole,
 )  # fmt: skip
 from trainer.supervisor.formats.names import PLAIN, number_of
 from trainer.supervisor.formats.tree import listing
@@ -32,7 +32,7 @@ _OF_EXPORT = re.compile(r"config.*\.json$|\.index\.json$|^tokenizer|^vocab|^spec
 _RANDOM = ("random_states", "rng_state")
 
 
-def tracked(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
+def tracker_candidates(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     """A tracker file names the newest checkpoint after all of its files."""
     files = view.entries.files
     if "megatron" in kinds and MEGATRON_TRACKER in files:
@@ -43,10 +43,10 @@ def tracked(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
     for kind, tracker in (("deepspeed", DEEPSPEED_TRACKER), ("nanotron", NANOTRON_TRACKER)):
         tracker_text = _text(view.path / tracker) if kind in kinds and tracker in files else ""
         if tracker_text in view.entries.folders:
-            yield from _named(kind, view, tracker_text)
+            yield from _tagged_candidates(kind, view, tracker_text)
 
 
-def _named(kind: str, view: View, tag: str) -> Iterator[Candidate]:
+def _tagged_candidates(kind: str, view: View, tag: str) -> Iterator[Candidate]:
     """DeepSpeed's tag may be a name that stays: its folder is then written again, and its files tell the step."""
     root = view.path / tag
     tag_view = View(root, listing(root), False, view.ranks, view.alone)
@@ -62,7 +62,7 @@ def _named(kind: str, view: View, tag: str) -> Iterator[Candidate]:
         model_written_at = max((path.stat().st_mtime for path in models), default=0.0)
         return (
             (not optimizer or each_rank(optimizer, view.ranks))
-            and whole(states)
+            and all_are_whole(states)
             and all(path.stat().st_mtime >= model_written_at - CLOCKS_S for path in optimizer)
         )
 
@@ -91,7 +91,7 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
         path = view.path / name
         if name in marks and "marker" in kinds:
             if number_of(name) or "folder" in kinds:
-                yield Candidate("marker", path, partial(whole, [path]), told_in=(path,))
+                yield Candidate("marker", path, partial(all_are_whole, [path]), told_in=(path,))
         elif name.endswith(".ckpt") and "lightning" in kinds and not marks:
             yield Candidate("lightning", path, partial(each_rank, [path], 1), told_in=(path,))
         elif plain and is_state(name) and not ENDED_BY_OTHERS.search(name) and not name.startswith(_RANDOM):
@@ -118,6 +118,6 @@ def files(kinds: AbstractSet[str], view: View) -> Iterator[Candidate]:
 def _of_files(view: View, paths: tuple[Path, ...]) -> Candidate:
     """Return the candidate of files of one number, or of none. One file that shows that it is whole needs no more."""
     if len(paths) > 1:
-        return Candidate("file", view.path, partial(whole, paths), paths, settles=True, told_in=paths)
+        return Candidate("file", view.path, partial(all_are_whole, paths), paths, settles=True, told_in=paths)
     unclear = content.state(paths[0]) == content.UNCLEAR
-    return Candidate("file", paths[0], partial(whole, paths), settles=unclear, told_in=paths)
+    return Candidate("file", paths[0], partial(all_are_whole, paths), settles=unclear, told_in=paths)

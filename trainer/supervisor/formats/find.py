@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import AbstractSet, Callable, Iterable, Iterator
 
-from trainer.supervisor.formats.files import files, tracked
+from trainer.supervisor.formats.files import files, tracker_candidates
 from trainer.supervisor.formats.layouts import EACH_RANK, FOLDERS, Candidate, View, each_rank
 from trainer.supervisor.formats.tree import Finished, listing
 
@@ -35,7 +35,7 @@ def candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0
         if kind in kinds and (candidate := rule(view)) is not None:
             yield candidate
             return
-    tracked_candidates = list(tracked(kinds, view))
+    tracked_candidates = list(tracker_candidates(kinds, view))
     yield from tracked_candidates
     yield from files(kinds, view)
     tracked_names = {candidate.root.name for candidate in tracked_candidates}
@@ -44,15 +44,15 @@ def candidates(folder: Path, ranks: int, kinds: AbstractSet[str], depth: int = 0
             yield from candidates(folder / name, ranks, kinds, depth + 1)
 
 
-def _finished(name: str, folder: Path, ranks: int, sealed_step: int = -1) -> Iterator[Finished]:
+def _finished_checkpoints(name: str, folder: Path, ranks: int, sealed_step: int = -1) -> Iterator[Finished]:
     """Raises `OSError`."""
     for candidate in candidates(folder, ranks, KINDS[name]) if KINDS[name] else ():
-        checkpoint = candidate.finished()
+        checkpoint = candidate.checkpoint()
         if 0 <= checkpoint.step <= sealed_step or candidate.ready():
             yield checkpoint
 
 
-FORMATS: dict[str, Find] = {name: partial(_finished, name) for name in KINDS}
+FORMATS: dict[str, Find] = {name: partial(_finished_checkpoints, name) for name in KINDS}
 
 
 # The files of a checkpoint.

@@ -17,7 +17,7 @@ from typing import Iterator
 from trainer.supervisor.formats.find import KINDS, candidates
 from trainer.supervisor.formats.layouts import DEEPSPEED_TRACKER, MEGATRON_TRACKER, NANOTRON_TRACKER, Candidate
 from trainer.supervisor.formats.names import family, number_in_family, number_of
-from trainer.supervisor.formats.recognise import version_of, written
+from trainer.supervisor.formats.recognise import version_of, written_at
 from trainer.supervisor.formats.tree import Finished, is_ours, listing
 from trainer.supervisor.sealing.copying import copy
 
@@ -72,21 +72,15 @@ def forget_later(name: str, folder: Path, checkpoint: Finished | None, sealed_at
 def _is_later(candidate: Candidate, checkpoint: Finished | None, sealed_at: float) -> bool:
     if checkpoint is None:  # whole files without a number may be what the job starts from
         return candidate.number is not None or candidate.kind not in ("file", "folder") or not candidate.ready()
-    candidate_checkpoint = candidate.finished()
-    if candidate_checkpoint.face == checkpoint.face:
+    rival = candidate.checkpoint()
+    if rival.face == checkpoint.face:
         return False
     pattern, own_number = family(checkpoint.face.name), number_of(checkpoint.face.name)
-    of_its_name = None if pattern is None else number_in_family(pattern, candidate_checkpoint.face.name)
-    if (
-        of_its_name is not None
-        and own_number is not None
-        and candidate_checkpoint.face.parent == checkpoint.face.parent
-    ):
+    of_its_name = None if pattern is None else number_in_family(pattern, rival.face.name)
+    if of_its_name is not None and own_number is not None and rival.face.parent == checkpoint.face.parent:
         return of_its_name > own_number.value
-    is_newer = candidate_checkpoint.step > checkpoint.step or (
-        candidate_checkpoint.step < 0 and candidate.number is None and not candidate.ready()
-    )
-    return is_newer and written(version_of(candidate_checkpoint)) > sealed_at
+    is_newer = rival.step > checkpoint.step or (rival.step < 0 and candidate.number is None and not candidate.ready())
+    return is_newer and written_at(version_of(rival)) > sealed_at
 
 
 def _of_its_name(checkpoint: Finished) -> Iterator[Path]:

@@ -62,7 +62,7 @@ class Candidate(NamedTuple):
     def number(self) -> Number | None:
         return number_of((self.files[0] if self.files else self.root).name)
 
-    def finished(self) -> Finished:
+    def checkpoint(self) -> Finished:
         number = self.number
         if number is not None and number.kind not in (EPOCH, PLAIN):
             return Finished(number.value, self.root, self.files, settles=self.settles)
@@ -109,7 +109,7 @@ def each_rank(paths: Sequence[Path], ranks: int) -> bool:
     return len(paths) >= ranks and all(content.state(path) == content.WHOLE for path in paths)
 
 
-def whole(paths: Iterable[Path]) -> bool:
+def all_are_whole(paths: Iterable[Path]) -> bool:
     return all(content.state(path) != content.PARTIAL for path in paths)
 
 
@@ -142,12 +142,12 @@ def _accelerate(view: View) -> Candidate | None:
     objects = view.matching("custom_checkpoint_*.pkl")
     automatic = view.path.parent.name == "checkpoints" and re.match(r"checkpoint_\d+$", view.path.name)
     return Candidate(
-        "accelerate", view.path, lambda: each_rank(states, view.ranks) and whole(objects + view.state_files()),
+        "accelerate", view.path, lambda: each_rank(states, view.ranks) and all_are_whole(objects + view.state_files()),
         tuple(view.state_files()) if view.top else (), settles=True, ordinal=bool(automatic),
     )  # fmt: skip
 
 
-def _marked(view: View) -> Candidate | None:
+def _marker_folder(view: View) -> Candidate | None:
     """A marker of one's own: an empty file `DONE` in a folder whose name ends in the step, or in one that is written
     again and again. A folder of folders may have one for the whole run."""
     if view.top or DONE not in view.entries.files or (view.number is None and view.entries.folders):
@@ -220,7 +220,7 @@ def _plain_folder(view: View) -> Candidate | None:
         return None  # the file itself is the checkpoint
     index = view.matching("*.index.json")
     return Candidate(
-        "folder", view.path, lambda: whole(files) and all(map(_indexed, index)), settles=True,
+        "folder", view.path, lambda: all_are_whole(files) and all(map(_has_indexed_files, index)), settles=True,
         told_in=tuple(view.matching("*.json")) + tuple(files),
     )  # fmt: skip
 
@@ -233,14 +233,14 @@ def _has_step(path: Path, in_step_folder: bool) -> bool:
     return bool(plain) or (number is not None and number.kind != PLAIN)
 
 
-def _indexed(index: Path) -> bool:
+def _has_indexed_files(index: Path) -> bool:
     """Return whether all files are there that an index of safetensors or of `torch.save` names."""
     table = (content.json_of(index) or {}).get("weight_map")
     return isinstance(table, dict) and {str(name) for name in table.values()} <= listing(index.parent).files
 
 
 FOLDERS: Sequence[tuple[str, Callable[[View], Candidate | None]]] = (
-    ("marker", _marked),
+    ("marker", _marker_folder),
     ("accelerate", _accelerate),
     ("huggingface", _huggingface),
     ("lightning", _lightning_folder),

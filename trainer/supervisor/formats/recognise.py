@@ -33,7 +33,7 @@ class _Sight(NamedTuple):
     @property
     def is_anew(self) -> bool:
         """Return whether all files of the version before have come anew."""
-        return len(self.version) == len(self.before) and _first(self.version) > written(self.before)
+        return len(self.version) == len(self.before) and _first_written_at(self.version) > written_at(self.before)
 
 
 class Recogniser:
@@ -60,7 +60,7 @@ class Recogniser:
         self._ordinals: dict[str, tuple[int, int]] = {}
         """Folder and pattern of a name -> the largest number that was given a step, and the step."""
 
-    def finished(self, name: str, folder: Path, ranks: int, sealed_step: int) -> Iterator[Finished]:
+    def finished_checkpoints(self, name: str, folder: Path, ranks: int, sealed_step: int) -> Iterator[Finished]:
         """Yield what counts as finished and is not committed, each with its step. Raises `OSError`."""
         cpu_start_s = time.thread_time()
         checkpoints = sorted(
@@ -102,7 +102,7 @@ class Recogniser:
         age, now = time.monotonic() - sight.since, sight.version
         if self.failed:
             return sight.is_anew
-        if not self._heard or self._heard[-1][0] <= written(now):
+        if not self._heard or self._heard[-1][0] <= written_at(now):
             return age >= QUIET_S
         if sight.is_anew:
             states = (content.state(Path(name)) for name, _, _ in now if is_state(name))
@@ -126,13 +126,13 @@ class Recogniser:
         """Return whether it is too early for the next look: a folder of very many entries is looked at less often."""
         return not self.ended and time.monotonic() < self._rests_until
 
-    def restored(self, checkpoint: Finished) -> None:
+    def note_restored(self, checkpoint: Finished) -> None:
         """Note that a sealed step has been laid back: it is none that the job has written."""
         self._sights.pop(checkpoint.face, None)
         self._sight(checkpoint)
-        self.sealed(checkpoint)
+        self.note_sealed(checkpoint)
 
-    def sealed(self, checkpoint: Finished) -> None:
+    def note_sealed(self, checkpoint: Finished) -> None:
         """Note that a step is sealed, as it was when it was found finished; it counts once it is committed."""
         sight = None if checkpoint.root in self.named_by_job else self._sights.get(checkpoint.face)
         self._sealed[checkpoint.face] = checkpoint
@@ -159,14 +159,14 @@ class Recogniser:
         """Return whether a checkpoint without a known step is older than this attempt, or than one that has a step."""
         place = _family(checkpoint.face)
         overtaken = place is not None and place[1] < self._ordinals.get(place[0], (-1, -1))[0]
-        return overtaken or written(version_of(checkpoint)) < self._begun
+        return overtaken or written_at(version_of(checkpoint)) < self._begun
 
     def _step_of(self, checkpoint: Finished, sight: _Sight, sealed_step: int) -> int:
         note = self._steps.get(checkpoint.face)
         if note is not None and note[0] == sight.version:
             return note[1]
         newest_step = max([sealed_step, *(step for _, step in self._steps.values())])
-        printed_at = written(sight.version) + _LINES_LATE_S
+        printed_at = written_at(sight.version) + _LINES_LATE_S
         heard_step = next(
             (step for heard_at, step in reversed(self._heard) if heard_at <= printed_at), checkpoint.ordinal
         )
@@ -192,12 +192,12 @@ def version_of(checkpoint: Finished) -> Version:
     return tuple(rows)
 
 
-def written(version: Version) -> float:
+def written_at(version: Version) -> float:
     """Return when the file was written that was written last, in seconds since 1970."""
     return max((changed_ns for _, _, changed_ns in version), default=0) / 1e9
 
 
-def _first(version: Version) -> float:
+def _first_written_at(version: Version) -> float:
     return min((changed_ns for name, _, changed_ns in version if is_state(name)), default=0) / 1e9
 
 

@@ -60,7 +60,7 @@ def listing(folder: Path) -> Listing:
         if note is not None and note[0] == changed_ns:
             return note[1]
         now = time.time_ns()
-        entries = _listed(folder)
+        entries = _scan(folder)
     except (FileNotFoundError, NotADirectoryError):
         _listings.pop(folder, None)
         return _NOTHING
@@ -73,7 +73,7 @@ def listing(folder: Path) -> Listing:
     return entries
 
 
-def _listed(folder: Path) -> Listing:
+def _scan(folder: Path) -> Listing:
     files: set[str] = set()
     folders: set[str] = set()
     links: set[str] = set()

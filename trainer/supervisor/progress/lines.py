@@ -66,7 +66,7 @@ class Reader:
         """Return what a line says; None for a line without a step and without a loss."""
         text = bare(text)
         epoch = self._heading(text)
-        line = self._recorded(text, False) if self._pattern is None else self._matched(self._pattern, text)
+        line = self._read_record(text, False) if self._pattern is None else self._match_line(self._pattern, text)
         if line is None or (line.step is None and not line.figures):
             return None
         epoch = epoch if line.epoch is None else line.epoch
@@ -81,10 +81,10 @@ class Reader:
         self._epoch = epoch
         return epoch
 
-    def _matched(self, pattern: re.Pattern[str], text: str) -> Line | None:
+    def _match_line(self, pattern: re.Pattern[str], text: str) -> Line | None:
         match = pattern.search(text)
         if match is None:
-            return None if "loss" in pattern.groupindex else self._recorded(text, True)
+            return None if "loss" in pattern.groupindex else self._read_record(text, True)
         groups = {name: _number(group) for name, group in match.groupdict().items()}
         figures = {name: number for name, number in groups.items() if number is not None}
         total = _TOTAL.match(text, match.end("step"))
@@ -95,7 +95,7 @@ class Reader:
             total=None if total is None else int(total.group(1).replace(",", ""))
         )
 
-    def _recorded(self, text: str, figures_alone: bool) -> Line | None:
+    def _read_record(self, text: str, figures_alone: bool) -> Line | None:
         record = _record(text)
         if record is None or _SUMMARY in record:
             return None

@@ -49,7 +49,7 @@ class Messages:
                 if (message := _message(line)) is not None:
                     yield dict(message, rank=int(rank))
 
-    def asks(self) -> bool:
+    def job_asks(self) -> bool:
         return (self._folder / ASKS).exists()
 
     def stop(self) -> None:
@@ -111,7 +111,7 @@ class Outbox:
     def checkpoint(self, message: Mapping[str, Any]) -> None:
         self._checkpoints.append({name: message[name] for name in ("step", "folder", "version") if name in message})
 
-    def asked(self, step: int, is_last: bool = False) -> None:
+    def note_first_node(self, step: int, is_last: bool = False) -> None:
         """Take node 0's step, 0 where it does not answer. `is_last`: this node's ranks have ended."""
         if step or not self._first_nodes:  # it may have ended before this node, and knew its steps then
             self._needed = self._needed or step < (self._newest if is_last else self._known)

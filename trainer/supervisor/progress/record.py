@@ -78,7 +78,7 @@ class Progress:
 
     # What the job tells.
 
-    def printed(self, text: str) -> None:
+    def hear_line(self, text: str) -> None:
         """Take a line of the job."""
         if self.by_client or (line := self._reader.read(text)) is None:
             return
@@ -86,7 +86,7 @@ class Progress:
         if line.evaluation or self._speaks(rank):
             self._take(line)
 
-    def called(self, message: Mapping[str, Any]) -> None:
+    def hear_call(self, message: Mapping[str, Any]) -> None:
         """Take a step that one of this node's ranks has told by the client."""
         if self.by_client and self._speaks(message["rank"]):
             self._take(_line(message), certain=True)
@@ -112,11 +112,11 @@ class Progress:
             figures = {name: value for name, value in line.figures.items() if math.isfinite(value)}
             step = self._counter.count(line, certain)
             if step is not None:
-                self._reached(step, figures)
+                self._rise(step, figures)
             elif figures and (line.step is None or self._counter.repeats(line)):
                 self._add(figures)
 
-    def _reached(self, step: int, figures: Figures) -> None:
+    def _rise(self, step: int, figures: Figures) -> None:
         now = time.monotonic()
         self.tell()
         if step > self.step:
@@ -126,7 +126,7 @@ class Progress:
         self._is_said = False
         self._hear(step)
         if self._outbox is None:
-            self._say(self._memory.reached(step, self._counter))
+            self._say(self._memory.hear_step(step, self._counter))
         self._add(figures)
 
     def _add(self, figures: Figures) -> None:
@@ -138,7 +138,7 @@ class Progress:
         self._is_said = False
         self.tell()
         if self._outbox is None:
-            self._say(self._memory.heard(self._row["step"], self.loss))
+            self._say(self._memory.hear_loss(self._row["step"], self.loss))
 
     def tell(self) -> None:
         """Say the newest step, if it has not been said."""
@@ -165,7 +165,7 @@ class Progress:
             if step > self.step:
                 self._hear(step)
             self.step, self._noted = max(self.step, step), max(self._noted, sealed_step)
-            self._outbox.asked(step)
+            self._outbox.note_first_node(step)
 
     def exchange(self) -> None:
         """Bring to node 0 what the job tells elsewhere. It may wait for the tier."""
@@ -186,17 +186,17 @@ class Progress:
         if self._outbox is None:
             if sealed_step > self._noted:
                 self._noted = sealed_step
-                self._memory.sealed(sealed_step, self._counter.laps)
+                self._memory.note_sealed(sealed_step, self._counter.laps)
             self._memory.write(is_last)
 
-    def rest(self, well: bool) -> Iterator[Mapping[str, Any]]:
+    def last_messages(self, well: bool) -> Iterator[Mapping[str, Any]]:
         """Hear the last words of other nodes, once the job has ended on node 0, or say this node's to node 0; yield
         checkpoints. `well`: it has ended by itself with code 0, so there is time to wait for them."""
         self.tell()
         if self._place.node_count == 1:
             return
         if self._outbox is not None:
-            self._outbox.asked(activity.steps_of(self._place.rendezvous)[0], is_last=True)
+            self._outbox.note_first_node(activity.steps_of(self._place.rendezvous)[0], is_last=True)
             self._outbox.exchange(is_last=True)
             return
         assert self._inbox is not None
@@ -212,18 +212,18 @@ class Progress:
 
     # Its end.
 
-    def made(self, sealed_step: int) -> tuple[bool, bool]:
+    def has_made(self, sealed_step: int) -> tuple[bool, bool]:
         """Return whether this start has told a step, and whether a newer checkpoint than it came from is sealed."""
         has_stepped = self._counter.step is not None or self.step > max(0, self._offered)
         return has_stepped, max(sealed_step, self._noted) > self._offered
 
-    def ended(self, sealed_step: int) -> tuple[bool, int]:
+    def finish(self, sealed_step: int) -> tuple[bool, int]:
         """Return whether a job that exits 0 has done its work: it has told a step, or a checkpoint newer than it came
         from is sealed, and where its end is `exact` it is there (the last step of a count from 0 is one less). And by
         how many steps it has ended before its estimate, negative: after it; 0 for about there."""
         step = self._counter.settle()
         if step is not None and step > self.step:
-            self._reached(step, {})
+            self._rise(step, {})
             self.tell()
         reached_step = max(self.step, sealed_step)
         has_worked = step is not None or sealed_step > self._offered or reached_step >= self.steps

@@ -55,7 +55,7 @@ class Memory:
         self._scale = apart[len(apart) // 2] if len(apart) >= _FEWEST else None
         return self._sealed.get(resume_step)
 
-    def reached(self, step: int, steps: Steps) -> dict[str, Any]:
+    def hear_step(self, step: int, steps: Steps) -> dict[str, Any]:
         """Take a step as it is told; return the fields of an event if it is not what was offered."""
         self._interval, self._changed = max(self._interval, steps.interval), True
         if len(self._first) < 2:
@@ -66,7 +66,7 @@ class Memory:
                 return self._event("resumed_elsewhere", offered=self._offered, first=first_step)
         return {}
 
-    def heard(self, step: int, loss: float) -> dict[str, Any]:
+    def hear_loss(self, step: int, loss: float) -> dict[str, Any]:
         """Take the loss of a step; return the fields of an event if it has jumped."""
         self._now[step] = loss
         earlier_loss = self._before.get(step)
@@ -76,7 +76,7 @@ class Memory:
             return self._event("loss_jumped", step=step, before=earlier_loss, now=loss)
         return {}
 
-    def sealed(self, step: int, laps: Laps) -> None:
+    def note_sealed(self, step: int, laps: Laps) -> None:
         self._sealed[step], self._changed = laps, True
         for old in sorted(self._sealed)[:-_SEALED]:
             del self._sealed[old]

@@ -180,13 +180,8 @@ class _Series:
         return True
 
     def _is_near(self, number: int) -> bool:
-        previous_number, reach = (
-            self._offered if self.top is None else self.top,
-            max(self._near, _TIMES * self.interval),
-        )
-        return number - previous_number <= reach or 0 < self.waiting < number <= self.waiting + max(
-            reach, self.waiting - previous_number
-        )
+        peak, reach = self._offered if self.top is None else self.top, max(self._near, _TIMES * self.interval)
+        return number - peak <= reach or 0 < self.waiting < number <= self.waiting + max(reach, self.waiting - peak)
 
     def _go_on_from_before(self, number: int) -> None:
         if self._before is not None:

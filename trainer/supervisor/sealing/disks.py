@@ -46,45 +46,45 @@ class Disks:
     def fault(self, step: int) -> str:
         """Have all nodes make a step whole on their disks; return why one of them could not, empty if all could. What
         is damaged on the shared tier is brought there again by a node that has it."""
-        answers = self._all("whole", step)
+        answers = self._ask("whole", step)
         if any(answers.values()):
-            self._all("send", step, (self.far.get(f"{step_folder(step)}/{MANIFEST}") or b"").decode(errors="replace"))
-            answers = self._all("whole", step)
+            self._ask("send", step, (self.far.get(f"{step_folder(step)}/{MANIFEST}") or b"").decode(errors="replace"))
+            answers = self._ask("whole", step)
         return "; ".join(f"node {node}: {answer}" for node, answer in answers.items() if answer)
 
     def tell(self, choice: Mapping[str, Any]) -> None:
-        self.far.put(f"{self._resumes}.json", json.dumps(choice).encode())
+        self.far.write_note(f"{self._resumes}.json", json.dumps(choice).encode())
 
     def recall(self) -> None:
         """Commit again the newest step that the nodes' disks have and the shared tier has lost."""
         newest = max(seal.committed(self.far.root), default=-1)
         lost_manifests: dict[int, str] = {}
-        for answer in self._all("list").values():
+        for answer in self._ask("list").values():
             for step, manifest in json.loads(answer).items():
                 if int(step) > newest and seal.attempt_of(manifest) > seal.attempt_of(lost_manifests.get(int(step))):
                     lost_manifests[int(step)] = manifest
         for step in sorted(lost_manifests, reverse=True):
-            self._all("send", step, lost_manifests[step])
+            self._ask("send", step, lost_manifests[step])
             if seal.in_size(self.far.root / step_folder(step), lost_manifests[step].encode()):
-                self.far.put(f"{step_folder(step)}/{MANIFEST}", lost_manifests[step].encode())
+                self.far.write_note(f"{step_folder(step)}/{MANIFEST}", lost_manifests[step].encode())
                 self.job.emit("recalled", step=step)
                 return
 
-    def _all(self, act: str, step: int = -1, manifest: str = "") -> dict[int, str]:
+    def _ask(self, act: str, step: int = -1, manifest: str = "") -> dict[int, str]:
         """Have all nodes do something for a step; return what each says of it."""
         name = f"{self._resumes}/{len(self.far.names(self._resumes)):04d}"
-        self.far.put(f"{name}/asked.json", json.dumps([act, step, manifest]).encode())
+        self.far.write_note(f"{name}/asked.json", json.dumps([act, step, manifest]).encode())
         answers = {0: self._do(act, step, manifest)}
         for node in range(1, self.place.node_count):
-            answers[node] = str(self._awaited(f"{name}/node-{node:04d}.json"))
+            answers[node] = str(self._await_note(f"{name}/node-{node:04d}.json"))
         return answers
 
     def _do(self, act: str, step: int, manifest: str) -> str:
         if act == "list":
-            return json.dumps({step: text for step in seal.committed(self.disk) if (text := self._noted(step))})
+            return json.dumps({step: text for step in seal.committed(self.disk) if (text := self._manifest_of(step))})
         return self._made_whole(step) if act == "whole" else self._sent_back(step, manifest)
 
-    def _noted(self, step: int) -> str:
+    def _manifest_of(self, step: int) -> str:
         """Return the manifest of a step on this node's disk, empty for one that may not be used."""
         try:
             content = (self.disk / step_folder(step) / MANIFEST).read_bytes()
@@ -97,16 +97,16 @@ class Disks:
         """Bring to the shared tier what this node's disk has soundly of a step, and the tier has not."""
         with contextlib.suppress(ValueError, KeyError, TypeError):
             shards = opened(manifest.encode(), step, self.place.campaign, self.identity)["shards"]
-            list(side_by_side(partial(self._lent, step), shards))
+            list(side_by_side(partial(self._lend_shard, step), shards))
         return ""
 
-    def _lent(self, step: int, shard: Row) -> None:
+    def _lend_shard(self, step: int, shard: Row) -> None:
         name, size_and_digest = f"{step_folder(step)}/{shard['file']}", (shard["size_bytes"], shard["sha256"])
         with contextlib.suppress(OSError, ValueError):  # it is not here, or damaged here too
             if self.far.digest(name) != size_and_digest and seal.digest_of(self.disk / name) == size_and_digest:
                 self.far.send(self.disk / name, name, size_and_digest)
 
-    def followed(self) -> dict[str, Any]:
+    def follow(self) -> dict[str, Any]:
         """Do what node 0 asks for, until it has chosen; return its choice."""
         number = 0
         while True:
@@ -114,7 +114,7 @@ class Disks:
             request = self.far.get(f"{name}/asked.json")
             if request is not None:
                 answer = self._do(*json.loads(request))
-                self.far.put(f"{name}/node-{self.place.node_rank:04d}.json", json.dumps(answer).encode())
+                self.far.write_note(f"{name}/node-{self.place.node_rank:04d}.json", json.dumps(answer).encode())
                 number += 1
                 continue
             choice = self.far.get(f"{self._resumes}.json")
@@ -122,7 +122,7 @@ class Disks:
                 return dict(json.loads(choice))
             self._pause()
 
-    def _awaited(self, name: str) -> Any:
+    def _await_note(self, name: str) -> Any:
         while True:
             content = self.far.get(name)
             if content is not None:
@@ -142,7 +142,7 @@ class Disks:
             shards = opened(content, step, self.place.campaign, self.identity)["shards"]
         except (ValueError, KeyError, TypeError) as error:
             return f"its manifest: {error}"
-        results = list(side_by_side(partial(self._brought, step), shards))
+        results = list(side_by_side(partial(self._bring_shard, step), shards))
         if wrong := next((fault for fault, _ in results if fault), ""):
             return wrong
         seal.publish(self.disk / step_folder(step) / MANIFEST, content)
@@ -155,7 +155,7 @@ class Disks:
         )
         return ""
 
-    def _brought(self, step: int, shard: Row) -> tuple[str, int]:
+    def _bring_shard(self, step: int, shard: Row) -> tuple[str, int]:
         """Return why a file of a step cannot be had, and the bytes that were brought."""
         name = f"{step_folder(step)}/{shard['file']}"
         own_path, expected = self.disk / name, (shard["size_bytes"], shard["sha256"])
@@ -165,4 +165,4 @@ class Disks:
             self.job.emit("refused_file", step=step, file=shard["file"], seen=own_digest[1], wanted=expected[1])
         except OSError:
             pass  # it is not here, or cannot be read
-        return self.far.bring(name, own_path, expected), shard["size_bytes"]
+        return self.far.fetch(name, own_path, expected), shard["size_bytes"]

@@ -34,7 +34,7 @@ class SharedFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def put(self, name: str, content: bytes) -> None:
+    def write_note(self, name: str, content: bytes) -> None:
         """Write a note, in place of an older one."""
         path = self.root / name
         seal.make(path.parent)
@@ -75,7 +75,7 @@ class SharedFolder:
                     f"{source.name} changed after it was written: {_words(copy_digest)}, was {_words(expected)}"
                 )
 
-    def bring(self, name: str, target: Path, expected: Wanted) -> str:
+    def fetch(self, name: str, target: Path, expected: Wanted) -> str:
         """Copy a file to this node; return why it may not be used, empty for a sound one. Raises `OSError` where this
         node has no room."""
         seal.make(target.parent)
@@ -137,24 +137,24 @@ class Parts:
             for name in self._far.names(_PARTS):
                 if f"{_PARTS}/{name}" < self._folder:
                     self._far.remove(f"{_PARTS}/{name}")
-        self._put(_node(self._place.node_rank), self._place.pod_ip)
+        self._write_note(_node(self._place.node_rank), self._place.pod_ip)
 
     def address(self, node: int) -> str:
         return str(self._get(_node(node)) or "")
 
     def ask(self, request: Asked) -> None:
-        self._put(f"{step_folder(request.step)}/asked.json", request._asdict())
+        self._write_note(f"{step_folder(request.step)}/asked.json", request._asdict())
 
-    def asked(self) -> dict[int, Asked]:
+    def requests(self) -> dict[int, Asked]:
         """Return the checkpoints that are asked for."""
         notes = (self._get(f"{name}/asked.json") for name in self._far.names(self._folder) if name.startswith("step-"))
         requests = (Asked(**note) for note in notes if note is not None)
         return {request.step: request for request in requests}
 
     def give(self, step: int, rows: Sequence[Row]) -> None:
-        self._put(f"{step_folder(step)}/{_node(self._place.node_rank)}", list(rows))
+        self._write_note(f"{step_folder(step)}/{_node(self._place.node_rank)}", list(rows))
 
-    def given(self, step: int) -> dict[int, list[Row]]:
+    def rows_by_node(self, step: int) -> dict[int, list[Row]]:
         """Return node -> its files of a step."""
         notes = ((node, self._get(f"{step_folder(step)}/{_node(node)}")) for node in range(self._place.node_count))
         return {node: note for node, note in notes if note is not None}
@@ -164,20 +164,20 @@ class Parts:
 
     def end(self) -> None:
         """Tell that node 0 asks for nothing more."""
-        self._put(_OVER, True)
+        self._write_note(_OVER, True)
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self._get(_OVER) is not None
 
-    def _put(self, name: str, note: Any) -> None:
-        self._far.put(f"{self._folder}/{name}", json.dumps(note).encode())
+    def _write_note(self, name: str, note: Any) -> None:
+        self._far.write_note(f"{self._folder}/{name}", json.dumps(note).encode())
 
     def _get(self, name: str) -> Any:
         content = self._far.get(f"{self._folder}/{name}")
         return None if content is None else json.loads(content)
 
 
-def together(rows_by_node: dict[int, list[Row]]) -> list[Row]:
+def merge_rows(rows_by_node: dict[int, list[Row]]) -> list[Row]:
     """Return the files of all nodes, those that several nodes wrote alike once. Raises `ValueError` where two nodes
     wrote other bytes under one name: no folder could hold both."""
     by_name: dict[str, Row] = {}

@@ -23,7 +23,7 @@ from trainer.supervisor.place import Place
 from trainer.supervisor.sealing import listing
 from trainer.supervisor.sealing.copying import side_by_side
 from trainer.supervisor.sealing.disks import Disks, Stopped
-from trainer.supervisor.sealing.far import Asked, Parts, Row, SharedFolder, together
+from trainer.supervisor.sealing.far import Asked, Parts, Row, SharedFolder, merge_rows
 from trainer.supervisor.sealing.shared import AGAIN_S, Sealing, Told, Version
 from trainer.supervisor.sealing.survey import Mark, survey
 
@@ -81,7 +81,7 @@ class LocalSealing(Sealing):
         try:
             if self.place.node_rank == 0:
                 self.disks.recall()
-            choice = self.chosen() if self.place.node_rank == 0 else self.disks.followed()
+            choice = self.choose() if self.place.node_rank == 0 else self.disks.follow()
         except Stopped:
             return ""
         step, path = int(choice["step"]), str(choice["path"])
@@ -99,7 +99,7 @@ class LocalSealing(Sealing):
         return self.disks.fault(step)
 
     def laid_back(self, step: int | None) -> Path:
-        path = self.laid(self.disk, step)
+        path = self.lay(self.disk, step)
         if step is not None:
             tree, manifest = seal.tree(self.disk, step), (self.disk / step_folder(step) / MANIFEST).read_bytes()
             nodes = {row["file"]: row["rank"] // self.place.ranks_per_node for row in json.loads(manifest)["shards"]}
@@ -123,17 +123,17 @@ class LocalSealing(Sealing):
 
     def _look(self) -> None:
         if self.place.node_rank == 0:
-            for checkpoint in self.finished():
+            for checkpoint in self.due_checkpoints():
                 if checkpoint.step not in self._begun:
                     self._ask(checkpoint)
-        requests = self.parts.asked()
+        requests = self.parts.requests()
         for step in sorted(requests):
             news = requests[step].sealing > max(self._given.get(step, -1), self._answered.get(step, -1))
             if step >= self.committed and news and not self.waits(step):
                 self._give(requests[step])
         if self.place.node_rank == 0:
             self._commit()
-        self._settle(set(self.parts.asked()))
+        self._settle(set(self.parts.requests()))
         self.accounts.look(self.committed)
 
     def _ask(self, checkpoint: Finished) -> None:
@@ -177,7 +177,7 @@ class LocalSealing(Sealing):
             list(side_by_side(partial(self._send, request.step), rows))
             self.parts.give(request.step, rows)
             self._given[request.step] = request.sealing
-            self.copied(Finished(request.step, root, tuple(files) if request.part else ()))
+            self.note_copied(Finished(request.step, root, tuple(files) if request.part else ()))
 
     def _own_files(self, root: Path, request: Asked) -> list[Path]:
         """Return this node's files of a checkpoint; none if none of its ranks wrote any."""
@@ -185,7 +185,7 @@ class LocalSealing(Sealing):
             return formats.files_of(root) if root.exists() else []
         alike = (
             checkpoint.files
-            for checkpoint in self._found()
+            for checkpoint in self._recognise()
             if checkpoint.root == root and checkpoint.step == request.step
         )
         return list(next(alike, ())) or [root / name for name in request.part if (root / name).exists()]
@@ -198,7 +198,7 @@ class LocalSealing(Sealing):
         """Commit the newest step of which all nodes' files are there; older ones have been overtaken."""
         committed_steps = set()
         for step in sorted(self._begun, reverse=True):
-            rows_by_node = self.parts.given(step)
+            rows_by_node = self.parts.rows_by_node(step)
             if step >= self.committed and len(rows_by_node) == self.place.node_count:
                 self._commit_step(step, rows_by_node)
                 committed_steps.add(step)
@@ -213,22 +213,22 @@ class LocalSealing(Sealing):
     def _commit_step(self, step: int, rows_by_node: dict[int, list[Row]]) -> None:
         pending = self._begun[step]
         try:
-            rows = together(rows_by_node)
+            rows = merge_rows(rows_by_node)
         except ValueError as error:  # copying it all again would not help
             self.job.emit("not_sealed", step=step, why=str(error))
             self.put_off[step] = math.inf
             return
         with self.trying(step, self.tier):
             content = serialize(self.identity, step, pending.tokens, pending.loss, rows)
-            self.far.put(f"{step_folder(step)}/{MANIFEST}", content)
+            self.far.write_note(f"{step_folder(step)}/{MANIFEST}", content)
             seal.sweep(self.tier / step_folder(step), content)
-            self.sealed(step, pending.version)
+            self.note_sealed(step, pending.version)
             seconds = round(time.monotonic() - pending.at, 3)
             self.job.emit("committed", step=step, tier="shared", seconds=seconds, nodes=len(rows_by_node))
             self.prune()
 
     def _settle(self, requested_steps: set[int]) -> None:
-        """Learn whether the steps are committed to which this node gave its files. `asked` may be a moment old."""
+        """Learn whether the steps are committed to which this node gave its files. `requested_steps` may be old."""
         for step, sealing in sorted(self._given.items()):
             content = self.far.get(f"{step_folder(step)}/{MANIFEST}")
             place, attempt = self.disk / step_folder(step), f"attempt-{self.place.attempt:04d}"
@@ -271,7 +271,7 @@ class LocalSealing(Sealing):
     def _lacks(self) -> bool:
         """Return whether a step lacks files of nodes that still serve."""
         for step in self._begun:
-            lacking = set(range(self.place.node_count)) - set(self.parts.given(step))
+            lacking = set(range(self.place.node_count)) - set(self.parts.rows_by_node(step))
             if not self.waits(step) and all(map(self._serves, lacking)):
                 return True
         return False
@@ -279,14 +279,14 @@ class LocalSealing(Sealing):
     def _may_come(self) -> bool:
         """Return whether node 0 may still ask for a checkpoint."""
         has_failed = any(map(self.waits, self.put_off))
-        return not has_failed and not self.parts.over() and self._serves(0)
+        return not has_failed and not self.parts.is_over() and self._serves(0)
 
     def _serves(self, node: int) -> bool:
         address = self.parts.address(node)
         return bool(address) and activity.serves(address)
 
 
-def of(config: Mapping[str, Any], place: Place, tier: Path, local: Path, job: Told, ranks: int) -> Sealing:
+def make_sealing(config: Mapping[str, Any], place: Place, tier: Path, local: Path, job: Told, ranks: int) -> Sealing:
     """Return the sealing of a job by the tier that it writes to."""
     if config["checkpoints"].get("tier") != "local":
         return Sealing(config, place, tier, job, ranks)

@@ -81,7 +81,7 @@ class Sealing:
         choice = self.tier / "resume" / f"{name}.json"
         if self.place.node_rank == 0:
             seal.make(choice.parent)
-            seal.publish(choice, json.dumps(self.chosen()).encode())
+            seal.publish(choice, json.dumps(self.choose()).encode())
         self.job.wait_for(choice, CHOICE_S)
         if self.job.stopping:
             return ""
@@ -89,7 +89,7 @@ class Sealing:
         self.committed = decision["step"]
         return str(decision["path"])
 
-    def chosen(self) -> dict[str, Any]:
+    def choose(self) -> dict[str, Any]:
         """Lay the newest sound step back where the job's framework looks for it, and remove later ones: they are
         damaged or were never sealed, and the job would write over them or take them up. Raises `NothingSound`."""
         self.tidy()
@@ -122,9 +122,9 @@ class Sealing:
 
     def laid_back(self, step: int | None) -> Path:
         """Lay a step (None: none) into the job's own folder, without later ones; return its path."""
-        return self.laid(self.tier, step)
+        return self.lay(self.tier, step)
 
-    def laid(self, tier: Path, step: int | None) -> Path:
+    def lay(self, tier: Path, step: int | None) -> Path:
         if step is None:
             formats.forget_later(self.format, self.folder, None)
             return self.folder
@@ -141,13 +141,13 @@ class Sealing:
         formats.forget_later(self.format, self.folder, checkpoint, sealed_at)
         if not all((path / path_of(name)).exists() for name in tree.through):  # it led to a later one
             seal.lay_back(tier, step, path)
-        self.recogniser.restored(checkpoint)
+        self.recogniser.note_restored(checkpoint)
         return path
 
     def look(self) -> None:
         """Seal what the job has finished. Node 0 does it for all: the folder is shared."""
         if self.place.node_rank == 0 and self.folder.is_dir():
-            for checkpoint in self.finished():
+            for checkpoint in self.due_checkpoints():
                 self._seal(checkpoint)
         self.accounts.look(self.committed)
 
@@ -169,7 +169,7 @@ class Sealing:
         self.told[checkpoint.step] = checkpoint
         self.recogniser.named_by_job.add(checkpoint.root)
 
-    def finished(self) -> list[Finished]:
+    def due_checkpoints(self) -> list[Finished]:
         """Return the finished checkpoints that are to be sealed now."""
         for step, checkpoint in list(self.told.items()):
             is_overtaken = any(
@@ -180,7 +180,7 @@ class Sealing:
         self.recogniser.named_by_job |= {checkpoint.root for checkpoint in self.told.values()}
         checkpoints: list[Finished] = []
         with contextlib.suppress(OSError):  # the job has removed a folder while it was listed: the next look is soon
-            checkpoints += () if self.recogniser.rests else self._found()
+            checkpoints += () if self.recogniser.rests else self._recognise()
         due = {checkpoint.step: checkpoint for checkpoint in (*checkpoints, *self.told.values())}
         return [due[step] for step in sorted(due) if not self.waits(step)]
 
@@ -198,8 +198,8 @@ class Sealing:
     def waits(self, step: int) -> bool:
         return time.monotonic() < self.put_off.get(step, 0.0)
 
-    def _found(self) -> Iterator[Finished]:
-        return self.recogniser.finished(self.format, self.folder, self.ranks, self.committed)
+    def _recognise(self) -> Iterator[Finished]:
+        return self.recogniser.finished_checkpoints(self.format, self.folder, self.ranks, self.committed)
 
     @property
     def ranks(self) -> int:
@@ -223,7 +223,9 @@ class Sealing:
             raise ValueError(f"{checkpoint.root.name} has changed since it was found finished")
         files = checkpoint.files or formats.files_of(checkpoint.root)
         # The newest one is looked for after the files: it may have come, and this one be half removed, meanwhile.
-        if missing := formats.missing(checkpoint, list(files), max([checkpoint, *self.told.values(), *self._found()])):
+        if missing := formats.missing(
+            checkpoint, list(files), max([checkpoint, *self.told.values(), *self._recognise()])
+        ):
             raise ValueError(f"the job removes it: {missing[0]} is missing")
         return files
 
@@ -242,20 +244,20 @@ class Sealing:
                 checkpoint.root, files, self.folder, self.tier, checkpoint.step, self.identity,
                 self.job.tokens, self.job.loss, part=bool(checkpoint.files),
             )  # fmt: skip
-            self.sealed(checkpoint.step, version)
-            self.copied(checkpoint)
+            self.note_sealed(checkpoint.step, version)
+            self.note_copied(checkpoint)
             self.job.emit(
                 "committed", step=checkpoint.step, tier="shared", seconds=round(time.monotonic() - start_s, 3)
             )
             self.prune()
 
-    def copied(self, checkpoint: Finished) -> None:
+    def note_copied(self, checkpoint: Finished) -> None:
         """Note that the files of a checkpoint are where they are sealed, and tell what a resume from it will miss."""
-        self.recogniser.sealed(checkpoint)
+        self.recogniser.note_sealed(checkpoint)
         if lack := formats.lacks(checkpoint.root):
             self.job.emit("weights_only", why=lack)
 
-    def sealed(self, step: int, version: Version | None) -> None:
+    def note_sealed(self, step: int, version: Version | None) -> None:
         """Note that this attempt has sealed a step."""
         self.committed, self._sealed_as = step, version
         if version is not None and self._told_as.get(step) == version:

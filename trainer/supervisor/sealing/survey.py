@@ -78,7 +78,7 @@ def mark_of(status: os.stat_result) -> Mark:
 class _Look:
     def __init__(self, root: Path, folder: Path, files: Sequence[Path]) -> None:
         self._folder, self._root = os.path.realpath(str(folder)), os.path.realpath(str(root))
-        if not within(self._root, self._folder):
+        if not is_within(self._root, self._folder):
             raise ValueError(f"it lies outside of the job's folder: {printable(str(root))}")
         status = os.stat(self._root)
         kind = FOLDER if stat.S_ISDIR(status.st_mode) else FILE
@@ -122,21 +122,21 @@ class _Look:
                 raise
             raise ValueError(f"{link_text} where nothing is") from error
         real = os.path.realpath(link_path)
-        if not within(real, self._folder):
+        if not is_within(real, self._folder):
             raise ValueError(f"{link_text} which is outside of the job's folder")
-        if (kept_target := self._kept(path, link_path, target, real)) is not None:
+        if (kept_target := self._inner_target(path, link_path, target, real)) is not None:
             self.survey.links[path] = kept_target
             return
         self.survey.through[path] = text_of(target)
         if not stat.S_ISDIR(status.st_mode):
             self._file(path, real, status)
-        elif real in trail or within(self._root, real):
+        elif real in trail or is_within(self._root, real):
             raise ValueError(f"{link_text} a folder that holds it")
         else:
             self.survey.folders.append(path)
             self._walk(real, path, (*trail, real))
 
-    def _kept(self, path: str, link_path: str, target: str, real: str) -> str | None:
+    def _inner_target(self, path: str, link_path: str, target: str, real: str) -> str | None:
         """Return the target of a link that stays a link: as it is, or without what leads through other folders; None
         for one to elsewhere."""
         from_root = text_of(os.path.relpath(real, self._root))
@@ -151,7 +151,7 @@ class _Look:
         return None
 
 
-def within(path: str, folder: str) -> bool:
+def is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
@@ -174,7 +174,7 @@ def take(checkpoint: Survey, attempt: Path, names: Mapping[str, str]) -> dict[st
     links = {path: _link_beside(Path(entry.source), attempt / names[path]) for path, entry in checkpoint.files.items()}
     writer_digests = _digests_of_writer(checkpoint)
 
-    def one(path: str) -> SizeAndDigest:
+    def copy_file(path: str) -> SizeAndDigest:
         entry, link, target = checkpoint.files[path], links[path], attempt / names[path]
         digest = copy(link or Path(entry.source), target, partial(_insist_unchanged, path, entry))
         if digest != writer_digests.get(path, digest):
@@ -185,7 +185,7 @@ def take(checkpoint: Survey, attempt: Path, names: Mapping[str, str]) -> dict[st
             link.unlink()
         return digest
 
-    return dict(zip(checkpoint.files, side_by_side(one, checkpoint.files)))
+    return dict(zip(checkpoint.files, side_by_side(copy_file, checkpoint.files)))
 
 
 def _link_beside(source: Path, target: Path) -> Path | None:
@@ -225,9 +225,9 @@ def with_links(tree: Tree, root: Path, digests: Mapping[str, SizeAndDigest]) -> 
     is as it was, and files else. `digests`: shard -> size and SHA-256."""
     for path, target in sorted(tree.through.items()):  # a folder before what lies in it
         if (path in tree.files or path in tree.folders) and _leads_to_it(tree, path, target, root, digests):
-            links = {**_beside(path, tree.links), path: target}
-            folders = [folder for folder in tree.folders if not within(folder, path)]
-            tree = tree._replace(files=_beside(path, tree.files), links=links, folders=folders)
+            links = {**_except_below(path, tree.links), path: target}
+            folders = [folder for folder in tree.folders if not is_within(folder, path)]
+            tree = tree._replace(files=_except_below(path, tree.files), links=links, folders=folders)
     return tree
 
 
@@ -235,37 +235,35 @@ def _leads_to_it(tree: Tree, path: str, target: str, root: Path, digests: Mappin
     """Return whether a link at `path` would lead to what was sealed there, and stays when `root` is replaced."""
     folder = root if tree.root == "." else root.parents[tree.root.count("/")]
     base = os.path.join(os.path.realpath(str(root.parent)), root.name)
-    link_path = os.path.join(base, path_of(path))
-    target_path = os.path.join(os.path.dirname(link_path), path_of(target))
+    link = os.path.join(base, path_of(path))
+    target_path = os.path.join(os.path.dirname(link), path_of(target))
     try:
         real = os.path.realpath(target_path)
-        through_links = os.path.realpath(os.path.dirname(link_path)) != os.path.dirname(
-            link_path
-        )  # which may not be laid back
+        through_links = os.path.realpath(os.path.dirname(link)) != os.path.dirname(link)  # which may not be laid back
         is_replaced = any(
-            place == link_path if tree.part else within(place, base) for place in (real, os.path.normpath(target_path))
+            place == link if tree.part else is_within(place, base) for place in (real, os.path.normpath(target_path))
         )
-        if through_links or is_replaced or within(base, real):
+        if through_links or is_replaced or is_within(base, real):
             return False
-        target_survey = survey(Path(real), folder)  # also refuses what is not in the job's folder
-        sealed_digests = {name: digests[tree.files[path + name].shard] for name in _below(path, tree.files)}
-        entries = {f"/{name}" if name else "": entry for name, entry in target_survey.files.items()}
+        content = survey(Path(real), folder)  # also refuses what is not in the job's folder
+        sealed_digests = {name: digests[tree.files[path + name].shard] for name in _suffixes(path, tree.files)}
+        entries = {f"/{name}" if name else "": entry for name, entry in content.files.items()}
         return (
             {name: size for name, (size, _) in sealed_digests.items()}
             == {name: entry.mark[2] for name, entry in entries.items()}
-            and {f"/{name}": leads for name, leads in target_survey.links.items()}
-            == {name: tree.links[path + name] for name in _below(path, tree.links)}
-            and sorted(f"/{name}" for name in target_survey.folders) == sorted(filter(None, _below(path, tree.folders)))
+            and {f"/{name}": leads for name, leads in content.links.items()}
+            == {name: tree.links[path + name] for name in _suffixes(path, tree.links)}
+            and sorted(f"/{name}" for name in content.folders) == sorted(filter(None, _suffixes(path, tree.folders)))
             and all(digest_of(Path(entry.source)) == sealed_digests[name] for name, entry in entries.items())
         )
     except (OSError, ValueError):  # it is gone, or cannot be read
         return False
 
 
-def _below(path: str, names: Iterable[str]) -> list[str]:
+def _suffixes(path: str, names: Iterable[str]) -> list[str]:
     """Return what follows `path` in the names of it and of what lies in it."""
-    return [name[len(path) :] for name in names if within(name, path)]
+    return [name[len(path) :] for name in names if is_within(name, path)]
 
 
-def _beside(path: str, things: Mapping[str, _Value]) -> dict[str, _Value]:
-    return {name: thing for name, thing in things.items() if not within(name, path)}
+def _except_below(path: str, things: Mapping[str, _Value]) -> dict[str, _Value]:
+    return {name: thing for name, thing in things.items() if not is_within(name, path)}

@@ -81,7 +81,7 @@ class Again(Job):
         threading.Thread(target=self._listen, name="ranks' ends", daemon=True).start()
         try:
             self._order({"TORCHELASTIC_RESTART_COUNT": "0"}, ())
-            while (death := self._death()) and self._is_answered(death) and self._restarted():
+            while (death := self._death()) and self._is_answered(death) and self._restart():
                 pass
         except NothingSound as error:
             self._trouble = End(STORAGE, str(error), NOTHING_SOUND)
@@ -127,7 +127,7 @@ class Again(Job):
 
     # A death, and what follows.
 
-    def _said(self) -> Path:
+    def _restart_note(self) -> Path:
         """The file with which a node tells the others that all ranks start again."""
         return self.tier / "resume" / f"attempt-{self.place.attempt:04d}-restart-{self.generation + 1}.json"
 
@@ -136,7 +136,7 @@ class Again(Job):
         while True:
             rank_end = self._next(_LOOK_S)
             if rank_end is None:
-                if self._said().exists() and not self.stopping:
+                if self._restart_note().exists() and not self.stopping:
                     return {"rank": -1, "code": 0}
             elif rank_end["code"] and not self.stopping:
                 rank_ends = [rank_end]
@@ -152,20 +152,20 @@ class Again(Job):
         if -code in _MAY_PASS and self.generation < MOST:
             restart = {"culprit": death["rank"], "of_node": self.place.node_name, "at": time.time()}
             restart["cause"] = f"died of {ends.signal_name(-code)}"
-            seal.publish(self._said(), json.dumps(restart).encode())
+            seal.publish(self._restart_note(), json.dumps(restart).encode())
             return True
         deadline = time.monotonic() + (_HEARD_S if code > 0 and self.place.node_count > 1 else 0.0)
-        while not self._said().exists():
+        while not self._restart_note().exists():
             if self.stopping or time.monotonic() >= deadline:
                 assert isinstance(self.launcher, Warm)
-                self.launcher.failed(code)
+                self.launcher.note_failure(code)
                 return False
             time.sleep(_TOGETHER_S)
         return True
 
-    def _restarted(self) -> bool:
+    def _restart(self) -> bool:
         """Start all ranks of this node again, from the newest sound checkpoint; False: the job is to stop."""
-        death = json.loads(self._said().read_text())
+        death = json.loads(self._restart_note().read_text())
         self._end_ranks()
         self.generation += 1
         with self._sealed_alone:  # what is chosen from is not sealed into meanwhile
@@ -173,7 +173,7 @@ class Again(Job):
             resume = self.sealing.resume(self.generation)
         if self.stopping:
             return False
-        self.progress.begin(self.generation, self.committed)
+        self.progress.begin(self.generation, self.committed_step)
         self.words, self.heard = LastWords(), time.monotonic()
         self._died = death
         host, _, port = self.place.rendezvous.rpartition(":")

@@ -33,8 +33,8 @@ def main(request: Mapping[str, Any]) -> int:
     """Fork the ranks as often as the supervisor says so; return 0 if all of the last ones ended with it. In a rank it
     does not return: the script ends as in an interpreter of its own."""
     line = socket.socket(fileno=int(os.environ.pop(SOCKET)))
-    place = Place.of()
-    if not _imported(request["warm"], request["command"], place.ranks_per_node):
+    place = Place.from_environment()
+    if not _import_modules(request["warm"], request["command"], place.ranks_per_node):
         return USER
     # A stop signal goes to the whole group. This process handles it, since the ranks would inherit that it is ignored.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -75,7 +75,7 @@ def _run(command: Sequence[str]) -> None:
         runpy.run_path(command[0], run_name="__main__")
 
 
-def _imported(modules: Sequence[str], command: Sequence[str], ranks: int) -> bool:
+def _import_modules(modules: Sequence[str], command: Sequence[str], ranks: int) -> bool:
     """Import the modules as the script would; say why it is impossible."""
     # The script's own packages, one of them perhaps called `trainer`, are found as if this process were the script.
     for name in [name for name in sys.modules if name.partition(".")[0] == "trainer"]:
